@@ -1,0 +1,81 @@
+"""What lms raises: `LMSError`, and a child for each thing a caller can do about it.
+
+Every child is also the built-in error of its kind, so code that knows nothing of lms
+still catches it. A message says the rule, the value and the next step.
+"""
+
+__all__ = [
+    "BudgetError",
+    "HostMemoryError",
+    "LMSError",
+    "PlanError",
+    "UnsupportedError",
+]
+
+
+class LMSError(Exception):
+    """Any error that lms raises on purpose.
+
+    Example:
+        >>> try:
+        ...     raise PlanError("`swap` must name a tensor of the graph, got 'conv9:0'.")
+        ... except LMSError as error:
+        ...     print(type(error).__name__)
+        PlanError
+    """
+
+
+class BudgetError(LMSError, ValueError):
+    """No plan keeps the step within its memory budget.
+
+    Args:
+        message: The rule, the budget and the next step.
+        op_name: The op whose working set is too large, if one op is the cause.
+        least_bytes: The least budget that works, in bytes, if it is known.
+
+    Example:
+        >>> error = BudgetError("Too little.", op_name="conv1", least_bytes=4096)
+        >>> error.op_name, error.least_bytes
+        ('conv1', 4096)
+    """
+
+    op_name: str | None
+    least_bytes: int | None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        op_name: str | None = None,
+        least_bytes: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.op_name = op_name
+        self.least_bytes = least_bytes
+
+
+class PlanError(LMSError, ValueError):
+    """A plan does not obey the graph it is for.
+
+    Example:
+        >>> issubclass(PlanError, ValueError)
+        True
+    """
+
+
+class UnsupportedError(LMSError, ValueError):
+    """A model, strategy or signature that lms does not handle yet.
+
+    Example:
+        >>> issubclass(UnsupportedError, ValueError)
+        True
+    """
+
+
+class HostMemoryError(LMSError, MemoryError):
+    """The host has too little memory for what would be swapped out.
+
+    Example:
+        >>> issubclass(HostMemoryError, MemoryError)
+        True
+    """

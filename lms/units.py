@@ -1,0 +1,127 @@
+"""Sizes are bytes and times are seconds; only this file divides by 1024.
+
+Binary prefixes (KiB, MiB, GiB, TiB) are powers of 1024 and decimal prefixes
+(KB, MB, GB, TB) powers of 1000, as in IEC 80000-13. A bare letter (K, M, G, T) is
+binary, as on the command lines of most memory tools. Case does not matter.
+"""
+
+import numbers
+import re
+from fractions import Fraction
+from typing import Final, SupportsIndex, TypeAlias
+
+__all__ = [
+    "GIB",
+    "KIB",
+    "MIB",
+    "TIB",
+    "Bytes",
+    "Seconds",
+    "format_bytes",
+    "parse_size",
+]
+
+Bytes: TypeAlias = int
+Seconds: TypeAlias = float
+
+KIB: Final[Bytes] = 1024
+MIB: Final[Bytes] = 1024 * KIB
+GIB: Final[Bytes] = 1024 * MIB
+TIB: Final[Bytes] = 1024 * GIB
+
+_BINARY: Final = {"K": KIB, "M": MIB, "G": GIB, "T": TIB}
+_SCALES: Final[dict[str, Bytes]] = (
+    {"": 1, "B": 1}
+    | _BINARY
+    | {f"{prefix}IB": scale for prefix, scale in _BINARY.items()}
+    | {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
+)
+
+# 20 digits are enough for any size, and keep a mistake from becoming slow.
+_SIZE: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)")
+
+
+def parse_size(size: str | SupportsIndex, *, name: str = "size") -> Bytes:
+    """Read a size that a person wrote.
+
+    Args:
+        size: A text such as "1.5GiB", "96 MB" or "1024", or a whole number of bytes
+            (NumPy integers too). A fraction of a byte is dropped.
+        name: What the caller calls this value, for the error message.
+
+    Returns:
+        The size in bytes, at least 1.
+
+    Raises:
+        TypeError: If `size` is neither text nor a whole number.
+        ValueError: If `size` is less than one byte or is not a size.
+
+    Example:
+        >>> parse_size("1.5 GiB"), parse_size("96MB"), parse_size(1024)
+        (1610612736, 96000000, 1024)
+        >>> parse_size("lots", name="budget")
+        Traceback (most recent call last):
+        ...
+        ValueError: `budget` must be a size such as '1.5GiB', got 'lots'. Write a \
+number and a unit: B, KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB \
+(powers of 1000).
+    """
+    count = _count_bytes(size, name)
+    if count < 1:
+        raise ValueError(
+            f"`{name}` must be at least 1 byte, got {size!r}. "
+            "Write a positive size such as '1.5GiB'."
+        )
+    return count
+
+
+def format_bytes(count: SupportsIndex) -> str:
+    """Write a number of bytes for people, in the largest unit that fits.
+
+    Args:
+        count: Bytes; a difference of sizes may be negative.
+
+    Returns:
+        Two decimals and a binary unit, or whole bytes below 1 KiB. It is rounded:
+        for numbers that are computed with, keep the bytes.
+
+    Example:
+        >>> format_bytes(1610612736), format_bytes(-2048), format_bytes(512)
+        ('1.50 GiB', '-2.00 KiB', '512 B')
+    """
+    whole = int(count)
+    if abs(whole) < KIB:
+        return f"{whole} B"
+    scaled, unit = float(whole), "B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        scaled /= 1024
+        if abs(round(scaled, 2)) < 1024:
+            break
+    return f"{scaled:.2f} {unit}"
+
+
+def _count_bytes(size: object, name: str) -> Bytes:
+    """Return `size` in bytes, of either sign."""
+    if isinstance(size, str):
+        return _count_bytes_in_text(size, name)
+    if isinstance(size, numbers.Integral) and not isinstance(size, bool):
+        return int(size)
+    raise TypeError(
+        f"`{name}` must be text such as '1.5GiB' or a whole number of bytes, "
+        f"got {size!r} of type {type(size).__name__}. Write the unit in a text, "
+        "or convert the number of bytes with int()."
+    )
+
+
+def _count_bytes_in_text(text: str, name: str) -> Bytes:
+    """Return the bytes that `text` says; the sign is not part of a size."""
+    match = _SIZE.fullmatch(text.strip())
+    number, unit = match.groups() if match else ("", "?")
+    scale = _SCALES.get(unit.upper())
+    if scale is None or (scale == 1 and "." in number):
+        raise ValueError(
+            f"`{name}` must be a size such as '1.5GiB', got {text!r}. Write a number "
+            "and a unit: B, KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB "
+            "(powers of 1000)."
+        )
+    return int(Fraction(number) * scale)

@@ -18,7 +18,7 @@ class LMSError(Exception):
 
     Example:
         >>> try:
-        ...     raise PlanError("`swap` must name a tensor of the graph, got 'conv9:0'.")
+        ...     raise PlanError("`swap` must name a tensor, got 'conv9'.")
         ... except LMSError as error:
         ...     print(type(error).__name__)
         PlanError

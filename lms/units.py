@@ -92,25 +92,23 @@ def format_bytes(count: SupportsIndex) -> str:
     whole = int(count)
     if abs(whole) < KIB:
         return f"{whole} B"
-    scaled, unit = float(whole), "B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        scaled /= 1024
-        if abs(round(scaled, 2)) < 1024:
-            break
-    return f"{scaled:.2f} {unit}"
+    for scale, unit in ((KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB")):
+        if abs(round(whole / scale, 2)) < 1024:
+            return f"{whole / scale:.2f} {unit}"
+    return f"{whole / TIB:.2f} TiB"
 
 
 def _count_bytes(size: object, name: str) -> Bytes:
     """Return `size` in bytes, of either sign."""
     if isinstance(size, str):
         return _count_bytes_in_text(size, name)
-    if isinstance(size, numbers.Integral) and not isinstance(size, bool):
-        return int(size)
-    raise TypeError(
-        f"`{name}` must be text such as '1.5GiB' or a whole number of bytes, "
-        f"got {size!r} of type {type(size).__name__}. Write the unit in a text, "
-        "or convert the number of bytes with int()."
-    )
+    if isinstance(size, bool) or not isinstance(size, numbers.Integral):
+        raise TypeError(
+            f"`{name}` must be text such as '1.5GiB' or a whole number of bytes, "
+            f"got {size!r} of type {type(size).__name__}. Write the unit in a text, "
+            "or convert the number of bytes with int()."
+        )
+    return int(size)
 
 
 def _count_bytes_in_text(text: str, name: str) -> Bytes:

@@ -45,8 +45,11 @@ def test_a_whole_number_is_bytes_and_becomes_a_plain_int(size: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "lots", "GiB", "1.5", "1.5B", "1,5GiB", "1e9", "nan", "inf", "-1GiB"]
-    + ["1 GiB/s", "1 PiB", "0x10", "1 2 GiB", ".5GiB", "1.GiB", "٣ GiB", "9" * 5000],
+    [
+        *("", " ", "lots", "GiB", "1.5", "1.5B", "1,5GiB", "1e9", "nan", "inf"),
+        *("-1GiB", "1 GiB/s", "1 PiB", "0x10", "1 2 GiB", ".5GiB", "1.GiB", "٣ GiB"),
+        "9" * 5000,
+    ],
 )
 def test_a_text_that_is_no_size_is_refused_by_name_with_the_units(text: str) -> None:
     with pytest.raises(ValueError, match="`budget` must be a size") as caught:
@@ -64,7 +67,7 @@ def test_less_than_one_byte_is_refused(size: str | int) -> None:
     "size", [True, np.True_, 1.5, float("nan"), np.float32(2), None, b"1GiB", [1]]
 )
 def test_what_is_neither_text_nor_whole_is_a_type_error(size: object) -> None:
-    with pytest.raises(TypeError, match="`size` must be text such as '1.5GiB' or"):
+    with pytest.raises(TypeError, match="`size` must be text such as"):
         parse_size(size)  # pyright: ignore[reportArgumentType]
 
 

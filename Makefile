@@ -1,0 +1,40 @@
+# Every target sets up what it needs in .venv; a second run starts at once.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## make .venv with everything installed
+
+demo: $(READY)  ## out of memory without the callback, trained with it
+	$(BIN)/python -m experiments.demo
+
+test: lint  ## lint, then run the tests and the examples in docstrings
+	$(BIN)/python -m pytest
+
+lint: $(READY)  ## style, formatting, types, import layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+
+format: $(READY)  ## rewrite the files the way lint wants them
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+clean:  ## remove .venv and what tools leave behind
+	rm -rf .venv build dist .coverage .hypothesis .import_linter_cache \
+		.pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is written last, so that an interrupted installation is taken up again.
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@

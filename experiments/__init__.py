@@ -1,0 +1,1 @@
+"""One question per file: `run` writes results, `draw` reads results only."""

@@ -1,0 +1,76 @@
+"""Layers that Keras does not have: instance normalisation.
+
+Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization", arXiv 1607.08022,
+equation 1, with a scale and an offset learnt per channel as in batch normalisation.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+__all__ = ["InstanceNormalization"]
+
+
+@keras.saving.register_keras_serializable(package="unet3d")
+class InstanceNormalization(keras.layers.Layer):
+    """Give each channel of each sample mean beta and deviation gamma over its voxels.
+
+        mean, variance  over the spatial axes, in float32
+        scale  = gamma / sqrt(variance + epsilon)
+        offset = beta - mean * scale
+        output = input * scale + offset
+
+    Scale and offset have the shape (batch, 1, ..., 1, channel), so the only tensors of
+    the input's size that the forward pass makes are the squared difference from the mean
+    (freed once it is averaged), `input * scale` (freed once the offset is added) and the
+    output.
+
+    What is kept for the backward pass: the input (the gradients of scale and of the
+    variance need it) and a few small tensors; the normalised input of the textbook form
+    is never made. With a 16-bit policy the input's float32 copy, over which mean and
+    variance are taken, is kept as well.
+
+    Args:
+        epsilon: Added to the variance, in squared units of the input; 1e-3 as in
+            keras-contrib's layer of the same name, which Ellis's network uses.
+        **options: Those of `keras.layers.Layer`.
+
+    Example:
+        >>> layer = InstanceNormalization()
+        >>> layer(ops.ones((1, 2, 2, 2, 3))).shape
+        TensorShape([1, 2, 2, 2, 3])
+    """
+
+    def __init__(self, *, epsilon: float = 1e-3, **options: Any) -> None:
+        super().__init__(**options)
+        self.epsilon = epsilon
+
+    def build(self, input_shape: tuple[int | None, ...]) -> None:
+        """Make gamma (ones) and beta (zeros), each of shape (channel,) in float32."""
+        options: dict[str, Any] = {
+            "shape": (input_shape[-1],),
+            "dtype": "float32",
+            "autocast": False,
+        }
+        self.gamma = self.add_weight(name="gamma", initializer="ones", **options)
+        self.beta = self.add_weight(name="beta", initializer="zeros", **options)
+
+    def call(self, inputs: Any) -> Any:
+        """Normalise `inputs` of shape (batch, ..., channel); the type stays."""
+        spatial = tuple(range(1, len(inputs.shape) - 1))
+        exact = ops.cast(inputs, "float32")
+        mean, variance = ops.moments(exact, axes=spatial, keepdims=True)
+        scale = self.gamma * ops.rsqrt(variance + self.epsilon)
+        offset = self.beta - mean * scale
+        return inputs * ops.cast(scale, inputs.dtype) + ops.cast(offset, inputs.dtype)
+
+    def compute_output_shape(
+        self, input_shape: tuple[int | None, ...]
+    ) -> tuple[int | None, ...]:
+        """Return the input's shape."""
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        """Return what rebuilds the layer."""
+        return {**super().get_config(), "epsilon": self.epsilon}

@@ -1,0 +1,172 @@
+"""The 3D U-Net of Isensee et al. as IBM's case study trained it.
+
+    level 0   conv -- context -- + ----------- skip ----------- concat -- 3 -- 1 -- head
+                                 |                                |                  |
+    level 1   conv/2 - context - + --- skip --- concat -- 3 -- 1 -+- head -- up -----+
+                                 |                |               up, 3
+    ...                         ...              up, 3
+
+Every convolution, heads included, has a bias and is followed by instance normalisation
+and leaky ReLU. The heads of the top three levels are upsampled and added; a sigmoid
+gives one probability per label, for labels may overlap.
+
+Sources: Isensee et al., "Brain Tumor Segmentation and Radiomics Survival Prediction",
+BraTS 2017, arXiv 1802.10508, section 2.2 and figure 1 (architecture, dropout 0.3, leaky
+ReLU of slope 0.01, Adam 5e-4); D. G. Ellis's Keras code (a bias and normalisation in
+the heads as well). Convolutions start from Keras's Glorot uniform as in that code.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count, repeat
+from typing import Any
+
+import keras
+from keras import layers
+
+from unet3d.layers import InstanceNormalization
+from unet3d.losses import dice_coefficient, weighted_dice_loss
+
+__all__ = ["DROPOUT", "HEADS", "LEARNING_RATE", "SLOPE", "build_unet"]
+
+DROPOUT = 0.3
+HEADS = 3
+LEARNING_RATE = 5e-4
+SLOPE = 0.01
+
+
+def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
+    size: int = 144,
+    filters: int = 16,
+    depth: int = 5,
+    modalities: int = 4,
+    labels: int = 3,
+    *,
+    batch_size: int | None = None,
+    seed: int | None = None,
+) -> keras.Model:
+    """Build the network, compiled with Adam, weighted Dice loss and the Dice metric.
+
+    Args:
+        size: Voxels along each axis of the volume; divisible by 2^(depth - 1).
+        filters: Channels of the top level; each level below has twice as many.
+        depth: Levels, at least 2. The top 3 have a head, or as many as have a way up.
+        modalities: Channels of the input.
+        labels: Channels of the output.
+        batch_size: Samples per batch, to make every shape static; None leaves it open.
+        seed: Makes initial weights and dropout repeatable; None draws them anew.
+
+    Returns:
+        A model from (batch, size, size, size, modalities) to probabilities of shape
+        (batch, size, size, size, labels), float32 under every dtype policy.
+
+    Raises:
+        TypeError: If an argument is not an integer.
+        ValueError: If one is too small, or `size` does not divide.
+
+    Example:
+        >>> build_unet(size=16, filters=2, depth=2).output_shape
+        (None, 16, 16, 16, 3)
+    """
+    _check(size, filters=filters, depth=depth, modalities=modalities, labels=labels)
+    blocks = _Blocks(seeds=repeat(None) if seed is None else count(seed))
+    inputs = keras.Input((size, size, size, modalities), batch_size, name="images")
+    skips = _go_down(inputs, blocks, [filters * 2**level for level in range(depth)])
+    heads = _go_up(skips, blocks, labels)
+    logits = _add_heads(heads)
+    outputs = layers.Activation("sigmoid", dtype="float32", name="labels")(logits)
+    model = keras.Model(inputs, outputs, name="unet3d")
+    model.compile(
+        optimizer=keras.optimizers.Adam(LEARNING_RATE),
+        loss=weighted_dice_loss,
+        metrics=[dice_coefficient],
+    )
+    return model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Blocks:
+    """Makes the network's blocks; holds the seeds so that no two blocks share one."""
+
+    seeds: Iterator[int | None]
+
+    def conv(
+        self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: int = 1
+    ) -> Any:
+        """Convolution with bias, instance normalisation, leaky ReLU."""
+        x = layers.Conv3D(
+            filters,
+            kernel,
+            strides=stride,
+            padding="same",
+            kernel_initializer=keras.initializers.GlorotUniform(next(self.seeds)),
+            name=f"{name}_conv",
+        )(x)
+        x = InstanceNormalization(name=f"{name}_norm")(x)
+        return layers.LeakyReLU(SLOPE, name=f"{name}_relu")(x)
+
+    def context(self, x: Any, filters: int, name: str) -> Any:
+        """Two 3^3 convolutions with whole channels dropped in between."""
+        x = self.conv(x, filters, f"{name}_1")
+        dropout = layers.SpatialDropout3D(
+            DROPOUT, seed=next(self.seeds), name=f"{name}_dropout"
+        )
+        return self.conv(dropout(x), filters, f"{name}_2")
+
+
+def _go_down(x: Any, blocks: _Blocks, filters: list[int]) -> list[Any]:
+    """Each level's sum of its first convolution and its context module, top first."""
+    sums = []
+    for level, width in enumerate(filters):
+        name = f"down{level}"
+        x = blocks.conv(x, width, name, stride=1 if level == 0 else 2)
+        context = blocks.context(x, width, f"{name}_context")
+        x = layers.Add(name=f"{name}_sum")([x, context])
+        sums.append(x)
+    return sums
+
+
+def _go_up(skips: list[Any], blocks: _Blocks, labels: int) -> list[Any]:
+    """Heads of the top levels, lowest first."""
+    x = skips[-1]
+    heads = []
+    for level in reversed(range(len(skips) - 1)):
+        skip, name = skips[level], f"up{level}"
+        width = skip.shape[-1]
+        x = layers.UpSampling3D(name=f"{name}_upsample")(x)
+        x = blocks.conv(x, width, f"{name}_in")
+        x = layers.Concatenate(name=f"{name}_concat")([skip, x])
+        x = blocks.conv(x, width, f"{name}_3")
+        x = blocks.conv(x, width, f"{name}_1", kernel=1)
+        if level < HEADS:
+            heads.append(blocks.conv(x, labels, f"head{level}", kernel=1))
+    return heads
+
+
+def _add_heads(heads: list[Any]) -> Any:
+    """Sum of the heads, each upsampled to the next level before it is added."""
+    total = heads[0]
+    for level, head in zip(reversed(range(len(heads) - 1)), heads[1:], strict=True):
+        total = layers.UpSampling3D(name=f"head{level}_upsample")(total)
+        total = layers.Add(name=f"head{level}_sum")([total, head])
+    return total
+
+
+def _check(size: int, **sizes: int) -> None:
+    least = {"depth": 2}
+    for name, value in {"size": size, **sizes}.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            kind = type(value).__name__
+            raise TypeError(f"`{name}` must be an integer, got {kind}. Pass an int.")
+        if value < least.get(name, 1):
+            raise ValueError(
+                f"`{name}` must be at least {least.get(name, 1)}, got {value}. "
+                "Ask for more, or leave it out for the case study's."
+            )
+    step = 2 ** (sizes["depth"] - 1)
+    if size % step:
+        below = size - size % step
+        raise ValueError(
+            f"`size` must be divisible by 2^(depth - 1) = {step}, got {size}. "
+            f"Use {below + step}{f' or {below}' if below else ''}."
+        )

@@ -35,6 +35,7 @@ clean:  ## remove .venv and what tools leave behind
 
 # The stamp is written last, so that an interrupted installation is taken up again.
 $(READY): pyproject.toml
+	@echo "Installing into .venv: about two minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	touch $@

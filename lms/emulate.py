@@ -1,0 +1,165 @@
+"""Make the CPU a device of a given memory, so that running out of it needs no GPU.
+
+TensorFlow can give its CPU device the best-fit allocator that it uses on GPUs, with a
+hard limit. A step that does not fit then ends in a real ResourceExhaustedError, and
+`tf.config.experimental.get_memory_info("CPU:0")` counts its bytes.
+
+The limit is a whole number of MiB (the variable says MB) and 64 GiB if it is not set:
+`ProcessState::GetCPUAllocator` in tensorflow/core/common_runtime/process_state.cc reads
+both variables when the first tensor is made; `ReadBoolFromEnvVar` in
+tensorflow/core/util/env_var.cc says which words are true.
+
+Known weakness: only this allocator is limited. NumPy arrays, and tensors that wrap one
+without a copy, are outside of it, as is everything else in the process.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from lms.errors import LMSError
+from lms.units import MIB, Bytes, parse_size
+
+__all__ = ["device_limit", "environment", "limit_memory", "run"]
+
+_USE_BFC: Final = "TF_CPU_ALLOCATOR_USE_BFC"
+_LIMIT: Final = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+
+
+def environment(memory: str | int) -> dict[str, str]:
+    """Return the variables that make the CPU a device of `memory`.
+
+    Besides the two variables of the allocator, oneDNN is switched on: without it, 3D
+    convolutions on a CPU need about three times the memory, and ten times the time.
+    GPUs are hidden, because TensorFlow would prefer one to the CPU.
+
+    Args:
+        memory: Size of the device, such as "96MiB" or a number of bytes; at least
+            1 MiB, rounded down to whole MiB.
+
+    Raises:
+        TypeError: If `memory` is neither text nor a whole number.
+        ValueError: If `memory` is not a size or is less than 1 MiB.
+
+    Example:
+        >>> environment("1.5GiB")["TF_CPU_BFC_MEM_LIMIT_IN_MB"]
+        '1536'
+    """
+    count = parse_size(memory, name="memory")
+    if count < MIB:
+        raise ValueError(
+            f"`memory` must be at least 1 MiB, got {memory!r}. "
+            "TensorFlow takes whole MiB: write a size such as '96MiB'."
+        )
+    return {
+        _USE_BFC: "true",
+        _LIMIT: str(count // MIB),
+        "TF_ENABLE_ONEDNN_OPTS": "1",
+        "CUDA_VISIBLE_DEVICES": "-1",
+    }
+
+
+def limit_memory(memory: str | int) -> None:
+    """Make the CPU a device of `memory` in this process, before TensorFlow is there.
+
+    Args:
+        memory: As in `environment`.
+
+    Raises:
+        LMSError: If TensorFlow was imported already, so that it is too late.
+        TypeError: If `memory` is neither text nor a whole number.
+        ValueError: If `memory` is not a size or is less than 1 MiB.
+
+    Example:
+        The first lines of a program (not run here: they would limit this process):
+
+            from lms import emulate
+            emulate.limit_memory("96MiB")
+            import tensorflow as tf
+    """
+    variables = environment(memory)
+    if "tensorflow" in sys.modules:
+        raise LMSError(
+            "`emulate.limit_memory` must be called before TensorFlow is imported, "
+            "got a process in which it already is. Call it on the first line of the "
+            "program, or start the program with `python -m lms emulate`."
+        )
+    os.environ.update(variables)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    memory: str | int,
+    env: Mapping[str, str] | None = None,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Run a command on a CPU device of `memory` and wait for its end.
+
+    Args:
+        command: The program and its arguments; at least the program.
+        memory: As in `environment`.
+        env: Variables to add those of `environment` to; None for this process's.
+        check: Whether an exit code other than 0 is an error.
+        **options: The other arguments of `subprocess.run`.
+
+    Raises:
+        CalledProcessError: If `check` is given and the command fails.
+        OSError: If the program cannot be started.
+        TypeError: If `memory` is neither text nor a whole number.
+        ValueError: If `memory` is not a size or is less than 1 MiB.
+
+    Example:
+        >>> code = "import os; print(os.environ['TF_CPU_BFC_MEM_LIMIT_IN_MB'], end='')"
+        >>> command = [sys.executable, "-c", code]
+        >>> run(command, memory="96MiB", capture_output=True, text=True).stdout
+        '96'
+    """
+    inherited = os.environ if env is None else env
+    variables = {**inherited, **environment(memory)}
+    return subprocess.run(command, env=variables, check=check, **options)
+
+
+def device_limit(environ: Mapping[str, str] = os.environ) -> Bytes | None:
+    """Return the size of the emulated device, if there is one.
+
+    Args:
+        environ: Environment variables; those of this process by default.
+
+    Returns:
+        Bytes, or None if the CPU has its usual allocator or no limit is set.
+
+    Raises:
+        ValueError: If a variable has a value that TensorFlow would not understand and
+            replace by its default.
+
+    Example:
+        >>> device_limit(environment("96MiB")) == 96 * MIB
+        True
+        >>> device_limit({}) is None
+        True
+    """
+    limit = environ.get(_LIMIT)
+    if not _is_true(environ.get(_USE_BFC, "false")) or limit is None:
+        return None
+    if not re.fullmatch(r"0*[1-9][0-9]{0,11}", limit.strip()):
+        raise ValueError(
+            f"`{_LIMIT}` must be a whole number of MiB, at least 1, got {limit!r}. "
+            "Unset it, or let `python -m lms emulate --memory 96MiB` set it."
+        )
+    return int(limit) * MIB
+
+
+def _is_true(word: str) -> bool:
+    """Read a boolean variable the way TensorFlow does."""
+    known = {"1": True, "true": True, "0": False, "false": False}
+    if word.lower() not in known:
+        raise ValueError(
+            f"`{_USE_BFC}` must be true, false, 1 or 0, got {word!r}. "
+            "Unset it, or let `python -m lms emulate --memory 96MiB` set it."
+        )
+    return known[word.lower()]

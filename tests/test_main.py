@@ -1,0 +1,73 @@
+"""The command line, as a user meets it: in a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIMIT = "import os; print(os.environ['TF_CPU_BFC_MEM_LIMIT_IN_MB'])"
+
+
+def lms(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lms", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("separator", [("--",), ()])
+def test_a_command_runs_with_the_memory_it_was_given(
+    separator: tuple[str, ...],
+) -> None:
+    ended = lms("emulate", "--memory", "96MiB", *separator, sys.executable, "-c", LIMIT)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "96\n", "")
+
+
+def test_the_arguments_of_a_command_are_left_alone() -> None:
+    code = "import sys; print(sys.argv[1:])"
+    ended = lms(
+        *("emulate", "--memory=1MiB", "--", sys.executable, "-c", code),
+        *("--memory", "x", "--", "--help"),
+    )
+    assert ended.stdout == "['--memory', 'x', '--', '--help']\n"
+
+
+def test_the_exit_code_of_a_command_is_passed_on() -> None:
+    code = "raise SystemExit(7)"
+    ended = lms("emulate", "--memory", "1MiB", "--", sys.executable, "-c", code)
+    assert ended.returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the following arguments are required"),
+        (("train",), "invalid choice: 'train'"),
+        (("emulate", "--", "true"), "arguments are required: --memory"),
+        (("emulate", "--memory", "1MiB"), "COMMAND must name a program, got nothing."),
+        (("emulate", "--memory", "1MiB", "--"), "COMMAND must name a program"),
+        (
+            ("emulate", "--memory", "lots", "--", "true"),
+            "argument --memory: `memory` must be a size such as '1.5GiB', got 'lots'.",
+        ),
+        (
+            ("emulate", "--memory", "1KiB", "--", "true"),
+            "argument --memory: `memory` must be at least 1 MiB, got '1KiB'.",
+        ),
+        (
+            ("emulate", "--memory", "1MiB", "--", "no-such-program"),
+            "got 'no-such-program' (No such file or directory). Check its name",
+        ),
+        (("emulate", "--memory", "1MiB", "--", "/"), "got '/' (Permission denied)."),
+    ],
+)
+def test_a_mistake_is_a_short_error_with_exit_code_2(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    ended = lms(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.splitlines()) <= 4

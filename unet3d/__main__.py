@@ -54,7 +54,7 @@ def _synthesize(options: argparse.Namespace, console: Console) -> int:
             seed=options.seed,
             progress=lambda _: progress.advance(bar),
         )
-    console.print(f"{len(folders)} subjects in {options.output}")
+    console.print(f"Subjects written to {options.output}: {len(folders)}")
     return 0
 
 

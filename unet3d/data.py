@@ -1,6 +1,6 @@
 """Turns subjects into the network's arrays.
 
-    folder --read_subject--> Subject --prepare--> (images, regions) --load_batch--> (x, y)
+    folder --read_subject--> Subject --prepare--> images, regions --load_batch--> x, y
 
 Preparing is: crop to the brain, resize to a cube, normalise each modality over the
 brain, turn label values into three overlapping regions.
@@ -225,7 +225,8 @@ def as_tf_dataset(
 def _zoom(volume: NDArray[Voxel], size: int, *, order: int) -> NDArray[Voxel]:
     """Resize one volume to a cube by splines of `order`, in the volume's own type."""
     factors = [size / n for n in volume.shape]
-    return ndimage.zoom(volume, factors, order=order, mode="nearest", grid_mode=True)
+    resized = ndimage.zoom(volume, factors, order=order, mode="nearest", grid_mode=True)
+    return np.asarray(resized, dtype=volume.dtype)
 
 
 def _check_size(size: int) -> None:

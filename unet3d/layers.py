@@ -21,10 +21,9 @@ class InstanceNormalization(keras.layers.Layer):
         offset = beta - mean * scale
         output = input * scale + offset
 
-    Scale and offset have the shape (batch, 1, ..., 1, channel), so the only tensors of
-    the input's size that the forward pass makes are the squared difference from the mean
-    (freed once it is averaged), `input * scale` (freed once the offset is added) and the
-    output.
+    Scale and offset have shape (batch, 1, ..., 1, channel), so the forward pass makes
+    three tensors of the input's size: the squared difference from the mean (freed once
+    it is averaged), `input * scale` (freed once the offset is added) and the output.
 
     What is kept for the backward pass: the input (the gradients of scale and of the
     variance need it) and a few small tensors; the normalised input of the textbook form
@@ -60,7 +59,8 @@ class InstanceNormalization(keras.layers.Layer):
         """Normalise `inputs` of shape (batch, ..., channel); the type stays."""
         spatial = tuple(range(1, len(inputs.shape) - 1))
         exact = ops.cast(inputs, "float32")
-        mean, variance = ops.moments(exact, axes=spatial, keepdims=True)
+        moments: Any = ops.moments(exact, axes=spatial, keepdims=True)
+        mean, variance = moments
         scale = self.gamma * ops.rsqrt(variance + self.epsilon)
         offset = self.beta - mean * scale
         return inputs * ops.cast(scale, inputs.dtype) + ops.cast(offset, inputs.dtype)

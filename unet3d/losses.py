@@ -45,7 +45,7 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
     y_pred = ops.cast(y_pred, "float32")
     voxels = tuple(range(1, len(y_pred.shape) - 1))
     overlap: Any = ops.sum(y_true * y_pred, axis=voxels)
-    total: Any = ops.sum(y_true + y_pred, axis=voxels)
+    total: Any = ops.add(ops.sum(y_true, axis=voxels), ops.sum(y_pred, axis=voxels))
     return (2 * overlap + SMOOTH) / (total + SMOOTH)
 
 

@@ -10,10 +10,15 @@ Every convolution, heads included, has a bias and is followed by instance normal
 and leaky ReLU. The heads of the top three levels are upsampled and added; a sigmoid
 gives one probability per label, for labels may overlap.
 
-Sources: Isensee et al., "Brain Tumor Segmentation and Radiomics Survival Prediction",
-BraTS 2017, arXiv 1802.10508, section 2.2 and figure 1 (architecture, dropout 0.3, leaky
-ReLU of slope 0.01, Adam 5e-4); D. G. Ellis's Keras code (a bias and normalisation in
-the heads as well). Convolutions start from Keras's Glorot uniform as in that code.
+Sources: IBM's case study "TensorFlow Large Model Support: 3D image segmentation", for
+the network as it was trained, normalised heads included; Isensee et al., "Brain Tumor
+Segmentation and Radiomics Survival Prediction", BraTS 2017, arXiv 1802.10508, section
+2.2 and figure 1, for the architecture, dropout 0.3, the slope 0.01 of leaky ReLU and
+Adam's 5e-4. Convolutions start from Keras's Glorot uniform, as in D. G. Ellis's code.
+
+Known weakness: a head that ends in leaky ReLU hardly goes below zero, so a healthy
+voxel's probability stays near 0.5. The soft Dice loss levels off far from 0 while the
+thresholded Dice goes on rising: judge a training by `dice_coefficient`.
 """
 
 from collections.abc import Iterator
@@ -94,12 +99,13 @@ class _Blocks:
         self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: int = 1
     ) -> Any:
         """Convolution with bias, instance normalisation, leaky ReLU."""
+        start: Any = keras.initializers.GlorotUniform(next(self.seeds))
         x = layers.Conv3D(
             filters,
             kernel,
             strides=stride,
             padding="same",
-            kernel_initializer=keras.initializers.GlorotUniform(next(self.seeds)),
+            kernel_initializer=start,
             name=f"{name}_conv",
         )(x)
         x = InstanceNormalization(name=f"{name}_norm")(x)

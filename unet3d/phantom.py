@@ -113,13 +113,16 @@ def _smooth_field(
     """
     spacing = wavelength / 2
     counts = [int(np.ceil(n / spacing)) + 4 for n in shape]
-    field = rng.standard_normal(counts, dtype=np.float32)
-    for axis, (voxels, knots) in enumerate(zip(shape, counts, strict=True)):
-        offset = np.arange(voxels)[:, None] / spacing - np.arange(knots)[None, :] + 1.5
-        kernel = np.exp(-(offset**2)).astype(np.float32)
-        kernel /= np.sqrt((kernel**2).sum(axis=1, keepdims=True))
-        field = np.moveaxis(np.tensordot(kernel, field, axes=(1, axis)), 0, axis)
-    return np.ascontiguousarray(field)
+    knots = rng.standard_normal(counts, dtype=np.float32)
+    x, y, z = (_kernel(*pair, spacing) for pair in zip(shape, counts, strict=True))
+    return np.tensordot(y @ np.tensordot(x, knots, axes=1), z.T, axes=1)
+
+
+def _kernel(voxels: int, knots: int, spacing: float) -> Field:
+    """Weights of shape (voxels, knots): a Gaussian around each voxel, of norm 1."""
+    offset = np.arange(voxels)[:, None] / spacing - np.arange(knots)[None, :] + 1.5
+    kernel = np.exp(-(offset**2)).astype(np.float32)
+    return kernel / np.sqrt((kernel**2).sum(axis=1, keepdims=True))
 
 
 def _depth_below_surface(
@@ -132,7 +135,7 @@ def _depth_below_surface(
     """
     x, y, z = axes
     # Flatter below than above, and narrower in front (negative y) than behind.
-    x = x * (1 + 0.10 * np.clip(-y, 0, 1) ** 2 * (1 - z**2))
+    x = x * (1 + 0.10 * np.clip(-y, 0, 1) ** 2)
     radius = (np.abs(x) ** 2.3 + np.abs(y) ** 2.3 + np.abs(z) ** 2.3) ** (1 / 2.3)
     off_pole = (x * y) ** 2 + (y * z) ** 2 + (z * x) ** 2
     off_pole = 3 * off_pole / np.maximum(radius, 0.1) ** 4
@@ -201,7 +204,8 @@ def _add_tumour(
     shape = tissue.shape
     centre = _tumour_centre(rng)
     radius = rng.uniform(13, 24)  # mm, of the core
-    terms = zip(axes, centre, shape, rng.uniform(0.85, 1.15, 3), strict=True)
+    factors = rng.uniform(0.85, 1.15, 3).tolist()
+    terms = zip(axes, centre, shape, factors, strict=True)
     squares = [((axis - c) * n / 2 * f) ** 2 for axis, c, n, f in terms]
     distance = np.sqrt(squares[0] + squares[1] + squares[2]) / radius
     rough = 0.10 * _smooth_field(shape, 1.1 * radius, rng)

@@ -60,8 +60,8 @@ def read_subject(folder: Path) -> Subject:
         >>> read_subject(Path("nowhere"))
         Traceback (most recent call last):
         ...
-        FileNotFoundError: `folder` must be a subject's folder, got 'nowhere'. Pass one \
-that holds nowhere_flair.nii.gz and its siblings.
+        FileNotFoundError: `folder` must be a subject's folder, got 'nowhere'. Pass \
+one that holds nowhere_flair.nii.gz and its siblings.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -134,7 +134,7 @@ def _check_image(path: Path, image: Images) -> None:
     if not np.isfinite(image).all():
         count = int(np.count_nonzero(~np.isfinite(image)))
         raise ValueError(
-            f"`{path.name}` of subject {path.parent.name} must hold finite intensities, "
+            f"`{path.name}` of subject {path.parent.name} must hold finite numbers, "
             f"got {count} voxels of NaN or infinity. Repair the file or leave the "
             "subject out."
         )

@@ -89,11 +89,11 @@ def write_subject(
         corner: Voxel (x, y, z) of `GRID` at which the brain's bounding box starts.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    shape = phantom.labels.shape
+    brain = tuple(slice(c, c + n) for c, n in zip(corner, shape, strict=True))
     for name, box in {**phantom.images, "seg": phantom.labels}.items():
-        volume = np.zeros(GRID, dtype=box.dtype, order="F")
-        volume[
-            tuple(slice(c, c + n) for c, n in zip(corner, box.shape, strict=True))
-        ] = box
+        volume: NDArray[np.integer] = np.zeros(GRID, dtype=box.dtype, order="F")
+        volume[brain] = box
         _save(volume, folder / f"{folder.name}_{name}.nii.gz")
 
 

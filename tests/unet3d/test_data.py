@@ -1,0 +1,258 @@
+"""Reading subjects and preparing them; most on hand-made volumes of a few voxels."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from unet3d import data
+from unet3d.data import (
+    MODALITIES,
+    Subject,
+    crop_to_brain,
+    load_batch,
+    normalise,
+    prepare,
+    read_subject,
+    resize_images,
+    resize_labels,
+    to_regions,
+)
+
+SHAPE = (6, 5, 4)  # (x, y, z), as stored
+
+
+def write(folder: Path, name: str, voxels: NDArray, *, end: str = "nii.gz") -> None:
+    image = nibabel.Nifti1Image(voxels, np.diag([-1, -1, 1, 1]))
+    nibabel.save(image, folder / f"{folder.name}_{name}.{end}")
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A subject of 6 x 5 x 4 voxels: a brain of 4 x 3 x 2 with one voxel per label."""
+    folder = tmp_path / "patient"
+    folder.mkdir()
+    for number, modality in enumerate(MODALITIES, start=1):
+        image = np.zeros(SHAPE, np.int16)
+        image[1:5, 1:4, 1:3] = 100 * number + np.arange(24).reshape(4, 3, 2)
+        write(folder, modality, image)
+    labels = np.zeros(SHAPE, np.uint8)
+    labels[1, 1, 1], labels[2, 1, 1], labels[3, 1, 1] = 1, 2, 4
+    write(folder, "seg", labels)
+    return folder
+
+
+def make_subject(images: NDArray, labels: NDArray | None = None) -> Subject:
+    if labels is None:
+        labels = np.zeros(images.shape[:3], np.uint8)
+    return Subject(
+        name="made",
+        images=images.astype(np.float32),
+        labels=labels.astype(np.uint8),
+        affine=np.diag([-1.0, -1.0, 1.0, 1.0]),
+    )
+
+
+def test_arrays_are_depth_height_width_of_what_is_stored_as_x_y_z(small: Path) -> None:
+    subject = read_subject(small)
+    assert subject.name == "patient"
+    assert subject.images.shape == (4, 5, 6, 4)
+    assert subject.images.dtype == np.float32
+    assert subject.labels.shape == (4, 5, 6)
+    assert subject.labels.dtype == np.uint8
+    # Stored at x=4, y=3, z=2: the last of 24 voxels of the third modality.
+    assert subject.images[2, 3, 4, MODALITIES.index("t1ce")] == 300 + 23
+    assert [subject.labels[1, 1, x] for x in (1, 2, 3)] == [1, 2, 4]
+
+
+def test_uncompressed_files_are_read_as_well(small: Path) -> None:
+    before = read_subject(small)
+    path = small / "patient_t1.nii.gz"
+    voxels = np.asarray(nibabel.Nifti1Image.from_filename(path).dataobj)
+    path.unlink()
+    write(small, "t1", voxels, end="nii")
+    np.testing.assert_array_equal(read_subject(small).images, before.images)
+
+
+def test_cropping_keeps_the_brain_and_its_place_in_millimetres(small: Path) -> None:
+    subject = read_subject(small)
+    cropped = crop_to_brain(subject)
+    assert cropped.images.shape == (2, 3, 4, 4)
+    assert cropped.labels.shape == (2, 3, 4)
+    assert (cropped.images != 0).all()
+    before = subject.affine @ [1, 1, 1, 1]
+    np.testing.assert_array_equal(cropped.affine @ [0, 0, 0, 1], before)
+
+
+def test_a_subject_without_a_brain_cannot_be_cropped() -> None:
+    with pytest.raises(ValueError, match="subject made must show a brain"):
+        crop_to_brain(make_subject(np.zeros((2, 2, 2, 4))))
+
+
+def test_images_are_resized_linearly_between_voxel_centres() -> None:
+    ramp = np.zeros((2, 2, 2, 1), np.float32)
+    ramp[:, :, 1] = 8
+    # Two voxels become four: centres at -1/4, 1/4, 3/4, 5/4 of the old ones.
+    np.testing.assert_allclose(resize_images(ramp, 4)[0, 0, :, 0], [0, 2, 6, 8])
+
+
+def test_resizing_to_the_same_size_changes_nothing() -> None:
+    rng = np.random.default_rng(0)
+    images = rng.random((5, 5, 5, 2), dtype=np.float32)
+    np.testing.assert_allclose(resize_images(images, 5), images, rtol=1e-6)
+    labels = rng.integers(0, 5, (5, 5, 5)).astype(np.uint8)
+    np.testing.assert_array_equal(resize_labels(labels, 5), labels)
+
+
+def test_resized_labels_hold_no_new_values() -> None:
+    labels = np.array([0, 1, 4], np.uint8).reshape(1, 1, 3).repeat(3, 0).repeat(3, 1)
+    resized = resize_labels(labels, 6)
+    assert resized.dtype == np.uint8
+    assert resized[0, 0].tolist() == [0, 0, 1, 1, 4, 4]
+
+
+def test_normalising_gives_mean_0_and_deviation_1_over_the_brain_alone() -> None:
+    rng = np.random.default_rng(1)
+    images = rng.normal(300, 50, (6, 6, 6, 2)).astype(np.float32)
+    brain = rng.random((6, 6, 6)) < 0.5
+    result = normalise(images, brain)
+    np.testing.assert_allclose(result[brain].mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(result[brain].std(axis=0), 1, atol=1e-6)
+    assert (result[~brain] == 0).all()
+
+
+def test_a_constant_modality_becomes_zero_not_nan() -> None:
+    images = np.full((2, 2, 2, 1), 7, np.float32)
+    assert (normalise(images, np.ones((2, 2, 2), bool)) == 0).all()
+
+
+def test_regions_are_whole_tumour_core_and_enhancing() -> None:
+    regions = to_regions(np.array([0, 1, 2, 4], np.uint8).reshape(1, 1, 4))
+    assert regions.dtype == np.uint8
+    assert regions[0, 0, :, 0].tolist() == [0, 1, 1, 1]
+    assert regions[0, 0, :, 1].tolist() == [0, 1, 0, 1]
+    assert regions[0, 0, :, 2].tolist() == [0, 0, 0, 1]
+
+
+def test_a_prepared_subject_is_a_normalised_cube_with_zero_background() -> None:
+    rng = np.random.default_rng(2)
+    images = np.zeros((9, 10, 12, 4))
+    images[2:8, 1:9, 3:11] = rng.normal(200, 20, (6, 8, 8, 4))
+    images[2:4, 1:4, 3:6] = 0  # a corner without brain inside the bounding box
+    x, y = prepare(make_subject(images), 8)
+    assert x.shape == (8, 8, 8, 4)
+    assert y.shape == (8, 8, 8, 3)
+    assert (x[:2, :2, :2] == 0).all()
+    brain = x[(x != 0).any(axis=-1)]
+    np.testing.assert_allclose(brain.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(brain.std(axis=0), 1, atol=1e-5)
+
+
+def test_a_batch_of_synthetic_subjects_fits_the_network(
+    folders: tuple[Path, ...],
+) -> None:
+    x, y = load_batch(folders, 32)
+    assert x.shape == (2, 32, 32, 32, 4)
+    assert x.dtype == np.float32
+    assert y.shape == (2, 32, 32, 32, 3)
+    assert np.isfinite(x).all()
+    whole, core, enhancing = (y[..., k].astype(bool) for k in range(3))
+    assert (whole | ~core).all()  # each region holds the next
+    assert (core | ~enhancing).all()
+    assert enhancing.any(axis=(1, 2, 3)).all()
+
+
+def remove(folder: Path) -> None:
+    (folder / "patient_t1ce.nii.gz").unlink()
+
+
+def remove_labels(folder: Path) -> None:
+    (folder / "patient_seg.nii.gz").unlink()
+
+
+def change_shape(folder: Path) -> None:
+    write(folder, "t2", np.ones((6, 5, 3), np.int16))
+
+
+def add_an_axis(folder: Path) -> None:
+    write(folder, "t2", np.ones((6, 5, 4, 2), np.int16))
+
+
+def add_nan(folder: Path) -> None:
+    image = np.ones(SHAPE, np.float32)
+    image[0, 0, :3] = np.nan
+    write(folder, "flair", image)
+
+
+def empty(folder: Path) -> None:
+    write(folder, "t1", np.zeros(SHAPE, np.int16))
+
+
+def mislabel(folder: Path) -> None:
+    write(folder, "seg", np.full(SHAPE, 3, np.uint8))
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "patient_t1.nii.gz"
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def scribble(folder: Path) -> None:
+    (folder / "patient_t1.nii.gz").write_bytes(b"no volume")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (remove, FileNotFoundError, ["modality 't1ce'", "patient_t1ce.nii.gz"]),
+        (remove_labels, FileNotFoundError, ["its segmentation", "leave the subject"]),
+        (change_shape, ValueError, ["patient_t2", "(6, 5, 4), got (6, 5, 3)"]),
+        (add_an_axis, ValueError, ["patient_t2", "3 axes, got shape (6, 5, 4, 2)"]),
+        (add_nan, ValueError, ["patient_flair", "finite", "got 3 voxels"]),
+        (empty, ValueError, ["patient_t1", "must show a brain, got only zeros"]),
+        (mislabel, ValueError, ["patient_seg", "labels 0, 1, 2 and 4", "[3.0]"]),
+        (truncate, ValueError, ["patient_t1", "must be a NIfTI volume"]),
+        (scribble, ValueError, ["patient_t1", "must be a NIfTI volume"]),
+    ],
+)
+def test_a_bad_file_is_named_with_the_rule_and_the_value(
+    small: Path,
+    spoil: Callable[[Path], None],
+    error: type[Exception],
+    words: list[str],
+) -> None:
+    spoil(small)
+    with pytest.raises(error) as caught:
+        read_subject(small)
+    for word in ["subject patient", *words]:
+        assert word in str(caught.value)
+
+
+def test_sizes_and_folders_are_checked(small: Path) -> None:
+    with pytest.raises(ValueError, match="`size` must be at least 1 voxel, got 0"):
+        load_batch([small], 0)
+    with pytest.raises(TypeError, match="`size` must be an integer, got float"):
+        load_batch([small], 8.0)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`folders` must name at least one subject"):
+        load_batch([], 8)
+
+
+def test_importing_the_package_and_its_data_does_not_import_tensorflow() -> None:
+    code = "import sys, unet3d, unet3d.data, unet3d.synthesis, unet3d.__main__;"
+    code += "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.tf
+def test_the_tensorflow_data_set_gives_the_same_batches(small: Path) -> None:
+    folders = [small, small, small]
+    batches = list(data.as_tf_dataset(folders, 8, batch_size=2))
+    assert [batch[0].shape[0] for batch in batches] == [2, 1]
+    x, y = load_batch(folders, 8)
+    np.testing.assert_array_equal(np.concatenate([b[0] for b in batches]), x)
+    np.testing.assert_array_equal(np.concatenate([b[1] for b in batches]), y)

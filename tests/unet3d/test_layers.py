@@ -1,0 +1,95 @@
+"""Instance normalisation against NumPy and finite differences."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+pytestmark = pytest.mark.tf
+
+SHAPE = (2, 3, 4, 5, 3)  # (batch, depth, height, width, channel)
+VOXELS = (1, 2, 3)
+
+
+def sample() -> NDArray[np.float32]:
+    rng = np.random.default_rng(0)
+    return rng.normal(5, [1, 3, 0.1], SHAPE).astype(np.float32)
+
+
+def test_each_channel_of_each_sample_gets_mean_beta_and_deviation_gamma() -> None:
+    from unet3d.layers import InstanceNormalization
+
+    layer = InstanceNormalization(epsilon=1e-9)
+    layer.build(SHAPE)
+    layer.set_weights([np.array([1.0, 2.0, 3.0]), np.array([0.0, -1.0, 7.0])])
+    result = np.asarray(layer(sample()))
+    means, deviations = result.mean(VOXELS), result.std(VOXELS)
+    np.testing.assert_allclose(means, [[0, -1, 7]] * 2, atol=1e-4)
+    np.testing.assert_allclose(deviations, [[1, 2, 3]] * 2, rtol=1e-4)
+
+
+def test_epsilon_keeps_a_constant_channel_at_beta() -> None:
+    from unet3d.layers import InstanceNormalization
+
+    result = InstanceNormalization()(np.full(SHAPE, 7, np.float32))
+    np.testing.assert_allclose(result, 0, atol=1e-4)
+
+
+def test_half_precision_statistics_are_taken_in_single_precision() -> None:
+    from unet3d.layers import InstanceNormalization
+
+    # Squares of these inputs are beyond float16's greatest number, 65,504.
+    inputs = (sample() * 100).astype(np.float16)
+    layer = InstanceNormalization(dtype="mixed_float16")
+    result = layer(inputs)
+    assert result.dtype == "float16"
+    expected = InstanceNormalization()(inputs.astype(np.float32))
+    np.testing.assert_allclose(result, expected, atol=0.03)
+
+
+def test_gradients_equal_finite_differences() -> None:
+    import tensorflow as tf
+
+    from unet3d.layers import InstanceNormalization
+
+    rng = np.random.default_rng(1)
+    layer = InstanceNormalization()
+    layer.build(SHAPE)
+    layer.set_weights([rng.normal(1, 0.2, 3), rng.normal(0, 0.2, 3)])
+    inputs = rng.normal(0, 1, SHAPE).astype(np.float32)
+    weights = rng.normal(0, 1, SHAPE).astype(np.float32)
+
+    def value(x: NDArray[np.floating]) -> float:
+        return float(np.sum(np.asarray(layer(x), np.float64) * weights))
+
+    with tf.GradientTape() as tape:
+        tape.watch(variable := tf.constant(inputs))
+        total = tf.reduce_sum(layer(variable) * weights)
+    found: Any = tape.gradient(total, [variable, layer.gamma.value, layer.beta.value])
+    for _ in range(5):  # along random directions, for all voxels at once
+        direction = rng.normal(0, 1, SHAPE).astype(np.float32)
+        change = np.float32(1e-2) * direction
+        slope = (value(inputs + change) - value(inputs - change)) / 2e-2
+        assert np.sum(np.asarray(found[0]) * direction) == pytest.approx(
+            slope, rel=1e-2, abs=1e-2
+        )
+    gamma, beta = layer.get_weights()
+    normalised = (np.asarray(layer(inputs)) - beta) / gamma
+    np.testing.assert_allclose(
+        found[1], (normalised * weights).sum((0, *VOXELS)), rtol=1e-3
+    )
+    np.testing.assert_allclose(found[2], weights.sum((0, *VOXELS)), rtol=1e-3)
+
+
+def test_a_layer_is_rebuilt_from_its_configuration() -> None:
+    import keras
+
+    from unet3d.layers import InstanceNormalization
+
+    layer = InstanceNormalization(epsilon=0.5, name="norm")
+    again = keras.saving.deserialize_keras_object(
+        keras.saving.serialize_keras_object(layer)
+    )
+    assert isinstance(again, InstanceNormalization)
+    assert (again.epsilon, again.name) == (0.5, "norm")

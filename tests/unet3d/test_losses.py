@@ -1,0 +1,93 @@
+"""Dice against values worked out by hand."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+
+def volume(*labels: list[float]) -> NDArray[np.float32]:
+    """One sample of 1 x 1 x n voxels with one channel per list."""
+    return np.array(labels, np.float32).T[None, None, None]
+
+
+@pytest.mark.tf
+def test_soft_dice_is_twice_the_overlap_over_the_sum_of_sizes() -> None:
+    from unet3d.losses import soft_dice
+
+    truth = volume([1, 1, 0, 0], [1, 0, 0, 0])
+    guess = volume([1, 0.5, 0.5, 0], [0.2, 0.3, 0, 0])
+    # 2 * 1.5 / (2 + 2) and 2 * 0.2 / (1 + 0.5)
+    expected = [[0.75, 0.4 / 1.5]]
+    np.testing.assert_allclose(soft_dice(truth, guess), expected, rtol=1e-4)
+
+
+@pytest.mark.tf
+def test_the_loss_weighs_labels_alike_however_small_they_are() -> None:
+    from unet3d.losses import weighted_dice_loss
+
+    truth = volume([1, 1, 1, 1], [1, 0, 0, 0])
+    guess = volume([1, 1, 1, 1], [0, 1, 0, 0])  # dice 1 and 0
+    np.testing.assert_allclose(weighted_dice_loss(truth, guess), [0.5], atol=1e-4)
+
+
+@pytest.mark.tf
+def test_samples_do_not_mix() -> None:
+    from unet3d.losses import weighted_dice_loss
+
+    truth = np.concatenate([volume([1, 0]), volume([1, 0])])
+    guess = np.concatenate([volume([1, 0]), volume([0, 1])])
+    np.testing.assert_allclose(weighted_dice_loss(truth, guess), [0, 1], atol=1e-4)
+
+
+@pytest.mark.tf
+def test_an_absent_label_that_is_not_predicted_is_perfect() -> None:
+    from unet3d.losses import soft_dice
+
+    nothing = volume([0, 0, 0])
+    np.testing.assert_allclose(soft_dice(nothing, nothing), [[1]])
+
+
+@pytest.mark.tf
+def test_the_metric_thresholds_and_keeps_labels_apart() -> None:
+    from unet3d.losses import dice_coefficient
+
+    truth = volume([1, 1, 0, 0], [1, 1, 0, 0])
+    guess = volume([0.9, 0.6, 0.4, 0.1], [0.9, 0.5, 0.7, 0])
+    # Second label: voxels 0 and 2 are taken, so 2 * 1 / (2 + 2).
+    np.testing.assert_allclose(dice_coefficient(truth, guess), [[1, 0.5]], atol=1e-4)
+    lower = dice_coefficient(truth, guess, threshold=0.3)
+    np.testing.assert_allclose(lower, [[0.8, 0.8]], atol=1e-4)
+
+
+@pytest.mark.tf
+def test_half_precision_volumes_larger_than_half_precision_counts_are_exact() -> None:
+    from unet3d.losses import weighted_dice_loss
+
+    truth = np.ones(
+        (1, 48, 48, 48, 1), np.uint8
+    )  # 110,592 voxels; float16 ends at 65,504
+    guess = np.full(truth.shape, 0.5, np.float16)
+    # 2 * n / 2 / (n + n / 2) = 2 / 3
+    np.testing.assert_allclose(weighted_dice_loss(truth, guess), [1 / 3], rtol=1e-5)
+
+
+@pytest.mark.tf
+def test_the_gradient_equals_finite_differences() -> None:
+    import tensorflow as tf
+
+    from unet3d.losses import weighted_dice_loss
+
+    truth = volume([1, 0, 1], [0, 0, 1])
+    guess = volume([0.6, 0.3, 0.8], [0.2, 0.5, 0.7])
+    with tf.GradientTape() as tape:
+        tape.watch(variable := tf.constant(guess))
+        loss = weighted_dice_loss(truth, variable)
+    gradient = np.asarray(tape.gradient(loss, variable)).ravel()
+    step = 1e-2
+    for index in range(guess.size):
+        change = np.zeros(guess.size, np.float32)
+        change[index] = step
+        change = change.reshape(guess.shape)
+        above = float(weighted_dice_loss(truth, guess + change)[0])
+        below = float(weighted_dice_loss(truth, guess - change)[0])
+        assert gradient[index] == pytest.approx((above - below) / (2 * step), abs=1e-3)

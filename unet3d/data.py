@@ -5,13 +5,12 @@
 Preparing is: crop to the brain, resize to a cube, normalise each modality over the
 brain, turn label values into three overlapping regions.
 
-Importing this module does not import
-TensorFlow; `as_tf_dataset` does when it is called.
+Importing this module does not import TensorFlow; `as_tf_dataset` does when called.
 
-Sources: regions from Menze et al., IEEE TMI 34(10), 2015, section II, with the label
-values of BraTS 2017; cropping, resizing and normalising per modality as in the Keras
-code of D. G. Ellis for Isensee et al., BraTS 2017 - except that the mean and deviation
-are each subject's own, as in the paper (section 2.2), not the data set's.
+Sources: regions from Menze et al., IEEE TMI 34(10), 2015, with the label values
+of BraTS 2017; cropping, resizing and normalising per modality as in the Keras code of
+D. G. Ellis for Isensee et al., BraTS 2017 - except that the mean and deviation are each
+subject's own, as in the paper, not the data set's.
 
 Known weakness: shrinking does not smooth first, so fine detail may alias.
 """

@@ -1,7 +1,7 @@
 """Layers that Keras does not have: instance normalisation.
 
 Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization", arXiv 1607.08022,
-equation 1, with a scale and an offset learnt per channel as in batch normalisation.
+with a scale and an offset learnt per channel as in batch normalisation.
 """
 
 from typing import Any
@@ -28,7 +28,9 @@ class InstanceNormalization(keras.layers.Layer):
     What is kept for the backward pass: the input (the gradients of scale and of the
     variance need it) and a few small tensors; the normalised input of the textbook form
     is never made. With a 16-bit policy the input's float32 copy, over which mean and
-    variance are taken, is kept as well.
+    variance are taken, is kept as well. A hand-written gradient that keeps the input alone
+    was measured on a CPU: the same peak of a U-Net step (111 MiB at 48^3 in float32), so
+    these stay plain operations, which a planner can see into.
 
     Args:
         epsilon: Added to the variance, in squared units of the input; 1e-3 as in

@@ -4,11 +4,11 @@ For one sample and one label, with truth t and prediction p summed over all voxe
 
     dice(t, p) = (2 * sum(t * p) + smooth) / (sum(t) + sum(p) + smooth)
 
-Sources: Dice overlap made differentiable, Milletari et al., arXiv 1606.04797, section
-3; one Dice per label, averaged so that small regions weigh as much as large ones
-("weighted"), Isensee et al., BraTS 2017, section 2.3; the smoothing of 1e-5 as in D. G.
-Ellis's Keras code (`weighted_dice_coefficient`). Ellis minimises -dice; here it is
-1 - dice: the same gradient, and 0 when perfect.
+Sources: Dice overlap made differentiable, Milletari et al., arXiv 1606.04797; one
+Dice per label, averaged so that small regions weigh as much as large ones ("weighted"),
+Isensee et al., BraTS 2017; the smoothing of 1e-5 as in D. G. Ellis's Keras code
+(`weighted_dice_coefficient`). Ellis minimises -dice; here it is 1 - dice: the same
+gradient, and 0 when perfect.
 
 Everything is computed in float32: a volume of 144^3 has more voxels than float16 can
 count.

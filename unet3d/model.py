@@ -12,9 +12,9 @@ gives one probability per label, for labels may overlap.
 
 Sources: IBM's case study "TensorFlow Large Model Support: 3D image segmentation", for
 the network as it was trained, normalised heads included; Isensee et al., "Brain Tumor
-Segmentation and Radiomics Survival Prediction", BraTS 2017, arXiv 1802.10508, section
-2.2 and figure 1, for the architecture, dropout 0.3, the slope 0.01 of leaky ReLU and
-Adam's 5e-4. Convolutions start from Keras's Glorot uniform, as in D. G. Ellis's code.
+Segmentation and Radiomics Survival Prediction", BraTS 2017, arXiv 1802.10508, figure 1,
+for the architecture, dropout 0.3, the slope 0.01 of leaky ReLU and Adam's 5e-4.
+Convolutions start from Keras's Glorot uniform, as in D. G. Ellis's code.
 
 Known weakness: a head that ends in leaky ReLU hardly goes below zero, so a healthy
 voxel's probability stays near 0.5. The soft Dice loss levels off far from 0 while the

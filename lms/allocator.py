@@ -1,0 +1,99 @@
+"""A model of the best-fit-with-coalescing allocator that TensorFlow's devices use.
+
+The allocator hands out chunks: the smallest free one that is large enough, and among
+equals the one at the lowest address. A chunk is split only when it is at least twice
+what was asked for (or 128 MiB larger), so up to half of it may be lost; freed chunks
+merge with free neighbours. What the allocator reports as in use is chunks, not
+requests - which is what a limit is compared with.
+
+Source: TensorFlow 2.21, `tsl/framework/bfc_allocator.cc` (`FindChunkPtr`,
+`kMinAllocationSize`, `kMaxInternalFragmentation`); after Lea's dlmalloc.
+
+Known weakness: one region of memory, empty at the start. An allocator that grew in
+steps, or that was fragmented before, can lose more.
+"""
+
+from bisect import bisect_left, insort
+
+from lms.units import MIB
+
+__all__ = ["BestFitAllocator"]
+
+_ALIGNMENT = 256
+_MAX_LOST = 128 * MIB
+
+
+class BestFitAllocator:
+    """Chunks of one region of memory.
+
+    Args:
+        capacity: Bytes of the region.
+
+    Example:
+        >>> allocator = BestFitAllocator(4096)
+        >>> a, b = allocator.allocate(1024), allocator.allocate(256)
+        >>> allocator.free(a)
+        >>> c = allocator.allocate(768)  # a's chunk, too small to be split
+        >>> allocator.in_use, allocator.peak
+        (1280, 1280)
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.in_use = 0
+        self.peak = 0
+        self._free = [(capacity, 0)]  # (size, address), sorted
+        self._size = {0: capacity}  # address -> size, free chunks and used ones
+        self._end = {capacity: 0}  # end address -> address
+        self._used: set[int] = set()
+
+    def allocate(self, size: int) -> int:
+        """Take a chunk.
+
+        Args:
+            size: Bytes, rounded up to 256.
+
+        Returns:
+            The chunk's address, to free it by.
+
+        Raises:
+            MemoryError: If no free chunk is large enough.
+        """
+        rounded = max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
+        index = bisect_left(self._free, (rounded, -1))
+        if index == len(self._free):
+            raise MemoryError(f"no free chunk of {rounded} bytes")
+        found, address = self._free.pop(index)
+        if found >= 2 * rounded or found - rounded >= _MAX_LOST:
+            self._place(address, rounded)
+            self._place(address + rounded, found - rounded)
+            insort(self._free, (found - rounded, address + rounded))
+        self._used.add(address)
+        self.in_use += self._size[address]
+        self.peak = max(self.peak, self.in_use)
+        return address
+
+    def free(self, address: int) -> None:
+        """Give a chunk back; it merges with free neighbours."""
+        self._used.remove(address)
+        size = self._size.pop(address)
+        self.in_use -= size
+        following = address + size
+        if following in self._size and following not in self._used:
+            size += self._absorb(following)
+        preceding = self._end.get(address)
+        if preceding is not None and preceding not in self._used:
+            size += self._absorb(preceding)
+            address = preceding
+        self._place(address, size)
+        insort(self._free, (size, address))
+
+    def _place(self, address: int, size: int) -> None:
+        self._size[address] = size
+        self._end[address + size] = address
+
+    def _absorb(self, address: int) -> int:
+        """Take a free chunk off the books; returns its size."""
+        size = self._size.pop(address)
+        del self._end[address + size]
+        del self._free[bisect_left(self._free, (size, address))]
+        return size

@@ -1,0 +1,149 @@
+"""Which tensors may move, and which ops are ordered.
+
+A tensor may move when it belongs to the step, is large enough to be worth a copy, no
+loop or branch touches it, and the user's filters let it. An op is ordered when it
+touches a large tensor: TensorFlow starts any op that is ready, so without an order
+peaks wander; small ops are left to the runtime because an edge costs more than they do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lms.graph import GraphView, Op, op_of
+from lms.liveness import Buffer, buffers
+
+__all__ = ["Filters", "chain_groups", "check_scopes", "movable", "smallest_worth_moving"]
+
+_LARGEST_MINIMUM = 64 * 1024
+_SMALLEST_MINIMUM = 4 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Which ops' outputs may move, by scope and by type; TFLMS's names.
+
+    Args:
+        include_scopes: Path prefixes of op names; when given, only outputs of ops
+            below one of them move.
+        exclude_scopes: Path prefixes whose ops' outputs stay. Exclusion wins.
+        include_types: Op types whose outputs may move, when given.
+        exclude_types: Op types whose outputs stay.
+    """
+
+    include_scopes: tuple[str, ...] = ()
+    exclude_scopes: tuple[str, ...] = ()
+    include_types: tuple[str, ...] = ()
+    exclude_types: tuple[str, ...] = ()
+
+    def accepts(self, op: Op) -> bool:
+        """Whether the outputs of an op may move.
+
+        Example:
+            >>> Filters(exclude_types=("Relu",)).accepts(Op(name="r", type="Relu"))
+            False
+        """
+        if self.include_scopes and not _below(op.name, self.include_scopes):
+            return False
+        if self.include_types and op.type not in self.include_types:
+            return False
+        return not (
+            _below(op.name, self.exclude_scopes) or op.type in self.exclude_types
+        )
+
+
+def _below(name: str, scopes: Sequence[str]) -> bool:
+    """Whether a name has a scope as a run of its path, from any level on.
+
+    Keras nests names (`functional/conv1/Conv3D`), and users know `conv1`.
+    """
+    path = f"/{name}/"
+    return any(f"/{scope.strip('/')}/" in path for scope in scopes)
+
+
+def check_scopes(graph: GraphView, filters: Filters) -> None:
+    """Refuse scopes and types that no op has: most often a typing error.
+
+    Raises:
+        ValueError: Names the scope or type, and some that exist.
+    """
+    for scope in (*filters.include_scopes, *filters.exclude_scopes):
+        if not any(_below(op.name, (scope,)) for op in graph.ops):
+            known = sorted({part for op in graph.ops for part in op.name.split("/")})
+            raise ValueError(
+                f"a scope filter must match an op of the graph, got {scope!r}. "
+                f"Scopes here are, among others: {', '.join(_sample(known))}"
+            )
+    types = {op.type for op in graph.ops}
+    for kind in (*filters.include_types, *filters.exclude_types):
+        if kind not in types:
+            raise ValueError(
+                f"a type filter must name an op type of the graph, got {kind!r}. "
+                f"Types here are, among others: {', '.join(_sample(sorted(types)))}"
+            )
+
+
+def _sample(names: Sequence[str], count: int = 12) -> Sequence[str]:
+    return names[:: max(1, len(names) // count)][:count]
+
+
+def smallest_worth_moving(step_peak: int) -> int:
+    """The least size in bytes of a tensor that is moved or ordered.
+
+    64 KiB, where one copy's fixed cost is about that of the bytes; less for small
+    models, so that no more than about 1/512 of the peak is below it, and 4 KiB at
+    least.
+
+    Example:
+        >>> smallest_worth_moving(2**30), smallest_worth_moving(2**22)
+        (65536, 8192)
+    """
+    return max(_SMALLEST_MINIMUM, min(_LARGEST_MINIMUM, step_peak // 512))
+
+
+def movable(
+    graph: GraphView, *, min_bytes: int, filters: Filters | None = None
+) -> frozenset[str]:
+    """Names of the root tensors that may move.
+
+    Args:
+        graph: The graph in its execution order.
+        min_bytes: Smaller tensors stay.
+        filters: The user's filters; by default all may move.
+    """
+    allowed = filters or Filters()
+
+    def moves(buffer: Buffer) -> bool:
+        return (
+            not buffer.pinned
+            and buffer.size >= min_bytes
+            and len(buffer.uses) > 0
+            and allowed.accepts(graph.by_name[op_of(buffer.root)])
+        )
+
+    return frozenset(buffer.root for buffer in buffers(graph) if moves(buffer))
+
+
+def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], ...]:
+    """The ops to be ordered, neighbours of one group together.
+
+    Args:
+        graph: The graph in the execution order wanted.
+        min_bytes: An op is ordered when it makes or reads a buffer of the step of at
+            least this size, or needs as much scratch.
+    """
+    roots = graph.roots
+    large = {buffer.root for buffer in buffers(graph) if buffer.size >= min_bytes}
+    groups: list[tuple[str, ...]] = []
+    last: str | None = None
+    for op in graph.ops:
+        if op.fixed or op.alias is not None or op.persistent:
+            continue
+        names = (*op.inputs, *(tensor.name for tensor in op.outputs))
+        if op.scratch < min_bytes and not any(roots[name] in large for name in names):
+            continue
+        if op.group is not None and op.group == last:
+            groups[-1] = (*groups[-1], op.name)
+        else:
+            groups.append((op.name,))
+        last = op.group
+    return tuple(groups)

@@ -1,0 +1,244 @@
+"""Every private or version-1 TensorFlow symbol that the library uses, with its reason.
+
+Tried on TensorFlow 2.21.0. When a new release breaks something, it breaks here.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+# Protocol buffers of the runtime; `tf.compat.v1` is their only public home.
+from tensorflow.core.framework.graph_pb2 import GraphDef
+from tensorflow.core.framework.node_def_pb2 import NodeDef
+from tensorflow.core.protobuf.config_pb2 import ConfigProto
+
+# Iterator elements as the flat tensors that `IteratorGetNext` yields: for sparse and
+# ragged elements they are not what `tf.nest.flatten` gives.
+from tensorflow.python.data.util import structure as _structure
+
+# The eager context: collection of optimised graphs, and Grappler options for the
+# calls of one function.
+from tensorflow.python.eager import context as _context
+
+# A graph becomes a callable through these; `tf.function` would have to trace.
+from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic
+from tensorflow.python.framework import ops as _ops
+from tensorflow.python.framework.func_graph import FuncGraph as _FuncGraph
+
+# Shapes and types of the variables behind resource handles, without which shape
+# inference ends at every variable read.
+from tensorflow.python.ops import handle_data_util as _handle_data
+from tensorflow.python.ops import resource_variable_ops as _resources
+
+# Host functions called from a graph: `tf.numpy_function` makes a node, but the graph
+# is edited as nodes here, and a node names its function by a token.
+from tensorflow.python.ops import script_ops as _script_ops
+
+__all__ = [
+    "GraphDef",
+    "Input",
+    "NodeDef",
+    "build_function",
+    "call_flat",
+    "collect_graph",
+    "constant",
+    "flat_element",
+    "flat_inputs",
+    "flat_shapes",
+    "flat_types",
+    "graph_def",
+    "handle_spec",
+    "infer_shapes",
+    "pack_outputs",
+    "planned_as_is",
+    "register_host_function",
+]
+
+# Name of an argument's node, its spec, and for a variable's handle the variable's.
+Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]
+
+_MARKER = "lms_end_of_collection"
+
+
+def handle_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
+    """Shape and type of the variable behind a resource handle; None for others."""
+    if handle.dtype != tf.resource:
+        return None
+    data = _resources.get_eager_safe_handle_data(handle)
+    if data is None or not data.is_set or len(data.shape_and_type) != 1:
+        return None
+    (known,) = data.shape_and_type
+    return tf.TensorSpec(tf.TensorShape(known.shape), tf.as_dtype(known.dtype))
+
+
+def call_flat(concrete: Any, arguments: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
+    """Call a concrete function with all its inputs, captured ones included."""
+    return concrete.inference_fn.call_flat(*arguments)
+
+
+def pack_outputs(concrete: Any, flat: Sequence[tf.Tensor]) -> Any:
+    """Give flat outputs the structure that the traced function returned."""
+    return concrete.function_type.pack_output(flat)
+
+
+def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
+    """The flat tensors of a call's arguments, checked and converted."""
+    bound = concrete.function_type.bind(*args)
+    return list(concrete.function_type.unpack_inputs(bound))
+
+
+def flat_element(iterator_spec: Any, element: Any) -> list[tf.Tensor]:
+    """An iterator's element as the outputs of its `IteratorGetNext` op."""
+    return _structure.to_tensor_list(iterator_spec, element)
+
+
+def flat_types(element_spec: Any) -> list[tf.DType]:
+    """Types of an iterator's element as flat tensors."""
+    return _structure.get_flat_tensor_types(element_spec)
+
+
+def flat_shapes(element_spec: Any) -> list[tf.TensorShape]:
+    """Shapes of an iterator's element as flat tensors; None where unknown."""
+    return _structure.get_flat_tensor_shapes(element_spec)
+
+
+def collect_graph(run: Callable[[], Any]) -> GraphDef:
+    """The placed and optimised graph of the function that `run` calls.
+
+    The graph is recorded when the runtime instantiates the function, but handed over
+    only at the end of a successful call - and `run` may well end in an error that its
+    caller expects. A call of an empty marker function closes the collection.
+    `tf.summary.trace_on(graph=True)` uses the same facility.
+    """
+    context = _context.context()
+
+    @tf.function(autograph=False)
+    def marker() -> None:
+        tf.no_op(name=_MARKER)
+
+    context.enable_graph_collection()
+    try:
+        run()
+        marker()
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_graph_collection()
+    graph = metadata.function_graphs[0].post_optimization_graph
+    kept = [node for node in graph.node if not node.name.startswith(_MARKER)]
+    del graph.node[:]
+    graph.node.extend(kept)
+    return graph
+
+
+def graph_def(nodes: Iterable[NodeDef], library: Any) -> GraphDef:
+    """Nodes and the functions they call as one graph."""
+    result = GraphDef()
+    result.node.extend(nodes)
+    if library is not None:
+        result.library.CopyFrom(library)
+    result.versions.producer = tf.compat.v1.GRAPH_DEF_VERSION
+    return result
+
+
+def constant(name: str, value: Any, dtype: tf.DType) -> NodeDef:
+    """A node that yields a value."""
+    node = NodeDef(name=name, op="Const")
+    node.attr["dtype"].type = dtype.as_datatype_enum
+    node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype=dtype))
+    return node
+
+
+def build_function(
+    graph_def: GraphDef,
+    inputs: Sequence[Input],
+    outputs: Sequence[str],
+) -> Any:
+    """A function of flat tensors from a graph.
+
+    Args:
+        graph_def: Nodes that read their arguments by the names of `inputs`.
+        inputs: For each argument the name of its node, its spec, and for a variable's
+            handle the spec of the variable.
+        outputs: Names of the tensors to return.
+
+    Returns:
+        An object with `call_flat(*tensors)`, and its `graph`.
+    """
+    graph, placeholders = _imported(graph_def, inputs)
+    graph.inputs = placeholders
+    graph.outputs = [graph.get_tensor_by_name(name) for name in outputs]
+    graph.structured_outputs = graph.outputs
+    graph.structured_input_signature = (
+        tuple(tf.TensorSpec(t.shape, t.dtype) for t in placeholders),
+        {},
+    )
+    graph.control_outputs = [
+        op for op in graph.get_operations() if op.op_def and op.op_def.is_stateful
+    ]
+    return _atomic.from_func_graph(f"__lms_step_{_ops.uid()}", graph, {})
+
+
+def infer_shapes(
+    graph_def: GraphDef, inputs: Sequence[Input]
+) -> dict[str, list[tf.TensorSpec]]:
+    """Types and shapes of every op's outputs, by op name, as TensorFlow infers them."""
+    graph, _ = _imported(graph_def, inputs)
+    return {
+        op.name: [tf.TensorSpec(t.shape, t.dtype) for t in op.outputs]
+        for op in graph.get_operations()
+    }
+
+
+def _imported(
+    graph_def: GraphDef, inputs: Sequence[Input]
+) -> tuple[Any, list[tf.Tensor]]:
+    """A function graph with a placeholder for each input."""
+    read = {name.partition(":")[0] for node in graph_def.node for name in node.input}
+    graph = _FuncGraph("lms_step")
+    with graph.as_default():
+        placeholders = [_placeholder(name, spec, var) for name, spec, var in inputs]
+        tf.graph_util.import_graph_def(
+            graph_def,
+            name="",
+            input_map={t.name: t for t in placeholders if t.op.name in read},
+        )
+    return graph, placeholders
+
+
+def _placeholder(
+    name: str, spec: tf.TensorSpec, variable: tf.TensorSpec | None
+) -> tf.Tensor:
+    tensor = tf.raw_ops.Placeholder(dtype=spec.dtype, shape=spec.shape, name=name)
+    if variable is not None:
+        _handle_data.set_handle_data(
+            tensor,
+            _handle_data.create_handle_data(variable.shape, variable.dtype),
+        )
+    return tensor
+
+
+@contextmanager
+def planned_as_is():
+    """Within it, functions run as they are: Grappler does not optimise them again."""
+    options = ConfigProto()
+    options.graph_options.rewrite_options.disable_meta_optimizer = True
+    context = _context.context()
+    before = context.function_call_options
+    context.function_call_options = _context.FunctionCallOptions(
+        config_proto=options, executor_type=before.executor_type
+    )
+    try:
+        yield
+    finally:
+        context.function_call_options = before
+
+
+def register_host_function(function: Callable[..., Any]) -> str:
+    """The token by which a `PyFunc` node calls a function of NumPy arrays.
+
+    TensorFlow keeps a weak reference only: keep the function as long as the graph.
+    """
+    token = _script_ops._py_funcs.insert(function)
+    return token

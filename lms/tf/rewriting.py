@@ -1,0 +1,188 @@
+"""Obey a plan: a new list of nodes with copies out, copies in, and an order.
+
+    before                                   after
+    conv ──> relu                            conv ──> relu
+      │                                        ├──> out
+      └────────> conv_grad                     ┆     ┆(ends before `release` starts)
+                                               in <─(starts after `trigger`)
+                                               └────────> conv_grad
+
+The nodes given are never changed. Ops that only give a buffer another shape (aliases)
+are made again on each copy, for the readers of that copy.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from lms.errors import PlanError
+from lms.graph import GraphView, op_of
+from lms.plan import SwapPlan
+from lms.tf import compat
+from lms.tf.tracing import TracedStep
+from lms.tf.transports import Transport
+
+__all__ = ["rewrite"]
+
+
+def rewrite(
+    step: TracedStep, plan: SwapPlan, transport: Transport
+) -> list[compat.NodeDef]:
+    """The step's nodes with the plan built in.
+
+    Args:
+        step: The traced step.
+        plan: A plan that `validate_plan` accepts for `step.graph`.
+        transport: Makes the nodes that carry tensors.
+
+    Returns:
+        New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
+
+    Raises:
+        PlanError: If the plan would make ops wait for each other in a circle.
+    """
+    nodes = {node.name: _copy(node) for node in step.nodes}
+    group_at = {name: i for i, group in enumerate(plan.chain) for name in group}
+    added: list[compat.NodeDef] = []
+    released: dict[int, list[str]] = defaultdict(list)
+    starts: list[tuple[compat.NodeDef, str | None]] = []
+    for number, swap in enumerate(plan.swaps):
+        producer = nodes[op_of(swap.tensor)]
+        spec = _spec(step.graph, swap.tensor)
+        prefix = f"lms/{number}/{producer.name}"
+        out = transport.swap_out(
+            f"{prefix}/out",
+            swap.tensor,
+            spec,
+            device=producer.device,
+            copies=len(swap.swap_ins),
+        )
+        added.append(out)
+        if swap.release in group_at:
+            released[group_at[swap.release]].append(out.name)
+        elif swap.release is not None:
+            _wait(nodes[swap.release], [out.name])
+        for k, copy in enumerate(swap.swap_ins):
+            back = transport.swap_in(
+                f"{prefix}/in{k}", out, spec, device=producer.device
+            )
+            starts.append((back[0], copy.trigger))
+            added += back
+            added += _reroute(
+                step.graph, nodes, copy.readers, swap.tensor, back[-1].name, f"in{k}"
+            )
+    for start, trigger in starts:
+        _start_after(start, trigger, plan, group_at, released)
+    _chain(nodes, plan, released)
+    result = [*nodes.values(), *added]
+    _refuse_cycle(result)
+    return result
+
+
+def _copy(node: compat.NodeDef) -> compat.NodeDef:
+    copy = compat.NodeDef()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _spec(graph: GraphView, name: str) -> tf.TensorSpec:
+    tensor = graph.tensors[name]
+    return tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
+
+
+def _wait(node: compat.NodeDef, names: Sequence[str]) -> None:
+    """Add control inputs; those that are there already are not repeated."""
+    there = set(node.input)
+    node.input.extend(f"^{name}" for name in names if f"^{name}" not in there)
+
+
+def _start_after(
+    start: compat.NodeDef,
+    trigger: str | None,
+    plan: SwapPlan,
+    group_at: Mapping[str, int],
+    released: Mapping[int, Sequence[str]],
+) -> None:
+    """A copy in waits for its trigger, and for the room that is freed for it."""
+    if trigger is None:
+        return
+    if trigger not in group_at:
+        _wait(start, [trigger])
+        return
+    at = group_at[trigger]
+    _wait(start, [*plan.chain[at], *released.get(at + 1, ())])
+
+
+def _chain(
+    nodes: Mapping[str, compat.NodeDef],
+    plan: SwapPlan,
+    released: Mapping[int, Sequence[str]],
+) -> None:
+    """Each group waits for the one before it and for the copies it releases.
+
+    All ops of a group get the same control inputs: only then may the runtime fuse them.
+    """
+    before: Sequence[str] = ()
+    for i, group in enumerate(plan.chain):
+        for name in group:
+            _wait(nodes[name], [*before, *released.get(i, ())])
+        before = group
+
+
+def _reroute(
+    graph: GraphView,
+    nodes: Mapping[str, compat.NodeDef],
+    readers: Sequence[str],
+    root: str,
+    copy: str,
+    suffix: str,
+) -> list[compat.NodeDef]:
+    """Let readers read the copy; returns the alias ops that were made for them."""
+    on_copy = {root: f"{copy}:0"}
+    made: list[compat.NodeDef] = []
+
+    def moved(tensor: str) -> str:
+        if tensor not in on_copy:
+            op = graph.by_name[op_of(tensor)]
+            alias = _copy(nodes[op.name])
+            alias.name = f"{copy}/{suffix}/{op.name}"
+            source = moved(op.alias or root)
+            rest = [name for name in alias.input[1:] if not name.startswith("^")]
+            del alias.input[:]
+            alias.input.extend([source, *rest])
+            made.append(alias)
+            on_copy[tensor] = f"{alias.name}:{tensor.rpartition(':')[2]}"
+        return on_copy[tensor]
+
+    for reader in readers:
+        node = nodes[reader]
+        for i, name in enumerate(node.input):
+            full = name if ":" in name or name[0] == "^" else f"{name}:0"
+            if full[0] != "^" and graph.roots[full] == root:
+                node.input[i] = moved(full)
+    return made
+
+
+def _refuse_cycle(nodes: Sequence[compat.NodeDef]) -> None:
+    """Kahn's algorithm; loops' own back edges do not count."""
+    types = {node.name: node.op for node in nodes}
+    followers: dict[str, list[str]] = defaultdict(list)
+    waiting: dict[str, int] = {}
+    for node in nodes:
+        sources = {name.removeprefix("^").partition(":")[0] for name in node.input}
+        sources = {n for n in sources if types.get(n, "") not in ("", "NextIteration")}
+        waiting[node.name] = len(sources)
+        for source in sources:
+            followers[source].append(node.name)
+    ready = [name for name, count in waiting.items() if count == 0]
+    done = 0
+    while ready:
+        done += 1
+        for follower in followers[ready.pop()]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                ready.append(follower)
+    if done != len(nodes):
+        stuck = next(name for name, count in waiting.items() if count > 0)
+        raise PlanError(f"the plan makes ops wait in a circle, at {stuck!r}")

@@ -163,7 +163,11 @@ class GraphView:
         Raises:
             ValueError: If the order is no execution order of these ops.
         """
-        ops = tuple(self.by_name[name] for name in names)
+        order = tuple(names)
+        unknown = [name for name in order if name not in self.by_name]
+        if unknown:
+            raise ValueError(f"`names` must be ops of the graph, got {unknown[0]!r}")
+        ops = tuple(self.by_name[name] for name in order)
         if len(ops) != len(self.ops):
             raise ValueError(
                 f"`names` must list all {len(self.ops)} ops, got {len(ops)}"

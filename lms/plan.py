@@ -163,6 +163,8 @@ def _check_chain(
 ) -> None:
     last = -1
     for group in chain:
+        if not group:
+            raise PlanError("a group of the chain must name ops, got none")
         for name in group:
             if name not in position:
                 raise PlanError(f"chain names an unknown op {name!r}")

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 from lms.graph import GraphView, Op, op_of
 from lms.liveness import Buffer, buffers
 
-__all__ = ["Filters", "chain_groups", "check_scopes", "movable", "smallest_worth_moving"]
+__all__ = [
+    "Filters",
+    "chain_groups",
+    "check_scopes",
+    "movable",
+    "smallest_worth_moving",
+]
 
 _LARGEST_MINIMUM = 64 * 1024
 _SMALLEST_MINIMUM = 4 * 1024

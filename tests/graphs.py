@@ -1,0 +1,178 @@
+"""Hand-drawn graphs of at most six ops, with their numbers worked out.
+
+Sizes are small whole numbers of bytes. `curve` is the memory while each op runs with
+nothing swapped, `sets` what each op needs by itself, `levels` the longest path from a
+source: all written down by hand, never computed.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lms.graph import GraphView, Op, Tensor
+
+__all__ = [
+    "CONTROLLED",
+    "FORK",
+    "LOOP",
+    "RESHAPE",
+    "SKIP",
+    "TWICE",
+    "TWO_WAITING",
+    "Drawn",
+    "all_drawn",
+    "make_op",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A graph and its numbers."""
+
+    graph: GraphView
+    curve: tuple[int, ...]
+    sets: tuple[int, ...]
+    levels: tuple[int, ...]
+
+
+def make_op(name: str, size: int, *reads: str, **rest: Any) -> Op:
+    """An op with one output of `size` bytes that reads the outputs of other ops."""
+    inputs = tuple(f"{read}:0" for read in reads)
+    rest.setdefault("type", "Op")
+    return Op(
+        name=name, inputs=inputs, outputs=(Tensor(name=f"{name}:0", size=size),), **rest
+    )
+
+
+# a (100) ─> b (10) ─> c (80) ─> d (10) ─> e (10)
+#   └───────────────────────────────────────┘
+SKIP = Drawn(
+    graph=GraphView(
+        ops=(
+            make_op("a", 100),
+            make_op("b", 10, "a"),
+            make_op("c", 80, "b"),
+            make_op("d", 10, "c"),
+            make_op("e", 10, "d", "a"),
+        )
+    ),
+    curve=(100, 110, 190, 190, 120),
+    sets=(100, 110, 90, 90, 120),
+    levels=(0, 1, 2, 3, 4),
+)
+
+# a (100) ─> b (50) ─> c (50) ─> d (10)
+#   └─> r, the same 100 bytes ────┘
+RESHAPE = Drawn(
+    graph=GraphView(
+        ops=(
+            make_op("a", 100),
+            make_op("r", 100, "a", type="Reshape", alias="a:0"),
+            make_op("b", 50, "a"),
+            make_op("c", 50, "b"),
+            make_op("d", 10, "c", "r"),
+        )
+    ),
+    curve=(100, 100, 150, 200, 160),
+    sets=(100, 0, 150, 100, 160),
+    levels=(0, 1, 1, 2, 3),
+)
+
+# a (100) ─> b (10) ─> c (10) ─> w (10, 60 of scratch, a loop) ─> d (10)
+#   └──────────────────────────────────────────────────────────────┘
+LOOP = Drawn(
+    graph=GraphView(
+        ops=(
+            make_op("a", 100),
+            make_op("b", 10, "a"),
+            make_op("c", 10, "b"),
+            make_op("w", 10, "c", type="While", fixed=True, scratch=60),
+            make_op("d", 10, "w", "a"),
+        )
+    ),
+    curve=(100, 110, 120, 180, 120),
+    sets=(100, 110, 20, 80, 120),
+    levels=(0, 1, 2, 3, 4),
+)
+
+# a (100) ─> b (10) ─> c (10, 90 of scratch) ─> d (10) ─> e (10, 90) ─> f (10)
+#   ├─────────────────────────────────────────────┘                      │
+#   └────────────────────────────────────────────────────────────────────┘
+TWICE = Drawn(
+    graph=GraphView(
+        ops=(
+            make_op("a", 100),
+            make_op("b", 10, "a"),
+            make_op("c", 10, "b", scratch=90),
+            make_op("d", 10, "c", "a"),
+            make_op("e", 10, "d", scratch=90),
+            make_op("f", 10, "e", "a"),
+        )
+    ),
+    curve=(100, 110, 210, 120, 210, 120),
+    sets=(100, 110, 110, 120, 110, 120),
+    levels=(0, 1, 2, 3, 4, 5),
+)
+
+# x (40) ────────────────────────────────┐
+# y (40) ─────────────────────> d (10) ─> e (10)
+# c (10, 60 of scratch) ─────────┘
+TWO_WAITING = Drawn(
+    graph=GraphView(
+        ops=(
+            make_op("x", 40),
+            make_op("y", 40),
+            make_op("c", 10, scratch=60),
+            make_op("d", 10, "y", "c"),
+            make_op("e", 10, "d", "x"),
+        )
+    ),
+    curve=(40, 80, 150, 100, 60),
+    sets=(40, 40, 70, 60, 60),
+    levels=(0, 0, 0, 1, 2),
+)
+
+# a (100) ┄> p (10) ┄> q (10) ┄> e (10)      ┄> is a control edge
+#   └──────────────────────────────┘
+CONTROLLED = Drawn(
+    graph=GraphView(
+        ops=(
+            make_op("a", 100),
+            make_op("p", 10, controls=("a",)),
+            make_op("q", 10, controls=("p",)),
+            make_op("e", 10, "a", controls=("q",)),
+        )
+    ),
+    curve=(100, 110, 110, 110),
+    sets=(100, 10, 10, 110),
+    levels=(0, 1, 2, 3),
+)
+
+# a (10) ─┬─> b (20) ─┬─> d (10)
+#         └─> c (30) ─┘
+FORK = Drawn(
+    graph=GraphView(
+        ops=(
+            make_op("a", 10),
+            make_op("b", 20, "a"),
+            make_op("c", 30, "a"),
+            make_op("d", 10, "b", "c"),
+        ),
+        results=("d:0",),
+    ),
+    curve=(10, 30, 60, 60),
+    sets=(10, 30, 40, 60),
+    levels=(0, 1, 1, 2),
+)
+
+
+def all_drawn() -> dict[str, Drawn]:
+    """The graphs by name, to test what holds for each of them."""
+    return {
+        "skip": SKIP,
+        "reshape": RESHAPE,
+        "loop": LOOP,
+        "twice": TWICE,
+        "two waiting": TWO_WAITING,
+        "controlled": CONTROLLED,
+        "fork": FORK,
+    }

@@ -1,0 +1,112 @@
+"""The allocator's model: by hand, and laws over random requests."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lms.allocator import BestFitAllocator
+from lms.units import MIB
+
+
+def test_a_request_is_rounded_up_to_256_bytes() -> None:
+    allocator = BestFitAllocator(4096)
+    allocator.allocate(1)
+    assert allocator.in_use == 256
+    allocator.allocate(257)
+    assert allocator.in_use == 256 + 512
+
+
+def test_the_smallest_free_chunk_that_is_large_enough_is_taken() -> None:
+    allocator = BestFitAllocator(8192)
+    large, _, small, _ = (allocator.allocate(size) for size in (1024, 256, 512, 256))
+    allocator.free(large)
+    allocator.free(small)
+    assert allocator.allocate(512) == small
+
+
+def test_of_equal_chunks_the_one_at_the_lowest_address_is_taken() -> None:
+    allocator = BestFitAllocator(8192)
+    first, _, second, _ = (allocator.allocate(512) for _ in range(4))
+    allocator.free(second)
+    allocator.free(first)
+    assert allocator.allocate(512) == first
+
+
+def test_a_chunk_less_than_twice_as_large_is_not_split() -> None:
+    allocator = BestFitAllocator(1024)
+    allocator.allocate(768)
+    assert allocator.in_use == 1024
+
+
+def test_a_chunk_128_mib_larger_is_split_though_less_than_twice_as_large() -> None:
+    allocator = BestFitAllocator(428 * MIB)
+    allocator.allocate(300 * MIB)
+    assert allocator.in_use == 300 * MIB
+
+
+def test_a_full_region_raises_memory_error() -> None:
+    allocator = BestFitAllocator(512)
+    allocator.allocate(512)
+    with pytest.raises(MemoryError, match="no free chunk of 256 bytes"):
+        allocator.allocate(1)
+
+
+def test_fragments_that_only_together_suffice_do_not() -> None:
+    allocator = BestFitAllocator(1024)
+    chunks = [allocator.allocate(256) for _ in range(4)]
+    allocator.free(chunks[0])
+    allocator.free(chunks[2])
+    with pytest.raises(MemoryError):
+        allocator.allocate(512)
+
+
+def test_the_peak_stays_when_memory_is_given_back() -> None:
+    allocator = BestFitAllocator(1024)
+    allocator.free(allocator.allocate(512))
+    assert (allocator.in_use, allocator.peak) == (0, 512)
+
+
+# Positive: allocate so many bytes; otherwise free one of the chunks, by its number.
+_ACTIONS = st.lists(st.one_of(st.integers(1, 4000), st.integers(-20, 0)), max_size=60)
+
+
+@given(_ACTIONS)
+@settings(deadline=None, max_examples=100)
+def test_chunks_never_overlap_and_in_use_is_their_sum(actions: list[int]) -> None:
+    capacity = 64 * 256
+    allocator = BestFitAllocator(capacity)
+    used: dict[int, int] = {}
+    for action in actions:
+        if action <= 0 and used:
+            address = sorted(used)[-action % len(used)]
+            allocator.free(address)
+            del used[address]
+        if action > 0:
+            try:
+                address = allocator.allocate(action)
+            except MemoryError:
+                continue
+            used[address] = allocator.in_use - sum(used.values())
+            assert used[address] >= action
+        ends = sorted((start, start + size) for start, size in used.items())
+        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
+        assert all(start >= 0 and end <= capacity for start, end in ends)
+        assert allocator.in_use == sum(used.values()) <= allocator.peak <= capacity
+
+
+@given(st.lists(st.integers(1, 4000), max_size=30), st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=50)
+def test_freeing_everything_gives_back_one_chunk(
+    sizes: list[int], random: Random
+) -> None:
+    capacity = 512 * 256
+    allocator = BestFitAllocator(capacity)
+    chunks = [allocator.allocate(size) for size in sizes]
+    random.shuffle(chunks)
+    for chunk in chunks:
+        allocator.free(chunk)
+    assert allocator.allocate(capacity) == 0
+    assert allocator.in_use == capacity

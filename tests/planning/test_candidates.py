@@ -1,0 +1,156 @@
+"""Candidates: what may move, what is ordered, and what filters accept."""
+
+import pytest
+
+from lms.graph import GraphView, Op
+from lms.planning.candidates import (
+    Filters,
+    chain_groups,
+    check_scopes,
+    movable,
+    smallest_worth_moving,
+)
+from lms.units import GIB, KIB, MIB
+from tests.graphs import LOOP, RESHAPE, SKIP, make_op
+
+
+def conv(name: str, kind: str = "Conv3D") -> Op:
+    return Op(name=name, type=kind)
+
+
+NETWORK = GraphView(
+    ops=(
+        make_op("unet/down1/conv", 100, type="Conv3D"),
+        make_op("unet/down1/relu", 100, "unet/down1/conv", type="Relu"),
+        make_op("unet/up1/conv", 100, "unet/down1/relu", type="Conv3D"),
+        make_op("loss", 4, "unet/up1/conv", type="Mean"),
+    )
+)
+
+
+def test_a_tensor_of_the_least_size_may_move_and_a_smaller_one_not() -> None:
+    assert movable(SKIP.graph, min_bytes=80) == {"a:0", "c:0"}
+    assert movable(SKIP.graph, min_bytes=81) == {"a:0"}
+
+
+def test_a_tensor_without_readers_stays() -> None:
+    assert "e:0" not in movable(SKIP.graph, min_bytes=1)
+
+
+def test_what_a_loop_touches_stays() -> None:
+    assert movable(LOOP.graph, min_bytes=1) == {"a:0", "b:0"}
+
+
+def test_a_buffer_moves_under_the_name_of_its_root() -> None:
+    assert movable(RESHAPE.graph, min_bytes=100) == {"a:0"}
+
+
+def test_persistent_tensors_and_results_stay() -> None:
+    ops = make_op("w", 100, persistent=True), make_op("a", 100, "w")
+    graph = GraphView(ops=(*ops, make_op("b", 100, "a")), results=("a:0",))
+    assert movable(graph, min_bytes=1) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        (Filters(), {"unet/down1/conv", "unet/down1/relu", "unet/up1/conv"}),
+        (Filters(include_scopes=("down1",)), {"unet/down1/conv", "unet/down1/relu"}),
+        (Filters(exclude_scopes=("down1",)), {"unet/up1/conv"}),
+        (Filters(include_types=("Relu",)), {"unet/down1/relu"}),
+        (Filters(exclude_types=("Relu",)), {"unet/down1/conv", "unet/up1/conv"}),
+        (
+            Filters(include_scopes=("unet",), exclude_scopes=("unet/down1/conv",)),
+            {"unet/down1/relu", "unet/up1/conv"},
+        ),
+        (Filters(include_scopes=("down",)), set()),
+    ],
+    ids=[
+        "none",
+        "included scope",
+        "excluded scope",
+        "included type",
+        "excluded type",
+        "exclusion wins",
+        "half a name is no scope",
+    ],
+)
+def test_filters_choose_by_scope_and_type(filters: Filters, expected: set[str]) -> None:
+    moved = movable(NETWORK, min_bytes=8, filters=filters)
+    assert moved == {f"{name}:0" for name in expected}
+
+
+def test_a_scope_may_be_written_with_slashes_around_it() -> None:
+    assert Filters(include_scopes=("/unet/up1/",)).accepts(conv("unet/up1/conv"))
+
+
+def test_scopes_and_types_of_the_graph_are_accepted() -> None:
+    filters = Filters(include_scopes=("down1",), exclude_types=("Relu",))
+    check_scopes(NETWORK, filters)
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        (Filters(include_scopes=("down9",)), "'down9'.* down1"),
+        (Filters(exclude_scopes=("down9",)), "'down9'.* down1"),
+        (Filters(include_types=("Conv2D",)), "'Conv2D'.* Conv3D"),
+        (Filters(exclude_types=("relu",)), "'relu'.* Relu"),
+    ],
+)
+def test_a_scope_or_type_that_no_op_has_is_named(
+    filters: Filters, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_scopes(NETWORK, filters)
+
+
+@pytest.mark.parametrize(
+    ("step_peak", "least"),
+    [(0, 4 * KIB), (2 * MIB, 4 * KIB), (8 * MIB, 16 * KIB), (GIB, 64 * KIB)],
+)
+def test_the_least_size_is_a_512th_of_the_peak_within_4_and_64_kib(
+    step_peak: int, least: int
+) -> None:
+    assert smallest_worth_moving(step_peak) == least
+
+
+def test_ops_that_read_or_make_a_large_tensor_are_ordered() -> None:
+    chain = chain_groups(SKIP.graph, min_bytes=100)
+    assert chain == (("a",), ("b",), ("e",))
+
+
+def test_ops_with_much_scratch_are_ordered() -> None:
+    graph = GraphView(ops=(make_op("a", 1, scratch=100), make_op("b", 1, scratch=99)))
+    assert chain_groups(graph, min_bytes=100) == (("a",),)
+
+
+def test_loops_aliases_and_persistent_ops_are_not_ordered() -> None:
+    assert chain_groups(LOOP.graph, min_bytes=1) == tuple((name,) for name in "abcd")
+    assert chain_groups(RESHAPE.graph, min_bytes=1) == tuple((n,) for n in "abcd")
+    graph = GraphView(ops=(make_op("w", 100, persistent=True),))
+    assert chain_groups(graph, min_bytes=1) == ()
+
+
+def test_the_reader_of_an_alias_of_a_large_tensor_is_ordered() -> None:
+    assert ("d",) in chain_groups(RESHAPE.graph, min_bytes=100)
+
+
+def test_neighbours_of_one_group_are_ordered_as_one() -> None:
+    graph = GraphView(
+        ops=(
+            make_op("a", 9),
+            make_op("b", 9, "a", group="g"),
+            make_op("small", 1),
+            make_op("c", 9, "a", group="g"),
+            make_op("d", 9, group="h"),
+        )
+    )
+    assert chain_groups(graph, min_bytes=9) == (("a",), ("b", "c"), ("d",))
+
+
+def test_ops_of_one_group_that_are_apart_are_ordered_apart() -> None:
+    graph = GraphView(
+        ops=(make_op("b", 9, group="g"), make_op("a", 9), make_op("c", 9, group="g"))
+    )
+    assert chain_groups(graph, min_bytes=9) == (("b",), ("a",), ("c",))

@@ -1,0 +1,229 @@
+"""What holds for every planner, on random graphs; then what the budget planner adds.
+
+A planner here is a function that draws its own knobs, so that one suite serves all.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lms.graph import GraphView, op_of
+from lms.liveness import buffers, lower_bound, peak
+from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.planning.budget import least_room, plan_within
+from lms.planning.candidates import movable
+from lms.planning.schedule import schedule
+from lms.planning.threshold import SyncMode, plan_by_threshold
+from lms.simulator import simulate_memory
+from tests.strategies import graphs
+
+# What may move, and what is ordered: everything, or what is not small.
+_LEAST_SIZES = st.sampled_from((1, 1, 9, 17))
+
+Planner: TypeAlias = Callable[[GraphView], SwapPlan]
+
+
+@st.composite
+def ordered_graphs(draw: st.DrawFn) -> GraphView:
+    """A graph in the order it came in, or in the scheduler's."""
+    graph = draw(graphs())
+    return schedule(graph) if draw(st.booleans()) else graph
+
+
+@st.composite
+def budget_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
+    """The budget planner with a room between the least and the unplanned peak."""
+    least_size = draw(_LEAST_SIZES)
+    able = movable(graph, min_bytes=least_size)
+    least, _ = least_room(graph, movable=able, min_bytes=least_size)
+    room = draw(st.integers(least, max(least, peak(graph))))
+    prefetch = draw(st.integers(0, 5))
+
+    def planner(graph: GraphView) -> SwapPlan:
+        return plan_within(
+            graph, room, movable=able, min_bytes=least_size, prefetch_ops=prefetch
+        )
+
+    return planner
+
+
+@st.composite
+def threshold_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
+    """TFLMS's rule with any knobs."""
+    least_size = draw(_LEAST_SIZES)
+    able = movable(graph, min_bytes=least_size)
+    threshold = draw(st.integers(1, 5))
+    ahead = draw(st.integers(1, 5))
+    groupby = draw(st.integers(0, 4))
+    mode = draw(st.sampled_from(SyncMode))
+    levels = st.one_of(st.integers(0, 9), st.sampled_from((":", "2:5", "4:", ":3")))
+    serialization = draw(st.lists(levels, max_size=2))
+    by_size = draw(st.sampled_from((0, 0, 50)))
+
+    def planner(graph: GraphView) -> SwapPlan:
+        return plan_by_threshold(
+            graph,
+            swapout_threshold=threshold,
+            swapin_ahead=ahead,
+            swapin_groupby=groupby,
+            movable=able,
+            min_bytes=least_size,
+            sync_mode=mode,
+            serialization=serialization,
+            serialization_by_size=by_size,
+        )
+
+    return planner
+
+
+PLANNERS = {"budget": budget_planners, "threshold": threshold_planners}
+
+every_planner = pytest.mark.parametrize(
+    "planners", PLANNERS.values(), ids=PLANNERS.keys()
+)
+Planners: TypeAlias = Callable[[GraphView], st.SearchStrategy[Planner]]
+
+
+@every_planner
+@given(data=st.data())
+@settings(deadline=None, max_examples=150)
+def test_a_plan_can_be_obeyed(planners: Planners, data: st.DataObject) -> None:
+    graph = data.draw(ordered_graphs())
+    plan = data.draw(planners(graph))(graph)
+    validate_plan(graph, plan)
+
+
+@every_planner
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_a_plan_goes_through_json(planners: Planners, data: st.DataObject) -> None:
+    graph = data.draw(ordered_graphs())
+    plan = data.draw(planners(graph))(graph)
+    assert SwapPlan.from_json(plan.to_json()) == plan
+
+
+@every_planner
+@given(data=st.data())
+@settings(deadline=None, max_examples=40)
+def test_the_same_graph_gives_the_same_plan(
+    planners: Planners, data: st.DataObject
+) -> None:
+    graph = data.draw(ordered_graphs())
+    planner = data.draw(planners(graph))
+    again = GraphView(ops=graph.ops, results=graph.results)
+    assert planner(graph) == planner(again)
+
+
+@every_planner
+@given(data=st.data())
+@settings(deadline=None, max_examples=60)
+def test_only_movable_tensors_move_and_only_far_readers_read_copies(
+    planners: Planners, data: st.DataObject
+) -> None:
+    graph = data.draw(ordered_graphs())
+    plan = data.draw(planners(graph))(graph)
+    able = movable(graph, min_bytes=1)
+    position = {name: i for i, name in enumerate(plan.order)}
+    live = {buffer.root: buffer for buffer in buffers(graph.reordered(plan.order))}
+    assert {swap.tensor for swap in plan.swaps} <= able
+    for swap in plan.swaps:
+        far = [position[name] for copy in swap.swap_ins for name in copy.readers]
+        assert far == list(live[swap.tensor].uses)[-len(far) :]
+
+
+@every_planner
+@given(data=st.data())
+@settings(deadline=None, max_examples=100)
+def test_no_op_waits_for_itself(planners: Planners, data: st.DataObject) -> None:
+    graph = data.draw(ordered_graphs())
+    plan = data.draw(planners(graph))(graph)
+    assert everything_can_run(graph, plan)
+
+
+def everything_can_run(graph: GraphView, plan: SwapPlan) -> bool:
+    """Run whatever has all it waits for, until nothing does; is nothing left?"""
+    waits = waits_of_ops(graph, plan)
+    released: list[set[str]] = [set() for _ in range(len(plan.chain) + 1)]
+    group_of = {name: i for i, group in enumerate(plan.chain) for name in group}
+    for swap in plan.swaps:
+        out = f"out {swap.tensor}"
+        waits[out] = {op_of(swap.tensor)}
+        if swap.release in group_of:
+            released[group_of[swap.release]].add(out)
+        elif swap.release is not None:
+            waits[swap.release].add(out)
+    # A group waits for the one before it, and for the copies out that it releases.
+    for i, group in enumerate(plan.chain):
+        for name in group:
+            waits[name] |= released[i] | set(plan.chain[i - 1] if i else ())
+    # A copy in waits for its trigger's group, and for what the next group releases.
+    for name, swap, copy in copies_back(plan):
+        waits[name] = {f"out {swap.tensor}"}
+        if copy.trigger in group_of:
+            at = group_of[copy.trigger]
+            waits[name] |= {*plan.chain[at], *released[at + 1]}
+        elif copy.trigger is not None:
+            waits[name].add(copy.trigger)
+    done: set[str] = set()
+    while ready := [name for name in waits if name not in done and waits[name] <= done]:
+        done.update(ready)
+    return len(done) == len(waits)
+
+
+def waits_of_ops(graph: GraphView, plan: SwapPlan) -> dict[str, set[str]]:
+    """What each op waits for by itself: its inputs, or the copies it reads instead."""
+    instead = {
+        (swap.tensor, reader): name
+        for name, swap, copy in copies_back(plan)
+        for reader in copy.readers
+    }
+    waits = {op.name: set(op.controls) for op in graph.ops}
+    for op in graph.ops:
+        for name in op.inputs:
+            source = instead.get((graph.roots[name], op.name), op_of(name))
+            waits[op.name].add(source)
+    return waits
+
+
+def copies_back(plan: SwapPlan) -> Iterator[tuple[str, Swap, SwapIn]]:
+    for swap in plan.swaps:
+        for number, copy in enumerate(swap.swap_ins):
+            yield f"in {number} {swap.tensor}", swap, copy
+
+
+# ------------------------------------------------------------------- the budget planner
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=200)
+def test_a_budget_plan_never_exceeds_its_room(data: st.DataObject) -> None:
+    graph = data.draw(ordered_graphs())
+    least_size = data.draw(_LEAST_SIZES)
+    able = movable(graph, min_bytes=least_size)
+    least, _ = least_room(graph, movable=able, min_bytes=least_size)
+    room = data.draw(st.integers(least, max(least, peak(graph))))
+    plan = plan_within(graph, room, movable=able, min_bytes=least_size)
+    assert simulate_memory(graph, plan).device_peak <= room
+
+
+@given(ordered_graphs(), _LEAST_SIZES)
+@settings(deadline=None, max_examples=60)
+def test_a_budget_plan_without_need_has_no_swaps(
+    graph: GraphView, least_size: int
+) -> None:
+    able = movable(graph, min_bytes=least_size)
+    plan = plan_within(graph, peak(graph), movable=able, min_bytes=least_size)
+    assert plan.swaps == ()
+
+
+@given(ordered_graphs(), _LEAST_SIZES)
+@settings(deadline=None, max_examples=60)
+def test_the_least_room_lies_between_the_lower_bound_and_the_peak(
+    graph: GraphView, least_size: int
+) -> None:
+    able = movable(graph, min_bytes=least_size)
+    least, _ = least_room(graph, movable=able, min_bytes=least_size)
+    assert lower_bound(graph) <= least <= peak(graph)

@@ -5,3 +5,28 @@
 
 `import lms` never imports TensorFlow: names that need it are loaded on first use.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lms.callback import LMSCallback
+    from lms.pipeline import fit_in_memory
+    from lms.plan import SwapPlan
+    from lms.report import StepReport
+
+__all__ = ["LMSCallback", "StepReport", "SwapPlan", "fit_in_memory"]
+
+_HOMES = {
+    "LMSCallback": "lms.callback",
+    "StepReport": "lms.report",
+    "SwapPlan": "lms.plan",
+    "fit_in_memory": "lms.pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name on first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'lms' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

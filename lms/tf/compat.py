@@ -14,6 +14,9 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
+# What the allocator of a GPU may hand out.
+from tensorflow.python.client import device_lib as _device_lib
+
 # Iterator elements as the flat tensors that `IteratorGetNext` yields: for sparse and
 # ragged elements they are not what `tf.nest.flatten` gives.
 from tensorflow.python.data.util import structure as _structure
@@ -40,6 +43,7 @@ __all__ = [
     "GraphDef",
     "Input",
     "NodeDef",
+    "allocator_limit",
     "build_function",
     "call_flat",
     "collect_graph",
@@ -102,6 +106,17 @@ def flat_types(element_spec: Any) -> list[tf.DType]:
 def flat_shapes(element_spec: Any) -> list[tf.TensorShape]:
     """Shapes of an iterator's element as flat tensors; None where unknown."""
     return _structure.get_flat_tensor_shapes(element_spec)
+
+
+def allocator_limit(device: str) -> int | None:
+    """Bytes that a device's allocator may hand out.
+
+    Covers logical devices with a limit and whole GPUs; there is no public form.
+    """
+    for attributes in _device_lib.list_local_devices():
+        if attributes.name == device:
+            return int(attributes.memory_limit)
+    return None
 
 
 def collect_graph(run: Callable[[], Any]) -> GraphDef:

@@ -1,66 +1,36 @@
-"""What the device's allocator says: limits, bytes in use, peaks, and ops' scratch.
+"""Scratch: bytes that an op needs only while it runs.
 
-Scratch is measured by running an op alone on arguments of its shapes: the allocator's
-peak less what was there and what the op returned. Equal ops are measured once.
+It is measured by running the op alone on arguments of its shapes: the allocator's peak
+less what is in use afterwards. Equal ops are measured once.
 
 Known weakness: an op whose scratch depends on values is measured on ones.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from typing import Any
 
 import tensorflow as tf
 
 from lms.graph import GraphView, Op, op_of
 from lms.tf import compat
+from lms.tf.devices import DeviceMemory
 from lms.tf.tracing import TracedStep
+from lms.units import KIB
 
-__all__ = ["DeviceMemory", "measure_scratch", "with_scratch"]
+__all__ = ["measure_scratch", "with_scratch"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceMemory:
-    """The allocator of one device.
-
-    Args:
-        device: Its short name, such as `GPU:0`.
-    """
-
-    device: str
-
-    @property
-    def current_bytes(self) -> int | None:
-        """Bytes in use; None where the allocator keeps no statistics."""
-        info = self._info()
-        return None if info is None else info["current"]
-
-    @property
-    def peak_bytes(self) -> int | None:
-        """The most bytes in use since `reset_peak`; None without statistics."""
-        info = self._info()
-        return None if info is None else info["peak"]
-
-    def reset_peak(self) -> None:
-        """Let the peak start again at the bytes in use."""
-        if self._info() is not None:
-            tf.config.experimental.reset_memory_stats(self.device)
-
-    def _info(self) -> dict[str, int] | None:
-        try:
-            return tf.config.experimental.get_memory_info(self.device)
-        except (ValueError, RuntimeError):
-            return None
+# Only ops that make or read a tensor of this size are run.
+_LARGE = 64 * KIB
 
 
-def measure_scratch(
-    step: TracedStep, memory: DeviceMemory, *, min_bytes: int
-) -> dict[str, int]:
+def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
     """Bytes that large ops need beside their inputs and outputs, by op name.
 
     Args:
         step: The traced step.
         memory: The allocator of the step's device.
-        min_bytes: Only ops that make or read a tensor of this size are run.
 
     Returns:
         Scratch of the ops that were run; empty without allocator statistics.
@@ -71,7 +41,7 @@ def measure_scratch(
     seen: dict[bytes, int] = {}
     scratch: dict[str, int] = {}
     for op in step.graph.ops:
-        if not _is_large(step.graph, op, min_bytes):
+        if not _is_large(step.graph, op):
             continue
         bench = _Bench.of(step.graph, nodes, op)
         if bench is None:
@@ -84,8 +54,6 @@ def measure_scratch(
 
 def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
     """The graph with measured scratch written into its ops."""
-    from dataclasses import replace
-
     ops = (
         replace(op, scratch=scratch[op.name]) if op.name in scratch else op
         for op in graph.ops
@@ -93,11 +61,13 @@ def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
     return GraphView(ops=tuple(ops), results=graph.results)
 
 
-def _is_large(graph: GraphView, op: Op, min_bytes: int) -> bool:
+def _is_large(graph: GraphView, op: Op) -> bool:
+    """Whether an op is worth a run: element-wise and alias ops need no scratch."""
+    if op.fixed or op.persistent or op.inplace or op.alias is not None:
+        return False
     sizes = [graph.tensors[name].size for name in op.inputs]
     sizes += [tensor.size for tensor in op.outputs]
-    moves = op.fixed or op.persistent or op.alias is not None
-    return not moves and max(sizes, default=0) >= min_bytes
+    return max(sizes, default=0) >= _LARGE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,18 +134,21 @@ class _Bench:
         """Scratch bytes of the second run; the first one sets the op up."""
         graph_def = compat.graph_def(self.nodes, None)
         function = compat.build_function(graph_def, self.arguments, self.outputs)
+        try:
+            return self._measured(function, memory)
+        except tf.errors.OpError:
+            return 0  # no room to run it alone, or not on these values
+
+    def _measured(self, function: Any, memory: DeviceMemory) -> int:
         inputs = [tf.ones(spec.shape, spec.dtype) for _, spec, _ in self.arguments]
-        most = 0
+        scratch = 0
         for _ in range(2):
-            before = memory.current_bytes or 0
             memory.reset_peak()
             with compat.planned_as_is():
                 results = function.call_flat(*inputs)
-            peak = memory.peak_bytes or 0
-            made = sum(-(-t.dtype.size * t.shape.num_elements() // 256) * 256 for t in results)
-            most = peak - before - made
+            scratch = (memory.peak_bytes or 0) - (memory.current_bytes or 0)
             del results
-        return max(0, most)
+        return max(0, scratch)
 
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:

@@ -21,6 +21,7 @@ Known weakness: a step that has side effects besides variables (printing, a
 """
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,16 @@ from lms.errors import UnsupportedError
 from lms.graph import GraphView, Op, Tensor
 from lms.tf import compat
 
-__all__ = ["Argument", "TracedFunction", "TracedStep", "specialise", "trace"]
+__all__ = [
+    "Argument",
+    "TracedFunction",
+    "TracedStep",
+    "input_specs",
+    "read_signature",
+    "signature_key",
+    "specialise",
+    "trace",
+]
 
 # Ops whose outputs share their first input's buffer.
 _ALIAS = frozenset(
@@ -98,12 +108,14 @@ class TracedFunction:
         graph_def: Its graph after inlining, placement and optimisation.
         captures: Captured tensors, in the order of the graph's last arguments.
         iterator_spec: Element of the iterator argument, None if there is none.
+        seconds: What tracing took.
     """
 
     concrete: Any
     graph_def: compat.GraphDef
     captures: tuple[tf.Tensor, ...]
     iterator_spec: Any
+    seconds: float
 
     def flat_inputs(self, args: Sequence[Any]) -> list[tf.Tensor]:
         """Arguments of one call as flat tensors; with an iterator, one element."""
@@ -132,6 +144,76 @@ class TracedStep:
     outputs: tuple[str, ...]
     device: str
 
+    @property
+    def signature(self) -> str:
+        """Shapes of the inputs, readable."""
+        shapes = ["x".join(map(str, a.spec.shape)) for a in self._inputs]
+        return ", ".join(shape or "scalar" for shape in shapes)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the inputs."""
+        return sum(self.graph.tensors[f"{a.name}:0"].size for a in self._inputs)
+
+    @property
+    def captured_bytes(self) -> int:
+        """Bytes of the variables and tensors that the step captures."""
+        specs = (a.variable or a.spec for a in self.arguments if a.captured is not None)
+        return sum(_described("capture", spec).size for spec in specs)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the constants that the graph holds while it exists."""
+        made = (op.outputs for op in self.graph.ops if op.type == "Const")
+        return sum(tensor.size for outputs in made for tensor in outputs)
+
+    @property
+    def _inputs(self) -> list[Argument]:
+        return [a for a in self.arguments if a.captured is None]
+
+
+def read_signature(signature: Sequence[Any]) -> tuple[Any, ...]:
+    """A signature's tensors as specs.
+
+    Raises:
+        UnsupportedError: If a dimension beyond the batch is unknown.
+    """
+    specs = tf.nest.map_structure(_as_spec, tuple(signature))
+    for spec in tf.nest.flatten(specs):
+        if isinstance(spec, tf.TensorSpec):
+            _check_shape(spec.shape, spec.name or "an argument")
+    return specs
+
+
+def _as_spec(value: Any) -> Any:
+    if isinstance(value, tf.TypeSpec):
+        return value
+    tensor = tf.convert_to_tensor(value)
+    return tf.TensorSpec(tensor.shape, tensor.dtype)
+
+
+def _check_shape(shape: tf.TensorShape, name: str) -> None:
+    if shape.rank is None or None in shape[1:].as_list():
+        raise UnsupportedError(
+            "a signature must have known dimensions beyond the batch, got "
+            f"{shape} for {name}. Pad or resize the data to one size."
+        )
+
+
+def signature_key(tensors: Sequence[Any]) -> str:
+    """Text that is equal for tensors and specs of equal types and shapes."""
+    return str(
+        tf.nest.map_structure(
+            lambda t: (t.dtype.name, str(t.shape)) if hasattr(t, "dtype") else str(t),
+            list(tensors),
+        )
+    )
+
+
+def input_specs(traced: "TracedFunction") -> list[tf.TensorSpec]:
+    """Specs of the flat inputs, as they were traced."""
+    return _specs(traced.concrete)
+
 
 def trace(
     function: Callable[..., Any], args: Sequence[Any], *, iterator: Any = None
@@ -148,11 +230,14 @@ def trace(
     Returns:
         The traced function with the graph that would run.
     """
+    started = time.perf_counter()
     plain = _without_xla(function)
     if iterator is None:
-        concrete = plain.get_concrete_function(*args)
+        concrete = plain.get_concrete_function(*read_signature(args))
         stand_ins = [_zeros(tensor) for tensor in _specs(concrete)]
     else:
+        for shape in compat.flat_shapes(iterator.element_spec):
+            _check_shape(shape, "the data set's element")
         concrete = plain.get_concrete_function(iterator)
         stand_ins = [_empty_iterator(iterator.element_spec)]
     captures = tuple(concrete.captured_inputs)
@@ -163,6 +248,7 @@ def trace(
         graph_def=graph_def,
         captures=captures,
         iterator_spec=None if iterator is None else iterator.element_spec,
+        seconds=time.perf_counter() - started,
     )
 
 
@@ -209,13 +295,13 @@ def _instantiate(concrete: Any, stand_ins: Sequence[tf.Tensor]) -> None:
 
 
 def specialise(
-    traced: TracedFunction, inputs: Sequence[tf.TensorSpec], *, device: str
+    traced: TracedFunction, inputs: Sequence[Any], *, device: str
 ) -> TracedStep:
     """Give a traced function the shapes of one call.
 
     Args:
         traced: The traced function.
-        inputs: Specs of the flat inputs, all shapes known.
+        inputs: The flat inputs or their specs, all shapes known.
         device: Full name of the device that memory is planned for.
 
     Returns:
@@ -224,7 +310,8 @@ def specialise(
     Raises:
         UnsupportedError: If the size of a large tensor cannot be known.
     """
-    nodes, arguments, outputs = _cut(traced, inputs)
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+    nodes, arguments, outputs = _cut(traced, specs)
     shapes = compat.infer_shapes(
         compat.graph_def(nodes, traced.graph_def.library),
         [(a.name, a.spec, a.variable) for a in arguments],

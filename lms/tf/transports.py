@@ -113,6 +113,7 @@ class HostStore:
     _functions: list[object] = field(default_factory=list)
     _tokens: dict[str, tuple[int, str]] = field(default_factory=dict)
     _allocated: int = 0
+    _peak: int = 0
     _keys: itertools.count = field(default_factory=itertools.count)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -145,8 +146,8 @@ class HostStore:
         return [get, _node(name, "DeepCopy", [get.name], device, T=spec.dtype)]
 
     def host_peak_bytes(self) -> int | None:
-        """All that was ever allocated: buffers are kept for the next step."""
-        return self._allocated
+        """The most ever allocated: buffers are kept for the next step."""
+        return self._peak
 
     def release(self) -> None:
         """Drop all buffers."""
@@ -179,6 +180,7 @@ class HostStore:
             if self._free[size]:
                 return self._free[size].pop()
             self._allocated += size
+            self._peak = max(self._peak, self._allocated)
         return _aligned(size)
 
     def _give_back(self, buffer: np.ndarray) -> None:

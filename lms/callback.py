@@ -1,0 +1,284 @@
+"""The Keras callback: hooks, and nothing that could be elsewhere.
+
+Keras asks the model for a function of an iterator (`make_train_function`), then tells
+its callbacks that training begins, then calls `model.train_function` for each batch.
+At the begin hook that attribute is replaced by one that plans; at the end hook it is
+put back. If training dies in between, the step's own errors put it back at once, and
+any other way out is caught at the next use: Keras always asks `make_train_function`
+first, and the one that is in place then puts everything back.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+from rich.console import Console
+
+from lms.errors import UnsupportedError
+from lms.pipeline import FittedFunction
+from lms.plan import SwapPlan
+from lms.planning.threshold import SyncMode
+from lms.report import StepReport, headline, table
+from lms.settings import read_settings
+
+__all__ = ["LMSCallback"]
+
+_LOG = logging.getLogger("lms")
+
+
+class LMSCallback(keras.callbacks.Callback):
+    """Large model support: fit, evaluate and predict within the memory there is.
+
+    Each traced step is planned when its first batch comes. If it fits, Keras's own
+    function runs. If not, tensors are swapped to host memory between their uses, with
+    the same numbers bit for bit.
+
+    Args:
+        budget: Device memory that a step may use, weights and data included: bytes, or
+            text such as "96MiB". None takes what the device has, less a margin of 1/32.
+        planner: "budget" or "threshold"; None follows the other arguments.
+        swapout_threshold: TFLMS: a reader more than so many levels of the graph after
+            a tensor's producer reads a swapped-in copy.
+        swapin_ahead: TFLMS: how many levels before its reader a copy back starts.
+        swapin_groupby: TFLMS: readers within so many levels share one copy.
+        sync_mode: TFLMS: "off", "swap-out", "swap-in", "both", or 0-3.
+        serialization: TFLMS: levels to serialise, such as `[1, "3:5", "10:"]`.
+        serialization_by_size: TFLMS: serialise levels above this size.
+        include_scopes: Only outputs of ops below these scopes (layer names) move.
+        exclude_scopes: Outputs of ops below these scopes stay.
+        include_types: Only outputs of these op types move.
+        exclude_types: Outputs of these op types stay.
+        verbose: 1 prints a line for each plan, 0 is silent.
+
+    Raises:
+        ValueError, TypeError: If an argument breaks its rule.
+        BudgetError: When the first batch comes, if no plan fits; names the op and the
+            least budget.
+        UnsupportedError: At the begin hook, for `run_eagerly` and for more than one
+            replica.
+
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> model.compile("sgd", "mse")
+        >>> callback = LMSCallback(budget="1GiB", verbose=0)
+        >>> x, y = np.ones((8, 4)), np.ones((8, 2))
+        >>> history = model.fit(x, y, verbose=0, callbacks=[callback])
+        >>> callback.plan.swapped_out_bytes
+        0
+    """
+
+    def __init__(
+        self,
+        budget: int | str | None = None,
+        *,
+        planner: str | None = None,
+        swapout_threshold: int | None = None,
+        swapin_ahead: int | None = None,
+        swapin_groupby: int | None = None,
+        sync_mode: SyncMode | str | int = SyncMode.OFF,
+        serialization: Sequence[int | str] = (),
+        serialization_by_size: int | str | None = None,
+        include_scopes: Sequence[str] = (),
+        exclude_scopes: Sequence[str] = (),
+        include_types: Sequence[str] = (),
+        exclude_types: Sequence[str] = (),
+        verbose: int = 1,
+    ) -> None:
+        super().__init__()
+        self._settings = read_settings(
+            budget=budget,
+            planner=planner,
+            swapout_threshold=swapout_threshold,
+            swapin_ahead=swapin_ahead,
+            swapin_groupby=swapin_groupby,
+            sync_mode=sync_mode,
+            serialization=serialization,
+            serialization_by_size=serialization_by_size,
+            include_scopes=include_scopes,
+            exclude_scopes=exclude_scopes,
+            include_types=include_types,
+            exclude_types=exclude_types,
+        )
+        self._verbose = verbose
+        self._hooks: dict[str, _Hook] = {}
+
+    @property
+    def report(self) -> tuple[StepReport, ...]:
+        """One report for each traced function and signature."""
+        return tuple(r for hook in self._hooks.values() for r in hook.fitted.report)
+
+    @property
+    def plan(self) -> SwapPlan | None:
+        """The first training plan; None before the first batch."""
+        return next((r.plan for r in self.report if r.kind == "train"), None)
+
+    def summary(self) -> str:
+        """The reports as a readable table."""
+        return table(self.report)
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Replace the model's training function."""
+        self._begin("train")
+
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Put the model's training function back."""
+        self._end("train")
+
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Replace the model's evaluation function."""
+        self._begin("test")
+
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Put the model's evaluation function back."""
+        self._end("test")
+
+    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Replace the model's prediction function."""
+        self._begin("predict")
+
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
+        """Put the model's prediction function back."""
+        self._end("predict")
+
+    def _begin(self, kind: str) -> None:
+        _check_model(self.model)
+        hook = self._hooks.get(kind)
+        if hook is None or not hook.is_for(self.model):
+            hook = _Hook(self.model, kind, self._planned_by(kind), self._say)
+            self._hooks[kind] = hook
+        hook.install()
+
+    def _end(self, kind: str) -> None:
+        self._hooks[kind].remove()
+
+    def _planned_by(self, kind: str) -> FittedFunction:
+        return FittedFunction(_step(self.model, kind), self._settings, kind=kind)
+
+    def _say(self, report: StepReport) -> None:
+        if self._verbose:
+            Console(soft_wrap=True).print(headline(report), highlight=False)
+
+
+def _check_model(model: keras.Model) -> None:
+    if model.run_eagerly:
+        raise UnsupportedError(
+            "`run_eagerly` must be False for large model support, got True: there is no "
+            "graph to plan. Compile the model with run_eagerly=False."
+        )
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise UnsupportedError(
+            f"a distribution strategy must have one replica, got {replicas}: "
+            "data-parallel training is not supported yet. Train on one device."
+        )
+    if model.jit_compile:
+        _LOG.warning(
+            "XLA is turned off for the steps that LMSCallback plans: inside an XLA "
+            "cluster tensors cannot be swapped."
+        )
+
+
+def _step(model: keras.Model, kind: str) -> Callable[..., Any]:
+    """One step as Keras would trace it: from an iterator, or from data for predict."""
+    one_step = {
+        "train": model.train_step,
+        "test": model.test_step,
+        "predict": model.predict_step,
+    }[kind]
+
+    @tf.autograph.experimental.do_not_convert
+    def on_data(data: Any) -> Any:
+        return one_step(_without_optionals(data))
+
+    @tf.autograph.experimental.do_not_convert
+    def on_iterator(iterator: Any) -> Any:
+        return on_data(iterator.get_next())
+
+    return on_data if kind == "predict" else on_iterator
+
+
+def _without_optionals(data: Any) -> Any:
+    """Absent parts of the data as None, as Keras's own steps see them."""
+    return keras.tree.map_structure(
+        lambda part: None if isinstance(part, tf.experimental.Optional) else part, data
+    )
+
+
+class _Hook:
+    """One of a model's three functions, replaced and put back."""
+
+    def __init__(
+        self,
+        model: keras.Model,
+        kind: str,
+        fitted: FittedFunction,
+        say: Callable[[StepReport], None],
+    ) -> None:
+        self.fitted = fitted
+        self._model = model
+        self._kind = kind
+        self._say = say
+        self._own = getattr(model, f"{kind}_function")
+        self._said = 0
+
+    def is_for(self, model: keras.Model) -> bool:
+        """Whether plans made for this hook still hold: the same compiled model."""
+        return model is self._model and self._own is getattr(
+            model, f"{self._kind}_function"
+        )
+
+    def install(self) -> None:
+        """Put the planned function, and a `make_..._function` that removes it."""
+        run = self._predict if self._kind == "predict" else self._run_steps
+        setattr(self._model, f"{self._kind}_function", run)
+        self._model.__dict__[f"make_{self._kind}_function"] = self._make
+
+    def remove(self) -> None:
+        """Put back what was replaced; harmless when done twice."""
+        if self._model.__dict__.pop(f"make_{self._kind}_function", None) is not None:
+            setattr(self._model, f"{self._kind}_function", self._own)
+        self.fitted.release()
+
+    def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
+        self.remove()
+        return getattr(self._model, f"make_{self._kind}_function")(force=force)
+
+    def _run_steps(self, iterator: Any) -> Any:
+        """`steps_per_execution` steps, as Keras's own function makes."""
+        outputs = self._guarded(self.fitted.draw_and_run, iterator)
+        for _ in range(self._model.steps_per_execution - 1):
+            try:
+                outputs = self._guarded(self.fitted.draw_and_run, iterator)
+            except (StopIteration, tf.errors.OutOfRangeError):
+                break
+        return outputs
+
+    def _predict(self, batches: Sequence[Any]) -> Any:
+        parts = [self._guarded(self.fitted, data) for data in batches]
+        if len(parts) == 1:
+            return parts[0]
+        return keras.tree.map_structure(lambda *p: tf.concat(p, axis=0), *parts)
+
+    def _guarded(self, run: Callable[[Any], Any], argument: Any) -> Any:
+        try:
+            result = run(argument)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            raise
+        except BaseException:
+            self.remove()
+            raise
+        self._after_step()
+        return result
+
+    def _after_step(self) -> None:
+        """Say what is new, and step aside when everything fits."""
+        reports = self.fitted.report
+        for report in reports[self._said :]:
+            self._say(report)
+        self._said = len(reports)
+        if self.fitted.fits_unplanned() and self._own is not None:
+            setattr(self._model, f"{self._kind}_function", self._own)

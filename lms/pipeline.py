@@ -1,0 +1,400 @@
+"""From a step to one that fits: the stages in order. This file maps the library.
+
+    trace ──> specialise ──> schedule ──> plan ──> validate ──> rewrite ──> rebuild
+
+`fit_in_memory` is the public door for custom training loops; `LMSCallback` is the one
+for Keras. Both make a `FittedFunction`, which plans once for each signature.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lms.errors import BudgetError, HostMemoryError
+from lms.graph import GraphView
+from lms.liveness import lower_bound
+from lms.plan import SwapPlan, validate_plan
+from lms.planning import candidates
+from lms.planning.budget import least_room, plan_within
+from lms.planning.schedule import schedule
+from lms.planning.search import best_thresholds
+from lms.planning.threshold import plan_by_threshold
+from lms.report import StepReport
+from lms.settings import Settings, read_settings
+from lms.simulator import allocator_peak, simulate_memory
+from lms.tf.devices import (
+    Device,
+    DeviceMemory,
+    available_host_bytes,
+    find_device,
+    take_emulated_memory,
+)
+from lms.tf.measuring import measure_scratch, with_scratch
+from lms.tf.rebuilding import RebuiltStep, rebuild
+from lms.tf.rewriting import rewrite
+from lms.tf.tracing import (
+    TracedFunction,
+    TracedStep,
+    input_specs,
+    read_signature,
+    signature_key,
+    specialise,
+    trace,
+)
+from lms.tf.transports import Transport
+from lms.units import MIB, format_bytes
+
+__all__ = ["FittedFunction", "fit_in_memory"]
+
+# How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
+_WANDERING = 1.15
+
+# The margin kept when the budget is the device's limit: one part of so many.
+_MARGIN = 32
+
+# How often the room is tightened for what the allocator loses, at most.
+_ATTEMPTS = 12
+
+_UNLIMITED = 1 << 62
+
+take_emulated_memory()
+
+
+def fit_in_memory(
+    function: Callable[..., Any],
+    signature: Sequence[Any],
+    *,
+    budget: int | str | None = None,
+    **knobs: Any,
+) -> "FittedFunction":
+    """Make a training step run within a memory budget.
+
+    Args:
+        function: A `tf.function`, or a Python function that can become one, such as a
+            step with a `GradientTape` that updates variables.
+        signature: Its arguments as specs (`tf.TensorSpec`) or example tensors. Only
+            the first dimension of an argument may be unknown; then each batch size is
+            planned when it first comes.
+        budget: Device memory in bytes, or text such as "96MiB"; None takes what the
+            device has.
+        **knobs: The other knobs of `LMSCallback`.
+
+    Returns:
+        A callable with the same arguments and results, and `report`.
+
+    Raises:
+        BudgetError: If no plan keeps the step within the budget.
+        UnsupportedError: If a shape is unknown beyond the batch.
+
+    Example:
+        >>> import lms
+        >>> import tensorflow as tf
+        >>> weights = tf.Variable(tf.ones([4, 2]))
+        >>> def step(x):
+        ...     with tf.GradientTape() as tape:
+        ...         loss = tf.reduce_sum(tf.square(x @ weights))
+        ...     weights.assign_sub(0.1 * tape.gradient(loss, weights))
+        ...     return loss
+        >>> fitted = lms.fit_in_memory(step, [tf.TensorSpec([3, 4])], budget="1GiB")
+        >>> float(fitted(tf.ones([3, 4])))
+        96.0
+    """
+    fitted = FittedFunction(
+        function,
+        read_settings(budget=budget, **knobs),
+        kind="step",
+        signature=signature,
+    )
+    fitted.prepare()
+    return fitted
+
+
+class FittedFunction:
+    """A step that is planned for each signature it is called with.
+
+    Args:
+        function: What to trace.
+        settings: The user's knobs.
+        kind: Its name in reports.
+        signature: Specs to trace with; None traces with what it is called with.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        settings: Settings,
+        *,
+        kind: str,
+        signature: Sequence[Any] | None = None,
+    ) -> None:
+        self._function = function
+        self._settings = settings
+        self._kind = kind
+        self._signature = None if signature is None else read_signature(signature)
+        self._traced: dict[str, TracedFunction] = {}
+        self._steps: dict[str, _PreparedStep] = {}
+
+    @property
+    def report(self) -> tuple[StepReport, ...]:
+        """One report for each signature, in the order they came."""
+        return tuple(step.report() for step in self._steps.values())
+
+    def __call__(self, *args: Any) -> Any:
+        """Run one step; plans first if this signature is new."""
+        traced = self._trace(self._signature or args, None)
+        return self._run(traced, traced.flat_inputs(args))
+
+    def draw_and_run(self, iterator: Any) -> Any:
+        """Run one step on the next element of a `tf.data` iterator.
+
+        Raises:
+            StopIteration: If there is no next element.
+        """
+        traced = self._trace((), iterator)
+        return self._run(traced, traced.flat_inputs([next(iterator)]))
+
+    def prepare(self) -> None:
+        """Plan now, if the signature leaves nothing open."""
+        traced = self._trace(self._signature or (), None)
+        specs = input_specs(traced)
+        if all(spec.shape.is_fully_defined() for spec in specs):
+            self._prepared(traced, specs, data_is_there=False)
+
+    def fits_unplanned(self) -> bool:
+        """Whether all signatures so far run without a plan."""
+        return all(step.plan_is_empty for step in self._steps.values())
+
+    def release(self) -> None:
+        """Give host memory back; the next step takes it again."""
+        for step in self._steps.values():
+            step.transport.release()
+
+    def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
+        key = signature_key(args if iterator is None else [iterator.element_spec])
+        if key not in self._traced:
+            self._traced[key] = trace(self._function, args, iterator=iterator)
+        return self._traced[key]
+
+    def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
+        return self._prepared(traced, inputs, data_is_there=True).run(inputs)
+
+    def _prepared(
+        self, traced: TracedFunction, inputs: Sequence[Any], *, data_is_there: bool
+    ) -> "_PreparedStep":
+        key = f"{id(traced)} {signature_key(inputs)}"
+        if key not in self._steps:
+            self._steps[key] = _prepare(
+                traced, inputs, self._settings, self._kind, data_is_there=data_is_there
+            )
+        return self._steps[key]
+
+
+@dataclass(slots=True, kw_only=True)
+class _PreparedStep:
+    """A rebuilt step, what was predicted of it, and what was measured of it."""
+
+    rebuilt: RebuiltStep
+    transport: Transport
+    memory: DeviceMemory
+    predicted: StepReport
+    calls: int = 0
+    measured_peak: int | None = None
+
+    @property
+    def plan_is_empty(self) -> bool:
+        return self.predicted.fits_unplanned
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """Run a step; the first one initialises and does not count as a measurement."""
+        self.memory.watch(self)
+        result = self.rebuilt(inputs)
+        self.calls += 1
+        if self.calls == 1:
+            self.memory.reset_peak()
+        else:
+            self.measured_peak = max(
+                self.measured_peak or 0, self.memory.peak_bytes or 0
+            )
+        return result
+
+    def report(self) -> StepReport:
+        held = self.transport.host_peak_bytes()
+        return replace(
+            self.predicted,
+            measured_peak_bytes=self.measured_peak or None,
+            host_peak_bytes=self.predicted.host_peak_bytes if held is None else held,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Room:
+    """Memory of the device, in bytes; None where there is no limit."""
+
+    budget: int | None
+    margin: int
+    persistent: int
+
+    @property
+    def step(self) -> int:
+        """What is left for the step itself."""
+        return _UNLIMITED if self.budget is None else self.budget - self.persistent
+
+
+def _prepare(
+    traced: TracedFunction,
+    inputs: Sequence[Any],
+    settings: Settings,
+    kind: str,
+    *,
+    data_is_there: bool,
+) -> _PreparedStep:
+    """All stages for one signature."""
+    started = time.perf_counter()
+    device = find_device()
+    step = specialise(traced, inputs, device=device.full_name)
+    memory = device.memory
+    room = _room(step, settings, device, data_is_there=data_is_there)
+    graph = with_scratch(step.graph, measure_scratch(step, memory))
+    plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+    unplanned = allocator_peak(graph, plain, capacity=_UNLIMITED) or 0
+    candidates.check_scopes(graph, settings.filters)
+    plan = _plan(graph, plain, unplanned, settings, room)
+    validate_plan(graph, plan)
+    simulated = simulate_memory(graph, plan)
+    _check_host(simulated.host_peak)
+    transport = device.transport()
+    rebuilt = rebuild(traced, step, rewrite(step, plan, transport))
+    predicted = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
+    return _PreparedStep(
+        rebuilt=rebuilt,
+        transport=transport,
+        memory=memory,
+        predicted=StepReport(
+            kind=kind,
+            signature=step.signature,
+            plan=plan,
+            budget_bytes=room.budget,
+            margin_bytes=room.margin,
+            predicted_peak_bytes=room.persistent + predicted,
+            measured_peak_bytes=None,
+            unplanned_peak_bytes=room.persistent + unplanned,
+            persistent_bytes=room.persistent,
+            lower_bound_bytes=lower_bound(graph),
+            swapped_out_bytes=plan.swapped_out_bytes,
+            swapped_in_bytes=plan.swapped_in_bytes,
+            host_peak_bytes=simulated.host_peak,
+            swap_count=len(plan.swaps),
+            planning_seconds=traced.seconds + time.perf_counter() - started,
+        ),
+    )
+
+
+def _room(
+    step: TracedStep, settings: Settings, device: Device, *, data_is_there: bool
+) -> _Room:
+    """What the step may use; the device's limit less a margin if no budget is given."""
+    gc.collect()
+    persistent = device.memory.settled_bytes()
+    if persistent is None:
+        persistent = step.captured_bytes
+        data_is_there = False
+    persistent += step.constant_bytes + (0 if data_is_there else step.input_bytes)
+    if settings.budget is not None:
+        return _Room(budget=settings.budget, margin=0, persistent=persistent)
+    if device.limit is None:
+        return _Room(budget=None, margin=0, persistent=persistent)
+    margin = max(MIB, device.limit // _MARGIN)
+    if device.holds_input_pipeline:
+        margin += step.input_bytes  # one more batch may be prefetched
+    return _Room(budget=device.limit - margin, margin=margin, persistent=persistent)
+
+
+def _plan(
+    graph: GraphView,
+    plain: SwapPlan,
+    unplanned: int,
+    settings: Settings,
+    room: _Room,
+) -> SwapPlan:
+    """The plan that the settings ask for; the plain one when everything fits."""
+    forced = settings.swapout_threshold is not None
+    if not forced and unplanned * _WANDERING <= room.step:
+        return plain
+    min_bytes = candidates.smallest_worth_moving(unplanned)
+    movable = candidates.movable(graph, min_bytes=min_bytes, filters=settings.filters)
+    if settings.planner == "threshold":
+        return _plan_by_threshold(graph, movable, min_bytes, settings, room)
+    return _plan_within(schedule(graph), movable, min_bytes, room)
+
+
+def _plan_by_threshold(
+    graph: GraphView,
+    movable: frozenset[str],
+    min_bytes: int,
+    settings: Settings,
+    room: _Room,
+) -> SwapPlan:
+    knobs = {
+        "swapout_threshold": settings.swapout_threshold,
+        "swapin_ahead": settings.swapin_ahead,
+        "swapin_groupby": settings.swapin_groupby,
+    }
+    others = {
+        "movable": movable,
+        "min_bytes": min_bytes,
+        "sync_mode": settings.sync_mode,
+        "serialization": settings.serialization,
+        "serialization_by_size": settings.serialization_by_size,
+    }
+    if None in knobs.values():
+        choice = best_thresholds(graph, room.step, **knobs, **others)
+        knobs = {name: getattr(choice, name) for name in knobs}
+    return plan_by_threshold(graph, **knobs, **others)
+
+
+def _plan_within(
+    graph: GraphView, movable: frozenset[str], min_bytes: int, room: _Room
+) -> SwapPlan:
+    """The roomiest plan that the allocator, with what it loses, still fits.
+
+    The planner counts bytes; the allocator's chunks are larger. The room given to the
+    planner shrinks by what the last plan was over, down to the least that works.
+    """
+    least, op_name = least_room(graph, movable=movable, min_bytes=min_bytes)
+
+    def attempt(target: int) -> SwapPlan:
+        return plan_within(graph, target, movable=movable, min_bytes=min_bytes)
+
+    if least <= room.step:
+        target = room.step
+        for _ in range(_ATTEMPTS):
+            plan = attempt(target)
+            peak = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
+            if peak <= room.step:
+                return plan
+            if target == least:
+                break
+            target = max(least, min(target - (peak - room.step), target * 31 // 32))
+    tightest = allocator_peak(graph, attempt(least), capacity=_UNLIMITED) or least
+    needed = room.persistent + max(least, tightest)
+    raise BudgetError(
+        f"`budget` must be at least {format_bytes(needed)}: {format_bytes(least)} for "
+        f"op {op_name!r}, {format_bytes(room.persistent)} persistent bytes and what "
+        f"the allocator loses; got {format_bytes(room.budget or 0)}. "
+        "Use a smaller batch or volume.",
+        op_name=op_name,
+        least_bytes=needed,
+    )
+
+
+def _check_host(needed: int) -> None:
+    """Refuse to swap out more than the host can hold."""
+    free = available_host_bytes()
+    if free is not None and needed > free:
+        raise HostMemoryError(
+            f"host memory must hold {format_bytes(needed)} of swapped tensors, "
+            f"{format_bytes(free)} are free. Close other programs, or use a larger "
+            "`budget`, a smaller batch or a smaller volume."
+        )

@@ -1,0 +1,128 @@
+"""What was planned and what was measured, side by side, for one traced step.
+
+Words: peaks and `persistent_bytes` count everything in the device's allocator, weights,
+optimizer slots and data included; `lower_bound_bytes` is the largest single-op working
+set without these.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from lms.plan import SwapPlan
+from lms.units import format_bytes
+
+__all__ = ["StepReport", "headline", "table"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """One traced function and signature.
+
+    Args:
+        kind: `train`, `test`, `predict`, or `step` for a custom loop.
+        signature: Shapes of the inputs, readable.
+        plan: The plan that runs; it has no swaps when everything fits.
+        budget_bytes: What the step may use, or None where there is no limit.
+        margin_bytes: What was left out of the device's limit for the allocator.
+        predicted_peak_bytes: Peak of the plan, allocator losses included.
+        measured_peak_bytes: The allocator's own peak after the first step; None
+            where it keeps no statistics or only one step ran.
+        unplanned_peak_bytes: Predicted peak without any swap, in TensorFlow's order.
+        persistent_bytes: In use before the step: weights, slots, data.
+        lower_bound_bytes: The largest single-op working set.
+        swapped_out_bytes: Copied to the host in each step.
+        swapped_in_bytes: Copied back in each step.
+        host_peak_bytes: Host memory held by swapped tensors; predicted where the
+            transport cannot tell.
+        swap_count: Tensors that leave the device in each step.
+        planning_seconds: From the start of tracing to the callable.
+    """
+
+    kind: str
+    signature: str
+    plan: SwapPlan
+    budget_bytes: int | None
+    margin_bytes: int
+    predicted_peak_bytes: int
+    measured_peak_bytes: int | None
+    unplanned_peak_bytes: int
+    persistent_bytes: int
+    lower_bound_bytes: int
+    swapped_out_bytes: int
+    swapped_in_bytes: int
+    host_peak_bytes: int
+    swap_count: int
+    planning_seconds: float
+
+    @property
+    def fits_unplanned(self) -> bool:
+        """Whether the step runs as TensorFlow would run it: no order, no swaps."""
+        return not self.plan.chain and not self.plan.swaps
+
+
+def headline(report: StepReport) -> str:
+    """One line for one plan."""
+    start = f"LMS {report.kind} step ({report.signature}): "
+    needs = format_bytes(report.unplanned_peak_bytes)
+    if report.budget_bytes is None:
+        return f"{start}needs {needs}; the device has no limit, nothing is swapped"
+    budget = format_bytes(report.budget_bytes)
+    if report.margin_bytes:
+        budget += f" (a margin of {format_bytes(report.margin_bytes)} kept)"
+    if report.fits_unplanned:
+        return f"{start}needs {needs}, fits in {budget}, nothing is swapped"
+    return (
+        f"{start}needs {needs}, planned into {budget}: "
+        f"{format_bytes(report.predicted_peak_bytes)} with {report.swap_count} tensors "
+        f"({format_bytes(report.swapped_out_bytes)}) swapped"
+    )
+
+
+def table(reports: Sequence[StepReport]) -> str:
+    """The reports as a text table, one column for each.
+
+    Example:
+        >>> print(table([]))
+        Nothing was planned yet: fit, evaluate or predict with the callback first.
+    """
+    if not reports:
+        return (
+            "Nothing was planned yet: fit, evaluate or predict with the callback first."
+        )
+    shown = Table(title="Large model support")
+    shown.add_column("per step")
+    for report in reports:
+        shown.add_column(f"{report.kind} {report.signature}", justify="right")
+    for label, values in _rows(reports):
+        shown.add_row(label, *values)
+    console = Console(file=io.StringIO(), width=60 + 34 * len(reports))
+    console.print(shown)
+    text = console.file
+    assert isinstance(text, io.StringIO)
+    return text.getvalue().rstrip()
+
+
+def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
+    def sizes(name: str) -> list[str]:
+        values = [getattr(report, name) for report in reports]
+        return ["-" if value is None else format_bytes(value) for value in values]
+
+    return [
+        ("budget", sizes("budget_bytes")),
+        ("margin kept below the limit", sizes("margin_bytes")),
+        ("peak, nothing planned (predicted)", sizes("unplanned_peak_bytes")),
+        ("peak, predicted", sizes("predicted_peak_bytes")),
+        ("peak, measured", sizes("measured_peak_bytes")),
+        ("persistent", sizes("persistent_bytes")),
+        ("lower bound (one op)", sizes("lower_bound_bytes")),
+        ("swapped out", sizes("swapped_out_bytes")),
+        ("swapped in", sizes("swapped_in_bytes")),
+        ("host memory", sizes("host_peak_bytes")),
+        ("tensors swapped", [str(report.swap_count) for report in reports]),
+        ("planner", [r.plan.planner for r in reports]),
+        ("planning", [f"{report.planning_seconds:.1f} s" for report in reports]),
+    ]

@@ -1,0 +1,156 @@
+"""The device that memory is planned for: its limit, its allocator, its transport.
+
+It is the first GPU, else the CPU. A CPU has a limit when it is emulated
+(`lms.emulate`): then it uses the allocator of a GPU, which keeps statistics.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import tensorflow as tf
+
+from lms import emulate
+from lms.tf import compat
+from lms.tf.transports import DeviceCopy, HostStore, Transport
+from lms.units import KIB, MIB
+
+__all__ = [
+    "Device",
+    "DeviceMemory",
+    "available_host_bytes",
+    "find_device",
+    "take_emulated_memory",
+]
+
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+_POLLS, _POLL_SECONDS = 10, 0.1
+
+_watchers: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """The allocator of one device.
+
+    Args:
+        device: Its short name, such as `GPU:0`.
+    """
+
+    device: str
+
+    def watch(self, watcher: object) -> None:
+        """Reset the peak when another step than before is about to run."""
+        if _watchers.get(self.device) != id(watcher):
+            _watchers[self.device] = id(watcher)
+            self.reset_peak()
+
+    @property
+    def current_bytes(self) -> int | None:
+        """Bytes in use; None where the allocator keeps no statistics."""
+        info = self._info()
+        return None if info is None else info["current"]
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most bytes in use since `reset_peak`; None without statistics."""
+        info = self._info()
+        return None if info is None else info["peak"]
+
+    def settled_bytes(self) -> int | None:
+        """Bytes in use once they have stopped changing: input pipelines prefetch."""
+        before = self.current_bytes
+        for _ in range(_POLLS):
+            time.sleep(_POLL_SECONDS)
+            now = self.current_bytes
+            if now == before:
+                break
+            before = now
+        return before
+
+    def reset_peak(self) -> None:
+        """Let the peak start again at the bytes in use."""
+        if self._info() is not None:
+            tf.config.experimental.reset_memory_stats(self.device)
+
+    def _info(self) -> dict[str, int] | None:
+        try:
+            return tf.config.experimental.get_memory_info(self.device)
+        except (ValueError, RuntimeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device with its memory.
+
+    Args:
+        name: Short name, such as `GPU:0`.
+        limit: Bytes that its allocator may hand out; None where there is no limit.
+    """
+
+    name: str
+    limit: int | None
+
+    @property
+    def full_name(self) -> str:
+        """The name by which placed ops know it."""
+        return f"{_HOST.removesuffix('CPU:0')}{self.name}"
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """Its allocator."""
+        return DeviceMemory(device=self.name)
+
+    @property
+    def holds_input_pipeline(self) -> bool:
+        """Whether prefetched data lies in this device's memory too: on a CPU."""
+        return self.name.startswith("CPU")
+
+    def transport(self) -> Transport:
+        """How tensors leave it: to host arrays from a CPU, to the host from a GPU."""
+        if self.name.startswith("CPU"):
+            return HostStore()
+        return DeviceCopy(host=_HOST)
+
+
+def find_device() -> Device:
+    """The device that models run on: the first GPU, else the CPU."""
+    gpus = tf.config.list_logical_devices("GPU")
+    if gpus:
+        name = gpus[0].name.removeprefix("/device:")
+        return Device(name=name, limit=compat.allocator_limit(gpus[0].name))
+    return Device(name="CPU:0", limit=emulate.device_limit())
+
+
+def take_emulated_memory() -> None:
+    """Make an emulated device's allocator take its memory in one piece, if it still can.
+
+    A CPU's allocator grows by regions that double, and no tensor can span two; a GPU's
+    takes all at the start, as this does. Tensors made before split the memory for good,
+    so this is called when lms is loaded. The pages are not touched: they cost nothing.
+    """
+    limit = emulate.device_limit()
+    memory = DeviceMemory(device="CPU:0")
+    if limit is None or (memory.peak_bytes or 0) > MIB:
+        return
+    try:
+        tf.raw_ops.Empty(shape=[limit - 4 * MIB], dtype=tf.uint8, init=False)
+    except (tf.errors.OpError, ValueError):
+        return  # too small, or taken already: its regions stay as they are
+    memory.reset_peak()
+
+
+def available_host_bytes() -> int | None:
+    """Host memory that programs may still take; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * KIB
+    return None

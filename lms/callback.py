@@ -20,7 +20,7 @@ from lms.errors import UnsupportedError
 from lms.pipeline import FittedFunction
 from lms.plan import SwapPlan
 from lms.planning.threshold import SyncMode
-from lms.report import StepReport, headline, table
+from lms.report import StepReport, StepTimeline, headline, table
 from lms.settings import read_settings
 
 __all__ = ["LMSCallback"]
@@ -115,6 +115,11 @@ class LMSCallback(keras.callbacks.Callback):
     def plan(self) -> SwapPlan | None:
         """The first training plan; None before the first batch."""
         return next((r.plan for r in self.report if r.kind == "train"), None)
+
+    @property
+    def timelines(self) -> tuple[StepTimeline, ...]:
+        """Predicted memory over a step for each report, without a plan and with it."""
+        return tuple(t for hook in self._hooks.values() for t in hook.fitted.timelines)
 
     def summary(self) -> str:
         """The reports as a readable table."""
@@ -241,6 +246,7 @@ class _Hook:
         """Put back what was replaced; harmless when done twice."""
         if self._model.__dict__.pop(f"make_{self._kind}_function", None) is not None:
             setattr(self._model, f"{self._kind}_function", self._own)
+            self.fitted.note_peak()
         self.fitted.release()
 
     def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form

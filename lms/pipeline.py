@@ -21,7 +21,7 @@ from lms.planning.budget import least_room, plan_within
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold
-from lms.report import StepReport
+from lms.report import StepReport, StepTimeline
 from lms.settings import Settings, read_settings
 from lms.simulator import allocator_peak, simulate_memory
 from lms.tf.devices import (
@@ -141,6 +141,11 @@ class FittedFunction:
         """One report for each signature, in the order they came."""
         return tuple(step.report() for step in self._steps.values())
 
+    @property
+    def timelines(self) -> tuple[StepTimeline, ...]:
+        """Predicted memory over a step for each signature."""
+        return tuple(step.timeline for step in self._steps.values())
+
     def __call__(self, *args: Any) -> Any:
         """Run one step; plans first if this signature is new."""
         traced = self._trace(self._signature or args, None)
@@ -165,6 +170,11 @@ class FittedFunction:
     def fits_unplanned(self) -> bool:
         """Whether all signatures so far run without a plan."""
         return all(step.plan_is_empty for step in self._steps.values())
+
+    def note_peak(self) -> None:
+        """Take the peak of steps that ran without this function, as Keras's own do."""
+        for step in self._steps.values():
+            step.note_peak()
 
     def release(self) -> None:
         """Give host memory back; the next step takes it again."""
@@ -199,6 +209,7 @@ class _PreparedStep:
     transport: Transport
     memory: DeviceMemory
     predicted: StepReport
+    timeline: StepTimeline
     calls: int = 0
     measured_peak: int | None = None
 
@@ -218,6 +229,10 @@ class _PreparedStep:
                 self.measured_peak or 0, self.memory.peak_bytes or 0
             )
         return result
+
+    def note_peak(self) -> None:
+        if self.plan_is_empty and self.memory.is_watched_by(self):
+            self.measured_peak = self.memory.peak_bytes
 
     def report(self) -> StepReport:
         held = self.transport.host_peak_bytes()
@@ -271,6 +286,13 @@ def _prepare(
         rebuilt=rebuilt,
         transport=transport,
         memory=memory,
+        timeline=StepTimeline(
+            kind=kind,
+            signature=step.signature,
+            unplanned=simulate_memory(graph, plain),
+            planned=simulated,
+            persistent_bytes=room.persistent,
+        ),
         predicted=StepReport(
             kind=kind,
             signature=step.signature,

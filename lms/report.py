@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lms.plan import SwapPlan
+from lms.simulator import MemoryTimeline
 from lms.units import format_bytes
 
-__all__ = ["StepReport", "headline", "table"]
+__all__ = ["StepReport", "StepTimeline", "headline", "table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,25 @@ class StepReport:
     def fits_unplanned(self) -> bool:
         """Whether the step runs as TensorFlow would run it: no order, no swaps."""
         return not self.plan.chain and not self.plan.swaps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeline:
+    """Predicted memory over one step, without a plan and with it.
+
+    Args:
+        kind: As in the step's report.
+        signature: As in the step's report.
+        unplanned: Bytes of the step at each op, nothing ordered, nothing swapped.
+        planned: Bytes of the step at each op of the plan's order.
+        persistent_bytes: What lies below both curves.
+    """
+
+    kind: str
+    signature: str
+    unplanned: MemoryTimeline
+    planned: MemoryTimeline
+    persistent_bytes: int
 
 
 def headline(report: StepReport) -> str:

@@ -43,9 +43,13 @@ class DeviceMemory:
 
     def watch(self, watcher: object) -> None:
         """Reset the peak when another step than before is about to run."""
-        if _watchers.get(self.device) != id(watcher):
+        if not self.is_watched_by(watcher):
             _watchers[self.device] = id(watcher)
             self.reset_peak()
+
+    def is_watched_by(self, watcher: object) -> bool:
+        """Whether the peak since the last reset belongs to this step."""
+        return _watchers.get(self.device) == id(watcher)
 
     @property
     def current_bytes(self) -> int | None:

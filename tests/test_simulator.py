@@ -209,7 +209,7 @@ def copy_is_there(
 
 
 @given(planned())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 def test_memory_is_what_a_naive_second_implementation_says(
     case: tuple[GraphView, SwapPlan],
 ) -> None:

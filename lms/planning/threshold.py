@@ -277,7 +277,7 @@ def plan_by_rule(
             release=_release(levelled, buffer, rule, far),
             swap_ins=tuple(
                 SwapIn(
-                    trigger=ops[_trigger(levelled, buffer, group[0], rule)].name,
+                    trigger=_trigger(levelled, buffer, group[0], rule),
                     readers=tuple(ops[reader].name for reader in group),
                 )
                 for group in _grouped(levelled, far[buffer.root], rule)
@@ -438,13 +438,14 @@ def _release(
 
 def _trigger(
     levelled: LevelledGraph, buffer: Buffer, reader: int, rule: ThresholdRule
-) -> int:
-    """Position of the op after which the copy for a reader starts."""
+) -> str | None:
+    """The op after which the copy for a reader starts."""
+    found = None
     if rule.sync_mode in (SyncMode.OFF, SyncMode.SWAP_OUT):
         found = _trigger_ahead(levelled, buffer, reader, rule.swapin_ahead)
-        if found is not None:
-            return found
-    return _trigger_beside(levelled, buffer, reader)
+    if found is None:
+        found = _trigger_beside(levelled, buffer, reader)
+    return None if found is None else levelled.graph.ops[found].name
 
 
 def _trigger_ahead(
@@ -452,9 +453,8 @@ def _trigger_ahead(
 ) -> int | None:
     """An op some levels ahead from which the reader can be reached by data edges."""
     level, start = levelled.level, levelled.start
-    ancestors = 0
-    for source in _other_inputs(levelled, buffer, reader):
-        ancestors |= levelled.ancestors[source]
+    # No path through the tensor itself counts: what leads to it lies below `lowest`.
+    ancestors = levelled.ancestors[reader]
     highest = level[reader] - ahead - 1
     lowest = max(level[reader] - ahead - _SEARCHED_LEVELS, level[buffer.producer] + 1)
     for number in range(highest, lowest - 1, -1):
@@ -464,24 +464,16 @@ def _trigger_ahead(
     return None
 
 
-def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int:
+def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int | None:
     """The last other input of the reader, else the last op below its level."""
-    made = buffer.producer
-    controls = levelled.graph.ops[reader].controls
-    others = {levelled.position[name] for name in controls}
-    others.update(_other_inputs(levelled, buffer, reader))
+    op, made = levelled.graph.ops[reader], buffer.producer
+    names = {*map(op_of, op.inputs), *op.controls}
+    inputs = sorted(levelled.position[name] for name in names)
     below = range(made + 1, levelled.start[levelled.level[reader]])
-    for found in chain(sorted(others, reverse=True), reversed(below)):
+    for found in chain(reversed(inputs), reversed(below)):
         if found > made and _can_trigger(levelled, found, reader):
             return found
-    return made
-
-
-def _other_inputs(levelled: LevelledGraph, buffer: Buffer, reader: int) -> list[int]:
-    """Positions of the ops that make what a reader reads besides the buffer."""
-    roots, position = levelled.graph.roots, levelled.position
-    names = levelled.graph.ops[reader].inputs
-    return [position[op_of(name)] for name in names if roots[name] != buffer.root]
+    return made if _can_trigger(levelled, made, reader) else None
 
 
 def _can_trigger(levelled: LevelledGraph, position: int, reader: int) -> bool:

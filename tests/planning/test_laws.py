@@ -89,7 +89,7 @@ Planners: TypeAlias = Callable[[GraphView], st.SearchStrategy[Planner]]
 
 @every_planner
 @given(data=st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 def test_a_plan_can_be_obeyed(planners: Planners, data: st.DataObject) -> None:
     graph = data.draw(ordered_graphs())
     plan = data.draw(planners(graph))(graph)
@@ -198,7 +198,7 @@ def copies_back(plan: SwapPlan) -> Iterator[tuple[str, Swap, SwapIn]]:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 def test_a_budget_plan_never_exceeds_its_room(data: st.DataObject) -> None:
     graph = data.draw(ordered_graphs())
     least_size = data.draw(_LEAST_SIZES)

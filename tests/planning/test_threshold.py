@@ -205,6 +205,20 @@ def test_a_path_through_the_tensor_itself_makes_no_trigger() -> None:
     assert trigger(plan(graph, 2)) == "c"
 
 
+def test_a_copy_waits_for_no_group_that_its_reader_is_in() -> None:
+    # Between a and e there is a reshape alone, and a is ordered together with e.
+    graph = GraphView(
+        ops=(
+            make_op("a", 8, group="g"),
+            make_op("r", 8, "a", alias="a:0"),
+            make_op("e", 8, "r", group="g"),
+        )
+    )
+    made = plan(graph, 1, serialization=[":"])
+    assert made.chain == (("a", "e"),)
+    assert trigger(made) is None
+
+
 def test_a_loop_is_no_trigger() -> None:
     # d at level 4 reads w at 3; one level ahead is c at 2; w itself never is.
     assert trigger(plan(LOOP.graph, 3)) == "c"

@@ -28,10 +28,9 @@ def graphs(draw: st.DrawFn, *, max_ops: int = 40) -> GraphView:
     sizes: dict[str, int] = {}
     for number in range(draw(st.integers(1, max_ops))):
         op = _draw_op(draw, f"op{number}", ops, sizes)
-        before = _last_that_waits(ops)
-        if before is not None and _joins(draw, op):
-            group = ops[before].group or f"group{number}"
-            ops[before] = replace(ops[before], group=group)
+        if ops and _joins(draw, ops[-1], op):
+            group = ops[-1].group or f"group{number}"
+            ops[-1] = replace(ops[-1], group=group)
             op = replace(op, group=group)
         ops.append(op)
         sizes.update((tensor.name, tensor.size) for tensor in op.outputs)
@@ -74,16 +73,10 @@ def _draw_controls(draw: st.DrawFn, ops: list[Op]) -> tuple[str, ...]:
     return (ops[-back].name,) if 0 < back <= len(ops) else ()
 
 
-def _last_that_waits(ops: list[Op]) -> int | None:
-    """Position of the op before the next one, aliases passed over."""
-    before = len(ops) - 1
-    while before >= 0 and ops[before].alias is not None:
-        before -= 1
-    bound = before < 0 or ops[before].fixed or ops[before].persistent
-    return None if bound else before
-
-
-def _joins(draw: st.DrawFn, op: Op) -> bool:
+def _joins(draw: st.DrawFn, before: Op, op: Op) -> bool:
     """Whether an op is of the group of the op before it."""
-    bound = op.fixed or op.persistent or op.alias is not None
+    bound = any(
+        other.fixed or other.persistent or other.alias is not None
+        for other in (before, op)
+    )
     return not bound and draw(st.integers(0, 7)) == 7

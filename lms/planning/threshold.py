@@ -228,7 +228,14 @@ def level_graph(
 ) -> LevelledGraph:
     """Serialise, then measure levels once for any number of rules.
 
-    Args: as for `plan_by_threshold`.
+    Args:
+        graph: The graph in any execution order.
+        min_bytes: As for `plan_by_threshold`, like all below.
+        serialization: Levels whose ops run one by one.
+        serialization_by_size: Bytes of a level above which its ops run one by one.
+
+    Raises:
+        ValueError: If a level is written wrongly, or the size is negative.
     """
     plain = levels(graph)
     ordered = graph.reordered(_by_level(graph, plain))

@@ -14,13 +14,55 @@ steps, or that was fragmented before, can lose more.
 """
 
 from bisect import bisect_left, insort
+from typing import Protocol
 
 from lms.units import MIB
 
-__all__ = ["BestFitAllocator"]
+__all__ = ["Arena", "BestFitAllocator", "ByteCounter"]
 
 _ALIGNMENT = 256
 _MAX_LOST = 128 * MIB
+
+
+class Arena(Protocol):
+    """Memory that is taken and given back in pieces."""
+
+    in_use: int
+
+    def allocate(self, size: int) -> int:
+        """Take a piece; returns what `free` wants, or raises MemoryError."""
+        ...
+
+    def free(self, address: int) -> None:
+        """Give a piece back."""
+        ...
+
+
+class ByteCounter:
+    """An ideal arena: it loses nothing.
+
+    Args:
+        capacity: Bytes that may be taken.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.in_use = 0
+        self._capacity = capacity
+
+    def allocate(self, size: int) -> int:
+        """Take bytes.
+
+        Raises:
+            MemoryError: If fewer are left.
+        """
+        if self.in_use + size > self._capacity:
+            raise MemoryError(f"{size} bytes do not fit")
+        self.in_use += size
+        return size
+
+    def free(self, address: int) -> None:
+        """Give bytes back."""
+        self.in_use -= address
 
 
 class BestFitAllocator:

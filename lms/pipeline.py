@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lms.allocator import BestFitAllocator
 from lms.errors import BudgetError, HostMemoryError
 from lms.graph import GraphView
 from lms.liveness import lower_bound
 from lms.plan import SwapPlan, validate_plan
 from lms.planning import candidates
-from lms.planning.budget import least_room, plan_within
+from lms.planning.budget import PREFETCH_OPS, least_room, plan_within
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold
@@ -54,8 +55,8 @@ _WANDERING = 1.15
 # The margin kept when the budget is the device's limit: one part of so many.
 _MARGIN = 32
 
-# How often the room is tightened for what the allocator loses, at most.
-_ATTEMPTS = 12
+# Parts of the room that the planner is given, until the allocator can place its plan.
+_SHRINK_PERCENT = (100, 97, 94, 90, 85, 80)
 
 _UNLIMITED = 1 << 62
 
@@ -281,7 +282,9 @@ def _prepare(
     _check_host(simulated.host_peak)
     transport = device.transport()
     rebuilt = rebuild(traced, step, rewrite(step, plan, transport))
-    predicted = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
+    predicted = allocator_peak(graph, plan, capacity=room.step)
+    if predicted is None:  # a plan that was asked for, not one made to fit
+        predicted = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
     return _PreparedStep(
         rebuilt=rebuilt,
         transport=transport,
@@ -379,28 +382,15 @@ def _plan_by_threshold(
 def _plan_within(
     graph: GraphView, movable: frozenset[str], min_bytes: int, room: _Room
 ) -> SwapPlan:
-    """The roomiest plan that the allocator, with what it loses, still fits.
-
-    The planner counts bytes; the allocator's chunks are larger. The room given to the
-    planner shrinks by what the last plan was over, down to the least that works.
-    """
+    """A plan that the allocator, with what it loses, fits into the room."""
     least, op_name = least_room(graph, movable=movable, min_bytes=min_bytes)
-
-    def attempt(target: int) -> SwapPlan:
-        return plan_within(graph, target, movable=movable, min_bytes=min_bytes)
-
-    if least <= room.step:
-        target = room.step
-        for _ in range(_ATTEMPTS):
-            plan = attempt(target)
-            peak = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
-            if peak <= room.step:
-                return plan
-            if target == least:
-                break
-            target = max(least, min(target - (peak - room.step), target * 31 // 32))
-    tightest = allocator_peak(graph, attempt(least), capacity=_UNLIMITED) or least
-    needed = room.persistent + max(least, tightest)
+    plan = _fitted_plan(graph, movable, min_bytes, room.step)
+    if plan is not None:
+        return plan
+    capacity = max(least, room.step)
+    while _fitted_plan(graph, movable, min_bytes, capacity) is None:
+        capacity += max(MIB // 16, capacity // 32)
+    needed = room.persistent + capacity
     raise BudgetError(
         f"`budget` must be at least {format_bytes(needed)}: {format_bytes(least)} for "
         f"op {op_name!r}, {format_bytes(room.persistent)} persistent bytes and what "
@@ -409,6 +399,33 @@ def _plan_within(
         op_name=op_name,
         least_bytes=needed,
     )
+
+
+def _fitted_plan(
+    graph: GraphView, movable: frozenset[str], min_bytes: int, room: int
+) -> SwapPlan | None:
+    """The first plan whose tensors the allocator can place; None if there is none.
+
+    The walk places tensors too, but copies back that start early change the places. So
+    a plan that does not fit is made again without early copies, then with less room.
+    """
+    for percent in _SHRINK_PERCENT:
+        for prefetch_ops in (PREFETCH_OPS, 0):
+            capacity = room * percent // 100
+            try:
+                plan = plan_within(
+                    graph,
+                    capacity,
+                    movable=movable,
+                    min_bytes=min_bytes,
+                    prefetch_ops=prefetch_ops,
+                    arena=BestFitAllocator(capacity),
+                )
+            except BudgetError:
+                return None
+            if allocator_peak(graph, plan, capacity=room) is not None:
+                return plan
+    return None
 
 
 def _check_host(needed: int) -> None:

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from lms.allocator import Arena, ByteCounter
 from lms.errors import BudgetError
 from lms.graph import GraphView
 from lms.liveness import Buffer, buffers, reused_bytes
@@ -35,6 +36,7 @@ class _Step:
     """
 
     group: Sequence[str]
+    length: int = 0
     reads: set[int] = field(default_factory=set[int])
     makes: set[int] = field(default_factory=set[int])
     need: int = 0
@@ -64,6 +66,7 @@ def plan_within(
     movable: frozenset[str],
     min_bytes: int,
     prefetch_ops: int = PREFETCH_OPS,
+    arena: Arena | None = None,
 ) -> SwapPlan:
     """Plan a step whose own memory never exceeds `room`.
 
@@ -73,6 +76,8 @@ def plan_within(
         movable: Names of the root tensors that may move.
         min_bytes: Ops that touch a tensor of at least this size are ordered.
         prefetch_ops: How many ordered ops before its reader a copy back may start.
+        arena: Where tensors take their room, new and of `room` bytes; None counts
+            bytes, a `BestFitAllocator` loses what a real allocator loses.
 
     Returns:
         A plan; without swaps if everything fits.
@@ -85,8 +90,16 @@ def plan_within(
     chain = chain_groups(graph, min_bytes=min_bytes)
     steps = _steps(graph, chain, live)
     _refuse_if_infeasible(steps, live, movable, room)
-    journeys, usage = _walk(steps, live, movable, room)
-    _prefetch(steps, live, journeys, usage, room=room, prefetch_ops=prefetch_ops)
+    walk = _Walk(graph, steps, live, movable, arena or ByteCounter(room))
+    try:
+        walk.run()
+    except MemoryError as error:
+        raise BudgetError(
+            f"`room` must hold the step in the arena's chunks, got "
+            f"{format_bytes(room)}: {error}. Use more room.",
+        ) from error
+    journeys = walk.journeys
+    _prefetch(steps, live, journeys, walk.usage, room=room, prefetch_ops=prefetch_ops)
     return SwapPlan(
         planner="budget",
         order=tuple(op.name for op in graph.ops),
@@ -142,6 +155,7 @@ def _steps(
         group = group_of.get(op.name)
         if not steps or group is not None and op.name == chain[group][0]:
             steps.append(_Step(group=chain[group] if group is not None else ()))
+        steps[-1].length += 1
         step_at.append(len(steps) - 1)
     for i, buffer in enumerate(live):
         steps[step_at[buffer.producer]].makes.add(i)
@@ -215,88 +229,139 @@ def _needs(
     return needs
 
 
-def _walk(
-    steps: Sequence[_Step],
-    live: Sequence[Buffer],
-    movable: frozenset[str],
-    room: int,
-) -> tuple[list[_Journey | None], list[int]]:
+class _Walk:
     """Belady's walk: who leaves at which step, who is back at which.
 
-    Returns:
-        A journey for each buffer that moves (None for the others), and the bytes in
-        use at each step.
+    Memory is real to it: every tensor takes its room and gives it back, so whatever
+    the arena loses between tensors is made up for by one more eviction.
     """
-    reads: list[list[int]] = [[] for _ in live]
-    for position, step in enumerate(steps):
-        for i in step.reads:
-            reads[i].append(position)
-    journeys: list[_Journey | None] = [None] * len(live)
-    resident = [False] * len(live)
-    upcoming = [0] * len(live)  # index into `reads` of the next use
-    farthest: list[tuple[int, int]] = []  # (-next use, buffer), stale entries skipped
-    used = 0
-    usage: list[int] = []
-    for position, step in enumerate(steps):
-        touched = step.reads | step.makes
-        missing = sorted(i for i in touched if not resident[i])
-        idle = used - sum(live[i].size for i in touched if resident[i])
-        while idle + step.need > room:
-            out = _farthest(farthest, resident, reads, upcoming, touched)
-            resident[out] = False
-            used -= live[out].size
-            idle -= live[out].size
-            if journeys[out] is None:
-                journeys[out] = _Journey()
-            _known(journeys[out]).evicted.append(position)
-        usage.append(idle + step.need)
-        for i in missing:
-            resident[i] = True
-            used += live[i].size
+
+    def __init__(
+        self,
+        graph: GraphView,
+        steps: Sequence[_Step],
+        live: Sequence[Buffer],
+        movable: frozenset[str],
+        arena: Arena,
+    ) -> None:
+        self._ops = graph.ops
+        self._steps = steps
+        self._live = live
+        self._movable = movable
+        self._arena = arena
+        self._chunk: dict[int, int] = {}  # resident buffers and their chunks
+        self._reads: list[list[int]] = [[] for _ in live]
+        for number, step in enumerate(steps):
+            for i in step.reads:
+                self._reads[i].append(number)
+        self._upcoming = [0] * len(live)  # index into `_reads` of the next use
+        self._farthest: list[tuple[int, int]] = []  # (-next use, buffer), may be stale
+        self._at: dict[int, list[int]] = {}  # buffers by the position that makes them
+        self._dying: dict[int, list[int]] = {}  # by the position that reads them last
+        for i, buffer in enumerate(live):
+            self._at.setdefault(buffer.producer, []).append(i)
+            if not buffer.kept:
+                self._dying.setdefault(buffer.last, []).append(i)
+        self._number = 0
+        self._most = 0
+        self.journeys: list[_Journey | None] = [None] * len(live)
+        self.usage: list[int] = []
+
+    def run(self) -> None:
+        """Walk all steps; `journeys` and `usage` (bytes at each step) are the result.
+
+        Raises:
+            MemoryError: If a step does not fit with everything movable out.
+        """
+        position = 0
+        for self._number, step in enumerate(self._steps):
+            self._most = self._arena.in_use
+            for i in sorted(step.reads - self._chunk.keys()):
+                self._take(i)
+                _known(self.journeys[i]).stays.append(
+                    _Stay(self._number, self._number, [])
+                )
+            for _ in range(step.length):
+                self._run_op(position)
+                position += 1
+            self._look_ahead(step)
+            self.usage.append(self._most)
+
+    def _run_op(self, position: int) -> None:
+        """Outputs take room, or a dying input's; then what dies gives its room back."""
+        op = self._ops[position]
+        dying = [i for i in self._dying.get(position, ()) if i in self._chunk]
+        made = self._at.get(position, ())
+        reused = reused_bytes(op, [self._live[i].size for i in dying])
+        for i in made:
+            if reused and self._live[i].size == reused:
+                heir = next(j for j in dying if self._live[j].size == reused)
+                self._chunk[i] = self._chunk.pop(heir)
+                dying.remove(heir)
+                reused = 0
+            else:
+                self._take(i)
+        if op.scratch:
+            self._arena.free(self._allocate(op.scratch))
+        for i in (*dying, *(i for i in made if i in self._dying.get(position, ()))):
+            if i in self._chunk:
+                self._arena.free(self._chunk.pop(i))
+
+    def _look_ahead(self, step: _Step) -> None:
+        """Note when what this step touched is needed next."""
+        for i in sorted(step.reads | step.makes):
             if i in step.reads:
-                _known(journeys[i]).stays.append(_Stay(position, position, []))
-        for i in sorted(touched):
-            if i in step.reads:
-                upcoming[i] += 1
-                journey = journeys[i]
+                self._upcoming[i] += 1
+                journey = self.journeys[i]
                 if journey is not None and journey.stays:
-                    journey.stays[-1].reads.append(position)
-            if upcoming[i] < len(reads[i]):
-                if live[i].root in movable:
-                    heapq.heappush(farthest, (-reads[i][upcoming[i]], i))
-            elif not live[i].kept:
-                resident[i] = False
-                used -= live[i].size
-    return journeys, usage
+                    journey.stays[-1].reads.append(self._number)
+            needed_again = self._upcoming[i] < len(self._reads[i])
+            if needed_again and self._live[i].root in self._movable:
+                use = self._reads[i][self._upcoming[i]]
+                heapq.heappush(self._farthest, (-use, i))
+
+    def _take(self, i: int) -> None:
+        self._chunk[i] = self._allocate(self._live[i].size)
+
+    def _allocate(self, size: int) -> int:
+        """Room for `size` bytes, evicting until it is there."""
+        while True:
+            try:
+                chunk = self._arena.allocate(size)
+            except MemoryError:
+                self._evict()
+            else:
+                self._most = max(self._most, self._arena.in_use)
+                return chunk
+
+    def _evict(self) -> None:
+        """Drop the resident buffer whose next use is farthest, of those not in use."""
+        step = self._steps[self._number]
+        touched = step.reads | step.makes
+        passed: list[tuple[int, int]] = []
+        while self._farthest:
+            entry = heapq.heappop(self._farthest)
+            use, i = -entry[0], entry[1]
+            upcoming = self._reads[i][self._upcoming[i] :][:1]
+            if i not in self._chunk or upcoming != [use]:
+                continue
+            if i not in touched:
+                break
+            passed.append(entry)
+        else:
+            raise MemoryError(f"step {self._number} does not fit")
+        for entry in passed:
+            heapq.heappush(self._farthest, entry)
+        self._arena.free(self._chunk.pop(i))
+        if self.journeys[i] is None:
+            self.journeys[i] = _Journey()
+        _known(self.journeys[i]).evicted.append(self._number)
 
 
 def _known(journey: _Journey | None) -> _Journey:
     if journey is None:
         raise AssertionError("a buffer that is not resident has been evicted")
     return journey
-
-
-def _farthest(
-    heap: list[tuple[int, int]],
-    resident: Sequence[bool],
-    reads: Sequence[Sequence[int]],
-    upcoming: Sequence[int],
-    touched: set[int],
-) -> int:
-    """The resident buffer with the farthest next use that this step does not touch."""
-    passed: list[tuple[int, int]] = []
-    while heap:
-        entry = heapq.heappop(heap)
-        negative, i = entry
-        current = upcoming[i] < len(reads[i]) and reads[i][upcoming[i]] == -negative
-        if not resident[i] or not current:
-            continue
-        if i not in touched:
-            for kept in passed:
-                heapq.heappush(heap, kept)
-            return i
-        passed.append(entry)
-    raise AssertionError("room was checked to suffice for this step")
 
 
 def _prefetch(

@@ -125,43 +125,42 @@ class LMSCallback(keras.callbacks.Callback):
         """The reports as a readable table."""
         return table(self.report)
 
-    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Replace the model's training function."""
         self._begin("train")
 
-    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Put the model's training function back."""
         self._end("train")
 
-    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Replace the model's evaluation function."""
         self._begin("test")
 
-    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Put the model's evaluation function back."""
         self._end("test")
 
-    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:
+    def on_predict_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Replace the model's prediction function."""
         self._begin("predict")
 
-    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Put the model's prediction function back."""
         self._end("predict")
 
     def _begin(self, kind: str) -> None:
-        _check_model(self.model)
+        model: Any = self.model
+        _check_model(model)
         hook = self._hooks.get(kind)
-        if hook is None or not hook.is_for(self.model):
-            hook = _Hook(self.model, kind, self._planned_by(kind), self._say)
+        if hook is None or not hook.is_for(model):
+            fitted = FittedFunction(_step(model, kind), self._settings, kind=kind)
+            hook = _Hook(model, kind, fitted, self._say)
             self._hooks[kind] = hook
         hook.install()
 
     def _end(self, kind: str) -> None:
         self._hooks[kind].remove()
-
-    def _planned_by(self, kind: str) -> FittedFunction:
-        return FittedFunction(_step(self.model, kind), self._settings, kind=kind)
 
     def _say(self, report: StepReport) -> None:
         if self._verbose:
@@ -171,8 +170,8 @@ class LMSCallback(keras.callbacks.Callback):
 def _check_model(model: keras.Model) -> None:
     if model.run_eagerly:
         raise UnsupportedError(
-            "`run_eagerly` must be False for large model support, got True: there is no "
-            "graph to plan. Compile the model with run_eagerly=False."
+            "`run_eagerly` must be False for large model support, got True: there is "
+            "no graph to plan. Compile the model with run_eagerly=False."
         )
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:

@@ -195,7 +195,7 @@ def _label_curves(
         )
 
 
-def _draw_lines(  # noqa: PLR0913 - the lines, and what they mean
+def _draw_lines(
     axes: Axes,
     scale: _Scale,
     persistent: int,
@@ -211,7 +211,12 @@ def _draw_lines(  # noqa: PLR0913 - the lines, and what they mean
     if lower_bound is not None:
         at = (persistent + lower_bound) / scale.size
         axes.axhline(at, color=_MUTED, linewidth=1.0, linestyle=":", zorder=7)
-        _beside(axes, at, f"largest op alone\n{scale.text(persistent + lower_bound)}", _MUTED)
+        _beside(
+            axes,
+            at,
+            f"largest op alone\n{scale.text(persistent + lower_bound)}",
+            _MUTED,
+        )
     if persistent:
         at = persistent / scale.size / 2
         _beside(axes, at, f"persistent {scale.text(persistent)}", _MUTED)

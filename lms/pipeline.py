@@ -35,13 +35,12 @@ from lms.tf.devices import (
 from lms.tf.measuring import measure_scratch, with_scratch
 from lms.tf.rebuilding import RebuiltStep, rebuild
 from lms.tf.rewriting import rewrite
+from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import (
     TracedFunction,
-    TracedStep,
     input_specs,
     read_signature,
     signature_key,
-    specialise,
     trace,
 )
 from lms.tf.transports import Transport

@@ -41,7 +41,7 @@ class Settings:
     filters: Filters = field(default_factory=Filters)
 
 
-def read_settings(
+def read_settings(  # noqa: PLR0913 - the public knobs
     *,
     budget: int | str | None = None,
     planner: str | None = None,

@@ -153,7 +153,7 @@ def _steps(
     step_at: list[int] = []
     for op in graph.ops:
         group = group_of.get(op.name)
-        if not steps or group is not None and op.name == chain[group][0]:
+        if not steps or (group is not None and op.name == chain[group][0]):
             steps.append(_Step(group=chain[group] if group is not None else ()))
         steps[-1].length += 1
         step_at.append(len(steps) - 1)
@@ -274,13 +274,12 @@ class _Walk:
             MemoryError: If a step does not fit with everything movable out.
         """
         position = 0
-        for self._number, step in enumerate(self._steps):
+        for number, step in enumerate(self._steps):
+            self._number = number
             self._most = self._arena.in_use
             for i in sorted(step.reads - self._chunk.keys()):
                 self._take(i)
-                _known(self.journeys[i]).stays.append(
-                    _Stay(self._number, self._number, [])
-                )
+                _known(self.journeys[i]).stays.append(_Stay(number, number, []))
             for _ in range(step.length):
                 self._run_op(position)
                 position += 1

@@ -127,7 +127,7 @@ def collect_graph(run: Callable[[], Any]) -> GraphDef:
     caller expects. A call of an empty marker function closes the collection.
     `tf.summary.trace_on(graph=True)` uses the same facility.
     """
-    context = _context.context()
+    context = _eager_context()
 
     @tf.function(autograph=False)
     def marker() -> None:
@@ -234,12 +234,16 @@ def _placeholder(
     return tensor
 
 
+def _eager_context() -> Any:
+    return _context.context()
+
+
 @contextmanager
 def planned_as_is():
     """Within it, functions run as they are: Grappler does not optimise them again."""
     options = ConfigProto()
     options.graph_options.rewrite_options.disable_meta_optimizer = True
-    context = _context.context()
+    context = _eager_context()
     before = context.function_call_options
     context.function_call_options = _context.FunctionCallOptions(
         config_proto=options, executor_type=before.executor_type
@@ -255,5 +259,4 @@ def register_host_function(function: Callable[..., Any]) -> str:
 
     TensorFlow keeps a weak reference only: keep the function as long as the graph.
     """
-    token = _script_ops._py_funcs.insert(function)
-    return token
+    return _script_ops._py_funcs.insert(function)

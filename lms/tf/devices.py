@@ -130,7 +130,7 @@ def find_device() -> Device:
 
 
 def take_emulated_memory() -> None:
-    """Make an emulated device's allocator take its memory in one piece, if it still can.
+    """Make an emulated device's allocator take its memory in one piece, if it can.
 
     A CPU's allocator grows by regions that double, and no tensor can span two; a GPU's
     takes all at the start, as this does. Tensors made before split the memory for good,

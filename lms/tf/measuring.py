@@ -8,7 +8,6 @@ Known weakness: an op whose scratch depends on values is measured on ones.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-
 from typing import Any
 
 import tensorflow as tf
@@ -16,7 +15,7 @@ import tensorflow as tf
 from lms.graph import GraphView, Op, op_of
 from lms.tf import compat
 from lms.tf.devices import DeviceMemory
-from lms.tf.tracing import TracedStep
+from lms.tf.specialising import TracedStep
 from lms.units import KIB
 
 __all__ = ["measure_scratch", "with_scratch"]

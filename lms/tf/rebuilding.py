@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.tracing import TracedFunction, TracedStep
+from lms.tf.specialising import TracedStep
+from lms.tf.tracing import TracedFunction
 
 __all__ = ["RebuiltStep", "rebuild"]
 

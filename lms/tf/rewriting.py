@@ -20,7 +20,7 @@ from lms.errors import PlanError
 from lms.graph import GraphView, op_of
 from lms.plan import SwapPlan
 from lms.tf import compat
-from lms.tf.tracing import TracedStep
+from lms.tf.specialising import TracedStep
 from lms.tf.transports import Transport
 
 __all__ = ["rewrite"]

@@ -1,0 +1,48 @@
+"""What TensorFlow's kernels do with memory, and which the runtime fuses or branches.
+
+Facts about ops by type, for TensorFlow 2.21, each with its source. An op that is not
+named here makes new buffers, reads its inputs, and is ordered and swapped as usual.
+"""
+
+__all__ = ["ALIAS", "CONTROL_FLOW", "INPLACE", "MERGED_BY_ONEDNN", "PERSISTENT"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Ops whose outputs share their first input's buffer.
+ALIAS = _words(
+    """Reshape Squeeze ExpandDims Identity StopGradient PreventGradient EnsureShape
+    Switch Enter Exit NextIteration Merge"""
+)
+
+# Ops that may write into an input that nobody else will read: TensorFlow's
+# element-wise kernels (`forward_input_or_allocate_output` in cwise_ops_common.h,
+# relu_op.cc, aggregate_ops.cc).
+INPLACE = _words(
+    """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Maximum Minimum Pow
+    SquaredDifference Neg Abs Sqrt Rsqrt Square Exp Expm1 Log Log1p Tanh Sigmoid Sign
+    Floor Round Reciprocal Inv Erf TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad Relu
+    Relu6 LeakyRelu Elu Selu Softplus Softsign ReluGrad Relu6Grad LeakyReluGrad EluGrad
+    SeluGrad SoftplusGrad SoftsignGrad AddN BiasAdd LogicalNot LogicalAnd LogicalOr
+    SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy"""
+)
+
+PERSISTENT = _words(
+    "Const VarHandleOp ReadVariableOp Placeholder _Arg VariableShape HostConst"
+)
+
+CONTROL_FLOW = _words(
+    """Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit
+    NextIteration RefNextIteration LoopCond"""
+)
+
+# Pairs that oneDNN's graph pass merges into one op when their control inputs agree
+# (mkl_layout_pass.cc, CheckForNodeMerge), which changes bits if it is prevented.
+MERGED_BY_ONEDNN = (
+    ("Conv2DBackpropFilter", "BiasAddGrad", False),
+    ("Conv2D", "BiasAdd", True),
+    ("Pad", "Conv2D", True),
+    ("Pad", "_FusedConv2D", True),
+)

@@ -160,8 +160,8 @@ def _draw_device(
 
 def _tint(colour: str) -> tuple[float, float, float]:
     """The colour mixed with white, opaque: one area may cover another."""
-    red, green, blue = to_rgb(colour)
-    return tuple(1 - 0.14 * (1 - part) for part in (red, green, blue))
+    red, green, blue = (1 - 0.14 * (1 - part) for part in to_rgb(colour))
+    return red, green, blue
 
 
 def _label_curves(

@@ -350,7 +350,8 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
             f"every tensor must have a known shape to be planned, got {spec.shape} "
             f"for {name!r}. Give the inputs static shapes."
         )
-    known = spec.shape.as_list() if spec.shape.is_fully_defined() else []
-    shape = tuple(int(length) for length in known)
+    shape: tuple[Any, ...] = ()
+    if spec.shape.is_fully_defined():
+        shape = tuple(spec.shape.as_list())
     size = 0 if opaque or not counted else spec.dtype.size * math.prod(shape)
     return Tensor(name=name, size=size, shape=shape, dtype=spec.dtype.name)

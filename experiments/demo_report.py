@@ -1,0 +1,162 @@
+"""What the demo claims, checked; its table, its figure and its result file.
+
+Everything here reads results only. The order of trials is the demo's: plain Keras with
+enough memory, plain Keras with half of it, LMSCallback with half of it, LMSCallback
+with about the least.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.record import circumstances, write_json
+from experiments.trials import OUT_OF_MEMORY, Trial
+from lms.figures import MemoryCurve, draw_memory
+from lms.units import format_bytes
+
+__all__ = ["draw", "failed_claims", "print_table", "save"]
+
+_SAME = ("loss", "dice", "weights_sha256")
+
+
+def failed_claims(trials: Sequence[Trial]) -> list[str]:
+    """What did not come out as claimed; empty if all did."""
+    plain, *others = trials
+    if plain.result is None:
+        return [f"{plain.name} did not train: {plain.error}"]
+    failed = []
+    refused, *planned = others
+    if refused.result is not None:
+        failed.append(f"{refused.name} trained: it does not run out of memory here")
+    elif OUT_OF_MEMORY not in (refused.error or ""):
+        failed.append(f"{refused.name} did not run out of memory: {refused.error}")
+    for trial in planned:
+        failed += _failed_of(trial, plain.result)
+    return failed
+
+
+def _failed_of(trial: Trial, plain: Mapping[str, Any]) -> list[str]:
+    if trial.result is None:
+        return [f"{trial.name} did not train: {trial.error}"]
+    failed = [
+        f"{trial.name} has another {key.partition('_')[0]} than plain Keras"
+        for key in _SAME
+        if trial.result[key] != plain[key]
+    ]
+    report, peak = trial.result["report"], trial.result["peak_bytes"]
+    if trial.memory is not None and peak > trial.memory:
+        failed.append(f"{trial.name} used {format_bytes(peak)}, more than there is")
+    if report["swap_count"] == 0:
+        failed.append(f"{trial.name} swapped nothing: it fits by itself")
+    return failed
+
+
+def print_table(trials: Sequence[Trial], console: Console) -> None:
+    """One column for each trial; all of them but the second trained."""
+    table = Table(title="One training step", title_justify="left")
+    table.add_column("")
+    for trial in trials:
+        table.add_column(trial.name.replace(", ", "\n"), justify="right")
+    for label, cell in _ROWS:
+        table.add_row(label, *(cell(trial) for trial in trials))
+    console.print()
+    console.print(table)
+    epochs = len((trials[0].result or {})["loss"])
+    console.print(
+        f"Losses, metrics and weights after {epochs} epochs: equal bit for bit.\n"
+        "Peaks and persistent bytes count all that is in the device's memory; the "
+        "first step, which initialises, is left out."
+    )
+
+
+def _memory(trial: Trial) -> str:
+    return "no limit" if trial.memory is None else format_bytes(trial.memory)
+
+
+def _result(key: str, write: Callable[[Any], str]) -> Callable[[Trial], str]:
+    def cell(trial: Trial) -> str:
+        return "out of memory" if trial.result is None else write(trial.result[key])
+
+    return cell
+
+
+def _report(key: str) -> Callable[[Trial], str]:
+    def cell(trial: Trial) -> str:
+        report = (trial.result or {}).get("report")
+        return "" if report is None else format_bytes(report[key])
+
+    return cell
+
+
+_ROWS: tuple[tuple[str, Callable[[Trial], str]], ...] = (
+    ("device memory", _memory),
+    ("peak, measured", _result("peak_bytes", format_bytes)),
+    ("peak, predicted", _report("predicted_peak_bytes")),
+    ("peak without a plan, predicted", _report("unplanned_peak_bytes")),
+    ("persistent", _report("persistent_bytes")),
+    ("lower bound (largest op alone)", _report("lower_bound_bytes")),
+    ("swapped out per step", _report("swapped_out_bytes")),
+    ("swapped in per step", _report("swapped_in_bytes")),
+    ("step time, median", _result("median_step_seconds", "{:.2f} s".format)),
+    ("loss, last epoch", _result("loss", lambda loss: f"{loss[-1]:.6f}")),
+)
+
+
+def draw(trials: Sequence[Trial], path: Path) -> None:
+    """Memory over a step without a plan and with that of the half device."""
+    planned = trials[2]
+    assert planned.result is not None
+    report, timeline = planned.result["report"], planned.result["timeline"]
+    curves = [
+        MemoryCurve(
+            label="without a plan", device=tuple(timeline["unplanned"]["device"])
+        ),
+        MemoryCurve(
+            label="with the plan",
+            device=tuple(timeline["planned"]["device"]),
+            host=tuple(timeline["planned"]["host"]),
+        ),
+    ]
+    swapped = format_bytes(report["swapped_out_bytes"])
+    measured = format_bytes(planned.result["peak_bytes"])
+    plain = format_bytes((trials[0].result or {})["peak_bytes"])
+    draw_memory(
+        curves,
+        path,
+        title="A 3D U-Net trains in half of the memory that its step takes",
+        note=(
+            f"Predicted from sizes of tensors; input {report['signature']}; "
+            f"{swapped} swapped out per step. "
+            f"The allocator measured {plain} without and {measured} with the plan."
+        ),
+        persistent=timeline["persistent_bytes"],
+        budget=planned.memory,
+        budget_label="device memory",
+        lower_bound=report["lower_bound_bytes"],
+    )
+
+
+def save(
+    trials: Sequence[Trial],
+    settings: Mapping[str, Any],
+    failures: Sequence[str],
+    path: Path,
+) -> None:
+    """Write every number, and under which circumstances it came about."""
+    readable = {
+        name: str(value) if isinstance(value, Path) else value
+        for name, value in settings.items()
+    }
+    write_json(
+        path,
+        circumstances()
+        | {
+            "settings": readable,
+            "failed_claims": list(failures),
+            "trials": [asdict(trial) for trial in trials],
+        },
+    )

@@ -1,0 +1,87 @@
+"""What every result file says besides its results: machine, versions, commit.
+
+A result file is JSON, written under a temporary name and then renamed, so that it is
+complete or absent. Sizes are bytes, times are seconds.
+"""
+
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+__all__ = ["circumstances", "read_json", "write_json"]
+
+_PACKAGES = ("tensorflow", "keras", "numpy")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value`; the folder is made if missing.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "results" / "one.json"
+        >>> write_json(path, {"peak": 3})
+        >>> read_json(path)
+        {'peak': 3}
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"partial-{path.name}")
+    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> Any:
+    """Read what `write_json` wrote; floats come back bit for bit."""
+    return json.loads(path.read_text())
+
+
+def circumstances() -> dict[str, Any]:
+    """Machine, versions and commit; None for what cannot be found out."""
+    return {
+        "machine": {
+            "processor": _first_value("/proc/cpuinfo", "model name"),
+            "cores": os.cpu_count(),
+            "memory": _first_value("/proc/meminfo", "MemTotal"),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in _PACKAGES},
+        "commit": _commit(),
+        "units": {"size": "byte", "time": "second"},
+    }
+
+
+def _first_value(path: str, key: str) -> str | None:
+    """The first value of `key` in one of Linux's lists of names and values."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of this checkout, marked if files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    folder = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,143 @@
+"""A program in a process and an emulated device of its own, and how it ended.
+
+The program is a module that takes `--output FILE` and writes its result there as JSON.
+What it prints goes to a log beside it, so that the terminal stays calm.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from experiments.record import read_json
+from lms import emulate
+from lms.units import GIB, format_bytes
+
+__all__ = ["OUT_OF_MEMORY", "Trial", "run_trial", "why_it_failed"]
+
+OUT_OF_MEMORY = "OOM when allocating tensor"
+
+# What TensorFlow's CPU allocator takes where no limit is set.
+_ENOUGH = 64 * GIB
+
+_LONGEST = 900  # seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How a program ended.
+
+    Args:
+        name: What is special about it, readable.
+        memory: Bytes of the device; None if it had enough of it.
+        seconds: Wall time of the whole process.
+        error: The line of its log that says why it failed; None if it did not.
+        result: What it wrote; None if it failed.
+    """
+
+    name: str
+    memory: int | None
+    seconds: float
+    error: str | None
+    result: dict[str, Any] | None
+
+
+def run_trial(
+    name: str,
+    *,
+    memory: int | None,
+    command: Sequence[str],
+    folder: Path,
+    console: Console,
+    flags: Sequence[str] = (),
+) -> Trial:
+    """Run a module in a device of `memory`, and say how it went.
+
+    Args:
+        name: As in `Trial`; names the files in `folder` too.
+        memory: As in `Trial`.
+        command: The module, and its arguments but `--output`.
+        folder: Where its result and its log go; made if missing.
+        console: Where a spinner turns meanwhile.
+        flags: More arguments.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = re.sub(r"\W+", "-", name.lower())
+    output, log = folder / f"{stem}.json", folder / f"{stem}.log"
+    output.unlink(missing_ok=True)
+    words = [sys.executable, "-m", *command, *flags, f"--output={output}"]
+    label = name if memory is None else f"{name} ({format_bytes(memory)})"
+    started = time.perf_counter()
+    with _spinner(console) as spinner, log.open("w") as sink:
+        spinner.add_task(label)
+        code = _exit_code(words, memory or _ENOUGH, sink)
+    seconds = time.perf_counter() - started
+    error = why_it_failed(log.read_text(errors="replace"), code)
+    result = read_json(output) if error is None else None
+    _say(label, seconds, error, console)
+    return Trial(name=name, memory=memory, seconds=seconds, error=error, result=result)
+
+
+def why_it_failed(log: str, code: int) -> str | None:
+    r"""The line of a log that says why: out of memory, else the last error.
+
+    Example:
+        >>> why_it_failed("Traceback ...\nValueError: no\n", 1)
+        'ValueError: no'
+        >>> why_it_failed("done\n", 0)
+    """
+    if code == 0:
+        return None
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    for pattern in (rf"{OUT_OF_MEMORY}.*", r"[\w.]*(Error|Exception)\b.*"):
+        found = [line for line in lines if re.fullmatch(pattern, line)]
+        if found:
+            return found[-1]
+    return f"exit status {code}: {lines[-1] if lines else 'nothing printed'}"
+
+
+def _spinner(console: Console) -> Progress:
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+def _exit_code(words: Sequence[str], memory: int, sink: Any) -> int:
+    try:
+        return emulate.run(
+            words,
+            memory=memory,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            timeout=_LONGEST,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        sink.write(f"TimeoutError: not done after {_LONGEST} s\n")
+        return 124
+
+
+def _say(label: str, seconds: float, error: str | None, console: Console) -> None:
+    if error is None:
+        console.print(f"[green]trained[/]  {label}, {seconds:.0f} s")
+        return
+    console.print(f"[red]failed [/]  {label}, {seconds:.0f} s")
+    console.print(
+        f"         {error}",
+        style="dim",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

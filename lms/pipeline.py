@@ -275,7 +275,9 @@ def _prepare(
     plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
     unplanned = allocator_peak(graph, plain, capacity=_UNLIMITED) or 0
     candidates.check_scopes(graph, settings.filters)
+    planning_started = time.perf_counter()
     plan = _plan(graph, plain, unplanned, settings, room)
+    planning_seconds = time.perf_counter() - planning_started
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)
     _check_host(simulated.host_peak)
@@ -310,7 +312,8 @@ def _prepare(
             swapped_in_bytes=plan.swapped_in_bytes,
             host_peak_bytes=simulated.host_peak,
             swap_count=len(plan.swaps),
-            planning_seconds=traced.seconds + time.perf_counter() - started,
+            planning_seconds=planning_seconds,
+            preparation_seconds=traced.seconds + time.perf_counter() - started,
         ),
     )
 

@@ -40,7 +40,8 @@ class StepReport:
         host_peak_bytes: Host memory held by swapped tensors; predicted where the
             transport cannot tell.
         swap_count: Tensors that leave the device in each step.
-        planning_seconds: From the start of tracing to the callable.
+        planning_seconds: From the graph to the plan: schedule, search, placement.
+        preparation_seconds: All of it, from the start of tracing to the callable.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class StepReport:
     host_peak_bytes: int
     swap_count: int
     planning_seconds: float
+    preparation_seconds: float
 
     @property
     def fits_unplanned(self) -> bool:
@@ -145,4 +147,5 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("tensors swapped", [str(report.swap_count) for report in reports]),
         ("planner", [r.plan.planner for r in reports]),
         ("planning", [f"{report.planning_seconds:.1f} s" for report in reports]),
+        ("with tracing", [f"{report.preparation_seconds:.1f} s" for report in reports]),
     ]

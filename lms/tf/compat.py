@@ -4,7 +4,7 @@ Tried on TensorFlow 2.21.0. When a new release breaks something, it breaks here.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import tensorflow as tf
@@ -20,6 +20,9 @@ from tensorflow.python.client import device_lib as _device_lib
 # Iterator elements as the flat tensors that `IteratorGetNext` yields: for sparse and
 # ragged elements they are not what `tf.nest.flatten` gives.
 from tensorflow.python.data.util import structure as _structure
+
+# A call that is cancelled before it starts: the graph is made, nothing runs.
+from tensorflow.python.eager import cancellation as _cancellation
 
 # The eager context: collection of optimised graphs, and Grappler options for the
 # calls of one function.
@@ -45,16 +48,14 @@ __all__ = [
     "NodeDef",
     "allocator_limit",
     "build_function",
-    "call_flat",
-    "collect_graph",
     "constant",
     "flat_element",
     "flat_inputs",
     "flat_shapes",
-    "flat_types",
     "graph_def",
     "handle_spec",
     "infer_shapes",
+    "optimised_graph",
     "pack_outputs",
     "planned_as_is",
     "register_host_function",
@@ -77,11 +78,6 @@ def handle_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
     return tf.TensorSpec(tf.TensorShape(known.shape), tf.as_dtype(known.dtype))
 
 
-def call_flat(concrete: Any, arguments: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
-    """Call a concrete function with all its inputs, captured ones included."""
-    return concrete.inference_fn.call_flat(*arguments)
-
-
 def pack_outputs(concrete: Any, flat: Sequence[tf.Tensor]) -> Any:
     """Give flat outputs the structure that the traced function returned."""
     return concrete.function_type.pack_output(flat)
@@ -96,11 +92,6 @@ def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
 def flat_element(iterator_spec: Any, element: Any) -> list[tf.Tensor]:
     """An iterator's element as the outputs of its `IteratorGetNext` op."""
     return _structure.to_tensor_list(iterator_spec, element)
-
-
-def flat_types(element_spec: Any) -> list[tf.DType]:
-    """Types of an iterator's element as flat tensors."""
-    return _structure.get_flat_tensor_types(element_spec)
 
 
 def flat_shapes(element_spec: Any) -> list[tf.TensorShape]:
@@ -119,13 +110,18 @@ def allocator_limit(device: str) -> int | None:
     return None
 
 
-def collect_graph(run: Callable[[], Any]) -> GraphDef:
-    """The placed and optimised graph of the function that `run` calls.
+def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef:
+    """The placed and optimised graph of a concrete function, which is not run.
 
-    The graph is recorded when the runtime instantiates the function, but handed over
-    only at the end of a successful call - and `run` may well end in an error that its
-    caller expects. A call of an empty marker function closes the collection.
-    `tf.summary.trace_on(graph=True)` uses the same facility.
+    The function is called with a cancellation that came before: the runtime makes the
+    graph, then refuses to start ("Function was cancelled before it was started").
+    Graphs are handed over at the end of a successful call only: a call of an empty
+    marker function closes the collection, which `tf.summary.trace_on(graph=True)` uses
+    too.
+
+    Args:
+        concrete: The traced function.
+        arguments: All its flat inputs; of values only handles matter.
     """
     context = _eager_context()
 
@@ -133,9 +129,15 @@ def collect_graph(run: Callable[[], Any]) -> GraphDef:
     def marker() -> None:
         tf.no_op(name=_MARKER)
 
+    cancelled = _cancellation.CancellationManager()
+    cancelled.start_cancel()
     context.enable_graph_collection()
     try:
-        run()
+        with (
+            suppress(tf.errors.CancelledError),
+            _cancellation.CancellationManagerContext(cancelled),
+        ):
+            concrete.inference_fn.call_flat(*arguments)
         marker()
         metadata = context.export_run_metadata()
     finally:

@@ -2,15 +2,11 @@
 
 The graph is not rebuilt by imitation: the runtime itself is made to inline, place and
 optimise the traced function, and its result is taken. For that the function is called
-once with stand-ins for its variables - handles to which no value was ever assigned -
-so that the call ends with an error at the first variable read, after the graph was
-made and before anything was computed or written. Whatever TensorFlow would have run
-is therefore what is planned, op by op, and the numbers stay the same.
+once with a call that was cancelled before: the runtime makes the graph, then finds the
+cancellation and runs none of it. Whatever TensorFlow would have run is therefore what
+is planned, op by op, and the numbers stay the same.
 
       step, iterator ──trace──> ConcreteFunction ──instantiate──> optimised graph
-
-Known weakness: a step that has side effects besides variables (printing, a
-`py_function`) may run these once more while it is traced.
 """
 
 import time
@@ -119,15 +115,14 @@ def trace(
     plain = _without_xla(function)
     if iterator is None:
         concrete = plain.get_concrete_function(*read_signature(args))
-        stand_ins = [_zeros(tensor) for tensor in _specs(concrete)]
+        inputs = [tf.zeros([], spec.dtype) for spec in _specs(concrete)]
     else:
         for shape in compat.flat_shapes(iterator.element_spec):
             _check_shape(shape, "the data set's element")
         concrete = plain.get_concrete_function(iterator)
-        stand_ins = [_empty_iterator(iterator.element_spec)]
+        inputs = compat.flat_inputs(concrete, [iterator])
     captures = tuple(concrete.captured_inputs)
-    stand_ins += [_stand_in(tensor, i) for i, tensor in enumerate(captures)]
-    graph_def = compat.collect_graph(lambda: _instantiate(concrete, stand_ins))
+    graph_def = compat.optimised_graph(concrete, [*inputs, *captures])
     return TracedFunction(
         concrete=concrete,
         graph_def=graph_def,
@@ -146,34 +141,3 @@ def _without_xla(function: Callable[..., Any]) -> Any:
 def _specs(concrete: Any) -> list[tf.TensorSpec]:
     inputs = concrete.inputs[: len(concrete.inputs) - len(concrete.captured_inputs)]
     return [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([1 if size is None else size for size in spec.shape], spec.dtype)
-
-
-def _empty_iterator(element_spec: Any) -> tf.Tensor:
-    """An iterator's handle without an iterator: drawing from it is an error."""
-    return tf.raw_ops.AnonymousIteratorV3(
-        output_types=compat.flat_types(element_spec),
-        output_shapes=compat.flat_shapes(element_spec),
-    )
-
-
-def _stand_in(tensor: tf.Tensor, index: int) -> tf.Tensor:
-    """A handle like a variable's, behind which there is no value."""
-    variable = compat.handle_spec(tensor)
-    if variable is None:
-        return tensor
-    return tf.raw_ops.VarHandleOp(
-        dtype=variable.dtype,
-        shape=variable.shape,
-        shared_name=f"lms_stand_in_{id(tensor)}_{index}",
-    )
-
-
-def _instantiate(concrete: Any, stand_ins: Sequence[tf.Tensor]) -> None:
-    try:
-        compat.call_flat(concrete, stand_ins)
-    except tf.errors.OpError:
-        return  # expected: a stand-in has no value to read

@@ -63,46 +63,50 @@ def print_table(trials: Sequence[Trial], console: Console) -> None:
         table.add_column(trial.name.replace(", ", "\n"), justify="right")
     for label, cell in _ROWS:
         table.add_row(label, *(cell(trial) for trial in trials))
+    plain = trials[0].result or {}
     console.print()
     console.print(table)
-    epochs = len((trials[0].result or {})["loss"])
     console.print(
-        f"Losses, metrics and weights after {epochs} epochs: equal bit for bit.\n"
-        "Peaks and persistent bytes count all that is in the device's memory; the "
-        "first step, which initialises, is left out."
+        f"After {len(plain['loss'])} epochs every loss, metric, weight and optimizer "
+        "slot is equal bit for bit.\nPeaks and persistent bytes count all that is in "
+        "the device's memory, after the first step.",
+        soft_wrap=True,
     )
 
 
 def _memory(trial: Trial) -> str:
-    return "no limit" if trial.memory is None else format_bytes(trial.memory)
+    return "enough" if trial.memory is None else format_bytes(trial.memory)
+
+
+def _measured_peak(trial: Trial) -> str:
+    if trial.result is None:
+        return "out of memory"
+    return format_bytes(trial.result["peak_bytes"])
 
 
 def _result(key: str, write: Callable[[Any], str]) -> Callable[[Trial], str]:
-    def cell(trial: Trial) -> str:
-        return "out of memory" if trial.result is None else write(trial.result[key])
-
-    return cell
+    return lambda trial: "-" if trial.result is None else write(trial.result[key])
 
 
 def _report(key: str) -> Callable[[Trial], str]:
     def cell(trial: Trial) -> str:
         report = (trial.result or {}).get("report")
-        return "" if report is None else format_bytes(report[key])
+        return "-" if report is None else format_bytes(report[key])
 
     return cell
 
 
 _ROWS: tuple[tuple[str, Callable[[Trial], str]], ...] = (
     ("device memory", _memory),
-    ("peak, measured", _result("peak_bytes", format_bytes)),
+    ("peak, measured", _measured_peak),
     ("peak, predicted", _report("predicted_peak_bytes")),
-    ("peak without a plan, predicted", _report("unplanned_peak_bytes")),
+    ("unplanned peak", _report("unplanned_peak_bytes")),
     ("persistent", _report("persistent_bytes")),
-    ("lower bound (largest op alone)", _report("lower_bound_bytes")),
-    ("swapped out per step", _report("swapped_out_bytes")),
-    ("swapped in per step", _report("swapped_in_bytes")),
-    ("step time, median", _result("median_step_seconds", "{:.2f} s".format)),
-    ("loss, last epoch", _result("loss", lambda loss: f"{loss[-1]:.6f}")),
+    ("lower bound", _report("lower_bound_bytes")),
+    ("swapped out", _report("swapped_out_bytes")),
+    ("swapped in", _report("swapped_in_bytes")),
+    ("step time", _result("median_step_seconds", "{:.2f} s".format)),
+    ("loss", _result("loss", lambda loss: f"{loss[-1]:.6f}")),
 )
 
 
@@ -121,7 +125,6 @@ def draw(trials: Sequence[Trial], path: Path) -> None:
             host=tuple(timeline["planned"]["host"]),
         ),
     ]
-    swapped = format_bytes(report["swapped_out_bytes"])
     measured = format_bytes(planned.result["peak_bytes"])
     plain = format_bytes((trials[0].result or {})["peak_bytes"])
     draw_memory(
@@ -129,9 +132,8 @@ def draw(trials: Sequence[Trial], path: Path) -> None:
         path,
         title="A 3D U-Net trains in half of the memory that its step takes",
         note=(
-            f"Predicted from sizes of tensors; input {report['signature']}; "
-            f"{swapped} swapped out per step. "
-            f"The allocator measured {plain} without and {measured} with the plan."
+            "Predicted, by sizes of tensors. "
+            f"Measured by the allocator: {plain} without a plan, {measured} with it."
         ),
         persistent=timeline["persistent_bytes"],
         budget=planned.memory,

@@ -145,9 +145,9 @@ class _Clock:
 
 
 def _digest(model: keras.Model) -> str:
-    """One number for all weights, optimizer slots included: equal means bit for bit."""
+    """One number for all weights and optimizer slots: equal means bit for bit."""
     digest = hashlib.sha256()
-    for variable in model.variables:
+    for variable in [*model.variables, *model.optimizer.variables]:
         digest.update(np.asarray(variable).tobytes())
     return digest.hexdigest()
 

@@ -115,6 +115,7 @@ def draw_memory(  # noqa: PLR0913 - one keyword for each thing that may be seen
     _draw_lines(axes[0], scale, persistent, budget, budget_label, lower_bound)
     if with_host:
         _draw_host(axes[1], curves, scale)
+    figure.align_ylabels()
     axes[-1].set_xlabel("op, in the order of execution", fontsize=_FONT, color=_INK)
     figure.text(0.02, 0.02, note, fontsize=_FONT - 3, color=_MUTED)
     _save(figure, Path(path))
@@ -214,7 +215,7 @@ def _draw_lines(
         _beside(
             axes,
             at,
-            f"largest op alone\n{scale.text(persistent + lower_bound)}",
+            f"largest op + persistent\n{scale.text(persistent + lower_bound)}",
             _MUTED,
         )
     if persistent:
@@ -250,7 +251,7 @@ def _draw_host(axes: Axes, curves: Sequence[MemoryCurve], scale: _Scale) -> None
             _beside(
                 axes,
                 max(values) / 2,
-                f"swapped out\nat most {scale.text(max(curve.host))}",
+                f"swapped-out tensors\nat most {scale.text(max(curve.host))}",
                 colour,
             )
 
@@ -258,11 +259,8 @@ def _draw_host(axes: Axes, curves: Sequence[MemoryCurve], scale: _Scale) -> None
 def _span(curves: Sequence[MemoryCurve]) -> tuple[int, int]:
     """Positions to show: a step starts with small ops that hold next to nothing."""
     small = max(max(curve.device) for curve in curves) // 20
-    starts = [
-        next(i for i, size in enumerate(curve.device) if size >= small)
-        for curve in curves
-    ]
-    return max(0, min(starts) - 1), max(1, *(len(c.device) - 1 for c in curves))
+    large = [i for c in curves for i, size in enumerate(c.device) if size >= small]
+    return max(0, min(large) - 1), max(1, *(len(c.device) - 1 for c in curves))
 
 
 def _plain(axes: Axes, span: tuple[int, int], top: float) -> None:

@@ -23,19 +23,18 @@ a `SwapPlan`'s. Three simplifications follow from that:
   an alias, a persistent op or a part of a loop: those cannot be waited for.
 
 Known weakness: a level says nothing of bytes or seconds, so good thresholds must be
-searched (`lms.planning.search`). The sets of ancestors take n^2/16 bytes for n ops.
+searched (`lms.planning.search`).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import chain, pairwise
+from itertools import chain
 
-from lms.graph import GraphView, Op, op_of
-from lms.liveness import Buffer, buffers
+from lms.graph import GraphView, op_of
+from lms.liveness import Buffer
 from lms.plan import Swap, SwapIn, SwapPlan
-from lms.planning.candidates import chain_groups
+from lms.planning.levels import LevelledGraph, can_wait, level_graph, levels
 
 __all__ = [
     "LevelledGraph",
@@ -49,8 +48,6 @@ __all__ = [
 
 # How many levels below `swapin_ahead` are searched for a trigger: TFLMS's constant.
 _SEARCHED_LEVELS = 10
-
-_SLICE = re.compile(r"(\d*)\s*:\s*(\d*)")
 
 
 class SyncMode(Enum):
@@ -117,32 +114,6 @@ class ThresholdRule:
         _check_least("swapin_groupby", self.swapin_groupby, 0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelledGraph:
-    """A graph in level order and what every rule needs of it; positions count ops.
-
-    Args:
-        graph: The graph, its ops ordered by level.
-        position: Each op's position by its name.
-        level: Each op's level.
-        start: Each level's first op; one entry more for the end.
-        ancestors: The ops from which each op can be reached by data edges, itself
-            included, as bits.
-        span: First and last op of what each op is chained with; both itself if nothing.
-        chain: The serialised ops.
-        live: The step's buffers.
-    """
-
-    graph: GraphView
-    position: Mapping[str, int]
-    level: tuple[int, ...]
-    start: tuple[int, ...]
-    ancestors: tuple[int, ...]
-    span: tuple[tuple[int, int], ...]
-    chain: tuple[tuple[str, ...], ...]
-    live: tuple[Buffer, ...]
-
-
 def plan_by_threshold(  # noqa: PLR0913 - TFLMS's knobs
     graph: GraphView,
     *,
@@ -177,7 +148,7 @@ def plan_by_threshold(  # noqa: PLR0913 - TFLMS's knobs
         ValueError: If a knob is below its least value, or a level is written wrongly.
 
     Example:
-        >>> from lms.graph import Tensor
+        >>> from lms.graph import Op, Tensor
         >>> def op(name, *inputs):
         ...     made = (Tensor(name=f"{name}:0", size=8),)
         ...     return Op(name=name, type="T", inputs=inputs, outputs=made)
@@ -206,59 +177,6 @@ def plan_by_threshold(  # noqa: PLR0913 - TFLMS's knobs
         serialization_by_size=serialization_by_size,
     )
     return plan_by_rule(levelled, rule, movable=movable)
-
-
-def levels(graph: GraphView) -> dict[str, int]:
-    """The level of each op by its name: its longest path from a source, in edges.
-
-    Example:
-        >>> a, b = Op(name="a", type="A"), Op(name="b", type="B", controls=("a",))
-        >>> levels(GraphView(ops=(a, b)))
-        {'a': 0, 'b': 1}
-    """
-    return _levels(graph, {})
-
-
-def level_graph(
-    graph: GraphView,
-    *,
-    min_bytes: int,
-    serialization: Sequence[int | str] = (),
-    serialization_by_size: int = 0,
-) -> LevelledGraph:
-    """Serialise, then measure levels once for any number of rules.
-
-    Args:
-        graph: The graph in any execution order.
-        min_bytes: As for `plan_by_threshold`, like all below.
-        serialization: Levels whose ops run one by one.
-        serialization_by_size: Bytes of a level above which its ops run one by one.
-
-    Raises:
-        ValueError: If a level is written wrongly, or the size is negative.
-    """
-    plain = levels(graph)
-    ordered = graph.reordered(_by_level(graph, plain))
-    chosen = _serialized(ordered, plain, serialization, serialization_by_size)
-    kept = (
-        tuple(name for name in group if plain[name] in chosen)
-        for group in chain_groups(ordered, min_bytes=min_bytes)
-    )
-    groups = tuple(group for group in kept if group)
-    waits = {name: before for before, group in pairwise(groups) for name in group}
-    level = _levels(ordered, waits)
-    ordered = graph.reordered(_by_level(graph, level))
-    position = {op.name: i for i, op in enumerate(ordered.ops)}
-    return LevelledGraph(
-        graph=ordered,
-        position=position,
-        level=tuple(level[op.name] for op in ordered.ops),
-        start=_starts([level[op.name] for op in ordered.ops]),
-        ancestors=_ancestors(ordered.ops, position),
-        span=_spans(groups, position),
-        chain=groups,
-        live=buffers(ordered),
-    )
 
 
 def plan_by_rule(
@@ -309,93 +227,6 @@ def _check_least(name: str, value: int, least: int) -> None:
         )
 
 
-def _levels(graph: GraphView, waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Levels with additional edges, which must follow the graph's order."""
-    level: dict[str, int] = {}
-    for op in graph.ops:
-        before = (*map(op_of, op.inputs), *op.controls, *waits.get(op.name, ()))
-        level[op.name] = 1 + max((level[name] for name in before), default=-1)
-    return level
-
-
-def _by_level(graph: GraphView, level: Mapping[str, int]) -> list[str]:
-    """Names by level, then by given position; groups stay together in their level."""
-    first: dict[str, int] = {}
-    for position, op in enumerate(graph.ops):
-        first.setdefault(op.group or op.name, position)
-    ops = sorted(graph.ops, key=lambda op: (level[op.name], first[op.group or op.name]))
-    return [op.name for op in ops]
-
-
-def _serialized(
-    graph: GraphView,
-    level: Mapping[str, int],
-    wanted: Sequence[int | str],
-    by_size: int,
-) -> set[int]:
-    """The levels to be serialised."""
-    _check_least("serialization_by_size", by_size, 0)
-    count = max(level.values(), default=-1) + 1
-    chosen = {number for item in wanted for number in _read_levels(item, count)}
-    touched = [0] * count
-    for op in graph.ops:
-        if _can_wait(op):
-            made = [tensor.name for tensor in op.outputs]
-            names = dict.fromkeys([*op.inputs, *made])
-            touched[level[op.name]] += sum(graph.tensors[name].size for name in names)
-    if by_size > 0:
-        chosen.update(i for i, size in enumerate(touched) if size > by_size)
-    return chosen
-
-
-def _read_levels(item: int | str, count: int) -> range:
-    """The levels that one item of `serialization` stands for."""
-    text = str(item).strip()
-    if text.isdecimal():
-        return range(int(text), int(text) + 1)
-    parts = _SLICE.fullmatch(text)
-    if parts is None:
-        raise ValueError(
-            "`serialization` must list levels such as 4 or '4', or slices of levels "
-            f"such as '3:5', ':2', '10:' or ':', got {item!r}. "
-            "The end of a slice is not part of it."
-        )
-    return range(count)[
-        slice(*(int(part) if part else None for part in parts.groups()))
-    ]
-
-
-def _can_wait(op: Op) -> bool:
-    return op.alias is None and not op.persistent and not op.fixed
-
-
-def _starts(level: Sequence[int]) -> tuple[int, ...]:
-    """First position of each level; every level up to the last has an op."""
-    new = [i for i, number in enumerate(level) if i == 0 or number != level[i - 1]]
-    return (*new, len(level))
-
-
-def _ancestors(ops: Sequence[Op], position: Mapping[str, int]) -> tuple[int, ...]:
-    ancestors: list[int] = []
-    for i, op in enumerate(ops):
-        bits = 1 << i
-        for name in op.inputs:
-            bits |= ancestors[position[op_of(name)]]
-        ancestors.append(bits)
-    return tuple(ancestors)
-
-
-def _spans(
-    groups: Sequence[Sequence[str]], position: Mapping[str, int]
-) -> tuple[tuple[int, int], ...]:
-    spans = [(i, i) for i in range(len(position))]
-    for group in groups:
-        members = [position[name] for name in group]
-        for i in members:
-            spans[i] = min(members), max(members)
-    return tuple(spans)
-
-
 def _far_readers(
     levelled: LevelledGraph, buffer: Buffer, rule: ThresholdRule
 ) -> tuple[int, ...]:
@@ -438,7 +269,7 @@ def _release(
     }
     behind = range(levelled.start[levelled.level[made] + 1], len(ops))
     for position in (*sorted(near), *behind):
-        if _can_wait(ops[position]) and levelled.span[position][0] > made:
+        if can_wait(ops[position]) and levelled.span[position][0] > made:
             return ops[position].name
     return None
 
@@ -485,7 +316,7 @@ def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int
 
 def _can_trigger(levelled: LevelledGraph, position: int, reader: int) -> bool:
     op = levelled.graph.ops[position]
-    return _can_wait(op) and levelled.span[position][1] < reader
+    return can_wait(op) and levelled.span[position][1] < reader
 
 
 def _without_circles(

@@ -70,6 +70,9 @@ class BestFitAllocator:
 
     Args:
         capacity: Bytes of the region.
+        nook: Bytes at its start that are kept apart by a used chunk behind them. The
+            smallest free chunk is taken first: small tensors gather in the nook
+            instead of lying scattered over the region.
 
     Example:
         >>> allocator = BestFitAllocator(4096)
@@ -80,13 +83,17 @@ class BestFitAllocator:
         (1280, 1280)
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, nook: int = 0) -> None:
         self.in_use = 0
         self.peak = 0
         self._free = [(capacity, 0)]  # (size, address), sorted
         self._size = {0: capacity}  # address -> size, free chunks and used ones
         self._end = {capacity: 0}  # end address -> address
         self._used: set[int] = set()
+        if nook:
+            start = self.allocate(nook)
+            self.allocate(_ALIGNMENT)
+            self.free(start)
 
     def allocate(self, size: int) -> int:
         """Take a chunk.

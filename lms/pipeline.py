@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lms.allocator import BestFitAllocator
 from lms.errors import BudgetError, HostMemoryError
 from lms.graph import GraphView
-from lms.liveness import lower_bound
+from lms.liveness import lower_bound, peak
 from lms.plan import SwapPlan, validate_plan
 from lms.planning import candidates
-from lms.planning.budget import PREFETCH_OPS, least_room, plan_within
+from lms.planning.fitting import FittedPlan, fit_plan
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold
@@ -53,9 +52,6 @@ _WANDERING = 1.15
 
 # The margin kept when the budget is the device's limit: one part of so many.
 _MARGIN = 32
-
-# Parts of the room that the planner is given, until the allocator can place its plan.
-_SHRINK_PERCENT = (100, 97, 94, 90, 85, 80)
 
 _UNLIMITED = 1 << 62
 
@@ -210,6 +206,7 @@ class _PreparedStep:
     memory: DeviceMemory
     predicted: StepReport
     timeline: StepTimeline
+    nook: object  # what keeps room for small tensors together, as long as it lives
     calls: int = 0
     measured_peak: int | None = None
 
@@ -272,28 +269,26 @@ def _prepare(
     memory = device.memory
     room = _room(step, settings, device, data_is_there=data_is_there)
     graph = with_scratch(step.graph, measure_scratch(step, memory))
-    plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
-    unplanned = allocator_peak(graph, plain, capacity=_UNLIMITED) or 0
+    plain = _plain(graph)
     candidates.check_scopes(graph, settings.filters)
     planning_started = time.perf_counter()
-    plan = _plan(graph, plain, unplanned, settings, room)
+    fitted = _plan(graph, plain, settings, room)
+    plan = fitted.plan
     planning_seconds = time.perf_counter() - planning_started
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)
     _check_host(simulated.host_peak)
     transport = device.transport()
     rebuilt = rebuild(traced, step, rewrite(step, plan, transport))
-    predicted = allocator_peak(graph, plan, capacity=room.step)
-    if predicted is None:  # a plan that was asked for, not one made to fit
-        predicted = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
     return _PreparedStep(
         rebuilt=rebuilt,
         transport=transport,
         memory=memory,
+        nook=device.keep_nook(fitted.nook),
         timeline=StepTimeline(
             kind=kind,
             signature=step.signature,
-            unplanned=simulate_memory(graph, plain),
+            unplanned=simulate_memory(graph, plain.plan),
             planned=simulated,
             persistent_bytes=room.persistent,
         ),
@@ -303,9 +298,9 @@ def _prepare(
             plan=plan,
             budget_bytes=room.budget,
             margin_bytes=room.margin,
-            predicted_peak_bytes=room.persistent + predicted,
+            predicted_peak_bytes=room.persistent + fitted.peak,
             measured_peak_bytes=None,
-            unplanned_peak_bytes=room.persistent + unplanned,
+            unplanned_peak_bytes=room.persistent + plain.peak,
             persistent_bytes=room.persistent,
             lower_bound_bytes=lower_bound(graph),
             swapped_out_bytes=plan.swapped_out_bytes,
@@ -338,38 +333,51 @@ def _room(
     return _Room(budget=device.limit - margin, margin=margin, persistent=persistent)
 
 
+def _plain(graph: GraphView) -> FittedPlan:
+    """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped."""
+    plan = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+    reached = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
+    return FittedPlan(plan=plan, nook=0, peak=reached)
+
+
 def _plan(
     graph: GraphView,
-    plain: SwapPlan,
-    unplanned: int,
+    plain: FittedPlan,
     settings: Settings,
     room: _Room,
-) -> SwapPlan:
+) -> FittedPlan:
     """The plan that the settings ask for; the plain one when everything fits."""
     forced = settings.swapout_threshold is not None
-    if not forced and unplanned * _WANDERING <= room.step:
+    if not forced and plain.peak * _WANDERING <= room.step:
         return plain
-    min_bytes = candidates.smallest_worth_moving(unplanned)
-    movable = candidates.movable(graph, min_bytes=min_bytes, filters=settings.filters)
     if settings.planner == "threshold":
-        return _plan_by_threshold(graph, movable, min_bytes, settings, room)
-    return _plan_within(schedule(graph), movable, min_bytes, room)
+        return _plan_by_threshold(graph, settings, room)
+    try:
+        return fit_plan(schedule(graph), room.step, filters=settings.filters)
+    except BudgetError as error:
+        needed = room.persistent + (error.least_bytes or 0)
+        raise BudgetError(
+            f"`budget` must be at least {format_bytes(needed)} for op "
+            f"{error.op_name!r}: {format_bytes(room.persistent)} persistent bytes, and "
+            f"{format_bytes(error.least_bytes or 0)} for the step with what the "
+            f"allocator loses; got {format_bytes(room.budget or 0)}. Use a smaller "
+            "batch or volume.",
+            op_name=error.op_name,
+            least_bytes=needed,
+        ) from error
 
 
-def _plan_by_threshold(
-    graph: GraphView,
-    movable: frozenset[str],
-    min_bytes: int,
-    settings: Settings,
-    room: _Room,
-) -> SwapPlan:
+def _plan_by_threshold(graph: GraphView, settings: Settings, room: _Room) -> FittedPlan:
+    min_bytes = candidates.smallest_worth_moving(peak(graph))
     knobs = {
         "swapout_threshold": settings.swapout_threshold,
         "swapin_ahead": settings.swapin_ahead,
         "swapin_groupby": settings.swapin_groupby,
     }
     others = {
-        "movable": movable,
+        "movable": candidates.movable(
+            graph, min_bytes=min_bytes, filters=settings.filters
+        ),
         "min_bytes": min_bytes,
         "sync_mode": settings.sync_mode,
         "serialization": settings.serialization,
@@ -378,56 +386,9 @@ def _plan_by_threshold(
     if None in knobs.values():
         choice = best_thresholds(graph, room.step, **knobs, **others)
         knobs = {name: getattr(choice, name) for name in knobs}
-    return plan_by_threshold(graph, **knobs, **others)
-
-
-def _plan_within(
-    graph: GraphView, movable: frozenset[str], min_bytes: int, room: _Room
-) -> SwapPlan:
-    """A plan that the allocator, with what it loses, fits into the room."""
-    least, op_name = least_room(graph, movable=movable, min_bytes=min_bytes)
-    plan = _fitted_plan(graph, movable, min_bytes, room.step)
-    if plan is not None:
-        return plan
-    capacity = max(least, room.step)
-    while _fitted_plan(graph, movable, min_bytes, capacity) is None:
-        capacity += max(MIB // 16, capacity // 32)
-    needed = room.persistent + capacity
-    raise BudgetError(
-        f"`budget` must be at least {format_bytes(needed)}: {format_bytes(least)} for "
-        f"op {op_name!r}, {format_bytes(room.persistent)} persistent bytes and what "
-        f"the allocator loses; got {format_bytes(room.budget or 0)}. "
-        "Use a smaller batch or volume.",
-        op_name=op_name,
-        least_bytes=needed,
-    )
-
-
-def _fitted_plan(
-    graph: GraphView, movable: frozenset[str], min_bytes: int, room: int
-) -> SwapPlan | None:
-    """The first plan whose tensors the allocator can place; None if there is none.
-
-    The walk places tensors too, but copies back that start early change the places. So
-    a plan that does not fit is made again without early copies, then with less room.
-    """
-    for percent in _SHRINK_PERCENT:
-        for prefetch_ops in (PREFETCH_OPS, 0):
-            capacity = room * percent // 100
-            try:
-                plan = plan_within(
-                    graph,
-                    capacity,
-                    movable=movable,
-                    min_bytes=min_bytes,
-                    prefetch_ops=prefetch_ops,
-                    arena=BestFitAllocator(capacity),
-                )
-            except BudgetError:
-                return None
-            if allocator_peak(graph, plan, capacity=room) is not None:
-                return plan
-    return None
+    plan = plan_by_threshold(graph, **knobs, **others)
+    reached = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
+    return FittedPlan(plan=plan, nook=0, peak=reached)
 
 
 def _check_host(needed: int) -> None:

@@ -88,13 +88,16 @@ def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
     return MemoryTimeline(device=used, host=_host_curve(ordered, plan))
 
 
-def allocator_peak(graph: GraphView, plan: SwapPlan, *, capacity: int) -> int | None:
+def allocator_peak(
+    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: int = 0
+) -> int | None:
     """Predict the peak that the allocator reports for the step, in bytes.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
         plan: A plan that `validate_plan` accepts.
         capacity: Bytes of device memory that the step may use.
+        nook: Bytes kept apart for small tensors (`BestFitAllocator`).
 
     Returns:
         Bytes of chunks in use at most; None if the allocator runs out of memory.
@@ -105,9 +108,9 @@ def allocator_peak(graph: GraphView, plan: SwapPlan, *, capacity: int) -> int | 
     for life in _residencies(ordered, plan):
         starts[life.start].append(life)
         ends[life.end - 1].append(life)
-    allocator = BestFitAllocator(capacity)
     chunk: dict[int, int] = {}  # identity of a residency -> address
     try:
+        allocator = BestFitAllocator(capacity, nook)
         for position, op in enumerate(ordered.ops):
             reusable = [
                 life

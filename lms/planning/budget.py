@@ -11,8 +11,9 @@ Known weakness: distance is counted in ops, not in seconds, and copies are free.
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from lms.allocator import Arena, ByteCounter
 from lms.errors import BudgetError
@@ -25,6 +26,9 @@ from lms.units import format_bytes
 __all__ = ["PREFETCH_OPS", "least_room", "plan_within"]
 
 PREFETCH_OPS = 4
+
+# How often the walk begins again with what it learned, at most.
+_ROUNDS = 12
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,7 +70,7 @@ def plan_within(
     movable: frozenset[str],
     min_bytes: int,
     prefetch_ops: int = PREFETCH_OPS,
-    arena: Arena | None = None,
+    arena: Callable[[], Arena] | None = None,
 ) -> SwapPlan:
     """Plan a step whose own memory never exceeds `room`.
 
@@ -76,8 +80,8 @@ def plan_within(
         movable: Names of the root tensors that may move.
         min_bytes: Ops that touch a tensor of at least this size are ordered.
         prefetch_ops: How many ordered ops before its reader a copy back may start.
-        arena: Where tensors take their room, new and of `room` bytes; None counts
-            bytes, a `BestFitAllocator` loses what a real allocator loses.
+        arena: Makes what tensors take their room from, of `room` bytes. None counts
+            bytes; a `BestFitAllocator` loses what a real allocator loses.
 
     Returns:
         A plan; without swaps if everything fits.
@@ -90,14 +94,12 @@ def plan_within(
     chain = chain_groups(graph, min_bytes=min_bytes)
     steps = _steps(graph, chain, live)
     _refuse_if_infeasible(steps, live, movable, room)
-    walk = _Walk(graph, steps, live, movable, arena or ByteCounter(room))
-    try:
-        walk.run()
-    except MemoryError as error:
+    walk = _walk(graph, steps, live, movable, arena or partial(ByteCounter, room))
+    if walk is None:
         raise BudgetError(
-            f"`room` must hold the step in the arena's chunks, got "
-            f"{format_bytes(room)}: {error}. Use more room.",
-        ) from error
+            "`room` must hold every op's tensors in the arena's chunks, got "
+            f"{format_bytes(room)}. Use more room."
+        )
     journeys = walk.journeys
     _prefetch(steps, live, journeys, walk.usage, room=room, prefetch_ops=prefetch_ops)
     return SwapPlan(
@@ -229,6 +231,38 @@ def _needs(
     return needs
 
 
+def _walk(
+    graph: GraphView,
+    steps: Sequence[_Step],
+    live: Sequence[Buffer],
+    movable: frozenset[str],
+    arena: Callable[[], Arena],
+) -> "_Walk | None":
+    """Walk until every step fits; None if one does not, whatever is moved.
+
+    What a step turns out to evict must be out before it starts, so the walk begins
+    again knowing it, until nothing new turns out. A step may also fail although the
+    bytes are there, because what it reads lies scattered: then even that is moved out
+    and in at this step, and copies find places side by side.
+    """
+    drops: dict[int, set[int]] = {}
+    compacted: set[int] = set()
+    walk = None
+    for _ in range(_ROUNDS):
+        walk = _Walk(graph, steps, live, movable, arena(), drops)
+        failed = walk.run()
+        if failed is not None:
+            if failed in compacted:
+                return None
+            compacted.add(failed)
+            walk.late.setdefault(failed, set()).update(steps[failed].reads)
+        if not walk.late:
+            return walk
+        for number, buffers_out in walk.late.items():
+            drops.setdefault(number, set()).update(buffers_out)
+    return walk if walk is not None and len(walk.usage) == len(steps) else None
+
+
 class _Walk:
     """Belady's walk: who leaves at which step, who is back at which.
 
@@ -243,12 +277,15 @@ class _Walk:
         live: Sequence[Buffer],
         movable: frozenset[str],
         arena: Arena,
+        drops: Mapping[int, set[int]],
     ) -> None:
         self._ops = graph.ops
         self._steps = steps
         self._live = live
         self._movable = movable
         self._arena = arena
+        self._drops = drops
+        self.late: dict[int, set[int]] = {}  # evictions that `drops` did not foresee
         self._chunk: dict[int, int] = {}  # resident buffers and their chunks
         self._reads: list[list[int]] = [[] for _ in live]
         for number, step in enumerate(steps):
@@ -267,24 +304,36 @@ class _Walk:
         self.journeys: list[_Journey | None] = [None] * len(live)
         self.usage: list[int] = []
 
-    def run(self) -> None:
+    def run(self) -> int | None:
         """Walk all steps; `journeys` and `usage` (bytes at each step) are the result.
 
-        Raises:
-            MemoryError: If a step does not fit with everything movable out.
+        Returns:
+            The step that does not fit with everything else out; None if all fit.
         """
         position = 0
         for number, step in enumerate(self._steps):
             self._number = number
             self._most = self._arena.in_use
-            for i in sorted(step.reads - self._chunk.keys()):
-                self._take(i)
-                _known(self.journeys[i]).stays.append(_Stay(number, number, []))
-            for _ in range(step.length):
-                self._run_op(position)
-                position += 1
+            try:
+                self._bring_in(step)
+                for _ in range(step.length):
+                    self._run_op(position)
+                    position += 1
+            except MemoryError:
+                return number
             self._look_ahead(step)
             self.usage.append(self._most)
+        return None
+
+    def _bring_in(self, step: _Step) -> None:
+        """Drop what is known to be in the way; copy back what the step reads."""
+        for i in sorted(self._drops.get(self._number, set()) & self._chunk.keys()):
+            if self._live[i].root in self._movable:
+                self._drop(i)
+        for i in sorted(step.reads - self._chunk.keys()):
+            self._take(i)
+            stay = _Stay(self._number, self._number, [])
+            _known(self.journeys[i]).stays.append(stay)
 
     def _run_op(self, position: int) -> None:
         """Outputs take room, or a dying input's; then what dies gives its room back."""
@@ -351,6 +400,11 @@ class _Walk:
             raise MemoryError(f"step {self._number} does not fit")
         for entry in passed:
             heapq.heappush(self._farthest, entry)
+        self.late.setdefault(self._number, set()).add(i)
+        self._drop(i)
+
+    def _drop(self, i: int) -> None:
+        """Take a buffer off the device at this step."""
         self._arena.free(self._chunk.pop(i))
         if self.journeys[i] is None:
             self.journeys[i] = _Journey()

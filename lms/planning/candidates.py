@@ -8,6 +8,7 @@ peaks wander; small ops are left to the runtime because an edge costs more than 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from lms.graph import GraphView, Op, op_of
 from lms.liveness import Buffer, buffers
@@ -127,6 +128,20 @@ def movable(
         )
 
     return frozenset(buffer.root for buffer in buffers(graph) if moves(buffer))
+
+
+def small_room(graph: GraphView, *, min_bytes: int) -> int:
+    """Bytes that the buffers below `min_bytes` take at most, in chunks of 256 bytes.
+
+    A quarter is added for those that the allocator takes for larger ones.
+    """
+    change = [0] * (len(graph.ops) + 1)
+    for buffer in buffers(graph):
+        if buffer.size < min_bytes:
+            chunk = -(-buffer.size // 256) * 256
+            change[buffer.producer] += chunk
+            change[len(graph.ops) if buffer.kept else buffer.last + 1] -= chunk
+    return max(accumulate(change)) * 5 // 4
 
 
 def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], ...]:

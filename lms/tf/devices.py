@@ -113,6 +113,20 @@ class Device:
         """Whether prefetched data lies in this device's memory too: on a CPU."""
         return self.name.startswith("CPU")
 
+    def keep_nook(self, size: int) -> object:
+        """Make a free chunk of `size` bytes with a used one behind it.
+
+        Returns:
+            What keeps the chunk apart while it lives; None without a nook.
+        """
+        if size == 0 or self.memory.current_bytes is None:
+            return None
+        with tf.device(self.name):
+            nook = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
+            wall = tf.raw_ops.Empty(shape=[1], dtype=tf.uint8, init=False)
+        del nook
+        return wall
+
     def transport(self) -> Transport:
         """How tensors leave it: to host arrays from a CPU, to the host from a GPU."""
         if self.name.startswith("CPU"):

@@ -1,0 +1,118 @@
+"""A plan that the device's allocator, with all it loses, fits into the room.
+
+Planners count in chunks of a modelled allocator, but copies back that start early
+change the places of tensors. So a plan is judged by playing it to the model once more,
+and made again - without early copies, with less room, with smaller tensors moving too -
+until it can be placed.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from lms.allocator import BestFitAllocator
+from lms.errors import BudgetError
+from lms.graph import GraphView
+from lms.liveness import peak
+from lms.plan import SwapPlan
+from lms.planning.budget import PREFETCH_OPS, least_room, plan_within
+from lms.planning.candidates import (
+    Filters,
+    movable,
+    small_room,
+    smallest_worth_moving,
+)
+from lms.simulator import allocator_peak
+from lms.units import MIB, format_bytes
+
+__all__ = ["FittedPlan", "fit_plan"]
+
+# Parts of the room that the planner is given, until the allocator can place its plan.
+_SHRINK_PERCENT = (100, 97, 94, 90, 85)
+
+# When the room is too tight, tensors of a quarter of the usual least size move too.
+_FINER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedPlan:
+    """A plan and how the allocator takes it.
+
+    Args:
+        plan: The plan.
+        nook: Bytes to be kept apart for small tensors (`BestFitAllocator`).
+        peak: Bytes of chunks in use at most.
+    """
+
+    plan: SwapPlan
+    nook: int
+    peak: int
+
+
+def fit_plan(graph: GraphView, room: int, *, filters: Filters) -> FittedPlan:
+    """Plan a step into the room that the device's allocator has for it.
+
+    Args:
+        graph: The graph in the execution order to obey.
+        room: Bytes of device memory for the step, persistent bytes excluded.
+        filters: Which ops' outputs may move.
+
+    Raises:
+        BudgetError: If no plan can be placed; names the op with the largest need and
+            the least room that works.
+    """
+    fitted = _fitted(graph, room, filters)
+    if fitted is not None:
+        return fitted
+    finest = smallest_worth_moving(peak(graph)) // _FINER
+    least, op_name = least_room(
+        graph,
+        movable=movable(graph, min_bytes=finest, filters=filters),
+        min_bytes=finest,
+    )
+    works = max(least, room)
+    while _fitted(graph, works, filters) is None:
+        works += max(MIB // 16, works // 32)
+    raise BudgetError(
+        f"`room` must be at least {format_bytes(works)}: {format_bytes(least)} for op "
+        f"{op_name!r} and what the allocator loses between tensors; got "
+        f"{format_bytes(room)}. Use a smaller batch or volume.",
+        op_name=op_name,
+        least_bytes=works,
+    )
+
+
+def _fitted(graph: GraphView, room: int, filters: Filters) -> FittedPlan | None:
+    usual = smallest_worth_moving(peak(graph))
+    for min_bytes in (usual, usual // _FINER):
+        fitted = _placed(graph, room, filters, min_bytes)
+        if fitted is not None:
+            return fitted
+    return None
+
+
+def _placed(
+    graph: GraphView, room: int, filters: Filters, min_bytes: int
+) -> FittedPlan | None:
+    moving = movable(graph, min_bytes=min_bytes, filters=filters)
+    least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
+    nook = small_room(graph, min_bytes=min_bytes)
+    for percent in _SHRINK_PERCENT:
+        capacity = room * percent // 100
+        if capacity < max(least, 2 * nook):
+            return None
+        for prefetch_ops in (PREFETCH_OPS, 0):
+            try:
+                plan = plan_within(
+                    graph,
+                    capacity,
+                    movable=moving,
+                    min_bytes=min_bytes,
+                    prefetch_ops=prefetch_ops,
+                    arena=partial(BestFitAllocator, capacity, nook),
+                )
+            except BudgetError:
+                return None
+            reached = allocator_peak(graph, plan, capacity=room, nook=nook)
+            if reached is not None:
+                return FittedPlan(plan=plan, nook=nook, peak=reached)
+    return None

@@ -6,7 +6,7 @@
     plain Keras, enough memory      how much it takes, how long, and which numbers
     plain Keras, half of that       ends in TensorFlow's own out-of-memory error
     LMSCallback, half of that       trains, with the same numbers
-    LMSCallback, about the least    trains, with the same numbers
+    LMSCallback, near the least     trains, with the same numbers
 
 The device is the CPU behind the allocator that TensorFlow uses on GPUs, with a hard
 limit (`lms.emulate`). Op determinism is on, so "the same" means bit for bit.
@@ -149,7 +149,7 @@ def _trials(train: Callable[..., Trial]) -> list[Trial]:
     if planned.result is None:
         return [plain, refused, planned]
     least = min(half, _least_memory(planned.result))
-    tight = train("LMSCallback, about the least", memory=least, flags=["--lms"])
+    tight = train("LMSCallback, near the least", memory=least, flags=["--lms"])
     return [plain, refused, planned, tight]
 
 

@@ -2,7 +2,7 @@
 
 Everything here reads results only. The order of trials is the demo's: plain Keras with
 enough memory, plain Keras with half of it, LMSCallback with half of it, LMSCallback
-with about the least.
+with about the least that works.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -57,7 +58,13 @@ def _failed_of(trial: Trial, plain: Mapping[str, Any]) -> list[str]:
 
 def print_table(trials: Sequence[Trial], console: Console) -> None:
     """One column for each trial; all of them but the second trained."""
-    table = Table(title="One training step", title_justify="left")
+    table = Table(
+        title="One training step",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+    )
     table.add_column("")
     for trial in trials:
         table.add_column(trial.name.replace(", ", "\n"), justify="right")
@@ -98,8 +105,8 @@ def _report(key: str) -> Callable[[Trial], str]:
 
 _ROWS: tuple[tuple[str, Callable[[Trial], str]], ...] = (
     ("device memory", _memory),
-    ("peak, measured", _measured_peak),
-    ("peak, predicted", _report("predicted_peak_bytes")),
+    ("measured peak", _measured_peak),
+    ("predicted peak", _report("predicted_peak_bytes")),
     ("unplanned peak", _report("unplanned_peak_bytes")),
     ("persistent", _report("persistent_bytes")),
     ("lower bound", _report("lower_bound_bytes")),

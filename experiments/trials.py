@@ -111,6 +111,7 @@ def _spinner(console: Console) -> Progress:
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        disable=not console.is_terminal,  # no trace of it in a log
     )
 
 

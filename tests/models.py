@@ -1,0 +1,303 @@
+"""Small Keras models that together use what large model support must not harm.
+
+Each `Case` builds a compiled model and says how to fit it. Activations outweigh the
+weights, so that half of the memory still allows a step.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from unet3d.model import build_unet
+
+__all__ = ["CASES", "Case", "conv_net"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A model and its training.
+
+    Args:
+        build: Makes the compiled model.
+        fit: Arguments of `fit`, without epochs and callbacks.
+        fits: How often `fit` is called.
+        policy: Keras's dtype policy.
+    """
+
+    build: Callable[[], keras.Model]
+    fit: Mapping[str, Any]
+    fits: int = 1
+    policy: str = "float32"
+    epochs: int = 3
+    kinds: tuple[str, ...] = field(default=("train",))
+
+
+def _noise(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def _classes(count: int, classes: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, classes, size=(count,))
+
+
+def unet() -> keras.Model:
+    """The case study's network, two levels of it."""
+    return build_unet(16, filters=4, depth=2, seed=3)
+
+
+def _unet_data(count: int = 4) -> dict[str, Any]:
+    masks = (_noise(count, 16, 16, 16, 3, seed=2) > 0.5).astype("float32")
+    return {"x": _noise(count, 16, 16, 16, 4), "y": masks, "batch_size": 2}
+
+
+def _residual(x: Any, filters: int, stride: int) -> Any:
+    short = layers.Conv2D(filters, 1, strides=stride, use_bias=False)(x)
+    x = layers.Conv2D(filters, 3, strides=stride, padding="same", use_bias=False)(x)
+    x = layers.ReLU()(layers.BatchNormalization()(x))
+    x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+    x = layers.Add()([short, layers.BatchNormalization()(x)])
+    return layers.ReLU()(layers.Dropout(0.2)(x))
+
+
+def resnet() -> keras.Model:
+    """Residual blocks with batch normalisation and dropout."""
+    inputs = keras.Input((32, 32, 3))
+    x = layers.Conv2D(8, 3, padding="same")(inputs)
+    for filters, stride in ((8, 1), (16, 2), (16, 1)):
+        x = _residual(x, filters, stride)
+    x = layers.GlobalAveragePooling2D()(x)
+    outputs = layers.Dense(5, activation="softmax", dtype="float32")(x)
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        optimizer=keras.optimizers.SGD(0.05, momentum=0.9),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+        weighted_metrics=["accuracy"],
+    )
+    return model
+
+
+def _resnet_data(count: int = 24, batch_size: int = 8, **more: Any) -> dict[str, Any]:
+    return {
+        "x": _noise(count, 32, 32, 3),
+        "y": _classes(count, 5),
+        "batch_size": batch_size,
+        **more,
+    }
+
+
+def conv_net(**compiled: Any) -> keras.Model:
+    """Convolutions with bias, quickly traced, of which some must leave the device."""
+    model = keras.Sequential(
+        [
+            keras.Input((32, 32, 3)),
+            *(
+                layers.Conv2D(16, 3, padding="same", activation="relu", name=name)
+                for name in ("first", "second", "third", "fourth", "fifth")
+            ),
+            layers.GlobalAveragePooling2D(),
+            layers.Dense(5, activation="softmax"),
+        ]
+    )
+    model.compile(
+        **{
+            "optimizer": "adam",
+            "loss": "sparse_categorical_crossentropy",
+            "metrics": ["accuracy"],
+            **compiled,
+        }
+    )
+    return model
+
+
+def two_by_two() -> keras.Model:
+    """Two inputs, two outputs, two losses with weights."""
+    image = keras.Input((32, 32, 3), name="image")
+    facts = keras.Input((6,), name="facts")
+    x = layers.Conv2D(8, 3, padding="same", activation="relu")(image)
+    side = layers.Dense(8, activation="tanh")(facts)
+    x = layers.Multiply()([x, layers.Reshape((1, 1, 8))(side)])
+    x = layers.Conv2D(8, 3, padding="same", activation="gelu")(x)
+    x = layers.Conv2D(8, 3, padding="same", activation="relu")(x)
+    again = layers.Conv2D(3, 3, padding="same", name="again")(x)
+    kind = layers.Dense(4, name="kind")(layers.GlobalMaxPooling2D()(x))
+    model = keras.Model([image, facts], {"again": again, "kind": kind})
+    model.compile(
+        optimizer="rmsprop",
+        loss={
+            "again": "mse",
+            "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        },
+        loss_weights={"again": 0.7, "kind": 0.3},
+        metrics={"again": "mae", "kind": "accuracy"},
+    )
+    return model
+
+
+@keras.saving.register_keras_serializable("tests")
+class Clipped(keras.Model):
+    """A training step of its own, with clipped gradients."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Clip the gradients by their global norm."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+        variables = self.trainable_variables
+        gradients = tape.gradient(loss, variables)
+        gradients, norm = tf.clip_by_global_norm(gradients, 0.5)
+        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        return {"loss": loss, "norm": norm}
+
+
+def clipped() -> keras.Model:
+    """An autoencoder that trains by its own step."""
+    inputs = keras.Input((32, 32, 3))
+    x = layers.Conv2D(8, 3, strides=2, padding="same", activation="relu")(inputs)
+    x = layers.Conv2D(16, 3, strides=2, padding="same", activation="relu")(x)
+    x = layers.Conv2DTranspose(8, 3, strides=2, padding="same", activation="elu")(x)
+    x = layers.Conv2DTranspose(3, 3, strides=2, padding="same")(x)
+    model = Clipped(inputs, x)
+    model.compile(optimizer="adam", loss="mse")
+    return model
+
+
+def lstm(*, unroll: bool) -> keras.Model:
+    """A recurrent network between dense layers that are worth a swap."""
+    inputs = keras.Input((6, 16))
+    x = layers.Dense(64, activation="relu")(inputs)
+    x = layers.LSTM(16, unroll=unroll, return_sequences=True)(x)
+    x = layers.Dense(128, activation="tanh")(x)
+    x = layers.Dense(128, activation="tanh")(x)
+    model = keras.Model(inputs, layers.Dense(1)(x))
+    model.compile(optimizer="adam", loss="mse", metrics=["mae"])
+    return model
+
+
+def transformer() -> keras.Model:
+    """A block of attention with a feed-forward part."""
+    inputs = keras.Input((32, 16))
+    attended = layers.MultiHeadAttention(2, 8, dropout=0.1)(inputs, inputs)
+    x = layers.LayerNormalization()(layers.Add()([inputs, attended]))
+    inner = layers.Dense(64, activation="gelu")(x)
+    x = layers.LayerNormalization()(layers.Add()([x, layers.Dense(16)(inner)]))
+    model = keras.Model(inputs, layers.Dense(3)(layers.GlobalAveragePooling1D()(x)))
+    model.compile(optimizer=keras.optimizers.AdamW(1e-3), loss="mse", metrics=["mae"])
+    return model
+
+
+def embedding() -> keras.Model:
+    """Words, whose gradients are sparse."""
+    inputs = keras.Input((24,), dtype="int32")
+    x = layers.Embedding(50, 16)(inputs)
+    for _ in range(3):
+        x = layers.Conv1D(32, 3, padding="same", activation="relu")(x)
+    x = layers.GlobalAveragePooling1D()(x)
+    model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
+    model.compile(optimizer="adagrad", loss="binary_crossentropy", metrics=["auc"])
+    return model
+
+
+def shared() -> keras.Model:
+    """One convolution that is applied three times, and to two inputs."""
+    left, right = keras.Input((32, 32, 8)), keras.Input((32, 32, 8))
+    conv = layers.Conv2D(8, 3, padding="same", activation="relu")
+    x = layers.Subtract()([conv(conv(left)), conv(right)])
+    x = layers.GlobalAveragePooling2D()(conv(x))
+    model = keras.Model([left, right], layers.Dense(1)(x))
+    model.compile(optimizer="sgd", loss="mae")
+    return model
+
+
+def efficientnet() -> keras.Model:
+    """A published network, without its published weights."""
+    model = keras.applications.EfficientNetB0(
+        weights=None, input_shape=(64, 64, 3), classes=4
+    )
+    model.compile(
+        optimizer="sgd", loss="sparse_categorical_crossentropy", metrics=["accuracy"]
+    )
+    return model
+
+
+CASES: dict[str, Case] = {
+    "a 3D U-Net": Case(build=unet, fit=_unet_data()),
+    "a residual network": Case(build=resnet, fit=_resnet_data()),
+    "two inputs and two outputs": Case(
+        build=two_by_two,
+        fit={
+            "x": {"image": _noise(12, 32, 32, 3), "facts": _noise(12, 6)},
+            "y": {"again": _noise(12, 32, 32, 3, seed=4), "kind": _classes(12, 4)},
+            "batch_size": 4,
+        },
+    ),
+    "a train_step of its own": Case(
+        build=clipped,
+        fit={"x": _noise(16, 32, 32, 3), "y": _noise(16, 32, 32, 3), "batch_size": 8},
+    ),
+    "an unrolled LSTM": Case(
+        build=lambda: lstm(unroll=True),
+        fit={"x": _noise(32, 6, 16), "y": _noise(32, 6, 1), "batch_size": 16},
+    ),
+    "an LSTM in a loop": Case(
+        build=lambda: lstm(unroll=False),
+        fit={"x": _noise(32, 6, 16), "y": _noise(32, 6, 1), "batch_size": 16},
+    ),
+    "a transformer": Case(
+        build=transformer,
+        fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
+    ),
+    "mixed_float16": Case(build=resnet, fit=_resnet_data(), policy="mixed_float16"),
+    "mixed_bfloat16": Case(build=resnet, fit=_resnet_data(), policy="mixed_bfloat16"),
+    "a U-Net in mixed_float16": Case(
+        build=unet, fit=_unet_data(), policy="mixed_float16"
+    ),
+    "two steps per execution": Case(
+        build=lambda: conv_net(steps_per_execution=2), fit=_resnet_data(40)
+    ),
+    "a partial last batch": Case(build=conv_net, fit=_resnet_data(22)),
+    "sample weights": Case(
+        build=resnet, fit=_resnet_data(sample_weight=np.linspace(0.1, 2.0, 24))
+    ),
+    "class weights": Case(
+        build=conv_net, fit=_resnet_data(class_weight={i: 1.0 + i for i in range(5)})
+    ),
+    "validation inside fit": Case(
+        build=conv_net,
+        fit=_resnet_data(validation_data=(_noise(12, 32, 32, 3), _classes(12, 5))),
+        kinds=("train", "test"),
+    ),
+    "a second fit": Case(build=conv_net, fit=_resnet_data(), fits=2),
+    "accumulated gradients": Case(
+        build=lambda: conv_net(
+            optimizer=keras.optimizers.Adam(gradient_accumulation_steps=2)
+        ),
+        fit=_resnet_data(),
+    ),
+    "an embedding": Case(
+        build=embedding,
+        fit={
+            "x": _classes(32 * 24, 50).reshape(32, 24),
+            "y": _classes(32, 2),
+            "batch_size": 16,
+        },
+    ),
+    "shared layers": Case(
+        build=shared,
+        fit={
+            "x": (_noise(16, 32, 32, 8), _noise(16, 32, 32, 8, seed=5)),
+            "y": _noise(16, 1),
+            "batch_size": 8,
+        },
+    ),
+    "EfficientNetB0": Case(
+        build=efficientnet,
+        fit={"x": _noise(8, 64, 64, 3), "y": _classes(8, 4), "batch_size": 4},
+        epochs=2,
+    ),
+}

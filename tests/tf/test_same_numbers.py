@@ -1,0 +1,24 @@
+"""Training planned into little memory ends with plain Keras's numbers, bit for bit.
+
+Each case is trained twice in one process, from the same seed and with TensorFlow's
+deterministic ops, and every loss, metric, weight and optimizer slot is compared.
+"""
+
+import pytest
+
+from tests.models import CASES
+from tests.tf.worker import Worker
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_swapped_training_equals_plain_training_bit_for_bit(
+    name: str, worker: Worker
+) -> None:
+    trial = worker.ask("tests.tf.trials:same_numbers", memory="2GiB", name=name)
+    assert trial["repeatable"], "plain training must repeat itself to be compared"
+    assert trial["different"] == []
+    assert {report["kind"] for report in trial["reports"]} == set(CASES[name].kinds)
+    swaps = [r["swaps"] for r in trial["reports"] if r["kind"] == "train"]
+    assert min(swaps) > 0, "no tensor was swapped: the comparison says nothing"

@@ -1,0 +1,101 @@
+"""Functions run in processes of their own, each with its own device memory.
+
+TensorFlow reads its memory limit once, counts its peak per process, and keeps some
+memory of models that are gone; so each question gets a fresh process. Importing
+TensorFlow takes seconds: one server imports it and forks for each question. That is
+safe as long as the server runs no op, since TensorFlow starts its threads with the
+first one.
+"""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import traceback
+from typing import Any
+
+from lms import emulate
+
+__all__ = ["Worker", "WorkerError"]
+
+
+class WorkerError(Exception):
+    """The function raised, or its process died; the message is its traceback."""
+
+
+class Worker:
+    """A server of fresh processes."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            env={
+                **os.environ,
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "TF_ENABLE_ONEDNN_OPTS": "1",
+                "CUDA_VISIBLE_DEVICES": "-1",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def ask(self, function: str, *, memory: str | int | None, **arguments: Any) -> Any:
+        """Call a function in a fresh process.
+
+        Args:
+            function: `module:function`; it returns what JSON can hold.
+            memory: Size of the emulated device; None leaves the CPU as it is.
+            **arguments: Its arguments.
+
+        Raises:
+            WorkerError: If it raised, or the process died.
+        """
+        variables = {} if memory is None else emulate.environment(memory)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([function, variables, arguments]) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        if "raised" in answer:
+            raise WorkerError(answer["raised"])
+        return answer["returned"]
+
+    def close(self) -> None:
+        """End the server."""
+        self._process.kill()
+        self._process.communicate()
+
+
+def _serve() -> None:
+    """Answer until the questions end; what else is printed goes to the error stream."""
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    importlib.import_module("keras")
+    importlib.import_module("tensorflow")
+    for question in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            os.write(answers, _answer(question).encode() + b"\n")
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            died = {"raised": f"the process ended with status {status}"}
+            os.write(answers, json.dumps(died).encode() + b"\n")
+
+
+def _answer(question: str) -> str:
+    name, variables, arguments = json.loads(question)
+    os.environ.update(variables)
+    module, _, function = name.partition(":")
+    try:
+        returned = getattr(importlib.import_module(module), function)(**arguments)
+        return json.dumps({"returned": returned})
+    except Exception:
+        return json.dumps({"raised": traceback.format_exc()})
+
+
+if __name__ == "__main__":
+    _serve()

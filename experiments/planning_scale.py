@@ -1,0 +1,400 @@
+"""How does planning time grow with the number of ops?
+
+Planning is what `lms.pipeline` does between tracing and rewriting: an execution order
+(`schedule`), then a plan that the modelled allocator can place (`fit_plan`). The room
+is half of the unplanned peak.
+
+The graphs are drawn: a U-Net of five levels, forward, backward and Adam's updates, at
+the sizes of a 144^3 volume with 16 filters, with more layers for more ops. Two traced
+training steps stand beside them: the case study's U-Net and a ResNet50.
+
+Claim: 5,000 ops are planned in less than 5 s.
+
+Others use the machine too: the processor's own seconds stand beside the clock's.
+
+Known weakness: an op count says little of the work. About half of the drawn ops touch
+large tensors, which are what planners deal with; in traced graphs it is about a fifth.
+"""
+
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from experiments.lines import command_line, read_lines, write_lines
+from lms.errors import BudgetError
+from lms.graph import GraphView, Op, Tensor
+from lms.liveness import lower_bound
+from lms.plan import SwapPlan
+from lms.planning.candidates import Filters
+from lms.planning.fitting import fit_plan
+from lms.planning.schedule import schedule
+from lms.simulator import allocator_peak
+
+__all__ = ["main", "unet_like"]
+
+_NAME = "planning_scale"
+_UNLIMITED = 1 << 62
+_CLAIMED_OPS, _CLAIMED_SECONDS = 5000, 5.0
+
+_LEVELS = 5
+_TOP_BYTES = 144**3 * 16 * 4  # one activation of the top level; a quarter a level down
+_TOP_WEIGHT = 27 * 16 * 16 * 4  # one kernel there; four times as much a level down
+_SMALL = 256
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or draw.
+
+    Args:
+        arguments: The words after `python -m experiments.planning_scale`.
+
+    Returns:
+        The exit status: 1 if the claim does not hold.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = command_line(_NAME, __doc__, _add_settings).parse_args(words)
+    if options.command == "draw":
+        return _draw(options.results, options.figure)
+    _run(options)
+    return 0
+
+
+def _add_settings(parser: Any) -> None:
+    counts = [1000, 2000, 5000, 10000, 20000]
+    parser.add_argument("--ops", type=int, nargs="*", default=counts)
+    parser.add_argument("--repeats", type=int, default=3, help="the median counts")
+    parser.add_argument("--share", type=float, default=0.5, help="of the peak, as room")
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        choices=("unet", "resnet50"),
+        default=["unet", "resnet50"],
+        help="to trace besides",
+    )
+
+
+def _run(options: Any) -> None:
+    rows = []
+    for name, graph in itertools.chain(
+        (("drawn", unet_like(count)) for count in options.ops),
+        _traced(options.models),
+    ):
+        rows.append(_measured(name, graph, options))
+        print(f"{name}: {rows[-1]['ops']:,} ops, {rows[-1]['seconds']:.2f} s")
+    settings = {"repeats": options.repeats, "share": options.share}
+    write_lines(options.results, settings, rows)
+
+
+def _measured(name: str, graph: GraphView, options: Any) -> dict[str, Any]:
+    plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+    unplanned = allocator_peak(graph, plain, capacity=_UNLIMITED) or 0
+    room = int(unplanned * options.share)
+    times = ("seconds", "processor_seconds", "order_seconds")
+    runs = [_timed(graph, room) for _ in range(options.repeats)]
+    return {
+        "graph": name,
+        "ops": len(graph.ops),
+        "unplanned_bytes": unplanned,
+        "lower_bound_bytes": lower_bound(graph),
+        "room_bytes": room,
+        **{key: statistics.median(run[key] for run in runs) for key in times},
+        "slowest_seconds": max(run["seconds"] for run in runs),
+        **{key: runs[0][key] for key in ("chained", "swaps", "peak_bytes")},
+    }
+
+
+def _timed(graph: GraphView, room: int) -> dict[str, Any]:
+    """Plan once, from a graph that nothing was asked about before."""
+    fresh = GraphView(ops=graph.ops, results=graph.results)
+    started, busy = time.perf_counter(), time.process_time()
+    ordered = schedule(fresh)
+    order_seconds = time.perf_counter() - started
+    try:
+        fitted = fit_plan(ordered, room, filters=Filters())
+    except BudgetError:
+        fitted = None
+    return {
+        "seconds": time.perf_counter() - started,
+        "processor_seconds": time.process_time() - busy,
+        "order_seconds": order_seconds,
+        "chained": 0 if fitted is None else len(fitted.plan.chain),
+        "swaps": None if fitted is None else len(fitted.plan.swaps),
+        "peak_bytes": None if fitted is None else fitted.peak,
+    }
+
+
+def unet_like(ops: int) -> GraphView:
+    """A training step of a U-Net as deep as it takes to have so many ops.
+
+    Example:
+        >>> graph = unet_like(1000)
+        >>> len(graph.ops)
+        1000
+    """
+    one, two = (len(_Drawing(layers).graph().ops) for layers in (1, 2))
+    layers = (ops - one) // (two - one) + 1
+    if layers < 1:
+        raise ValueError(f"`ops` must be at least {one}, got {ops}. Draw a larger one.")
+    return _Drawing(layers).graph(ops)
+
+
+class _Drawing:
+    """Ops in the order in which a U-Net's step makes them.
+
+    Args:
+        layers: Convolutions of each level, on each way.
+    """
+
+    def __init__(self, layers: int) -> None:
+        self._layers = layers
+        self._ops: list[Op] = []
+        self._tape: list[Callable[[str], str]] = []  # gradient of output -> of input
+        self._skips: dict[int, str] = {}  # gradients that skips bring back, by level
+
+    def graph(self, ops: int = 0) -> GraphView:
+        """The step; small ops that nobody reads fill it up to `ops`."""
+        x = self._op("Placeholder", _TOP_BYTES // 4, persistent=True)
+        skips = []
+        for level in range(_LEVELS):
+            x = self._convolutions(x, level)
+            if level < _LEVELS - 1:
+                skips.append(self._skip(x, level))
+        for level in reversed(range(_LEVELS - 1)):
+            x = self._join(x, skips[level], level)
+            x = self._convolutions(x, level)
+        loss = self._op("Mean", _SMALL, x)
+        gradient = self._op("MeanGrad", _size(0), loss)
+        for backward in reversed(self._tape):
+            gradient = backward(gradient)
+        while len(self._ops) < ops:
+            self._op("Const", _SMALL, persistent=True)
+        return GraphView(ops=tuple(self._ops), results=(loss,))
+
+    def _op(self, kind: str, size: int, *inputs: str, **facts: Any) -> str:
+        """Add an op; returns the name of what it makes."""
+        name = f"{kind}_{len(self._ops)}"
+        made = (Tensor(name=f"{name}:0", size=size),)
+        self._ops.append(Op(name=name, type=kind, inputs=inputs, outputs=made, **facts))
+        return f"{name}:0"
+
+    def _convolutions(self, x: str, level: int) -> str:
+        for _ in range(self._layers):
+            x = self._convolution(x, level)
+        return x
+
+    def _convolution(self, x: str, level: int) -> str:
+        """Convolution, bias, normalisation, leaky ReLU."""
+        size, scratch = _size(level), _size(level) // 8
+        read = self._size_of(x)
+        weight = self._op("ReadVariableOp", _weight(level), persistent=True)
+        bias = self._op("ReadVariableOp", _SMALL, persistent=True)
+        made = self._op("Conv3D", size, x, weight, scratch=scratch)
+        biased = self._op("BiasAdd", size, made, bias, inplace=True)
+        mean = self._op("Mean", _SMALL, biased)
+        scale = self._op("Rsqrt", _SMALL, self._op("AddV2", _SMALL, mean))
+        normal = self._op("Mul", size, biased, scale)
+        y = self._op("LeakyRelu", size, normal)
+
+        def backward(dy: str) -> str:
+            d = self._op("LeakyReluGrad", size, dy, normal, inplace=True)
+            along = self._op("Sum", _SMALL, self._op("Mul", size, d, biased))
+            d = self._op("Mul", size, d, scale, inplace=True)
+            d = self._op("Sub", size, d, along, inplace=True)
+            self._update(self._op("BiasAddGrad", _SMALL, d), _SMALL)
+            filters = self._op(
+                "Conv3DBackpropFilterV2", _weight(level), x, d, scratch=scratch
+            )
+            self._update(filters, _weight(level))
+            return self._op("Conv3DBackpropInputV2", read, weight, d, scratch=scratch)
+
+        self._tape.append(backward)
+        return y
+
+    def _size_of(self, tensor: str) -> int:
+        """The bytes of a tensor that was just made or skipped."""
+        wanted = tensor.removesuffix(":0")
+        return next(
+            op.outputs[0].size for op in reversed(self._ops) if op.name == wanted
+        )
+
+    def _update(self, gradient: str, size: int) -> None:
+        """Adam, in short."""
+        first = self._op("ReadVariableOp", size, persistent=True)
+        moment = self._op("AddV2", size, first, gradient)
+        second = self._op("Square", size, gradient, inplace=True)
+        root = self._op("Sqrt", size, second, inplace=True)
+        change = self._op("RealDiv", size, moment, root, inplace=True)
+        self._op("AssignSubVariableOp", 0, change)
+
+    def _skip(self, x: str, level: int) -> str:
+        """Where a level's output leaves for the way up; then half the voxels."""
+
+        def backward(dy: str) -> str:
+            d = self._op("MaxPoolGrad", _size(level), dy, x)
+            return self._op("AddN", _size(level), d, self._skips[level], inplace=True)
+
+        self._tape.append(backward)
+        self._op("Shape", _SMALL, x)
+        return x
+
+    def _join(self, x: str, skip: str, level: int) -> str:
+        """Upsample and concatenate with the skip."""
+        size, below = _size(level), self._size_of(x)
+        up = self._op("Upsample", size, x)
+        both = self._op("ConcatV2", 2 * size, up, skip)
+
+        def backward(dy: str) -> str:
+            self._skips[level] = self._op("Slice", size, dy)
+            return self._op("UpsampleGrad", below, self._op("Slice", size, dy))
+
+        self._tape.append(backward)
+        return both
+
+
+def _size(level: int) -> int:
+    return _TOP_BYTES // 4**level
+
+
+def _weight(level: int) -> int:
+    return _TOP_WEIGHT * 4**level
+
+
+def _traced(models: Sequence[str]) -> Iterator[tuple[str, GraphView]]:
+    """Training steps of real models; only this needs TensorFlow."""
+    if not models:
+        return
+    import keras
+    import tensorflow as tf
+
+    from lms.tf.devices import find_device
+    from lms.tf.specialising import specialise
+    from lms.tf.tracing import input_specs, trace
+    from unet3d.model import build_unet
+
+    def graph(model: Any, *data: tf.TensorSpec) -> GraphView:
+        model.optimizer.build(model.trainable_variables)
+        traced = trace(lambda x, y: model.train_step((x, y)), data)
+        device = find_device().full_name
+        return specialise(traced, input_specs(traced), device=device).graph
+
+    if "unet" in models:
+        yield (
+            "case study, 144^3",
+            graph(
+                build_unet(144, filters=16, depth=5),
+                tf.TensorSpec((1, 144, 144, 144, 4), tf.float32),
+                tf.TensorSpec((1, 144, 144, 144, 3), tf.uint8),
+            ),
+        )
+    if "resnet50" in models:
+        model = keras.applications.ResNet50(weights=cast(Any, None))
+        model.compile(optimizer="adam", loss="sparse_categorical_crossentropy")
+        yield (
+            "ResNet50, batch of 32",
+            graph(
+                model,
+                tf.TensorSpec((32, 224, 224, 3), tf.float32),
+                tf.TensorSpec((32,), tf.int32),
+            ),
+        )
+
+
+_COLUMNS = (
+    "graph",
+    "ops",
+    "ordered",
+    "swaps",
+    "order",
+    "in all",
+    "slowest",
+    "processor",
+)
+
+
+def _draw(results: Path, figure: Path) -> int:
+    head, rows = read_lines(results)
+    console = Console()
+    table = Table(
+        title=f"Seconds to plan, median of {head['settings']['repeats']}; "
+        f"room {head['settings']['share']:.0%} of the unplanned peak",
+        title_justify="left",
+    )
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column == "graph" else "right")
+    for row in rows:
+        table.add_row(
+            row["graph"],
+            f"{row['ops']:,}",
+            f"{row['chained']:,}",
+            "no plan" if row["swaps"] is None else f"{row['swaps']:,}",
+            f"{row['order_seconds']:.2f} s",
+            f"{row['seconds']:.2f} s",
+            f"{row['slowest_seconds']:.2f} s",
+            f"{row['processor_seconds']:.2f} s",
+        )
+    console.print(table)
+    _plot(rows, figure)
+    console.print(f"Drawn: {figure}")
+    slow = [
+        row
+        for row in rows
+        if row["ops"] <= _CLAIMED_OPS and row["seconds"] >= _CLAIMED_SECONDS
+    ]
+    for row in slow:
+        console.print(
+            f"Failed: {row['ops']:,} ops took {row['seconds']:.1f} s, claimed are less "
+            f"than {_CLAIMED_SECONDS:g} s for {_CLAIMED_OPS:,}",
+            style="red",
+        )
+    return 1 if slow else 0
+
+
+def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    figure = Figure(figsize=(8, 5), dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    drawn = [row for row in rows if row["graph"] == "drawn"]
+    axes.plot(
+        [row["ops"] for row in drawn],
+        [row["seconds"] for row in drawn],
+        marker="o",
+        label="drawn U-Nets",
+    )
+    for row, marker in zip(
+        (row for row in rows if row["graph"] != "drawn"), "s^dv", strict=False
+    ):
+        axes.plot(row["ops"], row["seconds"], marker, ls="", label=row["graph"])
+    axes.plot(_CLAIMED_OPS, _CLAIMED_SECONDS, "_", ms=24, color="grey")
+    axes.annotate(
+        "less than 5 s for 5,000 ops",
+        (_CLAIMED_OPS, _CLAIMED_SECONDS),
+        (0, 6),
+        textcoords="offset points",
+        ha="center",
+        color="grey",
+    )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="ops of the training step",
+        ylabel="seconds to plan",
+        title="Planning time grows with the number of ops",
+    )
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -27,6 +27,7 @@ from lms.tf.kernels import (
     MERGED_BY_ONEDNN,
     PERSISTENT,
 )
+from lms.tf.shapes import guessed_shapes, inferred_shapes
 from lms.tf.tracing import TracedFunction
 
 __all__ = ["Argument", "TracedStep", "specialise"]
@@ -115,13 +116,12 @@ def specialise(
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     nodes, arguments, outputs = _cut(traced, specs)
-    shapes = compat.infer_shapes(
-        compat.graph_def(nodes, traced.graph_def.library),
-        [(a.name, a.spec, a.variable) for a in arguments],
-    )
+    given = [(a.name, a.spec, a.variable) for a in arguments]
+    shapes = inferred_shapes(nodes, traced.graph_def.library, given)
     ordered = _sorted(nodes, arguments)
     shapes = _bounded(ordered, shapes)
     fixed = _control_flow(ordered)
+    shapes = guessed_shapes(shapes, fixed)
     groups = _merged_groups(ordered)
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")

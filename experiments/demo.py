@@ -154,9 +154,9 @@ def _trials(train: Callable[..., Trial]) -> list[Trial]:
 
 
 def _least_memory(planned: Mapping[str, Any]) -> int:
-    """The least budget, the margin kept, and room for two waiting batches."""
+    """The least budget, the margin kept, and room for three waiting batches."""
     margin = planned["report"]["margin_bytes"]
-    needed = planned["least_budget_bytes"] + margin + 2 * planned["batch_bytes"]
+    needed = planned["least_budget_bytes"] + margin + 3 * planned["batch_bytes"]
     return -(-needed // MIB) * MIB
 
 

@@ -76,7 +76,7 @@ def rewrite(
         _start_after(start, trigger, plan, group_at, released)
     _chain(nodes, plan, released)
     result = [*nodes.values(), *added]
-    _refuse_cycle(result)
+    _refuse_cycle(result, step.graph)
     return result
 
 
@@ -164,14 +164,19 @@ def _reroute(
     return made
 
 
-def _refuse_cycle(nodes: Sequence[compat.NodeDef]) -> None:
-    """Kahn's algorithm; loops' own back edges do not count."""
+def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
+    """Kahn's algorithm; a loop's back edges count as its ends waiting for its body.
+
+    TensorFlow would not complain: a step whose ops wait in a circle ends without them.
+    """
     types = {node.name: node.op for node in nodes}
     followers: dict[str, list[str]] = defaultdict(list)
     waiting: dict[str, int] = {}
     for node in nodes:
         sources = {name.removeprefix("^").partition(":")[0] for name in node.input}
         sources = {n for n in sources if types.get(n, "") not in ("", "NextIteration")}
+        if node.op == "Exit" and node.name in graph.by_name:
+            sources |= set(graph.by_name[node.name].controls) & types.keys()
         waiting[node.name] = len(sources)
         for source in sources:
             followers[source].append(node.name)

@@ -23,6 +23,7 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
+from lms.tf.loops import source_of
 
 __all__ = ["guessed_shapes", "inferred_shapes"]
 
@@ -104,7 +105,7 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
         if node.op not in ("Enter", "Merge"):
             straight.append(node)
             continue
-        entered = [name for name in node.input if _op_name(name) not in back_edges]
+        entered = [name for name in node.input if source_of(name) not in back_edges]
         copy = compat.NodeDef(name=node.name, op=node.op, input=entered)
         copy.attr["T"].CopyFrom(node.attr["T"])
         if node.op == "Enter":
@@ -124,11 +125,11 @@ def _element_shape(
     while pending:
         node = by_name[pending.pop()]
         if node.op == "TensorListPushBack":
-            pushed = specs[_op_name(node.input[1])][_index(node.input[1])].shape
+            pushed = specs[source_of(node.input[1])][_index(node.input[1])].shape
             if pushed.is_fully_defined():
-                shapes.append(tuple(pushed.as_list()))
+                shapes.append(tuple(int(size or 0) for size in pushed))
         sources = node.input if node.op == "Merge" else node.input[:1]
-        for name in map(_op_name, sources):
+        for name in map(source_of, sources):
             source = by_name.get(name)
             if source is None or name in seen or source.op not in _LIST_IS_INPUT:
                 continue
@@ -162,10 +163,6 @@ def _with_element_shapes(
         copy.input[0] = name
         popped += [shape, limit, made, copy]
     return popped
-
-
-def _op_name(tensor: str) -> str:
-    return tensor.removeprefix("^").partition(":")[0]
 
 
 def _index(tensor: str) -> int:

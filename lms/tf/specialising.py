@@ -12,7 +12,7 @@ Assumptions
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -22,11 +22,11 @@ from lms.graph import GraphView, Op, Tensor
 from lms.tf import compat
 from lms.tf.kernels import (
     ALIAS,
-    CONTROL_FLOW,
     INPLACE,
     MERGED_BY_ONEDNN,
     PERSISTENT,
 )
+from lms.tf.loops import control_flow, loop_ends, source_of
 from lms.tf.shapes import guessed_shapes, inferred_shapes
 from lms.tf.tracing import TracedFunction
 
@@ -118,14 +118,19 @@ def specialise(
     nodes, arguments, outputs = _cut(traced, specs)
     given = [(a.name, a.spec, a.variable) for a in arguments]
     shapes = inferred_shapes(nodes, traced.graph_def.library, given)
-    ordered = _sorted(nodes, arguments)
+    ends = loop_ends(_sorted(nodes, arguments, {}))
+    ordered = _sorted(nodes, arguments, ends)
     shapes = _bounded(ordered, shapes)
-    fixed = _control_flow(ordered)
+    fixed = control_flow(ordered)
     shapes = guessed_shapes(shapes, fixed)
     groups = _merged_groups(ordered)
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
     ops += [_op(n, shapes, fixed, groups, back_edges, device) for n in ordered]
+    ops = [
+        replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
+        for op in ops
+    ]
     return TracedStep(
         graph=GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs))),
         nodes=tuple(ordered),
@@ -199,20 +204,23 @@ def _renamed(node: compat.NodeDef, renamed: Mapping[str, str]) -> compat.NodeDef
 
 
 def _sorted(
-    nodes: Sequence[compat.NodeDef], arguments: Sequence[Argument]
+    nodes: Sequence[compat.NodeDef],
+    arguments: Sequence[Argument],
+    ends: Mapping[str, Sequence[str]],
 ) -> list[compat.NodeDef]:
     """First come, first served: about the order of TensorFlow's ready queue.
 
-    Edges from NextIteration back to Merge are left out.
+    Edges from NextIteration back to Merge are left out; `ends` are waited for besides.
     """
     by_name = {node.name: node for node in nodes}
     given = {argument.name for argument in arguments}
     waiting: dict[str, int] = {}
     followers: dict[str, list[str]] = {name: [] for name in by_name}
     for node in nodes:
-        sources = {_source(name) for name in node.input} - given
+        sources = {source_of(name) for name in node.input} - given
         if node.op == "Merge":
             sources = {n for n in sources if by_name[n].op != "NextIteration"}
+        sources |= set(ends.get(node.name, ()))
         waiting[node.name] = len(sources)
         for source in sources:
             followers[source].append(node.name)
@@ -230,37 +238,6 @@ def _sorted(
     return ordered
 
 
-def _source(name: str) -> str:
-    """The node that an input comes from."""
-    return name.removeprefix("^").partition(":")[0]
-
-
-def _control_flow(ordered: Sequence[compat.NodeDef]) -> frozenset[str]:
-    """Names of all ops inside loops and branches, their borders included.
-
-    A loop is Enter, Merge, Switch, Exit; a branch is Switch, Merge. A Switch belongs to
-    a loop when LoopCond is its predicate, a Merge when it closes a NextIteration.
-    """
-    types = {node.name: node.op for node in ordered}
-    depth: dict[str, int] = {}
-    for node in ordered:
-        sources = [_source(name) for name in node.input]
-        inside = max((depth.get(name, 0) for name in sources), default=0)
-        kinds = {types.get(name) for name in sources}
-        if node.op in ("Enter", "RefEnter"):
-            inside += 1
-        elif node.op in ("Switch", "RefSwitch", "_SwitchN"):
-            inside += "LoopCond" not in kinds
-        elif node.op in ("Exit", "RefExit"):
-            inside -= 1
-        elif node.op in ("Merge", "RefMerge"):
-            inside -= "NextIteration" not in kinds
-        depth[node.name] = inside
-    return frozenset(
-        node.name for node in ordered if depth[node.name] > 0 or node.op in CONTROL_FLOW
-    )
-
-
 def _merged_groups(ordered: Sequence[compat.NodeDef]) -> dict[str, str]:
     """Group names of ops that oneDNN's pass may merge, by op name."""
     by_name = {node.name: node for node in ordered}
@@ -274,7 +251,7 @@ def _merged_groups(ordered: Sequence[compat.NodeDef]) -> dict[str, str]:
             if node.op != second:
                 continue
             key = node.input[0]
-            partner = by_name.get(_source(key)) if reads else by_gradient.get(key)
+            partner = by_name.get(source_of(key)) if reads else by_gradient.get(key)
             if partner is None or partner.op != first or partner.op not in firsts:
                 continue
             if partner.name not in groups and node.name not in groups:
@@ -318,7 +295,7 @@ def _op(
     device: str,
 ) -> Op:
     data = [_full(name) for name in node.input if not name.startswith("^")]
-    data = [name for name in data if _source(name) not in back_edges]
+    data = [name for name in data if source_of(name) not in back_edges]
     controls = [name[1:] for name in node.input if name.startswith("^")]
     elsewhere = bool(node.device) and node.device != device
     return Op(

@@ -1,0 +1,195 @@
+"""What does the callback cost when everything fits?
+
+Two models with equal weights, one trained by plain Keras, one with `LMSCallback` and
+memory to spare, take turns: `fit` of a few steps each, the order swapped from turn to
+turn. The callback looks at the first batch of the first `fit`, finds that it fits, and
+puts Keras's own function back; from then on both should take the same time.
+
+Each turn gives one ratio: the median step of the one over that of the other. Claim: the
+median of the ratios is at most 1.03. A step begins when Keras begins its batch and ends
+when the batch's logs are numbers.
+
+Known weakness: the first `fit` of each model, in which both trace and the callback
+plans, is left out. It is reported by itself.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from experiments.lines import command_line, read_lines, write_lines
+from lms import LMSCallback, emulate
+from unet3d.model import build_unet
+
+__all__ = ["main"]
+
+_NAME = "overhead_when_it_fits"
+_CLAIMED_RATIO = 1.03
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or draw.
+
+    Args:
+        arguments: The words after `python -m experiments.overhead_when_it_fits`.
+
+    Returns:
+        The exit status: 1 if the claim does not hold.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = command_line(_NAME, __doc__, _add_settings).parse_args(words)
+    if options.command == "draw":
+        return _draw(options.results, options.figure)
+    if emulate.device_limit() is None:
+        command = [sys.executable, "-m", f"experiments.{_NAME}", *words]
+        return emulate.run(command, memory=options.memory).returncode
+    _run(options)
+    return 0
+
+
+def _add_settings(parser: Any) -> None:
+    parser.add_argument("--memory", default="1GiB", help="of the emulated device")
+    parser.add_argument("--size", type=int, default=32, help="voxels along an axis")
+    parser.add_argument("--filters", type=int, default=8, help="of the top level")
+    parser.add_argument("--depth", type=int, default=4, help="levels of the network")
+    parser.add_argument("--turns", type=int, default=40, help="of each model")
+    parser.add_argument("--steps", type=int, default=4, help="of each turn")
+
+
+class _Trainee:
+    """A model and how long its steps take."""
+
+    def __init__(self, options: Any, callback: keras.callbacks.Callback | None) -> None:
+        self.model = build_unet(options.size, options.filters, options.depth, seed=0)
+        self.model.optimizer.build(self.model.trainable_variables)
+        clock = keras.callbacks.LambdaCallback(
+            on_train_batch_begin=self._start, on_train_batch_end=self._stop
+        )
+        self._callbacks = [clock] if callback is None else [callback, clock]
+        self._seconds: list[float] = []
+        self._started = 0.0
+
+    def turn(self, volumes: np.ndarray, regions: np.ndarray) -> list[float]:
+        """Seconds of the steps of one `fit`; it begins with no step behind it."""
+        self._seconds = []
+        self.model.fit(
+            volumes,
+            regions,
+            batch_size=1,
+            verbose="0",
+            shuffle=False,
+            callbacks=self._callbacks,
+        )
+        return self._seconds
+
+    def _start(self, *_: Any, **__: Any) -> None:
+        self._started = time.perf_counter()
+
+    def _stop(self, _: int, logs: Any = None) -> None:
+        for value in logs.values():
+            float(value)
+        self._seconds.append(time.perf_counter() - self._started)
+
+
+def _run(options: Any) -> None:
+    random = np.random.default_rng(0)
+    cube = (options.steps, options.size, options.size, options.size)
+    volumes = random.standard_normal((*cube, 4)).astype("float32")
+    regions = random.integers(0, 2, (*cube, 3)).astype("uint8")
+    callback = LMSCallback(verbose=0)
+    trainees = {"plain": _Trainee(options, None), "lms": _Trainee(options, callback)}
+    rows: list[dict[str, Any]] = [
+        {
+            "turn": 0,
+            "seconds": {n: t.turn(volumes, regions) for n, t in _each(trainees)},
+        }
+    ]
+    for number in range(1, options.turns + 1):
+        order = _each(trainees) if number % 2 else reversed(_each(trainees))
+        seconds = {name: trainee.turn(volumes, regions) for name, trainee in order}
+        rows.append({"turn": number, "seconds": seconds})
+    report = callback.report[0]
+    if report.swap_count:
+        raise RuntimeError("everything must fit, so that nothing is swapped")
+    rows[0] |= {
+        "unplanned_peak_bytes": report.unplanned_peak_bytes,
+        "budget_bytes": report.budget_bytes,
+        "planning_seconds": report.planning_seconds,
+    }
+    names = ("memory", "size", "filters", "depth", "turns", "steps")
+    settings = {name: getattr(options, name) for name in names}
+    write_lines(options.results, settings, rows)
+
+
+def _each(trainees: dict[str, _Trainee]) -> list[tuple[str, _Trainee]]:
+    return list(trainees.items())
+
+
+def _draw(results: Path, figure: Path) -> int:
+    head, (first, *turns) = read_lines(results)
+    medians = {
+        name: [statistics.median(turn["seconds"][name]) for turn in turns]
+        for name in ("plain", "lms")
+    }
+    ratios = [
+        mine / plain
+        for mine, plain in zip(medians["lms"], medians["plain"], strict=True)
+    ]
+    ratio = statistics.median(ratios)
+    low, _, high = statistics.quantiles(ratios, n=4)
+    table = Table(title="One training step when everything fits", title_justify="left")
+    table.add_column("")
+    table.add_column("plain Keras", justify="right")
+    table.add_column("LMSCallback", justify="right")
+    columns = ("plain", "lms")
+    table.add_row(
+        f"median of {len(turns)} turns of {head['settings']['steps']} steps",
+        *(f"{1000 * statistics.median(medians[name]):.1f} ms" for name in columns),
+    )
+    table.add_row(
+        "fastest turn", *(f"{1000 * min(medians[n]):.1f} ms" for n in columns)
+    )
+    table.add_row("first step", *(f"{first['seconds'][n][0]:.1f} s" for n in columns))
+    console = Console()
+    console.print(table)
+    console.print(
+        f"Median ratio {ratio:.3f}, middle half {low:.3f} to {high:.3f}; "
+        f"claimed is at most {_CLAIMED_RATIO}",
+        style=None if ratio <= _CLAIMED_RATIO else "red",
+    )
+    _plot(ratios, ratio, figure)
+    console.print(f"Drawn: {figure}")
+    return 0 if ratio <= _CLAIMED_RATIO else 1
+
+
+def _plot(ratios: Sequence[float], ratio: float, path: Path) -> None:
+    figure = Figure(figsize=(8, 4), dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.plot(range(1, len(ratios) + 1), ratios, "o", ms=4, label="one turn")
+    axes.axhline(ratio, color="C1", label=f"median {ratio:.3f}")
+    axes.axhline(_CLAIMED_RATIO, color="grey", ls="--", label=f"{_CLAIMED_RATIO}")
+    axes.set(
+        xlabel="turn",
+        ylabel="step time, with over without",
+        title="What LMSCallback costs when everything fits",
+    )
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,494 @@
+"""How far down does each planner get?
+
+One training step of the case study's U-Net is traced once. Then each plan is built
+into it, run, and the peak of the device's allocator is measured:
+
+    none          TensorFlow's own order, nothing swapped
+    threshold     TFLMS's rule at every setting of a grid; the best measured counts
+    budget        at the least budget that it does not refuse
+
+The grid: all combinations of `swapout_threshold`, `swapin_ahead` and `swapin_groupby`
+as TFLMS runs them by default (no sync, no serialization), all measured. Then, for sync
+mode "both" and for serialization of all levels, every combination is simulated, and
+the best few of each are measured, as are the best few of the default measurements.
+
+Two claims: the budget planner's peak is at most 1.4 times what no plan can go below
+(the largest op's working set and persistent bytes), and at most 0.6 times the best
+peak of the threshold planner. `draw` says which of them hold.
+
+Peaks are the allocator's, persistent bytes included. The first step is not counted: it
+initialises. The device is the CPU behind the allocator of GPUs (`lms.emulate`), with a
+limit that nothing comes near.
+
+Known weakness: without serialization TensorFlow starts any ready op, so the threshold
+planner's peaks wander from run to run. Step times are of copies within host memory.
+"""
+
+import gc
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from experiments.lines import command_line, read_lines, write_lines
+from lms import emulate
+from lms.errors import BudgetError, PlanError
+from lms.graph import GraphView
+from lms.liveness import lower_bound, peak
+from lms.plan import SwapPlan, validate_plan
+from lms.planning.candidates import Filters, movable, smallest_worth_moving
+from lms.planning.fitting import FittedPlan, fit_plan
+from lms.planning.schedule import schedule
+from lms.planning.search import grid
+from lms.planning.threshold import SyncMode, plan_by_threshold
+from lms.simulator import simulate_memory
+from lms.tf.devices import find_device
+from lms.tf.measuring import measure_scratch, with_scratch
+from lms.tf.rebuilding import rebuild
+from lms.tf.rewriting import rewrite
+from lms.tf.specialising import TracedStep, specialise
+from lms.tf.tracing import TracedFunction, trace
+from lms.units import MIB, format_bytes
+from unet3d.model import build_unet
+
+__all__ = ["main"]
+
+_NAME = "planner_comparison"
+_STEPS = 3  # of each plan; the first one initialises
+
+_FAR_BELOW_THRESHOLD = 0.6
+_NEAR_THE_BOUND = 1.4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Knobs:
+    """One setting of TFLMS's knobs."""
+
+    swapout_threshold: int
+    swapin_ahead: int
+    swapin_groupby: int
+    sync_mode: str = "off"
+    serialization: tuple[str, ...] = ()
+
+    @property
+    def is_default(self) -> bool:
+        """Whether TFLMS would sync and serialise so when nothing is asked for."""
+        return self.sync_mode == "off" and not self.serialization
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Traced:
+    """The traced step and what planners need of it."""
+
+    function: TracedFunction
+    step: TracedStep
+    graph: GraphView
+    min_bytes: int
+    movable: frozenset[str]
+    inputs: Sequence[tf.Tensor]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or draw.
+
+    Args:
+        arguments: The words after `python -m experiments.planner_comparison`.
+
+    Returns:
+        The exit status: 1 if a claim does not hold.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = command_line(_NAME, __doc__, _add_settings).parse_args(words)
+    if options.command == "draw":
+        return _draw(options.results, options.figure)
+    if emulate.device_limit() is None:
+        command = [sys.executable, "-m", f"experiments.{_NAME}", *words]
+        return emulate.run(command, memory=options.memory).returncode
+    _run(options)
+    return 0
+
+
+def _add_settings(parser: Any) -> None:
+    parser.add_argument("--memory", default="512MiB", help="of the emulated device")
+    parser.add_argument("--size", type=int, default=48, help="voxels along an axis")
+    parser.add_argument("--filters", type=int, default=8, help="of the top level")
+    parser.add_argument("--depth", type=int, default=4, help="levels of the network")
+    numbers = {"type": int, "nargs": "+"}
+    thresholds = [1, 2, 5, 10, 20, 50, 100, 200, 400]
+    parser.add_argument("--thresholds", default=thresholds, **numbers)
+    parser.add_argument("--aheads", default=[1, 3, 10], **numbers)
+    parser.add_argument("--groupbys", default=[0, 5], **numbers)
+    parser.add_argument(
+        "--few", type=int, default=3, help="how many best to go on with"
+    )
+
+
+def _run(options: Any) -> None:
+    settings = {
+        key: value
+        for key, value in vars(options).items()
+        if key not in ("command", "results")
+    }
+    model = build_unet(
+        options.size, options.filters, options.depth, batch_size=1, seed=0
+    )
+    model.optimizer.build(model.trainable_variables)
+    traced = _trace(model)
+    rows = [
+        _bounds(traced, options),
+        _measured(traced, _plain(traced.graph), settings={}),
+        _by_budget(traced),
+        *_threshold_rows(traced, options),
+    ]
+    write_lines(options.results, settings, rows)
+
+
+def _trace(model: Any) -> _Traced:
+    def step(volumes: tf.Tensor, regions: tf.Tensor) -> Any:
+        return model.train_step((volumes, regions))
+
+    random = np.random.default_rng(0)
+    volumes = random.standard_normal((1, *model.input_shape[1:]))
+    regions = random.integers(0, 2, (1, *model.output_shape[1:]))
+    inputs = [
+        tf.raw_ops.DeepCopy(x=tensor)  # NumPy's memory would not count as the device's
+        for tensor in (tf.constant(volumes, tf.float32), tf.constant(regions, tf.uint8))
+    ]
+    function = trace(step, inputs)
+    device = find_device()
+    specialised = specialise(function, inputs, device=device.full_name)
+    scratch = measure_scratch(specialised, device.memory)
+    graph = with_scratch(specialised.graph, scratch)
+    min_bytes = smallest_worth_moving(peak(graph))
+    return _Traced(
+        function=function,
+        step=specialised,
+        graph=graph,
+        min_bytes=min_bytes,
+        movable=movable(graph, min_bytes=min_bytes),
+        inputs=inputs,
+    )
+
+
+def _plain(graph: GraphView) -> SwapPlan:
+    return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+
+
+def _bounds(traced: _Traced, options: Any) -> dict[str, Any]:
+    """What holds for every plan, and the grid."""
+    persistent = _settled_bytes() + traced.step.constant_bytes
+    return {
+        "kind": "bounds",
+        "ops": len(traced.graph.ops),
+        "lower_bound_bytes": lower_bound(traced.graph),
+        "persistent_bytes": persistent,
+        "grid": {
+            "swapout_threshold": options.thresholds,
+            "swapin_ahead": options.aheads,
+            "swapin_groupby": options.groupbys,
+        },
+    }
+
+
+def _settled_bytes() -> int:
+    gc.collect()
+    return find_device().memory.settled_bytes() or 0
+
+
+def _by_budget(traced: _Traced) -> dict[str, Any]:
+    """The budget planner in the least room that it does not refuse."""
+    fitted = _least_plan(schedule(traced.graph))
+    nook = find_device().keep_nook(fitted.nook)
+    row = _measured(traced, fitted.plan, settings={"planned_step_bytes": fitted.peak})
+    del nook
+    return row
+
+
+def _least_plan(graph: GraphView) -> FittedPlan:
+    """The refusal of a room that is far too small names the least."""
+    try:
+        return fit_plan(graph, 1, filters=Filters())
+    except BudgetError as error:
+        if error.least_bytes is None:
+            raise
+        return fit_plan(graph, error.least_bytes, filters=Filters())
+
+
+def _threshold_rows(traced: _Traced, options: Any) -> list[dict[str, Any]]:
+    """Everything in TFLMS's default modes, then the best few in the others."""
+    default = [
+        _Knobs(swapout_threshold=threshold, swapin_ahead=ahead, swapin_groupby=groupby)
+        for threshold, ahead, groupby in itertools.product(
+            options.thresholds, options.aheads, options.groupbys
+        )
+    ]
+    rows = [_by_threshold(traced, knobs) for knobs in default]
+    ranked = sorted(
+        (row for row in rows if row["peak_bytes"] is not None),
+        key=lambda row: row["peak_bytes"],
+    )
+    best = [
+        _Knobs(**{**row["settings"], "serialization": ()})
+        for row in ranked[: options.few]
+    ]
+    others = [
+        replace(knobs, sync_mode=mode, serialization=serialization)
+        for mode, serialization in _MODES
+        for knobs in (*best, *_simulated_best(traced, options, mode, serialization))
+    ]
+    rows += [_by_threshold(traced, knobs) for knobs in dict.fromkeys(others)]
+    return rows
+
+
+_MODES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("both", ()),
+    ("off", (":",)),
+    ("both", (":",)),
+)
+
+
+def _simulated_best(
+    traced: _Traced, options: Any, mode: str, serialization: tuple[str, ...]
+) -> Iterator[_Knobs]:
+    choices = grid(
+        traced.graph,
+        thresholds=options.thresholds,
+        aheads=options.aheads,
+        groupbys=options.groupbys,
+        movable=traced.movable,
+        min_bytes=traced.min_bytes,
+        sync_mode=SyncMode.parse(mode),
+        serialization=serialization,
+    )
+    for choice in sorted(choices, key=lambda choice: choice.peak)[: options.few]:
+        yield _Knobs(
+            swapout_threshold=choice.swapout_threshold,
+            swapin_ahead=choice.swapin_ahead,
+            swapin_groupby=choice.swapin_groupby,
+        )
+
+
+def _by_threshold(traced: _Traced, knobs: _Knobs) -> dict[str, Any]:
+    wanted: dict[str, Any] = asdict(knobs) | {
+        "sync_mode": SyncMode.parse(knobs.sync_mode)
+    }
+    plan = plan_by_threshold(
+        traced.graph, movable=traced.movable, min_bytes=traced.min_bytes, **wanted
+    )
+    return _measured(traced, plan, settings=asdict(knobs)) | {
+        "default_modes": knobs.is_default
+    }
+
+
+def _measured(
+    traced: _Traced, plan: SwapPlan, *, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Build a plan into the step and run it."""
+    validate_plan(traced.graph, plan)
+    device = find_device()
+    transport = device.transport()
+    row = {
+        "kind": "plan",
+        "planner": plan.planner,
+        "settings": dict(settings),
+        "swap_count": len(plan.swaps),
+        "swapped_out_bytes": plan.swapped_out_bytes,
+        "swapped_in_bytes": plan.swapped_in_bytes,
+        "simulated_step_bytes": simulate_memory(traced.graph, plan).device_peak,
+        "start_bytes": _settled_bytes(),
+        "peak_bytes": None,
+        "step_seconds": None,
+        "error": None,
+    }
+    try:
+        rebuilt = rebuild(
+            traced.function, traced.step, rewrite(traced.step, plan, transport)
+        )
+    except PlanError as error:
+        return row | {"error": str(error)}
+    seconds = []
+    for number in range(_STEPS):
+        started = time.perf_counter()
+        tf.nest.map_structure(np.asarray, rebuilt(traced.inputs))
+        seconds.append(time.perf_counter() - started)
+        if number == 0:
+            device.memory.reset_peak()
+    row["peak_bytes"] = device.memory.peak_bytes
+    row["step_seconds"] = statistics.median(seconds[1:])
+    transport.release()
+    print(f"{plan.planner:9}", format_bytes(row["peak_bytes"] or 0), dict(settings))
+    return row
+
+
+def _draw(results: Path, figure: Path) -> int:
+    _, (bounds, *rows) = read_lines(results)
+    console = Console(soft_wrap=True)
+    ran = [row for row in rows if row["peak_bytes"] is not None]
+    chosen = {
+        "no plan": _least(row for row in ran if row["planner"] == "none"),
+        "threshold, TFLMS's\ndefault modes": _least(
+            row for row in ran if row.get("default_modes")
+        ),
+        "threshold,\nany modes": _least(
+            row for row in ran if row["planner"] == "threshold"
+        ),
+        "budget, the\nleast feasible": _least(
+            row for row in ran if row["planner"] == "budget"
+        ),
+    }
+    least = bounds["lower_bound_bytes"] + bounds["persistent_bytes"]
+    _print_grid(bounds, rows, console)
+    _print_table(chosen, least, console)
+    console.print(
+        f"No plan can go below {format_bytes(least)}: the largest op's working set, "
+        f"{format_bytes(bounds['lower_bound_bytes'])}, and "
+        f"{format_bytes(bounds['persistent_bytes'])} of persistent bytes."
+    )
+    _plot(chosen, ran, least, figure)
+    console.print(f"Drawn: {figure}")
+    _, default, threshold, budget = (row["peak_bytes"] for row in chosen.values())
+    console.print(
+        f"The budget planner's peak is {budget / default:.2f} times the threshold "
+        "planner's best peak in TFLMS's default modes."
+    )
+    return _judge(budget / least, budget / threshold, console)
+
+
+def _least(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return min(rows, key=lambda row: row["peak_bytes"])
+
+
+def _print_grid(
+    bounds: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], console: Console
+) -> None:
+    """What was searched, and the ten best settings."""
+    tried = [row for row in rows if row["planner"] == "threshold"]
+    console.print("Thresholds searched, every combination of")
+    for knob, values in bounds["grid"].items():
+        console.print(f"    {knob:18} {', '.join(map(str, values))}")
+    console.print(
+        f"{sum(row['default_modes'] for row in tried)} settings measured in TFLMS's "
+        "default modes (sync_mode off, nothing serialised), and in each other mode "
+        "the best of those and of all simulated combinations, "
+        f"{len(tried)} in all. The best ten:"
+    )
+    ran = sorted(
+        (row for row in tried if row["peak_bytes"] is not None),
+        key=lambda row: row["peak_bytes"],
+    )
+    table = Table()
+    for column in (*ran[0]["settings"], "peak", "step"):
+        table.add_column(column.replace("_", "\n"), justify="right")
+    for row in ran[:10]:
+        table.add_row(
+            *(_word(value) for value in row["settings"].values()),
+            format_bytes(row["peak_bytes"]),
+            f"{row['step_seconds']:.2f} s",
+        )
+    console.print(table)
+    failed = len(tried) - len(ran)
+    if failed:
+        console.print(f"{failed} settings made ops wait for each other and cannot run.")
+
+
+def _word(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _print_table(
+    chosen: Mapping[str, Mapping[str, Any]], least: int, console: Console
+) -> None:
+    table = Table(title="One training step, measured", title_justify="left")
+    table.add_column("")
+    for name in chosen:
+        table.add_column(name, justify="right")
+    lines: list[tuple[str, Callable[[Mapping[str, Any]], str]]] = [
+        ("peak", lambda row: format_bytes(row["peak_bytes"])),
+        ("over what no plan can go below", lambda row: _ratio(row, least)),
+        ("swapped out", lambda row: format_bytes(row["swapped_out_bytes"])),
+        ("swapped in", lambda row: format_bytes(row["swapped_in_bytes"])),
+        ("tensors swapped", lambda row: str(row["swap_count"])),
+        ("step time", lambda row: f"{row['step_seconds']:.2f} s"),
+    ]
+    for label, cell in lines:
+        table.add_row(label, *(cell(row) for row in chosen.values()))
+    console.print(table)
+
+
+def _ratio(row: Mapping[str, Any], least: int) -> str:
+    return f"{row['peak_bytes'] / least:.2f}"
+
+
+def _judge(to_bound: float, to_threshold: float, console: Console) -> int:
+    """Say whether the two claims hold; the exit status."""
+    status = 0
+    for text, ratio, most in (
+        ("what no plan can go below", to_bound, _NEAR_THE_BOUND),
+        ("the threshold planner's best peak", to_threshold, _FAR_BELOW_THRESHOLD),
+    ):
+        holds = ratio <= most
+        status |= not holds
+        console.print(
+            f"{'Holds' if holds else 'Failed'}: the budget planner's peak is "
+            f"{ratio:.2f} times {text}, claimed are at most {most}.",
+            style=None if holds else "red",
+        )
+    return int(status)
+
+
+def _plot(
+    chosen: Mapping[str, Mapping[str, Any]],
+    ran: Sequence[Mapping[str, Any]],
+    least: int,
+    path: Path,
+) -> None:
+    """Peak against step time: every plan that ran, the chosen ones named."""
+    figure = Figure(figsize=(8, 5), dpi=120)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for planner, colour in (("none", "C7"), ("threshold", "C1"), ("budget", "C0")):
+        rows = [row for row in ran if row["planner"] == planner]
+        axes.scatter(
+            [row["peak_bytes"] / MIB for row in rows],
+            [row["step_seconds"] for row in rows],
+            s=24,
+            color=colour,
+            label={"none": "no plan"}.get(planner, f"{planner} planner"),
+        )
+    best = next(row for name, row in chosen.items() if "any" in name)
+    axes.annotate(
+        "best thresholds",
+        (best["peak_bytes"] / MIB, best["step_seconds"]),
+        (0, 8),
+        textcoords="offset points",
+        ha="center",
+        fontsize=9,
+    )
+    axes.axvline(least / MIB, color="grey", ls="--", label="no plan can go below")
+    axes.set(
+        xlim=(0, None),
+        ylim=(0, None),
+        xlabel="peak of the device's allocator, MiB",
+        ylabel="seconds of a step",
+        title="How far down each planner gets",
+    )
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

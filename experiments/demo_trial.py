@@ -105,7 +105,7 @@ def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _batches(volumes: np.ndarray, regions: np.ndarray) -> tf.data.Dataset:
-    """One subject at a time: data that waits is not in the device's memory."""
+    """One subject at a time: on a CPU, data that waits takes the device's memory."""
 
     def examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for i in range(len(volumes)):
@@ -116,7 +116,10 @@ def _batches(volumes: np.ndarray, regions: np.ndarray) -> tf.data.Dataset:
         tf.TensorSpec((1, *regions.shape[1:]), tf.uint8),
     )
     dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
-    return dataset.apply(tf.data.experimental.assert_cardinality(len(volumes)))
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
+    dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(volumes)))
+    return dataset.with_options(options)
 
 
 class _Clock:

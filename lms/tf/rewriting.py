@@ -159,7 +159,7 @@ def _reroute(
         node = nodes[reader]
         for i, name in enumerate(node.input):
             full = name if ":" in name or name[0] == "^" else f"{name}:0"
-            if full[0] != "^" and graph.roots[full] == root:
+            if full[0] != "^" and graph.roots.get(full) == root:
                 node.input[i] = moved(full)
     return made
 

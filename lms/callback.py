@@ -6,6 +6,10 @@ At the begin hook that attribute is replaced by one that plans; at the end hook 
 put back. If training dies in between, the step's own errors put it back at once, and
 any other way out is caught at the next use: Keras always asks `make_train_function`
 first, and the one that is in place then puts everything back.
+
+Known weaknesses: once a first batch fits, Keras's own function runs, also for a larger
+batch that comes later. Ops that keep their random state in the kernel (`tf.random` with
+an op seed, not Keras's seed generators) start anew in each function that holds them.
 """
 
 import logging
@@ -263,10 +267,16 @@ class _Hook:
         return outputs
 
     def _predict(self, batches: Sequence[Any]) -> Any:
-        parts = [self._guarded(self.fitted, data) for data in batches]
+        parts = [self._predict_one(data) for data in batches]
         if len(parts) == 1:
             return parts[0]
         return keras.tree.map_structure(lambda *p: tf.concat(p, axis=0), *parts)
+
+    def _predict_one(self, data: Any) -> Any:
+        """Volumes of several sizes come in turn: each size has a plan, or none."""
+        if self._own is not None and self.fitted.runs_plain(data):
+            return self._own([data])
+        return self._guarded(self.fitted, data)
 
     def _guarded(self, run: Callable[[Any], Any], argument: Any) -> Any:
         try:
@@ -285,5 +295,6 @@ class _Hook:
         for report in reports[self._said :]:
             self._say(report)
         self._said = len(reports)
-        if self.fitted.fits_unplanned() and self._own is not None:
+        steps_aside = self._kind != "predict" and self._own is not None
+        if steps_aside and self.fitted.fits_unplanned():
             setattr(self._model, f"{self._kind}_function", self._own)

@@ -9,7 +9,8 @@ for Keras. Both make a `FittedFunction`, which plans once for each signature.
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import Any
 
 from lms.errors import BudgetError, HostMemoryError
@@ -156,6 +157,14 @@ class FittedFunction:
         traced = self._trace((), iterator)
         return self._run(traced, traced.flat_inputs([next(iterator)]))
 
+    def runs_plain(self, *args: Any) -> bool:
+        """Whether this signature was seen and needs no plan."""
+        traced = self._traced.get(signature_key(self._signature or args))
+        if traced is None:
+            return False
+        key = f"{id(traced)} {signature_key(traced.flat_inputs(args))}"
+        return key in self._steps and self._steps[key].plan_is_empty
+
     def prepare(self) -> None:
         """Plan now, if the signature leaves nothing open."""
         traced = self._trace(self._signature or (), None)
@@ -207,6 +216,7 @@ class _PreparedStep:
     predicted: StepReport
     timeline: StepTimeline
     nook: object  # what keeps room for small tensors together, as long as it lives
+    lock: Any = field(default_factory=Lock)
     calls: int = 0
     measured_peak: int | None = None
 
@@ -216,8 +226,9 @@ class _PreparedStep:
 
     def run(self, inputs: Sequence[Any]) -> Any:
         """Run a step; the first one initialises and does not count as a measurement."""
-        self.memory.watch(self)
-        result = self.rebuilt(inputs)
+        with self.lock:  # host tensors belong to one call at a time
+            self.memory.watch(self)
+            result = self.rebuilt(inputs)
         self.calls += 1
         if self.calls == 1:
             self.memory.reset_peak()
@@ -270,7 +281,8 @@ def _prepare(
     room = _room(step, settings, device, data_is_there=data_is_there)
     graph = with_scratch(step.graph, measure_scratch(step, memory))
     plain = _plain(graph)
-    candidates.check_scopes(graph, settings.filters)
+    if kind in ("train", "step"):  # evaluation lacks ops that training has
+        candidates.check_scopes(graph, settings.filters)
     planning_started = time.perf_counter()
     fitted = _plan(graph, plain, settings, room)
     plan = fitted.plan
@@ -322,7 +334,9 @@ def _room(
     if persistent is None:
         persistent = step.captured_bytes
         data_is_there = False
-    persistent += step.constant_bytes + (0 if data_is_there else step.input_bytes)
+    if not (data_is_there and device.holds_input_pipeline):
+        persistent += step.input_bytes
+    persistent += step.constant_bytes
     if settings.budget is not None:
         return _Room(budget=settings.budget, margin=0, persistent=persistent)
     if device.limit is None:
@@ -350,9 +364,9 @@ def _plan(
     forced = settings.swapout_threshold is not None
     if not forced and plain.peak * _WANDERING <= room.step:
         return plain
-    if settings.planner == "threshold":
-        return _plan_by_threshold(graph, settings, room)
     try:
+        if settings.planner == "threshold":
+            return _plan_by_threshold(graph, settings, room)
         return fit_plan(schedule(graph), room.step, filters=settings.filters)
     except BudgetError as error:
         needed = room.persistent + (error.least_bytes or 0)

@@ -4,7 +4,7 @@ TFLMS's names are kept; its -1 for "choose for me" is None here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from lms.planning.candidates import Filters
 from lms.planning.threshold import SyncMode
@@ -79,10 +79,23 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         )
     for name in given:
         _check_count(name, thresholds[name], least=0 if "group" in name else 1)
+    if isinstance(serialization, str):
+        raise TypeError(
+            "`serialization` must be a list of levels, got the text "
+            f"{serialization!r}. Write serialization=[{serialization!r}]."
+        )
+    ours = budget is not None and planner != "threshold"
+    mode = SyncMode.parse(sync_mode)
+    if ours and (mode is not SyncMode.OFF or serialization or serialization_by_size):
+        raise ValueError(
+            "`sync_mode` and `serialization` must not be given together with a budget: "
+            "the budget planner orders ops and copies itself. Give thresholds, or "
+            "planner='threshold'."
+        )
     return Settings(
         budget=None if budget is None else parse_size(budget, name="budget"),
         planner=planner or ("threshold" if given else "budget"),
-        sync_mode=SyncMode.parse(sync_mode),
+        sync_mode=mode,
         serialization=tuple(serialization),
         serialization_by_size=(
             0
@@ -107,7 +120,13 @@ def _check_count(name: str, value: object, *, least: int) -> None:
 
 
 def _filters(**filters: Sequence[str]) -> Filters:
+    known = {field.name for field in fields(Filters)}
     for name, value in filters.items():
+        if name not in known:
+            raise TypeError(
+                f"`{name}` is no knob of large model support. Knobs are those of "
+                f"LMSCallback: thresholds, modes, {', '.join(sorted(known))}."
+            )
         if isinstance(value, str) or not all(isinstance(part, str) for part in value):
             raise TypeError(
                 f"`{name}` must be a list of names, got {value!r}. Write {name}=[...] ."

@@ -463,10 +463,12 @@ def _swaps(
         found = following < len(chained)
         return steps[chained[following]].group[0] if found else None
 
+    step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
+
     def readers(buffer: Buffer, stay: _Stay) -> tuple[str, ...]:
-        within = {name for position in stay.reads for name in steps[position].group}
-        names = (graph.ops[use].name for use in buffer.uses)
-        return tuple(name for name in names if name in within)
+        within = set(stay.reads)
+        uses = (use for use in buffer.uses if step_at[use] in within)
+        return tuple(graph.ops[use].name for use in uses)
 
     return tuple(
         Swap(

@@ -111,7 +111,7 @@ def _placed(
                     arena=partial(BestFitAllocator, capacity, nook),
                 )
             except BudgetError:
-                return None
+                break  # with less room tensors may happen to lie better
             reached = allocator_peak(graph, plan, capacity=room, nook=nook)
             if reached is not None:
                 return FittedPlan(plan=plan, nook=nook, peak=reached)

@@ -155,7 +155,7 @@ def take_emulated_memory() -> None:
     if limit is None or (memory.peak_bytes or 0) > MIB:
         return
     try:
-        tf.raw_ops.Empty(shape=[limit - 4 * MIB], dtype=tf.uint8, init=False)
+        tf.raw_ops.Empty(shape=[limit // MIB - 4, MIB], dtype=tf.uint8, init=False)
     except (tf.errors.OpError, ValueError):
         return  # too small, or taken already: its regions stay as they are
     memory.reset_peak()

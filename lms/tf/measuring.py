@@ -64,6 +64,8 @@ def _is_large(graph: GraphView, op: Op) -> bool:
     """Whether an op is worth a run: element-wise and alias ops need no scratch."""
     if op.fixed or op.persistent or op.inplace or op.alias is not None:
         return False
+    if "PyFunc" in op.type:  # the user's own function must not see made-up values
+        return False
     sizes = [graph.tensors[name].size for name in op.inputs]
     sizes += [tensor.size for tensor in op.outputs]
     return max(sizes, default=0) >= _LARGE

@@ -148,7 +148,7 @@ def _reroute(
             alias = _copy(nodes[op.name])
             alias.name = f"{copy}/{suffix}/{op.name}"
             source = moved(op.alias or root)
-            rest = [name for name in alias.input[1:] if not name.startswith("^")]
+            rest = list(alias.input[1:])
             del alias.input[:]
             alias.input.extend([source, *rest])
             made.append(alias)

@@ -151,7 +151,7 @@ def _cut(
     names = [args[i].name for i in range(len(args))]
     renamed: dict[str, str] = {}
     if traced.iterator_spec is not None:
-        (draw,) = (n for n in inner if n.op == "IteratorGetNext")
+        draw = _draw(inner, args[0].name)
         inner.remove(draw)
         names = [f"lms_input_{i}" for i in range(len(inputs))] + names[1:]
         renamed = {_tensor(draw.name, i): names[i] for i in range(len(inputs))}
@@ -179,6 +179,21 @@ def _cut(
         tuple(arguments),
         [_full(name) for name in outputs],
     )
+
+
+def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:
+    """The op that draws the step's batch from its iterator argument."""
+    draws = [
+        node
+        for node in nodes
+        if node.op == "IteratorGetNext" and source_of(node.input[0]) == iterator
+    ]
+    if len(draws) != 1:
+        raise UnsupportedError(
+            f"a step must draw one batch from its iterator, got {len(draws)} draws. "
+            "Draw once, and split the batch in the step."
+        )
+    return draws[0]
 
 
 def _full(name: str) -> str:
@@ -307,7 +322,7 @@ def _op(
             _described(_tensor(node.name, i), spec, counted=not elsewhere)
             for i, spec in enumerate(specs[node.name])
         ),
-        alias=data[0] if node.op in ALIAS else None,
+        alias=data[0] if node.op in ALIAS and not elsewhere else None,
         inplace=node.op in INPLACE,
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,

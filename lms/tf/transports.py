@@ -96,6 +96,7 @@ class _Held:
     shape: tuple[int, ...]
     dtype: np.dtype
     reads_left: int
+    being_read: int = 0
 
 
 @dataclass(slots=True)
@@ -115,7 +116,7 @@ class HostStore:
     _allocated: int = 0
     _peak: int = 0
     _keys: itertools.count = field(default_factory=itertools.count)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def swap_out(
         self, name: str, source: str, spec: tf.TensorSpec, *, device: str, copies: int
@@ -167,12 +168,11 @@ class HostStore:
         with self._lock:
             held = self._held[key]
             held.reads_left -= 1
-            last = held.reads_left == 0
-            if last:
+            held.being_read += 1
+            if held.reads_left == 0:
                 del self._held[key]
         array = held.buffer.view(held.dtype).reshape(held.shape)
-        if last:
-            weakref.finalize(array, self._give_back, held.buffer)
+        weakref.finalize(array, self._was_read, held)
         return array
 
     def _take(self, size: int) -> np.ndarray:
@@ -183,9 +183,12 @@ class HostStore:
             self._peak = max(self._peak, self._allocated)
         return _aligned(size)
 
-    def _give_back(self, buffer: np.ndarray) -> None:
+    def _was_read(self, held: _Held) -> None:
+        """TensorFlow dropped an array; after the last one the buffer is free."""
         with self._lock:
-            self._free[buffer.nbytes].append(buffer)
+            held.being_read -= 1
+            if held.reads_left == 0 and held.being_read == 0:
+                self._free[held.buffer.nbytes].append(held.buffer)
 
 
 def _aligned(size: int) -> np.ndarray:

@@ -1,7 +1,9 @@
 """A program in a process and an emulated device of its own, and how it ended.
 
 The program is a module that takes `--output FILE` and writes its result there as JSON.
-What it prints goes to a log beside it, so that the terminal stays calm.
+What it prints goes to a log beside it, so that the terminal stays calm. TensorFlow's
+warnings are in it: some of oneDNN's kernels crash right after they report that memory
+ran out, before Python hears of it.
 """
 
 import os
@@ -96,12 +98,12 @@ def why_it_failed(log: str, code: int) -> str | None:
     """
     if code == 0:
         return None
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    for pattern in (rf"{OUT_OF_MEMORY}.*", r"[\w.]*(Error|Exception)\b.*"):
-        found = [line for line in lines if re.fullmatch(pattern, line)]
+    for pattern in (rf"{OUT_OF_MEMORY}.*", r"^[\w.]*(?:Error|Exception)\b.*"):
+        found = re.findall(pattern, log, re.MULTILINE)
         if found:
-            return found[-1]
-    return f"exit status {code}: {lines[-1] if lines else 'nothing printed'}"
+            return found[-1] + (" - and the process crashed" if code < 0 else "")
+    last = log.strip().rpartition("\n")[2] or "nothing printed"
+    return f"exit status {code}: {last}"
 
 
 def _spinner(console: Console) -> Progress:
@@ -120,7 +122,7 @@ def _exit_code(words: Sequence[str], memory: int, sink: Any) -> int:
         return emulate.run(
             words,
             memory=memory,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
             stdout=sink,
             stderr=subprocess.STDOUT,
             timeout=_LONGEST,

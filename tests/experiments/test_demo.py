@@ -106,6 +106,8 @@ def test_figure_and_results_are_written(tmp_path: Path) -> None:
 def test_out_of_memory_is_the_reason_even_before_other_errors() -> None:
     log = f"Traceback\nResourceExhaustedError: Graph execution error:\n  {OOM}\n\nbye"
     assert why_it_failed(log, 1) == OOM
+    warning = f"W0000 kernel.h:8] RESOURCE_EXHAUSTED: {OOM}\n"
+    assert why_it_failed(warning, -11) == f"{OOM} - and the process crashed"
     assert why_it_failed("half a line", 9) == "exit status 9: half a line"
 
 

@@ -15,7 +15,10 @@ from keras import layers
 
 from unet3d.model import build_unet
 
-__all__ = ["CASES", "Case", "conv_net"]
+__all__ = ["CASES", "SILENT", "Case", "conv_net"]
+
+# Keras types `verbose` as text.
+SILENT: Any = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,9 @@ class Case:
         fit: Arguments of `fit`, without epochs and callbacks.
         fits: How often `fit` is called.
         policy: Keras's dtype policy.
+        epochs: Epochs of each `fit`.
+        share: Part of a plain step's memory that a planned one gets.
+        kinds: The steps that are planned.
     """
 
     build: Callable[[], keras.Model]
@@ -34,6 +40,7 @@ class Case:
     fits: int = 1
     policy: str = "float32"
     epochs: int = 3
+    share: float = 0.65
     kinds: tuple[str, ...] = field(default=("train",))
 
 
@@ -147,7 +154,7 @@ class Clipped(keras.Model):
         """Clip the gradients by their global norm."""
         x, y = data
         with tf.GradientTape() as tape:
-            loss = self.compute_loss(y=y, y_pred=self(x, training=True))
+            loss: Any = self.compute_loss(y=y, y_pred=self(x, training=True))
         variables = self.trainable_variables
         gradients = tape.gradient(loss, variables)
         gradients, norm = tf.clip_by_global_norm(gradients, 0.5)
@@ -170,10 +177,10 @@ def clipped() -> keras.Model:
 def lstm(*, unroll: bool) -> keras.Model:
     """A recurrent network between dense layers that are worth a swap."""
     inputs = keras.Input((6, 16))
-    x = layers.Dense(64, activation="relu")(inputs)
+    x = layers.Dense(16, activation="relu")(inputs)
     x = layers.LSTM(16, unroll=unroll, return_sequences=True)(x)
-    x = layers.Dense(128, activation="tanh")(x)
-    x = layers.Dense(128, activation="tanh")(x)
+    for _ in range(3):
+        x = layers.Dense(64, activation="tanh")(x)
     model = keras.Model(inputs, layers.Dense(1)(x))
     model.compile(optimizer="adam", loss="mse", metrics=["mae"])
     return model
@@ -193,9 +200,9 @@ def transformer() -> keras.Model:
 
 def embedding() -> keras.Model:
     """Words, whose gradients are sparse."""
-    inputs = keras.Input((24,), dtype="int32")
+    inputs = keras.Input((64,), dtype="int32")
     x = layers.Embedding(50, 16)(inputs)
-    for _ in range(3):
+    for _ in range(4):
         x = layers.Conv1D(32, 3, padding="same", activation="relu")(x)
     x = layers.GlobalAveragePooling1D()(x)
     model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
@@ -216,9 +223,8 @@ def shared() -> keras.Model:
 
 def efficientnet() -> keras.Model:
     """A published network, without its published weights."""
-    model = keras.applications.EfficientNetB0(
-        weights=None, input_shape=(64, 64, 3), classes=4
-    )
+    options: dict[str, Any] = {"weights": None, "input_shape": (64, 64, 3)}
+    model = keras.applications.EfficientNetB0(**options, classes=4)
     model.compile(
         optimizer="sgd", loss="sparse_categorical_crossentropy", metrics=["accuracy"]
     )
@@ -242,11 +248,12 @@ CASES: dict[str, Case] = {
     ),
     "an unrolled LSTM": Case(
         build=lambda: lstm(unroll=True),
-        fit={"x": _noise(32, 6, 16), "y": _noise(32, 6, 1), "batch_size": 16},
+        fit={"x": _noise(512, 6, 16), "y": _noise(512, 6, 1), "batch_size": 256},
     ),
     "an LSTM in a loop": Case(
         build=lambda: lstm(unroll=False),
-        fit={"x": _noise(32, 6, 16), "y": _noise(32, 6, 1), "batch_size": 16},
+        fit={"x": _noise(512, 6, 16), "y": _noise(512, 6, 1), "batch_size": 256},
+        share=0.5,  # a loop's lists are not counted
     ),
     "a transformer": Case(
         build=transformer,
@@ -282,9 +289,9 @@ CASES: dict[str, Case] = {
     "an embedding": Case(
         build=embedding,
         fit={
-            "x": _classes(32 * 24, 50).reshape(32, 24),
-            "y": _classes(32, 2),
-            "batch_size": 16,
+            "x": _classes(128 * 64, 50).reshape(128, 64),
+            "y": _classes(128, 2),
+            "batch_size": 64,
         },
     ),
     "shared layers": Case(

@@ -1,7 +1,15 @@
-"""What the workers run: steps of a U-Net in little memory, plain and planned."""
+"""What the workers run: steps in little memory, plain and planned.
+
+Training uses the case study's U-Net. Without gradients that network needs its peak for
+one op at its top level; inference uses a network whose skip connections all wait at
+full size, as in RED-Net (Mao et al., 2016, arXiv 1603.09056).
+"""
 
 import resource
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 
 import lms
-from lms.units import KIB
+from lms import pipeline
+from tests.models import SILENT
 from unet3d.model import build_unet
 
 __all__ = ["run"]
@@ -19,89 +28,129 @@ __all__ = ["run"]
 _STEPS = 4
 
 
-def run(
-    kind: str, size: int, depth: int, *, planned: bool, budget: str | None = None
-) -> dict[str, Any]:
+def run(kind: str, size: int, depth: int, *, planned: bool) -> dict[str, Any]:
     """Run a few steps.
 
     Args:
         kind: "train", "test", "predict", or "step" for a loop with a `GradientTape`.
-        size: Voxels along each axis of the U-Net.
-        depth: Its levels.
+        size: Voxels along each axis.
+        depth: Levels of the U-Net, or skip connections.
         planned: Whether large model support is used.
-        budget: Its budget, None for what the device has.
 
     Returns:
         `outcome`, which is "done" or the error's name; the allocator's `peak` after the
-        first step; the `report`, if there is one; resident bytes before the first step
-        and at their peak.
+        first step; the `reports`; resident bytes before the first step and at their
+        peak afterwards, if it was planned.
     """
     keras.utils.set_random_seed(1)
-    model = build_unet(size, filters=8, depth=depth)
+    if kind in ("train", "step"):
+        model = build_unet(size, filters=8, depth=depth)
+    else:
+        model = _mirrored(size, depth)
     watch = _Watch()
-    report: Callable[[], Any] = tuple
     try:
-        if kind == "step":
-            report = _loop(model, size, watch, planned=planned, budget=budget)
-        else:
-            callback = lms.LMSCallback(budget=budget, verbose=0) if planned else None
-            report = lambda: callback.report if callback else ()  # noqa: E731
-            _by_keras(model, kind, size, [callback, watch] if callback else [watch])
+        with _begins_after_planning(watch):
+            if kind == "step":
+                reports = _loop(model, size, watch, planned=planned)
+            else:
+                callbacks = [lms.LMSCallback(verbose=0)] if planned else []
+                _by_keras(model, kind, size, [*callbacks, watch])
+                reports = callbacks[0].report if planned else ()
     except tf.errors.ResourceExhaustedError as error:
         return {"outcome": type(error).__name__}
-    reports = [asdict(one) for one in report()]
-    for one in reports:
-        one["planner"] = one.pop("plan")["planner"]
     return {
         "outcome": "done",
         "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"],
-        "reports": reports,
+        "reports": [{**asdict(report), "plan": None} for report in reports],
         "resident_before": watch.before,
-        "resident_peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB,
+        "resident_peak": watch.peak,
     }
 
 
+def _mirrored(size: int, skips: int) -> keras.Model:
+    """Convolutions whose outputs are added again, the last one first."""
+    inputs = keras.Input((size, size, size, 4))
+    x, kept = inputs, []
+    for _ in range(skips):
+        x = keras.layers.Conv3D(4, 3, padding="same", activation="relu")(x)
+        kept.append(x)
+    for skip in reversed(kept):
+        x = keras.layers.Conv3D(4, 3, padding="same", activation="relu")(x)
+        x = keras.layers.Add()([x, skip])
+    model = keras.Model(inputs, keras.layers.Conv3D(3, 1)(x))
+    model.compile(optimizer="sgd", loss="mse")
+    return model
+
+
 class _Watch(keras.callbacks.Callback):
-    """Resident bytes before the first step; resets the allocator's peak after it."""
+    """Resident bytes before the first step and at most after it.
+
+    Resets the allocator's peak after the first step.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.before = 0
+        self.peak = 0
 
     def begin(self) -> None:
-        """Before each step."""
+        """Before the first step: note what is resident, and go on noting."""
         if self.before == 0:
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            self.before = pages * resource.getpagesize()
+            self.before = self.peak = _resident()
+            threading.Thread(target=self._sample, daemon=True).start()
 
     def end(self, step: int) -> None:
         """After each step."""
         if step == 0:
             tf.config.experimental.reset_memory_stats("CPU:0")
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self.begin()
-
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.end(batch)
 
-    on_test_batch_begin = on_predict_batch_begin = on_train_batch_begin
     on_test_batch_end = on_predict_batch_end = on_train_batch_end
+
+    def _sample(self) -> None:
+        while True:
+            self.peak = max(self.peak, _resident())
+            time.sleep(0.002)
+
+
+def _resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+@contextmanager
+def _begins_after_planning(watch: _Watch) -> Iterator[None]:
+    """Let a watch begin between a plan and its first step.
+
+    Planning is not what is watched: tracing needs memory too, but not for tensors.
+    """
+    rebuild = pipeline.rebuild
+
+    def then_begin(*args: Any) -> Any:
+        rebuilt = rebuild(*args)
+        watch.begin()
+        return rebuilt
+
+    pipeline.rebuild = then_begin
+    try:
+        yield
+    finally:
+        pipeline.rebuild = rebuild
 
 
 def _by_keras(model: keras.Model, kind: str, size: int, callbacks: list[Any]) -> None:
     data = _data(size)
     if kind == "train":
-        model.fit(data, verbose=0, callbacks=callbacks)
+        model.fit(data, verbose=SILENT, callbacks=callbacks)
     elif kind == "test":
-        model.evaluate(data, verbose=0, callbacks=callbacks)
+        model.evaluate(data, verbose=SILENT, callbacks=callbacks)
     else:
-        model.predict(data.map(lambda x, y: x), verbose=0, callbacks=callbacks)
+        model.predict(data.map(lambda x, y: x), verbose=SILENT, callbacks=callbacks)
 
 
-def _loop(
-    model: keras.Model, size: int, watch: _Watch, *, planned: bool, budget: str | None
-) -> Callable[[], Any]:
+def _loop(model: keras.Model, size: int, watch: _Watch, *, planned: bool) -> Any:
     optimizer = keras.optimizers.Adam(1e-3)
     optimizer.build(model.trainable_variables)
 
@@ -117,14 +166,13 @@ def _loop(
 
     run_step: Any = step
     if planned:
-        run_step = lms.fit_in_memory(step, _specs(size), budget=budget)
+        run_step = lms.fit_in_memory(step, _specs(size))
     losses = []
     for number, (x, y) in enumerate(_data(size)):
-        watch.begin()
         losses.append(float(run_step(x, y)))
         watch.end(number)
     assert losses[-1] < losses[0]
-    return lambda: run_step.report if planned else ()
+    return run_step.report if planned else ()
 
 
 def _specs(size: int, batch: int | None = 1) -> list[tf.TensorSpec]:

@@ -110,6 +110,11 @@ def allocator_limit(device: str) -> int | None:
     return None
 
 
+@tf.function(autograph=False)
+def _end_collection() -> None:
+    tf.no_op(name=_MARKER)
+
+
 def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef:
     """The placed and optimised graph of a concrete function, which is not run.
 
@@ -125,10 +130,6 @@ def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef:
     """
     context = _eager_context()
 
-    @tf.function(autograph=False)
-    def marker() -> None:
-        tf.no_op(name=_MARKER)
-
     cancelled = _cancellation.CancellationManager()
     cancelled.start_cancel()
     context.enable_graph_collection()
@@ -138,7 +139,7 @@ def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef:
             _cancellation.CancellationManagerContext(cancelled),
         ):
             concrete.inference_fn.call_flat(*arguments)
-        marker()
+        _end_collection()
         metadata = context.export_run_metadata()
     finally:
         context.disable_graph_collection()

@@ -1,6 +1,8 @@
 """What the workers run: trainings with and without large model support."""
 
 import gc
+import re
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +11,27 @@ import numpy as np
 import tensorflow as tf
 
 from lms import LMSCallback
-from lms.errors import BudgetError
+from lms.errors import BudgetError, UnsupportedError
+from lms.liveness import peak
+from lms.planning.candidates import Filters
+from lms.planning.fitting import fit_plan
+from lms.planning.schedule import schedule
+from lms.tf.rebuilding import rebuild
+from lms.tf.rewriting import rewrite
+from lms.tf.specialising import specialise
+from lms.tf.tracing import trace
+from lms.tf.transports import DeviceCopy
 from tests.models import CASES, SILENT, Case
 
-__all__ = ["same_numbers"]
+__all__ = [
+    "fit_on_two_replicas",
+    "left_behind",
+    "same_numbers",
+    "swap_between_devices",
+]
 
 _DEVICE = "CPU:0"
+_LOCAL = "/job:localhost/replica:0/task:0"
 
 # Persistent bytes differ a little from one training to the next.
 _SLACK = 64 * 1024
@@ -31,23 +48,77 @@ def same_numbers(name: str) -> dict[str, Any]:
         keras.config.set_dtype_policy("float32")
 
 
+def swap_between_devices() -> dict[str, Any]:
+    """Train with swaps from one CPU device to another, and without, and compare."""
+    _make_two_devices()
+    tf.config.experimental.enable_op_determinism()
+    x, y = tf.random.stateless_normal([8, 32, 32, 3], (1, 2)), tf.range(8) % 5
+    plain, variables = _convolutional_step()
+    losses = [plain(x, y).numpy() for _ in range(3)]
+    numbers = [*losses, *(variable.numpy() for variable in variables)]
+
+    function, variables = _convolutional_step()
+    traced = trace(function, [x, y])
+    inputs = traced.flat_inputs([x, y])
+    step = specialise(traced, inputs, device=f"{_LOCAL}/device:CPU:0")
+    graph = schedule(step.graph)
+    fitted = fit_plan(graph, int(0.6 * peak(graph)), filters=Filters())
+    nodes = rewrite(step, fitted.plan, DeviceCopy(host=f"{_LOCAL}/device:CPU:1"))
+    swapped = rebuild(traced, step, nodes)
+    losses = [swapped(inputs).numpy() for _ in range(3)]
+    swapped_numbers = [*losses, *(variable.numpy() for variable in variables)]
+    pairs = enumerate(zip(numbers, swapped_numbers, strict=True))
+    ends = {
+        end: [
+            node for node in nodes if re.fullmatch(rf"lms/\d+/.*/{end}\d*", node.name)
+        ]
+        for end in ("out", "in")
+    }
+    return {
+        "swaps": len(fitted.plan.swaps),
+        "different": [i for i, (a, b) in pairs if a.tobytes() != b.tobytes()],
+        "ends": {end: len(nodes) for end, nodes in ends.items()},
+        "devices": sorted({node.device for nodes in ends.values() for node in nodes}),
+        "waiting": sum(any(i[0] == "^" for i in node.input) for node in ends["in"]),
+    }
+
+
+def _convolutional_step() -> tuple[Any, list[tf.Variable]]:
+    """A step of gradient descent, and its variables."""
+    draw = np.random.default_rng(3)
+    shapes = [(3, 3, 3, 8), *[(3, 3, 8, 8)] * 3, (8, 5)]
+    variables = [
+        tf.Variable(0.1 * draw.standard_normal(shape).astype("float32"))
+        for shape in shapes
+    ]
+
+    @tf.function
+    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            for kernel in variables[:-1]:
+                x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME"))
+            logits = tf.reduce_mean(x, [1, 2]) @ variables[-1]
+            loss = tf.reduce_mean(
+                tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+            )
+        gradients: Any = tape.gradient(loss, variables)
+        for variable, gradient in zip(variables, gradients, strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return loss
+
+    return step, variables
+
+
 def _compared(case: Case) -> dict[str, Any]:
-    plain, peak, held = _train(case, [])
-    budget = _memory("current") + held + int(case.share * (peak - held))
-    callback = LMSCallback(budget=budget, verbose=0)
-    try:
-        planned, _, _ = _train(case, [callback])
-    except BudgetError as error:  # small models: a share of it can be too little
-        least = (error.least_bytes or budget) + _SLACK
-        callback = LMSCallback(budget=least, verbose=0)
-        planned, _, _ = _train(case, [callback])
+    plain, reached, held = _train(case, [])
+    callback, planned = _planned_tightly(case, held, reached)
     different = _different(plain, planned)
     return {
         "compared": len(plain),
         "different": different,
         # Where training differs from itself, a difference says nothing.
         "repeatable": not different or not _different(plain, _train(case, [])[0]),
-        "peak": peak,
+        "peak": reached,
         "reports": [
             {
                 "kind": report.kind,
@@ -63,6 +134,44 @@ def _compared(case: Case) -> dict[str, Any]:
             for report in callback.report
         ],
     }
+
+
+def _train_planned(
+    case: Case, budget: int
+) -> tuple[LMSCallback, dict[str, np.ndarray]]:
+    """Train within a budget, or if that is too little, within the least that works.
+
+    Keras keeps the weights of models that were trained, so what is in use at the start
+    comes on top; and the input pipeline may be a batch or two further ahead.
+    """
+    for _ in range(3):
+        start = _memory("current")
+        callback = LMSCallback(budget=budget + start, verbose=0)
+        try:
+            return callback, _train(case, [callback])[0]
+        except BudgetError as error:
+            budget = int(1.05 * ((error.least_bytes or 0) - start))
+    raise AssertionError("the least budget that works must work")
+
+
+def _planned_tightly(
+    case: Case, held: int, peak_bytes: int
+) -> tuple[LMSCallback, dict[str, np.ndarray]]:
+    """Train in a share of the step's memory, in which something must be swapped."""
+    step = int(case.share * (peak_bytes - held))
+    least = None
+    for _ in range(5):
+        budget = least or _memory("current") + held + step
+        callback = LMSCallback(budget=budget, verbose=0)
+        try:
+            numbers = _train(case, [callback])[0]
+        except BudgetError as error:  # a share of a small model can be too little
+            least = int(1.02 * (error.least_bytes or budget)) + _SLACK
+            continue
+        if all(r.swap_count for r in callback.report if r.kind == "train"):
+            return callback, numbers
+        least, step = None, step * 3 // 4
+    raise AssertionError("no budget was found in which the case trains and swaps")
 
 
 def _train(
@@ -86,11 +195,11 @@ def _train(
         )
         for name, values in history.history.items():
             numbers[f"{name} of fit {fit}"] = np.array(values)
-    peak = _memory("peak") - start
+    reached = _memory("peak") - start
     held = _memory("current") - start
     for variable in (*model.variables, *model.optimizer.variables):
         numbers[variable.path] = np.array(variable)
-    return numbers, peak, held
+    return numbers, reached, held
 
 
 def _memory(which: str) -> int:
@@ -102,3 +211,50 @@ def _different(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list
     """Names of the numbers that differ in any bit."""
     assert one.keys() == other.keys()
     return [name for name in one if one[name].tobytes() != other[name].tobytes()]
+
+
+def left_behind(budget: str | None) -> dict[str, Any]:
+    """What is still there when a model and its callback are gone."""
+    start = _memory("current")
+    things, swaps = _train_and_forget(budget)
+    keras.backend.clear_session()
+    gc.collect()
+    return {
+        "swaps": swaps,
+        "alive": [name for name, thing in things.items() if thing() is not None],
+        "bytes": _memory("current") - start,
+    }
+
+
+def _train_and_forget(budget: str | None) -> tuple[dict[str, Any], int]:
+    case = CASES["a second fit"]
+    model = case.build()
+    callbacks = [LMSCallback(budget, verbose=0)] if budget else []
+    for _ in range(2):
+        model.fit(**case.fit, verbose=SILENT, callbacks=[*callbacks])
+        model.evaluate(**case.fit, verbose=SILENT, callbacks=[*callbacks])
+        model.predict(case.fit["x"], 8, verbose=SILENT, callbacks=[*callbacks])
+    things: dict[str, Any] = {"model": weakref.ref(model)}
+    if callbacks:
+        things["callback"] = weakref.ref(callbacks[0])
+    return things, sum(r.swap_count for c in callbacks for r in c.report)
+
+
+def fit_on_two_replicas() -> str:
+    """The error of a fit under a strategy with two replicas."""
+    _make_two_devices()
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+    x, y = np.ones((8, 4)), np.ones((8, 2))
+    try:
+        model.fit(x, y, verbose=SILENT, callbacks=[LMSCallback("1GiB")])
+    except UnsupportedError as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
+
+
+def _make_two_devices() -> None:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    two = [tf.config.LogicalDeviceConfiguration()] * 2
+    tf.config.set_logical_device_configuration(cpu, two)

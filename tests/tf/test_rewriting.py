@@ -1,0 +1,232 @@
+"""A graph before and after rewriting as text, and a step that swaps between devices."""
+
+from typing import Any
+
+import pytest
+
+from lms.errors import PlanError
+from lms.graph import GraphView, Op, Tensor
+from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
+from tests.graphs import make_op
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+#     a ─> b ─> c ─> d
+#     └─> flat ──────┘      (`flat` gives a's buffer another shape)
+GRAPH = GraphView(
+    ops=(
+        Op(
+            name="shape",
+            type="Const",
+            persistent=True,
+            outputs=(Tensor(name="shape:0", size=4, shape=(1,), dtype="int32"),),
+        ),
+        make_op("a", 400, type="A"),
+        make_op("flat", 400, "a", "shape", type="Reshape", alias="a:0"),
+        make_op("b", 4, "a", type="B"),
+        make_op("c", 4, "b", type="C"),
+        make_op("d", 4, "c", "flat", type="D"),
+    ),
+    results=("d:0",),
+)
+ORDER = ("shape", "a", "flat", "b", "c", "d")
+PLAN = SwapPlan(
+    planner="test",
+    order=ORDER,
+    chain=(("a",), ("b",), ("c",), ("d",)),
+    swaps=(
+        Swap(
+            tensor="a:0",
+            size=400,
+            release="c",
+            swap_ins=(SwapIn(trigger="b", readers=("d",)),),
+        ),
+    ),
+)
+HOST = "/device:CPU:1"
+
+BEFORE = """
+shape = Const() on CPU:0
+a = A() on CPU:0
+flat = Reshape(a:0, shape:0) on CPU:0
+b = B(a:0) on CPU:0
+c = C(b:0) on CPU:0
+d = D(c:0, flat:0) on CPU:0
+"""
+
+# `c` waits for the copy out; the copy in waits for its trigger and for the room.
+AFTER = """
+shape = Const() on CPU:0
+a = A() on CPU:0
+flat = Reshape(a:0, shape:0) on CPU:0
+b = B(a:0, ^a) on CPU:0
+c = C(b:0, ^b, ^lms/0/a/out) on CPU:0
+d = D(c:0, lms/0/a/in0/in0/flat:0, ^c) on CPU:0
+lms/0/a/out = Identity(a:0) on CPU:1
+lms/0/a/in0 = Identity(lms/0/a/out, ^b, ^lms/0/a/out) on CPU:1
+lms/0/a/in0/in0/flat = Reshape(lms/0/a/in0:0, shape:0) on CPU:0
+"""
+
+
+def traced_step(graph: GraphView) -> Any:
+    """The step that a graph would have come from."""
+    from lms.tf import compat
+    from lms.tf.specialising import TracedStep
+
+    nodes = []
+    for op in graph.ops:
+        # That a loop's exit waits for its body is known, but not an edge of the graph.
+        controls = () if op.type == "Exit" else op.controls
+        inputs = [*op.inputs, *(f"^{name}" for name in controls)]
+        nodes.append(
+            compat.NodeDef(
+                name=op.name, op=op.type, input=inputs, device="/device:CPU:0"
+            )
+        )
+    return TracedStep(
+        graph=graph,
+        nodes=tuple(nodes),
+        library=None,
+        arguments=(),
+        outputs=graph.results,
+        device="/device:CPU:0",
+    )
+
+
+def rewritten(graph: GraphView, plan: SwapPlan) -> str:
+    from lms.tf.rewriting import rewrite
+    from lms.tf.transports import DeviceCopy
+
+    return text(rewrite(traced_step(graph), plan, DeviceCopy(host=HOST)))
+
+
+def text(nodes: Any) -> str:
+    lines = [
+        f"{node.name} = {node.op}({', '.join(node.input)})"
+        f" on {node.device.removeprefix('/device:')}"
+        for node in nodes
+    ]
+    return "\n".join(["", *lines, ""])
+
+
+def test_a_tensor_leaves_the_device_and_comes_back_for_its_late_reader() -> None:
+    validate_plan(GRAPH, PLAN)
+    assert text(traced_step(GRAPH).nodes) == BEFORE
+    assert rewritten(GRAPH, PLAN) == AFTER
+
+
+def test_the_nodes_given_are_not_changed() -> None:
+    from lms.tf.rewriting import rewrite
+    from lms.tf.transports import DeviceCopy
+
+    step = traced_step(GRAPH)
+    rewrite(step, PLAN, DeviceCopy(host=HOST))
+    assert text(step.nodes) == BEFORE
+
+
+def test_a_plan_without_chain_and_swaps_changes_nothing() -> None:
+    assert rewritten(GRAPH, SwapPlan(planner="none", order=ORDER)) == BEFORE
+
+
+def test_ops_of_one_group_get_the_same_control_inputs() -> None:
+    graph = GraphView(
+        ops=(
+            make_op("a", 8),
+            make_op("b", 8, "a", group="pair"),
+            make_op("c", 8, "a", group="pair"),
+            make_op("d", 8, "b", "c"),
+        ),
+        results=("d:0",),
+    )
+    plan = SwapPlan(
+        planner="test", order=("a", "b", "c", "d"), chain=(("a",), ("b", "c"), ("d",))
+    )
+    assert rewritten(graph, plan).split("\n")[2:5] == [
+        "b = Op(a:0, ^a) on CPU:0",
+        "c = Op(a:0, ^a) on CPU:0",
+        "d = Op(b:0, c:0, ^b, ^c) on CPU:0",
+    ]
+
+
+def test_a_reader_outside_of_the_plan_reads_the_tensor_itself() -> None:
+    lines = rewritten(GRAPH, PLAN).split("\n")
+    assert "b = B(a:0, ^a) on CPU:0" in lines
+
+
+def test_each_copy_in_has_its_own_readers() -> None:
+    graph = GraphView(
+        ops=(
+            make_op("a", 400),
+            make_op("b", 4, "a"),
+            make_op("c", 4, "b", "a"),
+            make_op("d", 4, "c", "a"),
+        ),
+        results=("d:0",),
+    )
+    copies = (
+        SwapIn(trigger="b", readers=("c",)),
+        SwapIn(trigger="c", readers=("d",)),
+    )
+    plan = SwapPlan(
+        planner="test",
+        order=("a", "b", "c", "d"),
+        swaps=(Swap(tensor="a:0", size=400, release=None, swap_ins=copies),),
+    )
+    validate_plan(graph, plan)
+    assert (
+        rewritten(graph, plan)
+        == """
+a = Op() on CPU:0
+b = Op(a:0) on CPU:0
+c = Op(b:0, lms/0/a/in0:0) on CPU:0
+d = Op(c:0, lms/0/a/in1:0) on CPU:0
+lms/0/a/out = Identity(a:0) on CPU:1
+lms/0/a/in0 = Identity(lms/0/a/out, ^b) on CPU:1
+lms/0/a/in1 = Identity(lms/0/a/out, ^c) on CPU:1
+"""
+    )
+
+
+def test_a_plan_whose_ops_wait_in_a_circle_is_refused() -> None:
+    backwards = SwapPlan(planner="test", order=ORDER, chain=(("c",), ("b",)))
+    with pytest.raises(PlanError, match="wait in a circle"):
+        rewritten(GRAPH, backwards)
+
+
+def test_a_plan_that_waits_in_a_circle_through_a_loop_is_refused() -> None:
+    # enter ─> merge ─> next ─> (merge); merge ─> exit ─> after. `late` is read in the
+    # loop, so the exit cannot come before it, though no edge but next's says so.
+    graph = GraphView(
+        ops=(
+            make_op("first", 4),
+            make_op("late", 4),
+            make_op("enter", 4, "first", type="Enter", fixed=True),
+            make_op("merge", 4, "enter", type="Merge", fixed=True),
+            make_op("next", 4, "merge", "late", type="NextIteration", fixed=True),
+            make_op("exit", 4, "merge", type="Exit", fixed=True, controls=("next",)),
+            make_op("after", 4, "exit"),
+        ),
+        results=("after:0",),
+    )
+    plan = SwapPlan(
+        planner="test",
+        order=("first", "late", "enter", "merge", "next", "exit", "after"),
+        chain=(("after",), ("late",)),
+    )
+    with pytest.raises(PlanError, match="wait in a circle"):
+        rewritten(graph, plan)
+
+
+@pytest.mark.slow
+def test_a_step_that_swaps_to_another_device_has_the_same_numbers(
+    worker: Worker,
+) -> None:
+    trial = worker.ask("tests.tf.trials:swap_between_devices", memory=None)
+    assert trial["swaps"] > 0
+    assert trial["different"] == []
+    # In the graph that really ran, both ends of each copy are on the other device.
+    assert trial["ends"]["out"] == trial["swaps"]
+    assert trial["ends"]["in"] >= trial["swaps"]
+    assert trial["devices"] == ["/job:localhost/replica:0/task:0/device:CPU:1"]
+    assert trial["waiting"] > 0, "a copy in waits for its trigger"

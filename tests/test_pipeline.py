@@ -1,0 +1,148 @@
+"""`fit_in_memory`: a step of a custom loop, planned for each signature it gets.
+
+The CPU of this process has no limit: what is swapped follows from the budget.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lms import fit_in_memory
+from lms.errors import BudgetError
+
+pytestmark = pytest.mark.tf
+
+KIB = 1024
+
+
+def make_step() -> tuple[Callable[..., Any], Any]:
+    """A step of gradient descent through six layers, and its weights."""
+    import tensorflow as tf
+
+    start = np.linspace(-0.5, 0.5, 6 * 16 * 16, dtype="float32").reshape(6, 16, 16)
+    weights = tf.Variable(tf.constant(start))
+
+    def step(x: tf.Tensor, y: tf.Tensor) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            for layer in tf.unstack(weights):
+                x = tf.nn.tanh(tf.linalg.matmul(x, layer))
+            loss = tf.reduce_mean(tf.square(x - y))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.5 * gradient)
+        return {"loss": loss, "prediction": x}
+
+    return step, weights
+
+
+@pytest.fixture
+def batch() -> list[Any]:
+    import tensorflow as tf
+
+    x = np.random.default_rng(0).standard_normal((1024, 16)).astype("float32")
+    return [tf.constant(x), tf.constant(np.roll(x, 1, axis=0))]
+
+
+def specs(batch: int | None) -> list[Any]:
+    import tensorflow as tf
+
+    return [tf.TensorSpec([batch, 16]), tf.TensorSpec([batch, 16])]
+
+
+def numbers(run: Callable[..., Any], batch: list[Any], weights: Any) -> list[Any]:
+    results = [run(*batch) for _ in range(3)]
+    values = [result[name].numpy() for result in results for name in sorted(result)]
+    return [*values, weights.numpy()]
+
+
+# Nine tensors of 64 KiB are enough for the step; it makes about twenty of them.
+BUDGET = 640 * KIB
+
+
+@pytest.mark.parametrize("kind", ["python function", "tf.function"])
+def test_a_loop_has_the_same_numbers_with_and_without_it(
+    kind: str, batch: list[Any]
+) -> None:
+    import tensorflow as tf
+
+    plain, weights = make_step()
+    expected = numbers(tf.function(plain), batch, weights)
+    step, weights = make_step()
+    function = step if kind == "python function" else tf.function(step)
+    fitted = fit_in_memory(function, specs(1024), budget=BUDGET)
+    (report,) = fitted.report
+    assert report.swap_count > 0
+    assert (report.kind, report.signature) == ("step", "1024x16, 1024x16")
+    for one, other in zip(expected, numbers(fitted, batch, weights), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_structure_of_the_results_is_kept(batch: list[Any]) -> None:
+    step, _ = make_step()
+    result = fit_in_memory(step, specs(1024), budget=BUDGET)(*batch)
+    assert set(result) == {"loss", "prediction"}
+    assert result["loss"].shape == ()
+    assert result["prediction"].shape == (1024, 16)
+
+
+def test_example_tensors_are_a_signature_too(batch: list[Any]) -> None:
+    step, weights = make_step()
+    before = weights.numpy()
+    fitted = fit_in_memory(step, batch, budget=BUDGET)
+    assert fitted.report[0].signature == "1024x16, 1024x16"
+    np.testing.assert_array_equal(before, weights.numpy())
+
+
+def test_an_open_batch_is_planned_when_it_comes_and_once_for_each_size(
+    batch: list[Any],
+) -> None:
+    step, _ = make_step()
+    fitted = fit_in_memory(step, specs(None), budget=BUDGET)
+    assert fitted.report == ()
+    for size in (1024, 96, 1024, 96):
+        fitted(*(tensor[:size] for tensor in batch))
+    signatures = [report.signature for report in fitted.report]
+    assert signatures == ["1024x16, 1024x16", "96x16, 96x16"]
+    assert [report.swap_count > 0 for report in fitted.report] == [True, False]
+
+
+def test_what_fits_is_run_as_it_is(batch: list[Any]) -> None:
+    step, _ = make_step()
+    fitted = fit_in_memory(step, specs(1024), budget="1GiB")
+    assert fitted.fits_unplanned()
+    assert fitted.report[0].plan.planner == "none"
+    assert float(fitted(*batch)["loss"]) > 0
+
+
+def test_a_device_without_a_limit_needs_no_plan() -> None:
+    step, _ = make_step()
+    (report,) = fit_in_memory(step, specs(1024)).report
+    assert (report.budget_bytes, report.swap_count) == (None, 0)
+
+
+def test_the_knobs_of_the_callback_are_taken() -> None:
+    step, _ = make_step()
+    fitted = fit_in_memory(step, specs(1024), swapout_threshold=2, swapin_ahead=1)
+    assert fitted.report[0].plan.planner == "threshold"
+    with pytest.raises(TypeError, match="swap_branches"):
+        fit_in_memory(step, specs(1024), swap_branches=True)
+
+
+def test_a_budget_that_is_too_small_names_the_least_that_works(
+    batch: list[Any],
+) -> None:
+    step, _ = make_step()
+    with pytest.raises(BudgetError, match="Use a smaller batch or volume") as refused:
+        fit_in_memory(step, specs(1024), budget="200KiB")
+    least = refused.value.least_bytes
+    assert least is not None
+    fitted = fit_in_memory(step, specs(1024), budget=least)
+    assert float(fitted(*batch)["loss"]) > 0
+
+
+def test_a_tensor_of_another_shape_is_refused_by_tensorflow(batch: list[Any]) -> None:
+    step, _ = make_step()
+    fitted = fit_in_memory(step, specs(1024), budget=BUDGET)
+    with pytest.raises((TypeError, ValueError)):
+        fitted(batch[0][:, :8], batch[1])

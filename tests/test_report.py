@@ -1,0 +1,97 @@
+"""The words of a report: one line for each plan, one column for each step."""
+
+from dataclasses import replace
+
+import pytest
+
+from lms.plan import Swap, SwapIn, SwapPlan
+from lms.report import StepReport, headline, table
+from lms.units import MIB
+
+PLAIN = SwapPlan(planner="none", order=("a", "b"))
+SWAPPED = SwapPlan(
+    planner="budget",
+    order=("a", "b"),
+    chain=(("a",), ("b",)),
+    swaps=(
+        Swap(
+            tensor="a:0",
+            size=8 * MIB,
+            release=None,
+            swap_ins=(SwapIn(trigger=None, readers=("b",)),),
+        ),
+    ),
+)
+REPORT = StepReport(
+    kind="train",
+    signature="2x4",
+    plan=SWAPPED,
+    budget_bytes=64 * MIB,
+    margin_bytes=0,
+    predicted_peak_bytes=60 * MIB,
+    measured_peak_bytes=None,
+    unplanned_peak_bytes=100 * MIB,
+    persistent_bytes=10 * MIB,
+    lower_bound_bytes=20 * MIB,
+    swapped_out_bytes=8 * MIB,
+    swapped_in_bytes=16 * MIB,
+    host_peak_bytes=24 * MIB,
+    swap_count=1,
+    planning_seconds=0.25,
+    preparation_seconds=3.0,
+)
+
+
+def test_a_line_says_what_is_needed_what_is_there_and_what_moves() -> None:
+    assert headline(REPORT) == (
+        "LMS train step (2x4): needs 100.00 MiB, planned into 64.00 MiB: "
+        "60.00 MiB with 1 tensors (8.00 MiB) swapped"
+    )
+
+
+def test_a_line_says_that_everything_fits() -> None:
+    fits = replace(REPORT, plan=PLAIN, unplanned_peak_bytes=32 * MIB)
+    assert headline(fits) == (
+        "LMS train step (2x4): needs 32.00 MiB, fits in 64.00 MiB, nothing is swapped"
+    )
+
+
+def test_a_line_says_which_margin_is_kept() -> None:
+    kept = replace(REPORT, budget_bytes=62 * MIB, margin_bytes=2 * MIB)
+    assert "planned into 62.00 MiB (a margin of 2.00 MiB kept):" in headline(kept)
+
+
+def test_a_line_says_that_there_is_no_limit() -> None:
+    unlimited = replace(REPORT, plan=PLAIN, budget_bytes=None)
+    assert headline(unlimited).endswith("the device has no limit, nothing is swapped")
+
+
+@pytest.mark.parametrize(
+    ("plan", "fits"),
+    [
+        (PLAIN, True),
+        (SWAPPED, False),
+        (replace(PLAIN, chain=(("a",), ("b",))), False),
+    ],
+    ids=["plain", "swapped", "only ordered"],
+)
+def test_only_what_neither_swaps_nor_orders_runs_as_it_is(
+    plan: SwapPlan, *, fits: bool
+) -> None:
+    assert replace(REPORT, plan=plan).fits_unplanned is fits
+
+
+def test_a_table_has_a_column_for_each_step_and_a_dash_for_what_is_unknown() -> None:
+    text = table([REPORT, replace(REPORT, kind="test", measured_peak_bytes=50 * MIB)])
+    rows = {
+        line.split("│")[1].strip(): line for line in text.splitlines() if "│" in line
+    }
+    assert "train 2x4" in text
+    assert "test 2x4" in text
+    measured = [cell.strip() for cell in rows["peak, measured"].split("│")[2:4]]
+    assert measured == ["-", "50.00 MiB"]
+    assert rows["swapped in"].count("16.00 MiB") == 2
+
+
+def test_without_steps_a_table_says_what_to_do() -> None:
+    assert table([]).startswith("Nothing was planned yet: fit, evaluate or predict")

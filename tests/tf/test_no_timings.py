@@ -1,0 +1,16 @@
+"""Speed belongs to benchmarks: a busy machine must not fail a test."""
+
+import re
+from pathlib import Path
+
+CLOCKS = re.compile(r"\b(perf_counter|monotonic|process_time|thread_time|timeit)\b")
+
+
+def test_no_test_reads_a_clock() -> None:
+    tests = Path(__file__).parents[1]
+    readers = [
+        path.name
+        for path in sorted(tests.rglob("*.py"))
+        if path != Path(__file__) and CLOCKS.search(path.read_text())
+    ]
+    assert readers == []

@@ -158,13 +158,10 @@ def test_a_filter_keeps_what_it_names_on_the_device(
     model: Any, data: dict[str, Any]
 ) -> None:
     everything = lms_callback()
-    without_relu = lms_callback(exclude_types=["Relu"])
     only_second = lms_callback(include_scopes=["second_1"])
-    for callback in (everything, without_relu, only_second):
+    for callback in (everything, only_second):
         model.fit(**data, callbacks=[callback])
-    assert any(swap.tensor.endswith("Relu:0") for swap in everything.plan.swaps)
-    assert without_relu.plan.swaps
-    assert not any("Relu" in swap.tensor for swap in without_relu.plan.swaps)
+    assert not all("/second_1/" in swap.tensor for swap in everything.plan.swaps)
     assert only_second.plan.swaps
     assert all("/second_1/" in swap.tensor for swap in only_second.plan.swaps)
 

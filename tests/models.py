@@ -254,24 +254,23 @@ CASES: dict[str, Case] = {
     "two steps per execution": Case(
         build=lambda: conv_net(steps_per_execution=2), fit=_resnet_data(40)
     ),
-    "a partial last batch": Case(build=conv_net, fit=_resnet_data(22)),
-    "sample weights": Case(
-        build=resnet, fit=_resnet_data(sample_weight=np.linspace(0.1, 2.0, 24))
+    "sample weights and a partial last batch": Case(
+        build=conv_net, fit=_resnet_data(22, sample_weight=np.linspace(0.1, 2.0, 22))
     ),
-    "class weights": Case(
-        build=conv_net, fit=_resnet_data(class_weight={i: 1.0 + i for i in range(5)})
-    ),
-    "validation inside fit": Case(
+    "class weights and validation inside fit": Case(
         build=conv_net,
-        fit=_resnet_data(validation_data=(_noise(12, 32, 32, 3), _classes(12, 5))),
+        fit=_resnet_data(
+            class_weight={i: 1.0 + i for i in range(5)},
+            validation_data=(_noise(12, 32, 32, 3), _classes(12, 5)),
+        ),
         kinds=("train", "test"),
     ),
-    "a second fit": Case(build=conv_net, fit=_resnet_data(), fits=2),
-    "accumulated gradients": Case(
+    "accumulated gradients and a second fit": Case(
         build=lambda: conv_net(
             optimizer=keras.optimizers.Adam(gradient_accumulation_steps=2)
         ),
         fit=_resnet_data(),
+        fits=2,
     ),
     "an embedding": Case(
         build=embedding,

@@ -6,8 +6,10 @@ touches a large tensor: TensorFlow starts any op that is ready, so without an or
 peaks wander; small ops are left to the runtime because an edge costs more than they do.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 
 from lms.graph import GraphView, Op, op_of
@@ -61,10 +63,17 @@ class Filters:
 def _below(name: str, scopes: Sequence[str]) -> bool:
     """Whether a name has a scope as a run of its path, from any level on.
 
-    Keras nests names (`functional/conv1/Conv3D`), and users know `conv1`.
+    Keras nests names and counts them up (`functional_1/conv_1/Conv3D`), and users know
+    `conv`. A layer of its own called `conv_1` is below the scope `conv` too then; the
+    longer `functional/conv` or the layer's whole name tells more.
     """
-    path = f"/{name}/"
-    return any(f"/{scope.strip('/')}/" in path for scope in scopes)
+    return any(_scope_pattern(scope).search(f"/{name}/") for scope in scopes)
+
+
+@cache
+def _scope_pattern(scope: str) -> re.Pattern[str]:
+    parts = (re.escape(part) + r"(_\d+)?" for part in scope.strip("/").split("/"))
+    return re.compile(f"/{'/'.join(parts)}/")
 
 
 def check_scopes(graph: GraphView, filters: Filters) -> None:

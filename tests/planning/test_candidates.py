@@ -84,6 +84,13 @@ def test_a_scope_may_be_written_with_slashes_around_it() -> None:
     assert Filters(include_scopes=("/unet/up1/",)).accepts(conv("unet/up1/conv"))
 
 
+def test_a_scope_covers_the_number_that_keras_adds_to_a_name() -> None:
+    scope = Filters(include_scopes=("unet/up1",))
+    assert scope.accepts(conv("unet_2/up1_10/conv"))
+    assert not scope.accepts(conv("unet/up1_b/conv"))
+    assert not scope.accepts(conv("unet/up10/conv"))
+
+
 def test_scopes_and_types_of_the_graph_are_accepted() -> None:
     filters = Filters(include_scopes=("down1",), exclude_types=("Relu",))
     check_scopes(NETWORK, filters)

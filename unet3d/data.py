@@ -3,51 +3,80 @@
     folder --read_subject--> Subject --prepare--> images, regions --load_batch--> x, y
 
 Preparing is: crop to the brain, resize to a cube, normalise each modality over the
-brain, turn label values into three overlapping regions.
+brain, turn label values into three overlapping regions. `unet3d.restoring` is the way
+back, `unet3d.cache` keeps what was prepared, `unet3d.batches` feeds it to training.
 
-Importing this module does not import TensorFlow; `as_tf_dataset` does when called.
+Importing this module does not import TensorFlow.
 
-Sources: regions from Menze et al., IEEE TMI 34(10), 2015, with the label values
-of BraTS 2017; cropping, resizing and normalising per modality as in the Keras code of
+Sources: cropping, resizing and normalising per modality as in the Keras code of
 D. G. Ellis for Isensee et al., BraTS 2017 - except that the mean and deviation are each
 subject's own, as in the paper, not the data set's.
 
 Known weakness: shrinking does not smooth first, so fine detail may alias.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from unet3d.reading import MODALITIES, Images, Labels, Subject, read_subject
-
-if TYPE_CHECKING:
-    import tensorflow as tf
+from unet3d.schemes import BRATS2017, REGIONS, LabelScheme
 
 __all__ = [
     "MODALITIES",
     "REGIONS",
+    "Box",
     "Subject",
-    "as_tf_dataset",
+    "brain_box",
+    "check_size",
     "crop_to_brain",
     "load_batch",
     "normalise",
     "prepare",
+    "prepare_images",
     "read_subject",
     "resize_images",
     "resize_labels",
+    "resize_volume",
     "to_regions",
 ]
 
-REGIONS = {"whole tumour": (1, 2, 4), "tumour core": (1, 4), "enhancing tumour": (4,)}
-
 Voxel = TypeVar("Voxel", bound=np.generic)
 Mask = NDArray[np.bool_]
+Box = tuple[slice, slice, slice]
+
+
+def brain_box(images: Images) -> Box:
+    """Bounding box of the voxels where any modality is not zero.
+
+    Args:
+        images: Shape (depth, height, width, channel).
+
+    Returns:
+        A slice along each of depth, height and width.
+
+    Raises:
+        ValueError: If every voxel is zero.
+
+    Example:
+        >>> images = np.zeros((3, 4, 5, 1))
+        >>> images[0, 1, 2] = 7
+        >>> brain_box(images)
+        (slice(0, 1, None), slice(1, 2, None), slice(2, 3, None))
+    """
+    brain = (images != 0).any(axis=-1)
+    if not brain.any():
+        raise ValueError(
+            "`images` must show a brain, got only zeros. Leave the subject out or read "
+            "its files again."
+        )
+    depth, height, width = ndimage.find_objects(brain.astype(np.int8))[0]
+    return depth, height, width
 
 
 def crop_to_brain(subject: Subject) -> Subject:
@@ -58,13 +87,10 @@ def crop_to_brain(subject: Subject) -> Subject:
     Raises:
         ValueError: If every voxel is zero.
     """
-    brain = (subject.images != 0).any(axis=-1)
-    if not brain.any():
-        raise ValueError(
-            f"`images` of subject {subject.name} must show a brain, got only zeros. "
-            "Leave the subject out or read its files again."
-        )
-    box = ndimage.find_objects(brain.astype(np.int8))[0]
+    try:
+        box = brain_box(subject.images)
+    except ValueError as error:
+        raise ValueError(f"subject {subject.name}: {error}") from error
     corner = [s.start for s in reversed(box)]  # (x, y, z), as the affine wants it
     affine = subject.affine.copy()
     affine[:3, 3] = (subject.affine @ [*corner, 1])[:3]
@@ -101,6 +127,24 @@ def resize_labels(labels: Labels, size: int) -> Labels:
     return _zoom(labels, size, order=0)
 
 
+def resize_volume(
+    volume: NDArray[Voxel], shape: tuple[int, int, int], *, order: int = 1
+) -> NDArray[Voxel]:
+    """Resize one volume to any shape: what the other functions here do it with.
+
+    Args:
+        volume: Shape (depth, height, width).
+        shape: Of the result.
+        order: Of the splines: 0 takes the nearest voxel, 1 is linear.
+
+    Returns:
+        The volume's own type; its corners stay in place.
+    """
+    factors = [new / old for new, old in zip(shape, volume.shape, strict=True)]
+    resized = ndimage.zoom(volume, factors, order=order, mode="nearest", grid_mode=True)
+    return np.asarray(resized, dtype=volume.dtype)
+
+
 def normalise(images: Images, brain: Mask) -> Images:
     """Give each modality mean 0 and deviation 1 over the brain, and 0 outside it.
 
@@ -125,29 +169,33 @@ def normalise(images: Images, brain: Mask) -> Images:
     return result
 
 
-def to_regions(labels: Labels) -> Labels:
+def to_regions(labels: Labels, scheme: LabelScheme) -> Labels:
     """Turn label values into one 0/1 channel per region of `REGIONS`.
 
     Args:
-        labels: Shape (depth, height, width), values of `LABEL_VALUES`.
+        labels: Shape (depth, height, width), values of `scheme`.
+        scheme: What the values mean.
 
     Returns:
         uint8 of shape (depth, height, width, 3).
 
     Example:
-        >>> to_regions(np.array([[[0, 1, 2, 4]]], np.uint8))[0, 0].tolist()
+        >>> to_regions(np.array([[[0, 1, 2, 4]]], np.uint8), BRATS2017)[0, 0].tolist()
         [[0, 0, 0], [1, 1, 0], [1, 0, 0], [1, 1, 1]]
     """
-    masks = [np.isin(labels, values) for values in REGIONS.values()]
+    masks = [np.isin(labels, values) for values in scheme.regions.values()]
     return np.stack(masks, axis=-1).astype(np.uint8)
 
 
-def prepare(subject: Subject, size: int) -> tuple[Images, Labels]:
+def prepare(
+    subject: Subject, size: int, scheme: LabelScheme = BRATS2017
+) -> tuple[Images, Labels]:
     """Crop, resize and normalise one subject.
 
     Args:
         subject: As read.
         size: Voxels along each axis of the result, at least 1.
+        scheme: What the labels mean.
 
     Returns:
         Images, float32 of shape (size, size, size, 4), and regions, uint8 of shape
@@ -157,20 +205,40 @@ def prepare(subject: Subject, size: int) -> tuple[Images, Labels]:
         TypeError: If `size` is not an integer.
         ValueError: If `size` is less than 1 or the subject has no brain.
     """
-    _check_size(size)
+    check_size(size)
     cropped = crop_to_brain(subject)
-    brain = (cropped.images != 0).any(axis=-1)
-    brain = _zoom(brain.astype(np.uint8), size, order=0) > 0
-    images = normalise(resize_images(cropped.images, size), brain)
-    return images, to_regions(resize_labels(cropped.labels, size))
+    images = _resize_and_normalise(cropped.images, size)
+    return images, to_regions(resize_labels(cropped.labels, size), scheme)
 
 
-def load_batch(folders: Sequence[Path], size: int) -> tuple[Images, Labels]:
+def prepare_images(images: Images, size: int) -> tuple[Images, Box]:
+    """Crop, resize and normalise images without a segmentation.
+
+    Args:
+        images: Shape (depth, height, width, channel), as read.
+        size: Voxels along each axis of the result, at least 1.
+
+    Returns:
+        Images as `prepare` gives, and the box that was cropped to.
+
+    Raises:
+        TypeError: If `size` is not an integer.
+        ValueError: If `size` is less than 1 or there is no brain.
+    """
+    check_size(size)
+    box = brain_box(images)
+    return _resize_and_normalise(images[box], size), box
+
+
+def load_batch(
+    folders: Sequence[Path], size: int, scheme: LabelScheme = BRATS2017
+) -> tuple[Images, Labels]:
     """Read and prepare subjects; 228 subjects at 144^3 are 13 GB, so mind the memory.
 
     Args:
-        folders: Subjects' folders, at least one.
+        folders: BraTS subjects' folders, at least one.
         size: Voxels along each axis.
+        scheme: What the labels mean; the default is for synthetic subjects.
 
     Returns:
         x, float32 of shape (batch, depth, height, width, 4), and y, uint8 of shape
@@ -179,56 +247,26 @@ def load_batch(folders: Sequence[Path], size: int) -> tuple[Images, Labels]:
     Raises:
         ValueError: If `folders` is empty, or as `read_subject` and `prepare` do.
     """
-    _check_folders(folders)
-    _check_size(size)
+    if len(folders) == 0:
+        raise ValueError(
+            "`folders` must name at least one subject, got none. "
+            "Write some with `python -m unet3d synthesize`."
+        )
+    check_size(size)
     x = np.empty((len(folders), size, size, size, len(MODALITIES)), dtype=np.float32)
     y = np.empty((len(folders), size, size, size, len(REGIONS)), dtype=np.uint8)
     for index, folder in enumerate(folders):
-        x[index], y[index] = prepare(read_subject(folder), size)
+        x[index], y[index] = prepare(read_subject(folder, scheme), size, scheme)
     return x, y
 
 
-def as_tf_dataset(
-    folders: Sequence[Path], size: int, *, batch_size: int = 1
-) -> "tf.data.Dataset":
-    """Read subjects lazily, in order, with the next batch prepared in the background.
+def check_size(size: int) -> None:
+    """Refuse what is no size of a cube.
 
-    Every pass reads the files again; add `.cache()` where memory allows.
-
-    Args:
-        folders: Subjects' folders, at least one.
-        size: Voxels along each axis.
-        batch_size: Subjects per batch; the last batch may be smaller.
-
-    Returns:
-        Pairs (x, y) as `load_batch` gives for `batch_size` folders.
+    Raises:
+        TypeError: If `size` is not an integer.
+        ValueError: If `size` is less than 1.
     """
-    import tensorflow as tf
-
-    _check_folders(folders)
-    _check_size(size)
-
-    def examples() -> Iterator[tuple[Images, Labels]]:
-        for folder in folders:
-            yield prepare(read_subject(folder), size)
-
-    cube = (size, size, size)
-    signature = (
-        tf.TensorSpec((*cube, len(MODALITIES)), tf.float32),
-        tf.TensorSpec((*cube, len(REGIONS)), tf.uint8),
-    )
-    dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
-    return dataset.batch(batch_size).prefetch(1)
-
-
-def _zoom(volume: NDArray[Voxel], size: int, *, order: int) -> NDArray[Voxel]:
-    """Resize one volume to a cube by splines of `order`, in the volume's own type."""
-    factors = [size / n for n in volume.shape]
-    resized = ndimage.zoom(volume, factors, order=order, mode="nearest", grid_mode=True)
-    return np.asarray(resized, dtype=volume.dtype)
-
-
-def _check_size(size: int) -> None:
     if not isinstance(size, int) or isinstance(size, bool):
         kind = type(size).__name__
         raise TypeError(f"`size` must be an integer, got {kind}. Pass an int.")
@@ -239,9 +277,10 @@ def _check_size(size: int) -> None:
         )
 
 
-def _check_folders(folders: Sequence[Path]) -> None:
-    if len(folders) == 0:
-        raise ValueError(
-            "`folders` must name at least one subject, got none. "
-            "Write some with `python -m unet3d synthesize`."
-        )
+def _resize_and_normalise(images: Images, size: int) -> Images:
+    brain = (images != 0).any(axis=-1).astype(np.uint8)
+    return normalise(resize_images(images, size), _zoom(brain, size, order=0) > 0)
+
+
+def _zoom(volume: NDArray[Voxel], size: int, *, order: int) -> NDArray[Voxel]:
+    return resize_volume(volume, (size, size, size), order=order)

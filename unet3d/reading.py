@@ -1,12 +1,10 @@
-"""Reads BraTS subjects from disk, and refuses those that would train on nonsense.
+"""Reads subjects from disk, and refuses those that would train on nonsense.
 
-A subject is a folder `<name>` with `<name>_flair`, `_t1`, `_t1ce`, `_t2` and `_seg`,
-each a NIfTI volume (`.nii.gz` or `.nii`).
+NIfTI stores (x, y, z) in any orientation; arrays here are (depth, height, width) =
+(z, y, x), turned so that every subject lies the same way (see `unet3d.orientation`).
 
-NIfTI stores (x, y, z); arrays here are (depth, height, width) = (z, y, x), so that a
-slice along the first axis is an axial image.
-
-Source: file names and label values of the BraTS 2017 data description.
+Known weakness: modalities must have equal shapes and lie the same way, but offsets
+between their affines are not looked at: BraTS files are registered to one grid.
 """
 
 import zlib
@@ -18,10 +16,12 @@ import numpy as np
 from nibabel.filebasedimages import ImageFileError
 from numpy.typing import NDArray
 
-__all__ = ["LABEL_VALUES", "MODALITIES", "Images", "Labels", "Subject", "read_subject"]
+from unet3d.orientation import to_canonical
+from unet3d.schemes import BRATS2017, LabelScheme
+from unet3d.subjects import MODALITIES, SubjectFiles, Volume, files_in
 
-MODALITIES = ("flair", "t1", "t1ce", "t2")
-LABEL_VALUES = (0, 1, 2, 4)
+__all__ = ["MODALITIES", "Images", "Labels", "Subject", "read_images", "read_labels"]
+__all__ += ["read_segmentation", "read_subject"]
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.uint8]
@@ -32,10 +32,10 @@ class Subject:
     """One subject's volumes.
 
     Args:
-        name: The folder's name.
+        name: Unique in its data set.
         images: float32 of shape (depth, height, width, channel), channels in the order
             of `MODALITIES`, zero outside the brain.
-        labels: uint8 of shape (depth, height, width), values of `LABEL_VALUES`.
+        labels: uint8 of shape (depth, height, width), values of a label scheme.
         affine: Shape (4, 4); maps voxel (width, height, depth, 1) to millimetres.
     """
 
@@ -45,16 +45,20 @@ class Subject:
     affine: NDArray[np.float64]
 
 
-def read_subject(folder: Path) -> Subject:
-    """Read `<folder>/<name>_<modality>.nii.gz` and `<name>_seg.nii.gz`.
+def read_subject(
+    source: SubjectFiles | Path, scheme: LabelScheme = BRATS2017
+) -> Subject:
+    """Read a subject's modalities and its segmentation.
 
     Args:
-        folder: A subject's folder; its name starts the name of every file.
+        source: What `find_subjects` found, or a BraTS subject's folder.
+        scheme: What the segmentation's values mean. The default is for synthetic
+            subjects; whoever has other data must choose.
 
     Raises:
         FileNotFoundError: If the folder or a file is missing.
         ValueError: If a file is no readable NIfTI volume, shapes differ, an image holds
-            NaN or infinity or is zero everywhere, or labels are not 0, 1, 2 or 4.
+            NaN or infinity or is zero everywhere, or a label is not in the scheme.
 
     Example:
         >>> read_subject(Path("nowhere"))
@@ -63,96 +67,157 @@ def read_subject(folder: Path) -> Subject:
         FileNotFoundError: `folder` must be a subject's folder, got 'nowhere'. Pass \
 one that holds nowhere_flair.nii.gz and its siblings.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(
-            f"`folder` must be a subject's folder, got '{folder}'. "
-            f"Pass one that holds {folder.name}_flair.nii.gz and its siblings."
-        )
-    files = {name: _find(folder, name) for name in (*MODALITIES, "seg")}
-    first, affine = _load(files[MODALITIES[0]])
-    images = np.empty((*first.shape, len(MODALITIES)), dtype=np.float32)
-    for channel, modality in enumerate(MODALITIES):
-        voxels = first if channel == 0 else _load(files[modality])[0]
-        _check_shape(files[modality], voxels.shape, first.shape)
-        _check_image(files[modality], voxels)
-        images[..., channel] = voxels
-    labels, _ = _load(files["seg"])
-    _check_shape(files["seg"], labels.shape, first.shape)
-    _check_labels(files["seg"], labels)
-    return Subject(
-        name=folder.name,
-        images=images,
-        labels=labels.astype(np.uint8),
-        affine=affine,
+    files = source if isinstance(source, SubjectFiles) else files_in(source)
+    if files.labels is None:
+        raise _missing_segmentation(files)
+    images, affine = read_images(files)
+    labels = read_labels(files, scheme)
+    _check_shape(files, files.labels.path, labels.shape, images.shape[:3])
+    return Subject(name=files.name, images=images, labels=labels, affine=affine)
+
+
+def read_images(files: SubjectFiles) -> tuple[Images, NDArray[np.float64]]:
+    """Read a subject's modalities.
+
+    Returns:
+        Images as in `Subject`, and the affine that goes with them.
+
+    Raises:
+        ValueError: As `read_subject` does.
+    """
+    loaded: dict[Path, tuple[NDArray, NDArray[np.float64]]] = {}
+    channels: list[NDArray] = []
+    axes: tuple[str, ...] = ()
+    affine = np.eye(4)
+    for volume in files.images:
+        if volume.path not in loaded:  # a 4-D file holds every modality: read it once
+            loaded = {volume.path: _load(files, volume.path)}
+        stored, stored_affine = loaded[volume.path]
+        voxels, turned = _turn(files, volume, stored, stored_affine)
+        if not channels:
+            affine, axes = turned, nibabel.aff2axcodes(stored_affine)
+        _check_shape(files, volume.path, voxels.shape, (channels or [voxels])[0].shape)
+        _check_axes(files, volume.path, nibabel.aff2axcodes(stored_affine), axes)
+        _check_image(files, volume.path, voxels)
+        channels.append(voxels)
+    return np.stack(channels, axis=-1), affine
+
+
+def read_labels(files: SubjectFiles, scheme: LabelScheme) -> Labels:
+    """Read a subject's segmentation.
+
+    Returns:
+        uint8 of shape (depth, height, width), values of `scheme`.
+
+    Raises:
+        FileNotFoundError: If the subject has none.
+        ValueError: As `read_subject` does.
+    """
+    if files.labels is None:
+        raise _missing_segmentation(files)
+    return read_segmentation(files, files.labels, scheme)[0]
+
+
+def read_segmentation(
+    files: SubjectFiles, volume: Volume, scheme: LabelScheme
+) -> tuple[Labels, NDArray[np.float64]]:
+    """Read one segmentation, of `files` or predicted for it, and its turned affine."""
+    stored, stored_affine = _load(files, volume.path)
+    labels, affine = _turn(files, volume, stored, stored_affine)
+    _check_labels(files, volume.path, labels, scheme)
+    return labels.astype(np.uint8), affine
+
+
+def _missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
+    folder = files.images[0].path.parent
+    return FileNotFoundError(
+        f"`folder` must hold the segmentation too, got subject {files.name} without "
+        f"its segmentation in {folder}. Add it or leave the subject out."
     )
 
 
-def _find(folder: Path, name: str) -> Path:
-    """Path of one of a subject's files, compressed or not."""
-    path = folder / f"{folder.name}_{name}.nii.gz"
-    plain = path.with_suffix("")
-    if path.is_file():
-        return path
-    if plain.is_file():
-        return plain
-    kind = "segmentation" if name == "seg" else f"modality '{name}'"
-    raise FileNotFoundError(
-        f"`folder` must hold every modality and the segmentation, got subject "
-        f"{folder.name} without its {kind}. Add {path} or leave the subject out."
-    )
-
-
-def _load(path: Path) -> tuple[Images, NDArray[np.float64]]:
-    """Voxels in (depth, height, width) and the affine of one file."""
+def _load(files: SubjectFiles, path: Path) -> tuple[Images, NDArray[np.float64]]:
+    """Voxels as stored and the affine of one file."""
     try:
         image = nibabel.Nifti1Image.from_filename(path)
         voxels = np.asarray(image.dataobj, dtype=np.float32)
     except (ImageFileError, OSError, EOFError, zlib.error) as error:
         raise ValueError(
-            f"`{path.name}` of subject {path.parent.name} must be a NIfTI volume, got "
-            f"a file that cannot be read ({error}). Copy or download it again."
+            f"`{path.name}` of subject {files.name} must be a NIfTI volume, got a file "
+            f"that cannot be read ({error}). Copy or download {path} again."
         ) from error
-    return voxels.T, np.asarray(image.affine, dtype=np.float64)
+    return voxels, np.asarray(image.affine, dtype=np.float64)
 
 
-def _check_shape(path: Path, shape: tuple[int, ...], first: tuple[int, ...]) -> None:
-    if len(shape) != 3:
+def _turn(
+    files: SubjectFiles, volume: Volume, stored: Images, affine: NDArray[np.float64]
+) -> tuple[Images, NDArray[np.float64]]:
+    """One volume in (depth, height, width), and its affine."""
+    name, axes = volume.path.name, 3 if volume.index is None else 4
+    if stored.ndim != axes or (volume.index or 0) >= stored.shape[-1]:
+        wanted = "3 axes" if axes == 3 else "4 axes, one volume for each modality"
         raise ValueError(
-            f"`{path.name}` of subject {path.parent.name} must have 3 axes, got shape "
-            f"{shape[::-1]}. Save one volume per file."
+            f"`{name}` of subject {files.name} must have {wanted}, got shape "
+            f"{stored.shape}. Save it as its data set describes."
         )
+    voxels = stored if volume.index is None else stored[..., volume.index]
+    try:
+        return to_canonical(voxels, affine)
+    except ValueError as error:
+        raise ValueError(f"`{name}` of subject {files.name}: {error}") from error
+
+
+def _check_shape(
+    files: SubjectFiles, path: Path, shape: tuple[int, ...], first: tuple[int, ...]
+) -> None:
     if shape != first:
         raise ValueError(
-            f"`{path.name}` of subject {path.parent.name} must have the shape of the "
+            f"`{path.name}` of subject {files.name} must have the shape of the "
             f"subject's first modality, {first[::-1]}, got {shape[::-1]}. Register all "
             "files to one grid."
         )
 
 
-def _check_image(path: Path, image: Images) -> None:
+def _check_axes(
+    files: SubjectFiles, path: Path, axes: tuple[str, ...], first: tuple[str, ...]
+) -> None:
+    if axes != first:
+        raise ValueError(
+            f"`{path.name}` of subject {files.name} must lie as the subject's first "
+            f"modality, axes {''.join(first)}, got {''.join(axes)}. Register all files "
+            "to one grid."
+        )
+
+
+def _check_image(files: SubjectFiles, path: Path, image: Images) -> None:
     if not np.isfinite(image).all():
         count = int(np.count_nonzero(~np.isfinite(image)))
         raise ValueError(
-            f"`{path.name}` of subject {path.parent.name} must hold finite numbers, "
-            f"got {count} voxels of NaN or infinity. Repair the file or leave the "
-            "subject out."
+            f"`{path.name}` of subject {files.name} must hold finite numbers, got "
+            f"{count} voxels of NaN or infinity. Repair {path} or leave the subject "
+            "out."
         )
     if not image.any():
         raise ValueError(
-            f"`{path.name}` of subject {path.parent.name} must show a brain, got only "
-            "zeros. Repair the file or leave the subject out."
+            f"`{path.name}` of subject {files.name} must show a brain, got only zeros. "
+            f"Repair {path} or leave the subject out."
         )
 
 
-def _check_labels(path: Path, labels: Images) -> None:
+def _check_labels(
+    files: SubjectFiles, path: Path, labels: Images, scheme: LabelScheme
+) -> None:
     # One comparison per value: np.unique would sort every voxel of the volume.
     known = np.zeros(labels.shape, dtype=np.bool_)
-    for value in LABEL_VALUES:
+    for value in scheme.values:
         known |= labels == value
     if not known.all():
         wrong = np.unique(labels[~known])[:5].tolist()
+        *most, last = scheme.values
+        cavity = " (4 is the resection cavity in BraTS 2024, no tumour)"
         raise ValueError(
-            f"`{path.name}` of subject {path.parent.name} must hold the labels 0, 1, 2 "
-            f"and 4, got {wrong} too. Map them to BraTS 2017's labels first."
+            f"`{path.name}` of subject {files.name} must hold the labels "
+            f"{', '.join(map(str, most))} and {last} of label scheme {scheme.name}, "
+            f"got {wrong} too{cavity if 4.0 in wrong else ''}. Choose the data's own "
+            f"scheme, or map the labels of {path} first."
         )

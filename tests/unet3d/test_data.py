@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from unet3d import data
+from tests.unet3d.tiny import LPS, SHAPE, save, write_folder
 from unet3d.data import (
     MODALITIES,
     Subject,
@@ -23,28 +23,17 @@ from unet3d.data import (
     resize_labels,
     to_regions,
 )
-
-SHAPE = (6, 5, 4)  # (x, y, z), as stored
+from unet3d.schemes import BRATS2017, SCHEMES
 
 
 def write(folder: Path, name: str, voxels: NDArray, *, end: str = "nii.gz") -> None:
-    image = nibabel.Nifti1Image(voxels, np.diag([-1, -1, 1, 1]))
-    nibabel.save(image, folder / f"{folder.name}_{name}.{end}")
+    save(folder / f"{folder.name}_{name}.{end}", voxels)
 
 
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     """A subject of 6 x 5 x 4 voxels: a brain of 4 x 3 x 2 with one voxel per label."""
-    folder = tmp_path / "patient"
-    folder.mkdir()
-    for number, modality in enumerate(MODALITIES, start=1):
-        image = np.zeros(SHAPE, np.int16)
-        image[1:5, 1:4, 1:3] = 100 * number + np.arange(24).reshape(4, 3, 2)
-        write(folder, modality, image)
-    labels = np.zeros(SHAPE, np.uint8)
-    labels[1, 1, 1], labels[2, 1, 1], labels[3, 1, 1] = 1, 2, 4
-    write(folder, "seg", labels)
-    return folder
+    return write_folder(tmp_path / "patient")
 
 
 def make_subject(images: NDArray, labels: NDArray | None = None) -> Subject:
@@ -54,7 +43,7 @@ def make_subject(images: NDArray, labels: NDArray | None = None) -> Subject:
         name="made",
         images=images.astype(np.float32),
         labels=labels.astype(np.uint8),
-        affine=np.diag([-1.0, -1.0, 1.0, 1.0]),
+        affine=LPS,
     )
 
 
@@ -90,7 +79,7 @@ def test_cropping_keeps_the_brain_and_its_place_in_millimetres(small: Path) -> N
 
 
 def test_a_subject_without_a_brain_cannot_be_cropped() -> None:
-    with pytest.raises(ValueError, match="subject made must show a brain"):
+    with pytest.raises(ValueError, match="subject made: `images` must show a brain"):
         crop_to_brain(make_subject(np.zeros((2, 2, 2, 4))))
 
 
@@ -132,7 +121,7 @@ def test_a_constant_modality_becomes_zero_not_nan() -> None:
 
 
 def test_regions_are_whole_tumour_core_and_enhancing() -> None:
-    regions = to_regions(np.array([0, 1, 2, 4], np.uint8).reshape(1, 1, 4))
+    regions = to_regions(np.array([0, 1, 2, 4], np.uint8).reshape(1, 1, 4), BRATS2017)
     assert regions.dtype == np.uint8
     assert regions[0, 0, :, 0].tolist() == [0, 1, 1, 1]
     assert regions[0, 0, :, 1].tolist() == [0, 1, 0, 1]
@@ -165,6 +154,18 @@ def test_a_batch_of_synthetic_subjects_fits_the_network(
     assert (whole | ~core).all()  # each region holds the next
     assert (core | ~enhancing).all()
     assert enhancing.any(axis=(1, 2, 3)).all()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "values"),
+    [("brats2017", (1, 2, 4)), ("brats2023", (1, 2, 3)), ("msd", (2, 1, 3))],
+)
+def test_regions_are_the_same_tissue_under_every_scheme(
+    scheme: str, values: tuple[int, int, int]
+) -> None:
+    core_oedema_enhancing = np.array(values, np.uint8).reshape(1, 1, 3)
+    regions = to_regions(core_oedema_enhancing, SCHEMES[scheme])
+    assert regions[0, 0].tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
 
 def remove(folder: Path) -> None:
@@ -202,6 +203,17 @@ def truncate(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
+def flip(folder: Path) -> None:
+    save(folder / "patient_t2.nii.gz", np.ones(SHAPE, np.int16), np.eye(4))
+
+
+def flatten(folder: Path) -> None:
+    path = folder / "patient_t2.nii.gz"
+    image = nibabel.Nifti1Image(np.ones(SHAPE, np.int16), None)
+    image.header.set_sform(np.diag([1, 1, 0, 1]), code=1)
+    nibabel.save(image, path)
+
+
 def scribble(folder: Path) -> None:
     (folder / "patient_t1.nii.gz").write_bytes(b"no volume")
 
@@ -217,6 +229,8 @@ def scribble(folder: Path) -> None:
         (empty, ValueError, ["patient_t1", "must show a brain, got only zeros"]),
         (mislabel, ValueError, ["patient_seg", "labels 0, 1, 2 and 4", "[3.0]"]),
         (truncate, ValueError, ["patient_t1", "must be a NIfTI volume"]),
+        (flip, ValueError, ["patient_t2", "axes LPS, got RAS"]),
+        (flatten, ValueError, ["patient_t2", "must map voxels to a volume"]),
         (scribble, ValueError, ["patient_t1", "must be a NIfTI volume"]),
     ],
 )
@@ -243,16 +257,6 @@ def test_sizes_and_folders_are_checked(small: Path) -> None:
 
 
 def test_importing_the_package_and_its_data_does_not_import_tensorflow() -> None:
-    code = "import sys, unet3d, unet3d.data, unet3d.synthesis, unet3d.__main__;"
+    code = "import sys, unet3d.__main__, unet3d.cache, unet3d.batches;"
     code += "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-@pytest.mark.tf
-def test_the_tensorflow_data_set_gives_the_same_batches(small: Path) -> None:
-    folders = [small, small, small]
-    batches = list(data.as_tf_dataset(folders, 8, batch_size=2))
-    assert [batch[0].shape[0] for batch in batches] == [2, 1]
-    x, y = load_batch(folders, 8)
-    np.testing.assert_array_equal(np.concatenate([b[0] for b in batches]), x)
-    np.testing.assert_array_equal(np.concatenate([b[1] for b in batches]), y)

@@ -1,0 +1,75 @@
+"""Subjects of a few voxels, in every layout."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+from numpy.typing import NDArray
+
+from unet3d.reading import Images, Labels
+
+SHAPE = (6, 5, 4)  # (x, y, z), as stored
+LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+BRATS2017_ENDS = ("_flair", "_t1", "_t1ce", "_t2", "_seg")
+BRATS2023_ENDS = ("-t2f", "-t1n", "-t1c", "-t2w", "-seg")
+
+
+def volumes(values: tuple[int, int, int] = (1, 2, 4)) -> list[NDArray[Any]]:
+    """Four modalities of a brain of 4 x 3 x 2 voxels, and one voxel per label."""
+    images = []
+    for number in range(1, 5):
+        image = np.zeros(SHAPE, np.int16)
+        image[1:5, 1:4, 1:3] = 100 * number + np.arange(24).reshape(4, 3, 2)
+        images.append(image)
+    labels = np.zeros(SHAPE, np.uint8)
+    labels[1, 1, 1], labels[2, 1, 1], labels[3, 1, 1] = values
+    return [*images, labels]
+
+
+def save(path: Path, voxels: NDArray[Any], affine: NDArray[Any] = LPS) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(nibabel.Nifti1Image(voxels, affine), path)
+
+
+def write_folder(
+    folder: Path,
+    *,
+    ends: tuple[str, ...] = BRATS2017_ENDS,
+    values: tuple[int, int, int] = (1, 2, 4),
+    extension: str = "nii.gz",
+    affine: NDArray[Any] = LPS,
+) -> Path:
+    for end, voxels in zip(ends, volumes(values), strict=True):
+        save(folder / f"{folder.name}{end}.{extension}", voxels, affine)
+    return folder
+
+
+def write_decathlon(data: Path, names: tuple[str, ...] = ("BRATS_001",)) -> Path:
+    """Modalities in another order than ours, and one test image without labels."""
+    *images, labels = volumes((2, 1, 3))
+    stacked = np.stack([images[k] for k in (0, 2, 1, 3)], axis=-1)
+    for name in names:
+        save(data / "imagesTr" / f"{name}.nii.gz", stacked)
+        save(data / "labelsTr" / f"{name}.nii.gz", labels)
+    save(data / "imagesTs" / "BRATS_900.nii.gz", stacked)
+    listing = {
+        "modality": {"0": "FLAIR", "1": "t1gd", "2": "T1w", "3": "T2w"},
+        "training": [
+            {"image": f"./imagesTr/{n}.nii.gz", "label": f"./labelsTr/{n}.nii.gz"}
+            for n in names
+        ],
+        "test": ["./imagesTs/BRATS_900.nii.gz"],
+    }
+    (data / "dataset.json").write_text(json.dumps(listing))
+    return data
+
+
+def example(size: int = 8, seed: int = 0) -> tuple[Images, Labels]:
+    """A prepared subject: a background corner, and regions that can be learnt."""
+    rng = np.random.default_rng(seed)
+    images = rng.normal(size=(size, size, size, 4)).astype(np.float32)
+    images[0, 0, 0] = 0
+    regions = (images[..., :3] > 0.5).astype(np.uint8)
+    return images, regions

@@ -1,0 +1,103 @@
+"""The way back: from the network's cube to the grid of the source's files.
+
+    probabilities --resize--> brain's box --threshold--> regions --to_labels--> labels
+        --paste--> (depth, height, width) --from_canonical--> (x, y, z) as stored
+
+Probabilities are resized, not labels: a linear mean of labels 1 and 4 would be neither.
+"""
+
+import numpy as np
+from nibabel.nifti1 import Nifti1Image
+from numpy.typing import NDArray
+
+from unet3d.data import Box, resize_volume
+from unet3d.orientation import from_canonical
+from unet3d.reading import Labels
+from unet3d.schemes import LabelScheme
+
+__all__ = ["as_image", "restore", "to_labels"]
+
+THRESHOLD = 0.5
+
+
+def restore(
+    probabilities: NDArray[np.float32],
+    box: Box,
+    shape: tuple[int, int, int],
+    scheme: LabelScheme,
+) -> Labels:
+    """Turn probabilities on the network's cube into labels on the whole volume.
+
+    Args:
+        probabilities: Shape (size, size, size, 3), one channel per region; any size.
+        box: Where the cube was cropped from.
+        shape: (depth, height, width) of the whole volume.
+        scheme: Which values to write.
+
+    Returns:
+        uint8 of `shape`, 0 outside the box.
+    """
+    extents = (
+        box[0].stop - box[0].start,
+        box[1].stop - box[1].start,
+        box[2].stop - box[2].start,
+    )
+    regions = [
+        resize_volume(probabilities[..., k].astype(np.float32), extents) > THRESHOLD
+        for k in range(probabilities.shape[-1])
+    ]
+    labels = np.zeros(shape, dtype=np.uint8)
+    labels[box] = to_labels(np.stack(regions, axis=-1), scheme)
+    return labels
+
+
+def to_labels(regions: NDArray[np.bool_], scheme: LabelScheme) -> Labels:
+    """Turn three masks into label values.
+
+    A voxel is core only inside the whole tumour, and enhancing only inside the core: so
+    the larger regions stay as they were predicted.
+
+    Args:
+        regions: Shape (..., 3), in the order of `unet3d.schemes.REGIONS`.
+        scheme: Which values to write.
+
+    Returns:
+        uint8 of shape (...).
+
+    Example:
+        >>> from unet3d.schemes import BRATS2017
+        >>> masks = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]], bool)
+        >>> to_labels(masks, BRATS2017).tolist()
+        [0, 2, 1, 4]
+    """
+    whole, core, enhancing = (regions[..., k] for k in range(3))
+    labels = np.zeros(whole.shape, dtype=np.uint8)
+    labels[whole] = scheme.oedema
+    labels[whole & core] = scheme.core
+    labels[whole & core & enhancing] = scheme.enhancing
+    return labels
+
+
+def as_image(labels: Labels, source: Nifti1Image) -> Nifti1Image:
+    """Make a NIfTI volume of labels with the source's shape, affine and header.
+
+    Args:
+        labels: Shape (depth, height, width).
+        source: The image the subject was read from; of a 4-D one, the first three axes
+            count.
+
+    Returns:
+        uint8, on the source's grid; intensity scaling and display range are the
+        labels' own.
+    """
+    affine = np.asarray(source.affine, dtype=np.float64)
+    stored = np.ascontiguousarray(from_canonical(labels, affine))
+    header = source.header.copy()
+    header.set_data_shape(stored.shape)
+    header.set_data_dtype(np.uint8)
+    header.set_slope_inter(1, 0)
+    header["cal_min"], header["cal_max"] = 0, 0
+    # Without an affine nibabel keeps the header's own qform and sform, codes included.
+    image = Nifti1Image(stored, None, header)
+    image.header["descrip"] = b"segmentation by unet3d"
+    return image

@@ -1,0 +1,238 @@
+"""Finds subjects in a folder: which files, and which of a file's volumes, are whose.
+
+    BraTS 2017-2021   DATA/[HGG/|LGG/]<name>/<name>_flair.nii.gz  _t1 _t1ce _t2 _seg
+    BraTS 2023        DATA/<name>/<name>-t2f.nii.gz  -t1n -t1c -t2w -seg
+    MSD Task01        DATA/dataset.json, one file of four volumes per subject
+
+File names say where a modality is, so they may be recognised; what a label means is
+never concluded from them. Each file may be `.nii.gz` or `.nii`.
+
+Sources: the data descriptions of BraTS 2017, BraTS 2023 and the Medical Segmentation
+Decathlon.
+
+Known weakness: nothing is opened here but `dataset.json`; `unet3d.reading` finds out
+what is inside the volumes.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+__all__ = ["MODALITIES", "Found", "Problem", "SubjectFiles", "find_subjects"]
+__all__ += ["Volume", "files_in"]
+
+MODALITIES = ("flair", "t1", "t1ce", "t2")
+
+# What each way of naming puts between a subject's name and a kind of image.
+_NAMES = (
+    {"flair": "_flair", "t1": "_t1", "t1ce": "_t1ce", "t2": "_t2", "seg": "_seg"},
+    {"flair": "-t2f", "t1": "-t1n", "t1ce": "-t1c", "t2": "-t2w", "seg": "-seg"},
+)
+_GRADES = ("HGG", "LGG")
+_MSD_MODALITIES = {"flair": "flair", "t1": "t1w", "t1ce": "t1gd", "t2": "t2w"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """One volume of a file.
+
+    Args:
+        path: A NIfTI file.
+        index: Position on the file's fourth axis; None if the file has three.
+    """
+
+    path: Path
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectFiles:
+    """Where one subject's volumes are.
+
+    Args:
+        name: Unique in its data set.
+        images: One volume per modality, in the order of `MODALITIES`.
+        labels: The segmentation; None if there is none, as in test sets.
+    """
+
+    name: str
+    images: tuple[Volume, ...]
+    labels: Volume | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A subject that cannot be used, and why, in words for the user."""
+
+    name: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a folder holds.
+
+    Args:
+        subjects: Sorted by name.
+        problems: Subjects of which a file is missing, sorted by name.
+    """
+
+    subjects: tuple[SubjectFiles, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+def find_subjects(data: Path) -> Found:
+    """List the subjects of a data set.
+
+    Args:
+        data: A folder in one of the three layouts.
+
+    Raises:
+        FileNotFoundError: If there is no such folder, or no subject in it.
+        ValueError: If `dataset.json` cannot be understood, or two subjects share a
+            name.
+
+    Example:
+        >>> find_subjects(Path("nowhere"))
+        Traceback (most recent call last):
+        ...
+        FileNotFoundError: `data` must be a folder of subjects, got 'nowhere'. Pass \
+the folder that holds the subjects' folders, or dataset.json.
+    """
+    data = Path(data)
+    if not data.is_dir():
+        raise FileNotFoundError(
+            f"`data` must be a folder of subjects, got '{data}'. "
+            "Pass the folder that holds the subjects' folders, or dataset.json."
+        )
+    decathlon = (data / "dataset.json").is_file()
+    results = list(_in_decathlon(data) if decathlon else _in_folders(data))
+    if not results:
+        raise FileNotFoundError(
+            f"`data` must hold at least one subject, got '{data}' without any. "
+            "Pass the folder that holds the subjects' folders, or write synthetic "
+            "ones with `python -m unet3d synthesize`."
+        )
+    results.sort(key=lambda result: result.name)
+    _check_names([result.name for result in results])
+    return Found(
+        subjects=tuple(r for r in results if isinstance(r, SubjectFiles)),
+        problems=tuple(r for r in results if isinstance(r, Problem)),
+    )
+
+
+def files_in(folder: Path) -> SubjectFiles:
+    """Name the files of one subject's folder, in either of BraTS's ways.
+
+    Args:
+        folder: Its name starts the name of every file.
+
+    Raises:
+        FileNotFoundError: If the folder or a modality is missing. A segmentation may
+            be; whoever needs it says so.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(
+            f"`folder` must be a subject's folder, got '{folder}'. "
+            f"Pass one that holds {folder.name}_flair.nii.gz and its siblings."
+        )
+    paths = [
+        {kind: _existing(folder, end) for kind, end in ends.items()} for ends in _NAMES
+    ]
+    # The naming that explains more files; the older one if neither explains any.
+    best = max(
+        range(len(_NAMES)), key=lambda k: sum(p is not None for p in paths[k].values())
+    )
+    found, ends = paths[best], _NAMES[best]
+    images = []
+    for modality in MODALITIES:
+        path = found[modality]
+        if path is None:
+            wanted = folder / f"{folder.name}{ends[modality]}.nii.gz"
+            raise FileNotFoundError(
+                f"`folder` must hold every modality, got subject {folder.name} without "
+                f"its modality '{modality}'. Add {wanted} or leave the subject out."
+            )
+        images.append(Volume(path=path))
+    seg = found["seg"]
+    labels = None if seg is None else Volume(path=seg)
+    return SubjectFiles(name=folder.name, images=tuple(images), labels=labels)
+
+
+def _in_folders(data: Path) -> Iterator[SubjectFiles | Problem]:
+    """Subjects as folders, directly below `data` or below the grades of BraTS."""
+    for folder in sorted(data.iterdir()):
+        if not folder.is_dir() or folder.name.startswith("."):
+            continue
+        if folder.name in _GRADES:
+            yield from _in_folders(folder)
+            continue
+        try:
+            yield files_in(folder)
+        except FileNotFoundError as error:
+            yield Problem(name=folder.name, message=str(error))
+
+
+def _existing(folder: Path, end: str) -> Path | None:
+    """Path of one of a subject's files, compressed or not; None if there is none."""
+    for extension in (".nii.gz", ".nii"):
+        path = folder / f"{folder.name}{end}{extension}"
+        if path.is_file():
+            return path
+    return None
+
+
+def _in_decathlon(data: Path) -> Iterator[SubjectFiles | Problem]:
+    """Subjects that `dataset.json` lists, training and test."""
+    path = data / "dataset.json"
+    try:
+        listing = json.loads(path.read_text(encoding="utf-8"))
+        order = [_position(listing["modality"], name) for name in MODALITIES]
+        pairs = [(entry["image"], entry["label"]) for entry in listing["training"]]
+        pairs += [(image, None) for image in listing.get("test", [])]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"`{path}` must be a dataset.json of the Decathlon's brain tumours, got "
+            f"one that cannot be understood ({error!r}). Download it again."
+        ) from error
+    for image, label in pairs:
+        yield _decathlon_subject(data, image, label, order)
+
+
+def _position(modalities: dict[str, Any], name: str) -> int:
+    """Place on the fourth axis of a modality."""
+    places = {str(value).lower(): int(key) for key, value in modalities.items()}
+    return places[_MSD_MODALITIES[name]]
+
+
+def _decathlon_subject(
+    data: Path, image: str, label: str | None, order: list[int]
+) -> SubjectFiles | Problem:
+    name = Path(image).name.removesuffix(".gz").removesuffix(".nii")
+    path = data / image
+    for wanted in (path, data / label if label else path):
+        if not wanted.is_file():
+            message = (
+                f"`dataset.json` must list files that exist, got subject {name} "
+                f"without {wanted}. Add the file or leave the subject out."
+            )
+            return Problem(name=name, message=message)
+    return SubjectFiles(
+        name=name,
+        images=tuple(Volume(path=path, index=index) for index in order),
+        labels=Volume(path=data / label) if label else None,
+    )
+
+
+def _check_names(names: list[str]) -> None:
+    """Predictions are named after subjects, so two must not share a name."""
+    for first, second in pairwise(names):
+        if first == second:
+            raise ValueError(
+                f"`data` must hold each subject once, got {first} twice. "
+                "Rename or remove one of them."
+            )

@@ -1,0 +1,127 @@
+"""Feeds training: an endless, repeatable sequence of batches as a `tf.data` pipeline.
+
+Which subject comes when, and how it is varied, is a function of (seed, epoch) alone:
+training that starts again at epoch 7 sees what it would have seen.
+
+Every batch is full, so that a training step has one shape and one plan: where the
+subjects do not fill the last batch, the next shuffle of them does.
+
+Importing this module does not import TensorFlow; its data sets do when they are made.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, islice
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from unet3d.augmentation import augment
+from unet3d.reading import MODALITIES, Images, Labels
+from unet3d.schemes import REGIONS
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+__all__ = ["Load", "epoch_order", "training_batches", "validation_batches"]
+
+# Gives one prepared subject: `functools.partial(load_prepared, files, ...)`.
+Load: TypeAlias = Callable[[], tuple[Images, Labels]]
+
+
+def epoch_order(subjects: int, draws: int, *, seed: int, epoch: int) -> list[int]:
+    """Indices of the subjects that an epoch draws: shuffles, one after the other.
+
+    Args:
+        subjects: How many there are, at least 1.
+        draws: How many are drawn, at least 1.
+        seed: Not negative.
+        epoch: From 0.
+
+    Example:
+        >>> sorted(epoch_order(3, 6, seed=0, epoch=0))
+        [0, 0, 1, 1, 2, 2]
+    """
+    rng = np.random.default_rng([seed, epoch])
+    shuffles = (rng.permutation(subjects).tolist() for _ in count())
+    return list(islice((index for shuffle in shuffles for index in shuffle), draws))
+
+
+def training_batches(  # noqa: PLR0913 - each decides what comes
+    loads: Sequence[Load],
+    size: int,
+    *,
+    steps: int,
+    seed: int,
+    first_epoch: int = 0,
+    batch_size: int = 1,
+    varied: bool = True,
+    prefetch: int = 1,
+) -> "tf.data.Dataset":
+    """Batches without end; an epoch is `steps` of them.
+
+    Args:
+        loads: One per subject.
+        size: Voxels along each axis of what they give.
+        steps: Batches per epoch.
+        seed: Decides order and variation.
+        first_epoch: Where to begin.
+        batch_size: Subjects per batch.
+        varied: Whether examples are augmented.
+        prefetch: Batches made in advance.
+
+    Returns:
+        Pairs of x, float32 of shape (batch, depth, height, width, 4), and y, uint8 of
+        shape (batch, depth, height, width, 3).
+    """
+
+    def examples() -> Iterator[tuple[Images, Labels]]:
+        for epoch in count(first_epoch):
+            order = epoch_order(len(loads), steps * batch_size, seed=seed, epoch=epoch)
+            for place, index in enumerate(order):
+                images, regions = loads[index]()
+                if varied:
+                    rng = np.random.default_rng([seed, epoch, place])
+                    images, regions = augment(images, regions, rng)
+                yield images, regions
+
+    return _dataset(examples, size, batch_size, prefetch)
+
+
+def validation_batches(
+    loads: Sequence[Load], size: int, *, prefetch: int = 1
+) -> "tf.data.Dataset":
+    """Each subject once, as it is, one per batch: so all batches have one shape."""
+    import tensorflow as tf
+
+    def examples() -> Iterator[tuple[Images, Labels]]:
+        for load in loads:
+            yield load()
+
+    dataset = _dataset(examples, size, 1, prefetch)
+    return dataset.apply(tf.data.experimental.assert_cardinality(len(loads)))
+
+
+def _dataset(
+    examples: Callable[[], Iterator[tuple[Images, Labels]]],
+    size: int,
+    batch_size: int,
+    prefetch: int,
+) -> "tf.data.Dataset":
+    import tensorflow as tf
+
+    def batches() -> Iterator[tuple[Images, Labels]]:
+        drawn = examples()
+        while batch := list(islice(drawn, batch_size)):
+            yield np.stack([x for x, _ in batch]), np.stack([y for _, y in batch])
+
+    shape = (batch_size, size, size, size)
+    signature = (
+        tf.TensorSpec((*shape, len(MODALITIES)), tf.float32),
+        tf.TensorSpec((*shape, len(REGIONS)), tf.uint8),
+    )
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    options = tf.data.Options()
+    # On a CPU waiting batches are in the device's memory: only those asked for wait.
+    options.experimental_optimization.inject_prefetch = False
+    dataset = dataset.with_options(options)
+    return dataset.prefetch(prefetch) if prefetch else dataset

@@ -1,0 +1,72 @@
+"""Writes files so that each is complete or absent, also after a kill or a full disk.
+
+A file is written beside its place under a name of this process, forced to the disk and
+then renamed; a rename is atomic.
+
+Known weakness: a killed process leaves its `partial-*` file behind.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["read_json", "write_arrays", "write_file", "write_json", "write_text"]
+
+
+def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file through `write`; its folder is made if missing.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "new" / "greeting"
+        >>> write_file(path, lambda file: file.write(b"hello"))
+        >>> [p.name for p in path.parent.iterdir()], path.read_text()
+        (['greeting'], 'hello')
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # The name keeps its end: some writers choose the format by it.
+    temporary = path.with_name(f"partial-{os.getpid()}-{path.name}")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text."""
+    write_file(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON; floats come back bit for bit."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read what `write_json` wrote.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        ValueError: If it is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"`{path}` must be JSON, got a file that is not ({error}). "
+            "Restore it or make it again."
+        ) from error
+
+
+def write_arrays(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
+    """Write named arrays as an uncompressed npz file."""
+    write_file(path, lambda file: np.savez(file, allow_pickle=False, **arrays))

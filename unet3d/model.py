@@ -18,7 +18,11 @@ Convolutions start from Keras's Glorot uniform, as in D. G. Ellis's code.
 
 Known weakness: a head that ends in leaky ReLU hardly goes below zero, so a healthy
 voxel's probability stays near 0.5. The soft Dice loss levels off far from 0 while the
-thresholded Dice goes on rising: judge a training by `dice_coefficient`.
+thresholded Dice goes on rising: judge a training by `dice_coefficient`. Heads that are
+convolutions alone (`linear_heads`) do not have it. With 9 synthetic subjects of 32^3, 8
+filters and 4 levels, the Dice of 3 others for whole tumour, core and enhancing was
+0.90, 0.42 and 0.25 after 125 epochs with the case study's heads, and 0.97, 0.93 and
+0.93 after 100 epochs with linear ones.
 """
 
 from collections.abc import Iterator
@@ -49,6 +53,7 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     *,
     batch_size: int | None = None,
     seed: int | None = None,
+    linear_heads: bool = False,
 ) -> keras.Model:
     """Build the network, compiled with Adam, weighted Dice loss and the Dice metric.
 
@@ -60,6 +65,8 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
         labels: Channels of the output.
         batch_size: Samples per batch, to make every shape static; None leaves it open.
         seed: Makes initial weights and dropout repeatable; None draws them anew.
+        linear_heads: Whether heads are convolutions alone, without the case study's
+            normalisation and leaky ReLU.
 
     Returns:
         A model from (batch, size, size, size, modalities) to probabilities of shape
@@ -77,7 +84,7 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
     blocks = _Blocks(seeds=repeat(None) if seed is None else count(seed))
     inputs = keras.Input((size, size, size, modalities), batch_size, name="images")
     skips = _go_down(inputs, blocks, [filters * 2**level for level in range(depth)])
-    heads = _go_up(skips, blocks, labels)
+    heads = _go_up(skips, blocks, labels, linear_heads=linear_heads)
     logits = _add_heads(heads)
     outputs = layers.Activation("sigmoid", dtype="float32", name="labels")(logits)
     model = keras.Model(inputs, outputs, name="unet3d")
@@ -99,8 +106,16 @@ class _Blocks:
         self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: int = 1
     ) -> Any:
         """Convolution with bias, instance normalisation, leaky ReLU."""
+        x = self.linear(x, filters, name, kernel=kernel, stride=stride)
+        x = InstanceNormalization(name=f"{name}_norm")(x)
+        return layers.LeakyReLU(SLOPE, name=f"{name}_relu")(x)
+
+    def linear(
+        self, x: Any, filters: int, name: str, *, kernel: int = 3, stride: int = 1
+    ) -> Any:
+        """Convolution with bias."""
         start: Any = keras.initializers.GlorotUniform(next(self.seeds))
-        x = layers.Conv3D(
+        return layers.Conv3D(
             filters,
             kernel,
             strides=stride,
@@ -108,8 +123,6 @@ class _Blocks:
             kernel_initializer=start,
             name=f"{name}_conv",
         )(x)
-        x = InstanceNormalization(name=f"{name}_norm")(x)
-        return layers.LeakyReLU(SLOPE, name=f"{name}_relu")(x)
 
     def context(self, x: Any, filters: int, name: str) -> Any:
         """Two 3^3 convolutions with whole channels dropped in between."""
@@ -132,7 +145,9 @@ def _go_down(x: Any, blocks: _Blocks, filters: list[int]) -> list[Any]:
     return sums
 
 
-def _go_up(skips: list[Any], blocks: _Blocks, labels: int) -> list[Any]:
+def _go_up(
+    skips: list[Any], blocks: _Blocks, labels: int, *, linear_heads: bool
+) -> list[Any]:
     """Heads of the top levels, lowest first."""
     x = skips[-1]
     heads = []
@@ -145,7 +160,8 @@ def _go_up(skips: list[Any], blocks: _Blocks, labels: int) -> list[Any]:
         x = blocks.conv(x, width, f"{name}_3")
         x = blocks.conv(x, width, f"{name}_1", kernel=1)
         if level < HEADS:
-            heads.append(blocks.conv(x, labels, f"head{level}", kernel=1))
+            make = blocks.linear if linear_heads else blocks.conv
+            heads.append(make(x, labels, f"head{level}", kernel=1))
     return heads
 
 

@@ -193,3 +193,14 @@ def test_sizes_that_cannot_work_are_refused(
 
     with pytest.raises(error, match=rule):
         build_unet(**options)
+
+
+def test_linear_heads_lack_what_follows_a_convolution() -> None:
+    from unet3d.model import build_unet
+
+    plain = build_unet(16, filters=1, depth=4, linear_heads=True)
+    heads = {layer.name for layer in plain.layers if layer.name.startswith("head")}
+    assert {name for name in heads if name.endswith(("norm", "relu"))} == set()
+    # Two vectors of three numbers for each of three normalisations are gone.
+    whole = build_unet(16, filters=1, depth=4)
+    assert whole.count_params() - plain.count_params() == 3 * 2 * 3

@@ -1,0 +1,165 @@
+"""Training on subjects of a few voxels: what it writes, refuses, and goes on with."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unet3d.tiny import write_folder
+from unet3d.runs import Configuration
+
+pytestmark = [
+    pytest.mark.tf,
+    # Keras copies variables in a way that NumPy 2 warns of.
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("subjects")
+    for name in "abcde":
+        write_folder(folder / name)
+    return folder
+
+
+def settings(data: Path, **changes: Any) -> Configuration:
+    tiny = Configuration(
+        data=str(data),
+        label_scheme="brats2017",
+        size=8,
+        filters=1,
+        depth=2,
+        epochs=1,
+        lms=False,
+    )
+    return replace(tiny, **changes)
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one epoch."""
+    from unet3d.training import train
+
+    output = tmp_path_factory.mktemp("run")
+    train(settings(data), output, cache=output / "cache")
+    return output
+
+
+def state(run: Path) -> dict[str, np.ndarray]:
+    with np.load(run / "state.npz") as arrays:
+        return {name: arrays[name] for name in arrays.files if name != "rest"}
+
+
+def check_equal(first: Path, second: Path) -> None:
+    one, other = state(first), state(second)
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name])
+
+
+def log(run: Path) -> list[dict[str, str]]:
+    rows = list(csv.DictReader((run / "log.csv").read_text().splitlines()))
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+def test_everything_is_beside_the_weights(run: Path) -> None:
+    files = {path.name for path in run.iterdir() if path.is_file()}
+    assert files == {
+        "best.weights.h5",
+        "configuration.json",
+        "last.weights.h5",
+        "log.csv",
+        "memory.json",
+        "split.json",
+        "state.npz",
+    }
+    (row,) = log(run)
+    assert row.keys() >= {"epoch", "loss", "val_loss", "val_dice_coefficient"}
+    split = json.loads((run / "split.json").read_text())
+    assert (len(split["training"]), len(split["validation"])) == (4, 1)
+
+
+def test_a_second_start_needs_resume_and_the_run_s_settings(
+    data: Path, run: Path
+) -> None:
+    from unet3d.training import train
+
+    before = state(run)
+    with pytest.raises(ValueError, match="Go on with it by --resume"):
+        train(settings(data), run, cache=run / "cache")
+    with pytest.raises(
+        ValueError, match=r"`filters` must be that of the run .* 1, got"
+    ):
+        train(settings(data, filters=2), run, cache=run / "cache", resume=True)
+    done = train(settings(data), run, cache=run / "cache", resume=True)
+    assert done.epochs == 1  # nothing is left to do
+    np.testing.assert_array_equal(before["model0000"], state(run)["model0000"])
+
+
+def test_bad_subjects_stop_the_training_or_are_listed(
+    data: Path, tmp_path: Path
+) -> None:
+    for folder in sorted(data.iterdir()):
+        (tmp_path / "data" / folder.name).mkdir(parents=True)
+        for path in folder.iterdir():
+            (tmp_path / "data" / folder.name / path.name).symlink_to(path)
+    bad = tmp_path / "data" / "b" / "b_t1.nii.gz"
+    bad.unlink()
+    bad.write_bytes(b"scribble")
+    (tmp_path / "data" / "d" / "d_t2.nii.gz").unlink()
+    from unet3d.training import train
+
+    with pytest.raises(FileNotFoundError, match="subject d without its modality 't2'"):
+        train(settings(tmp_path / "data"), tmp_path / "r", cache=tmp_path / "c")
+    (tmp_path / "data" / "d").rename(tmp_path / "away")
+    with pytest.raises(
+        ValueError, match=r"`b_t1\.nii\.gz` of subject b must be .* --skip"
+    ):
+        train(settings(tmp_path / "data"), tmp_path / "r", cache=tmp_path / "c")
+    options: dict[str, Any] = {"cache": tmp_path / "c", "skip_bad": True}
+    outcome = train(settings(tmp_path / "data"), tmp_path / "r", **options)
+    assert [problem.name for problem in outcome.problems] == ["b"]
+    assert "b" not in outcome.split.training + outcome.split.validation
+    written = json.loads((tmp_path / "r" / "configuration.json").read_text())
+    assert "b_t1.nii.gz" in written["left out"][0]
+
+
+def test_a_bad_size_is_refused_before_data_is_read(tmp_path: Path) -> None:
+    from unet3d.training import train
+
+    with pytest.raises(ValueError, match=r"`size` must be divisible by 2\^\(depth - 1"):
+        train(settings(tmp_path, size=9), tmp_path / "run", cache=tmp_path / "cache")
+
+
+@pytest.mark.slow
+def test_a_run_killed_in_an_epoch_ends_in_the_weights_of_one_that_was_not(
+    data: Path, tmp_path: Path
+) -> None:
+    def command(run: str) -> list[str]:
+        words = [sys.executable, "-m", "unet3d", "train", "--data", str(data)]
+        words += ["--label-scheme", "brats2017", "--size", "8", "--filters", "2"]
+        words += ["--depth", "2", "--epochs", "3", "--steps-per-epoch", "200"]
+        words += ["--no-lms", "--cache", str(tmp_path / "cache"), "--resume"]
+        return [*words, "--output", str(tmp_path / run)]
+
+    subprocess.run(command("whole"), check=True, capture_output=True)
+    with subprocess.Popen(command("killed"), stderr=subprocess.DEVNULL) as process:
+        while not (tmp_path / "killed" / "state.npz").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.3)  # into the second epoch
+        process.send_signal(signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+    assert len(log(tmp_path / "killed")) < 3
+    subprocess.run(command("killed"), check=True, capture_output=True)
+    check_equal(tmp_path / "whole", tmp_path / "killed")
+    assert log(tmp_path / "whole") == log(tmp_path / "killed")

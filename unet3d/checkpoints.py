@@ -1,0 +1,167 @@
+"""Saves after each epoch all that training goes on from, in one file.
+
+A run that is killed starts again at the end of its last complete epoch. Since order
+and variation of the examples follow from (seed, epoch), and weights, optimizer slots,
+states of seed generators and of callbacks come from the file, it ends in the same
+weights, bit for bit, as one that was never killed. What was done of the epoch in which
+it died is done again.
+
+`state.npz` holds the model's variables and the optimizer's in Keras's order, and the
+rest as JSON. It is replaced by a rename, as the last file of an epoch: from whichever
+moment before it a run goes on, it writes the others again.
+
+Known weakness: kernels must be deterministic for the last bit, as `train` asks for.
+"""
+
+import csv
+import io
+import json
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from unet3d.files import write_arrays, write_text
+
+__all__ = ["MONITOR", "ResumePoint", "restore_state", "save_weights"]
+
+# Thresholded Dice: the loss of normalised heads moves by less than 1e-4 per epoch (see
+# `unet3d.model`), which a watcher would take for standing still.
+MONITOR = "val_dice_coefficient"
+
+_WATCHED = ("best", "wait", "cooldown_counter", "stopped_epoch", "best_epoch")
+
+
+class ResumePoint(keras.callbacks.Callback):
+    """Writes state, best and last weights, and the log, after each epoch.
+
+    It comes after the callbacks it saves, so that it sees what they decided, and puts
+    back what they knew after they began anew.
+
+    Args:
+        run: Folder to write to.
+        watchers: Callbacks whose decisions depend on earlier epochs.
+        known: What `restore_state` returned, or None at the first start.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        watchers: list[keras.callbacks.Callback],
+        known: dict[str, Any] | None,
+    ) -> None:
+        super().__init__()
+        self._run = run
+        self._watchers = watchers
+        self._known = known
+        self.history: list[dict[str, float]] = known["history"] if known else []
+        self._began = 0.0
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Put back what the watchers knew."""
+        if self._known is not None:
+            for watcher, values in zip(
+                self._watchers, self._known["watchers"], strict=True
+            ):
+                vars(watcher).update(values)
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
+        """Take the time."""
+        self._began = time.monotonic()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Write everything."""
+        values = {name: float(value) for name, value in (logs or {}).items()}
+        seconds = round(time.monotonic() - self._began, 3)
+        best = max((row[MONITOR] for row in self.history), default=float("-inf"))
+        self.history.append({"epoch": epoch, **values, "seconds": seconds})
+        if values[MONITOR] > best:
+            save_weights(self.model, self._run / "best.weights.h5")
+        save_weights(self.model, self._run / "last.weights.h5")
+        write_text(self._run / "log.csv", _as_csv(self.history))
+        self._save_state(epoch + 1)
+
+    def _save_state(self, epoch: int) -> None:
+        model: Any = self.model
+        rest = {
+            "epoch": epoch,
+            "finished": bool(model.stop_training),
+            "history": self.history,
+            "watchers": [_memory(watcher) for watcher in self._watchers],
+        }
+        arrays = {name: np.asarray(v) for name, v in _variables(model).items()}
+        arrays["rest"] = np.array(json.dumps(rest))
+        write_arrays(self._run / "state.npz", arrays)
+
+
+def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
+    """Put a run's last state into a model of the same settings.
+
+    Args:
+        model: Compiled, its optimizer built.
+        run: The run's folder.
+
+    Returns:
+        The rest of the state: `epoch` to go on with, `finished`, `history` and what
+        `watchers` knew. None if no epoch was finished.
+
+    Raises:
+        ValueError: If the file is damaged or of another network.
+    """
+    path = run / "state.npz"
+    if not path.is_file():
+        return None
+    try:
+        with path.open("rb") as file, np.load(file) as stored:
+            arrays = {name: stored[name] for name in stored.files}
+        rest = json.loads(str(arrays.pop("rest")))
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"`{path}` must be a state that training wrote, got a file that cannot be "
+            f"read ({error}). Remove it to start the run anew."
+        ) from error
+    variables = _variables(model)
+    shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
+    if shapes != {name: array.shape for name, array in arrays.items()}:
+        raise ValueError(
+            f"`{path}` must hold the variables of this network, got {len(arrays)} of "
+            "other shapes. Resume with the settings that the run was started with."
+        )
+    for name, variable in variables.items():
+        variable.assign(arrays[name])
+    return rest
+
+
+def save_weights(model: Any, path: Path) -> None:
+    """Write weights as Keras does, complete or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"partial-{path.name}")
+    model.save_weights(temporary)
+    temporary.replace(path)
+
+
+def _variables(model: Any) -> dict[str, Any]:
+    """All that a step changes, seed generators included, under names that sort."""
+    kinds = {"model": model.variables, "optimizer": model.optimizer.variables}
+    return {
+        f"{kind}{index:04d}": variable
+        for kind, variables in kinds.items()
+        for index, variable in enumerate(variables)
+    }
+
+
+def _memory(watcher: keras.callbacks.Callback) -> dict[str, float]:
+    """What a watcher knows of earlier epochs."""
+    known = vars(watcher)
+    return {name: float(known[name]) for name in _WATCHED if name in known}
+
+
+def _as_csv(history: list[dict[str, float]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(history[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue()

@@ -1,0 +1,81 @@
+"""Prepares a whole data set before training, and finds its bad subjects.
+
+One bad subject stops everything, unless bad ones may be skipped; then each is reported
+with its reason. Nothing is left out in silence.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unet3d.cache import load_prepared
+from unet3d.schemes import LabelScheme
+from unet3d.subjects import Found, Problem, SubjectFiles
+
+__all__ = ["Prepared", "prepare_all", "usable"]
+
+_SKIP = "Or leave bad subjects out with --skip-bad."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """What came of a data set.
+
+    Args:
+        subjects: Those that are in the cache now.
+        problems: Those that were left out, and why.
+    """
+
+    subjects: tuple[SubjectFiles, ...]
+    problems: tuple[Problem, ...]
+
+
+def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
+    """The subjects whose files are all there.
+
+    Raises:
+        FileNotFoundError: If one is not and `skip_bad` is off, or if none is left.
+    """
+    if found.problems and not skip_bad:
+        raise FileNotFoundError(f"{found.problems[0].message} {_SKIP}")
+    if not found.subjects:
+        raise FileNotFoundError(
+            f"`data` must hold at least one usable subject, got "
+            f"{len(found.problems)} bad ones. The first: {found.problems[0].message}"
+        )
+    return found.subjects
+
+
+def prepare_all(
+    subjects: Sequence[SubjectFiles],
+    *,
+    size: int,
+    scheme: LabelScheme,
+    cache: Path,
+    skip_bad: bool,
+    progress: Callable[[], None] = lambda: None,
+) -> Prepared:
+    """Put every subject into the cache.
+
+    Args:
+        subjects: What was found.
+        size: Voxels along each axis.
+        scheme: What the labels mean.
+        cache: Folder of the cache.
+        skip_bad: Whether a bad subject is left out and listed, or ends it all.
+        progress: Called after each subject.
+
+    Raises:
+        FileNotFoundError, ValueError: For the first bad subject, if `skip_bad` is off.
+    """
+    good, problems = [], []
+    for files in subjects:
+        try:
+            load_prepared(files, size=size, scheme=scheme, cache=cache)
+            good.append(files)
+        except (FileNotFoundError, ValueError) as error:
+            if not skip_bad:
+                raise type(error)(f"{error} {_SKIP}") from error
+            problems.append(Problem(name=files.name, message=str(error)))
+        progress()
+    return Prepared(subjects=tuple(good), problems=tuple(problems))

@@ -1,0 +1,311 @@
+"""Trains the network: data, callbacks, resuming, and large model support.
+
+    folder --find, prepare--> cache --batches--> fit --after each epoch--> RUN
+
+The only module beside the command line that knows of `lms`: where a step does not fit
+the device, the same training runs within it, with the same numbers.
+
+Sources: Adam at 5e-4, halved after 10 epochs without progress, the end after 50, as in
+D. G. Ellis's Keras code; the split of 80/20 from the case study.
+
+Known weakness: one device. Validation is one subject at a time, where the case study
+took two: so each volume counts alike, and every step has one shape.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+import tensorflow as tf
+from rich.progress import Progress
+
+from lms import LMSCallback
+from lms.emulate import device_limit
+from unet3d.batches import Load, training_batches, validation_batches
+from unet3d.cache import load_prepared
+from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
+from unet3d.files import write_json, write_text
+from unet3d.model import build_unet
+from unet3d.preparing import prepare_all, usable
+from unet3d.progress import TrainingBars
+from unet3d.runs import (
+    Configuration,
+    Split,
+    check_same,
+    make_split,
+    read_split,
+    write_configuration,
+    write_split,
+)
+from unet3d.schemes import scheme_named
+from unet3d.subjects import Problem, SubjectFiles, find_subjects
+
+__all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for", "train"]
+
+PATIENCE = 10  # epochs
+STOP_AFTER = 50  # epochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a training came to.
+
+    Args:
+        epochs: Complete epochs of the run, earlier starts included.
+        best: Highest validation Dice, the mean over regions and subjects.
+        split: Who was trained and validated with.
+        problems: Subjects that were left out, and why.
+    """
+
+    epochs: int
+    best: float
+    split: Split
+    problems: tuple[Problem, ...]
+
+
+def train(  # noqa: PLR0913 - the run, where it is, and what may happen
+    configuration: Configuration,
+    run: Path,
+    *,
+    cache: Path,
+    split: Path | None = None,
+    resume: bool = False,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Train, or go on training.
+
+    For weights that are equal bit for bit after a kill, turn on
+    `tf.config.experimental.enable_op_determinism` first, as the command line does.
+
+    Args:
+        configuration: The settings.
+        run: Folder to write; empty or missing, unless `resume`.
+        cache: Folder of prepared subjects.
+        split: A split file; None draws a split, or takes the run's when resuming.
+        resume: Whether to go on with what is in `run`.
+        skip_bad: Whether bad subjects are left out and listed, or end it all.
+        progress: Shows bars.
+
+    Raises:
+        FileNotFoundError: If data, split or files of a subject are missing.
+        ValueError: If data or settings are bad, or `run` is another's.
+        tensorflow.errors.ResourceExhaustedError: If the device is too small and large
+            model support is off.
+    """
+    bars = progress or Progress(disable=True)
+    with _precision(configuration):
+        model = build_for(configuration)  # refuses a bad size before data is read
+        _check_run(run, configuration, resume=resume)
+        subjects, problems = _prepare(configuration, cache, bars, skip_bad=skip_bad)
+        chosen = _choose_split(run, configuration, split, subjects, problems)
+        reasons = [problem.message for problem in problems]
+        write_configuration(run, configuration, left_out=reasons)
+        write_split(run / "split.json", chosen)
+        loads = _loads(subjects, configuration, cache)
+        history = _fit(model, configuration, run, chosen, loads, bars)
+    return Outcome(
+        epochs=len(history),
+        best=max((row[MONITOR] for row in history), default=float("nan")),
+        split=chosen,
+        problems=problems,
+    )
+
+
+def build_for(configuration: Configuration, size: int | None = None) -> Any:
+    """Build a run's network, its optimizer's variables included.
+
+    Args:
+        configuration: The run's settings.
+        size: Voxels along each axis, if not the run's; the weights are the same.
+    """
+    model: Any = build_unet(
+        size=size or configuration.size,
+        filters=configuration.filters,
+        depth=configuration.depth,
+        batch_size=configuration.batch_size if size is None else None,
+        seed=configuration.seed,
+        linear_heads=configuration.linear_heads,
+    )
+    # Variables made while a step is traced would make Keras trace it again.
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
+class _precision:  # noqa: N801 - used as a context, like a function
+    """The dtype policy of a run; the policy from before comes back at the end."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._name = "mixed_float16" if configuration.mixed_precision else "float32"
+
+    def __enter__(self) -> None:
+        self._before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(self._name)
+
+    def __exit__(self, *error: object) -> None:
+        keras.config.set_dtype_policy(self._before)
+
+
+def _check_run(run: Path, configuration: Configuration, *, resume: bool) -> None:
+    if not (run / "configuration.json").exists():
+        return
+    if not resume:
+        raise ValueError(
+            f"`output` must be a folder without a run, got '{run}', which holds one. "
+            "Go on with it by --resume, or choose another folder."
+        )
+    check_same(run, configuration)
+
+
+def _prepare(
+    configuration: Configuration, cache: Path, bars: Progress, *, skip_bad: bool
+) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
+    found = find_subjects(Path(configuration.data))
+    labelled = usable(found, skip_bad=skip_bad)
+    if any(files.labels is not None for files in labelled):
+        # A test set beside the training set has no truth to train with.
+        labelled = tuple(f for f in labelled if not _is_test_image(f))
+    bar = bars.add_task("Preparing subjects", total=len(labelled))
+    prepared = prepare_all(
+        labelled,
+        size=configuration.size,
+        scheme=scheme_named(configuration.label_scheme),
+        cache=cache,
+        skip_bad=skip_bad,
+        progress=lambda: bars.advance(bar),
+    )
+    by_name = {files.name: files for files in prepared.subjects}
+    return by_name, (*found.problems, *prepared.problems)
+
+
+def _is_test_image(files: SubjectFiles) -> bool:
+    """The Decathlon's own list of images without labels."""
+    return files.labels is None and files.images[0].index is not None
+
+
+def _choose_split(
+    run: Path,
+    configuration: Configuration,
+    path: Path | None,
+    subjects: dict[str, SubjectFiles],
+    problems: Sequence[Problem],
+) -> Split:
+    """The run's own split, the one asked for, or a new one."""
+    own = run / "split.json"
+    split = read_split(path) if path else None
+    if own.is_file():
+        before = read_split(own)
+        if split not in (None, before):
+            raise ValueError(
+                f"`split` must be that of the run in '{run}', got another in '{path}'. "
+                "Leave it out to go on with the run's."
+            )
+        split = before
+    if split is None:
+        return make_split(tuple(subjects), configuration.seed)
+    known_bad = {problem.name for problem in problems}
+    split = Split(
+        training=tuple(n for n in split.training if n not in known_bad),
+        validation=tuple(n for n in split.validation if n not in known_bad),
+    )
+    for name in (*split.training, *split.validation):
+        if name not in subjects:
+            raise ValueError(
+                f"`split` must name subjects of '{configuration.data}', got {name}, "
+                "which is not there. Pass the data that the split was made for."
+            )
+    return split
+
+
+def _loads(
+    subjects: dict[str, SubjectFiles], configuration: Configuration, cache: Path
+) -> dict[str, Load]:
+    scheme, size = scheme_named(configuration.label_scheme), configuration.size
+    return {
+        name: partial(load_prepared, files, size=size, scheme=scheme, cache=cache)
+        for name, files in subjects.items()
+    }
+
+
+def _fit(
+    model: Any,
+    configuration: Configuration,
+    run: Path,
+    split: Split,
+    loads: dict[str, Load],
+    bars: Progress,
+) -> list[dict[str, float]]:
+    known = restore_state(model, run)
+    first = known["epoch"] if known else 0
+    if known and (known["finished"] or first >= configuration.epochs):
+        return known["history"]
+    steps = configuration.steps_per_epoch or -(
+        -len(split.training) // configuration.batch_size
+    )
+    # Batches that wait on an emulated device take its memory, as they do on no GPU.
+    prefetch = 1 if device_limit() is None else 0
+    watchers = [
+        keras.callbacks.ReduceLROnPlateau(
+            MONITOR, mode="max", factor=0.5, patience=PATIENCE
+        ),
+        keras.callbacks.EarlyStopping(MONITOR, mode="max", patience=STOP_AFTER),
+    ]
+    point = ResumePoint(run, watchers, known)
+    swapping = None
+    if configuration.lms is not False:
+        swapping = LMSCallback(budget=configuration.budget, verbose=0)
+    shown = TrainingBars(bars, configuration.epochs, steps, first)
+    callbacks = [*([swapping] if swapping else []), *watchers, point, shown]
+    try:
+        model.fit(
+            training_batches(
+                [loads[name] for name in split.training],
+                configuration.size,
+                steps=steps,
+                seed=configuration.seed,
+                first_epoch=first,
+                batch_size=configuration.batch_size,
+                varied=configuration.varied,
+                prefetch=prefetch,
+            ),
+            validation_data=validation_batches(
+                [loads[name] for name in split.validation],
+                configuration.size,
+                prefetch=prefetch,
+            ),
+            initial_epoch=first,
+            epochs=configuration.epochs,
+            steps_per_epoch=steps,
+            callbacks=callbacks,
+            shuffle=False,  # the order is made already
+            verbose=0,
+        )
+    finally:
+        _write_memory(run, swapping)
+    return point.history
+
+
+def _write_memory(run: Path, swapping: LMSCallback | None) -> None:
+    """What steps took: by the plan, and by the device's own count if it keeps one."""
+    reports = [] if swapping is None else swapping.report
+    steps = []
+    for report in reports:
+        values = {**asdict(report), "fits_unplanned": report.fits_unplanned}
+        del values["plan"]  # it has a file of its own
+        steps.append(values)
+    write_json(run / "memory.json", {"device peak bytes": _peak(), "steps": steps})
+    if swapping is not None and swapping.plan is not None:
+        write_text(run / "plan.json", swapping.plan.to_json())
+
+
+def _peak() -> int | None:
+    """Most bytes in use at once on the device; None where it does not count."""
+    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices()
+    try:
+        name = ":".join(devices[0].name.split(":")[-2:])
+        return int(tf.config.experimental.get_memory_info(name)["peak"])
+    except ValueError:
+        return None

@@ -43,7 +43,8 @@ from unet3d.runs import (
 from unet3d.schemes import scheme_named
 from unet3d.subjects import Problem, SubjectFiles, find_subjects
 
-__all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for", "train"]
+__all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for", "memory_support"]
+__all__ += ["precision_of", "train"]
 
 PATIENCE = 10  # epochs
 STOP_AFTER = 50  # epochs
@@ -97,7 +98,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
             model support is off.
     """
     bars = progress or Progress(disable=True)
-    with _precision(configuration):
+    with precision_of(configuration):
         model = build_for(configuration)  # refuses a bad size before data is read
         _check_run(run, configuration, resume=resume)
         subjects, problems = _prepare(configuration, cache, bars, skip_bad=skip_bad)
@@ -135,7 +136,14 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
     return model
 
 
-class _precision:  # noqa: N801 - used as a context, like a function
+def memory_support(configuration: Configuration) -> LMSCallback | None:
+    """Large model support as a run asks for it; it steps aside where a step fits."""
+    if configuration.lms is False:
+        return None
+    return LMSCallback(budget=configuration.budget, verbose=0)
+
+
+class precision_of:  # noqa: N801 - used as a context, like a function
     """The dtype policy of a run; the policy from before comes back at the end."""
 
     def __init__(self, configuration: Configuration) -> None:
@@ -254,9 +262,7 @@ def _fit(
         keras.callbacks.EarlyStopping(MONITOR, mode="max", patience=STOP_AFTER),
     ]
     point = ResumePoint(run, watchers, known)
-    swapping = None
-    if configuration.lms is not False:
-        swapping = LMSCallback(budget=configuration.budget, verbose=0)
+    swapping = memory_support(configuration)
     shown = TrainingBars(bars, configuration.epochs, steps, first)
     callbacks = [*([swapping] if swapping else []), *watchers, point, shown]
     try:

@@ -1,0 +1,193 @@
+"""Segments subjects with a run's weights, on the grid of their own files.
+
+    PREDICTIONS/<name>.nii.gz      uint8 labels of the run's scheme, the source's grid
+    PREDICTIONS/cubes/<name>.npz   the same on the network's cube, before any resizing
+    PREDICTIONS/predictions.json   who, by which run, at which size, and who is left out
+
+Labels on the cube are for comparing resolutions as the case study did: they are resized
+once, from one cube to another.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+from rich.progress import Progress
+
+from unet3d.data import prepare_images
+from unet3d.files import write_arrays, write_json
+from unet3d.preparing import usable
+from unet3d.reading import Images, read_images
+from unet3d.restoring import THRESHOLD, as_image, restore, to_labels
+from unet3d.runs import read_configuration, read_split
+from unet3d.schemes import LabelScheme, scheme_named
+from unet3d.subjects import Problem, SubjectFiles, find_subjects
+from unet3d.training import build_for, memory_support, precision_of
+
+__all__ = ["Predicted", "predict"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predicted:
+    """What a prediction came to.
+
+    Args:
+        names: Subjects that were segmented.
+        problems: Subjects that were left out, and why.
+    """
+
+    names: tuple[str, ...]
+    problems: tuple[Problem, ...]
+
+
+def predict(  # noqa: PLR0913 - by what, of whom, where to
+    run: Path,
+    data: Path,
+    output: Path,
+    *,
+    subjects: str = "validation",
+    size: int | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Predicted:
+    """Segment subjects and write their labels.
+
+    Args:
+        run: Folder of a training; the weights of its best epoch are used.
+        data: Folder of subjects; segmentations are not looked at.
+        output: Folder to write to.
+        subjects: `validation`, `all`, or the path of a text file with a name per line.
+        size: Voxels along each axis that the network sees, if not those it was trained
+            with: the network is convolutional, so its weights take any size.
+        skip_bad: Whether bad subjects are left out and listed, or end it all.
+        progress: Shows a bar.
+
+    Raises:
+        FileNotFoundError: If the run, the data or a subject's file is missing.
+        ValueError: If a subject is bad, or one that is asked for is not there.
+    """
+    configuration = read_configuration(run)
+    scheme = scheme_named(configuration.label_scheme)
+    found = find_subjects(data)
+    # A bad subject stops it only if it was asked for.
+    wanted = _wanted(run, subjects)
+    bad = [p for p in found.problems if wanted is None or p.name in wanted]
+    everyone = {
+        files.name: files for files in usable(found, skip_bad=not bad or skip_bad)
+    }
+    chosen = _choose(
+        everyone, wanted, {problem.name for problem in found.problems}, data
+    )
+    bars = progress or Progress(disable=True)
+    bar = bars.add_task("Segmenting", total=len(chosen))
+    problems, names = list(bad), []
+    with precision_of(configuration):
+        model = build_for(configuration, size or configuration.size)
+        model.load_weights(_weights(run))
+        support = memory_support(configuration)
+        callbacks = [support] if support else []
+        for files in chosen:
+            try:
+                _segment(model, files, scheme, output, callbacks)
+                names.append(files.name)
+            except ValueError as error:
+                if not skip_bad:
+                    raise
+                problems.append(Problem(name=files.name, message=str(error)))
+            bars.advance(bar)
+    write_json(
+        output / "predictions.json",
+        {
+            "run": str(run.resolve()),
+            "label scheme": scheme.name,
+            "size": size or configuration.size,
+            "subjects": names,
+            "left out": [problem.message for problem in problems],
+        },
+    )
+    return Predicted(names=tuple(names), problems=tuple(problems))
+
+
+def _weights(run: Path) -> Path:
+    path = run / "best.weights.h5"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"`run` must hold weights, got '{run}' without {path.name}. "
+            "Train for at least one epoch."
+        )
+    return path
+
+
+def _wanted(run: Path, subjects: str) -> tuple[str, ...] | None:
+    """Names that are asked for; None for all."""
+    if subjects == "all":
+        return None
+    if subjects == "validation":
+        return read_split(run / "split.json").validation
+    path = Path(subjects)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"`subjects` must be 'validation', 'all' or a file of names, got "
+            f"'{subjects}'. Write one name per line."
+        )
+    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    return tuple(name for name in names if name)
+
+
+def _choose(
+    everyone: dict[str, SubjectFiles],
+    wanted: Sequence[str] | None,
+    bad: set[str],
+    data: Path,
+) -> list[SubjectFiles]:
+    if wanted is None:
+        return list(everyone.values())
+    for name in wanted:
+        if name not in everyone and name not in bad:
+            raise ValueError(
+                f"`subjects` must name subjects of '{data}', got {name}, which is not "
+                "there. Pass the data that the run was trained with, or other names."
+            )
+    return [everyone[name] for name in wanted if name in everyone]
+
+
+def _segment(
+    model: Any,
+    files: SubjectFiles,
+    scheme: LabelScheme,
+    output: Path,
+    callbacks: list[Any],
+) -> None:
+    """Predict one subject and write both of its files."""
+    images, _ = read_images(files)
+    probabilities, labels = _labels(model, files, images, scheme, callbacks)
+    source = nibabel.Nifti1Image.from_filename(files.images[0].path)
+    cube = to_labels(probabilities > THRESHOLD, scheme)
+    write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
+    path = output / f"{files.name}.nii.gz"
+    temporary = path.with_name(f"partial-{path.name}")
+    nibabel.save(as_image(labels, source), temporary)
+    temporary.replace(path)
+
+
+def _labels(
+    model: Any,
+    files: SubjectFiles,
+    images: Images,
+    scheme: LabelScheme,
+    callbacks: list[Any],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities on the cube, and labels on the whole volume."""
+    size = model.input_shape[1]
+    try:
+        x, box = prepare_images(images, size)
+    except ValueError as error:
+        raise ValueError(f"subject {files.name}: {error}") from error
+    batch = x[np.newaxis]
+    predicted = model.predict(batch, batch_size=1, verbose=0, callbacks=callbacks)
+    probabilities = np.asarray(predicted)[0]
+    depth, height, width = images.shape[:3]
+    return probabilities, restore(probabilities, box, (depth, height, width), scheme)

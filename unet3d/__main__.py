@@ -17,7 +17,9 @@ from rich.progress import (
 
 from lms.units import parse_size
 from unet3d.runs import Configuration
-from unet3d.schemes import SCHEMES
+from unet3d.schemes import SCHEMES, scheme_named
+from unet3d.scores import EmptyRule
+from unet3d.subjects import Problem
 from unet3d.synthesis import synthesize
 
 __all__ = ["main"]
@@ -47,6 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_synthesize(commands)
     _add_train(commands)
+    _add_predict(commands)
+    _add_evaluate(commands)
     return parser
 
 
@@ -90,7 +94,35 @@ def _add_train(commands: Any) -> None:
     add("--augment", action=argparse.BooleanOptionalAction, default=True)
     add("--split", type=Path, help="split.json of another run")
     add("--resume", action="store_true", help="go on with the run in --output")
-    _add_shared(command)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    add("--cache", type=Path, default=Path(base) / "unet3d", help="prepared subjects")
+    _add_skip(command)
+
+
+def _add_predict(commands: Any) -> None:
+    command = _command(commands, "predict", "segment subjects by a run", _predict)
+    add = command.add_argument
+    add("--run", type=Path, required=True, dest="trained", help="folder of a training")
+    add("--data", type=Path, required=True, help="folder of subjects")
+    add("--output", type=Path, required=True, help="folder to write labels to")
+    add("--subjects", default="validation", help="validation, all, or a file of names")
+    add("--size", type=int, help="voxels the network sees; the run's if left out")
+    _add_skip(command)
+
+
+def _add_evaluate(commands: Any) -> None:
+    text = "score predictions: tables, tests and figures"
+    command = _command(commands, "evaluate", text, _evaluate)
+    add = command.add_argument
+    add("--truth", type=Path, required=True, help="folder of subjects")
+    _add_scheme(command)
+    add("--predictions", type=Path, nargs="+", required=True, help="folders")
+    text = "one per folder; folders of one name are averaged"
+    add("--names", nargs="+", help=f"{text}; the folders' own if left out")
+    add("--output", type=Path, required=True, help="folder of the report")
+    add("--empty-rule", choices=("brats", "nan"), default="brats")
+    add("--size", type=int, help="compare on cubes, as the case study did")
+    _add_skip(command)
 
 
 def _add_scheme(command: argparse.ArgumentParser) -> None:
@@ -102,18 +134,11 @@ def _add_scheme(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_shared(command: argparse.ArgumentParser) -> None:
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    command.add_argument(
-        "--cache",
-        type=Path,
-        default=Path(base) / "unet3d",
-        help="folder of prepared subjects",
-    )
+def _add_skip(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--skip-bad",
         action="store_true",
-        help="leave out subjects that cannot be read, and list them",
+        help="leave out subjects that cannot be used, and list them",
     )
 
 
@@ -164,10 +189,7 @@ def _train(options: argparse.Namespace, console: Console) -> int:
         lms=options.lms,
         budget=options.budget,
     )
-    # As wide as it matters: without oneDNN a 3-D convolution on a CPU takes three times
-    # the memory and ten times the time. Read when TensorFlow is imported.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    _set_up_tensorflow()
     import tensorflow as tf
 
     from unet3d.training import train
@@ -195,14 +217,80 @@ def _train(options: argparse.Namespace, console: Console) -> int:
             soft_wrap=True,
         )
         return 3
-    for problem in outcome.problems:
-        console.print(f"Left out {problem.name}: {problem.message}", markup=False)
+    _list_problems(outcome.problems, console)
     console.print(
         f"Trained {outcome.epochs} epochs with {len(outcome.split.training)} subjects; "
         f"best Dice of {len(outcome.split.validation)} validation subjects "
         f"{outcome.best:.3f}. Everything is in {options.output}."
     )
     return 0
+
+
+def _predict(options: argparse.Namespace, console: Console) -> int:
+    _set_up_tensorflow()
+    from unet3d.prediction import predict
+
+    with _bars(console) as progress:
+        predicted = predict(
+            options.trained,
+            options.data,
+            options.output,
+            subjects=options.subjects,
+            size=options.size,
+            skip_bad=options.skip_bad,
+            progress=progress,
+        )
+    _list_problems(predicted.problems, console)
+    console.print(f"Segmented {len(predicted.names)} subjects in {options.output}.")
+    return 0
+
+
+def _evaluate(options: argparse.Namespace, console: Console) -> int:
+    from unet3d.evaluation import open_set
+    from unet3d.report import comparison_table, evaluate, summary_table, write_report
+
+    names = options.names or [folder.name for folder in options.predictions]
+    if len(names) != len(options.predictions):
+        raise ValueError(
+            f"`names` must be one for each of {len(options.predictions)} folders of "
+            f"predictions, got {len(names)}. Name them in the same order."
+        )
+    scheme = scheme_named(options.label_scheme)
+    folders = zip(names, options.predictions, strict=True)
+    sets = [open_set(name, folder, scheme) for name, folder in folders]
+    with _bars(console) as progress:
+        bar = progress.add_task("Scoring")
+        report = evaluate(
+            options.truth,
+            scheme,
+            sets,
+            rule=EmptyRule(options.empty_rule),
+            size=options.size,
+            skip_bad=options.skip_bad,
+            progress=lambda total: progress.update(bar, total=total, advance=1),
+        )
+    write_report(report, options.output, truth=options.truth, scheme=scheme, sets=sets)
+    shown = Console()
+    shown.print(summary_table(report))
+    if any(report.tests.values()):
+        shown.print(comparison_table(report))
+    _list_problems(report.problems, console)
+    console.print(f"Tables and figures are in {options.output}.")
+    return 0
+
+
+def _set_up_tensorflow() -> None:
+    """Set what TensorFlow reads when it is imported."""
+    # Without oneDNN a 3-D convolution on a CPU takes three times the memory and ten
+    # times the time.
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
+def _list_problems(problems: Sequence[Problem], console: Console) -> None:
+    for problem in problems:
+        text = f"Left out {problem.name}: {problem.message}"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 __all__ = ["BRATS2017", "REGIONS", "SCHEMES", "LabelScheme", "scheme_named"]
 
-REGIONS = ("whole tumour", "tumour core", "enhancing tumour")
+REGIONS: tuple[str, ...] = ("whole tumour", "tumour core", "enhancing tumour")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,152 @@
+"""From predicted files to tables and figures, on subjects of a few voxels."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unet3d.tiny import save, volumes, write_folder
+from unet3d.__main__ import main
+from unet3d.data import crop_to_brain, resize_labels
+from unet3d.evaluation import Score, compare, summarise
+from unet3d.files import write_arrays
+from unet3d.reading import read_subject
+from unet3d.schemes import REGIONS
+from unet3d.scores import FARTHEST
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for name in "abc":
+        write_folder(tmp_path / "data" / name)
+    return tmp_path / "data"
+
+
+def predict(folder: Path, name: str, labels: np.ndarray) -> None:
+    save(folder / f"{name}.nii.gz", labels.astype(np.uint8))
+
+
+def fill(folder: Path, missing: int) -> Path:
+    """The truth of each subject, without one of its three labels."""
+    for name in "abc":
+        labels = volumes()[4].copy()
+        labels[labels == missing] = 0
+        predict(folder, name, labels)
+    return folder
+
+
+def evaluate(data: Path, folders: list[Path], output: Path, *words: str) -> int:
+    command = ["evaluate", "--truth", str(data), "--label-scheme", "brats2017"]
+    command += ["--predictions", *map(str, folders), "--output", str(output)]
+    return main([*command, *words])
+
+
+def rows(report: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader((report / "scores.csv").read_text().splitlines()))
+
+
+def test_tables_and_figures_of_two_sets(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [fill(tmp_path / "all", 9), fill(tmp_path / "no_rim", 4)]
+    assert evaluate(data, folders, tmp_path / "report", "--names", "A", "B") == 0
+    table = {
+        (r["set"], r["subject"], r["region"]): r for r in rows(tmp_path / "report")
+    }
+    assert len(table) == 2 * 3 * 3
+    assert {float(table["A", s, r]["dice"]) for s in "abc" for r in REGIONS} == {1}
+    # B misses one voxel of three, one of two, and all of one.
+    expected = [2 * 2 / 5, 2 * 1 / 3, 0]
+    found = [float(table["B", "a", region]["dice"]) for region in REGIONS]
+    assert found == pytest.approx(expected)
+    assert float(table["B", "a", "enhancing tumour"]["hd95"]) == FARTHEST
+    shown = capsys.readouterr().out
+    assert "BraTS's rule" in shown
+    assert "Holm" in shown
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["empty rule"] == "brats"
+    assert len(report["tests"]["dice"]) == 3
+    for name in ("dice.png", "hd95.png", "gallery.png"):
+        assert (tmp_path / "report" / name).stat().st_size > 10_000
+
+
+def test_without_a_number_there_is_null_and_the_rule_is_named(
+    data: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "report"
+    fill(tmp_path / "p", 4)
+    assert evaluate(data, [tmp_path / "p"], output, "--empty-rule", "nan") == 0
+    report = json.loads((output / "report.json").read_text())
+    (lost, *_) = [s for s in report["scores"] if s["region"] == "enhancing tumour"]
+    assert (lost["dice"], lost["hd95"]) == (0, None)
+    assert "no number" in report["empty rule in words"]
+
+
+def test_folders_of_one_name_are_averaged(data: Path, tmp_path: Path) -> None:
+    folders = [fill(tmp_path / "all", 9), fill(tmp_path / "no_rim", 4)]
+    assert evaluate(data, folders, tmp_path / "report", "--names", "A", "A") == 0
+    whole = [r for r in rows(tmp_path / "report") if r["region"] == "whole tumour"]
+    assert [float(r["dice"]) for r in whole] == pytest.approx([0.9] * 3)
+
+
+def test_cubes_are_resized_once_to_the_cropped_truth(
+    data: Path, tmp_path: Path
+) -> None:
+    folder = fill(tmp_path / "p", 9)
+    for name in "abc":
+        cropped = crop_to_brain(read_subject(data / name)).labels
+        cube = resize_labels(cropped, 8)
+        write_arrays(folder / "cubes" / f"{name}.npz", {"labels": cube})
+    assert evaluate(data, [folder], tmp_path / "report", "--size", "8") == 0
+    assert {float(row["dice"]) for row in rows(tmp_path / "report")} == {1}
+
+
+def test_what_cannot_be_scored_is_named_or_left_out_aloud(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = fill(tmp_path / "p", 9)
+    predict(folder, "b", np.zeros((3, 3, 3)))
+    assert evaluate(data, [folder], tmp_path / "report") == 2
+    assert "subject b" in capsys.readouterr().err
+    assert evaluate(data, [folder], tmp_path / "report", "--skip-bad") == 0
+    assert "Left out b: prediction of subject b" in capsys.readouterr().err
+    assert {row["subject"] for row in rows(tmp_path / "report")} == {"a", "c"}
+
+
+def test_sets_of_other_subjects_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [fill(tmp_path / "one", 9), fill(tmp_path / "two", 9)]
+    (folders[1] / "b.nii.gz").unlink()
+    assert evaluate(data, folders, tmp_path / "report") == 2
+    assert "must hold the same subjects" in capsys.readouterr().err
+    (tmp_path / "none").mkdir()
+    assert evaluate(data, [tmp_path / "none"], tmp_path / "report") == 2
+
+
+def score(subject: str, name: str, value: float) -> Score:
+    return Score(
+        set=name, subject=subject, region=REGIONS[0], dice=value, hd95=math.nan
+    )
+
+
+def test_summaries_have_the_quartiles_of_known_numbers() -> None:
+    scores = [score(str(k), "A", value) for k, value in enumerate([0.1, 0.3, 0.2, 0.8])]
+    scores.append(score("4", "A", math.nan))
+    summary = next(s for s in summarise(scores) if s.measure == "dice")
+    assert summary.subjects == 4
+    assert summary.median == pytest.approx(0.25)
+    assert summary.lower_quartile == pytest.approx(0.175)
+    assert summary.upper_quartile == pytest.approx(0.425)
+
+
+def test_a_comparison_pairs_subjects() -> None:
+    scores = [score(str(k), "A", 0.1 * k) for k in range(6)]
+    scores += [score(str(k), "B", 0.11 * k + 0.2) for k in range(6)]
+    comparison = compare(scores)[0]
+    assert (comparison.first, comparison.second) == ("A", "B")
+    assert comparison.median_difference == pytest.approx(0.225)
+    assert comparison.p == pytest.approx(2 / 64)

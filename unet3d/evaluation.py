@@ -1,0 +1,325 @@
+"""Scores sets of predictions against the truth, subject by subject.
+
+    truth, predictions --score--> Score per set, subject, region --summarise--> Summary
+                                                                 --compare--> Comparison
+
+Sets of one name are models of one kind: a subject's score is their mean, as in the case
+study, where four models per resolution went into one box.
+
+On the source's grid by default. With a `size`, as in the case study: the truth is
+cropped and resized to size^3, the network's own cubes are resized to it with the same
+function, and both are compared there.
+"""
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet3d.data import brain_box, resize_labels, to_regions
+from unet3d.files import read_json
+from unet3d.orientation import voxel_sizes
+from unet3d.reading import Labels, read_images, read_labels, read_segmentation
+from unet3d.schemes import REGIONS, LabelScheme, scheme_named
+from unet3d.scores import EmptyRule, Spacing, dice, hd95
+from unet3d.significance import Comparison, holm, wilcoxon
+from unet3d.subjects import Problem, SubjectFiles, Volume
+
+__all__ = ["MEASURES", "PredictionSet", "Score", "Summary", "compare", "open_set"]
+__all__ += ["common_subjects", "read_prediction", "score_subject", "summarise"]
+
+MEASURES = ("dice", "hd95")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionSet:
+    """One folder of predictions.
+
+    Args:
+        name: What tables and figures call it; sets of one name are averaged.
+        folder: Where the files are.
+        scheme: What their values mean.
+        subjects: Who is in it, sorted.
+        run: The training that made it; None if not known.
+    """
+
+    name: str
+    folder: Path
+    scheme: LabelScheme
+    subjects: tuple[str, ...]
+    run: Path | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """How well one subject's region was found; NaN where the rule gives no number."""
+
+    set: str
+    subject: str
+    region: str
+    dice: float
+    hd95: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One measure of one region over the subjects of a set, as a box plot shows it."""
+
+    set: str
+    region: str
+    measure: str
+    subjects: int
+    mean: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+
+
+def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
+    """Look at a folder of predictions.
+
+    Args:
+        name: What to call it.
+        folder: With one NIfTI file per subject, named after it.
+        scheme: What values mean where the folder does not say, as `predict`'s do.
+
+    Raises:
+        FileNotFoundError: If there is no prediction.
+    """
+    files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
+    names = {path.name.removesuffix(".gz").removesuffix(".nii") for path in files}
+    names = {name for name in names if not name.startswith("partial-")}
+    if not names:
+        raise FileNotFoundError(
+            f"`predictions` must be folders of NIfTI files, got '{folder}' without "
+            "any. Pass what `predict` wrote."
+        )
+    run = None
+    if (folder / "predictions.json").is_file():
+        said = read_json(folder / "predictions.json")
+        scheme, run = scheme_named(said["label scheme"]), Path(said["run"])
+    return PredictionSet(
+        name=name, folder=folder, scheme=scheme, subjects=tuple(sorted(names)), run=run
+    )
+
+
+def score_subject(
+    files: SubjectFiles,
+    sets: Sequence[PredictionSet],
+    scheme: LabelScheme,
+    *,
+    rule: EmptyRule,
+    size: int | None = None,
+) -> tuple[Score, ...]:
+    """Score one subject in every set.
+
+    Args:
+        files: The subject; its segmentation is the truth.
+        sets: Each holds a prediction of it.
+        scheme: What the truth's values mean.
+        rule: What empty regions score.
+        size: Voxels along each axis of the common cube; None for the source's grid.
+
+    Raises:
+        FileNotFoundError: If truth or prediction are missing.
+        ValueError: If a file is bad, or a prediction is not on the truth's grid.
+    """
+    truth = read_labels(files, scheme)
+    _, affine = read_segmentation(files, _labels_of(files), scheme)
+    spacing = voxel_sizes(affine)
+    if size is not None:
+        box = brain_box(read_images(files)[0])
+        truth = truth[box]
+        spacing = _spacing_of_cube(spacing, truth.shape, size)
+        truth = resize_labels(truth, size)
+    true_regions = to_regions(truth, scheme).astype(np.bool_)
+    found: dict[str, list[NDArray[np.float64]]] = {}
+    for group in sets:
+        labels = _prediction(group, files, truth.shape, size)
+        regions = to_regions(labels, group.scheme).astype(np.bool_)
+        values = [
+            (
+                dice(true_regions[..., k], regions[..., k], rule),
+                hd95(true_regions[..., k], regions[..., k], spacing, rule),
+            )
+            for k in range(len(REGIONS))
+        ]
+        found.setdefault(group.name, []).append(np.array(values))
+    return tuple(
+        Score(
+            set=name,
+            subject=files.name,
+            region=region,
+            dice=_mean([v[k, 0] for v in values]),
+            hd95=_mean([v[k, 1] for v in values]),
+        )
+        for name, values in found.items()
+        for k, region in enumerate(REGIONS)
+    )
+
+
+def summarise(scores: Sequence[Score]) -> tuple[Summary, ...]:
+    """Mean, median and quartiles of each set, region and measure, NaNs left out."""
+    summaries = []
+    for name, region, measure in _groups(scores):
+        known = np.array(_values(scores, name, region, measure))
+        known = known[np.isfinite(known)]
+        quartiles = np.percentile(known, [25, 50, 75]) if known.size else [np.nan] * 3
+        summaries.append(
+            Summary(
+                set=name,
+                region=region,
+                measure=measure,
+                subjects=int(known.size),
+                mean=_mean(known.tolist()),
+                lower_quartile=float(quartiles[0]),
+                median=float(quartiles[1]),
+                upper_quartile=float(quartiles[2]),
+            )
+        )
+    return tuple(summaries)
+
+
+def compare(scores: Sequence[Score], measure: str = "dice") -> tuple[Comparison, ...]:
+    """Test each pair of sets on each region; correct for the number of tests."""
+    names = list(dict.fromkeys(score.set for score in scores))
+    pairs = [(a, b, r) for a, b in combinations(names, 2) for r in REGIONS]
+    values = [
+        (_values(scores, a, r, measure), _values(scores, b, r, measure))
+        for a, b, r in pairs
+    ]
+    p_values = [wilcoxon(first, second) for first, second in values]
+    comparisons = []
+    for pair, (first, second), p, corrected in zip(
+        pairs, values, p_values, holm(p_values), strict=True
+    ):
+        differences = np.subtract(second, first)
+        known = differences[np.isfinite(differences)]
+        comparisons.append(
+            Comparison(
+                region=pair[2],
+                first=pair[0],
+                second=pair[1],
+                subjects=int(known.size),
+                median_difference=float(np.median(known)) if known.size else np.nan,
+                p=p,
+                corrected_p=corrected,
+            )
+        )
+    return tuple(comparisons)
+
+
+def common_subjects(
+    sets: Sequence[PredictionSet], *, skip_bad: bool
+) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+    """Who is in every set, and who is in some only.
+
+    Raises:
+        ValueError: If sets differ and `skip_bad` is off, or share nobody.
+    """
+    everywhere = set.intersection(*(set(group.subjects) for group in sets))
+    problems = []
+    for group in sets:
+        for name in group.subjects:
+            if name not in everywhere:
+                message = (
+                    "`predictions` must hold the same subjects, to be compared in "
+                    f"pairs, got {name} in '{group.folder}' but not in every folder. "
+                    "Predict it in all of them."
+                )
+                problems.append(Problem(name=name, message=message))
+    if problems and not skip_bad:
+        raise ValueError(f"{problems[0].message} Or leave it out with --skip-bad.")
+    if not everywhere:
+        raise ValueError(
+            "`predictions` must have subjects in common, got none. "
+            "Predict the same subjects in every folder."
+        )
+    return tuple(sorted(everywhere)), tuple(problems)
+
+
+def read_prediction(group: PredictionSet, files: SubjectFiles) -> Labels:
+    """One subject's predicted labels on the source's grid, values of the set's scheme.
+
+    Raises:
+        FileNotFoundError: If there is no file.
+        ValueError: If it cannot be read or holds other labels.
+    """
+    for end in (".nii.gz", ".nii"):
+        path = group.folder / f"{files.name}{end}"
+        if path.is_file():
+            return read_segmentation(files, Volume(path=path), group.scheme)[0]
+    raise FileNotFoundError(
+        f"`predictions` must hold every subject, got '{group.folder}' without "
+        f"{files.name}. Predict it."
+    )
+
+
+def _labels_of(files: SubjectFiles) -> Volume:
+    assert files.labels is not None  # read_labels has refused it before
+    return files.labels
+
+
+def _spacing_of_cube(
+    spacing: Spacing, shape: tuple[int, ...], size: int
+) -> tuple[float, float, float]:
+    depth, height, width = (
+        step * count / size for step, count in zip(spacing, shape, strict=True)
+    )
+    return depth, height, width
+
+
+def _prediction(
+    group: PredictionSet,
+    files: SubjectFiles,
+    shape: tuple[int, ...],
+    size: int | None,
+) -> Labels:
+    if size is not None:
+        return resize_labels(_cube(group, files), size)
+    labels = read_prediction(group, files)
+    if labels.shape != shape:
+        raise ValueError(
+            f"prediction of subject {files.name} in '{group.folder}' must have the "
+            f"truth's shape, {shape[::-1]}, got {labels.shape[::-1]}. Predict with the "
+            "data that it is compared with."
+        )
+    return labels
+
+
+def _cube(group: PredictionSet, files: SubjectFiles) -> Labels:
+    path = group.folder / "cubes" / f"{files.name}.npz"
+    try:
+        with path.open("rb") as file, np.load(file) as arrays:
+            return arrays["labels"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"'{path}' must hold the network's own labels of subject {files.name}, got "
+            f"nothing readable ({error}). Predict again, or leave --size out."
+        ) from error
+
+
+def _groups(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
+    names = list(dict.fromkeys(score.set for score in scores))
+    return [(n, r, m) for m in MEASURES for r in REGIONS for n in names]
+
+
+def _values(
+    scores: Sequence[Score], name: str, region: str, measure: str
+) -> list[float]:
+    """Values in the order of the subjects."""
+    return [
+        getattr(score, measure)
+        for score in scores
+        if score.set == name and score.region == region
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Mean of the numbers among them; NaN if there are none."""
+    known = [value for value in values if np.isfinite(value)]
+    return float(np.mean(known)) if known else float("nan")

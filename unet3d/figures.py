@@ -1,0 +1,281 @@
+"""Draws scores, losses and slices. The only file of unet3d that draws.
+
+From plain data, in one style: names beside what they name, colours that stay apart for
+colour-blind eyes, and every subject to be seen.
+
+Source of the colours: Okabe and Ito, "Color Universal Design", 2008. Boxes as in the
+case study: median, quartiles, and whiskers to the farthest subject within 1.5 times the
+distance between the quartiles (Tukey).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from unet3d.files import write_file
+
+__all__ = ["Slice", "draw_boxes", "draw_gallery", "draw_losses"]
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_INK, _MUTED, _GRID = "#222222", "#6B6B6B", "#E4E4E4"
+_FONT = 11.0  # points
+_DPI = 150
+# Whole tumour, core, enhancing: from the outside in.
+_OVERLAY = ("#009E73", "#E69F00", "#D55E00")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Slice:
+    """One axial slice of one subject.
+
+    Args:
+        name: The subject.
+        image: Shape (height, width), any unit.
+        regions: For the truth and each set, by name: 0 healthy, 1 whole tumour, 2 core,
+            3 enhancing; shape (height, width).
+        scores: For each set, by name: what to write under it.
+    """
+
+    name: str
+    image: NDArray[np.float32]
+    regions: Mapping[str, NDArray[np.uint8]]
+    scores: Mapping[str, str]
+
+
+def draw_boxes(
+    values: Mapping[str, Mapping[str, Sequence[float]]],
+    path: Path,
+    *,
+    title: str,
+    label: str,
+    note: str,
+    limits: tuple[float, float | None] = (0, None),
+) -> None:
+    """Draw a box with whiskers and all subjects, for each region and set.
+
+    Args:
+        values: By region, then by set; NaNs are left out.
+        path: PNG to write.
+        title: What is seen.
+        label: Of the vertical axis, with its unit.
+        note: How the numbers came about.
+        limits: Of the vertical axis; None for as far as the values go.
+    """
+    sets = list(next(iter(values.values())))
+    wide = max(7.5, 2.2 + 1.1 * len(sets) * 3)
+    figure, axes = _figure(title, note, width=wide, several=len(sets) > 1)
+    width = 0.8 / len(sets)
+    rng = np.random.default_rng(0)
+    for place, by_set in enumerate(values.values()):
+        for rank, name in enumerate(sets):
+            known = [value for value in by_set[name] if np.isfinite(value)]
+            centre = place + (rank - (len(sets) - 1) / 2) * width
+            _box(axes, known, centre, width * 0.62, _COLOURS[rank % 6], rng)
+    counts = [np.isfinite(by_set[sets[0]]).sum() for by_set in values.values()]
+    names = [f"{r}\n{n} subjects" for r, n in zip(values, counts, strict=True)]
+    axes.set_xticks(range(len(values)), names, fontsize=_FONT, color=_INK)
+    axes.tick_params(axis="x", length=0)
+    axes.set_xlim(-0.55, len(values) - 0.45)
+    axes.set_ylim(bottom=limits[0], top=limits[1])
+    axes.set_ylabel(label, fontsize=_FONT, color=_INK)
+    if len(sets) > 1:
+        _legend(figure, dict(zip(sets, _COLOURS, strict=False)))
+    _save(figure, path)
+
+
+def draw_losses(
+    logs: Mapping[str, Sequence[Mapping[str, float]]], path: Path, *, note: str
+) -> None:
+    """Draw loss and Dice over epochs, training dashed and validation solid.
+
+    Args:
+        logs: By run: the rows of its log.
+        path: PNG to write.
+        note: How the numbers came about.
+    """
+    figure = Figure(figsize=(10, 4.4), dpi=_DPI)
+    FigureCanvasAgg(figure)
+    panels: Any = figure.subplots(1, 2)
+    top = 0.86 if len(logs) == 1 else 0.78  # room for the names of several
+    figure.subplots_adjust(left=0.08, right=0.98, top=top, bottom=0.2, wspace=0.24)
+    names = {"loss": "loss: 1 - soft Dice", "dice_coefficient": "Dice at threshold 0.5"}
+    for axes, (column, label) in zip(panels, names.items(), strict=True):
+        _plain(axes)
+        for (_, rows), colour in zip(logs.items(), _COLOURS, strict=False):
+            epochs = [row["epoch"] + 1 for row in rows]
+            for prefix, style in (("", (0, (4, 2))), ("val_", "-")):
+                heights = [row[prefix + column] for row in rows]
+                axes.plot(epochs, heights, color=colour, linestyle=style, linewidth=1.5)
+        axes.set_xlabel("epoch", fontsize=_FONT, color=_INK)
+        axes.set_ylabel(label, fontsize=_FONT, color=_INK)
+    panels[1].set_ylim(0, 1)
+    _title(figure, "Training" if len(logs) == 1 else "Trainings", note)
+    lines = [Line2D([], [], color=_MUTED, linestyle=s) for s in ((0, (4, 2)), "-")]
+    figure.legend(
+        lines,
+        ["training", "validation"],
+        loc="upper right",
+        bbox_to_anchor=(0.985, 0.99),
+        ncols=2,
+        frameon=False,
+        fontsize=_FONT,
+    )
+    if len(logs) > 1:
+        _legend(figure, dict(zip(logs, _COLOURS, strict=False)))
+    _save(figure, path)
+
+
+def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) -> None:
+    """Draw a row per subject: the image, then truth and predictions laid over it.
+
+    Args:
+        slices: At least one, all with the same sets.
+        path: PNG to write.
+        title: What is seen.
+        note: How the pictures came about.
+    """
+    columns = ["image", *slices[0].regions]
+    rows = len(slices)
+    size = (max(7.5, 0.4 + 2.4 * len(columns)), 1.35 + 2.95 * rows)
+    figure = Figure(figsize=size, dpi=_DPI, facecolor="white")
+    FigureCanvasAgg(figure)
+    grid: Any = figure.subplots(rows, len(columns), squeeze=False)
+    top = 1 - 0.85 / size[1]
+    figure.subplots_adjust(
+        left=0.045, right=0.99, top=top, bottom=0.5 / size[1], wspace=0.04, hspace=0.14
+    )
+    for row, shown in zip(grid, slices, strict=True):
+        for axes, column in zip(row, columns, strict=True):
+            _slice(axes, shown, column)
+        row[0].set_ylabel(shown.name, fontsize=_FONT - 1, color=_INK)
+    for axes, column in zip(grid[0], columns, strict=True):
+        axes.set_title(column, fontsize=_FONT, color=_INK, pad=5)
+    above = 1 - 0.2 / size[1]
+    figure.text(0.02, above, title, fontsize=_FONT + 3, weight="bold", va="top")
+    figure.text(0.02, 0.1 / size[1], note, fontsize=_FONT - 3, color=_MUTED)
+    figure.legend(
+        [Patch(color=colour) for colour in _OVERLAY],
+        ["oedema", "core, not enhancing", "enhancing"],
+        loc="upper right",
+        bbox_to_anchor=(0.995, 1 - 0.05 / size[1]),
+        ncols=3,
+        frameon=False,
+        fontsize=_FONT - 1,
+        handlelength=1.0,
+        columnspacing=1.0,
+    )
+    _save(figure, path)
+
+
+def _figure(
+    title: str, note: str, *, width: float, several: bool
+) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, 4.8), dpi=_DPI)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    top = 0.8 if several else 0.88
+    figure.subplots_adjust(left=0.72 / width, right=0.985, top=top, bottom=0.2)
+    _plain(axes)
+    _title(figure, title, note)
+    return figure, axes
+
+
+def _title(figure: Figure, title: str, note: str) -> None:
+    figure.text(0.02, 0.93, title, fontsize=_FONT + 3, color=_INK, weight="bold")
+    figure.text(0.02, 0.025, note, fontsize=_FONT - 3, color=_MUTED)
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(_MUTED)
+    axes.tick_params(colors=_MUTED, labelsize=_FONT - 2)
+    axes.grid(axis="y", color=_GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _box(
+    axes: Axes,
+    values: Sequence[float],
+    centre: float,
+    width: float,
+    colour: str,
+    rng: np.random.Generator,
+) -> None:
+    """One box, and its subjects as dots that are spread so that each is seen."""
+    if not values:
+        return
+    axes.boxplot(
+        [list(values)],
+        positions=[centre],
+        widths=width,
+        showfliers=False,  # every subject is a dot already
+        patch_artist=True,
+        manage_ticks=False,
+        boxprops={"facecolor": _tint(colour), "edgecolor": colour, "linewidth": 1.3},
+        medianprops={"color": colour, "linewidth": 2.4},
+        whiskerprops={"color": colour, "linewidth": 1.3},
+        capprops={"color": colour, "linewidth": 1.3},
+    )
+    spread = rng.uniform(-0.28, 0.28, len(values)) * width
+    axes.scatter(
+        centre + spread,
+        values,
+        s=16,
+        color=colour,
+        edgecolors="white",
+        linewidths=0.6,
+        zorder=4,
+    )
+
+
+def _tint(colour: str) -> tuple[float, float, float]:
+    red, green, blue = (1 - 0.2 * (1 - part) for part in to_rgb(colour))
+    return red, green, blue
+
+
+def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
+    figure.legend(
+        [Patch(color=colour) for colour in colours.values()],
+        list(colours),
+        loc="upper left",
+        bbox_to_anchor=(0.01, 0.91),
+        ncols=len(colours),
+        frameon=False,
+        fontsize=_FONT,
+        handlelength=1.0,
+    )
+
+
+def _slice(axes: Axes, shown: Slice, column: str) -> None:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+    brightest = float(np.percentile(shown.image, 99.5)) or 1.0
+    axes.imshow(shown.image, cmap="gray", vmin=0, vmax=brightest)
+    if column in shown.regions:
+        axes.imshow(_paint(shown.regions[column]), interpolation="nearest")
+    if column in shown.scores:
+        text = shown.scores[column]
+        axes.set_xlabel(text, fontsize=_FONT - 2, color=_MUTED, labelpad=3)
+
+
+def _paint(regions: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Colours over the image: half transparent, nothing where all is healthy."""
+    painted = np.zeros((*regions.shape, 4))
+    for value, colour in enumerate(_OVERLAY, start=1):
+        painted[regions == value] = (*to_rgb(colour), 0.55)
+    return painted
+
+
+def _save(figure: Figure, path: Path) -> None:
+    write_file(path, lambda file: figure.savefig(file, format="png", dpi=_DPI))

@@ -1,0 +1,96 @@
+"""Chooses what the gallery and the loss curves show, and gathers it from disk."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from unet3d.data import brain_box, to_regions
+from unet3d.evaluation import PredictionSet, Score, read_prediction
+from unet3d.figures import Slice
+from unet3d.reading import MODALITIES, Labels, read_images, read_labels
+from unet3d.schemes import REGIONS, LabelScheme
+from unet3d.subjects import SubjectFiles
+
+__all__ = ["choose_subjects", "gather_slice", "read_logs"]
+
+_SHOWN = MODALITIES.index("flair")  # oedema and core are brighter than the brain
+
+
+def choose_subjects(scores: Sequence[Score]) -> list[str]:
+    """The subjects with the best, a middling and the worst mean Dice over all sets.
+
+    Returns:
+        Three names, or all there are, best first.
+    """
+    values: dict[str, list[float]] = {}
+    for score in scores:
+        values.setdefault(score.subject, []).append(score.dice)
+    # NaN, where nothing is to be found and nothing was, counts as neither.
+    means = {name: np.nan_to_num(np.nanmean([*v, 0])) for name, v in values.items()}
+    ranked = sorted(means, key=lambda name: (-means[name], name))
+    places = {0, len(ranked) // 2, len(ranked) - 1}
+    return [ranked[place] for place in sorted(places)]
+
+
+def gather_slice(
+    files: SubjectFiles,
+    sets: Sequence[PredictionSet],
+    scheme: LabelScheme,
+    scores: Sequence[Score],
+) -> Slice:
+    """The axial slice with most tumour, of the truth and of the first set of each name.
+
+    Args:
+        files: The subject.
+        sets: Who predicted it.
+        scheme: What the truth's values mean.
+        scores: Of all subjects.
+    """
+    images, _ = read_images(files)
+    box = brain_box(images)
+    truth = read_labels(files, scheme)[box]
+    by_name = {group.name: group for group in reversed(sets)}
+    regions = {"truth": _nested(truth, scheme)}
+    for name in dict.fromkeys(group.name for group in sets):
+        labels = read_prediction(by_name[name], files)[box]
+        regions[name] = _nested(labels, by_name[name].scheme)
+    most = int(np.argmax((truth > 0).sum(axis=(1, 2))))
+    return Slice(
+        name=files.name,
+        image=images[box][most, ..., _SHOWN],
+        regions={name: values[most] for name, values in regions.items()},
+        scores={name: _text(scores, name, files.name) for name in by_name},
+    )
+
+
+def read_logs(sets: Sequence[PredictionSet]) -> dict[str, list[dict[str, float]]]:
+    """The logs of the runs behind the sets, by name; runs that are gone are not there.
+
+    Of several runs with one name the first counts.
+    """
+    logs: dict[str, list[dict[str, float]]] = {}
+    for group in sets:
+        path = None if group.run is None else Path(group.run) / "log.csv"
+        if path is None or not path.is_file() or group.name in logs:
+            continue
+        rows = csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+        logs[group.name] = [{k: float(v) for k, v in row.items()} for row in rows]
+    return logs
+
+
+def _nested(labels: Labels, scheme: LabelScheme) -> Labels:
+    """How many regions a voxel is in: 0 healthy, 1 oedema, 2 core, 3 enhancing."""
+    return to_regions(labels, scheme).sum(axis=-1).astype(np.uint8)
+
+
+def _text(scores: Sequence[Score], name: str, subject: str) -> str:
+    """Dice of the three regions, to be written under a picture."""
+    values = [
+        score.dice
+        for region in REGIONS
+        for score in scores
+        if (score.set, score.subject, score.region) == (name, subject, region)
+    ]
+    return "Dice " + " / ".join(f"{value:.2f}" for value in values)

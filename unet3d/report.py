@@ -1,0 +1,259 @@
+"""Writes an evaluation: tables, tests, and figures.
+
+REPORT/scores.csv     a line per set, subject and region
+REPORT/report.json    the rule, summaries, tests, and who was left out
+REPORT/dice.png       boxes; hd95.png likewise
+REPORT/losses.png     of the runs that made the predictions, where they are known
+REPORT/gallery.png    the best, a middling and the worst subject
+"""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from unet3d.evaluation import (
+    MEASURES,
+    PredictionSet,
+    Score,
+    Summary,
+    common_subjects,
+    compare,
+    score_subject,
+    summarise,
+)
+from unet3d.figures import draw_boxes, draw_gallery, draw_losses
+from unet3d.files import write_json, write_text
+from unet3d.gallery import choose_subjects, gather_slice, read_logs
+from unet3d.preparing import usable
+from unet3d.schemes import REGIONS, LabelScheme
+from unet3d.scores import EmptyRule
+from unet3d.significance import Comparison
+from unet3d.subjects import Problem, SubjectFiles, find_subjects
+
+__all__ = ["RULES", "Report", "comparison_table", "evaluate", "summary_table"]
+__all__ += ["write_report"]
+
+RULES = {
+    EmptyRule.BRATS: (
+        "Empty regions by BraTS's rule: both empty Dice 1, HD95 0 mm; one Dice 0, "
+        "HD95 373.13 mm."
+    ),
+    EmptyRule.NAN: (
+        "Empty regions: both empty no number; one Dice 0, no HD95. Those without a "
+        "number are left out."
+    ),
+}
+_TITLES = {"dice": "Dice per subject", "hd95": "HD95 per subject"}
+_LABELS = {"dice": "Dice", "hd95": "HD95 (mm)"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """An evaluation.
+
+    Args:
+        scores: One per set, subject and region.
+        summaries: One per set, region and measure.
+        tests: By measure: pairs of sets, region by region.
+        rule: What empty regions score.
+        size: Voxels along each axis of the common cube; None for the source's grid.
+        problems: Subjects that were left out, and why.
+    """
+
+    scores: tuple[Score, ...]
+    summaries: tuple[Summary, ...]
+    tests: dict[str, tuple[Comparison, ...]]
+    rule: EmptyRule
+    size: int | None
+    problems: tuple[Problem, ...]
+
+
+def evaluate(  # noqa: PLR0913 - what with what, and how
+    truth: Path,
+    scheme: LabelScheme,
+    sets: Sequence[PredictionSet],
+    *,
+    rule: EmptyRule = EmptyRule.BRATS,
+    size: int | None = None,
+    skip_bad: bool = False,
+    progress: Callable[[int], None] = lambda _: None,
+) -> Report:
+    """Score sets of predictions.
+
+    Args:
+        truth: Folder of subjects with segmentations.
+        scheme: What the truth's values mean.
+        sets: At least one.
+        rule: What empty regions score.
+        size: Compare on cubes of so many voxels along each axis.
+        skip_bad: Whether bad subjects are left out and listed, or end it all.
+        progress: Called after each subject with the number of subjects.
+
+    Raises:
+        FileNotFoundError, ValueError: If something is missing or bad.
+    """
+    names, left_out = common_subjects(sets, skip_bad=skip_bad)
+    problems, scores = list(left_out), []
+    there = _find(truth, names, skip_bad=skip_bad, problems=problems)
+    for files in there:
+        try:
+            scores += score_subject(files, sets, scheme, rule=rule, size=size)
+        except (FileNotFoundError, ValueError) as error:
+            if not skip_bad:
+                raise
+            problems.append(Problem(name=files.name, message=str(error)))
+        progress(len(there))
+    if not scores:
+        raise ValueError(
+            "`truth` must hold at least one subject that can be scored, got "
+            f"'{truth}'. The first reason: {problems[0].message}"
+        )
+    return Report(
+        scores=tuple(scores),
+        summaries=summarise(scores),
+        tests={measure: compare(scores, measure) for measure in MEASURES},
+        rule=rule,
+        size=size,
+        problems=tuple(problems),
+    )
+
+
+def write_report(
+    report: Report,
+    output: Path,
+    *,
+    truth: Path,
+    scheme: LabelScheme,
+    sets: Sequence[PredictionSet],
+) -> None:
+    """Write tables and figures; the folder is made if missing."""
+    write_text(output / "scores.csv", _as_csv(report.scores))
+    content = {
+        "empty rule": report.rule.value,
+        "empty rule in words": RULES[report.rule],
+        "grid": "source" if report.size is None else f"{report.size}^3",
+        "summaries": [_finite(asdict(s)) for s in report.summaries],
+        "tests": {
+            measure: [_finite(asdict(test)) for test in tests]
+            for measure, tests in report.tests.items()
+        },
+        "scores": [_finite(asdict(score)) for score in report.scores],
+        "left out": [problem.message for problem in report.problems],
+    }
+    write_json(output / "report.json", content)
+    for measure in MEASURES:
+        draw_boxes(
+            _by_region(report.scores, measure),
+            output / f"{measure}.png",
+            title=_TITLES[measure],
+            label=_LABELS[measure],
+            note=RULES[report.rule],
+            limits=(0, 1.02) if measure == "dice" else (0, None),
+        )
+    logs = read_logs(sets)
+    if logs:
+        note = "One line per run; Dice is the mean over regions and subjects."
+        draw_losses(logs, output / "losses.png", note=note)
+    chosen = choose_subjects(report.scores)
+    by_name = {files.name: files for files in find_subjects(truth).subjects}
+    draw_gallery(
+        [gather_slice(by_name[n], sets, scheme, report.scores) for n in chosen],
+        output / "gallery.png",
+        title="Truth and prediction",
+        note="FLAIR, axial slice with most tumour, patient's right on the left. Dice of "
+        "the volume: whole / core / enhancing.",
+    )
+
+
+def summary_table(report: Report) -> Table:
+    """Medians and quartiles, with the rule for empty regions beneath."""
+    grid = "source grids" if report.size is None else f"{report.size}^3"
+    table = Table(title=f"Scores on {grid}", caption=RULES[report.rule])
+    for column in ("set", "region", "measure", "n", "mean", "median", "quartiles"):
+        table.add_column(column, justify="left" if column in "set region" else "right")
+    for row in report.summaries:
+        table.add_row(
+            row.set,
+            row.region,
+            _LABELS[row.measure],
+            str(row.subjects),
+            f"{row.mean:.3f}",
+            f"{row.median:.3f}",
+            f"{row.lower_quartile:.3f} - {row.upper_quartile:.3f}",
+        )
+    return table
+
+
+def comparison_table(report: Report) -> Table:
+    """Paired tests of each pair of sets."""
+    table = Table(
+        title="Paired Wilcoxon tests, Holm's correction", caption=RULES[report.rule]
+    )
+    for column in ("measure", "region", "pair", "n", "median difference", "p", "Holm"):
+        table.add_column(column)
+    for measure, tests in report.tests.items():
+        for test in tests:
+            table.add_row(
+                _LABELS[measure],
+                test.region,
+                f"{test.second} - {test.first}",
+                str(test.subjects),
+                f"{test.median_difference:+.3f}",
+                f"{test.p:.3g}",
+                f"{test.corrected_p:.3g}",
+            )
+    return table
+
+
+def _find(
+    truth: Path, names: Sequence[str], *, skip_bad: bool, problems: list[Problem]
+) -> list[SubjectFiles]:
+    """The subjects to score; adds those that are not there to `problems`."""
+    found = find_subjects(truth)
+    bad = {problem.name: problem for problem in found.problems}
+    everyone = {files.name: files for files in usable(found, skip_bad=True)}
+    for name in names:
+        if name in everyone:
+            continue
+        missing = Problem(
+            name=name,
+            message=f"`truth` must hold every predicted subject, got '{truth}' without "
+            f"{name}. Pass the data that was predicted.",
+        )
+        problem = bad.get(name, missing)
+        if not skip_bad:
+            raise ValueError(f"{problem.message} Or leave it out with --skip-bad.")
+        problems.append(problem)
+    return [everyone[name] for name in names if name in everyone]
+
+
+def _as_csv(scores: Sequence[Score]) -> str:
+    text = io.StringIO()
+    rows = [asdict(score) for score in scores]
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """NaN as null: JSON has no NaN."""
+    return {
+        key: None if isinstance(value, float) and math.isnan(value) else value
+        for key, value in values.items()
+    }
+
+
+def _by_region(
+    scores: Sequence[Score], measure: str
+) -> dict[str, dict[str, list[float]]]:
+    values: dict[str, dict[str, list[float]]] = {region: {} for region in REGIONS}
+    for score in scores:
+        values[score.region].setdefault(score.set, []).append(getattr(score, measure))
+    return values

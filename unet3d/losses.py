@@ -19,7 +19,8 @@ from typing import Any
 import keras
 from keras import ops
 
-__all__ = ["SMOOTH", "dice_coefficient", "soft_dice", "weighted_dice_loss"]
+__all__ = ["SMOOTH", "dice_coefficient", "dice_core", "dice_enhancing", "dice_whole"]
+__all__ += ["soft_dice", "weighted_dice_loss"]
 
 SMOOTH = 1e-5
 
@@ -78,3 +79,21 @@ def dice_coefficient(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
         Keras metric it is averaged over both.
     """
     return soft_dice(y_true, ops.greater(y_pred, threshold))
+
+
+@keras.saving.register_keras_serializable(package="unet3d")
+def dice_whole(y_true: Any, y_pred: Any) -> Any:
+    """Dice of the whole tumour alone, shape (batch,), of the thresholded prediction."""
+    return dice_coefficient(y_true[..., 0:1], y_pred[..., 0:1])[:, 0]
+
+
+@keras.saving.register_keras_serializable(package="unet3d")
+def dice_core(y_true: Any, y_pred: Any) -> Any:
+    """Dice of the tumour core alone, shape (batch,), of the thresholded prediction."""
+    return dice_coefficient(y_true[..., 1:2], y_pred[..., 1:2])[:, 0]
+
+
+@keras.saving.register_keras_serializable(package="unet3d")
+def dice_enhancing(y_true: Any, y_pred: Any) -> Any:
+    """Dice of the enhancing tumour alone, shape (batch,), after the threshold."""
+    return dice_coefficient(y_true[..., 2:3], y_pred[..., 2:3])[:, 0]

@@ -166,8 +166,8 @@ def write_report(
         [gather_slice(by_name[n], sets, scheme, report.scores) for n in chosen],
         output / "gallery.png",
         title="Truth and prediction",
-        note="FLAIR, axial slice with most tumour, patient's right on the left. Dice of "
-        "the volume: whole / core / enhancing.",
+        note="FLAIR, the axial slice with most tumour; the patient's right is left. "
+        "Dice of the volume: whole / core / enhancing.",
     )
 
 

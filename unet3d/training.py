@@ -28,6 +28,7 @@ from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
 from unet3d.files import write_json, write_text
+from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whole
 from unet3d.model import build_unet
 from unet3d.preparing import prepare_all, usable
 from unet3d.progress import TrainingBars
@@ -130,6 +131,11 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
         batch_size=configuration.batch_size if size is None else None,
         seed=configuration.seed,
         linear_heads=configuration.linear_heads,
+    )
+    model.compile(
+        optimizer=model.optimizer,
+        loss=model.loss,
+        metrics=[dice_coefficient, dice_whole, dice_core, dice_enhancing],
     )
     # Variables made while a step is traced would make Keras trace it again.
     model.optimizer.build(model.trainable_variables)

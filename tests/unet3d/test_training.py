@@ -83,7 +83,7 @@ def test_everything_is_beside_the_weights(run: Path) -> None:
         "state.npz",
     }
     (row,) = log(run)
-    assert row.keys() >= {"epoch", "loss", "val_loss", "val_dice_coefficient"}
+    assert row.keys() >= {"epoch", "loss", "val_dice_coefficient", "val_dice_core"}
     split = json.loads((run / "split.json").read_text())
     assert (len(split["training"]), len(split["validation"])) == (4, 1)
 

@@ -211,7 +211,7 @@ def _train(options: argparse.Namespace, console: Console) -> int:
         console.print(
             f"Error: device memory must hold a step of {options.size}^3, got too "
             "little. Train with --lms, or a smaller --size or --batch-size. "
-            f"TensorFlow said: {str(error).splitlines()[0]}",
+            f"TensorFlow said: {_reason(error)}",
             style="red",
             markup=False,
             soft_wrap=True,
@@ -277,6 +277,12 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     _list_problems(report.problems, console)
     console.print(f"Tables and figures are in {options.output}.")
     return 0
+
+
+def _reason(error: Exception) -> str:
+    """The line of a long message that names the tensor that had no room."""
+    lines = str(error).splitlines()
+    return next((line.strip() for line in lines if "OOM" in line), lines[0])
 
 
 def _set_up_tensorflow() -> None:

@@ -22,8 +22,9 @@ from unet3d.files import write_arrays, write_json
 from unet3d.preparing import usable
 from unet3d.reading import Images, read_images
 from unet3d.restoring import THRESHOLD, as_image, restore, to_labels
-from unet3d.runs import read_configuration, read_split
+from unet3d.runs import read_configuration
 from unet3d.schemes import LabelScheme, scheme_named
+from unet3d.splits import read_split
 from unet3d.subjects import Problem, SubjectFiles, find_subjects
 from unet3d.training import build_for, memory_support, precision_of
 

@@ -1,16 +1,13 @@
-"""What a training run is made of: its settings, its split, its folder.
+"""What a training run is made of: its settings and its folder.
 
-    RUN/configuration.json    settings, versions, subjects left out
-    RUN/split.json            names of training and validation subjects
-    RUN/state.npz             everything training goes on from, after each epoch
-    RUN/log.csv               one line per epoch
-    RUN/best.weights.h5       of the epoch with the best validation Dice
-    RUN/last.weights.h5       of the last epoch
-    RUN/memory.json           what each step took, planned and measured
-    RUN/plan.json             what was swapped when; only where a step was planned
-
-Known weakness: a split is drawn from the subjects' names; where one patient has several
-scans, as in BraTS 2023, put them on one side with a split file of your own.
+RUN/configuration.json    settings, versions, subjects left out
+RUN/split.json            names of training and validation subjects
+RUN/state.npz             everything training goes on from, after each epoch
+RUN/log.csv               one line per epoch
+RUN/best.weights.h5       of the epoch with the best validation Dice
+RUN/last.weights.h5       of the last epoch
+RUN/memory.json           what each step took, planned and measured
+RUN/plan.json             what was swapped when; only where a step was planned
 """
 
 import platform
@@ -20,14 +17,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from unet3d.files import read_json, write_json
 
-__all__ = ["Configuration", "Split", "check_same", "make_split", "read_configuration"]
-__all__ += ["read_split", "versions", "write_configuration", "write_split"]
+__all__ = ["Configuration", "check_same", "read_configuration", "versions"]
+__all__ += ["write_configuration"]
 
-VALIDATION_PART = 0.2
 _PACKAGES = ("tensorflow", "keras", "numpy", "scipy", "nibabel", "tflms")
 # These may differ between a run and its continuation: they decide no number.
 _FREE = frozenset({"data", "epochs", "lms", "budget"})
@@ -68,82 +62,6 @@ class Configuration:
     varied: bool = True
     lms: bool | None = None
     budget: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
-    """Names of subjects, each in one of the two."""
-
-    training: tuple[str, ...]
-    validation: tuple[str, ...]
-
-
-def make_split(names: Sequence[str], seed: int) -> Split:
-    """Draw a fifth of the subjects for validation, at least one.
-
-    Args:
-        names: At least two, each once.
-        seed: The same seed and names give the same split, in whatever order.
-
-    Raises:
-        ValueError: If there are fewer than two.
-
-    Example:
-        >>> split = make_split([f"s{k}" for k in range(285)], seed=0)
-        >>> len(split.training), len(split.validation)
-        (228, 57)
-    """
-    if len(names) < 2:
-        raise ValueError(
-            "`data` must hold at least 2 usable subjects, one to train with and one to "
-            f"validate with, got {len(names)}. Add subjects."
-        )
-    ordered = sorted(names)
-    count = max(1, round(VALIDATION_PART * len(ordered)))
-    drawn = np.random.default_rng(seed).permutation(len(ordered))[:count].tolist()
-    chosen = {ordered[index] for index in drawn}
-    return Split(
-        training=tuple(name for name in ordered if name not in chosen),
-        validation=tuple(name for name in ordered if name in chosen),
-    )
-
-
-def read_split(path: Path) -> Split:
-    """Read a split file: JSON with the lists `training` and `validation`.
-
-    Raises:
-        FileNotFoundError: If there is none.
-        ValueError: If it is not such a file, a list is empty, or a name is in both.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`split` must be a file, got '{path}'. Pass the split.json of a run, or "
-            "leave it out to draw a split."
-        )
-    content = read_json(path)
-    try:
-        split = Split(
-            training=tuple(content["training"]),
-            validation=tuple(content["validation"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"`{path}` must have the lists 'training' and 'validation', got a file "
-            "without. Pass the split.json of a run."
-        ) from error
-    names = [*split.training, *split.validation]
-    if not (split.training and split.validation and len(set(names)) == len(names)):
-        raise ValueError(
-            f"`{path}` must name each subject once, and some in each list, got "
-            f"{len(split.training)} for training and {len(split.validation)} for "
-            f"validation, {len(set(names))} different. Mend the lists."
-        )
-    return split
-
-
-def write_split(path: Path, split: Split) -> None:
-    """Write what `read_split` reads."""
-    write_json(path, asdict(split))
 
 
 def write_configuration(

@@ -12,7 +12,6 @@ Known weakness: one device. Validation is one subject at a time, where the case 
 took two: so each volume counts alike, and every step has one shape.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -32,17 +31,10 @@ from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whol
 from unet3d.model import build_unet
 from unet3d.preparing import prepare_all, usable
 from unet3d.progress import TrainingBars
-from unet3d.runs import (
-    Configuration,
-    Split,
-    check_same,
-    make_split,
-    read_split,
-    write_configuration,
-    write_split,
-)
+from unet3d.runs import Configuration, check_same, write_configuration
 from unet3d.schemes import scheme_named
-from unet3d.subjects import Problem, SubjectFiles, find_subjects
+from unet3d.splits import Split, known_split, make_split, without, write_split
+from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
 __all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for", "memory_support"]
 __all__ += ["precision_of", "train"]
@@ -102,8 +94,16 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     with precision_of(configuration):
         model = build_for(configuration)  # refuses a bad size before data is read
         _check_run(run, configuration, resume=resume)
-        subjects, problems = _prepare(configuration, cache, bars, skip_bad=skip_bad)
-        chosen = _choose_split(run, configuration, split, subjects, problems)
+        given = known_split(run, split)
+        found = _find(configuration, given)
+        subjects, problems = _prepare(
+            found, configuration, cache, bars, skip_bad=skip_bad
+        )
+        chosen = (
+            without(given, {problem.name for problem in problems})
+            if given
+            else make_split(tuple(subjects), configuration.seed)
+        )
         reasons = [problem.message for problem in problems]
         write_configuration(run, configuration, left_out=reasons)
         write_split(run / "split.json", chosen)
@@ -174,17 +174,38 @@ def _check_run(run: Path, configuration: Configuration, *, resume: bool) -> None
     check_same(run, configuration)
 
 
-def _prepare(
-    configuration: Configuration, cache: Path, bars: Progress, *, skip_bad: bool
-) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
+def _find(configuration: Configuration, split: Split | None) -> Found:
+    """Those of the data set's subjects that are asked for."""
     found = find_subjects(Path(configuration.data))
-    labelled = usable(found, skip_bad=skip_bad)
-    if any(files.labels is not None for files in labelled):
+    if split is None:
         # A test set beside the training set has no truth to train with.
-        labelled = tuple(f for f in labelled if not _is_test_image(f))
-    bar = bars.add_task("Preparing subjects", total=len(labelled))
+        labelled = tuple(f for f in found.subjects if not _is_test_image(f))
+        return Found(subjects=labelled, problems=found.problems)
+    names = {*split.training, *split.validation}
+    there = {s.name for s in found.subjects} | {p.name for p in found.problems}
+    for name in sorted(names - there):
+        raise ValueError(
+            f"`split` must name subjects of '{configuration.data}', got {name}, which "
+            "is not there. Pass the data that the split was made for."
+        )
+    return Found(
+        subjects=tuple(s for s in found.subjects if s.name in names),
+        problems=tuple(p for p in found.problems if p.name in names),
+    )
+
+
+def _prepare(
+    found: Found,
+    configuration: Configuration,
+    cache: Path,
+    bars: Progress,
+    *,
+    skip_bad: bool,
+) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
+    subjects = usable(found, skip_bad=skip_bad)
+    bar = bars.add_task("Preparing subjects", total=len(subjects))
     prepared = prepare_all(
-        labelled,
+        subjects,
         size=configuration.size,
         scheme=scheme_named(configuration.label_scheme),
         cache=cache,
@@ -198,40 +219,6 @@ def _prepare(
 def _is_test_image(files: SubjectFiles) -> bool:
     """The Decathlon's own list of images without labels."""
     return files.labels is None and files.images[0].index is not None
-
-
-def _choose_split(
-    run: Path,
-    configuration: Configuration,
-    path: Path | None,
-    subjects: dict[str, SubjectFiles],
-    problems: Sequence[Problem],
-) -> Split:
-    """The run's own split, the one asked for, or a new one."""
-    own = run / "split.json"
-    split = read_split(path) if path else None
-    if own.is_file():
-        before = read_split(own)
-        if split not in (None, before):
-            raise ValueError(
-                f"`split` must be that of the run in '{run}', got another in '{path}'. "
-                "Leave it out to go on with the run's."
-            )
-        split = before
-    if split is None:
-        return make_split(tuple(subjects), configuration.seed)
-    known_bad = {problem.name for problem in problems}
-    split = Split(
-        training=tuple(n for n in split.training if n not in known_bad),
-        validation=tuple(n for n in split.validation if n not in known_bad),
-    )
-    for name in (*split.training, *split.validation):
-        if name not in subjects:
-            raise ValueError(
-                f"`split` must name subjects of '{configuration.data}', got {name}, "
-                "which is not there. Pass the data that the split was made for."
-            )
-    return split
 
 
 def _loads(

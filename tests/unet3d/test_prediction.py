@@ -9,7 +9,8 @@ import pytest
 
 from tests.unet3d.test_orientation import affine_of
 from tests.unet3d.tiny import BRATS2023_ENDS, SHAPE, write_folder
-from unet3d.runs import Configuration, Split, write_configuration, write_split
+from unet3d.runs import Configuration, write_configuration
+from unet3d.splits import Split, write_split
 
 pytestmark = [
     pytest.mark.tf,

@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def _add_train(commands: Any) -> None:
     add("--budget", type=_size, metavar="SIZE", help="device memory, such as 12GiB")
     add("--mixed-precision", action="store_true", help="activations in float16")
     add("--linear-heads", action="store_true", help="heads without normalisation")
-    add("--augment", action=argparse.BooleanOptionalAction, default=True)
+    boolean = argparse.BooleanOptionalAction
+    add("--augment", dest="varied", action=boolean, default=True, help="vary examples")
     add("--split", type=Path, help="split.json of another run")
     add("--resume", action="store_true", help="go on with the run in --output")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -173,22 +175,9 @@ def _synthesize(options: argparse.Namespace, console: Console) -> int:
 
 
 def _train(options: argparse.Namespace, console: Console) -> int:
-    configuration = Configuration(
-        data=str(options.data.resolve()),
-        label_scheme=options.label_scheme,
-        size=options.size,
-        filters=options.filters,
-        depth=options.depth,
-        batch_size=options.batch_size,
-        epochs=options.epochs,
-        steps_per_epoch=options.steps_per_epoch,
-        seed=options.seed,
-        mixed_precision=options.mixed_precision,
-        linear_heads=options.linear_heads,
-        varied=options.augment,
-        lms=options.lms,
-        budget=options.budget,
-    )
+    options.data = str(options.data.resolve())
+    names = [field.name for field in fields(Configuration)]
+    configuration = Configuration(**{name: vars(options)[name] for name in names})
     _set_up_tensorflow()
     import tensorflow as tf
 
@@ -247,6 +236,7 @@ def _predict(options: argparse.Namespace, console: Console) -> int:
 
 def _evaluate(options: argparse.Namespace, console: Console) -> int:
     from unet3d.evaluation import open_set
+    from unet3d.figures import MOST_SETS
     from unet3d.report import comparison_table, evaluate, summary_table, write_report
 
     names = options.names or [folder.name for folder in options.predictions]
@@ -254,6 +244,11 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
         raise ValueError(
             f"`names` must be one for each of {len(options.predictions)} folders of "
             f"predictions, got {len(names)}. Name them in the same order."
+        )
+    if len(set(names)) > MOST_SETS:
+        raise ValueError(
+            f"`names` must be at most {MOST_SETS} different ones, to stay apart in a "
+            f"figure, got {len(set(names))}. Evaluate some of them at a time."
         )
     scheme = scheme_named(options.label_scheme)
     folders = zip(names, options.predictions, strict=True)

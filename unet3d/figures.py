@@ -24,9 +24,10 @@ from numpy.typing import NDArray
 
 from unet3d.files import write_file
 
-__all__ = ["Slice", "draw_boxes", "draw_gallery", "draw_losses"]
+__all__ = ["MOST_SETS", "Slice", "draw_boxes", "draw_gallery", "draw_losses"]
 
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MOST_SETS = len(_COLOURS)
 _INK, _MUTED, _GRID = "#222222", "#6B6B6B", "#E4E4E4"
 _FONT = 11.0  # points
 _DPI = 150
@@ -80,7 +81,7 @@ def draw_boxes(
         for rank, name in enumerate(sets):
             known = [value for value in by_set[name] if np.isfinite(value)]
             centre = place + (rank - (len(sets) - 1) / 2) * width
-            _box(axes, known, centre, width * 0.62, _COLOURS[rank % 6], rng)
+            _box(axes, known, centre, width * 0.62, _COLOURS[rank], rng)
     counts = [np.isfinite(by_set[sets[0]]).sum() for by_set in values.values()]
     names = [f"{r}\n{n} subjects" for r, n in zip(values, counts, strict=True)]
     axes.set_xticks(range(len(values)), names, fontsize=_FONT, color=_INK)

@@ -295,7 +295,10 @@ def _write_memory(run: Path, swapping: LMSCallback | None) -> None:
         values = {**asdict(report), "fits_unplanned": report.fits_unplanned}
         del values["plan"]  # it has a file of its own
         steps.append(values)
-    write_json(run / "memory.json", {"device peak bytes": _peak(), "steps": steps})
+    # Large model support counts anew for each kind of step.
+    peaks = [_peak(), *(report.measured_peak_bytes for report in reports)]
+    peak = max((peak for peak in peaks if peak is not None), default=None)
+    write_json(run / "memory.json", {"device peak bytes": peak, "steps": steps})
     if swapping is not None and swapping.plan is not None:
         write_text(run / "plan.json", swapping.plan.to_json())
 

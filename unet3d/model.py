@@ -16,6 +16,10 @@ Segmentation and Radiomics Survival Prediction", BraTS 2017, arXiv 1802.10508, f
 for the architecture, dropout 0.3, the slope 0.01 of leaky ReLU and Adam's 5e-4.
 Convolutions start from Keras's Glorot uniform, as in D. G. Ellis's code.
 
+Channels are last on every device: TensorFlow's 3-D convolutions for CPUs take nothing
+else, and those for GPUs turn them around by themselves where cuDNN wants it. Channels
+first on a GPU was not measured.
+
 Known weakness: a head that ends in leaky ReLU hardly goes below zero, so a healthy
 voxel's probability stays near 0.5. The soft Dice loss levels off far from 0 while the
 thresholded Dice goes on rising: judge a training by `dice_coefficient`. Heads that are

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from lms.errors import PlanError
-from lms.graph import GraphView, op_of
-from lms.plan import SwapPlan
+from lms.graph import GraphView, Op, op_of
+from lms.plan import Swap, SwapPlan
 from lms.tf import compat
 from lms.tf.specialising import TracedStep
 from lms.tf.transports import Transport
@@ -46,6 +46,7 @@ def rewrite(
     group_at = {name: i for i, group in enumerate(plan.chain) for name in group}
     added: list[compat.NodeDef] = []
     released: dict[int, list[str]] = defaultdict(list)
+    settled: dict[int, list[str]] = defaultdict(list)
     starts: list[tuple[compat.NodeDef, str | None]] = []
     for number, swap in enumerate(plan.swaps):
         producer = nodes[op_of(swap.tensor)]
@@ -63,18 +64,24 @@ def rewrite(
             released[group_at[swap.release]].append(out.name)
         elif swap.release is not None:
             _wait(nodes[swap.release], [out.name])
+        keeper, at = _keeper(step.graph, swap, prefix, producer.device, group_at)
+        if transport.takes_room_first and keeper is not None:
+            added.append(keeper)
+            settled[at].append(keeper.name)
         for k, copy in enumerate(swap.swap_ins):
             back = transport.swap_in(
                 f"{prefix}/in{k}", out, spec, device=producer.device
             )
             starts.append((back[0], copy.trigger))
+            if transport.takes_room_first and copy.trigger in group_at:
+                settled[group_at[copy.trigger] + 1].append(back[0].name)
             added += back
             added += _reroute(
                 step.graph, nodes, copy.readers, swap.tensor, back[-1].name, f"in{k}"
             )
     for start, trigger in starts:
         _start_after(start, trigger, plan, group_at, released)
-    _chain(nodes, plan, released)
+    _chain(nodes, plan, released, settled)
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)
     return result
@@ -95,6 +102,49 @@ def _wait(node: compat.NodeDef, names: Sequence[str]) -> None:
     """Add control inputs; those that are there already are not repeated."""
     there = set(node.input)
     node.input.extend(f"^{name}" for name in names if f"^{name}" not in there)
+
+
+def _keeper(
+    graph: GraphView,
+    swap: Swap,
+    prefix: str,
+    device: str,
+    group_at: Mapping[str, int],
+) -> tuple[compat.NodeDef | None, int]:
+    """An op that holds the original until its near readers have ended.
+
+    Element-wise ops write over an input that nobody else holds. If the copy out
+    happened to end before such a reader starts, it would; if not, it would take new
+    room. Being held, the original is never written over.
+
+    Returns:
+        The op and the group before which it must run; None where there is no choice.
+    """
+    far = {name for copy in swap.swap_ins for name in copy.readers}
+    near = [op for op in _readers(graph, swap.tensor) if op.name not in far]
+    last = max((group_at.get(op.name, -1) for op in near), default=-1)
+    if last < 0 or not any(op.inplace for op in near):
+        return None, 0
+    names = [f"^{op.name}" for op in near if op.name in group_at]
+    keeper = compat.NodeDef(name=f"{prefix}/keep", op="Shape", device=device)
+    keeper.input.extend([swap.tensor, *names])
+    keeper.attr["T"].type = tf.as_dtype(
+        graph.tensors[swap.tensor].dtype
+    ).as_datatype_enum
+    keeper.attr["out_type"].type = tf.int32.as_datatype_enum
+    return keeper, last + 1
+
+
+def _readers(graph: GraphView, tensor: str) -> list[Op]:
+    """The ops that read a buffer, by its own name or by an alias."""
+    found: list[Op] = []
+    for op in graph.consumers[tensor]:
+        if op.alias == tensor:
+            for output in op.outputs:
+                found += _readers(graph, output.name)
+        else:
+            found.append(op)
+    return found
 
 
 def _start_after(
@@ -118,15 +168,19 @@ def _chain(
     nodes: Mapping[str, compat.NodeDef],
     plan: SwapPlan,
     released: Mapping[int, Sequence[str]],
+    settled: Mapping[int, Sequence[str]],
 ) -> None:
     """Each group waits for the one before it and for the copies it releases.
 
-    All ops of a group get the same control inputs: only then may the runtime fuse them.
+    It also waits for what must be settled, so that the device's allocator is asked in
+    the order that was planned, in every step: copies in that start beside it have their
+    room, originals that may not be written over are free. All ops of a group get the
+    same control inputs: only then may the runtime fuse them.
     """
     before: Sequence[str] = ()
     for i, group in enumerate(plan.chain):
         for name in group:
-            _wait(nodes[name], [*before, *released.get(i, ())])
+            _wait(nodes[name], [*before, *released.get(i, ()), *settled.get(i, ())])
         before = group
 
 

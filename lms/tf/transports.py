@@ -4,7 +4,8 @@
 
     tensor ──> PyFunc put ─┐                 tensor ──> Identity @host
                            : host arrays                    │
-    DeepCopy <── PyFunc get ┘                 reader <── Identity @host
+    Empty ──> PyFunc get <─┘                  reader <── Identity @host
+      └──> Identity, after get
 
 A transport makes nodes; the rewriter wires them. Both have one op that ends when the
 copy out has ended, and one that starts the copy in.
@@ -12,11 +13,10 @@ copy out has ended, and one that starts the copy in.
 
 import itertools
 import threading
-import weakref
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -26,12 +26,14 @@ from lms.tf import compat
 __all__ = ["DeviceCopy", "HostStore", "Transport"]
 
 
-# EIGEN_MAX_ALIGN_BYTES of TensorFlow's builds (py_func.cc, NumpyTensorBuffer).
-_ALIGNMENT = 64
-
-
 class Transport(Protocol):
-    """Makes the nodes of one tensor's travel."""
+    """Makes the nodes of one tensor's travel.
+
+    `takes_room_first` says whether the op that starts a copy in takes room on the
+    device, and ends before the copy does.
+    """
+
+    takes_room_first: ClassVar[bool]
 
     def swap_out(
         self, name: str, source: str, spec: tf.TensorSpec, *, device: str, copies: int
@@ -66,6 +68,8 @@ class DeviceCopy:
         host: Full name of the host device.
     """
 
+    takes_room_first: ClassVar[bool] = False
+
     host: str
 
     def swap_out(
@@ -93,19 +97,23 @@ class DeviceCopy:
 @dataclass(slots=True)
 class _Held:
     buffer: np.ndarray
-    shape: tuple[int, ...]
-    dtype: np.dtype
     reads_left: int
-    being_read: int = 0
 
 
 @dataclass(slots=True)
 class HostStore:
     """Swaps by copies into NumPy arrays, outside of TensorFlow's allocator.
 
+    On the way back the device's room is taken first, as on a GPU: a host function gets
+    an empty tensor and fills its memory. Readers read that tensor, not what the
+    function returns, because TensorFlow gives an array's memory back late (py_func.cc,
+    `DelayedNumpyDecref`).
+
     Buffers are used again from step to step, by size: fresh pages cost more than the
-    copy. A buffer is free when TensorFlow has dropped the last array read from it.
+    copy.
     """
+
+    takes_room_first: ClassVar[bool] = True
 
     _held: dict[int, _Held] = field(default_factory=dict)
     _free: dict[int, list[np.ndarray]] = field(
@@ -135,16 +143,21 @@ class HostStore:
     def swap_in(
         self, name: str, out: compat.NodeDef, spec: tf.TensorSpec, *, device: str
     ) -> list[compat.NodeDef]:
-        """A host function that hands the array out, and a copy into the allocator.
-
-        TensorFlow wraps the array's memory as it is: without `DeepCopy` its bytes would
-        not be the device's, and the budget would be cheated.
-        """
-        get = _node(f"{name}/get", "PyFunc", [f"^{out.name}"], device)
+        """Room on the device, a host function that fills it, and the filled tensor."""
+        ended = f"^{out.name}"
+        shape = compat.constant(f"{name}/shape", spec.shape.as_list(), tf.int32)
+        shape.device = device
+        room = _node(
+            f"{name}/room", "Empty", [shape.name, ended], device, dtype=spec.dtype
+        )
+        get = _node(f"{name}/get", "PyFunc", [room.name], device)
         get.attr["token"].s = self._tokens[out.name][1].encode()
-        _types(get, "Tin", [])
-        _types(get, "Tout", [spec.dtype])
-        return [get, _node(name, "DeepCopy", [get.name], device, T=spec.dtype)]
+        _types(get, "Tin", [spec.dtype])
+        _types(get, "Tout", [])
+        filled = _node(
+            name, "Identity", [room.name, f"^{get.name}"], device, T=spec.dtype
+        )
+        return [room, shape, get, filled]
 
     def host_peak_bytes(self) -> int | None:
         """The most ever allocated: buffers are kept for the next step."""
@@ -159,21 +172,22 @@ class HostStore:
 
     def _put(self, key: int, copies: int, array: np.ndarray) -> list[object]:
         buffer = self._take(array.nbytes)
-        np.copyto(buffer.view(array.dtype).reshape(array.shape), array)
+        np.copyto(buffer, _as_bytes(array))
         with self._lock:
-            self._held[key] = _Held(buffer, array.shape, array.dtype, copies)
+            self._held[key] = _Held(buffer, copies)
         return []
 
-    def _get(self, key: int) -> np.ndarray:
+    def _get(self, key: int, room: np.ndarray) -> list[object]:
+        if room.flags.owndata:
+            raise RuntimeError("a host function must see the device's memory itself")
+        held = self._held[key]
+        np.copyto(_as_bytes(room), held.buffer)
         with self._lock:
-            held = self._held[key]
             held.reads_left -= 1
-            held.being_read += 1
             if held.reads_left == 0:
                 del self._held[key]
-        array = held.buffer.view(held.dtype).reshape(held.shape)
-        weakref.finalize(array, self._was_read, held)
-        return array
+                self._free[held.buffer.nbytes].append(held.buffer)
+        return []
 
     def _take(self, size: int) -> np.ndarray:
         with self._lock:
@@ -181,21 +195,12 @@ class HostStore:
                 return self._free[size].pop()
             self._allocated += size
             self._peak = max(self._peak, self._allocated)
-        return _aligned(size)
-
-    def _was_read(self, held: _Held) -> None:
-        """TensorFlow dropped an array; after the last one the buffer is free."""
-        with self._lock:
-            held.being_read -= 1
-            if held.reads_left == 0 and held.being_read == 0:
-                self._free[held.buffer.nbytes].append(held.buffer)
+        return np.empty(size, np.uint8)
 
 
-def _aligned(size: int) -> np.ndarray:
-    """Bytes at an address that TensorFlow wraps; it would copy any other."""
-    room = np.empty(size + _ALIGNMENT, np.uint8)
-    offset = -room.ctypes.data % _ALIGNMENT
-    return room[offset : offset + size]
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    """The same memory as bytes; NumPy has no copies for some of TensorFlow's types."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def _node(

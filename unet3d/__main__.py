@@ -235,8 +235,8 @@ def _predict(options: argparse.Namespace, console: Console) -> int:
 
 
 def _evaluate(options: argparse.Namespace, console: Console) -> int:
-    from unet3d.evaluation import open_set
     from unet3d.figures import MOST_SETS
+    from unet3d.prediction_sets import open_set
     from unet3d.report import comparison_table, evaluate, summary_table, write_report
 
     names = options.names or [folder.name for folder in options.predictions]

@@ -11,47 +11,25 @@ cropped and resized to size^3, the network's own cubes are resized to it with th
 function, and both are compared there.
 """
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet3d.data import brain_box, resize_labels, to_regions
-from unet3d.files import read_json
 from unet3d.orientation import voxel_sizes
+from unet3d.prediction_sets import PredictionSet, read_cube, read_prediction
 from unet3d.reading import Labels, read_images, read_labels, read_segmentation
-from unet3d.schemes import REGIONS, LabelScheme, scheme_named
+from unet3d.schemes import REGIONS, LabelScheme
 from unet3d.scores import EmptyRule, Spacing, dice, hd95
 from unet3d.significance import Comparison, holm, wilcoxon
-from unet3d.subjects import Problem, SubjectFiles, Volume
+from unet3d.subjects import SubjectFiles, Volume
 
-__all__ = ["MEASURES", "PredictionSet", "Score", "Summary", "compare", "open_set"]
-__all__ += ["common_subjects", "read_prediction", "score_subject", "summarise"]
+__all__ = ["MEASURES", "Score", "Summary", "compare", "score_subject", "summarise"]
 
 MEASURES = ("dice", "hd95")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictionSet:
-    """One folder of predictions.
-
-    Args:
-        name: What tables and figures call it; sets of one name are averaged.
-        folder: Where the files are.
-        scheme: What their values mean.
-        subjects: Who is in it, sorted.
-        run: The training that made it; None if not known.
-    """
-
-    name: str
-    folder: Path
-    scheme: LabelScheme
-    subjects: tuple[str, ...]
-    run: Path | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,34 +55,6 @@ class Summary:
     lower_quartile: float
     median: float
     upper_quartile: float
-
-
-def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
-    """Look at a folder of predictions.
-
-    Args:
-        name: What to call it.
-        folder: With one NIfTI file per subject, named after it.
-        scheme: What values mean where the folder does not say, as `predict`'s do.
-
-    Raises:
-        FileNotFoundError: If there is no prediction.
-    """
-    files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
-    names = {path.name.removesuffix(".gz").removesuffix(".nii") for path in files}
-    names = {name for name in names if not name.startswith("partial-")}
-    if not names:
-        raise FileNotFoundError(
-            f"`predictions` must be folders of NIfTI files, got '{folder}' without "
-            "any. Pass what `predict` wrote."
-        )
-    run = None
-    if (folder / "predictions.json").is_file():
-        said = read_json(folder / "predictions.json")
-        scheme, run = scheme_named(said["label scheme"]), Path(said["run"])
-    return PredictionSet(
-        name=name, folder=folder, scheme=scheme, subjects=tuple(sorted(names)), run=run
-    )
 
 
 def score_subject(
@@ -213,52 +163,6 @@ def compare(scores: Sequence[Score], measure: str = "dice") -> tuple[Comparison,
     return tuple(comparisons)
 
 
-def common_subjects(
-    sets: Sequence[PredictionSet], *, skip_bad: bool
-) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """Who is in every set, and who is in some only.
-
-    Raises:
-        ValueError: If sets differ and `skip_bad` is off, or share nobody.
-    """
-    everywhere = set.intersection(*(set(group.subjects) for group in sets))
-    problems = []
-    for group in sets:
-        for name in group.subjects:
-            if name not in everywhere:
-                message = (
-                    "`predictions` must hold the same subjects, to be compared in "
-                    f"pairs, got {name} in '{group.folder}' but not in every folder. "
-                    "Predict it in all of them."
-                )
-                problems.append(Problem(name=name, message=message))
-    if problems and not skip_bad:
-        raise ValueError(f"{problems[0].message} Or leave it out with --skip-bad.")
-    if not everywhere:
-        raise ValueError(
-            "`predictions` must have subjects in common, got none. "
-            "Predict the same subjects in every folder."
-        )
-    return tuple(sorted(everywhere)), tuple(problems)
-
-
-def read_prediction(group: PredictionSet, files: SubjectFiles) -> Labels:
-    """One subject's predicted labels on the source's grid, values of the set's scheme.
-
-    Raises:
-        FileNotFoundError: If there is no file.
-        ValueError: If it cannot be read or holds other labels.
-    """
-    for end in (".nii.gz", ".nii"):
-        path = group.folder / f"{files.name}{end}"
-        if path.is_file():
-            return read_segmentation(files, Volume(path=path), group.scheme)[0]
-    raise FileNotFoundError(
-        f"`predictions` must hold every subject, got '{group.folder}' without "
-        f"{files.name}. Predict it."
-    )
-
-
 def _labels_of(files: SubjectFiles) -> Volume:
     assert files.labels is not None  # read_labels has refused it before
     return files.labels
@@ -280,7 +184,7 @@ def _prediction(
     size: int | None,
 ) -> Labels:
     if size is not None:
-        return resize_labels(_cube(group, files), size)
+        return resize_labels(read_cube(group, files), size)
     labels = read_prediction(group, files)
     if labels.shape != shape:
         raise ValueError(
@@ -289,18 +193,6 @@ def _prediction(
             "data that it is compared with."
         )
     return labels
-
-
-def _cube(group: PredictionSet, files: SubjectFiles) -> Labels:
-    path = group.folder / "cubes" / f"{files.name}.npz"
-    try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            return arrays["labels"]
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise ValueError(
-            f"'{path}' must hold the network's own labels of subject {files.name}, got "
-            f"nothing readable ({error}). Predict again, or leave --size out."
-        ) from error
 
 
 def _groups(scores: Sequence[Score]) -> list[tuple[str, str, str]]:

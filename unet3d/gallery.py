@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from unet3d.data import brain_box, to_regions
-from unet3d.evaluation import PredictionSet, Score, read_prediction
+from unet3d.evaluation import Score
 from unet3d.figures import Slice
+from unet3d.prediction_sets import PredictionSet, read_prediction
 from unet3d.reading import MODALITIES, Labels, read_images, read_labels
 from unet3d.schemes import REGIONS, LabelScheme
 from unet3d.subjects import SubjectFiles

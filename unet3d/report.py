@@ -19,10 +19,8 @@ from rich.table import Table
 
 from unet3d.evaluation import (
     MEASURES,
-    PredictionSet,
     Score,
     Summary,
-    common_subjects,
     compare,
     score_subject,
     summarise,
@@ -30,6 +28,7 @@ from unet3d.evaluation import (
 from unet3d.figures import draw_boxes, draw_gallery, draw_losses
 from unet3d.files import write_json, write_text
 from unet3d.gallery import choose_subjects, gather_slice, read_logs
+from unet3d.prediction_sets import PredictionSet, common_subjects
 from unet3d.preparing import usable
 from unet3d.schemes import REGIONS, LabelScheme
 from unet3d.scores import EmptyRule

@@ -1,0 +1,126 @@
+"""Folders of predictions: who made them, who is in them, what a file holds."""
+
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from unet3d.files import read_json
+from unet3d.reading import Labels, read_segmentation
+from unet3d.schemes import LabelScheme, scheme_named
+from unet3d.subjects import Problem, SubjectFiles, Volume
+
+__all__ = ["PredictionSet", "common_subjects", "open_set", "read_cube"]
+__all__ += ["read_prediction"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionSet:
+    """One folder of predictions.
+
+    Args:
+        name: What tables and figures call it; sets of one name are averaged.
+        folder: Where the files are.
+        scheme: What their values mean.
+        subjects: Who is in it, sorted.
+        run: The training that made it; None if not known.
+    """
+
+    name: str
+    folder: Path
+    scheme: LabelScheme
+    subjects: tuple[str, ...]
+    run: Path | None
+
+
+def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
+    """Look at a folder of predictions.
+
+    Args:
+        name: What to call it.
+        folder: With one NIfTI file per subject, named after it.
+        scheme: What values mean where the folder does not say, as `predict`'s do.
+
+    Raises:
+        FileNotFoundError: If there is no prediction.
+    """
+    files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
+    names = {path.name.removesuffix(".gz").removesuffix(".nii") for path in files}
+    names = {name for name in names if not name.startswith("partial-")}
+    if not names:
+        raise FileNotFoundError(
+            f"`predictions` must be folders of NIfTI files, got '{folder}' without "
+            "any. Pass what `predict` wrote."
+        )
+    run = None
+    if (folder / "predictions.json").is_file():
+        said = read_json(folder / "predictions.json")
+        scheme, run = scheme_named(said["label scheme"]), Path(said["run"])
+    return PredictionSet(
+        name=name, folder=folder, scheme=scheme, subjects=tuple(sorted(names)), run=run
+    )
+
+
+def common_subjects(
+    sets: Sequence[PredictionSet], *, skip_bad: bool
+) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
+    """Who is in every set, and who is in some only.
+
+    Raises:
+        ValueError: If sets differ and `skip_bad` is off, or share nobody.
+    """
+    everywhere = set.intersection(*(set(group.subjects) for group in sets))
+    problems = []
+    for group in sets:
+        for name in group.subjects:
+            if name not in everywhere:
+                message = (
+                    "`predictions` must hold the same subjects, to be compared in "
+                    f"pairs, got {name} in '{group.folder}' but not in every folder. "
+                    "Predict it in all of them."
+                )
+                problems.append(Problem(name=name, message=message))
+    if problems and not skip_bad:
+        raise ValueError(f"{problems[0].message} Or leave it out with --skip-bad.")
+    if not everywhere:
+        raise ValueError(
+            "`predictions` must have subjects in common, got none. "
+            "Predict the same subjects in every folder."
+        )
+    return tuple(sorted(everywhere)), tuple(problems)
+
+
+def read_prediction(group: PredictionSet, files: SubjectFiles) -> Labels:
+    """One subject's predicted labels on the source's grid, values of the set's scheme.
+
+    Raises:
+        FileNotFoundError: If there is no file.
+        ValueError: If it cannot be read or holds other labels.
+    """
+    for end in (".nii.gz", ".nii"):
+        path = group.folder / f"{files.name}{end}"
+        if path.is_file():
+            return read_segmentation(files, Volume(path=path), group.scheme)[0]
+    raise FileNotFoundError(
+        f"`predictions` must hold every subject, got '{group.folder}' without "
+        f"{files.name}. Predict it."
+    )
+
+
+def read_cube(group: PredictionSet, files: SubjectFiles) -> Labels:
+    """One subject's labels as the network gave them, shape (size, size, size).
+
+    Raises:
+        ValueError: If there are none, as where others than `predict` wrote the folder.
+    """
+    path = group.folder / "cubes" / f"{files.name}.npz"
+    try:
+        with path.open("rb") as file, np.load(file) as arrays:
+            return arrays["labels"]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise ValueError(
+            f"'{path}' must hold the network's own labels of subject {files.name}, got "
+            f"nothing readable ({error}). Predict again, or leave --size out."
+        ) from error

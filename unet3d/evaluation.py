@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from unet3d.data import brain_box, resize_labels, to_regions
 from unet3d.orientation import voxel_sizes
 from unet3d.prediction_sets import PredictionSet, read_cube, read_prediction
-from unet3d.reading import Labels, read_images, read_labels, read_segmentation
+from unet3d.reading import Labels, read_subject
 from unet3d.schemes import REGIONS, LabelScheme
 from unet3d.scores import EmptyRule, Spacing, dice, hd95
 from unet3d.significance import Comparison, holm, wilcoxon
-from unet3d.subjects import SubjectFiles, Volume
+from unet3d.subjects import SubjectFiles
 
 __all__ = ["MEASURES", "Score", "Summary", "compare", "score_subject", "summarise"]
 
@@ -78,12 +78,10 @@ def score_subject(
         FileNotFoundError: If truth or prediction are missing.
         ValueError: If a file is bad, or a prediction is not on the truth's grid.
     """
-    truth = read_labels(files, scheme)
-    _, affine = read_segmentation(files, _labels_of(files), scheme)
-    spacing = voxel_sizes(affine)
+    subject = read_subject(files, scheme)
+    truth, spacing = subject.labels, voxel_sizes(subject.affine)
     if size is not None:
-        box = brain_box(read_images(files)[0])
-        truth = truth[box]
+        truth = truth[brain_box(subject.images)]
         spacing = _spacing_of_cube(spacing, truth.shape, size)
         truth = resize_labels(truth, size)
     true_regions = to_regions(truth, scheme).astype(np.bool_)
@@ -161,11 +159,6 @@ def compare(scores: Sequence[Score], measure: str = "dice") -> tuple[Comparison,
             )
         )
     return tuple(comparisons)
-
-
-def _labels_of(files: SubjectFiles) -> Volume:
-    assert files.labels is not None  # read_labels has refused it before
-    return files.labels
 
 
 def _spacing_of_cube(

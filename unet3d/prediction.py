@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from unet3d.data import prepare_images
 from unet3d.files import write_arrays, write_json
-from unet3d.preparing import usable
+from unet3d.preparing import SKIP, usable
 from unet3d.reading import Images, read_images
 from unet3d.restoring import THRESHOLD, as_image, restore, to_labels
 from unet3d.runs import read_configuration
@@ -96,7 +96,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
                 names.append(files.name)
             except ValueError as error:
                 if not skip_bad:
-                    raise
+                    raise ValueError(f"{error} {SKIP}") from error
                 problems.append(Problem(name=files.name, message=str(error)))
             bars.advance(bar)
     write_json(

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from unet3d.files import read_json
+from unet3d.preparing import SKIP
 from unet3d.reading import Labels, read_segmentation
 from unet3d.schemes import LabelScheme, scheme_named
 from unet3d.subjects import Problem, SubjectFiles, Volume
@@ -45,6 +46,7 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
 
     Raises:
         FileNotFoundError: If there is no prediction.
+        ValueError: If `predictions.json` is there but cannot be understood.
     """
     files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
     names = {path.name.removesuffix(".gz").removesuffix(".nii") for path in files}
@@ -56,8 +58,7 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
         )
     run = None
     if (folder / "predictions.json").is_file():
-        said = read_json(folder / "predictions.json")
-        scheme, run = scheme_named(said["label scheme"]), Path(said["run"])
+        scheme, run = _origin(folder / "predictions.json")
     return PredictionSet(
         name=name, folder=folder, scheme=scheme, subjects=tuple(sorted(names)), run=run
     )
@@ -83,7 +84,7 @@ def common_subjects(
                 )
                 problems.append(Problem(name=name, message=message))
     if problems and not skip_bad:
-        raise ValueError(f"{problems[0].message} Or leave it out with --skip-bad.")
+        raise ValueError(f"{problems[0].message} {SKIP}")
     if not everywhere:
         raise ValueError(
             "`predictions` must have subjects in common, got none. "
@@ -123,4 +124,15 @@ def read_cube(group: PredictionSet, files: SubjectFiles) -> Labels:
         raise ValueError(
             f"'{path}' must hold the network's own labels of subject {files.name}, got "
             f"nothing readable ({error}). Predict again, or leave --size out."
+        ) from error
+
+
+def _origin(path: Path) -> tuple[LabelScheme, Path]:
+    said = read_json(path)
+    try:
+        return scheme_named(said["label scheme"]), Path(said["run"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"`{path}` must say label scheme and run, got a file without ({error!r}). "
+            "Predict again, or remove it."
         ) from error

@@ -12,9 +12,10 @@ from unet3d.cache import load_prepared
 from unet3d.schemes import LabelScheme
 from unet3d.subjects import Found, Problem, SubjectFiles
 
-__all__ = ["Prepared", "prepare_all", "usable"]
+__all__ = ["SKIP", "Prepared", "prepare_all", "usable"]
 
-_SKIP = "Or leave bad subjects out with --skip-bad."
+# The last words of an error that a flag can turn into a line of a list.
+SKIP = "Or leave bad subjects out with --skip-bad."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
         FileNotFoundError: If one is not and `skip_bad` is off, or if none is left.
     """
     if found.problems and not skip_bad:
-        raise FileNotFoundError(f"{found.problems[0].message} {_SKIP}")
+        raise FileNotFoundError(f"{found.problems[0].message} {SKIP}")
     if not found.subjects:
         raise FileNotFoundError(
             f"`data` must hold at least one usable subject, got "
@@ -75,7 +76,7 @@ def prepare_all(
             good.append(files)
         except (FileNotFoundError, ValueError) as error:
             if not skip_bad:
-                raise type(error)(f"{error} {_SKIP}") from error
+                raise type(error)(f"{error} {SKIP}") from error
             problems.append(Problem(name=files.name, message=str(error)))
         progress()
     return Prepared(subjects=tuple(good), problems=tuple(problems))

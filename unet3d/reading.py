@@ -14,6 +14,8 @@ from pathlib import Path
 import nibabel
 import numpy as np
 from nibabel.filebasedimages import ImageFileError
+from nibabel.spatialimages import HeaderDataError
+from nibabel.wrapstruct import WrapStructError
 from numpy.typing import NDArray
 
 from unet3d.orientation import to_canonical
@@ -25,6 +27,9 @@ __all__ += ["read_segmentation", "read_subject"]
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.uint8]
+
+# What nibabel raises for files that are cut off or no NIfTI.
+_UNREADABLE = (ImageFileError, HeaderDataError, WrapStructError, OSError, EOFError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,7 +146,7 @@ def _load(files: SubjectFiles, path: Path) -> tuple[Images, NDArray[np.float64]]
     try:
         image = nibabel.Nifti1Image.from_filename(path)
         voxels = np.asarray(image.dataobj, dtype=np.float32)
-    except (ImageFileError, OSError, EOFError, zlib.error) as error:
+    except (*_UNREADABLE, zlib.error) as error:
         raise ValueError(
             f"`{path.name}` of subject {files.name} must be a NIfTI volume, got a file "
             f"that cannot be read ({error}). Copy or download {path} again."

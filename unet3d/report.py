@@ -29,7 +29,7 @@ from unet3d.figures import draw_boxes, draw_gallery, draw_losses
 from unet3d.files import write_json, write_text
 from unet3d.gallery import choose_subjects, gather_slice, read_logs
 from unet3d.prediction_sets import PredictionSet, common_subjects
-from unet3d.preparing import usable
+from unet3d.preparing import SKIP, usable
 from unet3d.schemes import REGIONS, LabelScheme
 from unet3d.scores import EmptyRule
 from unet3d.significance import Comparison
@@ -105,7 +105,7 @@ def evaluate(  # noqa: PLR0913 - what with what, and how
             scores += score_subject(files, sets, scheme, rule=rule, size=size)
         except (FileNotFoundError, ValueError) as error:
             if not skip_bad:
-                raise
+                raise type(error)(f"{error} {SKIP}") from error
             problems.append(Problem(name=files.name, message=str(error)))
         progress(len(there))
     if not scores:
@@ -227,7 +227,7 @@ def _find(
         )
         problem = bad.get(name, missing)
         if not skip_bad:
-            raise ValueError(f"{problem.message} Or leave it out with --skip-bad.")
+            raise ValueError(f"{problem.message} {SKIP}")
         problems.append(problem)
     return [everyone[name] for name in names if name in everyone]
 

@@ -203,6 +203,10 @@ def truncate(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
 
 
+def empty_file(folder: Path) -> None:
+    (folder / "patient_t1.nii.gz").write_bytes(b"")
+
+
 def flip(folder: Path) -> None:
     save(folder / "patient_t2.nii.gz", np.ones(SHAPE, np.int16), np.eye(4))
 
@@ -229,6 +233,7 @@ def scribble(folder: Path) -> None:
         (empty, ValueError, ["patient_t1", "must show a brain, got only zeros"]),
         (mislabel, ValueError, ["patient_seg", "labels 0, 1, 2 and 4", "[3.0]"]),
         (truncate, ValueError, ["patient_t1", "must be a NIfTI volume"]),
+        (empty_file, ValueError, ["patient_t1", "must be a NIfTI volume"]),
         (flip, ValueError, ["patient_t2", "axes LPS, got RAS"]),
         (flatten, ValueError, ["patient_t2", "must map voxels to a volume"]),
         (scribble, ValueError, ["patient_t1", "must be a NIfTI volume"]),

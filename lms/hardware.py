@@ -1,0 +1,186 @@
+"""Devices and the links between them and their hosts, as numbers.
+
+Rates of the presets are what the maker states for the device and what others measured
+for the link (pinned memory, one direction); `source` says which. `scaled` makes a link
+slower, so that a small machine can stand for a large one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from lms.units import GIB, Bytes, Seconds
+
+__all__ = ["PRESETS", "Hardware", "preset"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One device and its link to the host.
+
+    Args:
+        name: What people call it.
+        memory: Bytes of device memory.
+        flops: Floating-point operations per second in float32.
+        memory_bandwidth: Bytes per second of device memory.
+        h2d: Bytes per second from host to device.
+        d2h: Bytes per second from device to host.
+        latency: Seconds that each copy takes besides its bytes.
+        launch: Seconds that the host needs to start one op.
+        asynchronous: Whether the host starts ops ahead of the device, as it does on
+            GPUs: a copy then waits for all ops started before it.
+        source: Where the numbers come from.
+
+    Example:
+        >>> preset("v100-pcie").copy_seconds(12_000_000_000, to_device=True)
+        1.00001
+    """
+
+    name: str
+    memory: Bytes
+    flops: float
+    memory_bandwidth: float
+    h2d: float
+    d2h: float
+    latency: Seconds = 0.0
+    launch: Seconds = 0.0
+    asynchronous: bool = True
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the rates."""
+        for name in ("memory", "flops", "memory_bandwidth", "h2d", "d2h"):
+            if not getattr(self, name) > 0:
+                raise ValueError(
+                    f"`{name}` must be positive, got {getattr(self, name)}. "
+                    "Give it in bytes, or per second."
+                )
+
+    def copy_seconds(self, size: Bytes, *, to_device: bool) -> Seconds:
+        """Seconds of one copy when nothing else is on the link."""
+        return self.latency + size / (self.h2d if to_device else self.d2h)
+
+    def scaled(self, factor: float) -> "Hardware":
+        """The same device on a link of `factor` times the bandwidth."""
+        return replace(
+            self,
+            name=f"{self.name} x {factor:g}",
+            h2d=self.h2d * factor,
+            d2h=self.d2h * factor,
+        )
+
+
+# A copy of a few bytes takes about this long on any of them: CUDA's launch and
+# completion (NVIDIA's bandwidthTest and others report 5 to 20 microseconds).
+_LATENCY: Final = 10e-6
+
+# Starting one kernel from TensorFlow's executor.
+_LAUNCH: Final = 10e-6
+
+
+def _gpu(  # noqa: PLR0913 - a row of the table below
+    name: str,
+    gib: int,
+    teraflops: float,
+    memory_gb: float,
+    h2d_gb: float,
+    d2h_gb: float,
+    source: str,
+) -> Hardware:
+    return Hardware(
+        name=name,
+        memory=gib * GIB,
+        flops=teraflops * 1e12,
+        memory_bandwidth=memory_gb * 1e9,
+        h2d=h2d_gb * 1e9,
+        d2h=d2h_gb * 1e9,
+        latency=_LATENCY,
+        launch=_LAUNCH,
+        source=source,
+    )
+
+
+_V100 = "NVIDIA V100 data sheet (SXM2: 15.7 TFLOP/s float32, 900 GB/s)"
+_V100_PCIE = "NVIDIA V100 data sheet (PCIe: 14 TFLOP/s float32, 900 GB/s)"
+_PCIE3 = "PCIe 3.0 x16: 12 GB/s as commonly measured from pinned memory"
+_NVLINK2 = (
+    "AC922, 4 GPUs, NVLink 2.0 x3: 75 GB/s stated each way, 60-68 measured; 64 taken"
+)
+
+PRESETS: Final[Mapping[str, Hardware]] = MappingProxyType(
+    {
+        "v100-pcie": _gpu(
+            "V100 16 GB, PCIe 3.0 x16", 16, 14.0, 900, 12, 12, f"{_V100_PCIE}; {_PCIE3}"
+        ),
+        "v100-32-pcie": _gpu(
+            "V100 32 GB, PCIe 3.0 x16", 32, 14.0, 900, 12, 12, f"{_V100_PCIE}; {_PCIE3}"
+        ),
+        "v100-nvlink": _gpu(
+            "V100 16 GB, NVLink 2.0 (AC922)",
+            16,
+            15.7,
+            900,
+            64,
+            64,
+            f"{_V100}; {_NVLINK2}",
+        ),
+        "v100-32-nvlink": _gpu(
+            "V100 32 GB, NVLink 2.0 (AC922)",
+            32,
+            15.7,
+            900,
+            64,
+            64,
+            f"{_V100}; {_NVLINK2}",
+        ),
+        "a100-pcie4": _gpu(
+            "A100 40 GB, PCIe 4.0 x16",
+            40,
+            19.5,
+            1555,
+            25,
+            25,
+            "NVIDIA A100 data sheet (19.5 TFLOP/s float32, 1555 GB/s); PCIe 4.0 x16: "
+            "25 GB/s as commonly measured",
+        ),
+        "h100-pcie5": _gpu(
+            "H100 SXM 80 GB, PCIe 5.0 x16",
+            80,
+            67.0,
+            3350,
+            52,
+            52,
+            "NVIDIA H100 data sheet (SXM5: 67 TFLOP/s float32, 3.35 TB/s); PCIe 5.0 "
+            "x16: 50-55 GB/s as commonly measured",
+        ),
+        "gh200": _gpu(
+            "GH200 96 GB, NVLink-C2C",
+            96,
+            67.0,
+            4000,
+            375,
+            297,
+            "NVIDIA GH200 data sheet (67 TFLOP/s float32, 4 TB/s); NVLink-C2C: 375 "
+            "GB/s to the device, 297 GB/s back, as measured by others",
+        ),
+    }
+)
+
+
+def preset(name: str) -> Hardware:
+    """Named hardware.
+
+    Raises:
+        ValueError: If there is no such name; lists those there are.
+
+    Example:
+        >>> preset("gh200").name
+        'GH200 96 GB, NVLink-C2C'
+    """
+    if name not in PRESETS:
+        raise ValueError(
+            f"`hardware` must be one of {', '.join(PRESETS)}, got {name!r}. "
+            "Or make a `Hardware` of your own."
+        )
+    return PRESETS[name]

@@ -158,7 +158,12 @@ class LMSCallback(keras.callbacks.Callback):
         _check_model(model)
         hook = self._hooks.get(kind)
         if hook is None or not hook.is_for(model):
-            fitted = FittedFunction(_step(model, kind), self._settings, kind=kind)
+            fitted = FittedFunction(
+                _step(model, kind),
+                self._settings,
+                kind=kind,
+                planned_anew=self._say,
+            )
             hook = _Hook(model, kind, fitted, self._say)
             self._hooks[kind] = hook
         hook.install()

@@ -8,6 +8,7 @@ __all__ = [
     "BudgetError",
     "HostMemoryError",
     "LMSError",
+    "OutOfMemoryError",
     "PlanError",
     "UnsupportedError",
 ]
@@ -77,5 +78,14 @@ class HostMemoryError(LMSError, MemoryError):
 
     Example:
         >>> issubclass(HostMemoryError, MemoryError)
+        True
+    """
+
+
+class OutOfMemoryError(LMSError, MemoryError):
+    """A planned step ran out of device memory, and planning it again did not help.
+
+    Example:
+        >>> issubclass(OutOfMemoryError, MemoryError)
         True
     """

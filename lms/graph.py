@@ -65,6 +65,8 @@ class Op:
             what it reads never moves.
         group: Ops of the same group are ordered as one (the runtime may fuse them,
             which needs equal control inputs), or None.
+        writes: Names of the tensors (handles) whose variables it writes, or the loops
+            and branches write that wait for it.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Op:
     persistent: bool = False
     fixed: bool = False
     group: str | None = None
+    writes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,16 +1,17 @@
 """From a step to one that fits: the stages in order. This file maps the library.
 
     trace ──> specialise ──> schedule ──> plan ──> validate ──> rewrite ──> rebuild
+                                           ^                                  │
+                                           └──── out of memory (recovery) <───┘
 
 `fit_in_memory` is the public door for custom training loops; `LMSCallback` is the one
 for Keras. Both make a `FittedFunction`, which plans once for each signature.
 """
 
-import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from threading import Lock
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from lms.errors import BudgetError, HostMemoryError
@@ -18,22 +19,24 @@ from lms.graph import GraphView
 from lms.liveness import lower_bound, peak
 from lms.plan import SwapPlan, validate_plan
 from lms.planning import candidates
-from lms.planning.fitting import FittedPlan, fit_plan
+from lms.planning.candidates import Filters
+from lms.planning.fitting import FittedPlan, find_plan, fit_plan
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold
+from lms.recovery import PreparedStep, run_recovering
 from lms.report import StepReport, StepTimeline
+from lms.room import UNLIMITED, Room, measure_room
 from lms.settings import Settings, read_settings
 from lms.simulator import allocator_peak, simulate_memory
 from lms.tf.devices import (
     Device,
-    DeviceMemory,
     available_host_bytes,
     find_device,
     take_emulated_memory,
 )
 from lms.tf.measuring import measure_scratch, with_scratch
-from lms.tf.rebuilding import RebuiltStep, rebuild
+from lms.tf.rebuilding import rebuild
 from lms.tf.rewriting import rewrite
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import (
@@ -43,18 +46,14 @@ from lms.tf.tracing import (
     signature_key,
     trace,
 )
-from lms.tf.transports import Transport
-from lms.units import MIB, format_bytes
+from lms.tf.writing import Beginning, KeptVariables
+from lms.units import format_bytes
+from lms.writes import WriteGuard, guard_writes
 
 __all__ = ["FittedFunction", "fit_in_memory"]
 
 # How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
 _WANDERING = 1.15
-
-# The margin kept when the budget is the device's limit: one part of so many.
-_MARGIN = 32
-
-_UNLIMITED = 1 << 62
 
 take_emulated_memory()
 
@@ -116,6 +115,7 @@ class FittedFunction:
         settings: The user's knobs.
         kind: Its name in reports.
         signature: Specs to trace with; None traces with what it is called with.
+        planned_anew: Is told of each plan that takes the place of one that failed.
     """
 
     def __init__(
@@ -125,13 +125,15 @@ class FittedFunction:
         *,
         kind: str,
         signature: Sequence[Any] | None = None,
+        planned_anew: Callable[[StepReport], None] | None = None,
     ) -> None:
         self._function = function
         self._settings = settings
         self._kind = kind
         self._signature = None if signature is None else read_signature(signature)
+        self._planned_anew = planned_anew
         self._traced: dict[str, TracedFunction] = {}
-        self._steps: dict[str, _PreparedStep] = {}
+        self._steps: dict[str, PreparedStep] = {}
 
     @property
     def report(self) -> tuple[StepReport, ...]:
@@ -162,7 +164,7 @@ class FittedFunction:
         traced = self._traced.get(signature_key(self._signature or args))
         if traced is None:
             return False
-        key = f"{id(traced)} {signature_key(traced.flat_inputs(args))}"
+        key = _key(traced, traced.flat_inputs(args))
         return key in self._steps and self._steps[key].plan_is_empty
 
     def prepare(self) -> None:
@@ -193,12 +195,25 @@ class FittedFunction:
         return self._traced[key]
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
-        return self._prepared(traced, inputs, data_is_there=True).run(inputs)
+        """Run a step; it is planned anew if it runs out of memory."""
+        step = self._prepared(traced, inputs, data_is_there=True)
+        key = _key(traced, inputs)
+
+        def take_place(step: PreparedStep) -> None:
+            self._steps[key] = step
+            if self._planned_anew is not None:
+                self._planned_anew(step.report())
+
+        try:
+            return run_recovering(step, inputs, take_place)
+        finally:
+            if self._steps[key].rebuilt is None:  # it could not be planned anew
+                del self._steps[key]
 
     def _prepared(
         self, traced: TracedFunction, inputs: Sequence[Any], *, data_is_there: bool
-    ) -> "_PreparedStep":
-        key = f"{id(traced)} {signature_key(inputs)}"
+    ) -> PreparedStep:
+        key = _key(traced, inputs)
         if key not in self._steps:
             self._steps[key] = _prepare(
                 traced, inputs, self._settings, self._kind, data_is_there=data_is_there
@@ -206,63 +221,25 @@ class FittedFunction:
         return self._steps[key]
 
 
-@dataclass(slots=True, kw_only=True)
-class _PreparedStep:
-    """A rebuilt step, what was predicted of it, and what was measured of it."""
-
-    rebuilt: RebuiltStep
-    transport: Transport
-    memory: DeviceMemory
-    predicted: StepReport
-    timeline: StepTimeline
-    nook: object  # what keeps room for small tensors together, as long as it lives
-    lock: Any = field(default_factory=Lock)
-    calls: int = 0
-    measured_peak: int | None = None
-
-    @property
-    def plan_is_empty(self) -> bool:
-        return self.predicted.fits_unplanned
-
-    def run(self, inputs: Sequence[Any]) -> Any:
-        """Run a step; the first one initialises and does not count as a measurement."""
-        with self.lock:  # host tensors belong to one call at a time
-            self.memory.watch(self)
-            result = self.rebuilt(inputs)
-        self.calls += 1
-        if self.calls == 1:
-            self.memory.reset_peak()
-        else:
-            self.measured_peak = max(
-                self.measured_peak or 0, self.memory.peak_bytes or 0
-            )
-        return result
-
-    def note_peak(self) -> None:
-        if self.plan_is_empty and self.memory.is_watched_by(self):
-            self.measured_peak = self.memory.peak_bytes
-
-    def report(self) -> StepReport:
-        held = self.transport.host_peak_bytes()
-        return replace(
-            self.predicted,
-            measured_peak_bytes=self.measured_peak or None,
-            host_peak_bytes=self.predicted.host_peak_bytes if held is None else held,
-        )
+def _key(traced: TracedFunction, inputs: Sequence[Any]) -> str:
+    """What a plan is made for."""
+    return f"{id(traced)} {signature_key(inputs)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Room:
-    """Memory of the device, in bytes; None where there is no limit."""
+class _Subject:
+    """What is planned, into one room or another.
 
-    budget: int | None
-    margin: int
-    persistent: int
+    `graph` is the step's own with measured scratch, `plain` TensorFlow's own way.
+    """
 
-    @property
-    def step(self) -> int:
-        """What is left for the step itself."""
-        return _UNLIMITED if self.budget is None else self.budget - self.persistent
+    kind: str
+    traced: TracedFunction
+    step: TracedStep
+    graph: GraphView
+    plain: FittedPlan
+    device: Device
+    settings: Settings
 
 
 def _prepare(
@@ -272,85 +249,91 @@ def _prepare(
     kind: str,
     *,
     data_is_there: bool,
-) -> _PreparedStep:
+) -> PreparedStep:
     """All stages for one signature."""
     started = time.perf_counter()
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
-    memory = device.memory
-    room = _room(step, settings, device, data_is_there=data_is_there)
-    graph = with_scratch(step.graph, measure_scratch(step, memory))
-    plain = _plain(graph)
+    room = measure_room(step, settings, device, data_is_there=data_is_there)
+    graph = with_scratch(step.graph, measure_scratch(step, device.memory))
     if kind in ("train", "step"):  # evaluation lacks ops that training has
         candidates.check_scopes(graph, settings.filters)
-    planning_started = time.perf_counter()
-    fitted = _plan(graph, plain, settings, room)
+    subject = _Subject(
+        kind=kind,
+        traced=traced,
+        step=step,
+        graph=graph,
+        plain=_plain(graph),
+        device=device,
+        settings=settings,
+    )
+    prepared = _build(subject, room)
+    seconds = traced.seconds + time.perf_counter() - started
+    prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
+    return prepared
+
+
+def _build(subject: _Subject, room: Room) -> PreparedStep:
+    """The stages from the plan on; repeated when a step ran out of memory."""
+    started = time.perf_counter()
+    graph, step, device = subject.graph, subject.step, subject.device
+    fitted = _plan(graph, subject.plain, subject.settings, room)
     plan = fitted.plan
-    planning_seconds = time.perf_counter() - planning_started
+    planned = time.perf_counter()
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)
     _check_host(simulated.host_peak)
-    transport = device.transport()
-    rebuilt = rebuild(traced, step, rewrite(step, plan, transport))
-    return _PreparedStep(
-        rebuilt=rebuilt,
+    transport, beginning = device.transport(), Beginning()
+    guard = WriteGuard()
+    if plan.planner == "budget":
+        ordered = graph.reordered(plan.order)
+        guard = guard_writes(ordered, simulated.device, room.step)
+    nodes = rewrite(step, plan, transport, beginning.node(guard), guard.late)
+    timeline = StepTimeline(
+        kind=subject.kind,
+        signature=step.signature,
+        unplanned=simulate_memory(graph, subject.plain.plan),
+        planned=simulated,
+        persistent_bytes=room.persistent,
+    )
+    return PreparedStep(
+        rebuilt=rebuild(subject.traced, step, nodes),
         transport=transport,
-        memory=memory,
-        nook=device.keep_nook(fitted.nook),
-        timeline=StepTimeline(
-            kind=kind,
-            signature=step.signature,
-            unplanned=simulate_memory(graph, plain.plan),
-            planned=simulated,
-            persistent_bytes=room.persistent,
-        ),
+        memory=device.memory,
         predicted=StepReport(
-            kind=kind,
+            kind=subject.kind,
             signature=step.signature,
             plan=plan,
             budget_bytes=room.budget,
             margin_bytes=room.margin,
             predicted_peak_bytes=room.persistent + fitted.peak,
             measured_peak_bytes=None,
-            unplanned_peak_bytes=room.persistent + plain.peak,
+            unplanned_peak_bytes=room.persistent + subject.plain.peak,
             persistent_bytes=room.persistent,
             lower_bound_bytes=lower_bound(graph),
             swapped_out_bytes=plan.swapped_out_bytes,
             swapped_in_bytes=plan.swapped_in_bytes,
             host_peak_bytes=simulated.host_peak,
             swap_count=len(plan.swaps),
-            planning_seconds=planning_seconds,
-            preparation_seconds=traced.seconds + time.perf_counter() - started,
+            planning_seconds=planned - started,
+            preparation_seconds=time.perf_counter() - started,
         ),
+        timeline=timeline,
+        nook=device.keep_nook(fitted.nook),
+        beginning=beginning,
+        kept=KeptVariables.of(guard.kept, step.variables),
+        room=room,
+        measure=partial(
+            measure_room, step, subject.settings, device, data_is_there=True
+        ),
+        plan_into=partial(_build, subject),
     )
-
-
-def _room(
-    step: TracedStep, settings: Settings, device: Device, *, data_is_there: bool
-) -> _Room:
-    """What the step may use; the device's limit less a margin if no budget is given."""
-    gc.collect()
-    persistent = device.memory.settled_bytes()
-    if persistent is None:
-        persistent = step.captured_bytes
-        data_is_there = False
-    if not (data_is_there and device.holds_input_pipeline):
-        persistent += step.input_bytes
-    persistent += step.constant_bytes
-    if settings.budget is not None:
-        return _Room(budget=settings.budget, margin=0, persistent=persistent)
-    if device.limit is None:
-        return _Room(budget=None, margin=0, persistent=persistent)
-    margin = max(MIB, device.limit // _MARGIN)
-    if device.holds_input_pipeline:
-        margin += step.input_bytes  # one more batch may be prefetched
-    return _Room(budget=device.limit - margin, margin=margin, persistent=persistent)
 
 
 def _plain(graph: GraphView) -> FittedPlan:
     """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped."""
     plan = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
-    reached = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
+    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
     return FittedPlan(plan=plan, nook=0, peak=reached)
 
 
@@ -358,7 +341,7 @@ def _plan(
     graph: GraphView,
     plain: FittedPlan,
     settings: Settings,
-    room: _Room,
+    room: Room,
 ) -> FittedPlan:
     """The plan that the settings ask for; the plain one when everything fits."""
     forced = settings.swapout_threshold is not None
@@ -367,7 +350,7 @@ def _plan(
     try:
         if settings.planner == "threshold":
             return _plan_by_threshold(graph, settings, room)
-        return fit_plan(schedule(graph), room.step, filters=settings.filters)
+        return _plan_by_budget(graph, settings.filters, room.step)
     except BudgetError as error:
         needed = room.persistent + (error.least_bytes or 0)
         raise BudgetError(
@@ -381,7 +364,13 @@ def _plan(
         ) from error
 
 
-def _plan_by_threshold(graph: GraphView, settings: Settings, room: _Room) -> FittedPlan:
+def _plan_by_budget(graph: GraphView, filters: Filters, room: int) -> FittedPlan:
+    """With the writes last; where that takes too much room, as early as they come."""
+    fitted = find_plan(schedule(graph), room, filters=filters)
+    return fitted or fit_plan(schedule(graph, writes_last=False), room, filters=filters)
+
+
+def _plan_by_threshold(graph: GraphView, settings: Settings, room: Room) -> FittedPlan:
     min_bytes = candidates.smallest_worth_moving(peak(graph))
     knobs = {
         "swapout_threshold": settings.swapout_threshold,
@@ -401,7 +390,7 @@ def _plan_by_threshold(graph: GraphView, settings: Settings, room: _Room) -> Fit
         choice = best_thresholds(graph, room.step, **knobs, **others)
         knobs = {name: getattr(choice, name) for name in knobs}
     plan = plan_by_threshold(graph, **knobs, **others)
-    reached = allocator_peak(graph, plan, capacity=_UNLIMITED) or 0
+    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
     return FittedPlan(plan=plan, nook=0, peak=reached)
 
 

@@ -42,6 +42,7 @@ class StepReport:
         swap_count: Tensors that leave the device in each step.
         planning_seconds: From the graph to the plan: schedule, search, placement.
         preparation_seconds: All of it, from the start of tracing to the callable.
+        replans: How often it ran out of memory and was planned anew.
     """
 
     kind: str
@@ -60,6 +61,7 @@ class StepReport:
     swap_count: int
     planning_seconds: float
     preparation_seconds: float
+    replans: int = 0
 
     @property
     def fits_unplanned(self) -> bool:
@@ -100,8 +102,15 @@ def headline(report: StepReport) -> str:
     return (
         f"{start}needs {needs}, planned into {budget}: "
         f"{format_bytes(report.predicted_peak_bytes)} with {report.swap_count} tensors "
-        f"({format_bytes(report.swapped_out_bytes)}) swapped"
+        f"({format_bytes(report.swapped_out_bytes)}) swapped{_again(report)}"
     )
+
+
+def _again(report: StepReport) -> str:
+    if report.replans == 0:
+        return ""
+    times = "once" if report.replans == 1 else f"{report.replans} times"
+    return f"; ran out of memory and planned anew {times}"
 
 
 def table(reports: Sequence[StepReport]) -> str:
@@ -133,6 +142,7 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         values = [getattr(report, name) for report in reports]
         return ["-" if value is None else format_bytes(value) for value in values]
 
+    replans = [("planned anew", [str(report.replans) for report in reports])]
     return [
         ("budget", sizes("budget_bytes")),
         ("margin kept below the limit", sizes("margin_bytes")),
@@ -148,4 +158,5 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("planner", [r.plan.planner for r in reports]),
         ("planning", [f"{report.planning_seconds:.1f} s" for report in reports]),
         ("with tracing", [f"{report.preparation_seconds:.1f} s" for report in reports]),
+        *(replans if any(report.replans for report in reports) else ()),
     ]

@@ -61,6 +61,13 @@ def test_a_line_says_which_margin_is_kept() -> None:
     assert "planned into 62.00 MiB (a margin of 2.00 MiB kept):" in headline(kept)
 
 
+def test_a_line_and_a_row_say_how_often_it_was_planned_anew() -> None:
+    anew = replace(REPORT, replans=2)
+    assert headline(anew).endswith("; ran out of memory and planned anew 2 times")
+    assert "planned anew" in table([REPORT, anew])
+    assert "planned anew" not in table([REPORT])
+
+
 def test_a_line_says_that_there_is_no_limit() -> None:
     unlimited = replace(REPORT, plan=PLAIN, budget_bytes=None)
     assert headline(unlimited).endswith("the device has no limit, nothing is swapped")

@@ -24,7 +24,7 @@ from lms.planning.candidates import (
 from lms.simulator import allocator_peak
 from lms.units import MIB, format_bytes
 
-__all__ = ["FittedPlan", "fit_plan"]
+__all__ = ["FittedPlan", "find_plan", "fit_plan"]
 
 # Parts of the room that the planner is given, until the allocator can place its plan.
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
@@ -60,7 +60,7 @@ def fit_plan(graph: GraphView, room: int, *, filters: Filters) -> FittedPlan:
         BudgetError: If no plan can be placed; names the op with the largest need and
             the least room that works.
     """
-    fitted = _fitted(graph, room, filters)
+    fitted = find_plan(graph, room, filters=filters)
     if fitted is not None:
         return fitted
     finest = smallest_worth_moving(peak(graph)) // _FINER
@@ -70,7 +70,7 @@ def fit_plan(graph: GraphView, room: int, *, filters: Filters) -> FittedPlan:
         min_bytes=finest,
     )
     works = max(least, room)
-    while _fitted(graph, works, filters) is None:
+    while find_plan(graph, works, filters=filters) is None:
         works += max(MIB // 16, works // 32)
     raise BudgetError(
         f"`room` must be at least {format_bytes(works)}: {format_bytes(least)} for op "
@@ -81,7 +81,8 @@ def fit_plan(graph: GraphView, room: int, *, filters: Filters) -> FittedPlan:
     )
 
 
-def _fitted(graph: GraphView, room: int, filters: Filters) -> FittedPlan | None:
+def find_plan(graph: GraphView, room: int, *, filters: Filters) -> FittedPlan | None:
+    """As `fit_plan`; None if no plan can be placed."""
     usual = smallest_worth_moving(peak(graph))
     for min_bytes in (usual, usual // _FINER):
         fitted = _placed(graph, room, filters, min_bytes)

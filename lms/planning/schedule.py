@@ -4,32 +4,39 @@ List scheduling (Graham 1966) with memory as the priority: among the ops that ar
 ready, the one that frees most - or takes least - goes first, ties by the given order.
 Ops of one group stay together. Greedy is no optimum (the problem is NP-complete:
 Sethi 1975, "Complete register allocation problems"), so the given order competes.
+
+Writes to variables come last, so that a step that fails has written nothing. Holding
+what they write may cost memory: on demand they come when they are ready.
 """
 
 import heapq
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lms.graph import GraphView, Op
 from lms.liveness import buffers, memory_curve
+from lms.writes import can_come_last
 
 __all__ = ["greedy_order", "schedule"]
 
 
-def schedule(graph: GraphView) -> GraphView:
+def schedule(graph: GraphView, *, writes_last: bool = True) -> GraphView:
     """The graph in the better of two orders: memory-greedy, or as given.
 
     Better is the lower peak, then the lower sum of the curve.
 
     Args:
         graph: The graph in any execution order.
+        writes_last: Whether writes wait for all ops that need not come after them,
+            where no large op comes after them (`can_come_last`).
 
     Returns:
         The same graph; ops of one group are neighbours.
     """
+    last = can_come_last(graph) if writes_last else frozenset[str]()
     options = [
-        graph.reordered(greedy_order(graph)),
-        graph.reordered(_given_order(graph)),
+        graph.reordered(greedy_order(graph, last)),
+        graph.reordered(_given_order(graph, last)),
     ]
     return min(options, key=_cost)
 
@@ -39,8 +46,12 @@ def _cost(graph: GraphView) -> tuple[int, int]:
     return max(curve, default=0), sum(curve)
 
 
-def greedy_order(graph: GraphView) -> list[str]:
+def greedy_order(graph: GraphView, last: Collection[str] = frozenset()) -> list[str]:
     """Names of the ops in memory-greedy order.
+
+    Args:
+        graph: The graph.
+        last: Names of ops that come, with all that follow them, after all others.
 
     Example:
         >>> from lms.graph import Tensor
@@ -52,13 +63,13 @@ def greedy_order(graph: GraphView) -> list[str]:
         ['b', 'a', 'c', 'd']
     """
     units = _units(graph)
-    return _list_schedule(graph, units, _Delta(graph, units))
+    return _list_schedule(graph, units, _Delta(graph, units), last)
 
 
-def _given_order(graph: GraphView) -> list[str]:
-    """The given order with the ops of each group moved together."""
+def _given_order(graph: GraphView, last: Collection[str]) -> list[str]:
+    """The given order with the ops of each group moved together, and `last` last."""
     units = _units(graph)
-    return _list_schedule(graph, units, None)
+    return _list_schedule(graph, units, None, last)
 
 
 def _units(graph: GraphView) -> list[list[Op]]:
@@ -109,32 +120,52 @@ class _Delta:
 
 
 def _list_schedule(
-    graph: GraphView, units: Sequence[Sequence[Op]], priority: _Delta | None
+    graph: GraphView,
+    units: Sequence[Sequence[Op]],
+    priority: _Delta | None,
+    last: Collection[str],
 ) -> list[str]:
     """Kahn's algorithm with a priority queue; stale entries are skipped."""
     blocked, followers = _dependencies(graph, units)
+    tail = _tail(units, followers, last)
     delta = priority.delta if priority else [0] * len(units)
-    heap = [(delta[i], i) for i, count in enumerate(blocked) if count == 0]
+    heap = [(tail[i], delta[i], i) for i, count in enumerate(blocked) if count == 0]
     heapq.heapify(heap)
-    ready = {i for _, i in heap}
+    ready = {i for _, _, i in heap}
     order: list[str] = []
     while heap:
-        value, unit = heapq.heappop(heap)
+        _, value, unit = heapq.heappop(heap)
         if unit not in ready or value != delta[unit]:
             continue
         ready.discard(unit)
         order.extend(op.name for op in units[unit])
         for other in priority.run(unit) if priority else ():
             if other in ready:
-                heapq.heappush(heap, (delta[other], other))
+                heapq.heappush(heap, (tail[other], delta[other], other))
         for follower in followers[unit]:
             blocked[follower] -= 1
             if blocked[follower] == 0:
                 ready.add(follower)
-                heapq.heappush(heap, (delta[follower], follower))
+                heapq.heappush(heap, (tail[follower], delta[follower], follower))
     if len(order) != len(graph.ops):
         raise ValueError("`group` must not close a cycle between ops of the graph")
     return order
+
+
+def _tail(
+    units: Sequence[Sequence[Op]],
+    followers: Sequence[Sequence[int]],
+    last: Collection[str],
+) -> list[bool]:
+    """Whether each unit is of the last ones, or waits for one of them."""
+    tail = [any(op.name in last for op in unit) for unit in units]
+    pending = [i for i, is_last in enumerate(tail) if is_last]
+    while pending:
+        for follower in followers[pending.pop()]:
+            if not tail[follower]:
+                tail[follower] = True
+                pending.append(follower)
+    return tail
 
 
 def _dependencies(

@@ -4,7 +4,14 @@ Facts about ops by type, for TensorFlow 2.21, each with its source. An op that i
 named here makes new buffers, reads its inputs, and is ordered and swapped as usual.
 """
 
-__all__ = ["ALIAS", "CONTROL_FLOW", "INPLACE", "MERGED_BY_ONEDNN", "PERSISTENT"]
+__all__ = [
+    "ALIAS",
+    "CONTROL_FLOW",
+    "INPLACE",
+    "MERGED_BY_ONEDNN",
+    "PERSISTENT",
+    "READS_VARIABLES",
+]
 
 
 def _words(text: str) -> frozenset[str]:
@@ -31,6 +38,13 @@ INPLACE = _words(
 
 PERSISTENT = _words(
     "Const VarHandleOp ReadVariableOp Placeholder _Arg VariableShape HostConst"
+)
+
+# Ops that leave a variable whose handle they get as it is (resource_variable_ops.cc,
+# gather ops); any other op with a variable's handle may write it.
+READS_VARIABLES = _words(
+    """ReadVariableOp _ReadVariablesOp VariableShape VarIsInitializedOp ResourceGather
+    ResourceGatherNd"""
 )
 
 CONTROL_FLOW = _words(

@@ -10,7 +10,10 @@ from lms.tf import compat
 from lms.tf.specialising import TracedStep
 from lms.tf.tracing import TracedFunction
 
-__all__ = ["RebuiltStep", "rebuild"]
+__all__ = ["RAN_OUT", "RebuiltStep", "rebuild"]
+
+# What a step raises when the device's memory is used up.
+RAN_OUT = tf.errors.ResourceExhaustedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,11 @@ __all__ = ["rewrite"]
 
 
 def rewrite(
-    step: TracedStep, plan: SwapPlan, transport: Transport
+    step: TracedStep,
+    plan: SwapPlan,
+    transport: Transport,
+    beginning: compat.NodeDef | None = None,
+    late: Sequence[str] = (),
 ) -> list[compat.NodeDef]:
     """The step's nodes with the plan built in.
 
@@ -35,6 +39,8 @@ def rewrite(
         step: The traced step.
         plan: A plan that `validate_plan` accepts for `step.graph`.
         transport: Makes the nodes that carry tensors.
+        beginning: A node that writes wait for, None if none does.
+        late: Names of the ops that wait for it.
 
     Returns:
         New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
@@ -82,6 +88,10 @@ def rewrite(
     for start, trigger in starts:
         _start_after(start, trigger, plan, group_at, released)
     _chain(nodes, plan, released, settled)
+    if beginning is not None:
+        added.append(beginning)
+        for name in late:
+            _wait(nodes[name], [beginning.name])
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)
     return result

@@ -29,6 +29,7 @@ from lms.tf.kernels import (
 from lms.tf.loops import control_flow, loop_ends, source_of
 from lms.tf.shapes import guessed_shapes, inferred_shapes
 from lms.tf.tracing import TracedFunction
+from lms.tf.writing import with_writes
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
@@ -88,6 +89,15 @@ class TracedStep:
         return sum(_described("capture", spec).size for spec in specs)
 
     @property
+    def variables(self) -> dict[str, tuple[tf.Tensor, tf.DType]]:
+        """Handles and types of the captured variables, by names in the graph."""
+        return {
+            _tensor(a.name, 0): (a.captured, a.variable.dtype)
+            for a in self.arguments
+            if a.captured is not None and a.variable is not None
+        }
+
+    @property
     def constant_bytes(self) -> int:
         """Bytes of the constants that the graph holds while it exists."""
         made = (op.outputs for op in self.graph.ops if op.type == "Const")
@@ -131,8 +141,10 @@ def specialise(
         replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
         for op in ops
     ]
+    graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
+    handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
     return TracedStep(
-        graph=GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs))),
+        graph=with_writes(graph, handles),
         nodes=tuple(ordered),
         library=traced.graph_def.library,
         arguments=arguments,

@@ -1,0 +1,188 @@
+"""Run a planned step; if it runs out of memory, plan it into less and repeat it.
+
+    run ──out of memory──> undo ──> tighter room ──> plan, rewrite, rebuild ──> run
+
+A plan is made for a device with a certain amount of memory in use, at certain places.
+Batches that an input pipeline reads ahead, or tensors of other programs, can be in the
+way. What the aborted step has written is put back (`lms.writes`), so the batch can be
+repeated: the numbers are those of a step that never failed.
+
+Known weaknesses: TensorFlow waits ten seconds for memory before a step fails, and some
+of its convolutions on a CPU do not survive a failure. Plans by thresholds are as the
+user wants them, and are not made anew.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+from lms.errors import BudgetError, OutOfMemoryError
+from lms.report import StepReport, StepTimeline
+from lms.room import Room
+from lms.tf.devices import DeviceMemory
+from lms.tf.rebuilding import RAN_OUT, RebuiltStep
+from lms.tf.transports import Transport
+from lms.tf.writing import Beginning, KeptVariables
+from lms.units import format_bytes
+
+__all__ = ["PreparedStep", "run_recovering"]
+
+_TRIES = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class PreparedStep:
+    """A rebuilt step, what was predicted of it, and what was measured of it.
+
+    Args:
+        rebuilt: What runs.
+        transport: How its tensors travel.
+        memory: The allocator of its device.
+        predicted: Its report before it ran.
+        timeline: Its predicted memory.
+        nook: What keeps room for small tensors together, as long as it lives.
+        beginning: Takes note of when it begins to write.
+        kept: The variables that it writes before that.
+        room: What it was planned into.
+        measure: Measures what it could be planned into now.
+        plan_into: Plans and builds it anew, into another room.
+    """
+
+    rebuilt: RebuiltStep | None
+    transport: Transport
+    memory: DeviceMemory
+    predicted: StepReport
+    timeline: StepTimeline
+    nook: object
+    beginning: Beginning
+    kept: KeptVariables
+    room: Room
+    measure: Callable[[], Room]
+    plan_into: Callable[[Room], "PreparedStep"]
+    lock: Any = field(default_factory=Lock)
+    calls: int = 0
+    measured_peak: int | None = None
+
+    @property
+    def plan_is_empty(self) -> bool:
+        """Whether it runs as TensorFlow would run it."""
+        return self.predicted.fits_unplanned
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """Run a step; the first one initialises and does not count as a measurement.
+
+        Raises:
+            _Aborted: If a planned step ran out of memory; early writes are undone.
+        """
+        assert self.rebuilt is not None
+        with self.lock:  # host tensors belong to one call at a time
+            self.memory.watch(self)
+            values = self.kept.values()
+            self.beginning.begun = False
+            try:
+                result = self.rebuilt(inputs)
+            except RAN_OUT as error:
+                if self.predicted.plan.planner != "budget":
+                    raise
+                reason = _first_words(error)
+            else:
+                self._measure()
+                return result
+            self.transport.release()
+            self.kept.put_back(values)
+        # Not within the handler: the error holds on to frames and their tensors.
+        raise _Aborted(reason)
+
+    def note_peak(self) -> None:
+        """Take the peak of steps that Keras's own function ran."""
+        if self.plan_is_empty and self.memory.is_watched_by(self):
+            self.measured_peak = self.memory.peak_bytes
+
+    def report(self) -> StepReport:
+        """What was planned and what was measured."""
+        held = self.transport.host_peak_bytes()
+        return replace(
+            self.predicted,
+            measured_peak_bytes=self.measured_peak or None,
+            host_peak_bytes=self.predicted.host_peak_bytes if held is None else held,
+        )
+
+    def planned_anew(self) -> "PreparedStep":
+        """The same step in a tighter room; in the same room if no plan fits there."""
+        self.rebuilt = self.nook = None  # frees their room for what comes
+        room = self.room.tighter(self.measure())
+        try:
+            step = self.plan_into(room)
+        except BudgetError as error:
+            least = error.least_bytes or 0
+            looser = room.of(least) if least < (self.room.budget or 0) else self.room
+            step = self.plan_into(looser)
+        step.predicted = replace(step.predicted, replans=self.predicted.replans + 1)
+        return step
+
+    def _measure(self) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            self.memory.reset_peak()
+        else:
+            self.measured_peak = max(
+                self.measured_peak or 0, self.memory.peak_bytes or 0
+            )
+
+
+class _Aborted(Exception):  # noqa: N818 - it never leaves this file
+    """A planned step ran out of memory; the message is TensorFlow's."""
+
+
+def run_recovering(
+    step: PreparedStep,
+    inputs: Sequence[Any],
+    replaced: Callable[[PreparedStep], None],
+) -> Any:
+    """Run a step, and plan it anew as often as it runs out of memory and that may help.
+
+    Args:
+        step: The step.
+        inputs: Its flat inputs.
+        replaced: Is told of each step that takes the place of the one before.
+
+    Raises:
+        OutOfMemoryError: If it still runs out of memory, or if it had begun to write.
+    """
+    tries = 0
+    while True:
+        try:
+            return step.run(inputs)
+        except _Aborted as aborted:
+            reason = str(aborted)
+        if step.beginning.begun:
+            raise OutOfMemoryError(_half_written(reason))
+        if tries == _TRIES:
+            raise OutOfMemoryError(_given_up(step, reason))
+        tries += 1
+        step = step.planned_anew()
+        replaced(step)
+
+
+def _first_words(error: Exception) -> str:
+    """The line of TensorFlow's message that says what did not fit."""
+    lines = str(error).splitlines()
+    return next((line for line in lines if line.startswith("OOM")), lines[0]).strip()
+
+
+def _given_up(step: PreparedStep, reason: str) -> str:
+    return (
+        f"a step must run in the {format_bytes(step.room.budget or 0)} that it was "
+        f"planned into, got out of memory {_TRIES + 1} times: {reason}. The model's "
+        "variables are as before the step. Use a smaller batch or volume, let the "
+        "input pipeline read less ahead, or give a smaller `budget`."
+    )
+
+
+def _half_written(reason: str) -> str:
+    return (
+        "a step must not run out of memory while it writes variables, got "
+        f"{reason}. Some of the model's variables are updated and some are not: load "
+        "them from a checkpoint, and use a smaller `budget`, batch or volume."
+    )

@@ -1,0 +1,73 @@
+"""Device memory that a step may use: the limit less a margin, less what is there."""
+
+import gc
+from dataclasses import dataclass
+
+from lms.settings import Settings
+from lms.tf.devices import Device
+from lms.tf.specialising import TracedStep
+from lms.units import MIB
+
+__all__ = ["UNLIMITED", "Room", "measure_room"]
+
+UNLIMITED = 1 << 62
+
+# The margin kept when the budget is the device's limit: one part of so many.
+_MARGIN = 32
+
+# What a step that ran out of memory is planned with, of the room that it had.
+_TIGHTER_PERCENT = 94
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Memory of the device, in bytes; None where there is no limit."""
+
+    budget: int | None
+    margin: int
+    persistent: int
+
+    @property
+    def step(self) -> int:
+        """What is left for the step itself."""
+        return UNLIMITED if self.budget is None else self.budget - self.persistent
+
+    def tighter(self, now: "Room") -> "Room":
+        """Less room for the step, beside what is persistent now.
+
+        Example:
+            >>> room = Room(budget=300, margin=20, persistent=100)
+            >>> room.tighter(Room(budget=300, margin=20, persistent=110))
+            Room(budget=288, margin=32, persistent=110)
+        """
+        step = min(self.step, now.step) * _TIGHTER_PERCENT // 100
+        return now.of(now.persistent + step)
+
+    def of(self, budget: int) -> "Room":
+        """Another budget; what it leaves out counts as margin."""
+        left_out = (self.budget or budget) - budget
+        return Room(
+            budget=budget, margin=self.margin + left_out, persistent=self.persistent
+        )
+
+
+def measure_room(
+    step: TracedStep, settings: Settings, device: Device, *, data_is_there: bool
+) -> Room:
+    """What the step may use; the device's limit less a margin if no budget is given."""
+    gc.collect()
+    persistent = device.memory.settled_bytes()
+    if persistent is None:
+        persistent = step.captured_bytes
+        data_is_there = False
+    if not (data_is_there and device.holds_input_pipeline):
+        persistent += step.input_bytes
+    persistent += step.constant_bytes
+    if settings.budget is not None:
+        return Room(budget=settings.budget, margin=0, persistent=persistent)
+    if device.limit is None:
+        return Room(budget=None, margin=0, persistent=persistent)
+    margin = max(MIB, device.limit // _MARGIN)
+    if device.holds_input_pipeline:
+        margin += step.input_bytes  # one more batch may be prefetched
+    return Room(budget=device.limit - margin, margin=margin, persistent=persistent)

@@ -1,0 +1,127 @@
+"""What the workers run: trainings in which a step runs out of memory in the middle."""
+
+import hashlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from lms import LMSCallback
+from lms.recovery import PreparedStep
+from tests.models import SILENT
+
+__all__ = ["fail", "train"]
+
+_BATCHES = 3
+
+
+def train(*, planned: bool, held: float = 0, failures: int = 0) -> dict[str, Any]:
+    """Train an epoch with op determinism.
+
+    Args:
+        planned: Whether large model support is used.
+        held: From the third batch on, so much of the step's room is in use by others.
+        failures: So often the third batch runs out of memory after it has run in part.
+
+    Returns:
+        `numbers`, hashes of all losses, weights and slots; `replans` and `swaps` of
+        each report; how many variables were `kept`; the replans that were `said`.
+    """
+    tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(5)
+    model = _model()
+    callback = LMSCallback(verbose=0)
+    said: list[int] = []
+    callback._say = lambda report: said.append(report.replans)
+    trouble = _Trouble(callback, held, failures)
+    history = model.fit(
+        _data(),
+        epochs=1,
+        verbose=SILENT,
+        callbacks=[trouble, callback] if planned else [],
+    ).history
+    values = {name: np.array(losses) for name, losses in history.items()}
+    for variable in (*model.variables, *model.optimizer.variables):
+        values[variable.path] = np.array(variable)
+    return {
+        "numbers": {name: _hash(value) for name, value in values.items()},
+        "replans": [report.replans for report in callback.report],
+        "swaps": [report.swap_count for report in callback.report],
+        "kept": trouble.kept,
+        "said": said,
+    }
+
+
+def _model() -> keras.Model:
+    """Dropout writes random state early, Adam and batch normalisation write late."""
+    inputs = keras.Input((64, 64, 3))
+    x = inputs
+    dropout = layers.Dropout(0.1)  # shared: it reads the state that it wrote
+    for _ in range(3):
+        x = layers.Conv2D(8, 3, padding="same", use_bias=False)(x)
+        x = dropout(layers.ReLU()(layers.BatchNormalization()(x)))
+    x = layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, layers.Dense(5)(x))
+    model.compile(optimizer="adam", loss="mse", metrics=["mae"])
+    return model
+
+
+def _data() -> tf.data.Dataset:
+    def batches() -> Any:
+        draw = np.random.default_rng(0)
+        for _ in range(_BATCHES):
+            x = draw.standard_normal((16, 64, 64, 3)).astype("float32")
+            yield x, x.mean((1, 2))[:, [0, 1, 2, 0, 1]]
+
+    specs = tf.TensorSpec([16, 64, 64, 3]), tf.TensorSpec([16, 5])
+    data = tf.data.Dataset.from_generator(batches, output_signature=specs)
+    return data.apply(tf.data.experimental.assert_cardinality(_BATCHES))
+
+
+def _hash(value: np.ndarray) -> str:
+    return hashlib.sha256(value.tobytes()).hexdigest()
+
+
+class _Trouble(keras.callbacks.Callback):
+    """Comes with the third batch."""
+
+    def __init__(self, callback: LMSCallback, held: float, failures: int) -> None:
+        super().__init__()
+        self.kept = 0
+        self._callback = callback
+        self._held = held
+        self._failures = failures
+        self._hog: Any = None
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if batch != 2:
+            return
+        (step,) = self._callback._hooks["train"].fitted._steps.values()
+        self.kept = len(step.kept.handles)
+        if self._held:
+            size = int(self._held * step.room.step)
+            self._hog = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
+        fail(step, self._failures)
+
+
+def fail(step: PreparedStep, failures: int) -> None:
+    """Let a step, and those that take its place, fail after their early writes."""
+    rebuilt, plan_into = step.rebuilt, step.plan_into
+
+    def failing(inputs: Any) -> Any:
+        for handle, dtype in step.kept.handles:
+            written = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype) + 1
+            tf.raw_ops.AssignVariableOp(resource=handle, value=written)
+        step.rebuilt = rebuilt
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM as the test wants it")
+
+    def plan_failing(room: Any) -> PreparedStep:
+        following = plan_into(room)
+        fail(following, failures - 1)
+        return following
+
+    if failures > 0:
+        step.rebuilt = failing  # pyright: ignore[reportAttributeAccessIssue]
+        step.plan_into = plan_failing

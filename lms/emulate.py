@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lms.errors import LMSError
+from lms.link import LinkRates, link_environment
 from lms.units import MIB, Bytes, parse_size
 
 __all__ = ["device_limit", "environment", "limit_memory", "run"]
@@ -29,7 +30,7 @@ _USE_BFC: Final = "TF_CPU_ALLOCATOR_USE_BFC"
 _LIMIT: Final = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 
 
-def environment(memory: str | int) -> dict[str, str]:
+def environment(memory: str | int, *, link: LinkRates | None = None) -> dict[str, str]:
     """Return the variables that make the CPU a device of `memory`.
 
     Besides the two variables of the allocator, oneDNN is switched on: without it, 3D
@@ -39,6 +40,8 @@ def environment(memory: str | int) -> dict[str, str]:
     Args:
         memory: Size of the device, such as "96MiB" or a number of bytes; at least
             1 MiB, rounded down to whole MiB.
+        link: The link to the host that copies are slowed to; None for the speed of the
+            host's memory.
 
     Raises:
         TypeError: If `memory` is neither text nor a whole number.
@@ -59,14 +62,16 @@ def environment(memory: str | int) -> dict[str, str]:
         _LIMIT: str(count // MIB),
         "TF_ENABLE_ONEDNN_OPTS": "1",
         "CUDA_VISIBLE_DEVICES": "-1",
+        **({} if link is None else link_environment(link)),
     }
 
 
-def limit_memory(memory: str | int) -> None:
+def limit_memory(memory: str | int, *, link: LinkRates | None = None) -> None:
     """Make the CPU a device of `memory` in this process, before TensorFlow is there.
 
     Args:
         memory: As in `environment`.
+        link: As in `environment`.
 
     Raises:
         LMSError: If TensorFlow was imported already, so that it is too late.
@@ -80,7 +85,7 @@ def limit_memory(memory: str | int) -> None:
             emulate.limit_memory("96MiB")
             import tensorflow as tf
     """
-    variables = environment(memory)
+    variables = environment(memory, link=link)
     if "tensorflow" in sys.modules:
         raise LMSError(
             "`emulate.limit_memory` must be called before TensorFlow is imported, "
@@ -94,6 +99,7 @@ def run(
     command: Sequence[str],
     *,
     memory: str | int,
+    link: LinkRates | None = None,
     env: Mapping[str, str] | None = None,
     check: bool = False,
     **options: Any,
@@ -103,6 +109,7 @@ def run(
     Args:
         command: The program and its arguments; at least the program.
         memory: As in `environment`.
+        link: As in `environment`.
         env: Variables to add those of `environment` to; None for this process's.
         check: Whether an exit code other than 0 is an error.
         **options: The other arguments of `subprocess.run`.
@@ -120,7 +127,7 @@ def run(
         '96'
     """
     inherited = os.environ if env is None else env
-    variables = {**inherited, **environment(memory)}
+    variables = {**inherited, **environment(memory, link=link)}
     return subprocess.run(command, env=variables, check=check, **options)
 
 

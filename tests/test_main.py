@@ -71,3 +71,38 @@ def test_a_mistake_is_a_short_error_with_exit_code_2(
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.splitlines()) <= 4
+
+
+SHOW = "import os; print(*(os.environ.get(f'LMS_LINK_{n}') for n in ('H2D', 'D2H')))"
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ((), "None None"),
+        (("--link", "v100-pcie", "--scale", "0.5"), "6000000000.0 6000000000.0"),
+        (("--h2d", "2GB", "--d2h", "1GB/s"), "2000000000.0 1000000000.0"),
+    ],
+)
+def test_a_link_is_described_in_the_environment(
+    options: tuple[str, ...], shown: str
+) -> None:
+    command = ("--", sys.executable, "-c", SHOW)
+    ended = lms("emulate", "--memory", "1MiB", *options, *command)
+    assert (ended.stderr, ended.stdout) == ("", f"{shown}\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--h2d", "1GB"), "--h2d and --d2h must be given together"),
+        (("--link", "gh200", "--h2d", "1GB", "--d2h", "1GB"), "--link must be given"),
+        (("--scale", "2"), "--scale must come with a link"),
+        (("--h2d", "fast", "--d2h", "1GB"), "`rate` must be a size"),
+        (("--link", "gh200", "--scale", "0"), "`h2d` must be bytes per second above 0"),
+    ],
+)
+def test_a_bad_link_is_refused(options: tuple[str, ...], message: str) -> None:
+    ended = lms("emulate", "--memory", "1MiB", *options, "--", "true")
+    assert ended.returncode == 2
+    assert message in ended.stderr

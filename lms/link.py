@@ -1,0 +1,270 @@
+"""An emulated link: copies take as long as they would over a given link, and overlap.
+
+Each direction is a lane that serves copies in the order in which they come. A copy
+reserves its time on the lane, is made, and sleeps until that time is over; compute goes
+on beside it. Processes that name one bus share its bandwidth: they reserve short slices
+in a file, in turn.
+
+    process 1   ██  ██  ██  ██           h2d of one bus, in slices
+    process 2     ██  ██  ██  ██
+
+The link is described by environment variables, set by `python -m lms emulate`.
+
+Known weakness: the copy itself takes the CPU's time and memory bandwidth, as no copy
+engine would. A lane cannot be faster than that.
+"""
+
+import fcntl
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lms.hardware import Hardware
+from lms.units import Bytes, Seconds
+
+__all__ = ["EmulatedLink", "LinkRates", "link_environment", "link_rates"]
+
+_H2D: Final = "LMS_LINK_H2D"
+_D2H: Final = "LMS_LINK_D2H"
+_LATENCY: Final = "LMS_LINK_LATENCY"
+_BUS: Final = "LMS_LINK_BUS"
+
+# Of a copy on a shared bus: long against a system call, short against a copy.
+_SLICE: Final[Seconds] = 2e-3
+
+# A copy waits in a thread of TensorFlow's pool, which has one for each core: all may be
+# waiting while an op is ready. Read by `NumInterOpThreadsFromEnvironment` in
+# TensorFlow's process_util.cc.
+_THREADS: Final = {"TF_NUM_INTEROP_THREADS": "128"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRates:
+    """A link between host and device.
+
+    Args:
+        h2d: Bytes per second from host to device.
+        d2h: Bytes per second from device to host.
+        latency: Seconds of each copy besides its bytes.
+        bus: File through which processes share these rates; None for a link of one's
+            own.
+
+    Example:
+        >>> LinkRates(h2d=1e9, d2h=2e9).scaled(0.5).d2h
+        1000000000.0
+    """
+
+    h2d: float
+    d2h: float
+    latency: Seconds = 0.0
+    bus: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Check the rates."""
+        for name in ("h2d", "d2h"):
+            if not getattr(self, name) > 0:
+                raise ValueError(
+                    f"`{name}` must be bytes per second above 0, "
+                    f"got {getattr(self, name)!r}. Write a rate such as 12GB."
+                )
+        if self.latency < 0:
+            raise ValueError(
+                f"`latency` must be seconds, at least 0, got {self.latency!r}."
+            )
+
+    @classmethod
+    def of(cls, hardware: Hardware, *, bus: Path | None = None) -> "LinkRates":
+        """The link of some hardware."""
+        return cls(
+            h2d=hardware.h2d, d2h=hardware.d2h, latency=hardware.latency, bus=bus
+        )
+
+    def scaled(self, factor: float) -> "LinkRates":
+        """The link with `factor` times the bandwidth."""
+        return LinkRates(
+            h2d=self.h2d * factor,
+            d2h=self.d2h * factor,
+            latency=self.latency,
+            bus=self.bus,
+        )
+
+
+def link_environment(rates: LinkRates) -> dict[str, str]:
+    """The variables that make host stores copy at these rates.
+
+    Example:
+        >>> link_environment(LinkRates(h2d=1e9, d2h=2e9))["LMS_LINK_H2D"]
+        '1000000000.0'
+    """
+    variables = {
+        _H2D: repr(float(rates.h2d)),
+        _D2H: repr(float(rates.d2h)),
+        _LATENCY: repr(float(rates.latency)),
+        **_THREADS,
+    }
+    if rates.bus is not None:
+        variables[_BUS] = str(rates.bus)
+    return variables
+
+
+def link_rates(environ: Mapping[str, str] = os.environ) -> LinkRates | None:
+    """The emulated link of this process, if there is one.
+
+    Raises:
+        ValueError: If a variable is no number above 0, or one direction is missing.
+
+    Example:
+        >>> link_rates({}) is None
+        True
+        >>> link_rates(link_environment(LinkRates(h2d=1e9, d2h=2e9))).d2h
+        2000000000.0
+    """
+    if _H2D not in environ and _D2H not in environ:
+        return None
+    bus = environ.get(_BUS)
+    return LinkRates(
+        h2d=_number(environ, _H2D, None),
+        d2h=_number(environ, _D2H, None),
+        latency=_number(environ, _LATENCY, "0"),
+        bus=None if bus is None else Path(bus),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str, default: str | None) -> float:
+    text = environ.get(name, default)
+    try:
+        return float(text or "")
+    except ValueError:
+        raise ValueError(
+            f"`{name}` must be a number, got {text!r}. "
+            "Let `python -m lms emulate --link` set it."
+        ) from None
+
+
+class EmulatedLink:
+    """Two lanes.
+
+    Args:
+        rates: The link.
+
+    Example:
+        >>> link = EmulatedLink(LinkRates(h2d=1e9, d2h=1e9))
+        >>> begun = link.carry(1_000_000, lambda: None, to_device=True)
+        >>> time.monotonic() - begun >= 1e-3
+        True
+    """
+
+    def __init__(self, rates: LinkRates) -> None:
+        bus = rates.bus
+        self._h2d = _lane(rates.h2d, rates.latency, bus, "h2d")
+        self._d2h = _lane(rates.d2h, rates.latency, bus, "d2h")
+
+    def carry(
+        self, size: Bytes, copy: Callable[[], object], *, to_device: bool
+    ) -> Seconds:
+        """Make a copy and take as long as the link would.
+
+        Args:
+            size: Bytes that are copied.
+            copy: Makes the copy.
+            to_device: The direction.
+
+        Returns:
+            When its turn came, on `time.monotonic`.
+        """
+        return (self._h2d if to_device else self._d2h)(size, copy)
+
+
+_Lane = Callable[[Bytes, Callable[[], object]], Seconds]
+
+
+def _lane(rate: float, latency: Seconds, bus: Path | None, name: str) -> _Lane:
+    if bus is None:
+        return _OwnLane(rate, latency)
+    return _SharedLane(rate, latency, bus.with_name(f"{bus.name}.{name}"))
+
+
+class _OwnLane:
+    """Reserves whole copies, in the order in which they come."""
+
+    def __init__(self, rate: float, latency: Seconds) -> None:
+        self._rate = rate
+        self._latency = latency
+        self._free: Seconds = 0.0
+        self._lock = threading.Lock()
+
+    def __call__(self, size: Bytes, copy: Callable[[], object]) -> Seconds:
+        with self._lock:
+            start = max(time.monotonic(), self._free)
+            self._free = end = start + self._latency + size / self._rate
+        _sleep_until(start)
+        copy()
+        _sleep_until(end)
+        return start
+
+
+class _SharedLane:
+    """Reserves slices in a file that says when the bus is free."""
+
+    def __init__(self, rate: float, latency: Seconds, path: Path) -> None:
+        self._rate = rate
+        self._latency = latency
+        self._path = path
+        self._turn = _Turns()
+
+    def __call__(self, size: Bytes, copy: Callable[[], object]) -> Seconds:
+        with self._turn:
+            begun = time.monotonic()
+            copy()
+            left = self._latency + size / self._rate
+            while left > 0:
+                part = min(left, _SLICE)
+                _sleep_until(self._reserve(part))
+                left -= part
+        return begun
+
+    def _reserve(self, seconds: Seconds) -> Seconds:
+        """When a slice that is asked for now will be over."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            data = os.pread(descriptor, 8, 0)
+            free: float = struct.unpack("d", data)[0] if len(data) == 8 else 0.0
+            now = time.monotonic()
+            # Left by a machine that has been started again since: its clock was ahead.
+            free = free if free < now + 1.0 else now
+            end = max(now, free) + seconds
+            os.pwrite(descriptor, struct.pack("d", end), 0)
+        finally:
+            os.close(descriptor)
+        return end
+
+
+class _Turns:
+    """A lock that threads get in the order in which they ask."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._asked = self._served = 0
+
+    def __enter__(self) -> None:
+        with self._condition:
+            mine = self._asked
+            self._asked += 1
+            self._condition.wait_for(lambda: self._served == mine)
+
+    def __exit__(self, *error: object) -> None:
+        with self._condition:
+            self._served += 1
+            self._condition.notify_all()
+
+
+def _sleep_until(moment: Seconds) -> None:
+    left = moment - time.monotonic()
+    if left > 0:
+        time.sleep(left)

@@ -16,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from lms.errors import LMSError
 from lms.units import parse_size
 from unet3d.runs import Configuration
 from unet3d.schemes import SCHEMES, scheme_named
@@ -33,16 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `python -m unet3d`; the process's own if left out.
 
     Returns:
-        The exit status: 0 for success, 2 for a bad value or file, 3 if the device has
-        too little memory.
+        The exit status: 0 for success, 2 for a bad value or file, 3 if the device or
+        the host has too little memory.
     """
     options = _parser().parse_args(arguments)
     console = Console(stderr=True)
     try:
         return options.run(options, console)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, LMSError) as error:
         console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        return 2
+        return 3 if isinstance(error, MemoryError) else 2
 
 
 def _parser() -> argparse.ArgumentParser:

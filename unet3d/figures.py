@@ -60,7 +60,7 @@ def draw_boxes(
     title: str,
     label: str,
     note: str,
-    limits: tuple[float, float | None] = (0, None),
+    limits: tuple[float | None, float | None] = (0, None),
 ) -> None:
     """Draw a box with whiskers and all subjects, for each region and set.
 
@@ -70,7 +70,8 @@ def draw_boxes(
         title: What is seen.
         label: Of the vertical axis, with its unit.
         note: How the numbers came about.
-        limits: Of the vertical axis; None for as far as the values go.
+        limits: Of the vertical axis; None for as far as the values go, to the next
+            tenth.
     """
     sets = list(next(iter(values.values())))
     wide = max(7.5, 2.2 + 1.1 * len(sets) * 3)
@@ -81,13 +82,13 @@ def draw_boxes(
         for rank, name in enumerate(sets):
             known = [value for value in by_set[name] if np.isfinite(value)]
             centre = place + (rank - (len(sets) - 1) / 2) * width
-            _box(axes, known, centre, width * 0.62, _COLOURS[rank], rng)
+            _box(axes, known, centre, width * 0.4, _COLOURS[rank], rng)
     counts = [np.isfinite(by_set[sets[0]]).sum() for by_set in values.values()]
     names = [f"{r}\n{n} subjects" for r, n in zip(values, counts, strict=True)]
     axes.set_xticks(range(len(values)), names, fontsize=_FONT, color=_INK)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(values) - 0.45)
-    axes.set_ylim(bottom=limits[0], top=limits[1])
+    axes.set_ylim(bottom=_bottom(values, limits[0]), top=limits[1])
     axes.set_ylabel(label, fontsize=_FONT, color=_INK)
     if len(sets) > 1:
         _legend(figure, dict(zip(sets, _COLOURS, strict=False)))
@@ -119,8 +120,9 @@ def draw_losses(
                 axes.plot(epochs, heights, color=colour, linestyle=style, linewidth=1.5)
         axes.set_xlabel("epoch", fontsize=_FONT, color=_INK)
         axes.set_ylabel(label, fontsize=_FONT, color=_INK)
-    panels[1].set_ylim(0, 1)
-    _title(figure, "Training" if len(logs) == 1 else "Trainings", note)
+        axes.set_xlim(left=0)
+        axes.set_ylim(0, 1.02)
+    _title(figure, "Training", note)
     lines = [Line2D([], [], color=_MUTED, linestyle=s) for s in ((0, (4, 2)), "-")]
     figure.legend(
         lines,
@@ -160,10 +162,10 @@ def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) 
             _slice(axes, shown, column)
         row[0].set_ylabel(shown.name, fontsize=_FONT - 1, color=_INK)
     for axes, column in zip(grid[0], columns, strict=True):
-        axes.set_title(column, fontsize=_FONT, color=_INK, pad=5)
+        axes.set_title(_shown(column), fontsize=_FONT, color=_INK, pad=5)
     above = 1 - 0.2 / size[1]
     figure.text(0.02, above, title, fontsize=_FONT + 3, weight="bold", va="top")
-    figure.text(0.02, 0.1 / size[1], note, fontsize=_FONT - 3, color=_MUTED)
+    figure.text(0.02, 0.1 / size[1], _shown(note), fontsize=_FONT - 3, color=_MUTED)
     figure.legend(
         [Patch(color=colour) for colour in _OVERLAY],
         ["oedema", "core, not enhancing", "enhancing"],
@@ -175,7 +177,7 @@ def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) 
         handlelength=1.0,
         columnspacing=1.0,
     )
-    _save(figure, path)
+    _save(figure, path, dpi=110)  # noise does not compress
 
 
 def _figure(
@@ -192,8 +194,9 @@ def _figure(
 
 
 def _title(figure: Figure, title: str, note: str) -> None:
-    figure.text(0.02, 0.93, title, fontsize=_FONT + 3, color=_INK, weight="bold")
-    figure.text(0.02, 0.025, note, fontsize=_FONT - 3, color=_MUTED)
+    size = _FONT + 3
+    figure.text(0.02, 0.93, _shown(title), fontsize=size, color=_INK, weight="bold")
+    figure.text(0.02, 0.025, _shown(note), fontsize=_FONT - 3, color=_MUTED)
 
 
 def _plain(axes: Axes) -> None:
@@ -212,22 +215,23 @@ def _box(
     colour: str,
     rng: np.random.Generator,
 ) -> None:
-    """One box, and its subjects as dots that are spread so that each is seen."""
+    """One box, and beside it its subjects as dots, spread so that each is seen."""
     if not values:
         return
     axes.boxplot(
         [list(values)],
-        positions=[centre],
+        positions=[centre - 0.4 * width],
         widths=width,
+        capwidths=width / 2,
         showfliers=False,  # every subject is a dot already
         patch_artist=True,
         manage_ticks=False,
         boxprops={"facecolor": _tint(colour), "edgecolor": colour, "linewidth": 1.3},
-        medianprops={"color": colour, "linewidth": 2.4},
+        medianprops={"color": _INK, "linewidth": 2.0, "solid_capstyle": "butt"},
         whiskerprops={"color": colour, "linewidth": 1.3},
         capprops={"color": colour, "linewidth": 1.3},
     )
-    spread = rng.uniform(-0.28, 0.28, len(values)) * width
+    spread = rng.uniform(0.35, 0.85, len(values)) * width
     axes.scatter(
         centre + spread,
         values,
@@ -239,6 +243,21 @@ def _box(
     )
 
 
+def _bottom(
+    values: Mapping[str, Mapping[str, Sequence[float]]], limit: float | None
+) -> float:
+    """Where the vertical axis begins."""
+    if limit is not None:
+        return limit
+    known = [v for sets in values.values() for group in sets.values() for v in group]
+    least = min((value for value in known if np.isfinite(value)), default=0.0)
+    return float(np.floor(10 * least - 0.2) / 10)  # room below the lowest dot
+
+
+def _shown(name: str) -> str:
+    return name.replace("^3", "\N{SUPERSCRIPT THREE}")
+
+
 def _tint(colour: str) -> tuple[float, float, float]:
     red, green, blue = (1 - 0.2 * (1 - part) for part in to_rgb(colour))
     return red, green, blue
@@ -247,7 +266,7 @@ def _tint(colour: str) -> tuple[float, float, float]:
 def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
     figure.legend(
         [Patch(color=colour) for colour in colours.values()],
-        list(colours),
+        [_shown(name) for name in colours],
         loc="upper left",
         bbox_to_anchor=(0.01, 0.91),
         ncols=len(colours),
@@ -278,5 +297,5 @@ def _paint(regions: NDArray[np.uint8]) -> NDArray[np.float64]:
     return painted
 
 
-def _save(figure: Figure, path: Path) -> None:
-    write_file(path, lambda file: figure.savefig(file, format="png", dpi=_DPI))
+def _save(figure: Figure, path: Path, *, dpi: int = _DPI) -> None:
+    write_file(path, lambda file: figure.savefig(file, format="png", dpi=dpi))

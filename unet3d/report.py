@@ -50,6 +50,7 @@ RULES = {
 }
 _TITLES = {"dice": "Dice per subject", "hd95": "HD95 per subject"}
 _LABELS = {"dice": "Dice", "hd95": "HD95 (mm)"}
+_BEST = {"dice": "1 is perfect", "hd95": "0 is perfect"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +151,10 @@ def write_report(
         draw_boxes(
             _by_region(report.scores, measure),
             output / f"{measure}.png",
-            title=_TITLES[measure],
-            label=_LABELS[measure],
+            title=f"{_TITLES[measure]}, {_grid(report.size)}",
+            label=f"{_LABELS[measure]}, {_BEST[measure]}",
             note=RULES[report.rule],
-            limits=(0, 1.02) if measure == "dice" else (0, None),
+            limits=(None, 1.02) if measure == "dice" else (0, None),
         )
     logs = read_logs(sets)
     if logs:
@@ -166,14 +167,13 @@ def write_report(
         output / "gallery.png",
         title="Truth and prediction",
         note="FLAIR, the axial slice with most tumour; the patient's right is left. "
-        "Dice of the volume: whole / core / enhancing.",
+        f"Dice of the volume, {_grid(report.size)}: whole / core / enhancing.",
     )
 
 
 def summary_table(report: Report) -> Table:
     """Medians and quartiles, with the rule for empty regions beneath."""
-    grid = "source grids" if report.size is None else f"{report.size}^3"
-    table = Table(title=f"Scores on {grid}", caption=RULES[report.rule])
+    table = Table(title=f"Scores, {_grid(report.size)}", caption=RULES[report.rule])
     for column in ("set", "region", "measure", "n", "mean", "median", "quartiles"):
         table.add_column(column, justify="left" if column in "set region" else "right")
     for row in report.summaries:
@@ -208,6 +208,10 @@ def comparison_table(report: Report) -> Table:
                 f"{test.corrected_p:.3g}",
             )
     return table
+
+
+def _grid(size: int | None) -> str:
+    return "on the sources' grids" if size is None else f"on cubes of {size}^3"
 
 
 def _find(

@@ -46,6 +46,9 @@ class Configuration:
         varied: Whether training examples are augmented.
         lms: True, False, or None: only where a step does not fit.
         budget: Device memory for a step in bytes; None takes what there is.
+
+    Raises:
+        ValueError: If a count is too small, or there is a budget but no support.
     """
 
     data: str
@@ -62,6 +65,22 @@ class Configuration:
     varied: bool = True
     lms: bool | None = None
     budget: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no training can start with; the network checks its own."""
+        least = {"batch_size": 1, "epochs": 1, "steps_per_epoch": 1, "seed": 0}
+        for name, bound in least.items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise ValueError(
+                    f"`{name}` must be at least {bound}, got {value}. Ask for more, or "
+                    "leave it out."
+                )
+        if self.lms is False and self.budget is not None:
+            raise ValueError(
+                "`budget` must come with large model support, got one without. Leave "
+                "out --no-lms or --budget."
+            )
 
 
 def write_configuration(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,3 +42,20 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "configuration.json").write_text('{"configuration": {"sizes": 3}}')
     with pytest.raises(ValueError, match="must hold the settings of this version"):
         read_configuration(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
+        ({"steps_per_epoch": 0}, "`steps_per_epoch` must be at least 1, got 0"),
+        ({"seed": -1}, "`seed` must be at least 0, got -1"),
+        ({"lms": False, "budget": 7}, "`budget` must come with large model support"),
+    ],
+)
+def test_settings_that_cannot_start_are_refused(
+    changes: dict[str, Any], rule: str
+) -> None:
+    with pytest.raises(ValueError, match=rule):
+        replace(SETTINGS, **changes)

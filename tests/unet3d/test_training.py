@@ -147,7 +147,7 @@ def test_a_run_killed_in_an_epoch_ends_in_the_weights_of_one_that_was_not(
     def command(run: str) -> list[str]:
         words = [sys.executable, "-m", "unet3d", "train", "--data", str(data)]
         words += ["--label-scheme", "brats2017", "--size", "8", "--filters", "2"]
-        words += ["--depth", "2", "--epochs", "3", "--steps-per-epoch", "200"]
+        words += ["--depth", "2", "--epochs", "3", "--steps-per-epoch", "100"]
         words += ["--no-lms", "--cache", str(tmp_path / "cache"), "--resume"]
         return [*words, "--output", str(tmp_path / run)]
 

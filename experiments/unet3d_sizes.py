@@ -1,0 +1,164 @@
+"""In one fixed device memory, which volumes train without and with large model support?
+
+The case study's question, scaled down: on a GPU of 16 GB, 144^3 was the largest volume
+that trained without it, and 192^3, 2.37 times the voxels, trained with it. Here the
+device is emulated, and each size is one run of `python -m unet3d train` on synthetic
+subjects in a process of its own: two epochs of two steps, validation included. Sizes
+rise until one fails, without support and with it.
+
+Known weakness: one trial per size. Seconds of a step come from the second epoch; they
+hold reading from the cache and validation, and the machine's other work.
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from experiments.lines import command_line, read_lines, write_lines
+from experiments.trials import why_it_failed
+from lms import emulate
+from lms.units import format_bytes, parse_size
+from unet3d.synthesis import synthesize
+
+__all__ = ["main"]
+
+_NAME = "unet3d_sizes"
+_FOLDER = Path("build") / "experiments" / _NAME
+_LONGEST = 900  # seconds
+_STEPS = 2
+_FLAGS = {"without": "--no-lms", "with": "--lms"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or draw.
+
+    Args:
+        arguments: The words after `python -m experiments.unet3d_sizes`.
+
+    Returns:
+        The exit status: 1 if less than 2.37 times the voxels were reached.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = command_line(_NAME, __doc__, _add_settings).parse_args(words)
+    if options.command == "draw":
+        return _draw(options.results)
+    _run(options)
+    return 0
+
+
+def _add_settings(parser: Any) -> None:
+    parser.add_argument("--memory", default="128MiB", help="of the emulated device")
+    parser.add_argument("--smallest", type=int, default=48, help="size to begin with")
+    parser.add_argument("--filters", type=int, default=8, help="of the top level")
+    parser.add_argument("--depth", type=int, default=4, help="levels of the network")
+
+
+def _run(options: Any) -> None:
+    if not (_FOLDER / "data").exists():
+        synthesize(_FOLDER / "data", subjects=2, seed=0)
+    rows = [row for support in _FLAGS for row in _climb(support, options)]
+    names = ("memory", "smallest", "filters", "depth")
+    settings = {name: getattr(options, name) for name in names} | {"steps": _STEPS}
+    write_lines(options.results, settings, rows)
+
+
+def _climb(support: str, options: Any) -> Iterator[dict[str, Any]]:
+    """One row per size, from the smallest to the first that fails."""
+    for size in count(options.smallest, 2 ** (options.depth - 1)):
+        row = _trial(support, size, options)
+        Console().print(f"{support} support, {size}^3: {row['error'] or 'trained'}")
+        yield row
+        if row["error"]:
+            return
+
+
+def _trial(support: str, size: int, options: Any) -> dict[str, Any]:
+    run = _FOLDER / f"{support}-{size}"
+    for old in run.glob("*"):
+        old.unlink()
+    words = [sys.executable, "-m", "unet3d", "train", "--data", _FOLDER / "data"]
+    words += ["--label-scheme", "brats2017", "--size", size, "--epochs", 2]
+    words += ["--steps-per-epoch", _STEPS, "--filters", options.filters]
+    words += ["--depth", options.depth, "--cache", _FOLDER / "cache"]
+    words += ["--output", run, _FLAGS[support]]
+    row = {"support": support, "size": size, "error": _error(words, options.memory)}
+    return row if row["error"] else row | _measured(run)
+
+
+def _error(words: Sequence[Any], memory: str) -> str | None:
+    try:
+        done = emulate.run(
+            [str(word) for word in words],
+            memory=memory,
+            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LONGEST,
+        )
+    except subprocess.TimeoutExpired:
+        return f"TimeoutError: not done after {_LONGEST} s"
+    return why_it_failed(done.stderr, done.returncode)
+
+
+def _measured(run: Path) -> dict[str, Any]:
+    """What a run wrote beside its weights."""
+    memory = json.loads((run / "memory.json").read_text())
+    epochs = list(csv.DictReader((run / "log.csv").read_text().splitlines()))
+    step = next((step for step in memory["steps"] if step["kind"] == "train"), {})
+    names = ("unplanned_peak_bytes", "predicted_peak_bytes", "lower_bound_bytes")
+    names += ("persistent_bytes", "swapped_out_bytes", "swap_count")
+    return {
+        "peak_bytes": memory["device peak bytes"],
+        "epoch_seconds": [float(epoch["seconds"]) for epoch in epochs],
+        "loss": float(epochs[-1]["loss"]),
+        **{name: step.get(name) for name in names},
+    }
+
+
+def _draw(results: Path) -> int:
+    head, rows = read_lines(results)
+    memory = format_bytes(parse_size(head["settings"]["memory"], name="memory"))
+    plain = _largest(rows, "without")
+    table = Table(title=f"In {memory}, emulated", title_justify="left")
+    for column in ("support", "size", "voxels", "peak", "swapped out", "2nd epoch"):
+        table.add_column(column, justify="left" if column == "support" else "right")
+    for row in rows:
+        table.add_row(row["support"], f"{row['size']}^3", *_cells(row, plain))
+    Console().print(table)
+    reached = (_largest(rows, "with") / plain) ** 3
+    Console().print(f"{reached:.2f} times the voxels of the largest without support")
+    return 0 if reached >= (192 / 144) ** 3 else 1
+
+
+def _cells(row: dict[str, Any], plain: int) -> list[str]:
+    voxels = f"{(row['size'] / plain) ** 3:.2f}"
+    if row["error"]:
+        return [voxels, "out of memory" if "OOM" in row["error"] else "failed", "", ""]
+    swapped = row["swapped_out_bytes"]
+    return [
+        voxels,
+        format_bytes(row["peak_bytes"]),
+        format_bytes(swapped) if swapped else "-",
+        f"{row['epoch_seconds'][-1]:.1f} s",
+    ]
+
+
+def _largest(rows: Sequence[dict[str, Any]], support: str) -> int:
+    """The largest size that trained."""
+    return max(
+        row["size"] for row in rows if row["support"] == support and not row["error"]
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

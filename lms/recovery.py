@@ -19,7 +19,7 @@ from typing import Any
 
 from lms.errors import BudgetError, OutOfMemoryError
 from lms.report import StepReport, StepTimeline
-from lms.room import Room
+from lms.room import UNLIMITED, Room
 from lms.tf.devices import DeviceMemory
 from lms.tf.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.transports import Transport
@@ -109,15 +109,19 @@ class PreparedStep:
         )
 
     def planned_anew(self) -> "PreparedStep":
-        """The same step in a tighter room; in the same room if no plan fits there."""
+        """The same step in a tighter room.
+
+        If no plan fits there, it is the least room that works, at the cost of the
+        margin; if the device has not that much, the plan is the same again.
+        """
         self.rebuilt = self.nook = None  # frees their room for what comes
         room = self.room.tighter(self.measure())
         try:
             step = self.plan_into(room)
         except BudgetError as error:
-            least = error.least_bytes or 0
-            looser = room.of(least) if least < (self.room.budget or 0) else self.room
-            step = self.plan_into(looser)
+            least = error.least_bytes or UNLIMITED
+            there_is = least <= (room.budget or 0) + room.margin
+            step = self.plan_into(room.of(least) if there_is else self.room)
         step.predicted = replace(step.predicted, replans=self.predicted.replans + 1)
         return step
 

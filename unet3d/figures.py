@@ -77,12 +77,11 @@ def draw_boxes(
     wide = max(7.5, 2.2 + 1.1 * len(sets) * 3)
     figure, axes = _figure(title, note, width=wide, several=len(sets) > 1)
     width = 0.8 / len(sets)
-    rng = np.random.default_rng(0)
     for place, by_set in enumerate(values.values()):
         for rank, name in enumerate(sets):
             known = [value for value in by_set[name] if np.isfinite(value)]
             centre = place + (rank - (len(sets) - 1) / 2) * width
-            _box(axes, known, centre, width * 0.4, _COLOURS[rank], rng)
+            _box(axes, known, centre, width * 0.4, _COLOURS[rank])
     counts = [np.isfinite(by_set[sets[0]]).sum() for by_set in values.values()]
     names = [f"{r}\n{n} subjects" for r, n in zip(values, counts, strict=True)]
     axes.set_xticks(range(len(values)), names, fontsize=_FONT, color=_INK)
@@ -213,7 +212,6 @@ def _box(
     centre: float,
     width: float,
     colour: str,
-    rng: np.random.Generator,
 ) -> None:
     """One box, and beside it its subjects as dots, spread so that each is seen."""
     if not values:
@@ -231,10 +229,11 @@ def _box(
         whiskerprops={"color": colour, "linewidth": 1.3},
         capprops={"color": colour, "linewidth": 1.3},
     )
-    spread = rng.uniform(0.35, 0.85, len(values)) * width
+    # Steps of the golden section keep neighbours in value apart.
+    steps = np.arange(len(values)) * 0.618 % 1
     axes.scatter(
-        centre + spread,
-        values,
+        centre + (0.3 + 0.6 * steps) * width,
+        sorted(values),
         s=16,
         color=colour,
         edgecolors="white",

@@ -7,7 +7,8 @@ subjects in a process of its own: two epochs of two steps, validation included. 
 rise until one fails, without support and with it.
 
 Known weakness: one trial per size. Seconds of a step come from the second epoch; they
-hold reading from the cache and validation, and the machine's other work.
+hold reading from the cache and validation, planning again where a step ran out of
+memory, and the machine's other work.
 """
 
 import csv
@@ -116,7 +117,7 @@ def _measured(run: Path) -> dict[str, Any]:
     epochs = list(csv.DictReader((run / "log.csv").read_text().splitlines()))
     step = next((step for step in memory["steps"] if step["kind"] == "train"), {})
     names = ("unplanned_peak_bytes", "predicted_peak_bytes", "lower_bound_bytes")
-    names += ("persistent_bytes", "swapped_out_bytes", "swap_count")
+    names += ("persistent_bytes", "swapped_out_bytes", "swap_count", "replans")
     return {
         "peak_bytes": memory["device peak bytes"],
         "epoch_seconds": [float(epoch["seconds"]) for epoch in epochs],
@@ -130,7 +131,8 @@ def _draw(results: Path) -> int:
     memory = format_bytes(parse_size(head["settings"]["memory"], name="memory"))
     plain = _largest(rows, "without")
     table = Table(title=f"In {memory}, emulated", title_justify="left")
-    for column in ("support", "size", "voxels", "peak", "swapped out", "2nd epoch"):
+    columns = ("voxels", "peak", "swapped out", "replans", "2nd epoch")
+    for column in ("support", "size", *columns):
         table.add_column(column, justify="left" if column == "support" else "right")
     for row in rows:
         table.add_row(row["support"], f"{row['size']}^3", *_cells(row, plain))
@@ -143,12 +145,13 @@ def _draw(results: Path) -> int:
 def _cells(row: dict[str, Any], plain: int) -> list[str]:
     voxels = f"{(row['size'] / plain) ** 3:.2f}"
     if row["error"]:
-        return [voxels, "out of memory" if "OOM" in row["error"] else "failed", "", ""]
+        return [voxels, "out of memory" if "OOM" in row["error"] else "failed"]
     swapped = row["swapped_out_bytes"]
     return [
         voxels,
         format_bytes(row["peak_bytes"]),
         format_bytes(swapped) if swapped else "-",
+        str(row["replans"] or "-"),
         f"{row['epoch_seconds'][-1]:.1f} s",
     ]
 

@@ -1,27 +1,45 @@
-"""Scratch: bytes that an op needs only while it runs.
+"""What ops need besides inputs and outputs, scratch memory and time; and device rates.
 
-It is measured by running the op alone on arguments of its shapes: the allocator's peak
-less what is in use afterwards. Equal ops are measured once.
+Ops are run alone on arguments of their shapes, equal ones once in a process. Scratch is
+the allocator's peak less what is in use afterwards. Time is that of a call less that of
+a call that does next to nothing.
 
-Known weakness: an op whose scratch depends on values is measured on ones.
+Known weakness: ops that cannot be run alone, and those in loops, are not measured. Time
+on a GPU is that of calls that follow each other: kernels shorter than a call are not
+resolved.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from lms.graph import GraphView, Op, op_of
+from lms.costs import Costs, moved_bytes
+from lms.graph import GraphView, Op
+from lms.hardware import Hardware
+from lms.link import LinkRates, link_rates
 from lms.tf import compat
-from lms.tf.devices import DeviceMemory
+from lms.tf.bench import Bench, seconds_of
+from lms.tf.devices import Device, DeviceMemory, available_host_bytes
 from lms.tf.specialising import TracedStep
-from lms.units import KIB
+from lms.units import KIB, MIB, Seconds
 
-__all__ = ["measure_scratch", "with_scratch"]
+__all__ = ["measure_costs", "measure_hardware", "measure_scratch", "with_scratch"]
 
 # Only ops that make or read a tensor of this size are run.
 _LARGE = 64 * KIB
+
+# Ops in the chain that the time of a small op is taken from.
+_CHAINED = 1024
+
+# Bytes of a copy that rates are taken from: small devices have room for it.
+_COPIED = 4 * MIB
+
+_scratch: dict[tuple[str, bytes], int] = {}
+_seconds: dict[tuple[str, bytes], Seconds] = {}
 
 
 def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
@@ -37,18 +55,117 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
     if memory.current_bytes is None:
         return {}
     nodes = {node.name: node for node in step.nodes}
-    seen: dict[bytes, int] = {}
-    scratch: dict[str, int] = {}
+    found: dict[str, int] = {}
     for op in step.graph.ops:
-        if not _is_large(step.graph, op):
+        # Element-wise ops need no scratch.
+        if op.inplace or not _can_run(step.graph, op):
             continue
-        bench = _Bench.of(step.graph, nodes, op)
+        bench = Bench.of(step.graph, nodes, op)
         if bench is None:
             continue
-        if bench.key not in seen:
-            seen[bench.key] = bench.run(memory)
-        scratch[op.name] = seen[bench.key]
-    return scratch
+        key = memory.device, bench.key
+        if key not in _scratch:
+            measured = bench.scratch(memory)
+            if measured is None:
+                continue
+            _scratch[key] = measured
+        found[op.name] = _scratch[key]
+    return found
+
+
+def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
+    """Seconds of each op on the present device.
+
+    Ops that make or read a tensor of 64 KiB are run alone. Ops that cannot be count as
+    copies of their bytes, small ops as links of a chain of small ops.
+
+    Args:
+        step: The traced step.
+        memory: The allocator of the step's device.
+    """
+    nodes = {node.name: node for node in step.nodes}
+    device = (nodes and next(iter(nodes.values())).device) or memory.device
+    idle, small = _call_seconds(memory.device)
+    rate = _memory_bandwidth(memory.device)
+    seconds: dict[str, Seconds] = {}
+    for op in step.graph.ops:
+        if op.persistent or op.alias is not None:
+            continue
+        seconds[op.name] = small
+        if not _can_run(step.graph, op):
+            continue
+        bench = Bench.of(step.graph, nodes, op)
+        taken = None if bench is None else _taken(bench, memory.device)
+        if taken is None:
+            taken = idle + moved_bytes(step.graph, op) / rate
+        seconds[op.name] = max(small, taken - idle)
+    return Costs(seconds=seconds, source="measured")
+
+
+def _taken(bench: Bench, device: str) -> Seconds | None:
+    key = device, bench.key
+    if key not in _seconds:
+        taken = bench.seconds()
+        if taken is None:
+            return None
+        _seconds[key] = taken
+    return _seconds[key]
+
+
+def measure_hardware(device: Device) -> Hardware:
+    """The present device and its link, measured; an emulated link is as it was asked.
+
+    Args:
+        device: The device that steps run on.
+    """
+    rates = link_rates() if device.holds_input_pipeline else None
+    if rates is None:
+        rates = _link_rates(device)
+    size = 512
+    square = tf.ones([size, size])
+    seconds = seconds_of(partial(tf.linalg.matmul, square, square))
+    _, small = _call_seconds(device.name)
+    return Hardware(
+        name=device.name,
+        memory=device.limit or available_host_bytes() or 1,
+        flops=2 * size**3 / seconds,
+        memory_bandwidth=_memory_bandwidth(device.name),
+        h2d=rates.h2d,
+        d2h=rates.d2h,
+        latency=rates.latency,
+        launch=small,
+        asynchronous=not device.holds_input_pipeline,
+        source="measured",
+    )
+
+
+def _memory_bandwidth(device: str) -> float:
+    """Bytes per second that the device reads and writes when it copies a tensor."""
+    key = device, b"copy"
+    if key not in _seconds:
+        source = tf.ones([_COPIED], tf.uint8)
+        _seconds[key] = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
+    return 2 * _COPIED / _seconds[key]
+
+
+def _link_rates(device: Device) -> LinkRates:
+    """Rates of copies between the device and the host's memory."""
+    with tf.device(device.name):
+        there = tf.ones([_COPIED], tf.uint8)
+    if device.holds_input_pipeline:
+        source, target = there.numpy(), np.empty(_COPIED, np.uint8)
+        seconds = seconds_of(partial(np.copyto, target, source))
+        return LinkRates(h2d=_COPIED / seconds, d2h=_COPIED / seconds)
+    with tf.device("CPU:0"):
+        here = tf.ones([_COPIED], tf.uint8)
+    out = seconds_of(lambda: _identity(there, "CPU:0"))
+    back = seconds_of(lambda: _identity(here, device.name))
+    return LinkRates(h2d=_COPIED / back, d2h=_COPIED / out)
+
+
+def _identity(tensor: tf.Tensor, device: str) -> tf.Tensor:
+    with tf.device(device):
+        return tf.identity(tensor)
 
 
 def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
@@ -60,9 +177,9 @@ def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
     return GraphView(ops=tuple(ops), results=graph.results)
 
 
-def _is_large(graph: GraphView, op: Op) -> bool:
-    """Whether an op is worth a run: element-wise and alias ops need no scratch."""
-    if op.fixed or op.persistent or op.inplace or op.alias is not None:
+def _can_run(graph: GraphView, op: Op) -> bool:
+    """Whether an op is worth a run, and may be run."""
+    if op.fixed or op.persistent or op.alias is not None:
         return False
     if "PyFunc" in op.type:  # the user's own function must not see made-up values
         return False
@@ -71,106 +188,29 @@ def _is_large(graph: GraphView, op: Op) -> bool:
     return max(sizes, default=0) >= _LARGE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bench:
-    """One op cut out of its graph: float inputs become arguments.
-
-    Small whole-number inputs (shapes, axes) keep the ops that make them, because what
-    the op does depends on their values; a `Shape` becomes a constant.
-    """
-
-    nodes: tuple[compat.NodeDef, ...]
-    arguments: tuple[compat.Input, ...]
-    outputs: tuple[str, ...]
-    key: bytes
-
-    @classmethod
-    def of(
-        cls, graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
-    ) -> "_Bench | None":
-        kept: dict[str, compat.NodeDef] = {}
-        arguments: dict[str, compat.Input] = {}
-        pending = [op.name]
-        while pending:
-            name = pending.pop()
-            if name in kept:
-                continue
-            kept[name] = _bare(nodes[name])
-            for i, source in enumerate(kept[name].input):
-                full = source if ":" in source else f"{source}:0"
-                tensor = graph.tensors[full]
-                if tensor.dtype in ("resource", "variant", "string"):
-                    return None
-                producer = graph.by_name[op_of(full)]
-                if producer.type in ("Shape", "ShapeN"):
-                    constant = _shape_constant(graph, producer, full)
-                    kept[constant.name] = constant
-                    kept[name].input[i] = constant.name
-                elif tensor.dtype in ("int32", "int64") and tensor.size <= 1024:
-                    if len(kept) > 64 or producer.name not in nodes:
-                        return None
-                    pending.append(producer.name)
-                else:
-                    argument = f"argument_{len(arguments)}"
-                    if full in arguments:
-                        argument = arguments[full][0]
-                    spec = tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
-                    arguments[full] = (argument, spec, None)
-                    kept[name].input[i] = argument
-        key = b"|".join(
-            [
-                _unnamed(kept[op.name]),
-                *(repr(spec).encode() for _, spec, _ in arguments.values()),
-                *(_unnamed(node) for node in list(kept.values())[1:]),
-            ]
-        )
-        return cls(
-            nodes=tuple(kept.values()),
-            arguments=tuple(arguments.values()),
-            outputs=tuple(tensor.name for tensor in op.outputs),
-            key=key,
-        )
-
-    def run(self, memory: DeviceMemory) -> int:
-        """Scratch bytes of the second run; the first one sets the op up."""
-        graph_def = compat.graph_def(self.nodes, None)
-        function = compat.build_function(graph_def, self.arguments, self.outputs)
-        try:
-            return self._measured(function, memory)
-        except tf.errors.OpError:
-            return 0  # no room to run it alone, or not on these values
-
-    def _measured(self, function: Any, memory: DeviceMemory) -> int:
-        inputs = [tf.ones(spec.shape, spec.dtype) for _, spec, _ in self.arguments]
-        scratch = 0
-        for _ in range(2):
-            memory.reset_peak()
-            with compat.planned_as_is():
-                results = function.call_flat(*inputs)
-            scratch = (memory.peak_bytes or 0) - (memory.current_bytes or 0)
-            del results
-        return max(0, scratch)
+def _call_seconds(device: str) -> tuple[Seconds, Seconds]:
+    """Seconds of a call of a function of one small op, and of a small op in a chain."""
+    key = device, b"small"
+    if key not in _seconds:
+        one, many = (seconds_of(_chain(count)) for count in (1, _CHAINED))
+        _seconds[device, b"idle"] = one
+        _seconds[key] = max(0.0, many - one) / (_CHAINED - 1)
+    return _seconds[device, b"idle"], _seconds[key]
 
 
-def _bare(node: compat.NodeDef) -> compat.NodeDef:
-    copy = compat.NodeDef()
-    copy.CopyFrom(node)
-    del copy.input[:]
-    copy.input.extend(name for name in node.input if not name.startswith("^"))
-    return copy
+def _chain(count: int) -> Callable[[], Any]:
+    """A call of a function of `count` small ops, one after the other."""
 
+    @tf.function(autograph=False)
+    def chain() -> Any:
+        value: Any = start.read_value()
+        for _ in range(count):
+            value = tf.raw_ops.Sin(x=value)
+        return value
 
-def _unnamed(node: compat.NodeDef) -> bytes:
-    copy = compat.NodeDef()
-    copy.CopyFrom(node)
-    copy.name = ""
-    del copy.input[:]
-    return copy.SerializeToString(deterministic=True)
+    def call() -> Any:
+        with compat.planned_as_is():  # they would be composed into one
+            return chain()
 
-
-def _shape_constant(graph: GraphView, producer: Op, full: str) -> compat.NodeDef:
-    index = int(full.rpartition(":")[2])
-    shape = graph.tensors[producer.inputs[index]].shape
-    name = full.replace(":", "_") + "_value"
-    made = graph.tensors[full]
-    return compat.constant(name, shape, tf.as_dtype(made.dtype))
+    start = tf.Variable(tf.ones([]))
+    return call

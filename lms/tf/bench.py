@@ -1,0 +1,161 @@
+"""One op cut out of its graph, to be run alone: for its scratch, and for its time.
+
+Float inputs become arguments of ones. Small whole-number inputs (shapes, axes) keep
+the ops that make them, because what the op does depends on their values; a `Shape`
+becomes a constant.
+
+Known weakness: an op whose scratch or time depends on values is measured on ones.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import tensorflow as tf
+
+from lms.graph import GraphView, Op, op_of
+from lms.tf import compat
+from lms.tf.devices import DeviceMemory
+from lms.units import Seconds
+
+__all__ = ["Bench", "seconds_of"]
+
+# Runs of one op: fewer when it is slow.
+_RUNS, _ENOUGH = 5, 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """An op and what it needs to run.
+
+    Args:
+        nodes: The op, and the makers of its small inputs.
+        arguments: Its other inputs.
+        outputs: Names of the tensors it makes.
+        key: The same for ops that do the same.
+    """
+
+    nodes: tuple[compat.NodeDef, ...]
+    arguments: tuple[compat.Input, ...]
+    outputs: tuple[str, ...]
+    key: bytes
+
+    @classmethod
+    def of(
+        cls, graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
+    ) -> "Bench | None":
+        """Cut an op out; None if it reads what cannot be made up (a resource)."""
+        kept: dict[str, compat.NodeDef] = {}
+        arguments: dict[str, compat.Input] = {}
+        pending = [op.name]
+        while pending:
+            name = pending.pop()
+            if name in kept:
+                continue
+            kept[name] = _bare(nodes[name])
+            for i, source in enumerate(kept[name].input):
+                full = source if ":" in source else f"{source}:0"
+                tensor = graph.tensors[full]
+                if tensor.dtype in ("resource", "variant", "string"):
+                    return None
+                producer = graph.by_name[op_of(full)]
+                if producer.type in ("Shape", "ShapeN"):
+                    constant = _shape_constant(graph, producer, full)
+                    kept[constant.name] = constant
+                    kept[name].input[i] = constant.name
+                elif tensor.dtype in ("int32", "int64") and tensor.size <= 1024:
+                    if len(kept) > 64 or producer.name not in nodes:
+                        return None
+                    pending.append(producer.name)
+                else:
+                    argument = f"argument_{len(arguments)}"
+                    if full in arguments:
+                        argument = arguments[full][0]
+                    spec = tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
+                    arguments[full] = (argument, spec, None)
+                    kept[name].input[i] = argument
+        key = b"|".join(
+            [
+                _unnamed(kept[op.name]),
+                *(repr(spec).encode() for _, spec, _ in arguments.values()),
+                *(_unnamed(node) for node in list(kept.values())[1:]),
+            ]
+        )
+        return cls(
+            nodes=tuple(kept.values()),
+            arguments=tuple(arguments.values()),
+            outputs=tuple(tensor.name for tensor in op.outputs),
+            key=key,
+        )
+
+    def scratch(self, memory: DeviceMemory) -> int | None:
+        """Scratch bytes of the second run; None if it cannot be run alone."""
+        found = 0
+        try:
+            call = self._call()
+            for _ in range(2):  # the first run sets the op up
+                memory.reset_peak()
+                results = call()
+                found = (memory.peak_bytes or 0) - (memory.current_bytes or 0)
+                del results
+        except tf.errors.OpError:
+            return None  # no room to run it alone, or not on these values
+        return max(0, found)
+
+    def seconds(self) -> Seconds | None:
+        """Median seconds of a run; None if it cannot be run alone."""
+        try:
+            return seconds_of(self._call())
+        except tf.errors.OpError:
+            return None
+
+    def _call(self) -> Callable[[], Any]:
+        graph_def = compat.graph_def(self.nodes, None)
+        function = compat.build_function(graph_def, self.arguments, self.outputs)
+        inputs = [tf.ones(spec.shape, spec.dtype) for _, spec, _ in self.arguments]
+
+        def call() -> Any:
+            with compat.planned_as_is():
+                return function.call_flat(*inputs)
+
+        return call
+
+
+def seconds_of(call: Callable[[], Any]) -> Seconds:
+    """Median seconds of a call after the first one, what it started included."""
+    call()
+    taken: list[Seconds] = []
+    while len(taken) < _RUNS and sum(taken) < _ENOUGH:
+        tf.test.experimental.sync_devices()
+        started = time.perf_counter()
+        results = call()
+        tf.test.experimental.sync_devices()
+        taken.append(time.perf_counter() - started)
+        del results
+    return median(taken)
+
+
+def _bare(node: compat.NodeDef) -> compat.NodeDef:
+    copy = compat.NodeDef()
+    copy.CopyFrom(node)
+    del copy.input[:]
+    copy.input.extend(name for name in node.input if not name.startswith("^"))
+    return copy
+
+
+def _unnamed(node: compat.NodeDef) -> bytes:
+    copy = compat.NodeDef()
+    copy.CopyFrom(node)
+    copy.name = ""
+    del copy.input[:]
+    return copy.SerializeToString(deterministic=True)
+
+
+def _shape_constant(graph: GraphView, producer: Op, full: str) -> compat.NodeDef:
+    index = int(full.rpartition(":")[2])
+    shape = graph.tensors[producer.inputs[index]].shape
+    name = full.replace(":", "_") + "_value"
+    made = graph.tensors[full]
+    return compat.constant(name, shape, tf.as_dtype(made.dtype))

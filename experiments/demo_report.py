@@ -14,10 +14,10 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from experiments.record import circumstances, write_json
 from experiments.trials import OUT_OF_MEMORY, Trial
 from lms.figures import MemoryCurve, draw_memory
 from lms.units import format_bytes
+from profiling.record import circumstances, write_json
 
 __all__ = ["draw", "failed_claims", "print_table", "save"]
 

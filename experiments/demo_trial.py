@@ -22,8 +22,8 @@ import numpy as np
 import tensorflow as tf
 
 import lms
-from experiments.record import write_json
 from lms.errors import BudgetError
+from profiling.record import write_json
 from unet3d.model import build_unet
 
 __all__ = ["main"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.record import circumstances
+from profiling.record import circumstances
 
 __all__ = ["command_line", "read_lines", "write_lines"]
 

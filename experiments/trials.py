@@ -19,9 +19,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from experiments.record import read_json
 from lms import emulate
 from lms.units import GIB, format_bytes
+from profiling.record import read_json
 
 __all__ = ["OUT_OF_MEMORY", "Trial", "run_trial", "why_it_failed"]
 

@@ -5,8 +5,9 @@ for the link (pinned memory, one direction); `source` says which. `scaled` makes
 slower, so that a small machine can stand for a large one.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -69,6 +70,30 @@ class Hardware:
             h2d=self.h2d * factor,
             d2h=self.d2h * factor,
         )
+
+    def to_json(self) -> str:
+        """The numbers as JSON text, to measure once and plan often.
+
+        Example:
+            >>> Hardware.from_json(preset("gh200").to_json()) == preset("gh200")
+            True
+        """
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Hardware":
+        """The hardware that `to_json` wrote.
+
+        Raises:
+            ValueError: If the text is no hardware.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"`text` must be written by Hardware.to_json, got {error}. "
+                "Measure it with `python -m profiling.link_bandwidth --save-hardware`."
+            ) from error
 
 
 # A copy of a few bytes takes about this long on any of them: CUDA's launch and

@@ -15,7 +15,8 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Protocol
@@ -26,7 +27,7 @@ import tensorflow as tf
 from lms.link import EmulatedLink, link_rates
 from lms.tf import compat
 
-__all__ = ["DeviceCopy", "HostStore", "Transport"]
+__all__ = ["DeviceCopy", "HostStore", "Observer", "Transport", "observed_copies"]
 
 
 class Transport(Protocol):
@@ -99,6 +100,24 @@ class DeviceCopy:
 
 Observer = Callable[[bool, str, float, float, int], None]
 
+_observers: list[Observer] = []
+
+
+@contextmanager
+def observed_copies(observer: Observer) -> Iterator[None]:
+    """Within it, every host store of the process tells of its copies, for profilers.
+
+    Args:
+        observer: Called after each copy with whether it went to the device, its tensor,
+            start and end on `time.monotonic`, and bytes. It may be called by several
+            threads at once.
+    """
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
 
 def _emulated_link() -> EmulatedLink | None:
     rates = link_rates()
@@ -122,15 +141,10 @@ class HostStore:
 
     Buffers are used again from step to step, by size: fresh pages cost more than the
     copy. Copies are slowed to the emulated link of this process, if there is one.
-
-    Args:
-        observe: Called after each copy with its direction, tensor, start and end on
-            `time.monotonic`, and bytes; for profilers.
     """
 
     takes_room_first: ClassVar[bool] = True
 
-    observe: Observer | None = None
     _link: EmulatedLink | None = field(default_factory=_emulated_link)
     _held: dict[int, _Held] = field(default_factory=dict)
     _free: dict[int, list[np.ndarray]] = field(
@@ -219,8 +233,9 @@ class HostStore:
         else:
             copy = partial(np.copyto, into, source)
             begun = self._link.carry(into.nbytes, copy, to_device=to_device)
-        if self.observe is not None:
-            self.observe(to_device, tensor, begun, time.monotonic(), into.nbytes)
+        ended = time.monotonic()
+        for observer in tuple(_observers):
+            observer(to_device, tensor, begun, ended, into.nbytes)
 
     def _take(self, size: int) -> np.ndarray:
         with self._lock:

@@ -8,13 +8,15 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["circumstances", "read_json", "write_json"]
+__all__ = ["circumstances", "read_json", "read_result"]
+__all__ += ["write_json", "write_result", "write_text"]
 
-_PACKAGES = ("tensorflow", "keras", "numpy")
+_PACKAGES = ("tensorflow", "keras", "numpy", "nvidia-ml-py")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -27,15 +29,60 @@ def write_json(path: Path, value: Any) -> None:
         >>> read_json(path)
         {'peak': 3}
     """
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all; the folder is made if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"partial-{path.name}")
-    temporary.write_text(json.dumps(value, indent=1) + "\n")
+    temporary.write_text(text)
     temporary.replace(path)
 
 
 def read_json(path: Path) -> Any:
     """Read what `write_json` wrote; floats come back bit for bit."""
     return json.loads(path.read_text())
+
+
+def write_result(
+    path: Path, kind: str, settings: Mapping[str, Any], results: Mapping[str, Any]
+) -> None:
+    """Write what a profiler measured, and how that came about.
+
+    Args:
+        path: The file.
+        kind: Which profiler, for the reporter.
+        settings: What was asked for.
+        results: What was found, "device" among it.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "one.json"
+        >>> write_result(path, "op_costs", {"runs": 3}, {"device": "CPU:0"})
+        >>> read_result(path)["settings"]
+        {'runs': 3}
+    """
+    head = {"kind": kind, "settings": dict(settings), **circumstances()}
+    write_json(path, head | dict(results))
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """Read what `write_result` wrote.
+
+    Raises:
+        ValueError: If the file is no such result.
+    """
+    try:
+        value = read_json(path)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or "kind" not in value:
+        raise ValueError(
+            f"`{path}` must be a result of a profiler, got something else. "
+            "Name files that a `--output` of `profiling` wrote."
+        )
+    return value
 
 
 def circumstances() -> dict[str, Any]:

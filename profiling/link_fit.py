@@ -1,0 +1,85 @@
+"""A link as two numbers: what a copy of no bytes takes, and bytes per second beyond.
+
+    seconds = latency + bytes / bandwidth
+
+The line with the least sum of relative absolute errors is taken: relative, because
+sizes span six powers of ten; absolute, because a disturbed measurement must not pull.
+Such a line goes through two of the points (Bloomfield and Steiger, "Least absolute
+deviations", 1983, section 1.3), so all pairs are tried; a line through zero needs one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from lms.units import Bytes, Seconds
+
+__all__ = ["LinkFit", "fit_link"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFit:
+    """What describes one direction of a link.
+
+    Args:
+        latency: Seconds of a copy of no bytes.
+        bandwidth: Bytes per second of a copy without end.
+        error: Mean relative absolute error of the line at the points.
+    """
+
+    latency: Seconds
+    bandwidth: float
+    error: float
+
+
+def fit_link(points: Sequence[tuple[Bytes, Seconds]]) -> LinkFit:
+    """Fit latency and bandwidth.
+
+    Args:
+        points: Bytes of a copy and its median seconds, above 0; two sizes at least.
+
+    Raises:
+        ValueError: If there are fewer than two sizes, or copies take no longer when
+            they are larger.
+
+    Example:
+        >>> fit = fit_link([(1000, 0.003), (2000, 0.004), (9000, 0.011)])
+        >>> round(fit.latency, 6), round(fit.bandwidth)
+        (0.002, 1000000)
+    """
+    if len({size for size, _ in points}) < 2:
+        raise ValueError(
+            f"`points` must have two sizes at least, got {len(points)} points. "
+            "Measure more sizes."
+        )
+    lines = list(_lines(points))
+    if not lines:
+        raise ValueError(
+            "`points` must take longer for more bytes, got the contrary. "
+            "Measure again on a quiet machine."
+        )
+    latency, slope = min(lines, key=lambda line: (_error(points, *line), line))
+    return LinkFit(
+        latency=latency, bandwidth=1 / slope, error=_error(points, latency, slope)
+    )
+
+
+def _lines(
+    points: Sequence[tuple[Bytes, Seconds]],
+) -> Iterator[tuple[Seconds, float]]:
+    """Latency and seconds per byte of each line that is physically possible."""
+    for size, seconds in points:
+        yield 0.0, seconds / size
+    for (size, seconds), (other, longer) in combinations(sorted(points), 2):
+        if other == size or longer <= seconds:
+            continue
+        slope = (longer - seconds) / (other - size)
+        if seconds >= slope * size:
+            yield seconds - slope * size, slope
+
+
+def _error(
+    points: Sequence[tuple[Bytes, Seconds]], latency: Seconds, slope: float
+) -> float:
+    errors = (abs(latency + slope * size - s) / s for size, s in points)
+    return sum(errors) / len(points)

@@ -1,0 +1,69 @@
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lms import emulate
+from lms.hardware import Hardware
+from lms.link import LinkRates
+from profiling import link_bandwidth
+from profiling.record import read_result
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one run on an emulated link of two speeds wrote."""
+    folder = tmp_path_factory.mktemp("link")
+    words = ["--largest=1MiB", "--smallest=16KiB", "--seconds=0.02", "--devices=2"]
+    files = [f"--output={folder}/link.json", f"--save-hardware={folder}/hardware.json"]
+    emulate.run(
+        [sys.executable, "-m", "profiling.link_bandwidth", *words, *files],
+        memory="64MiB",
+        link=LinkRates(h2d=4e8, d2h=2e8, latency=1e-4, bus=folder / "bus"),
+        check=True,
+        timeout=120,
+    )
+    return folder
+
+
+def test_the_file_says_what_and_where(folder: Path) -> None:
+    result = read_result(folder / "link.json")
+    assert (result["kind"], result["device_kind"]) == ("link_bandwidth", "emulated")
+    assert result["units"] == {"size": "byte", "time": "second"}
+    assert result["settings"]["largest"] == 2**20
+    assert {row["directions"] for row in result["rows"]} == {"h2d", "d2h", "both"}
+
+
+def test_no_copy_is_faster_than_the_link(folder: Path) -> None:
+    result = read_result(folder / "link.json")
+    fits = {fit["directions"]: fit["bandwidth"] for fit in result["fits"]}
+    assert 0 < fits["h2d"] <= 4e8 * 1.01
+    assert 0 < fits["d2h"] <= 2e8 * 1.01
+
+
+def test_devices_on_one_bus_share_it(folder: Path) -> None:
+    result = read_result(folder / "link.json")
+    together = {(r["devices"], r["directions"]): r for r in result["together"]}
+    shares = together[2, "h2d"]["bandwidths"]
+    assert len(shares) == 2
+    assert max(shares) <= 4e8 * 1.01
+
+
+def test_what_is_saved_is_hardware_for_the_planner(folder: Path) -> None:
+    hardware = Hardware.from_json((folder / "hardware.json").read_text())
+    assert hardware.memory == 64 * 2**20
+    assert not hardware.asynchronous
+    assert hardware.h2d > hardware.d2h
+
+
+def test_without_link_and_driver_the_exit_code_and_the_words_say_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> Any:
+        raise link_bandwidth.LMSError("no NVIDIA driver found")
+
+    monkeypatch.setattr(link_bandwidth, "describe_link", refuse)
+    assert link_bandwidth.main([f"--output={tmp_path}/link.json"]) == 3
+    assert "no NVIDIA driver found" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

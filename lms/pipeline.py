@@ -11,31 +11,35 @@ for Keras. Both make a `FittedFunction`, which plans once for each signature.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-from lms.errors import BudgetError, HostMemoryError
+from lms.choosing import choose_plan, plain_plan
+from lms.errors import HostMemoryError
 from lms.graph import GraphView
-from lms.liveness import lower_bound, peak
+from lms.lanes import simulate
+from lms.liveness import lower_bound
 from lms.plan import SwapPlan, validate_plan
 from lms.planning import candidates
-from lms.planning.candidates import Filters
-from lms.planning.fitting import FittedPlan, find_plan, fit_plan
-from lms.planning.schedule import schedule
-from lms.planning.search import best_thresholds
-from lms.planning.threshold import plan_by_threshold
+from lms.planning.fitting import FittedPlan
+from lms.planning.timing import Speeds
 from lms.recovery import PreparedStep, run_recovering
 from lms.report import StepReport, StepTimeline
-from lms.room import UNLIMITED, Room, measure_room
+from lms.room import Room, measure_room
 from lms.settings import Settings, read_settings
-from lms.simulator import allocator_peak, simulate_memory
+from lms.simulator import simulate_memory
 from lms.tf.devices import (
     Device,
     available_host_bytes,
     find_device,
     take_emulated_memory,
 )
-from lms.tf.measuring import measure_scratch, with_scratch
+from lms.tf.measuring import (
+    measure_costs,
+    measure_hardware,
+    measure_scratch,
+    with_scratch,
+)
 from lms.tf.rebuilding import rebuild
 from lms.tf.rewriting import rewrite
 from lms.tf.specialising import TracedStep, specialise
@@ -47,13 +51,11 @@ from lms.tf.tracing import (
     trace,
 )
 from lms.tf.writing import Beginning, KeptVariables
+from lms.timeline import Timeline
 from lms.units import format_bytes
 from lms.writes import WriteGuard, guard_writes
 
 __all__ = ["FittedFunction", "fit_in_memory"]
-
-# How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
-_WANDERING = 1.15
 
 take_emulated_memory()
 
@@ -241,6 +243,13 @@ class _Subject:
     device: Device
     settings: Settings
 
+    def speeds(self) -> Speeds:
+        """How long ops and copies take on the present device; measured once."""
+        return Speeds(
+            costs=measure_costs(self.step, self.device.memory),
+            hardware=measure_hardware(self.device),
+        )
+
 
 def _prepare(
     traced: TracedFunction,
@@ -263,7 +272,7 @@ def _prepare(
         traced=traced,
         step=step,
         graph=graph,
-        plain=_plain(graph),
+        plain=plain_plan(graph),
         device=device,
         settings=settings,
     )
@@ -277,12 +286,14 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     """The stages from the plan on; repeated when a step ran out of memory."""
     started = time.perf_counter()
     graph, step, device = subject.graph, subject.step, subject.device
-    fitted = _plan(graph, subject.plain, subject.settings, room)
+    speeds = cache(subject.speeds)
+    fitted = choose_plan(graph, subject.plain, subject.settings, room, speeds)
     plan = fitted.plan
     planned = time.perf_counter()
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)
     _check_host(simulated.host_peak)
+    played = None if plan == subject.plain.plan else _play(graph, plan, speeds())
     transport, beginning = device.transport(), Beginning()
     guard = WriteGuard()
     if plan.planner == "budget":
@@ -295,6 +306,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         unplanned=simulate_memory(graph, subject.plain.plan),
         planned=simulated,
         persistent_bytes=room.persistent,
+        lanes=played,
     )
     return PreparedStep(
         rebuilt=rebuild(subject.traced, step, nodes),
@@ -306,7 +318,8 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
             plan=plan,
             budget_bytes=room.budget,
             margin_bytes=room.margin,
-            predicted_peak_bytes=room.persistent + fitted.peak,
+            predicted_peak_bytes=room.persistent + _peak(fitted, played, room),
+            predicted_seconds=None if played is None else played.seconds,
             measured_peak_bytes=None,
             unplanned_peak_bytes=room.persistent + subject.plain.peak,
             persistent_bytes=room.persistent,
@@ -330,68 +343,19 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     )
 
 
-def _plain(graph: GraphView) -> FittedPlan:
-    """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped."""
-    plan = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
-    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
-    return FittedPlan(plan=plan, nook=0, peak=reached)
+def _play(graph: GraphView, plan: SwapPlan, speeds: Speeds) -> Timeline:
+    return simulate(graph, plan, speeds.costs, speeds.hardware)
 
 
-def _plan(
-    graph: GraphView,
-    plain: FittedPlan,
-    settings: Settings,
-    room: Room,
-) -> FittedPlan:
-    """The plan that the settings ask for; the plain one when everything fits."""
-    forced = settings.swapout_threshold is not None
-    if not forced and plain.peak * _WANDERING <= room.step:
-        return plain
-    try:
-        if settings.planner == "threshold":
-            return _plan_by_threshold(graph, settings, room)
-        return _plan_by_budget(graph, settings.filters, room.step)
-    except BudgetError as error:
-        needed = room.persistent + (error.least_bytes or 0)
-        raise BudgetError(
-            f"`budget` must be at least {format_bytes(needed)} for op "
-            f"{error.op_name!r}: {format_bytes(room.persistent)} persistent bytes, and "
-            f"{format_bytes(error.least_bytes or 0)} for the step with what the "
-            f"allocator loses; got {format_bytes(room.budget or 0)}. Use a smaller "
-            "batch or volume.",
-            op_name=error.op_name,
-            least_bytes=needed,
-        ) from error
+def _peak(fitted: FittedPlan, played: Timeline | None, room: Room) -> int:
+    """Bytes of the step at its peak: copies may end before an op waits for them.
 
-
-def _plan_by_budget(graph: GraphView, filters: Filters, room: int) -> FittedPlan:
-    """With the writes last; where that takes too much room, as early as they come."""
-    fitted = find_plan(schedule(graph), room, filters=filters)
-    return fitted or fit_plan(schedule(graph, writes_last=False), room, filters=filters)
-
-
-def _plan_by_threshold(graph: GraphView, settings: Settings, room: Room) -> FittedPlan:
-    min_bytes = candidates.smallest_worth_moving(peak(graph))
-    knobs = {
-        "swapout_threshold": settings.swapout_threshold,
-        "swapin_ahead": settings.swapin_ahead,
-        "swapin_groupby": settings.swapin_groupby,
-    }
-    others = {
-        "movable": candidates.movable(
-            graph, min_bytes=min_bytes, filters=settings.filters
-        ),
-        "min_bytes": min_bytes,
-        "sync_mode": settings.sync_mode,
-        "serialization": settings.serialization,
-        "serialization_by_size": settings.serialization_by_size,
-    }
-    if None in knobs.values():
-        choice = best_thresholds(graph, room.step, **knobs, **others)
-        knobs = {name: getattr(choice, name) for name in knobs}
-    plan = plan_by_threshold(graph, **knobs, **others)
-    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
-    return FittedPlan(plan=plan, nook=0, peak=reached)
+    Where the allocator's model cannot place what is played, it counts what it can.
+    """
+    if played is None:
+        return fitted.peak
+    reached = played.allocator_peak(capacity=room.largest, nook=fitted.nook)
+    return min(fitted.peak, reached or fitted.peak)
 
 
 def _check_host(needed: int) -> None:

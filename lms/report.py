@@ -14,7 +14,8 @@ from rich.table import Table
 
 from lms.plan import SwapPlan
 from lms.simulator import MemoryTimeline
-from lms.units import format_bytes
+from lms.timeline import Timeline
+from lms.units import Seconds, format_bytes
 
 __all__ = ["StepReport", "StepTimeline", "headline", "table"]
 
@@ -29,7 +30,8 @@ class StepReport:
         plan: The plan that runs; it has no swaps when everything fits.
         budget_bytes: What the step may use, or None where there is no limit.
         margin_bytes: What was left out of the device's limit for the allocator.
-        predicted_peak_bytes: Peak of the plan, allocator losses included.
+        predicted_peak_bytes: Peak of the plan, allocator losses included, with copies
+            at the speed that was measured.
         measured_peak_bytes: The allocator's own peak after the first step; None
             where it keeps no statistics or only one step ran.
         unplanned_peak_bytes: Predicted peak without any swap, in TensorFlow's order.
@@ -42,6 +44,8 @@ class StepReport:
         swap_count: Tensors that leave the device in each step.
         planning_seconds: From the graph to the plan: schedule, search, placement.
         preparation_seconds: All of it, from the start of tracing to the callable.
+        predicted_seconds: How long a step should take by measured ops and copies; None
+            where nothing is swapped.
         replans: How often it ran out of memory and was planned anew.
     """
 
@@ -61,6 +65,7 @@ class StepReport:
     swap_count: int
     planning_seconds: float
     preparation_seconds: float
+    predicted_seconds: Seconds | None = None
     replans: int = 0
 
     @property
@@ -79,6 +84,7 @@ class StepTimeline:
         unplanned: Bytes of the step at each op, nothing ordered, nothing swapped.
         planned: Bytes of the step at each op of the plan's order.
         persistent_bytes: What lies below both curves.
+        lanes: The planned step over time; None where nothing is swapped.
     """
 
     kind: str
@@ -86,6 +92,7 @@ class StepTimeline:
     unplanned: MemoryTimeline
     planned: MemoryTimeline
     persistent_bytes: int
+    lanes: Timeline | None = None
 
 
 def headline(report: StepReport) -> str:

@@ -32,6 +32,11 @@ class Room:
         """What is left for the step itself."""
         return UNLIMITED if self.budget is None else self.budget - self.persistent
 
+    @property
+    def largest(self) -> int:
+        """What the allocator has for the step: the margin too."""
+        return self.step if self.budget is None else self.step + self.margin
+
     def tighter(self, now: "Room") -> "Room":
         """Less room for the step, beside what is persistent now.
 

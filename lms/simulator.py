@@ -23,7 +23,7 @@ from lms.graph import GraphView
 from lms.liveness import Buffer, buffers, reused_bytes
 from lms.plan import Swap, SwapPlan
 
-__all__ = ["MemoryTimeline", "allocator_peak", "simulate_memory"]
+__all__ = ["MemoryTimeline", "allocator_curve", "allocator_peak", "simulate_memory"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +102,14 @@ def allocator_peak(
     Returns:
         Bytes of chunks in use at most; None if the allocator runs out of memory.
     """
+    curve = allocator_curve(graph, plan, capacity=capacity, nook=nook)
+    return None if curve is None else max(curve, default=0)
+
+
+def allocator_curve(
+    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: int = 0
+) -> tuple[int, ...] | None:
+    """As `allocator_peak`: bytes of chunks in use while each op of the order runs."""
     ordered = graph.reordered(plan.order)
     starts: dict[int, list[_Residency]] = defaultdict(list)
     ends: dict[int, list[_Residency]] = defaultdict(list)
@@ -109,6 +117,7 @@ def allocator_peak(
         starts[life.start].append(life)
         ends[life.end - 1].append(life)
     chunk: dict[int, int] = {}  # identity of a residency -> address
+    used: list[int] = []
     try:
         allocator = BestFitAllocator(capacity, nook)
         for position, op in enumerate(ordered.ops):
@@ -125,14 +134,16 @@ def allocator_peak(
                     made.clear()
                 else:
                     chunk[id(life)] = allocator.allocate(life.size)
-            if op.scratch:
-                allocator.free(allocator.allocate(op.scratch))
+            scratch = allocator.allocate(op.scratch) if op.scratch else None
+            used.append(allocator.in_use)
+            if scratch is not None:
+                allocator.free(scratch)
             for life in ends.get(position, ()):
                 if id(life) in chunk:
                     allocator.free(chunk.pop(id(life)))
     except MemoryError:
         return None
-    return allocator.peak
+    return tuple(used)
 
 
 def _host_curve(ordered: GraphView, plan: SwapPlan) -> tuple[int, ...]:

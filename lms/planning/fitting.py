@@ -21,6 +21,7 @@ from lms.planning.candidates import (
     small_room,
     smallest_worth_moving,
 )
+from lms.planning.timing import Speeds, copy_in_time
 from lms.simulator import allocator_peak
 from lms.units import MIB, format_bytes
 
@@ -48,19 +49,23 @@ class FittedPlan:
     peak: int
 
 
-def fit_plan(graph: GraphView, room: int, *, filters: Filters) -> FittedPlan:
+def fit_plan(
+    graph: GraphView, room: int, *, filters: Filters, speeds: Speeds | None = None
+) -> FittedPlan:
     """Plan a step into the room that the device's allocator has for it.
 
     Args:
         graph: The graph in the execution order to obey.
         room: Bytes of device memory for the step, persistent bytes excluded.
         filters: Which ops' outputs may move.
+        speeds: How long ops and copies take, so that copies start in time; None lets
+            them start a few ops ahead.
 
     Raises:
         BudgetError: If no plan can be placed; names the op with the largest need and
             the least room that works.
     """
-    fitted = find_plan(graph, room, filters=filters)
+    fitted = find_plan(graph, room, filters=filters, speeds=speeds)
     if fitted is not None:
         return fitted
     finest = smallest_worth_moving(peak(graph)) // _FINER
@@ -81,13 +86,15 @@ def fit_plan(graph: GraphView, room: int, *, filters: Filters) -> FittedPlan:
     )
 
 
-def find_plan(graph: GraphView, room: int, *, filters: Filters) -> FittedPlan | None:
+def find_plan(
+    graph: GraphView, room: int, *, filters: Filters, speeds: Speeds | None = None
+) -> FittedPlan | None:
     """As `fit_plan`; None if no plan can be placed."""
     usual = smallest_worth_moving(peak(graph))
     for min_bytes in (usual, usual // _FINER):
         fitted = _placed(graph, room, filters, min_bytes)
         if fitted is not None:
-            return fitted
+            return fitted if speeds is None else _in_time(graph, fitted, speeds, room)
     return None
 
 
@@ -117,3 +124,13 @@ def _placed(
             if reached is not None:
                 return FittedPlan(plan=plan, nook=nook, peak=reached)
     return None
+
+
+def _in_time(
+    graph: GraphView, fitted: FittedPlan, speeds: Speeds, room: int
+) -> FittedPlan:
+    nook = fitted.nook
+    plan = copy_in_time(graph, fitted.plan, speeds, room=room, nook=nook)
+    reached = allocator_peak(graph, plan, capacity=room, nook=nook)
+    assert reached is not None, "only plans that can be placed are chosen"
+    return FittedPlan(plan=plan, nook=nook, peak=reached)

@@ -23,7 +23,7 @@ from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
 from lms.tf import compat
 from lms.tf.bench import Bench, seconds_of
-from lms.tf.devices import Device, DeviceMemory, available_host_bytes
+from lms.tf.devices import Device, DeviceMemory, available_host_bytes, find_device
 from lms.tf.specialising import TracedStep
 from lms.units import KIB, MIB, Seconds
 
@@ -35,8 +35,8 @@ _LARGE = 64 * KIB
 # Ops in the chain that the time of a small op is taken from.
 _CHAINED = 1024
 
-# Bytes of a copy that rates are taken from: small devices have room for it.
-_COPIED = 4 * MIB
+# Bytes of a copy that rates are taken from; a part of a small device.
+_COPIED, _PART = 4 * MIB, 32
 
 _scratch: dict[tuple[str, bytes], int] = {}
 _seconds: dict[tuple[str, bytes], Seconds] = {}
@@ -84,9 +84,8 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
         memory: The allocator of the step's device.
     """
     nodes = {node.name: node for node in step.nodes}
-    device = (nodes and next(iter(nodes.values())).device) or memory.device
     idle, small = _call_seconds(memory.device)
-    rate = _memory_bandwidth(memory.device)
+    rate = _memory_bandwidth(find_device())
     seconds: dict[str, Seconds] = {}
     for op in step.graph.ops:
         if op.persistent or op.alias is not None:
@@ -121,7 +120,7 @@ def measure_hardware(device: Device) -> Hardware:
     rates = link_rates() if device.holds_input_pipeline else None
     if rates is None:
         rates = _link_rates(device)
-    size = 512
+    size = 256
     square = tf.ones([size, size])
     seconds = seconds_of(partial(tf.linalg.matmul, square, square))
     _, small = _call_seconds(device.name)
@@ -129,7 +128,7 @@ def measure_hardware(device: Device) -> Hardware:
         name=device.name,
         memory=device.limit or available_host_bytes() or 1,
         flops=2 * size**3 / seconds,
-        memory_bandwidth=_memory_bandwidth(device.name),
+        memory_bandwidth=_memory_bandwidth(device),
         h2d=rates.h2d,
         d2h=rates.d2h,
         latency=rates.latency,
@@ -139,28 +138,33 @@ def measure_hardware(device: Device) -> Hardware:
     )
 
 
-def _memory_bandwidth(device: str) -> float:
+def _memory_bandwidth(device: Device) -> float:
     """Bytes per second that the device reads and writes when it copies a tensor."""
-    key = device, b"copy"
+    key, size = (device.name, b"copy"), _copied(device)
     if key not in _seconds:
-        source = tf.ones([_COPIED], tf.uint8)
+        source = tf.ones([size], tf.uint8)
         _seconds[key] = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
-    return 2 * _COPIED / _seconds[key]
+    return 2 * size / _seconds[key]
 
 
 def _link_rates(device: Device) -> LinkRates:
     """Rates of copies between the device and the host's memory."""
+    size = _copied(device)
     with tf.device(device.name):
-        there = tf.ones([_COPIED], tf.uint8)
+        there = tf.ones([size], tf.uint8)
     if device.holds_input_pipeline:
-        source, target = there.numpy(), np.empty(_COPIED, np.uint8)
-        seconds = seconds_of(partial(np.copyto, target, source))
-        return LinkRates(h2d=_COPIED / seconds, d2h=_COPIED / seconds)
+        source, target = there.numpy(), np.empty(size, np.uint8)
+        rate = size / seconds_of(partial(np.copyto, target, source))
+        return LinkRates(h2d=rate, d2h=rate)
     with tf.device("CPU:0"):
-        here = tf.ones([_COPIED], tf.uint8)
+        here = tf.ones([size], tf.uint8)
     out = seconds_of(lambda: _identity(there, "CPU:0"))
     back = seconds_of(lambda: _identity(here, device.name))
-    return LinkRates(h2d=_COPIED / back, d2h=_COPIED / out)
+    return LinkRates(h2d=size / back, d2h=size / out)
+
+
+def _copied(device: Device) -> int:
+    return _COPIED if device.limit is None else min(_COPIED, device.limit // _PART)
 
 
 def _identity(tensor: tf.Tensor, device: str) -> tf.Tensor:

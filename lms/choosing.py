@@ -1,0 +1,105 @@
+"""Which plan a step gets: the plain one if it fits, else what the settings ask for."""
+
+from collections.abc import Callable
+
+from lms.errors import BudgetError
+from lms.graph import GraphView
+from lms.liveness import peak
+from lms.plan import SwapPlan
+from lms.planning import candidates
+from lms.planning.candidates import Filters
+from lms.planning.fitting import FittedPlan, find_plan, fit_plan
+from lms.planning.schedule import schedule
+from lms.planning.search import best_thresholds
+from lms.planning.threshold import plan_by_threshold
+from lms.planning.timing import Speeds
+from lms.room import UNLIMITED, Room
+from lms.settings import Settings
+from lms.simulator import allocator_peak
+from lms.units import format_bytes
+
+__all__ = ["choose_plan", "plain_plan"]
+
+# How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
+_WANDERING = 1.15
+
+
+def plain_plan(graph: GraphView) -> FittedPlan:
+    """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped."""
+    plan = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
+    return FittedPlan(plan=plan, nook=0, peak=reached)
+
+
+def choose_plan(
+    graph: GraphView,
+    plain: FittedPlan,
+    settings: Settings,
+    room: Room,
+    speeds: Callable[[], Speeds],
+) -> FittedPlan:
+    """The plan that the settings ask for; the plain one when everything fits.
+
+    Args:
+        graph: The step.
+        plain: Its plain plan.
+        settings: The user's knobs.
+        room: What the step may use.
+        speeds: Yields how long ops and copies take; called only if it matters.
+
+    Raises:
+        BudgetError: If no plan fits; names the op and the least budget.
+    """
+    forced = settings.swapout_threshold is not None
+    if not forced and plain.peak * _WANDERING <= room.step:
+        return plain
+    try:
+        if settings.planner == "threshold":
+            return _plan_by_threshold(graph, settings, room)
+        return _plan_by_budget(graph, settings.filters, room.step, speeds())
+    except BudgetError as error:
+        needed = room.persistent + (error.least_bytes or 0)
+        raise BudgetError(
+            f"`budget` must be at least {format_bytes(needed)} for op "
+            f"{error.op_name!r}: {format_bytes(room.persistent)} persistent bytes, and "
+            f"{format_bytes(error.least_bytes or 0)} for the step with what the "
+            f"allocator loses; got {format_bytes(room.budget or 0)}. Use a smaller "
+            "batch or volume.",
+            op_name=error.op_name,
+            least_bytes=needed,
+        ) from error
+
+
+def _plan_by_budget(
+    graph: GraphView, filters: Filters, room: int, speeds: Speeds
+) -> FittedPlan:
+    """With the writes last; where that takes too much room, as early as they come."""
+    last = find_plan(schedule(graph), room, filters=filters, speeds=speeds)
+    if last is not None:
+        return last
+    early = schedule(graph, writes_last=False)
+    return fit_plan(early, room, filters=filters, speeds=speeds)
+
+
+def _plan_by_threshold(graph: GraphView, settings: Settings, room: Room) -> FittedPlan:
+    min_bytes = candidates.smallest_worth_moving(peak(graph))
+    knobs = {
+        "swapout_threshold": settings.swapout_threshold,
+        "swapin_ahead": settings.swapin_ahead,
+        "swapin_groupby": settings.swapin_groupby,
+    }
+    others = {
+        "movable": candidates.movable(
+            graph, min_bytes=min_bytes, filters=settings.filters
+        ),
+        "min_bytes": min_bytes,
+        "sync_mode": settings.sync_mode,
+        "serialization": settings.serialization,
+        "serialization_by_size": settings.serialization_by_size,
+    }
+    if None in knobs.values():
+        choice = best_thresholds(graph, room.step, **knobs, **others)
+        knobs = {name: getattr(choice, name) for name in knobs}
+    plan = plan_by_threshold(graph, **knobs, **others)
+    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
+    return FittedPlan(plan=plan, nook=0, peak=reached)

@@ -8,7 +8,7 @@ from lms.tf.devices import Device
 from lms.tf.specialising import TracedStep
 from lms.units import MIB
 
-__all__ = ["UNLIMITED", "Room", "measure_room"]
+__all__ = ["UNLIMITED", "Room", "margin_of", "measure_room"]
 
 UNLIMITED = 1 << 62
 
@@ -56,6 +56,11 @@ class Room:
         )
 
 
+def margin_of(limit: int) -> int:
+    """Bytes of a device's memory that are left to what the allocator loses."""
+    return max(MIB, limit // _MARGIN)
+
+
 def measure_room(
     step: TracedStep, settings: Settings, device: Device, *, data_is_there: bool
 ) -> Room:
@@ -72,7 +77,7 @@ def measure_room(
         return Room(budget=settings.budget, margin=0, persistent=persistent)
     if device.limit is None:
         return Room(budget=None, margin=0, persistent=persistent)
-    margin = max(MIB, device.limit // _MARGIN)
+    margin = margin_of(device.limit)
     if device.holds_input_pipeline:
         margin += step.input_bytes  # one more batch may be prefetched
     return Room(budget=device.limit - margin, margin=margin, persistent=persistent)

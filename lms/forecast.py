@@ -1,0 +1,166 @@
+"""What a step would need and take on some device, before it runs anywhere.
+
+    trace ──> specialise ──> plan ──> simulate          nothing is rewritten or trained
+
+On the present device ops are measured, each alone. For other hardware they come from a
+roofline, and scratch memory, which depends on the kernels there, counts as nothing.
+
+Known weaknesses: the graph is the one that TensorFlow makes for the present device, so
+layouts and fused ops may differ elsewhere. A roofline is what hardware could do at
+best.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from lms.choosing import choose_plan, plain_plan
+from lms.costs import roofline
+from lms.graph import GraphView
+from lms.hardware import Hardware
+from lms.lanes import simulate
+from lms.liveness import lower_bound
+from lms.plan import SwapPlan, validate_plan
+from lms.planning.timing import Speeds
+from lms.room import Room, margin_of, measure_room
+from lms.settings import Settings
+from lms.tf.devices import find_device
+from lms.tf.measuring import (
+    measure_costs,
+    measure_hardware,
+    measure_scratch,
+    with_scratch,
+)
+from lms.tf.specialising import TracedStep, specialise
+from lms.tf.tracing import input_specs, read_signature, trace
+from lms.timeline import Timeline
+from lms.units import Bytes
+
+__all__ = ["Forecast", "Workload", "forecast", "workload_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A traced step on some device.
+
+    Args:
+        graph: The step.
+        speeds: How long ops and copies take there.
+        persistent_bytes: Weights, slots and data.
+        signature: Shapes of the inputs, readable.
+    """
+
+    graph: GraphView
+    speeds: Speeds
+    persistent_bytes: Bytes
+    signature: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A planned step on some device.
+
+    Args:
+        workload: What was planned.
+        plan: Its plan; without swaps if it fits.
+        room: The budget, and what is left out of it.
+        peak_bytes: Predicted peak, persistent bytes included.
+        unplanned_peak_bytes: The same with nothing swapped.
+        lower_bound_bytes: The largest single-op working set, without persistent bytes.
+        timeline: The planned step over time.
+        unplanned: The step with nothing swapped on a device with enough memory.
+    """
+
+    workload: Workload
+    plan: SwapPlan
+    room: Room
+    peak_bytes: Bytes
+    unplanned_peak_bytes: Bytes
+    lower_bound_bytes: Bytes
+    timeline: Timeline
+    unplanned: Timeline
+
+    @property
+    def fits_unplanned(self) -> bool:
+        """Whether nothing needs to be swapped."""
+        return not self.plan.swaps
+
+    @property
+    def slowdown(self) -> float:
+        """Seconds of the planned step over those of the unplanned one."""
+        return self.timeline.seconds / self.unplanned.seconds
+
+
+def workload_of(
+    function: Callable[..., Any],
+    signature: Sequence[Any],
+    *,
+    hardware: Hardware | None = None,
+) -> Workload:
+    """Trace a step for some device.
+
+    Args:
+        function: A step, as for `fit_in_memory`.
+        signature: Its arguments as specs or example tensors, all shapes known.
+        hardware: The device; None measures the present one.
+    """
+    device = find_device()
+    traced = trace(function, read_signature(signature))
+    step = specialise(traced, input_specs(traced), device=device.full_name)
+    if hardware is not None:
+        speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
+        graph = step.graph
+    else:
+        graph = with_scratch(step.graph, measure_scratch(step, device.memory))
+        costs = measure_costs(step, device.memory)
+        speeds = Speeds(costs=costs, hardware=measure_hardware(device))
+    return Workload(
+        graph=graph,
+        speeds=speeds,
+        persistent_bytes=_persistent(step, hardware),
+        signature=step.signature,
+    )
+
+
+def _persistent(step: TracedStep, hardware: Hardware | None) -> Bytes:
+    if hardware is None:
+        room = measure_room(step, Settings(), find_device(), data_is_there=False)
+        return room.persistent
+    return step.captured_bytes + step.input_bytes + step.constant_bytes
+
+
+def forecast(workload: Workload, settings: Settings) -> Forecast:
+    """Plan a step, and play it.
+
+    Args:
+        workload: The step.
+        settings: The user's knobs; without a budget, the hardware's memory less a
+            margin.
+
+    Raises:
+        BudgetError: If no plan fits; names the op and the least budget.
+    """
+    graph, speeds = workload.graph, workload.speeds
+    limit = speeds.hardware.memory
+    margin = 0 if settings.budget is not None else margin_of(limit)
+    room = Room(
+        budget=settings.budget or limit - margin,
+        margin=margin,
+        persistent=workload.persistent_bytes,
+    )
+    plain = plain_plan(graph)
+    fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))
+    validate_plan(graph, fitted.plan)
+    timeline = simulate(graph, fitted.plan, speeds.costs, speeds.hardware)
+    peak = timeline.allocator_peak(capacity=room.largest, nook=fitted.nook)
+    return Forecast(
+        workload=workload,
+        plan=fitted.plan,
+        room=room,
+        peak_bytes=room.persistent + min(fitted.peak, peak or fitted.peak),
+        unplanned_peak_bytes=room.persistent + plain.peak,
+        lower_bound_bytes=lower_bound(graph),
+        timeline=timeline,
+        unplanned=simulate(graph, plain.plan, speeds.costs, speeds.hardware),
+    )

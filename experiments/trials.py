@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lms import emulate
+from lms.link import LinkRates
 from lms.units import GIB, format_bytes
 from profiling.record import read_json
 
@@ -52,7 +53,7 @@ class Trial:
     result: dict[str, Any] | None
 
 
-def run_trial(
+def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
     name: str,
     *,
     memory: int | None,
@@ -60,6 +61,7 @@ def run_trial(
     folder: Path,
     console: Console,
     flags: Sequence[str] = (),
+    link: LinkRates | None = None,
 ) -> Trial:
     """Run a module in a device of `memory`, and say how it went.
 
@@ -70,6 +72,7 @@ def run_trial(
         folder: Where its result and its log go; made if missing.
         console: Where a spinner turns meanwhile.
         flags: More arguments.
+        link: The link to the host that copies are slowed to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"\W+", "-", name.lower())
@@ -80,7 +83,7 @@ def run_trial(
     started = time.perf_counter()
     with _spinner(console) as spinner, log.open("w") as sink:
         spinner.add_task(label)
-        code = _exit_code(words, memory or _ENOUGH, sink)
+        code = _exit_code(words, memory or _ENOUGH, link, sink)
     seconds = time.perf_counter() - started
     error = why_it_failed(log.read_text(errors="replace"), code)
     result = read_json(output) if error is None else None
@@ -117,11 +120,14 @@ def _spinner(console: Console) -> Progress:
     )
 
 
-def _exit_code(words: Sequence[str], memory: int, sink: Any) -> int:
+def _exit_code(
+    words: Sequence[str], memory: int, link: LinkRates | None, sink: Any
+) -> int:
     try:
         return emulate.run(
             words,
             memory=memory,
+            link=link,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
             stdout=sink,
             stderr=subprocess.STDOUT,
@@ -134,7 +140,7 @@ def _exit_code(words: Sequence[str], memory: int, sink: Any) -> int:
 
 def _say(label: str, seconds: float, error: str | None, console: Console) -> None:
     if error is None:
-        console.print(f"[green]trained[/]  {label}, {seconds:.0f} s")
+        console.print(f"[green]done   [/]  {label}, {seconds:.0f} s")
         return
     console.print(f"[red]failed [/]  {label}, {seconds:.0f} s")
     console.print(

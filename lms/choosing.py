@@ -16,9 +16,10 @@ from lms.planning.timing import Speeds
 from lms.room import UNLIMITED, Room
 from lms.settings import Settings
 from lms.simulator import allocator_peak
+from lms.timeline import Timeline
 from lms.units import format_bytes
 
-__all__ = ["choose_plan", "plain_plan"]
+__all__ = ["choose_plan", "plain_plan", "played_peak"]
 
 # How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
 _WANDERING = 1.15
@@ -55,7 +56,7 @@ def choose_plan(
         return plain
     try:
         if settings.planner == "threshold":
-            return _plan_by_threshold(graph, settings, room)
+            return _plan_by_threshold(graph, settings, room, speeds)
         return _plan_by_budget(graph, settings.filters, room.step, speeds())
     except BudgetError as error:
         needed = room.persistent + (error.least_bytes or 0)
@@ -70,6 +71,23 @@ def choose_plan(
         ) from error
 
 
+def played_peak(fitted: FittedPlan, played: Timeline, room: Room) -> int:
+    """Bytes of the step at its peak, copies ending when they do.
+
+    Where the plan says that ops wait for room, they are never in use for longer than
+    that; where it does not, a slow link keeps tensors on the device.
+
+    Args:
+        fitted: A plan, and its peak if all room is free when the plan says.
+        played: The plan over time.
+        room: What the allocator has.
+    """
+    reached = played.allocator_peak(capacity=room.largest, nook=fitted.nook)
+    if fitted.plan.planner == "budget":
+        return min(fitted.peak, reached or fitted.peak)
+    return reached or played.allocator_peak(capacity=UNLIMITED) or fitted.peak
+
+
 def _plan_by_budget(
     graph: GraphView, filters: Filters, room: int, speeds: Speeds
 ) -> FittedPlan:
@@ -81,7 +99,9 @@ def _plan_by_budget(
     return fit_plan(early, room, filters=filters, speeds=speeds)
 
 
-def _plan_by_threshold(graph: GraphView, settings: Settings, room: Room) -> FittedPlan:
+def _plan_by_threshold(
+    graph: GraphView, settings: Settings, room: Room, speeds: Callable[[], Speeds]
+) -> FittedPlan:
     min_bytes = candidates.smallest_worth_moving(peak(graph))
     knobs = {
         "swapout_threshold": settings.swapout_threshold,
@@ -98,7 +118,7 @@ def _plan_by_threshold(graph: GraphView, settings: Settings, room: Room) -> Fitt
         "serialization_by_size": settings.serialization_by_size,
     }
     if None in knobs.values():
-        choice = best_thresholds(graph, room.step, **knobs, **others)
+        choice = best_thresholds(graph, room.step, speeds=speeds(), **knobs, **others)
         knobs = {name: getattr(choice, name) for name in knobs}
     plan = plan_by_threshold(graph, **knobs, **others)
     reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0

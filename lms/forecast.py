@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from lms.choosing import choose_plan, plain_plan
+from lms.choosing import choose_plan, plain_plan, played_peak
 from lms.costs import roofline
 from lms.graph import GraphView
 from lms.hardware import Hardware
@@ -25,7 +25,7 @@ from lms.plan import SwapPlan, validate_plan
 from lms.planning.timing import Speeds
 from lms.room import Room, margin_of, measure_room
 from lms.settings import Settings
-from lms.tf.devices import find_device
+from lms.tf.devices import find_device, take_emulated_memory
 from lms.tf.measuring import (
     measure_costs,
     measure_hardware,
@@ -39,6 +39,8 @@ from lms.units import Bytes
 
 __all__ = ["Forecast", "Workload", "forecast", "workload_of"]
 
+take_emulated_memory()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -49,12 +51,14 @@ class Workload:
         speeds: How long ops and copies take there.
         persistent_bytes: Weights, slots and data.
         signature: Shapes of the inputs, readable.
+        margin_bytes: Left out of the device's memory where no budget is given.
     """
 
     graph: GraphView
     speeds: Speeds
     persistent_bytes: Bytes
     signature: str
+    margin_bytes: Bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +87,8 @@ class Forecast:
 
     @property
     def fits_unplanned(self) -> bool:
-        """Whether nothing needs to be swapped."""
-        return not self.plan.swaps
+        """Whether the step runs as TensorFlow would run it: no order, no swaps."""
+        return not self.plan.chain and not self.plan.swaps
 
     @property
     def slowdown(self) -> float:
@@ -104,6 +108,9 @@ def workload_of(
         function: A step, as for `fit_in_memory`.
         signature: Its arguments as specs or example tensors, all shapes known.
         hardware: The device; None measures the present one.
+
+    Raises:
+        UnsupportedError: If a shape is not known.
     """
     device = find_device()
     traced = trace(function, read_signature(signature))
@@ -115,19 +122,24 @@ def workload_of(
         graph = with_scratch(step.graph, measure_scratch(step, device.memory))
         costs = measure_costs(step, device.memory)
         speeds = Speeds(costs=costs, hardware=measure_hardware(device))
+    persistent, margin = _left_out(step, hardware)
     return Workload(
         graph=graph,
         speeds=speeds,
-        persistent_bytes=_persistent(step, hardware),
+        persistent_bytes=persistent,
         signature=step.signature,
+        margin_bytes=margin or margin_of(speeds.hardware.memory),
     )
 
 
-def _persistent(step: TracedStep, hardware: Hardware | None) -> Bytes:
-    if hardware is None:
-        room = measure_room(step, Settings(), find_device(), data_is_there=False)
-        return room.persistent
-    return step.captured_bytes + step.input_bytes + step.constant_bytes
+def _left_out(step: TracedStep, hardware: Hardware | None) -> tuple[Bytes, Bytes]:
+    """Persistent bytes and the margin; no margin where the device has no limit."""
+    held = step.captured_bytes + step.input_bytes + step.constant_bytes
+    if hardware is not None:
+        return held, margin_of(hardware.memory)
+    room = measure_room(step, Settings(), find_device(), data_is_there=False)
+    # Slots that were never written share their zeros: less is in use than will be.
+    return max(held, room.persistent), room.margin
 
 
 def forecast(workload: Workload, settings: Settings) -> Forecast:
@@ -143,7 +155,7 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
     """
     graph, speeds = workload.graph, workload.speeds
     limit = speeds.hardware.memory
-    margin = 0 if settings.budget is not None else margin_of(limit)
+    margin = 0 if settings.budget is not None else workload.margin_bytes
     room = Room(
         budget=settings.budget or limit - margin,
         margin=margin,
@@ -153,12 +165,11 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
     fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))
     validate_plan(graph, fitted.plan)
     timeline = simulate(graph, fitted.plan, speeds.costs, speeds.hardware)
-    peak = timeline.allocator_peak(capacity=room.largest, nook=fitted.nook)
     return Forecast(
         workload=workload,
         plan=fitted.plan,
         room=room,
-        peak_bytes=room.persistent + min(fitted.peak, peak or fitted.peak),
+        peak_bytes=room.persistent + played_peak(fitted, timeline, room),
         unplanned_peak_bytes=room.persistent + plain.peak,
         lower_bound_bytes=lower_bound(graph),
         timeline=timeline,

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from lms.choosing import choose_plan, plain_plan
+from lms.choosing import choose_plan, plain_plan, played_peak
 from lms.errors import HostMemoryError
 from lms.graph import GraphView
 from lms.lanes import simulate
 from lms.liveness import lower_bound
-from lms.plan import SwapPlan, validate_plan
+from lms.plan import validate_plan
 from lms.planning import candidates
 from lms.planning.fitting import FittedPlan
 from lms.planning.timing import Speeds
@@ -51,7 +51,6 @@ from lms.tf.tracing import (
     trace,
 )
 from lms.tf.writing import Beginning, KeptVariables
-from lms.timeline import Timeline
 from lms.units import format_bytes
 from lms.writes import WriteGuard, guard_writes
 
@@ -293,7 +292,10 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)
     _check_host(simulated.host_peak)
-    played = None if plan == subject.plain.plan else _play(graph, plan, speeds())
+    played, reached = None, fitted.peak
+    if plan != subject.plain.plan:
+        played = simulate(graph, plan, speeds().costs, speeds().hardware)
+        reached = played_peak(fitted, played, room)
     transport, beginning = device.transport(), Beginning()
     guard = WriteGuard()
     if plan.planner == "budget":
@@ -318,7 +320,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
             plan=plan,
             budget_bytes=room.budget,
             margin_bytes=room.margin,
-            predicted_peak_bytes=room.persistent + _peak(fitted, played, room),
+            predicted_peak_bytes=room.persistent + reached,
             predicted_seconds=None if played is None else played.seconds,
             measured_peak_bytes=None,
             unplanned_peak_bytes=room.persistent + subject.plain.peak,
@@ -341,21 +343,6 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         ),
         plan_into=partial(_build, subject),
     )
-
-
-def _play(graph: GraphView, plan: SwapPlan, speeds: Speeds) -> Timeline:
-    return simulate(graph, plan, speeds.costs, speeds.hardware)
-
-
-def _peak(fitted: FittedPlan, played: Timeline | None, room: Room) -> int:
-    """Bytes of the step at its peak: copies may end before an op waits for them.
-
-    Where the allocator's model cannot place what is played, it counts what it can.
-    """
-    if played is None:
-        return fitted.peak
-    reached = played.allocator_peak(capacity=room.largest, nook=fitted.nook)
-    return min(fitted.peak, reached or fitted.peak)
 
 
 def _check_host(needed: int) -> None:

@@ -1,9 +1,13 @@
-"""Which thresholds let a step fit: TFLMS's automatic tuning, by memory alone.
+"""Which thresholds let a step fit: TFLMS's automatic tuning, and what time adds to it.
 
 The largest `swapout_threshold` that fits moves least, then the largest `swapin_ahead`
 hides copies best, then the largest `swapin_groupby` copies back least. Each is found by
 bisection against the simulated peak, as TFLMS v2's `autotune` did with its simulator
 (github.com/IBM/tensorflow-large-model-support, branch tflmsv2).
+
+That simulator knew no time: a tensor was gone as soon as it was to leave. With `speeds`
+the step is played instead: room is free when a copy has ended, and of the settings that
+were tried and fit the fastest is taken.
 
 Known weakness: the peak is not monotone in these knobs, a copy that is started early
 can raise it, so bisection may miss settings that fit. `grid` looks at every one.
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 
 from lms.errors import BudgetError
 from lms.graph import GraphView
+from lms.lanes import simulate
 from lms.planning.threshold import (
     LevelledGraph,
     SyncMode,
@@ -21,8 +26,9 @@ from lms.planning.threshold import (
     level_graph,
     plan_by_rule,
 )
+from lms.planning.timing import Speeds
 from lms.simulator import simulate_memory
-from lms.units import format_bytes
+from lms.units import Seconds, format_bytes
 
 __all__ = ["ThresholdChoice", "best_thresholds", "grid"]
 
@@ -37,6 +43,7 @@ class ThresholdChoice:
         swapin_groupby: As there.
         peak: Simulated peak of the step in bytes, persistent bytes excluded.
         swapped_bytes: Bytes that are copied in one step, out and in together.
+        seconds: Of the simulated step; None if time was not looked at.
     """
 
     swapout_threshold: int
@@ -44,6 +51,7 @@ class ThresholdChoice:
     swapin_groupby: int
     peak: int
     swapped_bytes: int
+    seconds: Seconds | None = None
 
 
 def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
@@ -58,6 +66,7 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
     sync_mode: SyncMode = SyncMode.OFF,
     serialization: Sequence[int | str] = (),
     serialization_by_size: int = 0,
+    speeds: Speeds | None = None,
 ) -> ThresholdChoice:
     """Choose the thresholds that were not given, so that the step fits.
 
@@ -72,6 +81,7 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
         sync_mode: Which copies the computation waits for.
         serialization: Levels whose ops run one by one.
         serialization_by_size: Bytes of a level above which its ops run one by one.
+        speeds: How long ops and copies take; None leaves time out, as TFLMS did.
 
     Returns:
         The choice; its peak is at most `room`.
@@ -96,7 +106,7 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
             swapin_groupby=groupby,
             sync_mode=sync_mode,
         )
-        tried.append(_evaluate(levelled, rule, movable))
+        tried.append(_evaluate(levelled, rule, movable, speeds))
         return tried[-1] if tried[-1].peak <= room else None
 
     ahead = 1 if swapin_ahead is None else swapin_ahead
@@ -114,7 +124,8 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
     ahead = best.swapin_ahead
     if swapin_groupby is None:
         best = _largest(count, lambda value: attempt(threshold, ahead, value)) or best
-    return best
+    fitting = (choice for choice in tried if choice.peak <= room)
+    return best if speeds is None else min(fitting, key=lambda c: c.seconds or 0.0)
 
 
 def grid(  # noqa: PLR0913 - TFLMS's knobs
@@ -163,19 +174,28 @@ def grid(  # noqa: PLR0913 - TFLMS's knobs
                         sync_mode=sync_mode,
                     )
 
-    return tuple(_evaluate(levelled, rule, movable) for rule in rules())
+    return tuple(_evaluate(levelled, rule, movable, None) for rule in rules())
 
 
 def _evaluate(
-    levelled: LevelledGraph, rule: ThresholdRule, movable: frozenset[str]
+    levelled: LevelledGraph,
+    rule: ThresholdRule,
+    movable: frozenset[str],
+    speeds: Speeds | None,
 ) -> ThresholdChoice:
-    plan = plan_by_rule(levelled, rule, movable=movable)
+    graph, plan = levelled.graph, plan_by_rule(levelled, rule, movable=movable)
+    if speeds is None:
+        seconds, peak = None, simulate_memory(graph, plan).device_peak
+    else:
+        played = simulate(graph, plan, speeds.costs, speeds.hardware)
+        seconds, peak = played.seconds, played.device_peak
     return ThresholdChoice(
         swapout_threshold=rule.swapout_threshold,
         swapin_ahead=rule.swapin_ahead,
         swapin_groupby=rule.swapin_groupby,
-        peak=simulate_memory(levelled.graph, plan).device_peak,
+        peak=peak,
         swapped_bytes=plan.swapped_out_bytes + plan.swapped_in_bytes,
+        seconds=seconds,
     )
 
 

@@ -6,6 +6,7 @@ named here makes new buffers, reads its inputs, and is ordered and swapped as us
 
 __all__ = [
     "ALIAS",
+    "BY_REFERENCE",
     "CONTROL_FLOW",
     "INPLACE",
     "MERGED_BY_ONEDNN",
@@ -21,8 +22,13 @@ def _words(text: str) -> frozenset[str]:
 # Ops whose outputs share their first input's buffer.
 ALIAS = _words(
     """Reshape Squeeze ExpandDims Identity StopGradient PreventGradient EnsureShape
-    Switch Enter Exit NextIteration Merge"""
+    Switch Enter Exit NextIteration Merge Assign AssignAdd DestroyTemporaryVariable"""
 )
+
+# Ops that pass one buffer on and write into it. Grappler makes them of sums of large
+# tensors, to add up the parts as they come (memory_optimizer.cc, `SchedulingPass`):
+# neither their order nor their buffer may change.
+BY_REFERENCE = _words("TemporaryVariable Assign AssignAdd DestroyTemporaryVariable")
 
 # Ops that may write into an input that nobody else will read: TensorFlow's
 # element-wise kernels (`forward_input_or_allocate_output` in cwise_ops_common.h,

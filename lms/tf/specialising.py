@@ -22,6 +22,7 @@ from lms.graph import GraphView, Op, Tensor
 from lms.tf import compat
 from lms.tf.kernels import (
     ALIAS,
+    BY_REFERENCE,
     INPLACE,
     MERGED_BY_ONEDNN,
     PERSISTENT,
@@ -133,6 +134,7 @@ def specialise(
     shapes = _bounded(ordered, shapes)
     fixed = control_flow(ordered)
     shapes = guessed_shapes(shapes, fixed)
+    fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     groups = _merged_groups(ordered)
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")

@@ -1,0 +1,248 @@
+"""Does a step take the memory and the time that was predicted?
+
+Three models, each planned into five sizes of an emulated device on an emulated link,
+in a process for each. The device's size is a share of what the step needs unplanned;
+the link is so fast that copying all of that out and back takes as long as the step
+computes. The prediction is made before the first step: ops are measured alone, then the
+plan is played. The measured peak is the allocator's own, the measured time the median
+of the steps after two.
+
+Claims: each peak within 10 % of the predicted one, each time within 20 %.
+
+Known weakness: processes of others on the machine change measured times.
+"""
+
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from experiments.lines import command_line, read_lines, write_lines
+from experiments.trials import run_trial
+from lms.link import LinkRates
+from lms.units import MIB, format_bytes
+
+__all__ = ["main"]
+
+_NAME = "simulator_accuracy"
+_FOLDER = Path("build") / "experiments" / _NAME
+_MODELS = ("unet", "resnet", "transformer")
+_COLOURS = dict(zip(_MODELS, ("#D55E00", "#0072B2", "#009E73"), strict=True))
+_TITLES = {"unet": "3D U-Net", "resnet": "ResNet", "transformer": "transformer"}
+_PEAK_CLAIM, _TIME_CLAIM = 0.10, 0.20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or draw.
+
+    Args:
+        arguments: The words after `python -m experiments.simulator_accuracy`.
+
+    Returns:
+        The exit status: 1 if a claim does not hold.
+    """
+    options = command_line(_NAME, __doc__, _add_settings).parse_args(
+        sys.argv[1:] if arguments is None else arguments
+    )
+    if options.command == "draw":
+        return _draw(options.results, options.figure)
+    _run(options)
+    return 0
+
+
+def _add_settings(parser: Any) -> None:
+    parser.add_argument("--models", nargs="+", choices=_MODELS, default=_MODELS)
+    parser.add_argument(
+        "--shares", nargs="+", type=float, default=(0.8, 0.7, 0.6, 0.5, 0.4)
+    )
+    parser.add_argument("--steps", type=int, default=9, help="measured in each trial")
+
+
+def _run(options: Any) -> None:
+    """Finished trials of the same settings are kept when a run goes on."""
+    settings = {"steps": options.steps}
+    rows = _finished(options.results, settings)
+    done = {(row["model"], row["share"]) for row in rows}
+    console = Console()
+    for model in options.models:
+        shares = [share for share in options.shares if (model, share) not in done]
+        probe = _probe(model, options.steps, console) if shares else {}
+        for share in shares:
+            rows.append(_trial(model, share, probe, options.steps, console))
+            write_lines(options.results, settings, rows)
+
+
+def _finished(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    head, rows = read_lines(path)
+    return rows if head["settings"] == settings else []
+
+
+def _probe(model: str, steps: int, console: Console) -> dict[str, Any]:
+    trial = run_trial(
+        f"{model} with enough memory",
+        memory=4096 * MIB,
+        command=("experiments.accuracy_trial", "--probe"),
+        flags=(f"--model={model}", f"--steps={steps}"),
+        folder=_FOLDER,
+        console=console,
+    )
+    if trial.result is None:
+        raise SystemExit(f"{trial.name}: {trial.error}")
+    return trial.result
+
+
+def _trial(
+    model: str, share: float, probe: Mapping[str, Any], steps: int, console: Console
+) -> dict[str, Any]:
+    needed = probe["unplanned_peak_bytes"]
+    rate = 2 * (needed - probe["persistent_bytes"]) / probe["op_seconds"]
+    trial = run_trial(
+        f"{model} in {share:.0%} of what it needs",
+        memory=int(share * needed),
+        command=("experiments.accuracy_trial",),
+        flags=(f"--model={model}", f"--steps={steps}"),
+        folder=_FOLDER,
+        console=console,
+        link=LinkRates(h2d=rate, d2h=rate, latency=1e-5),
+    )
+    row = {"model": model, "share": share, "memory_bytes": int(share * needed)}
+    row |= {"unplanned_peak_bytes": needed, "link_rate": rate, "error": trial.error}
+    row["plain_seconds"] = statistics.median(probe["step_seconds"])
+    return row | (trial.result or {})
+
+
+def _draw(results: Path, figure: Path) -> int:
+    head, rows = read_lines(results)
+    trained = [row for row in rows if row["error"] is None]
+    table = Table(title="Predicted and measured", title_justify="left")
+    table.add_column("model")
+    for name in ("memory", "peak", "measured", "", "step", "measured", "", "replans"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(_TITLES[row["model"]], *_cells(row))
+    Console().print(table)
+    peaks = [abs(_peak_error(row)) for row in trained]
+    times = [abs(_time_error(row)) for row in trained]
+    holds = len(trained) == len(rows)
+    for what, errors, claim in (
+        ("peak", peaks, _PEAK_CLAIM),
+        ("time", times, _TIME_CLAIM),
+    ):
+        within = sum(error <= claim for error in errors)
+        holds = holds and within == len(errors)
+        print(
+            f"{what}: {within} of {len(errors)} within {claim:.0%}, median error "
+            f"{statistics.median(errors):.1%}, largest {max(errors):.1%}"
+        )
+    _plot(trained, figure, f"{head['machine']['processor']}, commit {head['commit']}")
+    print(f"Figure: {figure}")
+    return 0 if holds else 1
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    memory = format_bytes(row["memory_bytes"])
+    if row["error"] is not None:
+        return [memory, "failed", "", "", "", "", "", ""]
+    return [
+        memory,
+        format_bytes(row["predicted_peak_bytes"]),
+        format_bytes(row["measured_peak_bytes"]),
+        f"{_peak_error(row):+.1%}",
+        f"{row['predicted_seconds']:.3f} s",
+        f"{statistics.median(row['step_seconds']):.3f} s",
+        f"{_time_error(row):+.1%}",
+        str(row["replans"]),
+    ]
+
+
+def _peak_error(row: Mapping[str, Any]) -> float:
+    return row["predicted_peak_bytes"] / row["measured_peak_bytes"] - 1
+
+
+def _time_error(row: Mapping[str, Any]) -> float:
+    return row["predicted_seconds"] / statistics.median(row["step_seconds"]) - 1
+
+
+def _plot(rows: Sequence[Mapping[str, Any]], path: Path, source: str) -> None:
+    figure = Figure(figsize=(10.0, 5.2), dpi=150)
+    FigureCanvasAgg(figure)
+    figure.text(
+        0.02, 0.94, "Steps, predicted before they ran", fontsize=15, weight="bold"
+    )
+    figure.text(
+        0.02,
+        0.02,
+        "A CPU as the device, with an emulated link; each point is a model planned "
+        f"into one memory. {source}",
+        fontsize=8,
+        color="#6B6B6B",
+    )
+    left, right = figure.subplots(1, 2)
+    figure.subplots_adjust(left=0.08, right=0.97, top=0.83, bottom=0.17, wspace=0.25)
+    _scatter(
+        left,
+        [
+            (
+                r["model"],
+                r["predicted_peak_bytes"] / MIB,
+                r["measured_peak_bytes"] / MIB,
+            )
+            for r in rows
+        ],
+        _PEAK_CLAIM,
+        "peak memory (MiB)",
+    )
+    _scatter(
+        right,
+        [
+            (r["model"], r["predicted_seconds"], statistics.median(r["step_seconds"]))
+            for r in rows
+        ],
+        _TIME_CLAIM,
+        "step (seconds)",
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"partial-{path.name}")
+    figure.savefig(temporary, format="png")
+    temporary.replace(path)
+
+
+def _scatter(
+    axes: Any, points: Sequence[tuple[str, float, float]], claim: float, what: str
+) -> None:
+    largest = 1.08 * max(max(x, y) for _, x, y in points)
+    line = [0.0, largest]
+    axes.fill_between(
+        line,
+        [0.0, largest / (1 + claim)],
+        [0.0, largest / (1 - claim)],
+        color="#EDEDED",
+        linewidth=0,
+    )
+    axes.plot(line, line, color="#6B6B6B", linewidth=1)
+    for model in _MODELS:
+        mine = [(x, y) for name, x, y in points if name == model]
+        if mine:
+            xs, ys = zip(*mine, strict=True)
+            axes.scatter(
+                xs, ys, color=_COLOURS[model], s=42, label=_TITLES[model], zorder=3
+            )
+    axes.set_xlim(0, largest)
+    axes.set_ylim(0, largest)
+    axes.set_xlabel(f"predicted {what}", fontsize=11)
+    axes.set_ylabel("measured", fontsize=11)
+    axes.set_title(f"grey: within {claim:.0%}", loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=10, loc="lower right")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def write_json(path: Path, value: Any) -> None:
         >>> read_json(path)
         {'peak': 3}
     """
-    write_text(path, json.dumps(value, indent=1) + "\n")
+    write_text(path, "".join(_lines(value, "\n")) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -38,6 +38,24 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(f"partial-{path.name}")
     temporary.write_text(text)
     temporary.replace(path)
+
+
+def _lines(value: Any, margin: str) -> Iterator[str]:
+    """JSON in which a list or object of mere numbers and texts takes one line."""
+    parts = value.values() if isinstance(value, Mapping) else value
+    nested = isinstance(value, Mapping | list | tuple) and any(
+        isinstance(part, Mapping | list | tuple) for part in parts
+    )
+    if not nested:
+        yield json.dumps(value)
+        return
+    named = isinstance(value, Mapping)
+    yield "{" if named else "["
+    for i, key in enumerate(value):
+        yield ("," if i else "") + margin + " "
+        yield f"{json.dumps(str(key))}: " if named else ""
+        yield from _lines(value[key] if named else key, margin + " ")
+    yield margin + ("}" if named else "]")
 
 
 def read_json(path: Path) -> Any:

@@ -42,10 +42,14 @@ from tensorflow.python.ops import resource_variable_ops as _resources
 # is edited as nodes here, and a node names its function by a token.
 from tensorflow.python.ops import script_ops as _script_ops
 
+# What `tf.profiler` writes. Its reader is a plugin of TensorBoard, which is not here.
+from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
+
 __all__ = [
     "GraphDef",
     "Input",
     "NodeDef",
+    "XSpace",
     "allocator_limit",
     "build_function",
     "constant",
@@ -63,6 +67,9 @@ __all__ = [
 
 # Name of an argument's node, its spec, and for a variable's handle the variable's.
 Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]
+
+# Made when its module is imported: type checkers do not see it.
+XSpace: Any = _xplane.XSpace  # pyright: ignore[reportAttributeAccessIssue]
 
 _MARKER = "lms_end_of_collection"
 

@@ -1,0 +1,248 @@
+"""Figures from profilers' files, in the style of the library's own."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
+
+from lms.figures import draw_lanes
+from lms.figures.style import (
+    COLOURS,
+    FONT,
+    INK,
+    MUTED,
+    new_figure,
+    plain,
+    save,
+    tint,
+)
+from lms.timeline import Timeline
+from lms.units import GIB, KIB, MIB
+from profiling.timelines import timeline_from_json
+
+__all__ = ["FIGURES"]
+
+Results = Mapping[str, Mapping[str, Any]]
+
+_WAYS = {"h2d": "host to device", "d2h": "device to host", "both": "both at once"}
+_COLOUR = {"h2d": COLOURS[1], "d2h": COLOURS[0], "both": COLOURS[2]}
+_MOST = 4  # panels of one figure
+
+
+def _draw_steps(results: Results, folder: Path) -> list[Path]:
+    """Each run measured above predicted, two runs to a figure."""
+    written: list[Path] = []
+    for names in _parts(list(results), _MOST // 2):
+        steps: list[tuple[str, Timeline]] = []
+        for name in names:
+            for label in ("measured", "predicted"):
+                timeline = timeline_from_json(results[name][f"{label}_timeline"])
+                steps.append((f"{name}, {label}", timeline))
+        path = folder / f"step_{'_'.join(names)}.png"
+        title = "One training step: measured, and predicted by the simulator"
+        draw_lanes(steps, path, title=title, note=_note(results[names[0]]))
+        written.append(path)
+    return written
+
+
+def _draw_links(results: Results, folder: Path) -> list[Path]:
+    """Throughput over the size of a copy, one panel for each run."""
+    written: list[Path] = []
+    for names in _parts(list(results), _MOST):
+        figure = new_figure(
+            max(6.4, 4.6 * len(names)),
+            4.4,
+            title="Copies between host and device",
+            note=_note(results[names[0]]),
+        )
+        panels = figure.subplots(1, len(names), sharex=True, sharey=True, squeeze=False)
+        figure.subplots_adjust(left=0.1, right=0.96, top=0.8, bottom=0.2, wspace=0.08)
+        for axes, name in zip(panels[0], names, strict=True):
+            _draw_link(axes, name, results[name])
+        panels[0][0].set_ylabel("GB/s", fontsize=FONT, color=INK)
+        path = folder / f"link_{'_'.join(names)}.png"
+        save(figure, path)
+        written.append(path)
+    return written + _draw_sharing(results, folder)
+
+
+def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
+    memory = result["rows"][0]["memory"]
+    rows = [row for row in result["rows"] if row["memory"] == memory]
+    for way, label in _WAYS.items():
+        of_way = [row for row in rows if row["directions"] == way]
+        sizes = [row["size"] for row in of_way]
+        rates = [row["bandwidth"] / 1e9 for row in of_way]
+        factor = 2 if way == "both" else 1
+        low = [factor * r["size"] / r["upper_quartile"] / 1e9 for r in of_way]
+        high = [factor * r["size"] / r["lower_quartile"] / 1e9 for r in of_way]
+        axes.fill_between(sizes, low, high, color=tint(_COLOUR[way]), linewidth=0)
+        axes.plot(sizes, rates, color=_COLOUR[way], linewidth=1.5, marker="o", ms=3)
+        axes.annotate(
+            f"{label}: {rates[-1]:.3g}",
+            xy=(sizes[-1], rates[-1]),
+            xytext=(0, 6 if way != "d2h" else -13),
+            textcoords="offset points",
+            ha="right",
+            fontsize=FONT - 2,
+            color=_COLOUR[way],
+        )
+    axes.set_title(f"{name} ({memory})", loc="left", fontsize=FONT, color=INK)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(MUTED)
+    axes.tick_params(colors=MUTED, labelsize=FONT - 2, which="both")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _size(size)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
+    axes.set_xlabel("size of one copy", fontsize=FONT, color=INK)
+
+
+def _draw_sharing(results: Results, folder: Path) -> list[Path]:
+    """What each of several devices gets when all copy at once."""
+    shared = {name: r for name, r in results.items() if r["together"]}
+    if not shared:
+        return []
+    note = _note(next(iter(shared.values())))
+    figure = new_figure(7.2, 4.0, title="Several devices copy at once", note=note)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.1, right=0.74, top=0.8, bottom=0.2)
+    most, counts = 0.0, [1]
+    for (name, result), colour in zip(shared.items(), COLOURS, strict=False):
+        rows = [row for row in result["together"] if row["directions"] == "h2d"]
+        counts = sorted({*counts, *(row["devices"] for row in rows)})
+        each = [sum(r["bandwidths"]) / len(r["bandwidths"]) / 1e9 for r in rows]
+        axes.plot(
+            [row["devices"] for row in rows], each, color=colour, marker="o", lw=1.5
+        )
+        most = max(most, *each)
+        axes.annotate(
+            name,
+            xy=(rows[-1]["devices"], each[-1]),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=FONT - 1,
+            color=colour,
+        )
+    plain(axes, (0.8, counts[-1] + 0.1), most)
+    axes.set_xticks(counts)
+    axes.set_xlabel("devices", fontsize=FONT, color=INK)
+    axes.set_ylabel("GB/s to each device", fontsize=FONT, color=INK)
+    path = folder / "link_sharing.png"
+    save(figure, path)
+    return [path]
+
+
+def _draw_utilisations(results: Results, folder: Path) -> list[Path]:
+    """Share of the last second in which the device was busy, one row for each run."""
+    written: list[Path] = []
+    for names in _parts(list(results), _MOST):
+        height = 1.6 + 1.7 * len(names)
+        note = _note(results[names[0]])
+        figure = new_figure(
+            10, height, title="Utilisation while a program runs", note=note
+        )
+        rows = figure.subplots(len(names), 1, squeeze=False, sharex=True)[:, 0]
+        figure.subplots_adjust(
+            left=0.08,
+            right=0.97,
+            top=1 - 0.95 / height,
+            bottom=0.75 / height,
+            hspace=0.45,
+        )
+        for axes, name in zip(rows, names, strict=True):
+            _draw_utilisation(axes, name, results[name])
+        longest = max(results[name]["seconds"] for name in names)
+        rows[-1].set_xlim(0, longest)
+        rows[-1].set_xlabel("seconds", fontsize=FONT, color=INK)
+        path = folder / f"utilisation_{'_'.join(names)}.png"
+        save(figure, path)
+        written.append(path)
+    return written
+
+
+def _draw_utilisation(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
+    curve = result["curve"]
+    if curve["gpu_utilisation"]:
+        values = [value or 0.0 for value in curve["gpu_utilisation"][0]]
+    else:
+        values = [float(running > 0) for running in curve["running"]]
+    width = max(1, round(len(values) / max(1.0, curve["at"][-1])))
+    means = [
+        sum(part) / len(part)
+        for i in range(len(values))
+        if (part := values[max(0, i - width + 1) : i + 1])
+    ]
+    colour = COLOURS[2]
+    axes.fill_between(curve["at"], means, color=tint(colour), linewidth=0)
+    axes.plot(curve["at"], means, color=colour, linewidth=1.2)
+    plain(axes, (0.0, max(result["seconds"], curve["at"][-1])), 1.0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+    axes.set_yticks([0, 0.5, 1])
+    title = f"{name}: mean {sum(values) / len(values):.0%}"
+    axes.set_title(title, loc="left", fontsize=FONT, color=INK)
+
+
+def _draw_costs(results: Results, folder: Path) -> list[Path]:
+    """The dearest op types and layers, as bars."""
+    written: list[Path] = []
+    for name, result in results.items():
+        title = f"Measured seconds of the ops of one step: {result['seconds']:.3g} s"
+        figure = new_figure(11, 4.8, title=title, note=_note(result))
+        panels = figure.subplots(1, 2)
+        figure.subplots_adjust(left=0.2, right=0.95, top=0.83, bottom=0.1, wspace=0.62)
+        for axes, key, label in zip(
+            panels, ("by_type", "by_layer"), ("by op type", "by layer"), strict=True
+        ):
+            rows = result[key][:10][::-1]
+            axes.barh(
+                [row["name"] or "(none)" for row in rows],
+                [row["seconds"] * 1e3 for row in rows],
+                color=COLOURS[1],
+            )
+            for i, row in enumerate(rows):
+                text = f" {row['share']:.0%}"
+                axes.text(
+                    row["seconds"] * 1e3,
+                    i,
+                    text,
+                    va="center",
+                    color=MUTED,
+                    size=FONT - 2,
+                )
+            axes.spines[["top", "right", "left"]].set_visible(False)
+            axes.tick_params(colors=INK, labelsize=FONT - 2, length=0)
+            axes.set_title(f"{label}, ms", loc="left", fontsize=FONT, color=INK)
+        path = folder / f"op_costs_{name}.png"
+        save(figure, path)
+        written.append(path)
+    return written
+
+
+# By kind of result; each draws into a folder and names what it wrote.
+FIGURES = {
+    "step_timeline": _draw_steps,
+    "link_bandwidth": _draw_links,
+    "utilisation": _draw_utilisations,
+    "op_costs": _draw_costs,
+}
+
+
+def _parts(names: Sequence[str], most: int) -> list[Sequence[str]]:
+    return [names[i : i + most] for i in range(0, len(names), most)]
+
+
+def _note(result: Mapping[str, Any]) -> str:
+    machine = result["machine"]
+    where = f"{machine['processor']}, {machine['cores']} cores"
+    return f"{result.get('device') or 'emulated device'}; {where}; {result['commit']}"
+
+
+def _size(size: float) -> str:
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")):
+        if size >= unit:
+            return f"{size / unit:g} {name}"
+    return f"{size:g} B"

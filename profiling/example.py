@@ -1,0 +1,31 @@
+"""What the README profiles: the case study's 3D U-Net, small.
+
+python -m profiling.step_timeline --output step.json profiling/example.py:unet
+"""
+
+from typing import Any
+
+import tensorflow as tf
+
+from unet3d.model import build_unet
+
+__all__ = ["tiny_unet", "unet"]
+
+
+def unet() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
+    """8 filters, 4 levels, one volume of 48 x 48 x 48."""
+    return _unet(size=48, filters=8, depth=4)
+
+
+def tiny_unet() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
+    """4 filters, 3 levels, one volume of 16 x 16 x 16: for tests."""
+    return _unet(size=16, filters=4, depth=3)
+
+
+def _unet(
+    *, size: int, filters: int, depth: int
+) -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
+    model = build_unet(size=size, filters=filters, depth=depth)
+    x = tf.TensorSpec([1, size, size, size, 4], tf.float32)
+    y = tf.TensorSpec([1, size, size, size, 3], tf.uint8)
+    return model, (x, y)

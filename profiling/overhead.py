@@ -1,0 +1,133 @@
+"""What measuring costs: step times with and without it: python -m profiling.overhead.
+
+Blocks of steps run in turn without anything, with the sampler of
+`profiling.utilisation`, with the profiler of `profiling.step_timeline`, and with both,
+several times over, so that a machine that gets slower or faster favours none.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from statistics import median, quantiles
+from typing import TYPE_CHECKING
+
+from rich.progress import Progress
+
+from lms.errors import LMSError
+from lms.link import link_rates
+from lms.subject import read_subject
+from lms.units import Seconds
+from profiling.record import write_result
+from profiling.sampler import sampling
+from profiling.step_timeline import add_subject, warm_up
+
+if TYPE_CHECKING:
+    from profiling.sessions import Session
+
+__all__ = ["main", "ratios"]
+
+_WAYS = {
+    "nothing": (False, False),
+    "sampler": (True, False),
+    "timeline": (False, True),
+    "both": (True, True),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m profiling.overhead",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_subject(parser)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=8, help="of each block")
+    parser.add_argument("--interval", type=float, default=0.1, help="of the sampler")
+    options = parser.parse_args(arguments)
+    try:
+        seconds = _measure(options)
+    except (LMSError, ValueError) as error:
+        print(f"overhead: {error}", file=sys.stderr)
+        return 2
+    rates = link_rates()
+    link = None if rates is None else {"h2d": rates.h2d, "d2h": rates.d2h}
+    settings = {key: str(value) for key, value in vars(options).items()}
+    results = {"link": link, "step_seconds": seconds, "ratios": ratios(seconds)}
+    write_result(options.output, "overhead", settings, results)
+    for way, found in results["ratios"].items():
+        print(f"{way:9} {found['seconds']:.4g} s a step, x {found['ratio']:.3f}")
+    print(f"written: {options.output}")
+    return 0
+
+
+def ratios(seconds: dict[str, list[list[Seconds]]]) -> dict[str, dict[str, float]]:
+    """Step times against those of the same round without anything.
+
+    Args:
+        seconds: By way, the step times of each round.
+
+    Example:
+        >>> found = ratios({"nothing": [[1.0], [2.0]], "sampler": [[1.1], [2.2]]})
+        >>> round(found["sampler"]["ratio"], 6)
+        1.1
+    """
+    plain = [median(block) for block in seconds["nothing"]]
+    found: dict[str, dict[str, float]] = {}
+    for way, blocks in seconds.items():
+        each = [median(b) / p for b, p in zip(blocks, plain, strict=True)]
+        low, _, high = quantiles(each, n=4, method="inclusive")
+        found[way] = {
+            "seconds": median(s for block in blocks for s in block),
+            "ratio": median(each),
+            "lower_quartile": low,
+            "upper_quartile": high,
+        }
+    return found
+
+
+def _measure(options: argparse.Namespace) -> dict[str, list[list[Seconds]]]:
+    seconds: dict[str, list[list[Seconds]]] = {way: [] for way in _WAYS}
+    with Progress(transient=True) as bars:
+        bar = bars.add_task("planning", total=None)
+        from profiling.steps import fit_step
+
+        step = fit_step(read_subject(options.subject), options.budget)
+        total = options.rounds * options.steps * len(_WAYS)
+        bars.update(bar, description="steps", total=total)
+        warm_up(step, 5, lambda: None)
+        for turn in range(options.rounds):
+            ways = list(_WAYS)
+            for way in ways[turn % 4 :] + ways[: turn % 4]:
+                with _watched(way, options.interval) as session:
+                    step.run()  # not counted: the first step after a change
+                    for _ in range(options.steps):
+                        session.run(step.run)
+                        bars.advance(bar)
+                seconds[way].append(session.seconds)
+    return seconds
+
+
+@contextmanager
+def _watched(way: str, interval: Seconds) -> Iterator["Session"]:
+    from profiling.sessions import Session, recording
+
+    sampled, recorded = _WAYS[way]
+    session = Session()
+    with ExitStack() as stack:
+        if sampled:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            samples = Path(folder, "samples")
+            stack.enter_context(sampling(os.getpid(), interval, samples))
+        if recorded:
+            stack.enter_context(recording(session))
+        yield session
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Samples counters in a process of its own, until its input ends.
+
+    python -m profiling.sampler --root PID --interval 0.1 --output FILE
+
+The first line of the file tells of the devices, each further line is one sample. The
+parent ends it by closing the pipe; so does a parent that dies. Intervals vary by half,
+so that a step is not seen at the same place each time.
+"""
+
+import argparse
+import json
+import os
+import random
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lms.units import Seconds
+from profiling import nvml
+from profiling.processes import ProgramWatch
+
+__all__ = ["main", "read_samples", "sampling"]
+
+
+@contextmanager
+def sampling(root: int, interval: Seconds, output: Path) -> Iterator[None]:
+    """Sample a process while the block runs.
+
+    Args:
+        root: Number of the process; its children are part of it.
+        interval: Between two samples.
+        output: Where samples go, for `read_samples`.
+    """
+    words = ["--root", str(root), "--interval", str(interval), "--output", str(output)]
+    sampler = subprocess.Popen(
+        [sys.executable, "-m", "profiling.sampler", *words],
+        cwd=Path(__file__).parents[1],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the program
+    )
+    assert sampler.stdout is not None
+    sampler.stdout.readline()  # it is ready
+    try:
+        yield
+    finally:
+        sampler.communicate(timeout=30)
+
+
+def read_samples(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What a sampler wrote: the devices, and the samples.
+
+    Raises:
+        ValueError: If it did not begin.
+    """
+    lines = path.read_text().splitlines() if path.exists() else []
+    if not lines:
+        raise ValueError(
+            f"`{path}` must hold samples, got nothing. The sampler could not start: "
+            "its message is above."
+        )
+    head, *samples = (json.loads(line) for line in lines)
+    return head, samples
+
+
+def main() -> None:
+    """Sample until the input ends."""
+    parser = argparse.ArgumentParser(prog="python -m profiling.sampler")
+    parser.add_argument("--root", type=int, required=True)
+    parser.add_argument("--interval", type=float, required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    options = parser.parse_args()
+    with options.output.open("w", buffering=1) as file:
+        api, head = _devices()
+        file.write(json.dumps(head) + "\n")
+        print("ready", flush=True)
+        _sample(api, len(head["gpus"]), options, file)
+
+
+def _devices() -> tuple[Any, dict[str, Any]]:
+    try:
+        api = nvml.open_nvml()
+    except nvml.NoDriverError as error:
+        return None, {"gpus": [], "no_driver": str(error)}
+    return api, {"gpus": nvml.describe_devices(api), "no_driver": None}
+
+
+def _sample(api: Any, count: int, options: argparse.Namespace, file: Any) -> None:
+    watch = ProgramWatch(options.root)
+    luck = random.Random(0)
+    ended = False
+    while True:
+        sample = {
+            "at": time.monotonic(),
+            "program": watch.sample(),
+            "gpus": [nvml.read_counters(api, index) for index in range(count)],
+            "sampler_cpu_seconds": sum(os.times()[:2]),
+        }
+        file.write(json.dumps(sample) + "\n")
+        if ended:
+            return
+        pause = options.interval * luck.uniform(0.5, 1.5)
+        ended = bool(select.select([sys.stdin], [], [], pause)[0])  # the pipe
+
+
+if __name__ == "__main__":
+    main()

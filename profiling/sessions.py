@@ -1,0 +1,97 @@
+"""A session of TensorFlow's profiler around some steps, and the copies beside it."""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tensorflow as tf
+
+from lms.tf import compat
+from lms.tf.transports import observed_copies
+from lms.timeline import Lane
+from lms.units import Bytes, Seconds
+from profiling.measured import ObservedCopy
+from profiling.spans import Span, read_spans
+
+__all__ = ["MARK", "Session", "record_steps", "recording"]
+
+# Name of the spans that are steps.
+MARK = "lms_step"
+
+
+@dataclass(slots=True)
+class Session:
+    """What was recorded.
+
+    Args:
+        spans: TensorFlow's, once the session has ended.
+        marks: When each step began, on `time.monotonic`.
+        seconds: What each step took.
+        copies: Copies of host stores.
+    """
+
+    spans: list[Span] = field(default_factory=list)
+    marks: list[Seconds] = field(default_factory=list)
+    seconds: list[Seconds] = field(default_factory=list)
+    copies: list[ObservedCopy] = field(default_factory=list)
+
+    def run(self, step: Callable[[], None]) -> None:
+        """Run one step and mark it."""
+        number = len(self.marks)
+        self.marks.append(time.monotonic())
+        with tf.profiler.experimental.Trace(MARK, step_num=number, _r=1):
+            step()
+        self.seconds.append(time.monotonic() - self.marks[-1])
+
+    def note(
+        self,
+        to_device: bool,  # noqa: FBT001 - an observer's arguments
+        tensor: str,
+        start: Seconds,
+        end: Seconds,
+        size: Bytes,
+    ) -> None:
+        """Take down a copy."""
+        lane = Lane.H2D if to_device else Lane.D2H
+        self.copies.append(
+            ObservedCopy(lane=lane, tensor=tensor, start=start, end=end, size=size)
+        )
+
+
+@contextmanager
+def recording(session: Session) -> Iterator[None]:
+    """Record what happens within it; the trace is read when it has ended."""
+    options = tf.profiler.experimental.ProfilerOptions(
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder, options=options)
+        try:
+            with observed_copies(session.note):
+                yield
+        finally:
+            tf.profiler.experimental.stop()
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        space = compat.XSpace.FromString(file.read_bytes())
+    session.spans = read_spans(space, mark=MARK)
+
+
+def record_steps(
+    step: Callable[[], None], count: int, *, advance: Callable[[], None]
+) -> Session:
+    """Run and record some steps.
+
+    Args:
+        step: One step; it must have run before.
+        count: How many.
+        advance: Called after each.
+    """
+    session = Session()
+    with recording(session):
+        for _ in range(count):
+            session.run(step)
+            advance()
+    return session

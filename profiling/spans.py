@@ -1,0 +1,99 @@
+"""What TensorFlow's profiler recorded, as plain spans of time.
+
+The profiler writes an XSpace (xplane.proto): planes of lines of events. Times of a line
+count from its own start in picoseconds; all lines count from the start of the session.
+
+Sources: xplane.proto, xplane_schema.cc and cupti_collector.cc of XLA (`tsl/profiler`,
+`backends/profiler/gpu`): a GPU's plane is `/device:GPU:0`, a line is a stream, and
+copies have "memcpy_details" ("kind_src:pinned kind_dst:device size:4096 dest:0 ...").
+
+Known weakness: GPU planes were read from made-up values only.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lms.units import Seconds
+
+__all__ = ["Span", "copied_bytes", "read_spans"]
+
+# Ops on the host are named `name:Type`; both without blanks.
+_OP = re.compile(r"[^\s:]+:[A-Za-z_]\w*")
+_MEMORY = ("MemoryAllocation", "MemoryDeallocation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One event.
+
+    Args:
+        plane: Such as `/host:CPU` or `/device:GPU:0`.
+        line: The thread or stream.
+        name: The event.
+        start: Seconds from the start of the session.
+        end: As `start`.
+        facts: What else is known of it.
+    """
+
+    plane: str
+    line: str
+    name: str
+    start: Seconds
+    end: Seconds
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_spans(space: Any, *, mark: str) -> list[Span]:
+    """Ops, copies, memory and marks of a session, in the order of their starts.
+
+    Args:
+        space: An XSpace.
+        mark: Name of events of one's own (`tf.profiler.experimental.Trace`).
+    """
+    spans = [span for plane in space.planes for span in _of_plane(plane, mark)]
+    return sorted(spans, key=lambda span: (span.start, span.end))
+
+
+def copied_bytes(span: Span) -> int:
+    """Bytes of a copy on a GPU; 0 for what is none.
+
+    Example:
+        >>> details = "kind_src:pinned kind_dst:device size:4096 dest:0 async:1"
+        >>> copied_bytes(Span(plane="", line="", name="MemcpyH2D", start=0, end=1,
+        ...                   facts={"memcpy_details": details}))
+        4096
+    """
+    found = re.search(r"\bsize:(\d+)", str(span.facts.get("memcpy_details", "")))
+    return int(found[1]) if found else 0
+
+
+def _of_plane(plane: Any, mark: str) -> Iterator[Span]:
+    on_device = plane.name.startswith("/device:GPU:")
+    for line in plane.lines:
+        for event in line.events:
+            name = plane.event_metadata[event.metadata_id].name
+            told = name == mark or name in _MEMORY
+            if not (on_device or told or _OP.fullmatch(name)):
+                continue
+            start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
+            yield Span(
+                plane=plane.name,
+                line=line.display_name or line.name,
+                name=name,
+                start=start,
+                end=start + event.duration_ps * 1e-12,
+                facts=_facts(plane, event) if on_device or told else {},
+            )
+
+
+def _facts(plane: Any, event: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for stat in event.stats:
+        kind = stat.WhichOneof("value")
+        value = getattr(stat, kind)
+        if kind == "ref_value":
+            value = plane.stat_metadata[value].name
+        facts[plane.stat_metadata[stat.metadata_id].name] = value
+    return facts

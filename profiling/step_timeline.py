@@ -1,0 +1,171 @@
+"""A training step over time, measured and predicted: python -m profiling.step_timeline.
+
+The case study's picture of one batch: what computes, what is copied in which direction,
+who waits for whom. The measured lanes come from TensorFlow's own profiler and, on an
+emulated device, from the copies themselves; beside them the simulator's lanes of the
+same plan on measured op times.
+
+    python -m lms emulate --memory 128MiB --link v100-pcie --scale 0.02 -- \
+        python -m profiling.step_timeline --output step.json --budget 57MiB \
+        profiling/example.py:unet
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from rich.progress import Progress
+
+from lms.dependencies import find_dependencies
+from lms.errors import LMSError
+from lms.graph import GraphView
+from lms.lanes import simulate
+from lms.link import link_rates
+from lms.plan import SwapPlan
+from lms.subject import Subject, read_subject
+from lms.timeline import Lane, Timeline
+from profiling.measured import measured_steps
+from profiling.record import write_result
+from profiling.timelines import (
+    condensed,
+    figures_of,
+    median_figures,
+    timeline_to_json,
+)
+
+if TYPE_CHECKING:
+    from profiling.sessions import Session
+    from profiling.steps import StepGraph, TrainingStep
+
+__all__ = ["add_subject", "main", "waits_by_op", "warm_up"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(
+        prog="python -m profiling.step_timeline",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_subject(parser)
+    parser.add_argument("--warmup", type=int, default=20, help="steps before (20)")
+    parser.add_argument("--steps", type=int, default=30, help="steps to measure (30)")
+    options = parser.parse_args(arguments)
+    try:
+        results = _measure(read_subject(options.subject), options)
+    except (LMSError, ValueError) as error:
+        print(f"step_timeline: {error}", file=sys.stderr)
+        return 2
+    settings = {key: str(value) for key, value in vars(options).items()}
+    write_result(options.output, "step_timeline", settings, results)
+    _say(results)
+    print(f"written: {options.output}")
+    return 0
+
+
+def add_subject(parser: argparse.ArgumentParser, *, budget: bool = True) -> None:
+    """The words of all commands that take a model."""
+    parser.add_argument("subject", metavar="FILE.py:function")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    if budget:
+        parser.add_argument(
+            "--budget", metavar="SIZE", help="what the step may use; all by default"
+        )
+
+
+def waits_by_op(
+    graph: GraphView, plan: SwapPlan, *, rooms_first: bool
+) -> dict[str, set[tuple[Lane, str]]]:
+    """Which copies each op waits for, by the plan.
+
+    Args:
+        graph: The step, in any order.
+        plan: A valid plan.
+        rooms_first: As for `find_dependencies`.
+    """
+    waits: dict[str, set[tuple[Lane, str]]] = {}
+    for copy in find_dependencies(
+        graph.reordered(plan.order), plan, rooms_first=rooms_first
+    ).copies:
+        for position in (*copy.ops, *copy.beside):
+            waits.setdefault(plan.order[position], set()).add((copy.lane, copy.tensor))
+    return waits
+
+
+def warm_up(step: "TrainingStep", count: int, advance: Callable[[], None]) -> None:
+    """Run steps that do not count: the first one initialises."""
+    for _ in range(max(2, count)):
+        step.run()
+        advance()
+
+
+def _measure(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
+    with Progress(transient=True) as bars:
+        bar = bars.add_task("planning", total=None)
+        from profiling.sessions import record_steps
+        from profiling.steps import analyse, fit_step
+
+        step = fit_step(subject, options.budget)
+        bars.update(bar, description="measuring ops")
+        known = analyse(subject, step.report.plan)
+        total = max(2, options.warmup) + options.steps
+        bars.update(bar, description="steps", total=total)
+        warm_up(step, options.warmup, lambda: bars.advance(bar))
+        session = record_steps(
+            step.run, options.steps, advance=lambda: bars.advance(bar)
+        )
+    return _results(step, known, session)
+
+
+def _results(
+    step: "TrainingStep", known: "StepGraph", session: "Session"
+) -> dict[str, Any]:
+    plan, hardware = step.report.plan, known.hardware
+    waits = waits_by_op(known.graph, plan, rooms_first=not hardware.asynchronous)
+    from profiling.sessions import MARK
+
+    steps = measured_steps(
+        session.spans, session.marks, session.copies, mark=MARK, waits=waits
+    )
+    steps = [condensed(step) for step in steps]
+    predicted = condensed(simulate(known.graph, plan, known.costs, hardware))
+    figures = [figures_of(timeline) for timeline in steps]
+    rates = link_rates()
+    return {
+        "device": hardware.name,
+        "device_kind": "gpu" if hardware.asynchronous else "emulated",
+        "hardware": asdict(hardware),
+        "link": None if rates is None else {"h2d": rates.h2d, "d2h": rates.d2h},
+        "report": asdict(step.report) | {"plan": None},
+        "step_seconds": session.seconds,
+        "steps": figures,
+        "median": median_figures(figures),
+        "predicted": figures_of(predicted),
+        "measured_timeline": timeline_to_json(_typical(steps)),
+        "predicted_timeline": timeline_to_json(predicted),
+    }
+
+
+def _typical(steps: Sequence[Timeline]) -> Timeline:
+    """The step whose length is nearest to the median."""
+    middle = median(step.seconds for step in steps)
+    return min(steps, key=lambda step: abs(step.seconds - middle))
+
+
+def _say(results: dict[str, Any]) -> None:
+    for name in ("median", "predicted"):
+        found = results[name]
+        print(
+            f"{name:9} {found['seconds']:.3g} s, compute busy "
+            f"{found['utilisation']:.0%}, host to device "
+            f"{found['h2d_throughput'] / 1e9:.3g} GB/s, device to host "
+            f"{found['d2h_throughput'] / 1e9:.3g} GB/s"
+        )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""A model's training step, planned as the library plans it, ready to be profiled.
+
+The step is traced once more beside the library's own trace, for the graph that the
+simulator and the table of costs need: the same step on the same device gives the same
+graph, and the validator would say if it did not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lms.costs import Costs
+from lms.graph import GraphView
+from lms.hardware import Hardware
+from lms.pipeline import FittedFunction
+from lms.plan import SwapPlan, validate_plan
+from lms.report import StepReport
+from lms.settings import read_settings
+from lms.subject import Subject
+from lms.tf.devices import Device, find_device
+from lms.tf.measuring import (
+    measure_costs,
+    measure_hardware,
+    measure_scratch,
+    with_scratch,
+)
+from lms.tf.specialising import TracedStep, specialise
+from lms.tf.tracing import trace
+
+__all__ = ["StepGraph", "TrainingStep", "analyse", "example_batch", "fit_step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingStep:
+    """A step that runs.
+
+    Args:
+        fitted: The step; called with `batch`.
+        batch: Tensors.
+    """
+
+    fitted: FittedFunction
+    batch: tuple[Any, ...]
+
+    @property
+    def report(self) -> StepReport:
+        """What was planned, and what was measured of memory."""
+        return self.fitted.report[0]
+
+    def run(self) -> None:
+        """One step, until the device has ended it."""
+        self.fitted(*self.batch)
+        tf.test.experimental.sync_devices()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGraph:
+    """What is known of a step without running it as a whole.
+
+    Args:
+        graph: Its ops, with scratch.
+        costs: Measured seconds of each op.
+        device: Where it runs.
+        hardware: The device and its link.
+    """
+
+    graph: GraphView
+    costs: Costs
+    device: Device
+    hardware: Hardware
+
+
+def fit_step(subject: Subject, budget: int | str | None) -> TrainingStep:
+    """Plan a model's training step.
+
+    Args:
+        subject: The model and its batch.
+        budget: As `LMSCallback` takes it.
+
+    Raises:
+        BudgetError: If no plan fits.
+    """
+    model = _built(subject.model)
+
+    def step(*batch: Any) -> Any:
+        return model.train_step(batch)
+
+    batch = example_batch(subject.batch)
+    fitted = FittedFunction(
+        step, read_settings(budget=budget), kind="train", signature=batch
+    )
+    fitted.prepare()
+    return TrainingStep(fitted=fitted, batch=batch)
+
+
+def analyse(subject: Subject, plan: SwapPlan | None = None) -> StepGraph:
+    """Trace a model's training step and measure its ops.
+
+    Args:
+        subject: The model and its batch.
+        plan: A plan of the same step, which must be valid for this trace too.
+    """
+    device, step = find_device(), _traced(subject)
+    graph = with_scratch(step.graph, measure_scratch(step, device.memory))
+    if plan is not None:
+        validate_plan(graph, plan)
+    return StepGraph(
+        graph=graph,
+        costs=measure_costs(step, device.memory),
+        device=device,
+        hardware=measure_hardware(device),
+    )
+
+
+def example_batch(batch: Sequence[Any]) -> tuple[Any, ...]:
+    """Specs as tensors: floats from 0 to 1, whole numbers 0 or 1. Arrays stay.
+
+    Example:
+        >>> (x,) = example_batch([tf.TensorSpec([2, 3])])
+        >>> x.shape
+        TensorShape([2, 3])
+    """
+    random = np.random.default_rng(0)
+
+    def made(value: Any) -> Any:
+        if not isinstance(value, tf.TensorSpec):
+            return tf.convert_to_tensor(value)
+        shape = [1 if size is None else size for size in value.shape.as_list()]
+        numbers = random.random(shape)
+        whole = value.dtype.is_integer or value.dtype.is_bool
+        return tf.cast(numbers.round() if whole else numbers, value.dtype)
+
+    return tuple(tf.nest.map_structure(made, tuple(batch)))
+
+
+def _traced(subject: Subject) -> TracedStep:
+    model = _built(subject.model)
+
+    def step(*batch: Any) -> Any:
+        return model.train_step(batch)
+
+    batch = example_batch(subject.batch)
+    traced = trace(step, batch)
+    device = find_device().full_name
+    return specialise(traced, traced.flat_inputs(batch), device=device)
+
+
+def _built(model: Any) -> Any:
+    """The model with its optimizer's slots: they are there before the step."""
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    return model

@@ -1,0 +1,135 @@
+"""Timelines as JSON, and what is read off them: the case study's three figures.
+
+Most ops of a step take a few microseconds. Small ops that follow each other closely are
+put together, and small pieces of memory left out; times are rounded to a tenth of a
+microsecond. What is read off is read off the same condensed timeline.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from lms.timeline import Cause, Interval, Lane, Request, Stall, Timeline
+from lms.units import KIB, Seconds
+
+__all__ = ["condensed", "figures_of", "median_figures"]
+__all__ += ["timeline_from_json", "timeline_to_json"]
+
+_DIGITS = 7
+_SMALL_OP: Seconds = 2e-5
+_SMALL_PIECE = 16 * KIB
+
+
+def condensed(timeline: Timeline) -> Timeline:
+    """The timeline with small ops put together and small pieces of memory left out.
+
+    Example:
+        >>> def op(name, start, end):
+        ...     return Interval(lane=Lane.COMPUTE, name=name, start=start, end=end)
+        >>> small = op("a", 0.0, 1e-6), op("b", 2e-6, 3e-6), op("c", 4e-6, 1.0)
+        >>> [i.name for i in condensed(Timeline(intervals=small)).intervals]
+        ['2 small ops', 'c']
+    """
+    ops: list[Interval] = []
+    counts: list[int] = []  # small ops in each; 0 for a large one
+    for op in timeline.lane(Lane.COMPUTE):
+        small = op.seconds < _SMALL_OP
+        if small and counts and counts[-1] and op.start - ops[-1].end < _SMALL_OP:
+            ops[-1] = replace(ops[-1], end=max(ops[-1].end, op.end))
+            counts[-1] += 1
+        else:
+            ops.append(op)
+            counts.append(int(small))
+    named = [
+        replace(op, name=f"{count} small ops") if count > 1 else op
+        for op, count in zip(ops, counts, strict=True)
+    ]
+    copies = (i for i in timeline.intervals if i.lane is not Lane.COMPUTE)
+    return replace(
+        timeline,
+        intervals=(*named, *copies),
+        requests=tuple(r for r in timeline.requests if abs(r.size) >= _SMALL_PIECE),
+    )
+
+
+def timeline_to_json(timeline: Timeline) -> dict[str, Any]:
+    """A timeline as rows.
+
+    Example:
+        >>> op = Interval(lane=Lane.COMPUTE, name="conv", start=0.0, end=0.5)
+        >>> step = Timeline(intervals=(op,))
+        >>> timeline_from_json(timeline_to_json(step)) == step
+        True
+    """
+    return {
+        "intervals": [
+            [str(i.lane), i.name, _round(i.start), _round(i.end), i.size]
+            for i in timeline.intervals
+        ],
+        "stalls": [
+            [s.op, _round(s.start), _round(s.end), str(s.cause), s.tensor]
+            for s in timeline.stalls
+        ],
+        "requests": [[_round(r.at), r.key, r.size] for r in timeline.requests],
+        "host_requests": [
+            [_round(r.at), r.key, r.size] for r in timeline.host_requests
+        ],
+    }
+
+
+def timeline_from_json(value: Mapping[str, Any]) -> Timeline:
+    """What `timeline_to_json` made, to a tenth of a microsecond."""
+    return Timeline(
+        intervals=tuple(
+            Interval(lane=Lane(lane), name=name, start=start, end=end, size=size)
+            for lane, name, start, end, size in value["intervals"]
+        ),
+        stalls=tuple(
+            Stall(op=op, start=start, end=end, cause=Cause(cause), tensor=tensor)
+            for op, start, end, cause, tensor in value["stalls"]
+        ),
+        requests=_requests(value["requests"]),
+        host_requests=_requests(value["host_requests"]),
+    )
+
+
+def figures_of(timeline: Timeline) -> dict[str, float]:
+    """What the case study read off its profiler's picture, and the idle seconds.
+
+    Example:
+        >>> op = Interval(lane=Lane.COMPUTE, name="conv", start=0.5, end=1.0)
+        >>> figures_of(Timeline(intervals=(op,)))["utilisation"]
+        0.5
+    """
+    figures = {
+        "seconds": timeline.seconds,
+        "utilisation": timeline.utilisation,
+        "device_peak": float(timeline.device_peak),
+    }
+    for key, lane in (("h2d", Lane.H2D), ("d2h", Lane.D2H)):
+        figures[f"{key}_bytes"] = float(timeline.copied_bytes(lane))
+        figures[f"{key}_throughput"] = timeline.throughput(lane)
+        figures[f"{key}_busy"] = timeline.busy_seconds(lane)
+    for cause in Cause:
+        waits = (s.seconds for s in timeline.stalls if s.cause is cause)
+        figures[f"idle: {cause}"] = sum(waits)
+    return figures
+
+
+def median_figures(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The median of each figure over several steps.
+
+    Example:
+        >>> median_figures([{"seconds": 1.0}, {"seconds": 2.0}, {"seconds": 9.0}])
+        {'seconds': 2.0}
+    """
+    return {key: median(step[key] for step in steps) for key in steps[0]}
+
+
+def _requests(rows: Sequence[Sequence[Any]]) -> tuple[Request, ...]:
+    return tuple(Request(at=at, key=key, size=size) for at, key, size in rows)
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, _DIGITS)

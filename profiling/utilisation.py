@@ -1,0 +1,194 @@
+"""How busy the device is while a command runs: python -m profiling.utilisation.
+
+    python -m lms emulate --memory 128MiB --link v100-pcie --scale 0.02 -- \
+        python -m profiling.utilisation --output use.json -- python train.py
+
+NVIDIA's counters are sampled where there is a driver. Without one, an emulated device
+is busy when a thread of the program runs (`profiling.processes`). Samples are taken in
+a process of its own; the file says how much CPU time that took.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from lms import emulate
+from lms.link import link_rates
+from lms.units import Seconds
+from profiling import nvml
+from profiling.record import write_result
+from profiling.sampler import read_samples, sampling
+
+__all__ = ["main", "summarise"]
+
+# Counters of a GPU that are averaged; the others are listed as they come.
+_AVERAGED = (
+    "gpu_utilisation",
+    "memory_utilisation",
+    "used_memory",
+    "pcie_received",
+    "pcie_sent",
+    "sm_clock",
+    "memory_clock",
+    "power",
+)
+_COUNTED = ("nvlink_received", "nvlink_sent")  # since the driver started
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and sample; the exit code is the command's, 3 without a GPU."""
+    options = _parser().parse_args(arguments)
+    command = options.command[options.command[:1] == ["--"] :]
+    if not command:
+        _parser().error("COMMAND must name a program, got nothing. Write it after --.")
+    if options.need_gpu:
+        try:
+            nvml.open_nvml()
+        except nvml.NoDriverError as error:
+            print(f"utilisation: {error}", file=sys.stderr)
+            return 3
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            samples = Path(folder, "samples")
+            code, seconds = _run(command, options.interval, samples)
+            results = summarise(*read_samples(samples))
+    except OSError as error:
+        _parser().error(
+            f"COMMAND must be a program that can be started, got {command[0]!r} "
+            f"({error.strerror}). Check its name and path."
+        )
+    settings = {"command": command, "interval": options.interval, "exit_code": code}
+    write_result(
+        options.output, "utilisation", settings, {"seconds": seconds, **results}
+    )
+    program = results["program"]
+    print(
+        f"running {program['utilisation']:.0%} of {seconds:.1f} s, "
+        f"{program['cores']:.2f} cores in use; written: {options.output}"
+    )
+    return code
+
+
+def summarise(
+    head: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What samples come to.
+
+    Args:
+        head: The devices.
+        samples: At least one.
+
+    Returns:
+        "device", "program" (utilisation, cores, sampler's share of one core), one entry
+        in "gpus" for each GPU, and the samples themselves.
+    """
+    times = [sample["at"] for sample in samples]
+    length = max(times[-1] - times[0], 1e-9)
+    seconds = [sample["program"]["cpu_seconds"] for sample in samples]
+    own = [sample["sampler_cpu_seconds"] for sample in samples]
+    rates = link_rates()
+    return {
+        "device": _device(head),
+        "no_driver": head["no_driver"],
+        "link": None if rates is None else {"h2d": rates.h2d, "d2h": rates.d2h},
+        "program": {
+            "utilisation": mean(s["program"]["running"] > 0 for s in samples),
+            "cores": sum(max(0.0, b - a) for a, b in pairwise(seconds)) / length,
+            "sampler_cores": (own[-1] - own[0]) / length,
+            "samples": len(samples),
+        },
+        "gpus": [
+            dict(about) | _summary([s["gpus"][i] for s in samples], times)
+            for i, about in enumerate(head["gpus"])
+        ],
+        "curve": {
+            "at": [round(at - times[0], 4) for at in times],
+            "running": [s["program"]["running"] for s in samples],
+            "gpu_utilisation": [
+                [_number(s["gpus"][i]["gpu_utilisation"]) for s in samples]
+                for i in range(len(head["gpus"]))
+            ],
+        },
+    }
+
+
+def _summary(
+    counters: Sequence[Mapping[str, Any]], times: Sequence[Seconds]
+) -> dict[str, Any]:
+    """Means of what one GPU told; a counter without numbers keeps its reason."""
+    found: dict[str, Any] = {}
+    for name in (*_AVERAGED, *_COUNTED):
+        told = [
+            (at, value)
+            for at, counter in zip(times, counters, strict=True)
+            if (value := _number(counter[name])) is not None
+        ]
+        missing = len(counters) - len(told)
+        if not told:
+            found[name] = counters[-1][name]
+        elif name in _COUNTED:
+            (began, first), (ended, last) = told[0], told[-1]
+            found[name] = (last - first) / (ended - began) if ended > began else 0.0
+        else:
+            found[name] = mean(value for _, value in told)
+        if told and missing:
+            found[f"{name}_missing"] = missing
+    reasons = [c["throttling"] for c in counters if isinstance(c["throttling"], list)]
+    found["throttling"] = sorted({reason for some in reasons for reason in some})
+    return found
+
+
+def _number(value: Any) -> float | None:
+    return None if isinstance(value, Mapping) else value
+
+
+def _device(head: Mapping[str, Any]) -> str:
+    if head["gpus"]:
+        return ", ".join(str(gpu["name"]) for gpu in head["gpus"])
+    limit = emulate.device_limit()
+    return "CPU" if limit is None else f"CPU as a device of {limit} bytes"
+
+
+def _run(
+    command: Sequence[str], interval: Seconds, samples: Path
+) -> tuple[int, Seconds]:
+    started = time.monotonic()
+    process = subprocess.Popen(command, env=os.environ)
+    with sampling(process.pid, interval, samples):
+        while True:
+            try:
+                code = process.wait()
+                break
+            except KeyboardInterrupt:  # the command has got it too: let it end
+                process.send_signal(signal.SIGINT)
+    return code, time.monotonic() - started
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m profiling.utilisation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--interval", type=float, default=0.1, help="seconds between samples (0.1)"
+    )
+    parser.add_argument(
+        "--need-gpu", action="store_true", help="end with 3 where there is no driver"
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

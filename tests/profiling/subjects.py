@@ -1,0 +1,30 @@
+"""A small model whose activations do not fit beside each other in a small budget."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = ["BUDGET", "ROWS", "WIDTH", "layers", "nothing", "uncompiled"]
+
+BUDGET = "5MiB"
+ROWS, WIDTH = 2048, 64
+
+
+def layers() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
+    """Eight dense layers; each makes half a MiB."""
+    dense = [keras.layers.Dense(WIDTH, activation="tanh") for _ in range(8)]
+    model = keras.Sequential([keras.Input((WIDTH,)), *dense])
+    model.compile("sgd", "mse")
+    spec = tf.TensorSpec([ROWS, WIDTH])
+    return model, (spec, spec)
+
+
+def nothing() -> int:
+    """No model."""
+    return 3
+
+
+def uncompiled() -> tuple[Any, tuple[tf.TensorSpec]]:
+    """A model that cannot train."""
+    return keras.Sequential([keras.Input((4,))]), (tf.TensorSpec([1, 4]),)

@@ -1,0 +1,110 @@
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lms import emulate
+from lms.link import LinkRates
+from lms.timeline import Cause, Lane
+from lms.units import MIB
+from profiling import report
+from profiling.record import read_result
+from profiling.timelines import timeline_from_json
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+LINK = LinkRates(h2d=1e8, d2h=2e8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What all commands wrote on an emulated device with a slow link."""
+    folder = tmp_path_factory.mktemp("steps")
+    done = emulate.run(
+        [sys.executable, "-m", "tests.profiling.trials", str(folder)],
+        memory="64MiB",
+        link=LINK,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def step(folder: Path) -> dict[str, Any]:
+    return read_result(folder / "step.json")
+
+
+def test_the_measured_copies_are_those_of_the_plan(step: dict[str, Any]) -> None:
+    report = step["report"]
+    assert report["swapped_out_bytes"] > MIB
+    for figures in (*step["steps"], step["predicted"]):
+        assert figures["d2h_bytes"] == report["swapped_out_bytes"]
+        assert figures["h2d_bytes"] == report["swapped_in_bytes"]
+
+
+def test_no_copy_is_faster_than_the_emulated_link(step: dict[str, Any]) -> None:
+    assert 0 < step["median"]["h2d_throughput"] <= LINK.h2d * 1.01
+    assert 0 < step["median"]["d2h_throughput"] <= LINK.d2h * 1.01
+
+
+def test_the_lanes_hold_ops_and_copies_within_the_step(step: dict[str, Any]) -> None:
+    timeline = timeline_from_json(step["measured_timeline"])
+    names = {interval.name for interval in timeline.lane(Lane.COMPUTE)}
+    assert any("MatMul" in name for name in names)
+    assert not any("/out" in name or "/get" in name for name in names)
+    assert min(interval.start for interval in timeline.intervals) >= 0
+    assert timeline.seconds <= max(step["step_seconds"])
+    assert 0 < timeline.utilisation < 1
+
+
+def test_waits_are_put_down_to_copies_of_the_plan(step: dict[str, Any]) -> None:
+    timeline = timeline_from_json(step["measured_timeline"])
+    copied = {i.name for i in timeline.intervals if i.lane is not Lane.COMPUTE}
+    waits = [s for s in timeline.stalls if s.cause is not Cause.LAUNCH]
+    assert waits
+    assert {wait.tensor for wait in waits} <= copied
+
+
+def test_the_measured_memory_of_the_step_stays_below_the_device(
+    step: dict[str, Any],
+) -> None:
+    timeline = timeline_from_json(step["measured_timeline"])
+    assert MIB < timeline.device_peak < 64 * MIB
+
+
+def test_costs_add_up_by_type_and_by_layer(folder: Path) -> None:
+    costs = read_result(folder / "costs.json")
+    for key in ("by_type", "by_layer"):
+        total = sum(row["seconds"] for row in costs[key])
+        assert total == pytest.approx(costs["seconds"])
+        assert sum(row["ops"] for row in costs[key]) == len(costs["ops"])
+    assert any(row["name"].startswith("dense") for row in costs["by_layer"])
+
+
+def test_overhead_compares_rounds_with_rounds(folder: Path) -> None:
+    found = read_result(folder / "overhead.json")
+    assert set(found["step_seconds"]) == {"nothing", "sampler", "timeline", "both"}
+    assert [len(block) for block in found["step_seconds"]["both"]] == [2, 2]
+    assert found["ratios"]["nothing"]["ratio"] == 1
+
+
+def test_the_callback_watches_the_steps_it_was_given(folder: Path) -> None:
+    found = read_result(folder / "fit.json")
+    assert found["settings"]["steps"] == [1, 3]
+    assert len(found["step_seconds"]) == 2
+    assert found["link"] == {"h2d": LINK.h2d, "d2h": LINK.d2h}
+
+
+def test_the_reporter_needs_the_files_alone(folder: Path, tmp_path: Path) -> None:
+    files = [str(path) for path in sorted(folder.glob("*.json"))]
+    assert report.main([*files, f"--output={tmp_path}"]) == 0
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"report.md", "step_step.png", "op_costs_costs.png"} <= written
+    trace = json.loads((tmp_path / "step_measured.trace.json").read_text())
+    assert any(event["name"].endswith("MatMul") for event in trace["traceEvents"])
+    assert "| step | measured |" in (tmp_path / "report.md").read_text()

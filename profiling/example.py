@@ -1,15 +1,19 @@
 """What the README profiles: the case study's 3D U-Net, small.
 
-python -m profiling.step_timeline --output step.json profiling/example.py:unet
+    python -m profiling.step_timeline --output step.json profiling/example.py:unet
+    python -m profiling.example --budget 57MiB --steps 50
+
+The second command trains it, for profilers that watch a program.
 """
 
+import argparse
 from typing import Any
 
 import tensorflow as tf
 
 from unet3d.model import build_unet
 
-__all__ = ["tiny_unet", "unet"]
+__all__ = ["main", "tiny_unet", "unet"]
 
 
 def unet() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
@@ -18,8 +22,25 @@ def unet() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
 
 
 def tiny_unet() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
-    """4 filters, 3 levels, one volume of 16 x 16 x 16: for tests."""
+    """4 filters, 3 levels, one volume of 16 x 16 x 16: to try a command."""
     return _unet(size=16, filters=4, depth=3)
+
+
+def main() -> None:
+    """Train `unet` on one made-up volume, with LMSCallback."""
+    parser = argparse.ArgumentParser(prog="python -m profiling.example")
+    parser.add_argument("--budget", metavar="SIZE")
+    parser.add_argument("--steps", type=int, default=50)
+    options = parser.parse_args()
+
+    from lms import LMSCallback
+    from profiling.steps import example_batch
+
+    model, specs = unet()
+    volumes = tf.data.Dataset.from_tensors(example_batch(specs)).repeat(options.steps)
+    callback = LMSCallback(budget=options.budget)
+    model.fit(volumes, verbose=2, callbacks=[callback])
+    print(callback.summary())
 
 
 def _unet(
@@ -29,3 +50,7 @@ def _unet(
     x = tf.TensorSpec([1, size, size, size, 4], tf.float32)
     y = tf.TensorSpec([1, size, size, size, 3], tf.uint8)
     return model, (x, y)
+
+
+if __name__ == "__main__":
+    main()

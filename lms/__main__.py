@@ -1,18 +1,26 @@
-"""The command line: `python -m lms emulate --memory 96MiB -- python train.py`."""
+"""The command line: run on an emulated device, plan before training, find faults.
+
+What a subcommand needs is imported when it runs: `--help` waits for no TensorFlow.
+"""
 
 import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from lms.emulate import environment
+from lms.errors import LMSError
 from lms.hardware import PRESETS
 from lms.link import LinkRates
+from lms.subject import find_file
 from lms.units import parse_size
 
 __all__ = ["main"]
+
+# TensorFlow tells of every start; errors come as exceptions.
+_QUIET = ("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -22,13 +30,28 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         arguments: What follows `python -m lms`; that of this process by default.
 
     Raises:
-        SystemExit: With 2 after a mistake, with 0 after `--help`.
+        SystemExit: With 2 after a mistake, with 0 after `--help`, else with the code
+            of the subcommand.
 
     Example:
         $ python -m lms emulate --memory 96MiB -- python train.py
     """
     parser = argparse.ArgumentParser(prog="python -m lms", description=__doc__)
     subcommands = parser.add_subparsers(title="subcommands", required=True)
+    for add in (_add_emulate, _add_plan, _add_doctor):
+        add(subcommands)
+    raise SystemExit(_run(parser.parse_args(arguments)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    parser: argparse.ArgumentParser = options.parser
+    try:
+        return options.run(options)
+    except (LMSError, ValueError) as error:
+        parser.error(str(error))
+
+
+def _add_emulate(subcommands: Any) -> None:
     emulate = subcommands.add_parser(
         "emulate",
         help="run a command with the CPU as a device of a given memory",
@@ -49,9 +72,86 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         metavar="COMMAND",
         help="the program and its arguments",
     )
-    options = parser.parse_args(arguments)
-    link = _link(options, emulate)
-    _become(options.command, environment(options.memory, link=link), emulate)
+    emulate.set_defaults(run=_emulate, parser=emulate)
+
+
+def _add_plan(subcommands: Any) -> None:
+    plan = subcommands.add_parser(
+        "plan",
+        help="say whether a model fits, and how it would train, before it does",
+        description="Plan a model's training step. Nothing is trained.",
+        epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
+        "in the arguments or the file.",
+    )
+    plan.add_argument(
+        "subject",
+        type=_subject,
+        metavar="FILE.py:function",
+        help="a function that returns a compiled Keras model and a batch: (x, y) as "
+        "tf.TensorSpec or arrays",
+    )
+    plan.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="SIZE",
+        help="device memory, such as 96MiB; by default the device's less a margin",
+    )
+    plan.add_argument(
+        "--hardware",
+        choices=PRESETS,
+        help="a device that is not here, by a roofline; by default the present (or "
+        "emulated) device is measured",
+    )
+    plan.add_argument("--link", choices=PRESETS, help="with the link of this hardware")
+    plan.add_argument("--planner", choices=("budget", "threshold"), default="budget")
+    plan.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
+    )
+    plan.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw the step over time, as PNG"
+    )
+    plan.set_defaults(run=_plan, parser=plan)
+
+
+def _add_doctor(subcommands: Any) -> None:
+    doctor = subcommands.add_parser(
+        "doctor",
+        help="say what this machine has, what is wrong, and what to do",
+        epilog="Exit codes: 0 without a problem, 1 with one.",
+    )
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor.set_defaults(run=_doctor, parser=doctor)
+
+
+def _emulate(options: argparse.Namespace) -> NoReturn:
+    from lms.commands.emulate import become
+
+    link = _link(options, options.parser)
+    become(options.command, environment(options.memory, link=link))
+
+
+def _plan(options: argparse.Namespace) -> int:
+    os.environ.setdefault(*_QUIET)
+    from lms.commands.plan import Request, plan
+
+    return plan(
+        Request(
+            subject=options.subject,
+            budget=options.budget,
+            hardware=options.hardware,
+            link=options.link,
+            planner=options.planner,
+            json=options.json,
+            figure=options.figure,
+        )
+    )
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    os.environ.setdefault(*_QUIET)
+    from lms.commands.doctor import doctor
+
+    return doctor(as_json=options.json)
 
 
 def _add_link_options(parser: argparse.ArgumentParser) -> None:
@@ -113,20 +213,20 @@ def _rate(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _become(
-    command: list[str], variables: dict[str, str], parser: argparse.ArgumentParser
-) -> NoReturn:
-    """Replace this process by the command: signals and exit code are the command's."""
-    program = command[1:] if command[:1] == ["--"] else command
-    if not program:
-        parser.error("COMMAND must name a program, got nothing. Write it after `--`.")
+def _budget(text: str) -> int:
     try:
-        os.execvpe(program[0], program, {**os.environ, **variables})
-    except OSError as error:
-        parser.error(
-            f"COMMAND must be a program that can be started, got '{program[0]}' "
-            f"({error.strerror}). Check its name and path."
-        )
+        return parse_size(text, name="budget")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _subject(text: str) -> str:
+    """Check that the file is there before anything slow is loaded."""
+    try:
+        find_file(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return text
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ batch that comes later. Ops that keep their random state in the kernel (`tf.rand
 an op seed, not Keras's seed generators) start anew in each function that holds them.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,16 +19,14 @@ import keras
 import tensorflow as tf
 from rich.console import Console
 
-from lms.errors import UnsupportedError
 from lms.pipeline import FittedFunction
 from lms.plan import SwapPlan
 from lms.planning.threshold import SyncMode
 from lms.report import StepReport, StepTimeline, headline, table
 from lms.settings import read_settings
+from lms.tf.models import check_model, step_of
 
 __all__ = ["LMSCallback"]
-
-_LOG = logging.getLogger("lms")
 
 
 class LMSCallback(keras.callbacks.Callback):
@@ -155,11 +152,11 @@ class LMSCallback(keras.callbacks.Callback):
 
     def _begin(self, kind: str) -> None:
         model: Any = self.model
-        _check_model(model)
+        check_model(model)
         hook = self._hooks.get(kind)
         if hook is None or not hook.is_for(model):
             fitted = FittedFunction(
-                _step(model, kind),
+                step_of(model, kind),
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
@@ -174,51 +171,6 @@ class LMSCallback(keras.callbacks.Callback):
     def _say(self, report: StepReport) -> None:
         if self._verbose:
             Console(soft_wrap=True).print(headline(report), highlight=False)
-
-
-def _check_model(model: keras.Model) -> None:
-    if model.run_eagerly:
-        raise UnsupportedError(
-            "`run_eagerly` must be False for large model support, got True: there is "
-            "no graph to plan. Compile the model with run_eagerly=False."
-        )
-    replicas = model.distribute_strategy.num_replicas_in_sync
-    if replicas > 1:
-        raise UnsupportedError(
-            f"a distribution strategy must have one replica, got {replicas}: "
-            "data-parallel training is not supported yet. Train on one device."
-        )
-    if model.jit_compile:
-        _LOG.warning(
-            "XLA is turned off for the steps that LMSCallback plans: inside an XLA "
-            "cluster tensors cannot be swapped."
-        )
-
-
-def _step(model: keras.Model, kind: str) -> Callable[..., Any]:
-    """One step as Keras would trace it: from an iterator, or from data for predict."""
-    one_step = {
-        "train": model.train_step,
-        "test": model.test_step,
-        "predict": model.predict_step,
-    }[kind]
-
-    @tf.autograph.experimental.do_not_convert
-    def on_data(data: Any) -> Any:
-        return one_step(_without_optionals(data))
-
-    @tf.autograph.experimental.do_not_convert
-    def on_iterator(iterator: Any) -> Any:
-        return on_data(iterator.get_next())
-
-    return on_data if kind == "predict" else on_iterator
-
-
-def _without_optionals(data: Any) -> Any:
-    """Absent parts of the data as None, as Keras's own steps see them."""
-    return keras.tree.map_structure(
-        lambda part: None if isinstance(part, tf.experimental.Optional) else part, data
-    )
 
 
 class _Hook:

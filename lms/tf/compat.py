@@ -42,6 +42,9 @@ from tensorflow.python.ops import resource_variable_ops as _resources
 # is edited as nodes here, and a node names its function by a token.
 from tensorflow.python.ops import script_ops as _script_ops
 
+# Whether oneDNN is on: it depends on the variable, the build and the CPU.
+from tensorflow.python.util import _pywrap_util_port
+
 # What `tf.profiler` writes. Its reader is a plugin of TensorBoard, which is not here.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
 
@@ -59,6 +62,7 @@ __all__ = [
     "graph_def",
     "handle_spec",
     "infer_shapes",
+    "onednn_is_on",
     "optimised_graph",
     "pack_outputs",
     "planned_as_is",
@@ -270,3 +274,8 @@ def register_host_function(function: Callable[..., Any]) -> str:
     TensorFlow keeps a weak reference only: keep the function as long as the graph.
     """
     return _script_ops._py_funcs.insert(function)
+
+
+def onednn_is_on() -> bool:
+    """Whether TensorFlow's ops on the CPU come from oneDNN."""
+    return _pywrap_util_port.IsMklEnabled()

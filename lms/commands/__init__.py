@@ -1,0 +1,1 @@
+"""What the command line runs; `lms.__main__` parses. Loaded by the one command."""

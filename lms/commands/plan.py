@@ -1,0 +1,166 @@
+"""Plans a model's training step before it trains, for this device or another."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from rich.console import Console
+
+from lms.commands import planned
+from lms.errors import BudgetError, LMSError
+from lms.figures import draw_lanes
+from lms.forecast import Forecast, Workload, forecast, workload_of
+from lms.hardware import PRESETS
+from lms.settings import read_settings
+from lms.subject import read_subject
+from lms.tf.models import batch_specs, check_model, step_of_data
+
+__all__ = ["NO_PLAN", "Request", "plan"]
+
+# Exit code where no plan fits.
+NO_PLAN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line asked for.
+
+    Args:
+        subject: FILE.py:function.
+        budget: Bytes of device memory; None takes the device's less a margin.
+        hardware: A preset; None measures the present device.
+        link: The preset whose link to the host is taken; None leaves the device's.
+        planner: "budget" or "threshold".
+        json: File for the whole forecast.
+        figure: PNG for the steps over time.
+    """
+
+    subject: str
+    budget: int | None = None
+    hardware: str | None = None
+    link: str | None = None
+    planner: str = "budget"
+    json: Path | None = None
+    figure: Path | None = None
+
+
+def plan(request: Request) -> int:
+    """Plan, print, and write what was asked for.
+
+    Returns:
+        The exit code: 0 where a plan exists, else `NO_PLAN`.
+
+    Raises:
+        ValueError: If the subject is not what it must be.
+    """
+    for path in (request.json, request.figure):
+        _check_folder(path)
+    settings = read_settings(budget=request.budget, planner=request.planner)
+    model, specs = _model_and_specs(request.subject)
+    workload = _workload(request, model, specs)
+    console = _console()
+    about = {"subject": request.subject, "device": planned.device(workload)}
+    try:
+        found = forecast(workload, settings)
+        _check_room(found)
+    except BudgetError as error:
+        console.print(f"Does not fit, and no plan makes it fit: {error}")
+        _write(request.json, about | _refusal(error))
+        return NO_PLAN
+    planned.show(found, console)
+    _write(request.json, about | planned.as_data(found))
+    if request.figure is not None:
+        _draw(found, request)
+    return 0
+
+
+def _console() -> Console:
+    """As wide as the terminal; names of layers are long where there is none."""
+    console = Console(soft_wrap=True, highlight=False)
+    if not console.is_terminal:
+        console.width = 100
+    return console
+
+
+def _check_folder(path: Path | None) -> None:
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ValueError(
+            f"`{path}` must be in a folder that exists, got '{path.parent}'. Make it."
+        )
+
+
+def _model_and_specs(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """The model, and its batch as specs: the arrays would take device memory."""
+    subject = read_subject(name)
+    check_model(subject.model)
+    return subject.model, batch_specs(subject.batch)
+
+
+def _workload(request: Request, model: Any, specs: Sequence[Any]) -> Workload:
+    hardware = None if request.hardware is None else PRESETS[request.hardware]
+    try:
+        workload = workload_of(
+            step_of_data(model, "train"), [tuple(specs)], hardware=hardware
+        )
+    except LMSError:
+        raise
+    except Exception as error:  # the model's own code fails in any way it likes
+        _refuse_model(request.subject, error)
+    if request.link is None:
+        return workload
+    link = PRESETS[request.link]
+    speeds = workload.speeds
+    relinked = replace(
+        speeds.hardware, h2d=link.h2d, d2h=link.d2h, latency=link.latency
+    )
+    return replace(workload, speeds=replace(speeds, hardware=relinked))
+
+
+def _refuse_model(name: str, error: Exception) -> NoReturn:
+    words = next((line for line in str(error).splitlines() if line.strip()), "")
+    raise ValueError(
+        f"the model of `{name}` must accept its batch, got {type(error).__name__}: "
+        f"{words.strip()} Try `model.train_on_batch` with it in Python."
+    ) from error
+
+
+def _check_room(found: Forecast) -> None:
+    """The threshold rule swaps what it swaps: its plan may exceed the budget."""
+    if found.room.budget is None or found.peak_bytes <= (
+        found.room.budget + found.room.margin
+    ):
+        return
+    raise BudgetError(planned.too_large(found), least_bytes=None)
+
+
+def _refusal(error: BudgetError) -> dict[str, Any]:
+    return {
+        "fits": False,
+        "message": str(error),
+        "op": error.op_name,
+        "least_budget_bytes": error.least_bytes,
+        "plan": None,
+    }
+
+
+def _write(path: Path | None, data: dict[str, Any]) -> None:
+    if path is None:
+        return
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_text(json.dumps(data) + "\n")
+    draft.replace(path)
+
+
+def _draw(found: Forecast, request: Request) -> None:
+    assert request.figure is not None
+    draw_lanes(
+        [
+            ("nothing swapped, enough memory", found.unplanned),
+            ("planned", found.timeline),
+        ],
+        request.figure,
+        title=f"One training step of {Path(request.subject).name}, predicted",
+        note=planned.device(found.workload),
+    )

@@ -1,0 +1,113 @@
+"""One step of a Keras model, as Keras would trace it; and the batch it takes."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from lms.errors import UnsupportedError
+
+__all__ = ["batch_specs", "check_model", "step_of", "step_of_data"]
+
+_LOG = logging.getLogger("lms")
+
+
+def check_model(model: keras.Model) -> None:
+    """Refuse what cannot be planned, and say that XLA is turned off.
+
+    Raises:
+        UnsupportedError: For `run_eagerly` and for more than one replica.
+    """
+    if model.run_eagerly:
+        raise UnsupportedError(
+            "`run_eagerly` must be False for large model support, got True: there is "
+            "no graph to plan. Compile the model with run_eagerly=False."
+        )
+    replicas = model.distribute_strategy.num_replicas_in_sync
+    if replicas > 1:
+        raise UnsupportedError(
+            f"a distribution strategy must have one replica, got {replicas}: "
+            "data-parallel training is not supported yet. Train on one device."
+        )
+    if model.jit_compile:
+        _LOG.warning(
+            "XLA is turned off for the steps that LMSCallback plans: inside an XLA "
+            "cluster tensors cannot be swapped."
+        )
+
+
+def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
+    """One step as Keras would trace it: from an iterator, or from data for predict.
+
+    Args:
+        model: A compiled model.
+        kind: "train", "test" or "predict".
+    """
+    on_data = step_of_data(model, kind)
+
+    @tf.autograph.experimental.do_not_convert
+    def on_iterator(iterator: Any) -> Any:
+        return on_data(iterator.get_next())
+
+    return on_data if kind == "predict" else on_iterator
+
+
+def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
+    """The same of a batch; what the model has not built is built by tracing it."""
+    one_step = {
+        "train": model.train_step,
+        "test": model.test_step,
+        "predict": model.predict_step,
+    }[kind]
+
+    @tf.autograph.experimental.do_not_convert
+    def on_data(data: Any) -> Any:
+        return one_step(_without_optionals(data))
+
+    return on_data
+
+
+def batch_specs(batch: Sequence[Any]) -> tuple[Any, ...]:
+    """A batch as specs, in the types that `fit` gives it: arrays lose their doubles.
+
+    Args:
+        batch: Parts of a batch, each a spec, an array, or some of them; None is absent.
+
+    Raises:
+        UnsupportedError: If a shape is not wholly known.
+    """
+    specs = tuple(keras.tree.map_structure(_spec, part) for part in batch)
+    for spec in keras.tree.flatten(specs):
+        if spec is not None and not spec.shape.is_fully_defined():
+            raise UnsupportedError(
+                f"a batch must have known dimensions, got {spec.shape}. Write the "
+                "batch size too: tf.TensorSpec([1, 48, 48, 48, 4])."
+            )
+    return specs
+
+
+def _spec(value: Any) -> tf.TensorSpec | None:
+    if value is None:
+        return None
+    if isinstance(value, tf.TensorSpec):
+        return value
+    if isinstance(value, tf.Tensor):
+        return tf.TensorSpec(value.shape, value.dtype)
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        raise UnsupportedError(
+            f"a batch must be made of arrays or tf.TensorSpec, got {value!r}. Convert "
+            "it with numpy.asarray."
+        )
+    dtype = tf.as_dtype(value.dtype)
+    if dtype.is_floating:
+        dtype = tf.as_dtype(keras.config.floatx())
+    return tf.TensorSpec(value.shape, dtype)
+
+
+def _without_optionals(data: Any) -> Any:
+    """Absent parts of the data as None, as Keras's own steps see them."""
+    return keras.tree.map_structure(
+        lambda part: None if isinstance(part, tf.experimental.Optional) else part, data
+    )

@@ -6,12 +6,14 @@ and made again - without early copies, with less room, with smaller tensors movi
 until it can be placed.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from lms.allocator import BestFitAllocator
 from lms.errors import BudgetError
 from lms.graph import GraphView
+from lms.lanes import simulate
 from lms.liveness import peak
 from lms.plan import SwapPlan
 from lms.planning.budget import PREFETCH_OPS, least_room, plan_within
@@ -23,7 +25,7 @@ from lms.planning.candidates import (
 )
 from lms.planning.timing import Speeds, copy_in_time
 from lms.simulator import allocator_peak
-from lms.units import MIB, format_bytes
+from lms.units import MIB, Seconds, format_bytes
 
 __all__ = ["FittedPlan", "find_plan", "fit_plan"]
 
@@ -32,6 +34,12 @@ _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 
 # When the room is too tight, tensors of a quarter of the usual least size move too.
 _FINER = 4
+
+
+# Links on which a plan is tried: so many times the bandwidth. For each on which the
+# allocator could not place it, so much of its seconds is added: it may have to be
+# planned anew while it runs.
+_LINKS, _RISK = (1.0, 0.5, 2.0), 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +98,33 @@ def find_plan(
     graph: GraphView, room: int, *, filters: Filters, speeds: Speeds | None = None
 ) -> FittedPlan | None:
     """As `fit_plan`; None if no plan can be placed."""
+    found = _placements(graph, room, filters)
+    if speeds is None:
+        return next(found, None)
+    first = next(found, None)
+    if first is None:
+        return None
+    options = _in_time(graph, first, speeds, room)
+    return min(options, key=lambda option: _cost(graph, option, speeds, room))
+
+
+def _placements(graph: GraphView, room: int, filters: Filters) -> Iterator[FittedPlan]:
+    """Plans that the allocator can place, those that move least first."""
     usual = smallest_worth_moving(peak(graph))
     for min_bytes in (usual, usual // _FINER):
-        fitted = _placed(graph, room, filters, min_bytes)
-        if fitted is not None:
-            return fitted if speeds is None else _in_time(graph, fitted, speeds, room)
-    return None
+        yield from _placed(graph, room, filters, min_bytes)
 
 
 def _placed(
     graph: GraphView, room: int, filters: Filters, min_bytes: int
-) -> FittedPlan | None:
+) -> Iterator[FittedPlan]:
     moving = movable(graph, min_bytes=min_bytes, filters=filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
     nook = small_room(graph, min_bytes=min_bytes)
     for percent in _SHRINK_PERCENT:
         capacity = room * percent // 100
         if capacity < max(least, 2 * nook):
-            return None
+            return
         for prefetch_ops in (PREFETCH_OPS, 0):
             try:
                 plan = plan_within(
@@ -122,15 +139,31 @@ def _placed(
                 break  # with less room tensors may happen to lie better
             reached = allocator_peak(graph, plan, capacity=room, nook=nook)
             if reached is not None:
-                return FittedPlan(plan=plan, nook=nook, peak=reached)
-    return None
+                yield FittedPlan(plan=plan, nook=nook, peak=reached)
+                break
 
 
 def _in_time(
     graph: GraphView, fitted: FittedPlan, speeds: Speeds, room: int
-) -> FittedPlan:
+) -> Iterator[FittedPlan]:
     nook = fitted.nook
-    plan = copy_in_time(graph, fitted.plan, speeds, room=room, nook=nook)
-    reached = allocator_peak(graph, plan, capacity=room, nook=nook)
-    assert reached is not None, "only plans that can be placed are chosen"
-    return FittedPlan(plan=plan, nook=nook, peak=reached)
+    for plan in copy_in_time(graph, fitted.plan, speeds, room=room, nook=nook):
+        reached = allocator_peak(graph, plan, capacity=room, nook=nook)
+        if reached is not None:
+            yield FittedPlan(plan=plan, nook=nook, peak=reached)
+
+
+def _cost(graph: GraphView, fitted: FittedPlan, speeds: Speeds, room: int) -> Seconds:
+    """Seconds of a step, and more for each link on which it could not be placed.
+
+    A copy that ends early leaves a hole early, and the next tensor takes it: how well a
+    plan can be placed depends on when copies end.
+    """
+    seconds: dict[float, Seconds] = {}
+    failed = 0
+    for factor in _LINKS:
+        link = speeds.hardware.scaled(factor)
+        played = simulate(graph, fitted.plan, speeds.costs, link)
+        seconds[factor] = played.seconds
+        failed += played.allocator_peak(capacity=room, nook=fitted.nook) is None
+    return seconds[1.0] * (1 + _RISK * failed)

@@ -21,16 +21,15 @@ from itertools import accumulate
 from lms.costs import Costs
 from lms.graph import GraphView
 from lms.hardware import Hardware
-from lms.lanes import simulate
 from lms.liveness import buffers
 from lms.plan import Swap, SwapPlan
 from lms.simulator import allocator_curve, allocator_peak
-from lms.units import Bytes, Seconds
+from lms.units import Bytes
 
 __all__ = ["Speeds", "copy_in_time", "start_in_time"]
 
 # A copy is planned to take so many times its seconds, and of the room so many percent
-# are given to copies that start early: the fastest of the pairs is taken.
+# are given to copies that start early.
 _TRIES = ((1.5, 100), (1.5, 80))
 
 # Ops that the allocator's model is played, in all, to place copies that start earlier.
@@ -59,7 +58,7 @@ def copy_in_time(
     *,
     room: Bytes,
     nook: Bytes = 0,
-) -> SwapPlan:
+) -> tuple[SwapPlan, ...]:
     """Start copies back as early as is needed and can be placed.
 
     Args:
@@ -70,11 +69,11 @@ def copy_in_time(
         nook: Bytes kept apart for small tensors (`BestFitAllocator`).
 
     Returns:
-        Of this plan and those with earlier copies the one that is simulated fastest.
+        This plan, and some with earlier copies; the allocator can place all.
     """
     usage = allocator_curve(graph, plan, capacity=room, nook=nook)
     if usage is None or not plan.swaps:
-        return plan
+        return (plan,)
     options = [plan]
     for slack, percent in _TRIES:
         wanted = start_in_time(
@@ -86,11 +85,7 @@ def copy_in_time(
             slack=slack,
         )
         options.append(_placed(graph, plan, wanted, room, nook))
-
-    def seconds(option: SwapPlan) -> Seconds:
-        return simulate(graph, option, speeds.costs, speeds.hardware).seconds
-
-    return min(dict.fromkeys(options), key=seconds)
+    return tuple(dict.fromkeys(options))
 
 
 def _placed(

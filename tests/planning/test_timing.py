@@ -83,8 +83,8 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
     plan = evicted_plan()
     speeds = speeds_of(LONG)
     assert simulate(LONG, plan, speeds.costs, LINK).seconds > 7
-    timely = copy_in_time(LONG, plan, speeds, room=1 << 20)
-    assert simulate(LONG, timely, speeds.costs, LINK).seconds < 6.001
+    options = copy_in_time(LONG, plan, speeds, room=1 << 20)
+    assert min(simulate(LONG, p, speeds.costs, LINK).seconds for p in options) < 6.001
 
 
 @given(
@@ -94,7 +94,7 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
     ahead=st.booleans(),
 )
 @settings(deadline=None, max_examples=60)
-def test_copies_in_time_stay_in_the_room_and_are_never_slower(
+def test_copies_in_time_stay_in_the_room(
     data: st.DataObject, graph: GraphView, rate: float, *, ahead: bool
 ) -> None:
     graph = schedule(graph)
@@ -105,13 +105,11 @@ def test_copies_in_time_stay_in_the_room_and_are_never_slower(
     hardware = replace(LINK, h2d=rate, d2h=rate, asynchronous=ahead)
     speeds = replace(speeds_of(graph), hardware=hardware)
     enough = 1 << 20
-    timely = copy_in_time(graph, plan, speeds, room=enough)
-    validate_plan(graph, timely)
-    assert allocator_peak(graph, timely, capacity=enough) is not None
-    before, after = (
-        simulate(graph, p, speeds.costs, hardware).seconds for p in (plan, timely)
-    )
-    assert after <= before
+    options = copy_in_time(graph, plan, speeds, room=enough)
+    assert options[0] == plan
+    for option in options:
+        validate_plan(graph, option)
+        assert allocator_peak(graph, option, capacity=enough) is not None
     usage = simulate_memory(graph, plan).device
     early = start_in_time(graph, plan, speeds, usage=usage, room=room, slack=3.0)
     assert simulate_memory(graph, early).device_peak <= room

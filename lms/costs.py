@@ -89,20 +89,26 @@ def flops(graph: GraphView, op: Op) -> int:
         >>> flops(graph, conv) == 2 * (8 * 8 * 16) * (3 * 3 * 4)
         True
     """
-    shapes = [graph.tensors[name].shape for name in op.inputs]
     made = op.outputs[0].shape if op.outputs else ()
+    first, second, third = _input_shapes(graph, op)
     kind = op.type.removeprefix("_Fused")
     if kind.startswith(("Conv2DBackpropFilter", "Conv3DBackpropFilter")):
-        return _convolution(made, shapes[2])
+        return _convolution(made, third)
     if kind.startswith(("Conv2DBackpropInput", "Conv3DBackpropInput")):
-        return _convolution(shapes[1], shapes[2])
+        return _convolution(second, third)
     if kind.startswith("DepthwiseConv2dNative"):
-        return 2 * math.prod(made) * math.prod(shapes[1][:2]) if len(shapes) > 1 else 0
+        return 2 * math.prod(made) * math.prod(second[:2])
     if kind.startswith(("Conv2D", "Conv3D")):
-        return _convolution(shapes[1], made)
-    if "MatMul" in kind and len(shapes) > 1 and shapes[0] and made:
-        return 2 * math.prod(made) * _contracted(shapes[0], made)
+        return _convolution(second, made)
+    if "MatMul" in kind and first and made:
+        return 2 * math.prod(made) * _contracted(first, made)
     return 0
+
+
+def _input_shapes(graph: GraphView, op: Op) -> list[tuple[int, ...]]:
+    """Shapes of the first three inputs; those that are not there have no axes."""
+    shapes = [graph.tensors[name].shape for name in op.inputs[:3]]
+    return shapes + [()] * (3 - len(shapes))
 
 
 def _convolution(kernel: tuple[int, ...], made: tuple[int, ...]) -> int:

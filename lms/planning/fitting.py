@@ -23,7 +23,7 @@ from lms.planning.candidates import (
     small_room,
     smallest_worth_moving,
 )
-from lms.planning.timing import Speeds, copy_in_time
+from lms.planning.timing import LARGE_OPS, Speeds, copy_in_time
 from lms.simulator import allocator_peak
 from lms.units import MIB, Seconds, format_bytes
 
@@ -36,7 +36,8 @@ _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 _FINER = 4
 
 
-# Links on which a plan is tried: so many times the bandwidth. For each on which the
+# Links on which a plan is tried: so many times the bandwidth; a large one only on its
+# own. For each on which the
 # allocator could not place it, so much of its seconds is added: it may have to be
 # planned anew while it runs.
 _LINKS, _RISK = (1.0, 0.5, 2.0), 0.05
@@ -161,7 +162,7 @@ def _cost(graph: GraphView, fitted: FittedPlan, speeds: Speeds, room: int) -> Se
     """
     seconds: dict[float, Seconds] = {}
     failed = 0
-    for factor in _LINKS:
+    for factor in _LINKS[:1] if len(graph.ops) > LARGE_OPS else _LINKS:
         link = speeds.hardware.scaled(factor)
         played = simulate(graph, fitted.plan, speeds.costs, link)
         seconds[factor] = played.seconds

@@ -13,10 +13,13 @@ Known weakness: ops are taken to run without stalls, so a step that must wait fo
 out has more time than this knows.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 from lms.costs import Costs
 from lms.graph import GraphView
@@ -26,14 +29,15 @@ from lms.plan import Swap, SwapPlan
 from lms.simulator import allocator_curve, allocator_peak
 from lms.units import Bytes
 
-__all__ = ["Speeds", "copy_in_time", "start_in_time"]
+__all__ = ["LARGE_OPS", "Speeds", "copy_in_time", "start_in_time"]
 
 # A copy is planned to take so many times its seconds, and of the room so many percent
 # are given to copies that start early.
-_TRIES = ((1.5, 100), (1.5, 80))
+_TRIES = ((1.5, 80), (1.5, 100))
 
-# Ops that the allocator's model is played, in all, to place copies that start earlier.
-_EFFORT = 100_000
+# Ops that the allocator's model is played, in all, to place copies that start earlier;
+# of the tries, a large graph gets the first.
+_EFFORT, LARGE_OPS = 100_000, 8_000
 
 _Trigger = Mapping[tuple[int, int], str]  # by swap and number of its copy back
 
@@ -75,7 +79,8 @@ def copy_in_time(
     if usage is None or not plan.swaps:
         return (plan,)
     options = [plan]
-    for slack, percent in _TRIES:
+    large = len(graph.ops) > LARGE_OPS
+    for slack, percent in _TRIES[:1] if large else _TRIES:
         wanted = start_in_time(
             graph,
             plan,
@@ -100,7 +105,7 @@ def _placed(
     ]
     accepted: dict[tuple[int, int], str] = {}
     pending = [changes] if changes else []
-    plays = max(4, _EFFORT // max(1, len(plan.order)))
+    plays = max(2, _EFFORT // max(1, len(plan.order)))
     while pending and plays:
         plays -= 1
         part = pending.pop()
@@ -151,7 +156,7 @@ def start_in_time(
     boundaries = _boundaries(plan)
     returns = _returns(graph, plan, boundaries)
     _want(returns, plan, speeds, boundaries, slack)
-    used = list(usage)
+    used = np.array(usage, np.int64)
     for copy in returns:
         _move(copy, boundaries, used, room)
     return _with_triggers(plan, dict(_triggers(plan, returns, boundaries)))
@@ -214,21 +219,20 @@ def _want(
 
 
 def _move(
-    copy: _Return, boundaries: Sequence[int], used: list[Bytes], room: Bytes
+    copy: _Return,
+    boundaries: Sequence[int],
+    used: npt.NDArray[np.int64],
+    room: Bytes,
 ) -> None:
-    """Let a copy start earlier, ordered op by ordered op, while there is room."""
-    index = bisect_right(boundaries, copy.starts - 1) - 1
-    while index >= 1:
-        earlier = boundaries[index]
-        if earlier < max(copy.wanted, copy.earliest):
-            return
-        between = range(earlier, copy.starts)
-        if max(used[earlier : copy.starts]) + copy.size > room:
-            return
-        for i in between:
-            used[i] += copy.size
-        copy.starts = earlier
-        index -= 1
+    """Let a copy start as early as it wants to, while there is room from there on."""
+    first = max(copy.wanted, copy.earliest)
+    full = np.flatnonzero(used[first : copy.starts] > room - copy.size)
+    if full.size:
+        first += int(full[-1]) + 1
+    index = max(1, bisect_left(boundaries, first))  # a trigger comes before it
+    if index < len(boundaries) and boundaries[index] < copy.starts:
+        used[boundaries[index] : copy.starts] += copy.size
+        copy.starts = boundaries[index]
 
 
 def _triggers(

@@ -1,11 +1,12 @@
 """Figures from profilers' files, in the style of the library's own."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from lms.figures import draw_lanes
 from lms.figures.style import (
@@ -22,13 +23,24 @@ from lms.timeline import Timeline
 from lms.units import GIB, KIB, MIB
 from profiling.timelines import timeline_from_json
 
-__all__ = ["FIGURES"]
+__all__ = ["FIGURES", "slug"]
 
 Results = Mapping[str, Mapping[str, Any]]
 
 _WAYS = {"h2d": "host to device", "d2h": "device to host", "both": "both at once"}
 _COLOUR = {"h2d": COLOURS[1], "d2h": COLOURS[0], "both": COLOURS[2]}
-_MOST = 4  # panels of one figure
+_MOST = 4  # rows of one figure
+_BESIDE = 3  # panels beside each other
+
+
+def slug(*names: str) -> str:
+    """Names of runs as part of a file's name.
+
+    Example:
+        >>> slug("PCIe 3.0", "step")
+        'pcie-3.0_step'
+    """
+    return "_".join(re.sub(r"[^\w.]+", "-", name.lower()).strip("-") for name in names)
 
 
 def _draw_steps(results: Results, folder: Path) -> list[Path]:
@@ -40,7 +52,7 @@ def _draw_steps(results: Results, folder: Path) -> list[Path]:
             for label in ("measured", "predicted"):
                 timeline = timeline_from_json(results[name][f"{label}_timeline"])
                 steps.append((f"{name}, {label}", timeline))
-        path = folder / f"step_{'_'.join(names)}.png"
+        path = folder / f"step_{slug(*names)}.png"
         title = "One training step: measured, and predicted by the simulator"
         draw_lanes(steps, path, title=title, note=_note(results[names[0]]))
         written.append(path)
@@ -50,10 +62,10 @@ def _draw_steps(results: Results, folder: Path) -> list[Path]:
 def _draw_links(results: Results, folder: Path) -> list[Path]:
     """Throughput over the size of a copy, one panel for each run."""
     written: list[Path] = []
-    for names in _parts(list(results), _MOST):
+    for names in _parts(list(results), _BESIDE):
         figure = new_figure(
-            max(6.4, 4.6 * len(names)),
-            4.4,
+            max(7.0, 5.0 * len(names)),
+            4.6,
             title="Copies between host and device",
             note=_note(results[names[0]]),
         )
@@ -62,7 +74,7 @@ def _draw_links(results: Results, folder: Path) -> list[Path]:
         for axes, name in zip(panels[0], names, strict=True):
             _draw_link(axes, name, results[name])
         panels[0][0].set_ylabel("GB/s", fontsize=FONT, color=INK)
-        path = folder / f"link_{'_'.join(names)}.png"
+        path = folder / f"link_{slug(*names)}.png"
         save(figure, path)
         written.append(path)
     return written + _draw_sharing(results, folder)
@@ -89,12 +101,27 @@ def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
             fontsize=FONT - 2,
             color=_COLOUR[way],
         )
-    axes.set_title(f"{name} ({memory})", loc="left", fontsize=FONT, color=INK)
+    stated = result["stated"] or {}
+    rate = stated.get("bandwidth", stated.get("h2d"))
+    if rate:
+        axes.axhline(rate / 1e9, color=INK, linewidth=1.0, linestyle=(0, (6, 3)))
+        axes.annotate(
+            f"one direction, as stated: {rate / 1e9:.3g}",
+            xy=(rows[0]["size"], rate / 1e9),
+            xytext=(0, 4),
+            textcoords="offset points",
+            fontsize=FONT - 2,
+            color=INK,
+        )
+    kind = "" if memory == "ordinary" else f", {memory} memory"
+    axes.set_title(f"{name}{kind}", loc="left", fontsize=FONT, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(colors=MUTED, labelsize=FONT - 2, which="both")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    axes.xaxis.set_major_locator(FixedLocator([4 * KIB << i for i in range(0, 19, 3)]))
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _size(size)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda rate, _: f"{rate:g}"))
     axes.set_xlabel("size of one copy", fontsize=FONT, color=INK)
@@ -158,7 +185,7 @@ def _draw_utilisations(results: Results, folder: Path) -> list[Path]:
         longest = max(results[name]["seconds"] for name in names)
         rows[-1].set_xlim(0, longest)
         rows[-1].set_xlabel("seconds", fontsize=FONT, color=INK)
-        path = folder / f"utilisation_{'_'.join(names)}.png"
+        path = folder / f"utilisation_{slug(*names)}.png"
         save(figure, path)
         written.append(path)
     return written
@@ -216,7 +243,7 @@ def _draw_costs(results: Results, folder: Path) -> list[Path]:
             axes.spines[["top", "right", "left"]].set_visible(False)
             axes.tick_params(colors=INK, labelsize=FONT - 2, length=0)
             axes.set_title(f"{label}, ms", loc="left", fontsize=FONT, color=INK)
-        path = folder / f"op_costs_{name}.png"
+        path = folder / f"op_costs_{slug(name)}.png"
         save(figure, path)
         written.append(path)
     return written
@@ -238,7 +265,12 @@ def _parts(names: Sequence[str], most: int) -> list[Sequence[str]]:
 def _note(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores"
-    return f"{result.get('device') or 'emulated device'}; {where}; {result['commit']}"
+    device = result.get("device") or "CPU:0"
+    link = result.get("link") or {}
+    if device.startswith("CPU"):
+        device = "Emulated device"
+    rate = "" if not link.get("h2d") else f", {link['h2d'] / 1e9:.3g} GB/s"
+    return f"{device}{rate}; {where}; commit {result['commit']}"
 
 
 def _size(size: float) -> str:

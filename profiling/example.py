@@ -1,12 +1,13 @@
 """What the README profiles: the case study's 3D U-Net, small.
 
     python -m profiling.step_timeline --output step.json profiling/example.py:unet
-    python -m profiling.example --budget 57MiB --steps 50
+    python -m profiling.example --budget 57MiB --watch use.json
 
-The second command trains it, for profilers that watch a program.
+The second command trains it, and watches steps 20 to 50.
 """
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -31,16 +32,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m profiling.example")
     parser.add_argument("--budget", metavar="SIZE")
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--watch", type=Path, metavar="FILE")
     options = parser.parse_args()
 
     from lms import LMSCallback
+    from profiling.callback import UtilisationCallback
     from profiling.steps import example_batch
 
     model, specs = unet()
     volumes = tf.data.Dataset.from_tensors(example_batch(specs)).repeat(options.steps)
-    callback = LMSCallback(budget=options.budget)
-    model.fit(volumes, verbose=2, callbacks=[callback])
-    print(callback.summary())
+    support = LMSCallback(budget=options.budget)
+    watch = [UtilisationCallback(options.watch, epoch=0)] if options.watch else []
+    model.fit(volumes, verbose=2, callbacks=[support, *watch])
+    print(support.summary())
 
 
 def _unet(

@@ -19,12 +19,14 @@ from lms.costs import Costs, flops, moved_bytes, roofline
 from lms.errors import LMSError
 from lms.graph import GraphView, Op
 from lms.subject import read_subject
+from lms.units import Seconds
 from profiling.record import write_result
 from profiling.step_timeline import add_subject
 
 __all__ = ["layer_of", "main", "table_by"]
 
 _SHOWN = 12
+_WORTH_A_ROW: Seconds = 2e-5
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "roofline_seconds": roofline(graph, known.hardware).total,
         "by_type": table_by(graph, costs, lambda op: op.type),
         "by_layer": table_by(graph, costs, lambda op: layer_of(op.name)),
-        "ops": [[op.name, op.type, costs.of(op.name)] for op in graph.ops],
+        "op_count": len(graph.ops),
+        "ops": [
+            [op.name, op.type, costs.of(op.name)]
+            for op in graph.ops
+            if costs.of(op.name) >= _WORTH_A_ROW
+        ],
     }
     write_result(options.output, "op_costs", {"subject": options.subject}, results)
     for row in results["by_type"][:_SHOWN]:

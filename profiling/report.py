@@ -1,9 +1,10 @@
 """Tables and figures from profilers' files alone: python -m profiling.report.
 
-    python -m profiling.report link.json step.json --output build/profile
+    python -m profiling.report link.json "PCIe 3.0=step.json" --output build/profile
 
-Runs are called as their files are. Files of one kind come into one table and, where it
-makes sense, into one figure; steps also become traces that Perfetto opens.
+Runs are called as their files are, or as written before `=`. Files of one kind come into
+one table and, where it makes sense, into one figure; steps also become traces that
+Perfetto opens.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from profiling.drawing import FIGURES
+from profiling.drawing import FIGURES, slug
 from profiling.record import read_result, write_text
 from profiling.tables import TABLES, Table, markdown
 from profiling.timelines import timeline_from_json
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("files", nargs="+", metavar="[NAME=]FILE")
     parser.add_argument("--output", type=Path, required=True, metavar="DIR")
     options = parser.parse_args(arguments)
     try:
@@ -57,17 +58,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _by_kind(files: Sequence[Path]) -> dict[str, dict[str, Mapping[str, Any]]]:
+def _by_kind(files: Sequence[str]) -> dict[str, dict[str, Mapping[str, Any]]]:
     """Results by kind and name; kinds in the order of the tables."""
     found: dict[str, dict[str, Mapping[str, Any]]] = {kind: {} for kind in TABLES}
-    for path in files:
+    for text in files:
+        name, _, file = text.rpartition("=")
+        path = Path(file)
         result = read_result(path)
         if result["kind"] not in found:
             raise ValueError(
                 f"`{path}` must be one of {', '.join(TABLES)}, "
                 f"got {result['kind']!r}. Leave it out."
             )
-        found[result["kind"]][path.stem] = result
+        found[result["kind"]][name or path.stem] = result
     return {kind: results for kind, results in found.items() if results}
 
 
@@ -86,7 +89,7 @@ def _write_traces(results: Mapping[str, Mapping[str, Any]], folder: Path) -> lis
     for name, result in results.items():
         for label in ("measured", "predicted"):
             timeline = timeline_from_json(result[f"{label}_timeline"])
-            path = folder / f"{name}_{label}.trace.json"
+            path = folder / f"step_{slug(name)}_{label}.trace.json"
             write_text(path, timeline.to_chrome_trace(name=f"{name}, {label}"))
             written.append(path)
     return written

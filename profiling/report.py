@@ -2,8 +2,8 @@
 
     python -m profiling.report link.json "PCIe 3.0=step.json" --output build/profile
 
-Runs are called as their files are, or as written before `=`. Files of one kind come into
-one table and, where it makes sense, into one figure; steps also become traces that
+Runs are called as their files are, or as written before `=`. Files of one kind come
+into one table and, where it makes sense, into one figure; steps also become traces that
 Perfetto opens.
 """
 

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-__all__ = ["BUDGET", "ROWS", "WIDTH", "layers", "nothing", "uncompiled"]
+__all__ = ["BUDGET", "ROWS", "WIDTH", "layers"]
 
 BUDGET = "5MiB"
 ROWS, WIDTH = 2048, 64
@@ -18,13 +18,3 @@ def layers() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
     model.compile("sgd", "mse")
     spec = tf.TensorSpec([ROWS, WIDTH])
     return model, (spec, spec)
-
-
-def nothing() -> int:
-    """No model."""
-    return 3
-
-
-def uncompiled() -> tuple[Any, tuple[tf.TensorSpec]]:
-    """A model that cannot train."""
-    return keras.Sequential([keras.Input((4,))]), (tf.TensorSpec([1, 4]),)

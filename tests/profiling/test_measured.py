@@ -1,0 +1,170 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lms.timeline import Cause, Interval, Lane, Timeline
+from profiling.measured import ObservedCopy, find_stalls, measured_steps
+from profiling.spans import Span, read_spans
+from profiling.timelines import condensed, timeline_from_json, timeline_to_json
+
+
+def op(name: str, start: float, end: float) -> Interval:
+    return Interval(lane=Lane.COMPUTE, name=name, start=start, end=end)
+
+
+def copy(lane: Lane, name: str, start: float, end: float) -> Interval:
+    return Interval(lane=lane, name=name, start=start, end=end, size=8)
+
+
+OPS = [op("a", 0.0, 1.0), op("b", 3.0, 4.0)]
+
+
+def test_a_gap_that_ends_with_a_copy_in_waits_for_it() -> None:
+    copies = [copy(Lane.H2D, "x:0", 1.0, 2.999)]
+    (stall,) = find_stalls(OPS, copies, {})
+    assert (stall.op, stall.start, stall.end) == ("b", 1.0, 3.0)
+    assert (stall.cause, stall.tensor) == (Cause.SWAP_IN, "x:0")
+
+
+def test_a_copy_of_the_plan_comes_before_one_that_ended_by_chance() -> None:
+    copies = [
+        copy(Lane.D2H, "x:0", 0.0, 2.5),
+        copy(Lane.H2D, "y:0", 2.0, 2.999),
+    ]
+    (stall,) = find_stalls(OPS, copies, {"b": {(Lane.D2H, "x:0")}})
+    assert (stall.cause, stall.tensor) == (Cause.SWAP_OUT, "x:0")
+
+
+@pytest.mark.parametrize("end", [0.9, 2.5, 3.5], ids=["before", "early", "after"])
+def test_a_gap_without_a_copy_at_its_end_is_the_host_s(end: float) -> None:
+    (stall,) = find_stalls(OPS, [copy(Lane.H2D, "x:0", 0.0, end)], {})
+    assert (stall.cause, stall.tensor) == (Cause.LAUNCH, "")
+
+
+def test_ops_that_overlap_leave_no_gap() -> None:
+    assert find_stalls([op("a", 0.0, 4.0), op("b", 1.0, 2.0)], [], {}) == ()
+
+
+def test_copies_are_placed_by_the_marks_that_both_clocks_have_seen() -> None:
+    spans = [
+        Span(plane="/host:CPU", line="1", name="step", start=10.0, end=12.0),
+        Span(plane="/host:CPU", line="2", name="a:MatMul", start=10.5, end=11.0),
+        Span(plane="/host:CPU", line="2", name="x/out:PyFunc", start=10.5, end=11.0),
+        Span(plane="/host:CPU", line="2", name="late:MatMul", start=12.5, end=13.0),
+    ]
+    copies = [
+        ObservedCopy(lane=Lane.D2H, tensor="x:0", start=70.5, end=71.0, size=8),
+        ObservedCopy(lane=Lane.D2H, tensor="y:0", start=72.5, end=73.0, size=8),
+    ]
+    (step,) = measured_steps(spans, [70.0], copies, mark="step", waits={})
+    assert [(i.lane, i.name, i.start, i.end) for i in step.intervals] == [
+        (Lane.COMPUTE, "a", 0.5, 1.0),
+        (Lane.D2H, "x:0", 0.5, 1.0),
+    ]
+
+
+def test_steps_that_the_profiler_lost_are_not_made_up() -> None:
+    with pytest.raises(ValueError, match="must have 1 steps named 'step', got 0"):
+        measured_steps([], [0.0], [], mark="step", waits={})
+
+
+def test_memory_that_was_there_before_the_step_is_not_the_step_s() -> None:
+    def memory(kind: str, at: float, address: int) -> Span:
+        facts = {
+            "allocator_name": "GPU_0_bfc",
+            "addr": address,
+            "allocation_bytes": 64,
+        }
+        name = f"Memory{kind}"
+        return Span(
+            plane="/host:CPU", line="1", name=name, start=at, end=at, facts=facts
+        )
+
+    spans = [
+        Span(plane="/host:CPU", line="1", name="step", start=0.0, end=9.0),
+        memory("Deallocation", 1.0, 7),
+        memory("Allocation", 2.0, 7),
+        memory("Deallocation", 3.0, 7),
+    ]
+    (step,) = measured_steps(spans, [0.0], [], mark="step", waits={})
+    assert [(r.at, r.size) for r in step.requests] == [(2.0, 64), (3.0, -64)]
+
+
+def space(*planes: tuple[str, list[tuple[str, int, int, dict[str, Any]]]]) -> Any:
+    """An XSpace of one line for each plane: name, start and length in ns, stats."""
+    made = []
+    for plane, events in planes:
+        names = sorted({name for name, *_ in events})
+        stats = sorted({key for *_, facts in events for key in facts})
+        texts = sorted({v for *_, facts in events for v in facts.values()})
+        line = SimpleNamespace(
+            name="Stream #20(MemcpyH2D)",
+            display_name="",
+            timestamp_ns=1000,
+            events=[
+                SimpleNamespace(
+                    metadata_id=names.index(name),
+                    offset_ps=start * 1000,
+                    duration_ps=length * 1000,
+                    stats=[
+                        SimpleNamespace(
+                            metadata_id=stats.index(key),
+                            ref_value=len(stats) + texts.index(value),
+                            WhichOneof=lambda _: "ref_value",
+                        )
+                        for key, value in facts.items()
+                    ],
+                )
+                for name, start, length, facts in events
+            ],
+        )
+        known = [SimpleNamespace(name=text) for text in (*stats, *texts)]
+        made.append(
+            SimpleNamespace(
+                name=plane,
+                lines=[line],
+                event_metadata=[SimpleNamespace(name=name) for name in names],
+                stat_metadata=known,
+            )
+        )
+    return SimpleNamespace(planes=made)
+
+
+def test_a_gpu_s_kernels_and_copies_are_read_from_its_plane() -> None:
+    details = "kind_src:pinned kind_dst:device size:4096 dest:0 async:1"
+    recorded = space(
+        (
+            "/host:CPU",
+            [("step", 0, 9000, {}), ("a:MatMul", 100, 50, {}), ("noise", 1, 1, {})],
+        ),
+        (
+            "/device:GPU:0",
+            [
+                ("ampere_sgemm_128x64_nn", 2000, 3000, {}),
+                ("MemcpyH2D", 1000, 500, {"memcpy_details": details}),
+            ],
+        ),
+    )
+    spans = read_spans(recorded, mark="step")
+    assert [span.name for span in spans] == [
+        "step",
+        "a:MatMul",
+        "MemcpyH2D",
+        "ampere_sgemm_128x64_nn",
+    ]
+    (step,) = measured_steps(spans, [0.0], [], mark="step", waits={})
+    (kernel,), (carried,) = step.lane(Lane.COMPUTE), step.lane(Lane.H2D)
+    assert kernel.name == "ampere_sgemm_128x64_nn"
+    assert kernel.start == pytest.approx(2e-6)
+    assert carried.size == 4096
+    assert step.throughput(Lane.H2D) == pytest.approx(4096 / 500e-9)
+
+
+def test_condensing_keeps_the_busy_time_and_survives_json() -> None:
+    small = [op(f"op{i}", i * 4e-6, i * 4e-6 + 3e-6) for i in range(5)]
+    step = Timeline(intervals=(*small, op("large", 1.0, 2.0)))
+    less = condensed(step)
+    assert [i.name for i in less.intervals] == ["5 small ops", "large"]
+    assert less.busy_seconds(Lane.COMPUTE) == pytest.approx(1.0, abs=1e-4)
+    assert timeline_from_json(timeline_to_json(less)).seconds == step.seconds

@@ -79,6 +79,8 @@ def _add_plan(subcommands: Any) -> None:
     plan = subcommands.add_parser(
         "plan",
         help="say whether a model fits, and how it would train, before it does",
+        usage="python -m lms plan FILE.py:function [--budget SIZE] [--hardware NAME] "
+        "[--link NAME] [--planner NAME] [--json FILE] [--figure FILE]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",
@@ -99,11 +101,23 @@ def _add_plan(subcommands: Any) -> None:
     plan.add_argument(
         "--hardware",
         choices=PRESETS,
+        metavar="NAME",
         help="a device that is not here, by a roofline; by default the present (or "
-        "emulated) device is measured",
+        f"emulated) device is measured. One of {', '.join(PRESETS)}",
     )
-    plan.add_argument("--link", choices=PRESETS, help="with the link of this hardware")
-    plan.add_argument("--planner", choices=("budget", "threshold"), default="budget")
+    plan.add_argument(
+        "--link",
+        choices=PRESETS,
+        metavar="NAME",
+        help="with the link of this hardware",
+    )
+    plan.add_argument(
+        "--planner",
+        choices=("budget", "threshold"),
+        default="budget",
+        metavar="NAME",
+        help="budget (the default) or threshold, which is TFLMS's rule",
+    )
     plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
     )

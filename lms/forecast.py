@@ -137,9 +137,13 @@ def _left_out(step: TracedStep, hardware: Hardware | None) -> tuple[Bytes, Bytes
     held = step.captured_bytes + step.input_bytes + step.constant_bytes
     if hardware is not None:
         return held, margin_of(hardware.memory)
-    room = measure_room(step, Settings(), find_device(), data_is_there=False)
+    device = find_device()
+    room = measure_room(step, Settings(), device, data_is_there=False)
     # Slots that were never written share their zeros: less is in use than will be.
-    return max(held, room.persistent), room.margin
+    persistent = max(held, room.persistent)
+    if device.holds_input_pipeline:
+        persistent += step.input_bytes  # the next batch waits beside this one
+    return persistent, room.margin
 
 
 def forecast(workload: Workload, settings: Settings) -> Forecast:

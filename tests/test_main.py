@@ -61,6 +61,19 @@ def test_the_exit_code_of_a_command_is_passed_on() -> None:
             "got 'no-such-program' (No such file or directory). Check its name",
         ),
         (("emulate", "--memory", "1MiB", "--", "/"), "got '/' (Permission denied)."),
+        (("plan",), "arguments are required: FILE.py:function"),
+        (("plan", "none.py:made"), "got no such file."),
+        (("plan", __file__), "got no function."),
+        (("plan", "README.md:made"), "got a file that is no Python."),
+        (
+            ("plan", f"{__file__}:lms", "--budget", "lots"),
+            "argument --budget: `budget` must be a size such as '1.5GiB', got 'lots'.",
+        ),
+        (
+            ("plan", f"{__file__}:lms", "--hardware", "abacus"),
+            "argument --hardware: invalid choice: 'abacus' (choose from",
+        ),
+        (("doctor", "x"), "unrecognized arguments: x"),
     ],
 )
 def test_a_mistake_is_a_short_error_with_exit_code_2(
@@ -71,6 +84,19 @@ def test_a_mistake_is_a_short_error_with_exit_code_2(
     assert message in ended.stderr
     assert "Traceback" not in ended.stderr
     assert len(ended.stderr.splitlines()) <= 4
+
+
+def test_help_says_the_exit_codes_and_loads_no_tensorflow() -> None:
+    code = "import sys, lms.__main__ as m; m.main(['plan', '--help'])"
+    check = "import atexit; atexit.register(lambda: print('tensorflow' in sys.modules))"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"import sys; {check}; {code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "3 when no plan fits" in " ".join(ended.stdout.split())
+    assert ended.stdout.endswith("False\n")
 
 
 SHOW = "import os; print(*(os.environ.get(f'LMS_LINK_{n}') for n in ('H2D', 'D2H')))"

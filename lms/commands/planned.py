@@ -115,15 +115,11 @@ def _verdict(found: Forecast) -> str:
     if found.fits_unplanned:
         return f"Fits: the step needs {needs} of {budget}, nothing is planned."
     start = f"Does not fit: the step needs {needs} of {budget}."
+    if found.unplanned_peak_bytes <= (found.room.budget or 0):
+        start = f"May not fit: the step needs {needs} of {budget}, more by chance."
+    moved = f"{len(found.plan.swaps)} tensors" if found.plan.swaps else "nothing"
     peak = format_bytes(found.peak_bytes)
-    if not found.plan.swaps:
-        return (
-            f"{start} Planned, it does: {peak} in another order, with nothing swapped."
-        )
-    return (
-        f"{start} Planned, it does: {peak} with {len(found.plan.swaps)} tensors "
-        "swapped."
-    )
+    return f"{start} Planned, it does: {peak} in a fixed order, with {moved} swapped."
 
 
 def _table(found: Forecast) -> Table:

@@ -1,0 +1,74 @@
+"""Models and batches that `python -m lms plan` is asked about."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from unet3d.model import build_unet
+
+
+def unet() -> tuple[Any, Any]:
+    """The case study's network with 2 levels, on a volume of 32 x 32 x 32."""
+    model = build_unet(size=32, filters=8, depth=2)
+    x = tf.TensorSpec([1, 32, 32, 32, 4])
+    return model, (x, tf.TensorSpec([1, 32, 32, 32, 3], tf.uint8))
+
+
+def resnet() -> tuple[Any, Any]:
+    """Residual blocks on images, never built before; inputs as arrays of doubles."""
+    x = np.random.default_rng(0).standard_normal((8, 64, 64, 3))
+    return _residual(), (x, np.arange(8))
+
+
+def tiny() -> tuple[Any, Any]:
+    """One layer."""
+    model = keras.Sequential([layers.Dense(4)])
+    model.compile("adam", "mse")
+    return model, (tf.TensorSpec([8, 16]), tf.TensorSpec([8, 4]))
+
+
+def _residual() -> keras.Model:
+    inputs = keras.Input((64, 64, 3))
+    x = layers.Conv2D(16, 3, padding="same")(inputs)
+    for _ in range(4):
+        y = layers.BatchNormalization()(x)
+        y = layers.Conv2D(16, 3, padding="same", activation="relu")(y)
+        x = layers.Add()([x, layers.Conv2D(16, 3, padding="same")(y)])
+    x = layers.Dense(10)(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, x)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    return model
+
+
+def nothing() -> None:
+    """No model."""
+
+
+def uncompiled() -> tuple[Any, Any]:
+    return keras.Sequential([layers.Dense(4)]), tiny()[1]
+
+
+def failing() -> tuple[Any, Any]:
+    raise RuntimeError("no data here\nand more")
+
+
+def eager() -> tuple[Any, Any]:
+    model, batch = tiny()
+    model.compile("sgd", "mse", run_eagerly=True)
+    return model, batch
+
+
+def open_batch() -> tuple[Any, Any]:
+    return tiny()[0], (tf.TensorSpec([None, 16]), tf.TensorSpec([None, 4]))
+
+
+def wrong_batch() -> tuple[Any, Any]:
+    return _residual(), (tf.TensorSpec([8, 7]), tf.TensorSpec([8]))
+
+
+def words() -> tuple[Any, Any]:
+    return tiny()[0], (["a", "b"], ["c", "d"])

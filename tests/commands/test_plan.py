@@ -1,0 +1,145 @@
+"""`python -m lms plan`: what it says before training, and that training agrees."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lms.hardware import PRESETS
+from lms.plan import SwapPlan
+from lms.units import MIB
+from tests.tf.worker import Worker
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+SUBJECTS = Path(__file__).with_name("subjects.py")
+COMMAND = "tests.commands.trials:command"
+TRAIN = "tests.commands.trials:train"
+
+
+def ask(worker: Worker, *arguments: str, memory: str | None = None) -> dict[str, Any]:
+    return worker.ask(COMMAND, memory=memory, arguments=["plan", *arguments])
+
+
+@pytest.mark.parametrize(("name", "memory"), [("unet", "24MiB"), ("resnet", "20MiB")])
+def test_a_plan_agrees_with_the_training_that_follows(
+    name: str, memory: str, worker: Worker, tmp_path: Path
+) -> None:
+    subject, file = f"{SUBJECTS}:{name}", tmp_path / "plan.json"
+    said = ask(worker, subject, "--json", str(file), memory=memory)
+    assert said["code"] == 0, said["errors"]
+    assert "Does not fit:" in said["out"]
+    assert "Largest swapped tensors" in said["out"]
+    foretold = json.loads(file.read_text())
+    trained = worker.ask(TRAIN, memory=memory, subject=subject)
+    assert trained["swaps"] > 0
+    assert trained["replans"] == 0
+    assert foretold["predicted_peak_bytes"] == pytest.approx(
+        trained["measured"], rel=0.10
+    )
+
+
+def test_an_emulated_device_is_planned_for_as_it_is(tmp_path: Path) -> None:
+    file, figure = tmp_path / "plan.json", tmp_path / "plan.png"
+    python, limits = sys.executable, ("--memory", "64MiB", "--link", "v100-pcie")
+    ended = subprocess.run(
+        [
+            *(python, "-m", "lms", "emulate", *limits, "--"),
+            *(python, "-m", "lms", "plan", f"{SUBJECTS}:tiny"),
+            *("--json", str(file), "--figure", str(figure)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("Fits: the step needs ")
+    assert "CPU:0, 64.00 MiB: measured here" in ended.stdout
+    found = json.loads(file.read_text())
+    assert found["budget_bytes"] + found["margin_bytes"] == 64 * MIB
+    assert found["hardware"]["h2d"] == PRESETS["v100-pcie"].h2d
+    assert found["swap_count"] == 0
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json", "plan.png"]
+
+
+def test_hardware_that_is_not_here_gets_a_roofline(
+    worker: Worker, tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    options = ("--hardware", "v100-pcie", "--link", "gh200", "--budget", "24MiB")
+    said = ask(worker, f"{SUBJECTS}:resnet", *options, "--json", str(file))
+    assert said["code"] == 0, said["errors"]
+    assert "a roofline of stated rates, not measured" in said["out"]
+    found = json.loads(file.read_text())
+    assert found["hardware"]["flops"] == PRESETS["v100-pcie"].flops
+    assert found["hardware"]["d2h"] == PRESETS["gh200"].d2h
+    assert found["predicted_peak_bytes"] <= 24 * MIB
+    plan = SwapPlan.from_json(json.dumps(found["plan"]))
+    assert plan.swapped_out_bytes == found["swapped_out_bytes"] > 0
+    first = found["moved"][0]
+    assert first["size"] == max(swap.size for swap in plan.swaps)
+    assert first["out"] < first["back"][0] < found["predicted_seconds"]
+    assert first["layer"].startswith("functional")
+
+
+def test_where_no_plan_fits_the_least_budget_is_said(
+    worker: Worker, tmp_path: Path
+) -> None:
+    file = tmp_path / "plan.json"
+    options = ("--hardware", "gh200", "--budget", "1MiB", "--json", str(file))
+    said = ask(worker, f"{SUBJECTS}:resnet", *options)
+    assert (said["code"], said["errors"]) == (3, "")
+    assert said["out"].startswith("Does not fit, and no plan makes it fit: `budget`")
+    refused = json.loads(file.read_text())
+    assert (refused["fits"], refused["plan"]) == (False, None)
+    assert refused["least_budget_bytes"] > MIB
+
+
+def test_the_threshold_planner_can_be_asked(worker: Worker) -> None:
+    options = ("--hardware", "v100-pcie", "--budget", "30MiB", "--planner", "threshold")
+    said = ask(worker, f"{SUBJECTS}:resnet", *options)
+    assert said["code"] == 0, said["errors"]
+    assert "threshold" in said["out"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", "got NoneType from the function."),
+        ("absent", "got a file without a function `absent`."),
+        ("uncompiled", "got Sequential that is not compiled."),
+        ("failing", "got RuntimeError in line 56: no data here."),
+        ("eager", "`run_eagerly` must be False"),
+        ("open_batch", "a batch must have known dimensions, got (None, 16)."),
+        ("wrong_batch", "must accept its batch, got "),
+        ("words", "a batch must be made of arrays or tf.TensorSpec, got 'a'."),
+    ],
+)
+def test_a_bad_subject_is_one_message(name: str, message: str, worker: Worker) -> None:
+    said = ask(worker, f"{SUBJECTS}:{name}", "--hardware", "gh200")
+    assert (said["code"], said["out"]) == (2, "")
+    assert message in said["errors"].splitlines()[-1]
+    assert "Traceback" not in said["errors"]
+
+
+def test_a_file_that_is_no_python_that_runs_is_one_message(
+    worker: Worker, tmp_path: Path
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("def made(:\n")
+    said = ask(worker, f"{file}:made")
+    assert said["code"] == 2
+    assert "got SyntaxError" in said["errors"]
+
+
+def test_the_doctor_knows_an_emulated_device(worker: Worker) -> None:
+    said = worker.ask(COMMAND, memory="64MiB", arguments=["doctor", "--json"])
+    assert said["code"] == 0
+    found = {f["topic"]: f for f in json.loads(said["out"])["findings"]}
+    assert "emulated, with 64.00 MiB" in found["device"]["text"]
+    shown = worker.ask(COMMAND, memory="64MiB", arguments=["doctor"])["out"]
+    assert all(topic in shown for topic in found)

@@ -156,10 +156,7 @@ def _write(path: Path | None, data: dict[str, Any]) -> None:
 def _draw(found: Forecast, request: Request) -> None:
     assert request.figure is not None
     draw_lanes(
-        [
-            ("nothing swapped, enough memory", found.unplanned),
-            ("planned", found.timeline),
-        ],
+        [("nothing swapped", found.unplanned), ("planned", found.timeline)],
         request.figure,
         title=f"One training step of {Path(request.subject).name}, predicted",
         note=planned.device(found.workload),

@@ -106,7 +106,7 @@ def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
     if rate:
         axes.axhline(rate / 1e9, color=INK, linewidth=1.0, linestyle=(0, (6, 3)))
         axes.annotate(
-            f"one direction, as stated: {rate / 1e9:.3g}",
+            f"stated: {rate / 1e9:.3g}",
             xy=(rows[0]["size"], rate / 1e9),
             xytext=(0, 4),
             textcoords="offset points",
@@ -266,11 +266,9 @@ def _note(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores"
     device = result.get("device") or "CPU:0"
-    link = result.get("link") or {}
     if device.startswith("CPU"):
         device = "Emulated device"
-    rate = "" if not link.get("h2d") else f", {link['h2d'] / 1e9:.3g} GB/s"
-    return f"{device}{rate}; {where}; commit {result['commit']}"
+    return f"{device}; {where}; commit {result['commit']}"
 
 
 def _size(size: float) -> str:

@@ -111,6 +111,7 @@ def circumstances() -> dict[str, Any]:
             "cores": os.cpu_count(),
             "memory": _first_value("/proc/meminfo", "MemTotal"),
             "system": f"{platform.system()} {platform.machine()}",
+            "load_average": round(os.getloadavg()[0], 2),
         },
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in _PACKAGES},

@@ -34,6 +34,9 @@ _SOON: Seconds = 2e-3
 # What no one computes: host functions are copies here, or marks.
 _NO_COMPUTE = ("PyFunc", "EagerPyFunc", "_Arg", "_Retval", "NoOp", "_Send", "_Recv")
 
+# Allocators of a GPU, and of a CPU that is made one; `gpu_host_bfc` is on the host.
+_DEVICE_MEMORY = ("GPU_", "bfc_cpu_allocator_for_gpu")
+
 _COPIES = {"MemcpyH2D": Lane.H2D, "MemcpyD2H": Lane.D2H}
 _CAUSES = {Lane.H2D: Cause.SWAP_IN, Lane.D2H: Cause.SWAP_OUT}
 
@@ -199,7 +202,7 @@ def _requests(spans: Sequence[Span], start: Seconds) -> Iterator[Request]:
     number = 0
     for span in spans:
         allocator = str(span.facts.get("allocator_name", ""))
-        if not allocator.endswith(("bfc", "bfc_cpu_allocator_for_gpu")):
+        if not allocator.startswith(_DEVICE_MEMORY):
             continue
         key = allocator, span.facts["addr"]
         if span.name == "MemoryAllocation":

@@ -13,6 +13,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from profiling import nvml
+
 __all__ = ["circumstances", "read_json", "read_result"]
 __all__ += ["write_json", "write_result", "write_text"]
 
@@ -115,6 +117,7 @@ def circumstances() -> dict[str, Any]:
         },
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in _PACKAGES},
+        "driver": _driver(),
         "commit": _commit(),
         "units": {"size": "byte", "time": "second"},
     }
@@ -131,6 +134,14 @@ def _first_value(path: str, key: str) -> str | None:
         if name.strip() == key:
             return value.strip()
     return None
+
+
+def _driver() -> str | None:
+    """Version of NVIDIA's driver."""
+    try:
+        return str(nvml.open_nvml().nvmlSystemGetDriverVersion())
+    except nvml.NoDriverError:
+        return None
 
 
 def _version(package: str) -> str | None:

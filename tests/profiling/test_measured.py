@@ -69,16 +69,16 @@ def test_steps_that_the_profiler_lost_are_not_made_up() -> None:
         measured_steps([], [0.0], [], mark="step", waits={})
 
 
-def test_memory_that_was_there_before_the_step_is_not_the_step_s() -> None:
-    def memory(kind: str, at: float, address: int) -> Span:
+def test_memory_of_the_host_or_from_before_is_not_the_step_s() -> None:
+    def memory(kind: str, at: float, address: int, name: str = "GPU_0_bfc") -> Span:
         facts = {
-            "allocator_name": "GPU_0_bfc",
+            "allocator_name": name,
             "addr": address,
             "allocation_bytes": 64,
         }
-        name = f"Memory{kind}"
+        event = f"Memory{kind}"
         return Span(
-            plane="/host:CPU", line="1", name=name, start=at, end=at, facts=facts
+            plane="/host:CPU", line="1", name=event, start=at, end=at, facts=facts
         )
 
     spans = [
@@ -86,6 +86,7 @@ def test_memory_that_was_there_before_the_step_is_not_the_step_s() -> None:
         memory("Deallocation", 1.0, 7),
         memory("Allocation", 2.0, 7),
         memory("Deallocation", 3.0, 7),
+        memory("Allocation", 4.0, 8, "gpu_host_bfc"),
     ]
     (step,) = measured_steps(spans, [0.0], [], mark="step", waits={})
     assert [(r.at, r.size) for r in step.requests] == [(2.0, 64), (3.0, -64)]

@@ -71,21 +71,19 @@ def choose_plan(
         ) from error
 
 
-def played_peak(fitted: FittedPlan, played: Timeline, room: Room) -> int:
+def played_peak(fitted: FittedPlan, played: Timeline) -> int:
     """Bytes of the step at its peak, copies ending when they do.
 
-    Where the plan says that ops wait for room, they are never in use for longer than
-    that; where it does not, a slow link keeps tensors on the device.
+    Where the plan says which op waits for room, room is given back just before it.
+    Where it does not, as with TFLMS's rule, a slow link keeps tensors on the device.
 
     Args:
         fitted: A plan, and its peak if all room is free when the plan says.
         played: The plan over time.
-        room: What the allocator has.
     """
-    reached = played.allocator_peak(capacity=room.largest, nook=fitted.nook)
-    if fitted.plan.planner == "budget":
-        return min(fitted.peak, reached or fitted.peak)
-    return reached or played.allocator_peak(capacity=UNLIMITED) or fitted.peak
+    if all(swap.release is not None for swap in fitted.plan.swaps):
+        return fitted.peak
+    return played.allocator_peak(capacity=UNLIMITED) or fitted.peak
 
 
 def _plan_by_budget(

@@ -95,7 +95,7 @@ def find_dependencies(
         ordered: The graph in the plan's order.
         plan: A plan that `validate_plan` accepts.
         rooms_first: Whether an ordered op waits until the copies in that start beside
-            it have their room.
+            it have their room, and until what it waits for has given its room back.
     """
     return _Finder(ordered, plan, rooms_first=rooms_first).found
 
@@ -156,6 +156,9 @@ class _Finder:
         near = [use for use in buffer.uses if use not in far]
         self._holders[key] = 2  # the copy, and the last near reader
         self.found.gives[max([buffer.producer, *near])].append(key)
+        if self._rooms_first and group:  # held until its room is to be free
+            self._holders[key] += 1
+            self.found.gives[max(self._groups[group - 1])].append(key)
 
     def _swap_in(self, swap: Swap, copy: SwapIn) -> None:
         reads = [self._index(name) for name in copy.readers]

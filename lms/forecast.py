@@ -173,7 +173,7 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
         workload=workload,
         plan=fitted.plan,
         room=room,
-        peak_bytes=room.persistent + played_peak(fitted, timeline, room),
+        peak_bytes=room.persistent + played_peak(fitted, timeline),
         unplanned_peak_bytes=room.persistent + plain.peak,
         lower_bound_bytes=lower_bound(graph),
         timeline=timeline,

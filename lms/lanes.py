@@ -14,7 +14,8 @@ Discrete events with the semantics of TensorFlow's runtime:
   gpu_util.cc lets the copy's stream wait for the compute stream), and memory changes
   hands when the host starts an op, not when the device gets to it.
 - On a synchronous device (an emulated one) the next ordered op waits until copies in
-  that start beside it have their room, as the rewriter makes it wait.
+  that start beside it have their room, and a tensor keeps its room until the op before
+  the one that waits for its copy out has ended, as the rewriter makes them.
 
 Several devices may share a bus: copies in one direction share its bandwidth equally.
 

@@ -295,7 +295,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     played, reached = None, fitted.peak
     if plan != subject.plain.plan:
         played = simulate(graph, plan, speeds().costs, speeds().hardware)
-        reached = played_peak(fitted, played, room)
+        reached = played_peak(fitted, played)
     transport, beginning = device.transport(), Beginning()
     guard = WriteGuard()
     if plan.planner == "budget":

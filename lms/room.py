@@ -32,11 +32,6 @@ class Room:
         """What is left for the step itself."""
         return UNLIMITED if self.budget is None else self.budget - self.persistent
 
-    @property
-    def largest(self) -> int:
-        """What the allocator has for the step: the margin too."""
-        return self.step if self.budget is None else self.step + self.margin
-
     def tighter(self, now: "Room") -> "Room":
         """Less room for the step, beside what is persistent now.
 
@@ -66,12 +61,16 @@ def measure_room(
 ) -> Room:
     """What the step may use; the device's limit less a margin if no budget is given."""
     gc.collect()
-    persistent = device.memory.settled_bytes()
-    if persistent is None:
-        persistent = step.captured_bytes
-        data_is_there = False
-    if not (data_is_there and device.holds_input_pipeline):
-        persistent += step.input_bytes
+    data_is_there = data_is_there and device.holds_input_pipeline
+    data = step.input_bytes
+    # Slots of an optimizer that are still zero may share their memory: once written,
+    # each takes its own.
+    persistent = max(
+        device.memory.settled_bytes() or 0,
+        step.captured_bytes + (data if data_is_there else 0),
+    )
+    if not data_is_there:
+        persistent += data
     persistent += step.constant_bytes
     if settings.budget is not None:
         return Room(budget=settings.budget, margin=0, persistent=persistent)
@@ -79,5 +78,5 @@ def measure_room(
         return Room(budget=None, margin=0, persistent=persistent)
     margin = margin_of(device.limit)
     if device.holds_input_pipeline:
-        margin += step.input_bytes  # one more batch may be prefetched
+        margin += data  # one more batch may be prefetched
     return Room(budget=device.limit - margin, margin=margin, persistent=persistent)

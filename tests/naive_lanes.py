@@ -148,6 +148,9 @@ def naive_peak(
         far = {name for copy in swap.swap_ins for name in copy.readers}
         near = [name for name in uses if name not in far] + [op_of(buffer.root)]
         out = (times.copy_end[buffer.root, -1], copied)
+        if not hardware.asynchronous and swap.release in members:
+            group = plan.chain.index(members[swap.release])
+            near += plan.chain[group - 1] if group else ()
         spans.append((made, max([out, *(done[name] for name in near)]), buffer.size))
         for k, copy in enumerate(swap.swap_ins):
             armed = times.armed[buffer.root, k]

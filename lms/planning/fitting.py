@@ -23,7 +23,7 @@ from lms.planning.candidates import (
     small_room,
     smallest_worth_moving,
 )
-from lms.planning.timing import LARGE_OPS, Speeds, copy_in_time
+from lms.planning.timing import Speeds, copy_in_time
 from lms.simulator import allocator_peak
 from lms.units import MIB, Seconds, format_bytes
 
@@ -34,13 +34,6 @@ _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 
 # When the room is too tight, tensors of a quarter of the usual least size move too.
 _FINER = 4
-
-
-# Links on which a plan is tried: so many times the bandwidth; a large one only on its
-# own. For each on which the
-# allocator could not place it, so much of its seconds is added: it may have to be
-# planned anew while it runs.
-_LINKS, _RISK = (1.0, 0.5, 2.0), 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +99,7 @@ def find_plan(
     if first is None:
         return None
     options = _in_time(graph, first, speeds, room)
-    return min(options, key=lambda option: _cost(graph, option, speeds, room))
+    return min(options, key=lambda option: _seconds(graph, option, speeds))
 
 
 def _placements(graph: GraphView, room: int, filters: Filters) -> Iterator[FittedPlan]:
@@ -154,17 +147,5 @@ def _in_time(
             yield FittedPlan(plan=plan, nook=nook, peak=reached)
 
 
-def _cost(graph: GraphView, fitted: FittedPlan, speeds: Speeds, room: int) -> Seconds:
-    """Seconds of a step, and more for each link on which it could not be placed.
-
-    A copy that ends early leaves a hole early, and the next tensor takes it: how well a
-    plan can be placed depends on when copies end.
-    """
-    seconds: dict[float, Seconds] = {}
-    failed = 0
-    for factor in _LINKS[:1] if len(graph.ops) > LARGE_OPS else _LINKS:
-        link = speeds.hardware.scaled(factor)
-        played = simulate(graph, fitted.plan, speeds.costs, link)
-        seconds[factor] = played.seconds
-        failed += played.allocator_peak(capacity=room, nook=fitted.nook) is None
-    return seconds[1.0] * (1 + _RISK * failed)
+def _seconds(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> Seconds:
+    return simulate(graph, fitted.plan, speeds.costs, speeds.hardware).seconds

@@ -29,7 +29,7 @@ from lms.plan import Swap, SwapPlan
 from lms.simulator import allocator_curve, allocator_peak
 from lms.units import Bytes
 
-__all__ = ["LARGE_OPS", "Speeds", "copy_in_time", "start_in_time"]
+__all__ = ["Speeds", "copy_in_time", "start_in_time"]
 
 # A copy is planned to take so many times its seconds, and of the room so many percent
 # are given to copies that start early.
@@ -37,7 +37,7 @@ _TRIES = ((1.5, 80), (1.5, 100))
 
 # Ops that the allocator's model is played, in all, to place copies that start earlier;
 # of the tries, a large graph gets the first.
-_EFFORT, LARGE_OPS = 100_000, 8_000
+_EFFORT, _LARGE_OPS = 100_000, 8_000
 
 _Trigger = Mapping[tuple[int, int], str]  # by swap and number of its copy back
 
@@ -79,7 +79,7 @@ def copy_in_time(
     if usage is None or not plan.swaps:
         return (plan,)
     options = [plan]
-    large = len(graph.ops) > LARGE_OPS
+    large = len(graph.ops) > _LARGE_OPS
     for slack, percent in _TRIES[:1] if large else _TRIES:
         wanted = start_in_time(
             graph,

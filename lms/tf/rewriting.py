@@ -70,10 +70,10 @@ def rewrite(
             released[group_at[swap.release]].append(out.name)
         elif swap.release is not None:
             _wait(nodes[swap.release], [out.name])
-        keeper, at = _keeper(step.graph, swap, prefix, producer.device, group_at)
+        keeper, at = _keeper(step.graph, swap, prefix, producer.device, plan, group_at)
         if transport.takes_room_first and keeper is not None:
             added.append(keeper)
-            settled[at].append(keeper.name)
+            released[at].append(keeper.name)
         for k, copy in enumerate(swap.swap_ins):
             back = transport.swap_in(
                 f"{prefix}/in{k}", out, spec, device=producer.device
@@ -119,13 +119,15 @@ def _keeper(
     swap: Swap,
     prefix: str,
     device: str,
+    plan: SwapPlan,
     group_at: Mapping[str, int],
 ) -> tuple[compat.NodeDef | None, int]:
-    """An op that holds the original until its near readers have ended.
+    """An op that holds the original until its room is to be free.
 
-    Element-wise ops write over an input that nobody else holds. If the copy out
-    happened to end before such a reader starts, it would; if not, it would take new
-    room. Being held, the original is never written over.
+    A copy out may end at any time before the op that waits for it. If the room were
+    free from then on, other tensors would take it, other ones each time, and the
+    allocator would end up with other holes than were planned. Element-wise readers
+    would write over it, or not.
 
     Returns:
         The op and the group before which it must run; None where there is no choice.
@@ -133,16 +135,18 @@ def _keeper(
     far = {name for copy in swap.swap_ins for name in copy.readers}
     near = [op for op in _readers(graph, swap.tensor) if op.name not in far]
     last = max((group_at.get(op.name, -1) for op in near), default=-1)
-    if last < 0 or not any(op.inplace for op in near):
+    until = group_at.get(swap.release or "", 0)
+    if until == 0 and (last < 0 or not any(op.inplace for op in near)):
         return None, 0
-    names = [f"^{op.name}" for op in near if op.name in group_at]
+    names = [op.name for op in near if op.name in group_at]
+    names += plan.chain[until - 1] if until else ()
     keeper = compat.NodeDef(name=f"{prefix}/keep", op="Shape", device=device)
-    keeper.input.extend([swap.tensor, *names])
-    keeper.attr["T"].type = tf.as_dtype(
-        graph.tensors[swap.tensor].dtype
-    ).as_datatype_enum
+    keeper.input.append(swap.tensor)
+    keeper.input.extend(f"^{name}" for name in dict.fromkeys(names))
+    dtype = tf.as_dtype(graph.tensors[swap.tensor].dtype)
+    keeper.attr["T"].type = dtype.as_datatype_enum
     keeper.attr["out_type"].type = tf.int32.as_datatype_enum
-    return keeper, last + 1
+    return keeper, max(last + 1, until)
 
 
 def _readers(graph: GraphView, tensor: str) -> list[Op]:

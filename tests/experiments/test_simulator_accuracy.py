@@ -1,0 +1,67 @@
+"""A trial of the accuracy experiment in an emulated device, and what is drawn of it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.lines import write_lines
+from experiments.simulator_accuracy import main
+
+GOOD = {
+    "model": "unet",
+    "share": 0.5,
+    "memory_bytes": 200,
+    "predicted_peak_bytes": 105,
+    "measured_peak_bytes": 100,
+    "predicted_seconds": 1.1,
+    "step_seconds": [0.9, 1.0, 5.0],
+    "replans": 0,
+    "error": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "status"),
+    [
+        ({}, 0),
+        ({"predicted_peak_bytes": 111}, 1),
+        ({"predicted_seconds": 0.7}, 1),
+        ({"model": "resnet", "error": "OOM"}, 1),
+    ],
+)
+def test_the_claims_are_judged(
+    changed: dict[str, object],
+    status: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results, figure = tmp_path / "rows.jsonl", tmp_path / "accuracy.png"
+    write_lines(results, {"steps": 3}, [GOOD, GOOD | changed])
+    words = ["draw", "--results", str(results), "--figure", str(figure)]
+    assert main(words) == status
+    assert figure.exists()
+    assert "median error" in capsys.readouterr().out
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_trial_says_what_was_predicted_and_what_was_measured(tmp_path: Path) -> None:
+    output = tmp_path / "trial.json"
+    command = [sys.executable, "-m", "lms", "emulate", "--memory", "100MiB"]
+    command += ["--h2d", "1GB", "--d2h", "1GB", "--", sys.executable]
+    command += ["-m", "experiments.accuracy_trial", "--model=transformer"]
+    done = subprocess.run(
+        [*command, "--steps=2", f"--output={output}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    result = json.loads(output.read_text())
+    assert result["swap_count"] > 0
+    assert len(result["step_seconds"]) == 2
+    assert result["predicted_seconds"] > 0
+    assert 0 < result["measured_peak_bytes"] <= 100 * 2**20

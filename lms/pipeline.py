@@ -42,6 +42,7 @@ from lms.tf.measuring import (
 )
 from lms.tf.rebuilding import rebuild
 from lms.tf.rewriting import rewrite
+from lms.tf.settling import settle_variables
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import (
     TracedFunction,
@@ -262,6 +263,7 @@ def _prepare(
     started = time.perf_counter()
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
+    settle_variables(step)
     room = measure_room(step, settings, device, data_is_there=data_is_there)
     graph = with_scratch(step.graph, measure_scratch(step, device.memory))
     if kind in ("train", "step"):  # evaluation lacks ops that training has

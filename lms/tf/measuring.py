@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lms.costs import Costs, moved_bytes
+from lms.costs import Costs, roofline
 from lms.graph import GraphView, Op
 from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
@@ -34,6 +34,9 @@ _LARGE = 64 * KIB
 
 # Ops in the chain that the time of a small op is taken from.
 _CHAINED = 1024
+
+# A call that takes longer than so many idle calls says how long its op takes.
+_RESOLVED = 1.3
 
 # Bytes of a copy that rates are taken from; a part of a small device.
 _COPIED, _PART = 4 * MIB, 32
@@ -76,8 +79,9 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
 def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
     """Seconds of each op on the present device.
 
-    Ops that make or read a tensor of 64 KiB are run alone. Ops that cannot be count as
-    copies of their bytes, small ops as links of a chain of small ops.
+    Ops that make or read a tensor of 64 KiB are run alone. Those that cannot be, or are
+    over in about the time of a call, take a roofline of the device's measured rates.
+    Small ops count as links of a chain of small ops.
 
     Args:
         step: The traced step.
@@ -85,7 +89,7 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
     """
     nodes = {node.name: node for node in step.nodes}
     idle, small = _call_seconds(memory.device)
-    rate = _memory_bandwidth(find_device())
+    least = roofline(step.graph, measure_hardware(find_device()))
     seconds: dict[str, Seconds] = {}
     for op in step.graph.ops:
         if op.persistent or op.alias is not None:
@@ -95,9 +99,10 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
             continue
         bench = Bench.of(step.graph, nodes, op)
         taken = None if bench is None else _taken(bench, memory.device)
-        if taken is None:
-            taken = idle + moved_bytes(step.graph, op) / rate
-        seconds[op.name] = max(small, taken - idle)
+        taken = idle if taken is None else taken
+        # What is as short as a call is not resolved.
+        floor = least.of(op.name) if taken <= _RESOLVED * idle else 0.0
+        seconds[op.name] = max(small, floor, taken - idle)
     return Costs(seconds=seconds, source="measured")
 
 

@@ -5,10 +5,10 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test test-all lint format clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## make .venv with everything installed
 
@@ -17,6 +17,9 @@ demo: $(READY)  ## out of memory without the callback, trained with it
 
 test: lint  ## lint, then run the tests and the examples in docstrings
 	$(BIN)/python -m pytest
+
+test-all: lint  ## the tests that take long too: a quarter of an hour
+	$(BIN)/python -m pytest -m "long or not long"
 
 lint: $(READY)  ## style, formatting, types, import layers
 	$(BIN)/ruff check

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from experiments import demo
 from experiments.demo_report import draw, failed_claims, print_table, save
-from profiling.record import read_json
 from experiments.trials import Trial, run_trial, why_it_failed
 from lms.units import MIB
+from profiling.record import read_json
 
 OOM = "OOM when allocating tensor with shape[1,2] and type float"
 NUMBERS = {

@@ -9,11 +9,13 @@ from experiments.link_comparison import main
 
 
 @pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.long
 def test_both_servers_are_predicted_and_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, figure = tmp_path / "links.jsonl", tmp_path / "links.png"
-    words = ["--sizes", "24", "32", "--filters", "8", "--depth", "3"]
+    words = ["--sizes", "32", "48", "--filters", "8", "--depth", "3"]
     assert main(["run", *words, "--results", str(results)]) == 0
     _, rows = read_lines(results)
     assert [(row["server"], row["planner"]) for row in rows] == [

@@ -48,6 +48,7 @@ def test_the_claims_are_judged(
 
 @pytest.mark.tf
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_trial_says_what_was_predicted_and_what_was_measured(tmp_path: Path) -> None:
     output = tmp_path / "trial.json"
     command = [sys.executable, "-m", "lms", "emulate", "--memory", "100MiB"]

@@ -12,7 +12,22 @@ from tests.tf.worker import Worker
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("name", CASES)
+LONG = {
+    "a transformer",
+    "an embedding",
+    "mixed_bfloat16",
+    "sample weights and a partial last batch",
+    "shared layers",
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+        for name in CASES
+    ],
+)
 def test_swapped_training_equals_plain_training_bit_for_bit(
     name: str, worker: Worker
 ) -> None:

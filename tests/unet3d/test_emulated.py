@@ -24,6 +24,7 @@ def train(folder: Path, size: int, *words: str) -> subprocess.CompletedProcess[s
 
 @pytest.mark.tf
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_size_that_runs_out_of_memory_trains_by_itself_with_support(
     tmp_path: Path,
 ) -> None:

@@ -74,6 +74,10 @@ def test_a_loop_has_the_same_numbers_with_and_without_it(
     (report,) = fitted.report
     assert report.swap_count > 0
     assert (report.kind, report.signature) == ("step", "1024x16, 1024x16")
+    assert report.predicted_seconds is not None
+    (timeline,) = fitted.timelines
+    assert timeline.lanes is not None
+    assert timeline.lanes.seconds == report.predicted_seconds
     for one, other in zip(expected, numbers(fitted, batch, weights), strict=True):
         np.testing.assert_array_equal(one, other)
 

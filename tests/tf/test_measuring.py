@@ -1,0 +1,83 @@
+"""Ops measured alone, and the present device's rates."""
+
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(scope="module")
+def step() -> Any:
+    import tensorflow as tf
+
+    from lms.tf.devices import find_device
+    from lms.tf.specialising import specialise
+    from lms.tf.tracing import input_specs, trace
+
+    weights = tf.Variable(tf.ones([256, 256]))
+
+    def train(x: tf.Tensor) -> tf.Tensor:
+        y = tf.numpy_function(_never, [x], tf.float32)
+        y.set_shape(x.shape)
+        z = tf.nn.relu(tf.linalg.matmul(x + y, weights))
+        weights.assign_add(tf.linalg.matmul(x, z, transpose_a=True))
+        return tf.reduce_sum(tf.reshape(z, [-1]))
+
+    traced = trace(train, [tf.TensorSpec([256, 256])])
+    return specialise(traced, input_specs(traced), device=find_device().full_name)
+
+
+def _never(x: Any) -> Any:
+    raise AssertionError("the user's function must not be run on made-up values")
+
+
+def test_ops_that_take_time_have_seconds(step: Any) -> None:
+    from lms.tf.devices import find_device
+    from lms.tf.measuring import measure_costs
+
+    costs = measure_costs(step, find_device().memory)
+    free = [op for op in step.graph.ops if op.persistent or op.alias is not None]
+    assert not any(op.name in costs.seconds for op in free)
+    timed = {op.type: costs.of(op.name) for op in step.graph.ops if op not in free}
+    assert min(timed.values()) > 0
+    assert timed["MatMul"] > 0
+    assert costs.source == "measured"
+
+
+def test_equal_ops_are_measured_once(step: Any) -> None:
+    from lms.tf.devices import find_device
+    from lms.tf.measuring import measure_costs
+
+    memory = find_device().memory
+    first, again = measure_costs(step, memory), measure_costs(step, memory)
+    large = [op.name for op in step.graph.ops if op.type == "MatMul"]
+    assert [first.of(name) for name in large] == [again.of(name) for name in large]
+
+
+def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lms.link import LinkRates, link_environment
+    from lms.tf.devices import find_device
+    from lms.tf.measuring import measure_hardware
+
+    device = find_device()
+    measured = measure_hardware(device)
+    assert not measured.asynchronous
+    assert min(measured.flops, measured.memory_bandwidth, measured.h2d) > 0
+    rates = LinkRates(h2d=1e9, d2h=2e9, latency=1e-5)
+    for name, value in link_environment(rates).items():
+        monkeypatch.setenv(name, value)
+    emulated = measure_hardware(device)
+    assert (emulated.h2d, emulated.d2h, emulated.latency) == (1e9, 2e9, 1e-5)
+
+
+def test_variables_keep_their_values_when_they_get_their_own_memory(step: Any) -> None:
+    import tensorflow as tf
+
+    from lms.tf.settling import settle_variables
+
+    ((handle, dtype),) = step.variables.values()
+    before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
+    settle_variables(step)
+    after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
+    assert (before == after).all()

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from lms.errors import LMSError
-from lms.link import LinkRates, link_environment
+from lms.link import LINK_VARIABLES, LinkRates, link_environment
 from lms.units import MIB, Bytes, parse_size
 
 __all__ = ["device_limit", "environment", "limit_memory", "run"]
@@ -127,7 +127,10 @@ def run(
         '96'
     """
     inherited = os.environ if env is None else env
-    variables = {**inherited, **environment(memory, link=link)}
+    own = {
+        name: value for name, value in inherited.items() if name not in LINK_VARIABLES
+    }
+    variables = {**own, **environment(memory, link=link)}
     return subprocess.run(command, env=variables, check=check, **options)
 
 

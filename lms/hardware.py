@@ -1,13 +1,13 @@
 """Devices and the links between them and their hosts, as numbers.
 
 Rates of the presets are what the maker states for the device and what others measured
-for the link (pinned memory, one direction); `source` says which. `scaled` makes a link
-slower, so that a small machine can stand for a large one.
+for the link (pinned memory, one direction); `source` says which.
 """
 
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Final
 
@@ -52,24 +52,21 @@ class Hardware:
     def __post_init__(self) -> None:
         """Check the rates."""
         for name in ("memory", "flops", "memory_bandwidth", "h2d", "d2h"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(
                     f"`{name}` must be positive, got {getattr(self, name)}. "
                     "Give it in bytes, or per second."
+                )
+        for name in ("latency", "launch"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"`{name}` must be seconds, at least 0, got {getattr(self, name)}. "
+                    "Leave it out if it is not known."
                 )
 
     def copy_seconds(self, size: Bytes, *, to_device: bool) -> Seconds:
         """Seconds of one copy when nothing else is on the link."""
         return self.latency + size / (self.h2d if to_device else self.d2h)
-
-    def scaled(self, factor: float) -> "Hardware":
-        """The same device on a link of `factor` times the bandwidth."""
-        return replace(
-            self,
-            name=f"{self.name} x {factor:g}",
-            h2d=self.h2d * factor,
-            d2h=self.d2h * factor,
-        )
 
     def to_json(self) -> str:
         """The numbers as JSON text, to measure once and plan often.

@@ -14,7 +14,7 @@ Known weakness: the copy itself takes the CPU's time and memory bandwidth, as no
 engine would. A lane cannot be faster than that.
 """
 
-import fcntl
+import math
 import os
 import struct
 import threading
@@ -27,12 +27,16 @@ from typing import Final
 from lms.hardware import Hardware
 from lms.units import Bytes, Seconds
 
-__all__ = ["EmulatedLink", "LinkRates", "link_environment", "link_rates"]
+__all__ = ["LINK_VARIABLES", "EmulatedLink", "LinkRates"]
+__all__ += ["link_environment", "link_rates"]
 
 _H2D: Final = "LMS_LINK_H2D"
 _D2H: Final = "LMS_LINK_D2H"
 _LATENCY: Final = "LMS_LINK_LATENCY"
 _BUS: Final = "LMS_LINK_BUS"
+
+# What `link_environment` may set.
+LINK_VARIABLES: Final = (_H2D, _D2H, _LATENCY, _BUS)
 
 # Of a copy on a shared bus: long against a system call, short against a copy.
 _SLICE: Final[Seconds] = 2e-3
@@ -67,14 +71,15 @@ class LinkRates:
     def __post_init__(self) -> None:
         """Check the rates."""
         for name in ("h2d", "d2h"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(
                     f"`{name}` must be bytes per second above 0, "
                     f"got {getattr(self, name)!r}. Write a rate such as 12GB."
                 )
-        if self.latency < 0:
+        if not 0 <= self.latency < math.inf:
             raise ValueError(
-                f"`latency` must be seconds, at least 0, got {self.latency!r}."
+                f"`latency` must be seconds, at least 0, got {self.latency!r}. "
+                "Leave it out for a link without."
             )
 
     @classmethod
@@ -230,6 +235,8 @@ class _SharedLane:
 
     def _reserve(self, seconds: Seconds) -> Seconds:
         """When a slice that is asked for now will be over."""
+        import fcntl  # POSIX only; own lanes do without
+
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

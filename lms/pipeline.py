@@ -218,7 +218,12 @@ class FittedFunction:
         key = _key(traced, inputs)
         if key not in self._steps:
             self._steps[key] = _prepare(
-                traced, inputs, self._settings, self._kind, data_is_there=data_is_there
+                traced,
+                inputs,
+                self._settings,
+                self._kind,
+                data_is_there=data_is_there,
+                settle=not self._steps,
             )
         return self._steps[key]
 
@@ -258,12 +263,14 @@ def _prepare(
     kind: str,
     *,
     data_is_there: bool,
+    settle: bool,
 ) -> PreparedStep:
     """All stages for one signature."""
     started = time.perf_counter()
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
-    settle_variables(step)
+    if settle:  # once: other plans rely on where variables lie
+        settle_variables(step)
     room = measure_room(step, settings, device, data_is_there=data_is_there)
     graph = with_scratch(step.graph, measure_scratch(step, device.memory))
     if kind in ("train", "step"):  # evaluation lacks ops that training has

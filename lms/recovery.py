@@ -84,8 +84,12 @@ class PreparedStep:
                 result = self.rebuilt(inputs)
             except RAN_OUT as error:
                 if self.predicted.plan.planner != "budget":
+                    self.transport.release()
                     raise
                 reason = _first_words(error)
+            except BaseException:
+                self.transport.release()  # what the step had swapped out
+                raise
             else:
                 self._measure()
                 return result

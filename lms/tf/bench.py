@@ -20,10 +20,10 @@ from lms.tf import compat
 from lms.tf.devices import DeviceMemory
 from lms.units import Seconds
 
-__all__ = ["Bench", "seconds_of"]
+__all__ = ["Bench", "idle_seconds", "seconds_of"]
 
 # Runs of one op: fewer when it is slow.
-_RUNS, _ENOUGH = 5, 0.05
+_RUNS, _ENOUGH = 9, 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Bench:
         """Scratch bytes of the second run; None if it cannot be run alone."""
         found = 0
         try:
-            call = self._call()
+            call = self.call()
             for _ in range(2):  # the first run sets the op up
                 memory.reset_peak()
                 results = call()
@@ -107,11 +107,12 @@ class Bench:
     def seconds(self) -> Seconds | None:
         """Median seconds of a run; None if it cannot be run alone."""
         try:
-            return seconds_of(self._call())
+            return seconds_of(self.call())
         except tf.errors.OpError:
             return None
 
-    def _call(self) -> Callable[[], Any]:
+    def call(self) -> Callable[[], Any]:
+        """A call of a function of the op alone."""
         graph_def = compat.graph_def(self.nodes, None)
         function = compat.build_function(graph_def, self.arguments, self.outputs)
         inputs = [tf.ones(spec.shape, spec.dtype) for _, spec, _ in self.arguments]
@@ -121,6 +122,21 @@ class Bench:
                 return function.call_flat(*inputs)
 
         return call
+
+
+def idle_seconds(arguments: int) -> Seconds:
+    """Median seconds of a call that passes one of its arguments on.
+
+    Args:
+        arguments: How many scalars it takes, at least one.
+    """
+    specs = [(f"argument_{i}", tf.TensorSpec([]), None) for i in range(arguments)]
+    node = compat.NodeDef(name="passed", op="Identity", input=["argument_0"])
+    node.attr["T"].type = tf.float32.as_datatype_enum
+    bench = Bench(
+        nodes=(node,), arguments=tuple(specs), outputs=("passed:0",), key=b"idle"
+    )
+    return seconds_of(bench.call())
 
 
 def seconds_of(call: Callable[[], Any]) -> Seconds:

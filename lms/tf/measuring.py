@@ -22,7 +22,7 @@ from lms.graph import GraphView, Op
 from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
 from lms.tf import compat
-from lms.tf.bench import Bench, seconds_of
+from lms.tf.bench import Bench, idle_seconds, seconds_of
 from lms.tf.devices import Device, DeviceMemory, available_host_bytes, find_device
 from lms.tf.specialising import TracedStep
 from lms.units import KIB, MIB, Seconds
@@ -88,7 +88,7 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
         memory: The allocator of the step's device.
     """
     nodes = {node.name: node for node in step.nodes}
-    idle, small = _call_seconds(memory.device)
+    small = _small_seconds(memory.device)
     least = roofline(step.graph, measure_hardware(find_device()))
     seconds: dict[str, Seconds] = {}
     for op in step.graph.ops:
@@ -98,10 +98,13 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
         if not _can_run(step.graph, op):
             continue
         bench = Bench.of(step.graph, nodes, op)
+        idle = _idle(memory.device, 1 if bench is None else len(bench.arguments))
         taken = None if bench is None else _taken(bench, memory.device)
-        taken = idle if taken is None else taken
-        # What is as short as a call is not resolved.
-        floor = least.of(op.name) if taken <= _RESOLVED * idle else 0.0
+        if taken is None:
+            seconds[op.name] = max(small, least.of(op.name))
+            continue
+        # What is as short as a call is not resolved; it takes no longer than the call.
+        floor = min(least.of(op.name), taken) if taken <= _RESOLVED * idle else 0.0
         seconds[op.name] = max(small, floor, taken - idle)
     return Costs(seconds=seconds, source="measured")
 
@@ -128,7 +131,7 @@ def measure_hardware(device: Device) -> Hardware:
     size = 256
     square = tf.ones([size, size])
     seconds = seconds_of(partial(tf.linalg.matmul, square, square))
-    _, small = _call_seconds(device.name)
+    small = _small_seconds(device.name)
     return Hardware(
         name=device.name,
         memory=device.limit or available_host_bytes() or 1,
@@ -197,14 +200,22 @@ def _can_run(graph: GraphView, op: Op) -> bool:
     return max(sizes, default=0) >= _LARGE
 
 
-def _call_seconds(device: str) -> tuple[Seconds, Seconds]:
-    """Seconds of a call of a function of one small op, and of a small op in a chain."""
+def _idle(device: str, arguments: int) -> Seconds:
+    """Seconds of a call that does nothing with so many arguments."""
+    count = max(1, arguments)
+    key = device, b"idle %d" % count
+    if key not in _seconds:
+        _seconds[key] = idle_seconds(count)
+    return _seconds[key]
+
+
+def _small_seconds(device: str) -> Seconds:
+    """Seconds of a small op in a chain of them."""
     key = device, b"small"
     if key not in _seconds:
         one, many = (seconds_of(_chain(count)) for count in (1, _CHAINED))
-        _seconds[device, b"idle"] = one
         _seconds[key] = max(0.0, many - one) / (_CHAINED - 1)
-    return _seconds[device, b"idle"], _seconds[key]
+    return _seconds[key]
 
 
 def _chain(count: int) -> Callable[[], Any]:

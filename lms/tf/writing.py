@@ -131,6 +131,6 @@ class KeptVariables:
     def put_back(self, values: Sequence[np.ndarray]) -> None:
         """Let them hold what `values` returned before."""
         for (handle, dtype), value in zip(self.handles, values, strict=True):
-            tf.raw_ops.AssignVariableOp(
-                resource=handle, value=tf.constant(value, dtype)
-            )
+            # A copy: on a CPU the constant may be the array's own memory.
+            own = tf.raw_ops.DeepCopy(x=tf.constant(value, dtype))
+            tf.raw_ops.AssignVariableOp(resource=handle, value=own)

@@ -225,7 +225,7 @@ def simulated(job: Job) -> Timeline:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_times_are_those_of_the_naive_implementation(job: Job) -> None:
     timeline = simulated(job)
     times = naive_times(job.graph, job.plan, job.costs, job.hardware)
@@ -237,7 +237,7 @@ def test_times_are_those_of_the_naive_implementation(job: Job) -> None:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_memory_is_that_of_the_naive_implementation(job: Job) -> None:
     plain = tuple(replace(op, inplace=False) for op in job.graph.ops)
     graph = GraphView(ops=plain, results=job.graph.results)
@@ -247,7 +247,7 @@ def test_memory_is_that_of_the_naive_implementation(job: Job) -> None:
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_a_step_takes_as_long_as_its_ops_and_as_each_direction(job: Job) -> None:
     timeline = simulated(job)
     assert timeline.seconds >= job.costs.total * (1 - 1e-9)
@@ -259,7 +259,7 @@ def test_a_step_takes_as_long_as_its_ops_and_as_each_direction(job: Job) -> None
 
 
 @given(jobs())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_all_memory_is_given_back_but_for_results(job: Job) -> None:
     timeline = simulated(job)
     kept = {job.graph.roots[name] for name in job.graph.results}
@@ -273,7 +273,7 @@ def test_all_memory_is_given_back_but_for_results(job: Job) -> None:
 
 
 @given(graph=graphs(), asynchronous=st.booleans())
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 def test_without_swaps_memory_is_that_of_liveness(
     graph: GraphView, *, asynchronous: bool
 ) -> None:

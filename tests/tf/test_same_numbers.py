@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 LONG = {
     "a transformer",
     "an embedding",
+    "an unrolled LSTM",
+    "class weights and validation inside fit",
     "mixed_bfloat16",
     "sample weights and a partial last batch",
     "shared layers",

@@ -16,7 +16,7 @@ epoch also holds reading and the host's gaps between batches (44 s of x86's with
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,28 +194,31 @@ def _is_roomy(row: Mapping[str, Any]) -> bool:
     return row["size"] == 192 and not row["swap_count"]
 
 
-def _findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the larger size costs over voxel-scaled computing, here and there."""
-    lines = []
-    plain = {r["server"]: r for r in rows if r["planner"] == "none"}
+def _costs(
+    rows: Sequence[Mapping[str, Any]],
+) -> Iterator[tuple[Mapping[str, Any], float, float | None]]:
+    """Swapping runs: step over the voxel-scaled smaller one, here and published."""
+    plain = {row["server"]: row for row in rows if row["planner"] == "none"}
     for row in rows:
         if row["error"] is not None or not row["swap_count"]:
             continue
-        small = plain[row["server"]]
+        server, small = row["server"], plain[row["server"]]
         voxels = (row["size"] / small["size"]) ** 3
-        cost = row["step_seconds"] / (small["step_seconds"] * voxels)
-        published = _PUBLISHED.get((row["server"], row["size"]))
-        before = _PUBLISHED.get((row["server"], small["size"]))
-        beside = (
-            f" (published {published / before / voxels:.2f})"
-            if published and before
-            else ""
+        after, before = (
+            _PUBLISHED.get((server, size)) for size in (row["size"], small["size"])
         )
-        lines.append(
-            f"{row['server']}, {_PLANNERS[row['planner']]}: {row['size']}^3 takes "
-            f"{cost:.2f} of voxel-scaled {small['size']}^3{beside}"
-        )
-    return lines
+        published = after / before / voxels if after and before else None
+        yield row, row["step_seconds"] / (small["step_seconds"] * voxels), published
+
+
+def _findings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the larger size costs over voxel-scaled computing, here and there."""
+    return [
+        f"{row['server']}, {_PLANNERS[row['planner']]}: {row['size']}^3 takes "
+        f"{cost:.2f} of the voxel-scaled smaller size"
+        + (f" (published {published:.2f})" if published else "")
+        for row, cost, published in _costs(rows)
+    ]
 
 
 def _plot(rows: Sequence[Mapping[str, Any]], head: Any, path: Path) -> None:
@@ -265,18 +268,11 @@ def _plot(rows: Sequence[Mapping[str, Any]], head: Any, path: Path) -> None:
 
 
 def _bars(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], float]:
-    plain = {r["server"]: r for r in rows if r["planner"] == "none"}
     bars: dict[tuple[str, str], float] = {}
-    for row in rows:
-        if row["error"] is not None or not row["swap_count"]:
-            continue
-        small = plain[row["server"]]
-        voxels = (row["size"] / small["size"]) ** 3
-        cost = row["step_seconds"] / (small["step_seconds"] * voxels)
+    for row, cost, published in _costs(rows):
         bars[row["server"], row["planner"]] = cost
-    for server in _SERVERS:
-        epochs = _PUBLISHED[server, 192], _PUBLISHED[server, 144]
-        bars[server, "published"] = epochs[0] / epochs[1] / (192 / 144) ** 3
+        if published:
+            bars[row["server"], "published"] = published
     return bars
 
 

@@ -5,7 +5,7 @@ What a subcommand needs is imported when it runs: `--help` waits for no TensorFl
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,7 +61,7 @@ def _add_emulate(subcommands: Any) -> None:
     emulate.add_argument(
         "--memory",
         required=True,
-        type=_memory,
+        type=_type(_memory),
         metavar="SIZE",
         help="memory of the device, such as 96MiB or 1.5GiB",
     )
@@ -87,14 +87,14 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "subject",
-        type=_subject,
+        type=_type(_subject),
         metavar="FILE.py:function",
         help="a function that returns a compiled Keras model and a batch: (x, y) as "
         "tf.TensorSpec or arrays",
     )
     plan.add_argument(
         "--budget",
-        type=_budget,
+        type=_type(_budget),
         metavar="SIZE",
         help="device memory, such as 96MiB; by default the device's less a margin",
     )
@@ -171,8 +171,10 @@ def _doctor(options: argparse.Namespace) -> int:
 def _add_link_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the link to the host, for copies of tensors")
     group.add_argument("--link", choices=PRESETS, help="the link of this hardware")
-    group.add_argument("--h2d", type=_rate, metavar="RATE", help="to it, as 12GB (/s)")
-    group.add_argument("--d2h", type=_rate, metavar="RATE", help="from it")
+    group.add_argument(
+        "--h2d", type=_type(_rate), metavar="RATE", help="to it, as 12GB (/s)"
+    )
+    group.add_argument("--d2h", type=_type(_rate), metavar="RATE", help="from it")
     group.add_argument("--latency", type=float, metavar="SECONDS", help="of each copy")
     group.add_argument("--scale", type=float, metavar="F", help="F times the rates")
     group.add_argument("--bus", type=Path, metavar="FILE", help="share it by this file")
@@ -210,36 +212,35 @@ def _rates(options: argparse.Namespace) -> LinkRates:
     )
 
 
+def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A type for argparse, which shows only its own kind of error as it is written."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return parsed
+
+
 def _memory(text: str) -> str:
-    """Parse --memory; argparse shows only its own kind of error as it is written."""
-    try:
-        environment(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    environment(text)
     return text
 
 
 def _rate(text: str) -> float:
-    """Parse bytes per second; "/s" may be written or not."""
-    try:
-        return float(parse_size(text.removesuffix("/s"), name="rate"))
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    """Bytes per second; "/s" may be written or not."""
+    return float(parse_size(text.removesuffix("/s"), name="rate"))
 
 
 def _budget(text: str) -> int:
-    try:
-        return parse_size(text, name="budget")
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    return parse_size(text, name="budget")
 
 
 def _subject(text: str) -> str:
     """Check that the file is there before anything slow is loaded."""
-    try:
-        find_file(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    find_file(text)
     return text
 
 

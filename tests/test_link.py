@@ -114,6 +114,8 @@ def test_a_bus_that_an_earlier_start_of_the_machine_left_is_no_obstacle(
     (tmp_path / "bus.h2d").write_bytes(struct.pack("d", time.monotonic() + 1e6))
     link = EmulatedLink(LinkRates(h2d=1e9, d2h=1e9, bus=tmp_path / "bus"))
     link.carry(1, nothing, to_device=True)  # would sleep for days
+    (free,) = struct.unpack("d", (tmp_path / "bus.h2d").read_bytes())
+    assert free <= time.monotonic()
 
 
 def test_a_link_goes_through_the_environment() -> None:

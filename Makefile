@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format clean
+.PHONY: help setup demo report test test-all lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
@@ -14,6 +14,9 @@ setup: $(READY)  ## make .venv with everything installed
 
 demo: $(READY)  ## out of memory without the callback, trained with it
 	$(BIN)/python -m experiments.demo
+
+report: $(READY)  ## one page of all results: build/report/index.html
+	$(BIN)/python -m experiments.report
 
 test: lint  ## lint, then run the tests and the examples in docstrings
 	$(BIN)/python -m pytest

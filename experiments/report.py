@@ -1,0 +1,237 @@
+"""One page of all results: `make report`.
+
+Reads the committed results of `experiments` and `profiling`, measures nothing, and
+writes one HTML file with every figure and table in it. An experiment that has no
+result yet gets a section that says which command makes one.
+"""
+
+import argparse
+import ast
+import contextlib
+import importlib
+import io
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+
+from experiments.lines import read_lines
+from experiments.report_catalogue import CATALOGUE, Entry
+from experiments.report_page import Section, page
+from profiling.drawing import FIGURES
+from profiling.record import circumstances, read_result, write_text
+from profiling.tables import TABLES
+
+__all__ = ["main"]
+
+_RESULTS = Path(__file__).parent / "results"
+_PROFILES = Path(__file__).parent.parent / "profiling" / "results"
+_COLUMNS = "118"  # of what `draw` prints
+
+_TITLES = {
+    "step_timeline": "A step on two links, lane by lane",
+    "link_bandwidth": "Copies between host and device",
+    "utilisation": "Utilisation while a program trains",
+    "op_costs": "Where a step's time goes",
+    "overhead": "What measuring costs",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the page.
+
+    Args:
+        arguments: The words after `python -m experiments.report`.
+
+    Returns:
+        The exit status: 1 if a result is there and cannot be shown.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="JSON lines")
+    parser.add_argument("--profiles", type=Path, default=_PROFILES, help="JSON files")
+    parser.add_argument("--output", type=Path, default=Path("build") / "report")
+    options = parser.parse_args(arguments)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # some experiments import it
+    console, started = Console(stderr=True), time.perf_counter()
+    figures = options.output / "figures"
+    entries = [*CATALOGUE, *_uncatalogued(options.results)]
+    sections = [
+        _experiment(entry, options.results, figures)
+        for entry in track(
+            entries, "Drawing", console=console, disable=not console.is_terminal
+        )
+    ]
+    sections += _profiles(options.profiles, figures)
+    target = options.output / "index.html"
+    write_text(target, page("Large model support: results", _introduction(), sections))
+    missing = sum(section.problem is not None for section in sections)
+    console.print(
+        f"{target}: {len(sections)} sections, {missing} without a result, "
+        f"{time.perf_counter() - started:.0f} s",
+        soft_wrap=True,
+    )
+    return int(any("could not" in (section.problem or "") for section in sections))
+
+
+def _introduction() -> str:
+    commit = circumstances()["commit"]
+    return (
+        "Each section answers one question: what was asked, what the numbers say, and "
+        "how they were measured. No GPU was used unless a section says so. Sizes in "
+        "MiB and GiB are powers of 2. Drawn from committed results alone, at commit "
+        f"`{commit}`; the commit that a result was measured at stands beside it."
+    )
+
+
+def _uncatalogued(results: Path) -> list[Entry]:
+    """Experiments with results that the catalogue does not know."""
+    known = {entry.name for entry in CATALOGUE}
+    there = Path(__file__).parent
+    return [
+        Entry(name=path.stem, title=path.stem.replace("_", " "), emulated="")
+        for path in sorted(results.glob("*.jsonl"))
+        if path.stem not in known and (there / f"{path.stem}.py").exists()
+    ]
+
+
+def _experiment(entry: Entry, results: Path, figures: Path) -> Section:
+    question, method = _docstring(entry.name)
+    path = results / f"{entry.name}.jsonl"
+    section = Section(
+        name=entry.name,
+        title=entry.title,
+        question=question,
+        method=method,
+        command=entry.command,
+    )
+    if not path.exists():
+        problem = f"No result yet. `{entry.command}` makes it."
+        return replace(section, problem=problem)
+    try:
+        head, rows = read_lines(path)
+        said = entry.finding and entry.finding(head, rows)
+        printed, drawn = _drawn(entry.name, path, figures)
+    except Exception as error:  # one bad result must not hide the others
+        problem = f"`{path.name}` could not be shown: {type(error).__name__}: {error}"
+        return replace(section, problem=problem)
+    return replace(
+        section,
+        finding=said[0] if said else "",
+        tables=(said[1],) if said else (),
+        facts=(
+            *_facts(head),
+            *((("emulated", entry.emulated),) * bool(entry.emulated)),
+        ),
+        figures=drawn,
+        printed=printed,
+    )
+
+
+def _docstring(name: str) -> tuple[str, str]:
+    """A module's question and method, without importing it."""
+    source = (Path(__file__).parent / f"{name}.py").read_text()
+    text = ast.get_docstring(ast.parse(source)) or ""
+    question, _, method = text.partition("\n\n")
+    return question.replace("\n", " "), method
+
+
+def _drawn(name: str, results: Path, figures: Path) -> tuple[str, tuple[Path, ...]]:
+    """What an experiment's `draw` prints, and the figures that it makes."""
+    for old in figures.glob(f"{name}*.png"):
+        old.unlink()
+    module = importlib.import_module(f"experiments.{name}")
+    words = ["draw", "--results", str(results)]
+    words += ["--figure", str(figures / f"{name}.png")]
+    sink = io.StringIO()
+    with contextlib.redirect_stdout(sink), _wide():
+        module.main(words)
+    return sink.getvalue(), tuple(sorted(figures.glob(f"{name}*.png")))
+
+
+@contextlib.contextmanager
+def _wide() -> Iterator[None]:
+    """Within it, tables that are printed have room for their columns."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = _COLUMNS
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+
+
+def _facts(head: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where and how a result came about."""
+    machine, versions = head["machine"], head["versions"]
+    memory = str(machine["memory"]).removesuffix(" kB")
+    size = f"{int(memory) / 2**20:.0f} GiB" if memory.isdigit() else memory
+    cores = f"{machine['cores']} cores"
+    yield "machine", f"{machine['processor']}, {cores}, {size}, {machine['system']}"
+    yield "versions", ", ".join(f"{k} {v}" for k, v in versions.items() if v)
+    yield "commit", f"`{head['commit']}`"
+    settings = head.get("settings") or {}
+    words = ", ".join(f"{key} {value}" for key, value in settings.items())
+    yield "settings", words or "none"
+
+
+def _profiles(folder: Path, figures: Path) -> list[Section]:
+    """One section for each kind of profile."""
+    kinds: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        result = read_result(path)
+        kinds.setdefault(result["kind"], {})[path.stem] = result
+    return [
+        _profile(kind, kinds[kind], folder, figures)
+        for kind in _TITLES
+        if kind in kinds and kind in TABLES
+    ]
+
+
+def _profile(
+    kind: str, results: Mapping[str, Mapping[str, Any]], folder: Path, figures: Path
+) -> Section:
+    names = ", ".join(f"{folder.name}/{name}.json" for name in results)
+    title, head, rows = TABLES[kind](results)[0]
+    device = next(iter(results.values())).get("device_kind")
+    emulated = {"emulated": "The device, a CPU of limited memory, and its link."}
+    tables = tuple(TABLES[kind](results))
+    drawn = FIGURES[kind](results, figures) if kind in FIGURES else []
+    first = next(iter(results.values()))
+    return Section(
+        name=f"profile-{kind}",
+        title=_TITLES[kind],
+        question=f"Measured by `profiling.{kind}`: {names}.",
+        finding=f"{title}: {_first_row(head, rows)}",
+        tables=tables,
+        facts=(
+            *_facts({**first, "settings": {}}),
+            ("emulated", emulated.get(str(device), "The device: a CPU.")),
+        ),
+        figures=tuple(path for path in drawn if path.suffix == ".png"),
+        command=f"python -m profiling.{kind} --help",
+    )
+
+
+def _first_row(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The first row in words."""
+    cells = [
+        f"{name} {cell}".strip()
+        for name, cell in zip(head, rows[0], strict=True)
+        if cell
+    ]
+    return ", ".join(cells) + "."
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""The experiments of the report, in its order: what each is called, what is emulated.
+
+What was asked and how it was measured stands in each experiment's own docstring; what
+came out is computed from its results.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from experiments.report_findings import FINDINGS, Finding, Head, Rows
+
+__all__ = ["CATALOGUE", "Entry"]
+
+_DEVICE = (
+    "The device: a CPU with the allocator that TensorFlow uses on GPUs and a hard "
+    "limit. Copies run at the speed of the machine's memory."
+)
+_LINK = (
+    "The device, a CPU with the allocator that TensorFlow uses on GPUs and a hard "
+    "limit; and its link, to whose speed copies are slowed."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One experiment.
+
+    Args:
+        name: Its module in `experiments`; its results are called so too.
+        title: Its headline.
+        emulated: What stands for what is not there.
+        finding: The sentence and the table of its results; None for what only draws.
+        run: The words after `python -m experiments.NAME` that make its results.
+    """
+
+    name: str
+    title: str
+    emulated: str
+    finding: Callable[[Head, Rows], Finding] | None = None
+    run: str = "run"
+
+    @property
+    def command(self) -> str:
+        """What makes its results."""
+        return f"python -m experiments.{self.name} {self.run}"
+
+
+def _entry(name: str, title: str, emulated: str) -> Entry:
+    return Entry(name=name, title=title, emulated=emulated, finding=FINDINGS.get(name))
+
+
+CATALOGUE = (
+    _entry("unet3d_sizes", "Sizes that train, from files to weights", _DEVICE),
+    _entry("planner_comparison", "Memory, bytes and time of each planner", _DEVICE),
+    _entry("simulator_accuracy", "Steps predicted before they ran", _LINK),
+    _entry(
+        "link_comparison",
+        "Two servers, predicted and published",
+        "Everything: V100 cards and their links are simulated from data sheets and "
+        "published measurements. Nothing ran on them.",
+    ),
+    _entry("overhead_when_it_fits", "What it costs when everything fits", _DEVICE),
+    _entry(
+        "planning_scale",
+        "Planning time against the number of ops",
+        "Nothing ran on a device: graphs are drawn or traced, then planned on the CPU.",
+    ),
+)

@@ -38,8 +38,14 @@ _CHAINED = 1024
 # A call that takes longer than so many idle calls says how long its op takes.
 _RESOLVED = 1.3
 
-# Bytes of a copy that rates are taken from; a part of a small device.
-_COPIED, _PART = 4 * MIB, 32
+# Bytes of a copy that rates are taken from; a part of a small device. A GPU copies a
+# few MiB in less time than it takes to ask for it.
+_COPIED, _COPIED_BY_GPU, _PART = 4 * MIB, 128 * MIB, 32
+
+# Rows of the square matrices whose product the rate of computing is taken from.
+_SQUARE, _SQUARE_OF_GPU = 256, 4096
+
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 _scratch: dict[tuple[str, bytes], int] = {}
 _seconds: dict[tuple[str, bytes], Seconds] = {}
@@ -128,7 +134,8 @@ def measure_hardware(device: Device) -> Hardware:
     rates = link_rates() if device.holds_input_pipeline else None
     if rates is None:
         rates = _link_rates(device)
-    size = 256
+    size = _SQUARE if device.holds_input_pipeline else _SQUARE_OF_GPU
+    size = min(size, int((_copied(device) / 4) ** 0.5) // 64 * 64 or 64)
     square = tf.ones([size, size])
     seconds = seconds_of(partial(tf.linalg.matmul, square, square))
     small = _small_seconds(device.name)
@@ -150,34 +157,65 @@ def _memory_bandwidth(device: Device) -> float:
     """Bytes per second that the device reads and writes when it copies a tensor."""
     key, size = (device.name, b"copy"), _copied(device)
     if key not in _seconds:
-        source = tf.ones([size], tf.uint8)
-        _seconds[key] = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
+        source = tf.ones([size // 4])
+        taken = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
+        if not device.holds_input_pipeline:
+            taken = max(taken - _idle(device.name, 1), taken / 10)
+        _seconds[key] = taken
     return 2 * size / _seconds[key]
 
 
 def _link_rates(device: Device) -> LinkRates:
     """Rates of copies between the device and the host's memory."""
     size = _copied(device)
-    with tf.device(device.name):
-        there = tf.ones([size], tf.uint8)
-    if device.holds_input_pipeline:
-        source, target = there.numpy(), np.empty(size, np.uint8)
-        rate = size / seconds_of(partial(np.copyto, target, source))
-        return LinkRates(h2d=rate, d2h=rate)
-    with tf.device("CPU:0"):
-        here = tf.ones([size], tf.uint8)
-    out = seconds_of(lambda: _identity(there, "CPU:0"))
-    back = seconds_of(lambda: _identity(here, device.name))
-    return LinkRates(h2d=size / back, d2h=size / out)
+    if not device.holds_input_pipeline:
+        return _carried_rates(device.full_name, _HOST, size)
+    source, target = np.ones(size, np.uint8), np.empty(size, np.uint8)
+    rate = size / seconds_of(partial(np.copyto, target, source))
+    return LinkRates(h2d=rate, d2h=rate)
+
+
+def _carried_rates(device: str, host: str, size: int) -> LinkRates:
+    """Rates of copies as swaps make them: by send and receive within a function.
+
+    Copies of eager tensors would say something else: they take pageable memory, first
+    wait for the whole device, and a copy of an op's input is kept and not made again
+    (`CopyToDevice` in tensor_handle.cc, `mirror` in execute.cc, both in TensorFlow's
+    common_runtime/eager).
+    """
+
+    @tf.function(autograph=False)
+    def out(tensor: Any) -> Any:
+        with tf.device(host):
+            return tf.identity(tensor)
+
+    @tf.function(autograph=False)
+    def out_and_back(tensor: Any) -> Any:
+        with tf.device(host):
+            held = tf.identity(tensor)
+        with tf.device(device):
+            return tf.identity(held)
+
+    with tf.device(device):
+        there = tf.ones([size // 4])
+
+    def seconds(function: Any) -> Seconds:
+        def call() -> Any:
+            with compat.planned_as_is():  # Grappler would leave identities out
+                return function(there)
+
+        return seconds_of(call)
+
+    idle = _idle(device, 1)
+    away, both = seconds(out), seconds(out_and_back)
+    # What is in the noise of a call still takes a part of it.
+    d2h = max(away - idle, away / 10)
+    return LinkRates(h2d=size / max(both - away, both / 10), d2h=size / d2h)
 
 
 def _copied(device: Device) -> int:
-    return _COPIED if device.limit is None else min(_COPIED, device.limit // _PART)
-
-
-def _identity(tensor: tf.Tensor, device: str) -> tf.Tensor:
-    with tf.device(device):
-        return tf.identity(tensor)
+    most = _COPIED if device.holds_input_pipeline else _COPIED_BY_GPU
+    return most if device.limit is None else min(most, device.limit // _PART)
 
 
 def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
@@ -214,7 +252,9 @@ def _small_seconds(device: str) -> Seconds:
     key = device, b"small"
     if key not in _seconds:
         one, many = (seconds_of(_chain(count)) for count in (1, _CHAINED))
-        _seconds[key] = max(0.0, many - one) / (_CHAINED - 1)
+        # Something else may have held the short call up; no op takes no time at all.
+        alone = many - one if many > one else many
+        _seconds[key] = alone / (_CHAINED - 1)
     return _seconds[key]
 
 

@@ -58,7 +58,10 @@ def read_driver(api: Any = None) -> Driver:
         api: The module `pynvml`, or what answers like it.
     """
     if api is None:
-        import pynvml as api
+        try:
+            import pynvml as api
+        except ImportError:
+            return Driver(reason="the package nvidia-ml-py is missing")
     try:
         api.nvmlInit()
     except api.NVMLError as error:

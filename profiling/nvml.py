@@ -51,8 +51,13 @@ def open_nvml() -> Any:
     Raises:
         NoDriverError: If there is no driver; says what NVML said.
     """
-    import pynvml
-
+    try:
+        import pynvml
+    except ImportError as error:
+        raise NoDriverError(
+            "no NVIDIA driver can be asked: the package nvidia-ml-py is missing. "
+            "Install it: pip install nvidia-ml-py."
+        ) from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -1,5 +1,6 @@
 """What the doctor says of machines, from plain facts."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -158,3 +159,8 @@ def test_what_the_driver_does_not_say_spares_the_rest() -> None:
 def test_without_a_driver_there_is_a_reason() -> None:
     driver = read_driver(recorded(nvmlInit=RecordedError(6)))
     assert driver == Driver(reason="Not Found")
+
+
+def test_a_missing_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "nvidia-ml-py is missing" in (read_driver().reason or "")

@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 
 from profiling import nvml
@@ -67,3 +69,9 @@ def test_a_gpu_answers() -> None:
         pytest.skip(str(error))
     assert nvml.describe_devices(api)[0]["memory"] > 0
     assert "gpu_utilisation" in nvml.read_counters(api, 0)
+
+
+def test_a_missing_package_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(nvml.NoDriverError, match="nvidia-ml-py is missing"):
+        nvml.open_nvml()

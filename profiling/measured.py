@@ -141,7 +141,7 @@ def _step(
     compute = [
         Interval(
             lane=Lane.COMPUTE,
-            name=span.name.partition(":")[0],
+            name=_op_name(span),
             start=span.start - step.start,
             end=span.end - step.start,
         )
@@ -166,6 +166,11 @@ def _step(
         stalls=find_stalls(compute, carried, waits),
         requests=tuple(_requests(within, step.start)),
     )
+
+
+def _op_name(span: Span) -> str:
+    """The op, of which a GPU's kernel tells in "tf_op" (`name:Type`)."""
+    return str(span.facts.get("tf_op", span.name)).partition(":")[0]
 
 
 def _computes(span: Span, *, on_gpu: bool) -> bool:

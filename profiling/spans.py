@@ -72,6 +72,9 @@ def copied_bytes(span: Span) -> int:
 def _of_plane(plane: Any, mark: str) -> Iterator[Span]:
     on_device = plane.name.startswith("/device:GPU:")
     for line in plane.lines:
+        # Lines beside the streams repeat their events, by name scope and by step.
+        if on_device and not line.name.startswith("Stream #"):
+            continue
         for event in line.events:
             name = plane.event_metadata[event.metadata_id].name
             told = name == mark or name in _MEMORY

@@ -142,7 +142,7 @@ def test_a_gpu_s_kernels_and_copies_are_read_from_its_plane() -> None:
         (
             "/device:GPU:0",
             [
-                ("ampere_sgemm_128x64_nn", 2000, 3000, {}),
+                ("ampere_sgemm_128x64_nn", 2000, 3000, {"tf_op": "a:MatMul"}),
                 ("MemcpyH2D", 1000, 500, {"memcpy_details": details}),
             ],
         ),
@@ -156,10 +156,17 @@ def test_a_gpu_s_kernels_and_copies_are_read_from_its_plane() -> None:
     ]
     (step,) = measured_steps(spans, [0.0], [], mark="step", waits={})
     (kernel,), (carried,) = step.lane(Lane.COMPUTE), step.lane(Lane.H2D)
-    assert kernel.name == "ampere_sgemm_128x64_nn"
+    assert kernel.name == "a"
     assert kernel.start == pytest.approx(2e-6)
     assert carried.size == 4096
     assert step.throughput(Lane.H2D) == pytest.approx(4096 / 500e-9)
+
+
+def test_lines_that_repeat_a_stream_s_events_are_not_read() -> None:
+    recorded = space(("/device:GPU:0", [("kernel", 0, 10, {})]))
+    assert len(read_spans(recorded, mark="step")) == 1
+    recorded.planes[0].lines[0].name = "TensorFlow Ops"
+    assert read_spans(recorded, mark="step") == []
 
 
 def test_condensing_keeps_the_busy_time_and_survives_json() -> None:

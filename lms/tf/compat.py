@@ -3,7 +3,7 @@
 Tried on TensorFlow 2.21.0. When a new release breaks something, it breaks here.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
@@ -66,6 +66,7 @@ __all__ = [
     "optimised_graph",
     "pack_outputs",
     "planned_as_is",
+    "recomputed_by_grappler",
     "register_host_function",
 ]
 
@@ -257,6 +258,28 @@ def planned_as_is():
     """Within it, functions run as they are: Grappler does not optimise them again."""
     options = ConfigProto()
     options.graph_options.rewrite_options.disable_meta_optimizer = True
+    with _calls_with(options):
+        yield
+
+
+@contextmanager
+def recomputed_by_grappler():
+    """Within it, Grappler's heuristics recompute cheap ops for the backward pass.
+
+    The peer that TensorFlow itself offers; `set_experimental_options` does not reach
+    it. A tape's ops are named otherwise than the scope that is its default.
+    """
+    options = ConfigProto()
+    rewriting: Any = options.graph_options.rewrite_options
+    rewriting.memory_optimization = rewriting.RECOMPUTATION_HEURISTICS
+    rewriting.memory_optimizer_target_node_name_scope = "gradient_tape/"
+    with _calls_with(options):
+        yield
+
+
+@contextmanager
+def _calls_with(options: ConfigProto) -> Iterator[None]:
+    """Within it, functions are called with these options of Grappler."""
     context = _eager_context()
     before = context.function_call_options
     context.function_call_options = _context.FunctionCallOptions(

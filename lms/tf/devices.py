@@ -139,8 +139,21 @@ def find_device() -> Device:
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
         name = gpus[0].name.removeprefix("/device:")
-        return Device(name=name, limit=compat.allocator_limit(gpus[0].name))
+        limit = _configured_limit() or compat.allocator_limit(gpus[0].name)
+        return Device(name=name, limit=limit)
     return Device(name="CPU:0", limit=emulate.device_limit())
+
+
+def _configured_limit() -> int | None:
+    """What the program made of the first GPU; None where it left it whole.
+
+    Asked before the allocator, because that makes TensorFlow set up its devices a
+    second time, with the options of a program that asked for nothing.
+    """
+    visible = tf.config.get_visible_devices("GPU")
+    parts = tf.config.get_logical_device_configuration(visible[0]) if visible else None
+    limit = parts[0].memory_limit if parts else None
+    return None if limit is None else int(limit) * MIB
 
 
 def take_emulated_memory() -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from tests.tf.worker import Worker
+
 pytestmark = pytest.mark.tf
 
 
@@ -63,6 +65,11 @@ def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     emulated = measure_hardware(device)
     assert (emulated.h2d, emulated.d2h, emulated.latency) == (1e9, 2e9, 1e-5)
+
+
+def test_the_link_is_measured_as_swaps_travel(worker: Worker) -> None:
+    rates = worker.ask("tests.tf.trials:link_between_devices", memory=None)
+    assert all(0 < rate < 1e15 for rate in rates)
 
 
 def test_variables_keep_their_values_when_they_get_their_own_memory(step: Any) -> None:

@@ -16,6 +16,7 @@ from lms.liveness import peak
 from lms.planning.candidates import Filters
 from lms.planning.fitting import fit_plan
 from lms.planning.schedule import schedule
+from lms.tf import measuring
 from lms.tf.rebuilding import rebuild
 from lms.tf.rewriting import rewrite
 from lms.tf.specialising import specialise
@@ -26,6 +27,7 @@ from tests.models import CASES, SILENT, Case
 __all__ = [
     "fit_on_two_replicas",
     "left_behind",
+    "link_between_devices",
     "same_numbers",
     "swap_between_devices",
 ]
@@ -258,3 +260,12 @@ def _make_two_devices() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, two)
+
+
+def link_between_devices() -> tuple[float, float]:
+    """Rates of copies from one CPU device to another and back, in a function."""
+    _make_two_devices()
+    rates = measuring._carried_rates(
+        f"{_LOCAL}/device:CPU:0", f"{_LOCAL}/device:CPU:1", 1 << 20
+    )
+    return rates.h2d, rates.d2h

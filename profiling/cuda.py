@@ -17,7 +17,7 @@ from typing import Any
 from lms.errors import LMSError
 from lms.units import Bytes, Seconds
 
-__all__ = ["CudaError", "CudaLink", "open_cuda_link"]
+__all__ = ["CudaError", "CudaLink", "describe_cuda_device", "open_cuda_link"]
 
 
 class CudaError(LMSError):
@@ -133,6 +133,24 @@ def open_cuda_link(index: int, size: Bytes) -> Iterator[CudaLink]:
         for room in rooms:
             call("cuMemFree_v2", room)
         call("cuDevicePrimaryCtxRelease_v2", device)
+
+
+def describe_cuda_device(index: int) -> tuple[str, Bytes]:
+    """Name and memory of a GPU.
+
+    Raises:
+        CudaError: If there is no driver, or it refuses.
+    """
+    driver, device, memory = _driver(), c_int(), c_size_t()
+    name = ctypes.create_string_buffer(256)
+    for function, arguments in (
+        ("cuInit", (0,)),
+        ("cuDeviceGet", (byref(device), index)),
+        ("cuDeviceGetName", (name, len(name), device)),
+        ("cuDeviceTotalMem_v2", (byref(memory), device)),
+    ):
+        _check(driver, function, getattr(driver, function)(*arguments))
+    return name.value.decode(errors="replace"), memory.value
 
 
 def _driver() -> Any:

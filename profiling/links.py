@@ -17,7 +17,7 @@ from lms import emulate
 from lms.link import EmulatedLink, link_rates
 from lms.units import GIB, MIB, Bytes, Seconds
 from profiling import nvml
-from profiling.cuda import open_cuda_link
+from profiling.cuda import CudaError, describe_cuda_device, open_cuda_link
 
 __all__ = ["DIRECTIONS", "Timer", "describe_link", "open_link", "room_for_copies"]
 
@@ -40,15 +40,14 @@ def describe_link() -> dict[str, Any]:
     """
     rates = link_rates()
     if rates is None:
-        api = nvml.open_nvml()
-        devices = nvml.describe_devices(api)
+        devices, stated = _devices()
         first = devices[0]
         return {
             "device": first["name"],
             "device_kind": "gpu",
             "memory": first["memory"],
             "memories": ["pinned", "pageable"],
-            "stated": nvml.stated_link(first),
+            "stated": stated,
             "devices": devices,
         }
     stated = {
@@ -65,6 +64,19 @@ def describe_link() -> dict[str, Any]:
         "stated": stated,
         "devices": [],
     }
+
+
+def _devices() -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """GPUs by NVML, and the first one's link; by CUDA alone where NVML is missing."""
+    try:
+        devices = nvml.describe_devices(nvml.open_nvml())
+    except nvml.NoDriverError as missing:
+        try:
+            name, memory = describe_cuda_device(0)
+        except CudaError:
+            raise missing from None
+        return [{"index": 0, "name": name, "memory": memory}], None
+    return devices, nvml.stated_link(devices[0])
 
 
 def room_for_copies(memory: Bytes) -> Bytes:

@@ -1,5 +1,6 @@
 """A session of TensorFlow's profiler around some steps, and the copies beside it."""
 
+import gzip
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -62,8 +63,13 @@ class Session:
 
 
 @contextmanager
-def recording(session: Session) -> Iterator[None]:
-    """Record what happens within it; the trace is read when it has ended."""
+def recording(session: Session, *, keep: Path | None = None) -> Iterator[None]:
+    """Record what happens within it; the trace is read when it has ended.
+
+    Args:
+        session: Where it goes.
+        keep: A file for TensorFlow's own trace, compressed; None keeps none.
+    """
     options = tf.profiler.experimental.ProfilerOptions(
         host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
     )
@@ -75,12 +81,20 @@ def recording(session: Session) -> Iterator[None]:
         finally:
             tf.profiler.experimental.stop()
         (file,) = Path(folder).rglob("*.xplane.pb")
-        space = compat.XSpace.FromString(file.read_bytes())
+        recorded = file.read_bytes()
+    if keep is not None:
+        keep.parent.mkdir(parents=True, exist_ok=True)
+        keep.write_bytes(gzip.compress(recorded))
+    space = compat.XSpace.FromString(recorded)
     session.spans = read_spans(space, mark=MARK)
 
 
 def record_steps(
-    step: Callable[[], None], count: int, *, advance: Callable[[], None]
+    step: Callable[[], None],
+    count: int,
+    *,
+    advance: Callable[[], None],
+    keep: Path | None = None,
 ) -> Session:
     """Run and record some steps.
 
@@ -88,9 +102,10 @@ def record_steps(
         step: One step; it must have run before.
         count: How many.
         advance: Called after each.
+        keep: As for `recording`.
     """
     session = Session()
-    with recording(session):
+    with recording(session, keep=keep):
         for _ in range(count):
             session.run(step)
             advance()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from profiling.sessions import Session
     from profiling.steps import StepGraph, TrainingStep
 
-__all__ = ["add_subject", "main", "waits_by_op", "warm_up"]
+__all__ = ["add_subject", "main", "results_of", "waits_by_op", "warm_up"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -118,12 +118,19 @@ def _measure(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
         session = record_steps(
             step.run, options.steps, advance=lambda: bars.advance(bar)
         )
-    return _results(step, known, session)
+    return results_of(step, known, session)
 
 
-def _results(
+def results_of(
     step: "TrainingStep", known: "StepGraph", session: "Session"
 ) -> dict[str, Any]:
+    """What recorded steps say, beside what was predicted of them.
+
+    Args:
+        step: The step that ran.
+        known: Its graph, measured costs and hardware.
+        session: The recorded steps.
+    """
     plan, hardware = step.report.plan, known.hardware
     waits = waits_by_op(known.graph, plan, rooms_first=not hardware.asynchronous)
     from profiling.sessions import MARK

@@ -55,6 +55,7 @@ __all__ = [
     "XSpace",
     "allocator_limit",
     "build_function",
+    "collected_graphs",
     "constant",
     "flat_element",
     "flat_inputs",
@@ -68,6 +69,8 @@ __all__ = [
     "planned_as_is",
     "recomputed_by_grappler",
     "register_host_function",
+    "set_gpu_options",
+    "swapped_by_grappler",
 ]
 
 # Name of an argument's node, its spec, and for a variable's handle the variable's.
@@ -278,9 +281,24 @@ def recomputed_by_grappler():
 
 
 @contextmanager
+def swapped_by_grappler():
+    """Within it, Grappler swaps on GPUs where it foresees that memory runs out."""
+    options = ConfigProto()
+    rewriting: Any = options.graph_options.rewrite_options
+    rewriting.memory_optimization = rewriting.SWAPPING_HEURISTICS
+    with _calls_with(options):
+        yield
+
+
+@contextmanager
 def _calls_with(options: ConfigProto) -> Iterator[None]:
-    """Within it, functions are called with these options of Grappler."""
+    """Within it, functions are called with these options of Grappler.
+
+    Soft placement stays as it is in other calls: a node without a kernel for the GPU
+    (a constant that was made here, say) goes to the host rather than failing.
+    """
     context = _eager_context()
+    options.allow_soft_placement = context.soft_device_placement
     before = context.function_call_options
     context.function_call_options = _context.FunctionCallOptions(
         config_proto=options, executor_type=before.executor_type
@@ -289,6 +307,44 @@ def _calls_with(options: ConfigProto) -> Iterator[None]:
         yield
     finally:
         context.function_call_options = before
+
+
+@contextmanager
+def collected_graphs(found: list[GraphDef]):
+    """Take the graphs that devices get of functions that are first called within it.
+
+    Args:
+        found: Where they go, one for each function and device.
+    """
+    context = _eager_context()
+    context.enable_graph_collection()
+    try:
+        yield
+        metadata = context.export_run_metadata()
+    finally:
+        context.disable_graph_collection()
+    for function in metadata.function_graphs:
+        found += function.partition_graphs
+
+
+def set_gpu_options(**options: Any) -> None:
+    """Options of GPUs that have no public setter, before the first op.
+
+    Args:
+        **options: Fields of GPUOptions, or of its part `experimental`.
+
+    Raises:
+        AttributeError: If there is no such option.
+    """
+    context = _eager_context()
+    config = ConfigProto()
+    if context._config is not None:
+        config.CopyFrom(context._config)
+    known = config.gpu_options.DESCRIPTOR.fields_by_name
+    for name, value in options.items():
+        part = config.gpu_options if name in known else config.gpu_options.experimental
+        setattr(part, name, value)
+    context._config = config
 
 
 def register_host_function(function: Callable[..., Any]) -> str:

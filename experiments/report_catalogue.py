@@ -7,6 +7,7 @@ came out is computed from its results.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from experiments import largest_volume_drawing
 from experiments.report_findings import FINDINGS, Finding, Head, Rows
 
 __all__ = ["CATALOGUE", "Entry"]
@@ -45,11 +46,15 @@ class Entry:
         return f"python -m experiments.{self.name} {self.run}"
 
 
+_ALL = {**FINDINGS, "largest_volume": largest_volume_drawing.finding}
+
+
 def _entry(name: str, title: str, emulated: str) -> Entry:
-    return Entry(name=name, title=title, emulated=emulated, finding=FINDINGS.get(name))
+    return Entry(name=name, title=title, emulated=emulated, finding=_ALL.get(name))
 
 
 CATALOGUE = (
+    _entry("largest_volume", "The largest that trains in a fixed memory", _DEVICE),
     _entry("unet3d_sizes", "Sizes that train, from files to weights", _DEVICE),
     _entry("planner_comparison", "Memory, bytes and time of each planner", _DEVICE),
     _entry("simulator_accuracy", "Steps predicted before they ran", _LINK),

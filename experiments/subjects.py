@@ -17,12 +17,12 @@ __all__ = ["SUBJECTS", "resnet", "transformer", "unet"]
 Batch = tuple[np.ndarray, np.ndarray]
 
 
-def unet(size: int = 48) -> tuple[keras.Model, Batch]:
-    """The case study's network with 8 filters and 4 levels."""
+def unet(size: int = 48, filters: int = 8, depth: int = 4) -> tuple[keras.Model, Batch]:
+    """The case study's network, with half of its filters and a level less."""
     random = np.random.default_rng(0)
     x = random.standard_normal((1, size, size, size, 4)).astype("float32")
     y = random.integers(0, 2, (1, size, size, size, 3)).astype("uint8")
-    return build_unet(size, filters=8, depth=4, seed=0), (x, y)
+    return build_unet(size, filters, depth, seed=0), (x, y)
 
 
 def resnet(size: int = 64, batch: int = 32) -> tuple[keras.Model, Batch]:

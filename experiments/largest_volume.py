@@ -1,0 +1,252 @@
+"""At one fixed device memory, which is the largest size that trains, in which way?
+
+The memory is 1.05 times the peak that plain Keras measures at a base size. From there
+sizes rise by trials, each a training of three steps in a process and a device of its
+own, until one fails: in coarse steps first, then from the last that trained in fine
+ones. What is near the edge fails by chance, so a size has two attempts, both recorded.
+
+    model          what grows               base    steps
+    3D U-Net       voxels along each axis   48      8, the network's own granularity
+    ResNet         images of the batch      32      32, then 8
+    transformer    length of the sequence   256     128, then 32
+
+Ways: plain Keras; the mode of `keras.RematScope` with the least peak at the base size;
+Grappler's recomputation heuristics; TFLMS's rule with thresholds tuned automatically;
+the budget planner. The last two have all of the device but a part of 32. For plain
+Keras and the last two the largest size is also predicted, without training: the first
+that is predicted not to fit ends that search.
+
+Claim: with a budget, at least 4.6 times the voxels of plain Keras train.
+
+Known weaknesses: no input pipeline: one batch is on the device, none waits beside it,
+in every way alike. A prediction is made on a device with enough memory, where it can
+always be made.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.largest_volume_drawing import draw
+from experiments.lines import command_line, finished_rows, write_lines
+from experiments.search import climb
+from experiments.trials import Trial, run_trial
+from lms.units import MIB, format_bytes
+from profiling.record import circumstances
+
+__all__ = ["main"]
+
+_NAME = "largest_volume"
+_FOLDER = Path("build") / "experiments" / _NAME
+_SPARE = 1.05  # of what plain Keras takes at the base size
+_ATTEMPTS = 2
+_LONGEST = 900  # seconds of a trial
+_ENOUGH = 4096 * MIB
+_REMAT_MODES = ("full", "activations", "larger_than")
+_WAYS = ("plain", "remat", "grappler", "threshold", "budget")
+_PREDICTED = ("plain", "threshold", "budget")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What grows, from where, and in which steps."""
+
+    name: str
+    knob: str
+    start: int
+    coarse: int
+    fine: int
+    fixed: tuple[str, ...] = ()
+
+
+_SUBJECTS = (
+    Subject(name="unet", knob="size", start=48, coarse=8, fine=8),
+    Subject(name="resnet", knob="batch", start=32, coarse=32, fine=8),
+    Subject(name="transformer", knob="length", start=256, coarse=128, fine=32),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or draw.
+
+    Args:
+        arguments: The words after `python -m experiments.largest_volume`.
+
+    Returns:
+        The exit status: 1 if the claim does not hold.
+    """
+    options = command_line(_NAME, __doc__, _add_settings).parse_args(
+        sys.argv[1:] if arguments is None else arguments
+    )
+    if options.command == "draw":
+        return draw(options.results, options.figure)
+    _run(options)
+    return 0
+
+
+def _add_settings(parser: Any) -> None:
+    names = [subject.name for subject in _SUBJECTS]
+    parser.add_argument("--models", nargs="+", choices=names, default=names)
+    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS)
+    parser.add_argument("--steps", type=int, default=3, help="of each training")
+    parser.add_argument("--seed", type=int, default=0)
+    text = "of the first model, instead of its own: start, coarse and fine steps"
+    parser.add_argument("--sizes", type=int, nargs=3, help=text)
+    text = "arguments of the first model's function that stay, such as filters=4"
+    parser.add_argument("--fixed", nargs="*", default=[], metavar="NAME=N", help=text)
+
+
+def _run(options: Any) -> None:
+    """Finished trials of the same settings are kept when a run goes on."""
+    subjects = [_subject(name, options) for name in options.models]
+    settings = {
+        "steps": options.steps,
+        "seed": options.seed,
+        "spare": _SPARE,
+        "attempts": _ATTEMPTS,
+        "subjects": [asdict(subject) for subject in subjects],
+    }
+    book = _Book(options.results, settings, Console())
+    for subject in subjects:
+        _search_all(subject, options.ways, book)
+
+
+def _subject(name: str, options: Any) -> Subject:
+    subject = next(subject for subject in _SUBJECTS if subject.name == name)
+    if name != options.models[0]:
+        return subject
+    start, coarse, fine = options.sizes or (subject.start, subject.coarse, subject.fine)
+    return Subject(
+        name=name,
+        knob=subject.knob,
+        start=start,
+        coarse=coarse,
+        fine=fine,
+        fixed=tuple(options.fixed),
+    )
+
+
+class _Book:
+    """The rows so far: what is in it is not tried again, what is new is written."""
+
+    def __init__(
+        self, path: Path, settings: Mapping[str, Any], console: Console
+    ) -> None:
+        self._path = path
+        self._settings = settings
+        self._console = console
+        self._rows = finished_rows(path, settings)
+
+    def row(self, key: Mapping[str, Any], make: Callable[[], Trial]) -> dict[str, Any]:
+        """The row of a trial; `make` runs it if it is not there."""
+        for row in self._rows:
+            if all(row.get(name) == value for name, value in key.items()):
+                return row
+        trial = make()
+        row = {**key, "error": trial.error, "seconds": trial.seconds}
+        row |= {"commit": circumstances()["commit"]} | (trial.result or {})
+        self._rows.append(row)
+        write_lines(self._path, self._settings, self._rows)
+        return row
+
+    def trial(self, key: Mapping[str, Any], memory: int, *more: str) -> Trial:
+        """Train or predict in a process of its own."""
+        again = ", again" if key.get("attempt", 1) > 1 else ""
+        return run_trial(
+            f"{key['kind']} of {key['model']} {key['size']}, {key['way']}{again}",
+            memory=memory,
+            command=("experiments.training_trial",),
+            flags=(
+                f"--model={key['model']}",
+                f"--way={key['way']}",
+                *self._flags,
+                *more,
+            ),
+            folder=_FOLDER,
+            console=self._console,
+            longest=_LONGEST,
+        )
+
+    @property
+    def _flags(self) -> tuple[str, str]:
+        return f"--steps={self._settings['steps']}", f"--seed={self._settings['seed']}"
+
+    def say(self, text: str) -> None:
+        """A line for the terminal."""
+        self._console.print(text, style="bold", highlight=False)
+
+
+def _search_all(subject: Subject, ways: Sequence[str], book: _Book) -> None:
+    plain = _probe(subject, "plain", book)
+    if plain["error"]:
+        raise SystemExit(f"{subject.name} does not train at all: {plain['error']}")
+    memory = int(_SPARE * plain["peak_bytes"]) // MIB * MIB
+    book.say(f"{subject.name}: the device has {format_bytes(memory)}")
+    for way in ways:
+        chosen = _best_remat(subject, book) if way == "remat" else way
+        if chosen is None:
+            continue
+        sizes = _sizes(
+            subject, lambda size, way=chosen: _trains(subject, way, size, memory, book)
+        )
+        best = max((size for size, worked in sizes if worked), default=None)
+        book.say(f"{subject.name}, {chosen}: {best or 'nothing'} trains")
+        if way in _PREDICTED:
+            list(
+                _sizes(
+                    subject,
+                    lambda size, way=way: _fits(subject, way, size, memory, book),
+                )
+            )
+
+
+def _sizes(
+    subject: Subject, works: Callable[[int], bool]
+) -> Iterator[tuple[int, bool]]:
+    return climb(works, start=subject.start, coarse=subject.coarse, fine=subject.fine)
+
+
+def _shape(subject: Subject, size: int) -> tuple[str, ...]:
+    return ("--shape", f"{subject.knob}={size}", *subject.fixed)
+
+
+def _probe(subject: Subject, way: str, book: _Book) -> dict[str, Any]:
+    """What a way takes at the base size where there is enough memory."""
+    key = {"kind": "probe", "model": subject.name, "way": way, "size": subject.start}
+    shape = _shape(subject, subject.start)
+    return book.row(key, lambda: book.trial(key, _ENOUGH, *shape))
+
+
+def _best_remat(subject: Subject, book: _Book) -> str | None:
+    """The mode with the least peak; the others' peaks and errors are recorded too."""
+    probes = [_probe(subject, f"remat:{mode}", book) for mode in _REMAT_MODES]
+    trained = [row for row in probes if row["error"] is None]
+    if not trained:
+        return None
+    return min(trained, key=lambda row: row["peak_bytes"])["way"]
+
+
+def _trains(subject: Subject, way: str, size: int, memory: int, book: _Book) -> bool:
+    for attempt in range(1, _ATTEMPTS + 1):
+        key = {"kind": "training", "model": subject.name, "way": way, "size": size}
+        key |= {"attempt": attempt, "memory_bytes": memory}
+        shape = _shape(subject, size)
+        row = book.row(key, lambda: book.trial(key, memory, *shape))  # noqa: B023
+        if row["error"] is None:
+            return True
+    return False
+
+
+def _fits(subject: Subject, way: str, size: int, memory: int, book: _Book) -> bool:
+    key = {"kind": "prediction", "model": subject.name, "way": way, "size": size}
+    key |= {"memory_bytes": memory}
+    words = ("--predict", f"--memory={memory}", *_shape(subject, size))
+    return book.row(key, lambda: book.trial(key, _ENOUGH, *words))["error"] is None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

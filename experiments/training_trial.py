@@ -1,0 +1,201 @@
+"""Train one model in one way for a few steps, and say what it took; or predict it.
+
+    plain                Keras's own train step
+    remat:MODE           built within `keras.RematScope(mode=MODE)`
+    grappler             with TensorFlow's own recomputation heuristics
+    threshold, budget    with large model support by that planner
+
+The budget is all that this device has, less a part of 32 for what the allocator loses.
+One batch is on the device and none waits beside it, so that the step alone decides;
+in a `fit` on an emulated device batches that wait take some of it too.
+
+Times are seconds, sizes are bytes. Peaks leave the first step out, which initialises.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from experiments.subjects import SUBJECTS
+from lms import fit_in_memory
+from lms.emulate import device_limit
+from lms.errors import BudgetError
+from lms.forecast import Forecast, forecast, workload_of
+from lms.pipeline import FittedFunction
+from lms.room import margin_of
+from lms.settings import read_settings
+from lms.tf.compat import recomputed_by_grappler
+from lms.tf.devices import find_device
+from lms.units import parse_size
+from profiling.record import write_json
+
+__all__ = ["main"]
+
+_PLANNERS = ("threshold", "budget")
+_MOST_POINTS = 1500  # of a curve
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one trial; the result goes to `--output`. A training that fails raises."""
+    options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    keras.utils.set_random_seed(options.seed)
+    model, arrays = _subject(options)
+    result = (_predicted if options.predict else _trained)(options, model, arrays)
+    write_json(options.output, result)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.training_trial",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", choices=SUBJECTS, required=True)
+    text = "arguments of the model's function"
+    parser.add_argument("--shape", nargs="*", default=(), metavar="NAME=N", help=text)
+    parser.add_argument("--way", required=True, help="how to train; see above")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--predict", action="store_true", help="into --memory")
+    parser.add_argument("--memory", type=int, help="bytes to predict for")
+    parser.add_argument("--budget", help="instead of all that the device has")
+    parser.add_argument("--curves", action="store_true", help="memory over the step")
+    parser.add_argument("--output", type=Path, required=True)
+    return parser
+
+
+def _subject(options: argparse.Namespace) -> tuple[keras.Model, Sequence[np.ndarray]]:
+    shape = {name: int(n) for name, _, n in (w.partition("=") for w in options.shape)}
+    way, _, mode = options.way.partition(":")
+    scope = keras.RematScope(mode=mode) if way == "remat" else nullcontext()
+    with scope:
+        return SUBJECTS[options.model](**shape)
+
+
+def _step_of(model: keras.Model) -> Callable[..., Any]:
+    # Slots made while a step is traced would make it traced again.
+    model.optimizer.build(model.trainable_variables)
+
+    def step(x: tf.Tensor, y: tf.Tensor) -> Any:
+        return model.train_step((x, y))
+
+    return step
+
+
+def _trained(
+    options: argparse.Namespace, model: keras.Model, arrays: Sequence[np.ndarray]
+) -> dict[str, Any]:
+    step = _step_of(model)
+    fitted = None
+    if options.way in _PLANNERS:
+        specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
+        budget = options.budget or _all_there_is()
+        fitted = fit_in_memory(step, specs, budget=budget, planner=options.way)
+    recomputing = options.way == "grappler"
+    with recomputed_by_grappler() if recomputing else nullcontext():
+        measured = _run(fitted or tf.function(step), arrays, options.steps)
+    return measured | (_planned(fitted, curves=options.curves) if fitted else {})
+
+
+def _all_there_is() -> int:
+    limit = device_limit()
+    if limit is None:
+        raise ValueError(
+            "`budget` must be given where the device has no limit, got none. Add "
+            "--budget, or start this with `python -m lms emulate`."
+        )
+    return limit - margin_of(limit)
+
+
+def _run(
+    step: Callable[..., Any], arrays: Sequence[np.ndarray], steps: int
+) -> dict[str, Any]:
+    """Numbers of each step; its results are awaited."""
+    # NumPy's memory would not count as the device's.
+    batch = [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in arrays]
+    memory = find_device().memory
+    seconds: list[float] = []
+    losses: list[float] = []
+    peaks: list[int | None] = []
+    for _ in range(steps):
+        memory.reset_peak()
+        started = time.perf_counter()
+        logs = step(*batch)
+        losses.append(float(logs["loss"]))
+        seconds.append(time.perf_counter() - started)
+        peaks.append(memory.peak_bytes)
+    return {
+        "peak_bytes": max(peak or 0 for peak in peaks[1:]),
+        "first_step_peak_bytes": peaks[0],
+        "step_seconds": seconds,
+        "losses": losses,
+    }
+
+
+def _planned(fitted: FittedFunction, *, curves: bool) -> dict[str, Any]:
+    numbers = asdict(fitted.report[0])
+    del numbers["plan"], numbers["signature"]
+    if not curves:
+        return {"report": numbers}
+    timeline = fitted.timelines[0]
+    drawn = {
+        "unplanned": _thinned(timeline.unplanned.device),
+        "planned": _thinned(timeline.planned.device),
+        "host": _thinned(timeline.planned.host),
+    }
+    return {"report": numbers, "curves": drawn}
+
+
+def _thinned(curve: Sequence[int]) -> list[int]:
+    """The largest value of each stretch: few points, and no peak lost."""
+    stretch = -(-len(curve) // _MOST_POINTS) or 1
+    starts = range(0, len(curve), stretch)
+    return [max(curve[start : start + stretch]) for start in starts]
+
+
+def _predicted(
+    options: argparse.Namespace, model: keras.Model, arrays: Sequence[np.ndarray]
+) -> dict[str, Any]:
+    """Whether the step fits into `--memory`, without training."""
+    specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
+    workload = workload_of(_step_of(model), specs)
+    # The forecast counts a batch that waits beside this one; here none does.
+    waiting = sum(array.nbytes for array in arrays)
+    workload = replace(workload, persistent_bytes=workload.persistent_bytes - waiting)
+    planned = options.way in _PLANNERS
+    budget = (
+        options.memory - margin_of(options.memory) if planned else parse_size("1TiB")
+    )
+    settings = read_settings(budget=budget, planner=options.way if planned else None)
+    try:
+        found = forecast(workload, settings)
+    except BudgetError as error:
+        return {"error": str(error)}
+    result = _told(found)
+    if found.peak_bytes > options.memory:
+        return result | {"error": f"needs {found.peak_bytes} bytes"}
+    return result
+
+
+def _told(found: Forecast) -> dict[str, Any]:
+    return {
+        "error": None,
+        "predicted_peak_bytes": found.peak_bytes,
+        "unplanned_peak_bytes": found.unplanned_peak_bytes,
+        "swapped_out_bytes": found.plan.swapped_out_bytes,
+        "predicted_seconds": found.timeline.seconds,
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

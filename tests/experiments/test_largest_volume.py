@@ -1,0 +1,83 @@
+"""The largest size is searched by trials; what is drawn comes from their rows alone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import training_trial
+from experiments.largest_volume import main
+from experiments.lines import read_lines, write_lines
+from experiments.search import climb
+
+OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
+
+
+def _row(
+    way: str, size: int, error: str | None = None, **others: Any
+) -> dict[str, Any]:
+    row = {"kind": "training", "model": "unet", "way": way, "size": size}
+    row |= {"memory_bytes": 2**20, "error": error, "attempt": 1}
+    return row | ({} if error else {"peak_bytes": 2**19}) | others
+
+
+def test_a_size_counts_only_if_its_own_trial_worked() -> None:
+    tried = list(climb(lambda n: n < 70, start=32, coarse=32, fine=8))
+    assert tried == [(32, True), (64, True), (96, False), (72, False)]
+
+
+@pytest.mark.parametrize(("largest", "status"), [(16, 0), (12, 1)])
+def test_the_claim_is_of_voxels_over_plain_keras(
+    largest: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, figure = tmp_path / "rows.jsonl", tmp_path / "largest.png"
+    rows = [
+        {"kind": "probe", "model": "unet", "way": "remat:full", "error": "no"},
+        _row("plain", 8),
+        _row("plain", 16, OOM),
+        _row("budget", largest, report={"swapped_out_bytes": 3}),
+        _row("budget", largest + 8, OOM + " - and the process crashed"),
+    ]
+    write_lines(results, {}, rows)
+    words = ["draw", "--results", str(results), "--figure", str(figure)]
+    assert main(words) == status
+    assert figure.exists()
+    said = capsys.readouterr().out
+    assert f"{(largest / 8) ** 3:.2f} times with budget" in said
+    assert "process crashed" in said
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["grappler", "budget"])
+def test_a_trial_trains_and_says_what_it_took(way: str, tmp_path: Path) -> None:
+    output = tmp_path / "trial.json"
+    words = ["--model=transformer", "--shape", "length=8", "batch=1", "--curves"]
+    words += [f"--way={way}", "--budget=1GiB", "--steps=2", f"--output={output}"]
+    assert training_trial.main(words) == 0
+    result = json.loads(output.read_text())
+    assert len(result["step_seconds"]) == len(result["losses"]) == 2
+    assert result["losses"][1] < result["losses"][0]
+    if way == "budget":
+        assert max(result["curves"]["planned"]) > 0
+        assert result["report"]["swap_count"] == 0
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    results = tmp_path / "rows.jsonl"
+    words = ["run", "--models", "unet", "--sizes", "16", "8", "8", "--ways", "plain"]
+    words += ["--fixed", "filters=4", "depth=2", "--results", str(results)]
+    assert main(words) == 0
+    head, rows = read_lines(results)
+    kinds = [row["kind"] for row in rows]
+    assert kinds[0] == "probe"
+    assert {"training", "prediction"} <= set(kinds)
+    write_lines(results, head["settings"], rows[:-1])
+    assert main(words) == 0
+    _, again = read_lines(results)
+    assert again[:-1] == rows[:-1]
+    assert again[-1]["size"] == rows[-1]["size"]

@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo report test test-all lint format clean
+.PHONY: help setup demo report test test-all gpu-check lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ test: lint  ## lint, then run the tests and the examples in docstrings
 
 test-all: lint  ## the tests that take long too: a quarter of an hour
 	$(BIN)/python -m pytest -m "long or not long"
+
+gpu-check: $(READY)  ## on a machine with a GPU: eight minutes, what works there
+	@! command -v nvidia-smi || $(BIN)/python -m pip install --quiet -e '.[gpu]'
+	$(BIN)/python -m experiments.gpu_validation run --short --output build/gpu_check
 
 lint: $(READY)  ## style, formatting, types, import layers
 	$(BIN)/ruff check

@@ -18,6 +18,12 @@ PARTS = ("machine", "swap", "study", "link", "predicted", "peers")
 _RUNTIMES: dict[str, dict[str, Any]] = {
     "timestamped_allocator": {"gpu_options": {"timestamped_allocator": True}},
     "kernel_tracker_max_pending": {"gpu_options": {"kernel_tracker_max_pending": 8}},
+    "both of these": {
+        "gpu_options": {
+            "timestamped_allocator": True,
+            "kernel_tracker_max_pending": 8,
+        }
+    },
     "cuda_malloc_async": {"variables": {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}},
     "layout optimizer off": {"layout": False},
 }
@@ -138,15 +144,15 @@ def _swap(scale: Scale, *, short: bool) -> Iterator[Trial]:
         "steps": 8 if short else 20,
         "deterministic": True,
         "traced": 2,
-        "limit": 100 if short else 400,
+        "limit": 130 if short else 400,
     }
-    yield _train(scale, 1, "swap: plain", 112, **same)
+    yield _train(scale, 1, "swap: plain", 96, **same)
     for way in ("lms",) if short else ("lms", "threshold"):
         yield _train(
             scale,
             1,
             f"swap: {way}",
-            112,
+            96,
             way=way,
             needs=("swap: plain",),
             share_of=("swap: plain", 0.6),
@@ -197,16 +203,16 @@ def _link(scale: Scale, *, short: bool) -> Iterator[Trial]:
         part=3,
         name="link",
         kind="link",
-        limit=(60 if short else 240) * scale.seconds,
+        limit=(90 if short else 240) * scale.seconds,
         memory=scale.small,
         settings={"largest": scale.largest, "seconds": 0.02 if short else 0.2},
     )
-    base, voxels = ("swap: plain", 112) if short else ("192 whole GPU", 192)
+    base, voxels = ("swap: plain", 96) if short else ("192 whole GPU", 192)
     yield Trial(
         part=3,
         name="timeline",
         kind="timeline",
-        limit=(150 if short else 600) * scale.seconds,
+        limit=(165 if short else 600) * scale.seconds,
         memory=scale.small if short else None,
         settings={
             "size": scale.size(voxels),

@@ -45,9 +45,9 @@ def judge_rows(rows: Sequence[Mapping[str, Any]]) -> list[Claim]:
     done = {n: row for n, row in by_name.items() if row["outcome"] == "done"}
     return [
         *_machine(done),
-        *_swap(done),
+        *_swap(by_name, done),
         *_study(by_name, done),
-        *_lanes(done),
+        *_lanes(by_name, done),
         *_predicted(done),
     ]
 
@@ -87,9 +87,21 @@ def _machine(done: Rows) -> Iterator[Claim]:
     )
 
 
-def _swap(done: Rows) -> Iterator[Claim]:
+def _ended(rows: Rows, name: str, part: int) -> Iterator[Claim]:
+    """That a trial ended well, if it had the chance to."""
+    row = rows.get(name)
+    if row is None or row["outcome"] == "skipped":
+        return
+    found = row["outcome"] if row["error"] is None else row["error"]
+    good = row["outcome"] == "done"
+    yield Claim(part=part, text=f"{name}: ends well", holds=good, found=found)
+
+
+def _swap(rows: Rows, done: Rows) -> Iterator[Claim]:
     plain = done.get("swap: plain")
+    yield from _ended(rows, "swap: plain", 1)
     for way in ("lms", "threshold"):
+        yield from _ended(rows, f"swap: {way}", 1)
         row = done.get(f"swap: {way}")
         if plain is None or row is None:
             continue
@@ -163,7 +175,9 @@ def _study(rows: Rows, done: Rows) -> Iterator[Claim]:
             )
 
 
-def _lanes(done: Rows) -> Iterator[Claim]:
+def _lanes(rows: Rows, done: Rows) -> Iterator[Claim]:
+    for name in ("link", "timeline"):
+        yield from _ended(rows, name, 3)
     row = done.get("link")
     if row is not None:
         best = max(fit["bandwidth"] for fit in row["fits"])

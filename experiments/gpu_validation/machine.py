@@ -13,7 +13,7 @@ from lms.tf.devices import Device, available_host_bytes
 
 __all__ = ["describe"]
 
-_QUERY = "name,driver_version,memory.total,memory.used,compute_cap,mig.mode.current"
+_QUERY = "name,driver_version,memory.total,memory.used"
 
 
 def describe(device: Device, note: Callable[..., None]) -> None:

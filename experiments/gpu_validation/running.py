@@ -119,6 +119,7 @@ class Runner:
             sink.write(f"\n=== {trial.name}: {json.dumps(asked)}\n")
             sink.flush()
             environment = _environment(self.device, memory, trial.settings)
+            environment |= self._host_limit()
             code = _wait(words, environment, sink, min(trial.limit, left))
             sink.write(f"=== exit status {code}\n")
         seconds = time.monotonic() - started
@@ -128,6 +129,13 @@ class Runner:
         row = read_json(output) if output.exists() else {}
         row |= {"seconds": seconds, "memory_bytes": memory, "settings": trial.settings}
         return _ended(code, trial.limit, log) | row
+
+    def _host_limit(self) -> dict[str, str]:
+        """Pinned memory that TensorFlow may take: it is never given back."""
+        free = (self._row("machine") or {}).get("host_free_bytes")
+        if self.device == "cpu" or free is None:
+            return {}
+        return {"TF_GPU_HOST_MEM_LIMIT_IN_MB": str(free * 3 // 4 // MIB)}
 
     def _drop_traces(self) -> None:
         """Keep the smaller traces where all are too many."""

@@ -74,7 +74,10 @@ def train(
         )
     note(report=report_of(run), weights_sha256=_digest(model))
     if settings.get("traced"):
-        note(**_copies(run, batch, settings["traced"], trace))
+        try:
+            note(**_copies(run, batch, settings["traced"], trace))
+        except Exception as error:  # without CUPTI, say: the rest stays good
+            note(trace_error=f"{type(error).__name__}: {error}")
 
 
 def _loss(run: Callable[..., Any], batch: Sequence[tf.Tensor]) -> float:

@@ -222,6 +222,7 @@ LMS = row(
         ({"nodes": {"ends": {"out Identity GPU:0": 2}}}, "on the host"),
         ({"copied_bytes": {"d2h device to pinned": 39.0}}, "copied in each step"),
         ({"outcome": "crashed", "error": "status -11"}, "crashed, status -11"),
+        ({"outcome": "out of memory", "error": "OOM"}, "ends well: OOM"),
     ],
 )
 def test_the_swap_is_judged(changed: dict[str, Any], reason: str | None) -> None:

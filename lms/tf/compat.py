@@ -15,7 +15,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
 # What the allocator of a GPU may hand out.
-from tensorflow.python.client import device_lib as _device_lib
+from tensorflow.python import pywrap_tfe as _pywrap_tfe
+from tensorflow.python.client import pywrap_tf_session as _pywrap_session
 
 # Iterator elements as the flat tensors that `IteratorGetNext` yields: for sparse and
 # ragged elements they are not what `tf.nest.flatten` gives.
@@ -117,11 +118,22 @@ def flat_shapes(element_spec: Any) -> list[tf.TensorShape]:
 def allocator_limit(device: str) -> int | None:
     """Bytes that a device's allocator may hand out.
 
-    Covers logical devices with a limit and whole GPUs; there is no public form.
+    Covers logical devices with a limit and whole GPUs; there is no public form. The
+    devices of the program itself are asked: `device_lib` would make all of them anew,
+    on every GPU of the machine, and take their memory.
+
+    Args:
+        device: Its full name.
     """
-    for attributes in _device_lib.list_local_devices():
-        if attributes.name == device:
-            return int(attributes.memory_limit)
+    context = _eager_context()
+    context.ensure_initialized()
+    devices = _pywrap_tfe.TFE_ContextListDevices(context._handle)
+    try:
+        for i in range(_pywrap_session.TF_DeviceListCount(devices)):
+            if _pywrap_session.TF_DeviceListName(devices, i) == device:
+                return int(_pywrap_session.TF_DeviceListMemoryBytes(devices, i))
+    finally:
+        _pywrap_session.TF_DeleteDeviceList(devices)
     return None
 
 

@@ -23,7 +23,8 @@ __all__ = [
     "take_emulated_memory",
 ]
 
-_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+_LOCAL = "/job:localhost/replica:0/task:0/device:"
+_HOST = f"{_LOCAL}CPU:0"
 
 
 _POLLS, _POLL_SECONDS = 10, 0.1
@@ -101,7 +102,7 @@ class Device:
     @property
     def full_name(self) -> str:
         """The name by which placed ops know it."""
-        return f"{_HOST.removesuffix('CPU:0')}{self.name}"
+        return f"{_LOCAL}{self.name}"
 
     @property
     def memory(self) -> DeviceMemory:
@@ -139,21 +140,8 @@ def find_device() -> Device:
     gpus = tf.config.list_logical_devices("GPU")
     if gpus:
         name = gpus[0].name.removeprefix("/device:")
-        limit = _configured_limit() or compat.allocator_limit(gpus[0].name)
-        return Device(name=name, limit=limit)
+        return Device(name=name, limit=compat.allocator_limit(f"{_LOCAL}{name}"))
     return Device(name="CPU:0", limit=emulate.device_limit())
-
-
-def _configured_limit() -> int | None:
-    """What the program made of the first GPU; None where it left it whole.
-
-    Asked before the allocator, because that makes TensorFlow set up its devices a
-    second time, with the options of a program that asked for nothing.
-    """
-    visible = tf.config.get_visible_devices("GPU")
-    parts = tf.config.get_logical_device_configuration(visible[0]) if visible else None
-    limit = parts[0].memory_limit if parts else None
-    return None if limit is None else int(limit) * MIB
 
 
 def take_emulated_memory() -> None:

@@ -49,3 +49,11 @@ def test_a_function_s_graphs_are_collected_when_it_is_first_called() -> None:
     with compat.collected_graphs(found), compat.swapped_by_grappler():
         doubled(tf.ones([4]))
     assert "doubled" in [node.name for graph in found for node in graph.node]
+
+
+def test_a_device_s_limit_is_known_by_its_full_name() -> None:
+    from lms.tf import compat
+
+    local = "/job:localhost/replica:0/task:0/device:"
+    assert (compat.allocator_limit(f"{local}CPU:0") or 0) > 0
+    assert compat.allocator_limit(f"{local}GPU:9") is None

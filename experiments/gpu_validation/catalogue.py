@@ -18,7 +18,7 @@ PARTS = ("machine", "swap", "study", "link", "predicted", "peers")
 _RUNTIMES: dict[str, dict[str, Any]] = {
     "timestamped_allocator": {"gpu_options": {"timestamped_allocator": True}},
     "kernel_tracker_max_pending": {"gpu_options": {"kernel_tracker_max_pending": 8}},
-    "both of these": {
+    "timestamps and kernel tracker": {
         "gpu_options": {
             "timestamped_allocator": True,
             "kernel_tracker_max_pending": 8,

@@ -75,7 +75,7 @@ class Trial:
     Args:
         part: Its number; an index of `PARTS`.
         name: Unlike any other.
-        kind: `machine`, `train`, `link` or `timeline`.
+        kind: `machine`, `train`, `fit`, `link` or `timeline`.
         limit: Seconds after which it is ended.
         memory: Bytes of the device; None for all that there is.
         settings: What its kind wants to know.
@@ -120,6 +120,7 @@ def _train(scale: Scale, part: int, name: str, voxels: int, **more: Any) -> Tria
     own = {key: more.pop(key) for key in ("memory", "needs", "share_of") if key in more}
     limit = more.pop("limit", 600) * scale.seconds
     may_fail = more.pop("may_fail", False)
+    kind = more.pop("kind", "train")
     settings = {
         "size": scale.size(voxels),
         "filters": scale.filters,
@@ -130,7 +131,7 @@ def _train(scale: Scale, part: int, name: str, voxels: int, **more: Any) -> Tria
     return Trial(
         part=part,
         name=name,
-        kind="train",
+        kind=kind,
         limit=limit,
         settings=settings | more,
         may_fail=may_fail,
@@ -147,13 +148,15 @@ def _swap(scale: Scale, *, short: bool) -> Iterator[Trial]:
         "limit": 130 if short else 400,
     }
     yield _train(scale, 1, "swap: plain", 96, **same)
-    for way in ("lms",) if short else ("lms", "threshold"):
+    ways = ("lms", "callback") if short else ("lms", "callback", "threshold")
+    for way in ways:
         yield _train(
             scale,
             1,
             f"swap: {way}",
             96,
             way=way,
+            kind="fit" if way == "callback" else "train",
             needs=("swap: plain",),
             share_of=("swap: plain", 0.6),
             **same,

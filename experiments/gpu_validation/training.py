@@ -25,10 +25,10 @@ from lms.tf import compat
 from lms.tf.devices import Device
 from profiling.sessions import record_steps
 
-__all__ = ["train"]
+__all__ = ["WARM", "digest", "train"]
 
 # Steps that initialise: the optimizer's variables, autotuning, the host's memory.
-_WARM = 2
+WARM = 2
 
 
 def train(
@@ -59,7 +59,7 @@ def train(
         losses.append(_loss(run, batch))
     note(first_seconds=time.perf_counter() - started, nodes=swap_nodes(graphs))
     graphs.clear()
-    losses += [_loss(run, batch) for _ in range(_WARM - 1)]
+    losses += [_loss(run, batch) for _ in range(WARM - 1)]
     device.memory.reset_peak()
     seconds: list[float] = []
     for _ in range(settings["steps"]):
@@ -72,7 +72,7 @@ def train(
             peak_bytes=device.memory.peak_bytes,
             losses=losses,
         )
-    note(report=report_of(run), weights_sha256=_digest(model))
+    note(report=report_of(run), weights_sha256=digest(model))
     if settings.get("traced"):
         try:
             note(**_copies(run, batch, settings["traced"], trace))
@@ -108,7 +108,7 @@ def _copies(
     }
 
 
-def _digest(model: keras.Model) -> str:
+def digest(model: keras.Model) -> str:
     """One number for all weights and optimizer slots: equal means bit for bit."""
     digest = hashlib.sha256()
     optimizer: Any = model.optimizer

@@ -65,6 +65,10 @@ def _run(trial: dict[str, Any], output: Path, note: Callable[..., None]) -> None
         from experiments.gpu_validation.lanes import time_step
 
         time_step(settings, make(), note, trace)
+    elif kind == "fit":
+        from experiments.gpu_validation.fitting import fit
+
+        fit(settings, make(), note)
     elif kind == "train":
         from experiments.gpu_validation.training import train
 

@@ -76,6 +76,18 @@ def test_a_training_shows_that_tensors_left_and_numbers_stayed(tmp_path: Path) -
 
 
 @pytest.mark.tf
+@pytest.mark.long
+def test_the_callback_trains_with_the_same_numbers(tmp_path: Path) -> None:
+    exact = SMALL | {"deterministic": True, "way": "plain"}
+    plain = work(tmp_path, "train", exact, "plain")
+    budget = int(0.8 * plain["peak_bytes"])
+    fitted = work(tmp_path, "fit", exact | {"budget": budget}, "fit")
+    assert fitted["report"]["swap_count"] > 0
+    assert fitted["losses"] == plain["losses"]
+    assert fitted["weights_sha256"] == plain["weights_sha256"]
+
+
+@pytest.mark.tf
 @pytest.mark.slow
 def test_the_link_is_timed(tmp_path: Path) -> None:
     found = work(tmp_path, "link", {"largest": 65536, "seconds": 0.001}, "link")
@@ -106,11 +118,19 @@ def test_other_ways_train(way: str, tmp_path: Path) -> None:
     assert found["outcome"] == "done"
 
 
+A_GPU = bool(list(Path("/dev").glob("nvidia[0-9]")))
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+@pytest.mark.skipif(not A_GPU, reason="no GPU is here: nothing is proved on one")
+def test_the_short_form_holds_on_a_gpu(tmp_path: Path) -> None:
+    assert main(["run", "--short", "--output", str(tmp_path)]) == 0
+
+
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.skipif(
-    bool(list(Path("/dev").glob("nvidia[0-9]"))), reason="a GPU is here"
-)
+@pytest.mark.skipif(A_GPU, reason="a GPU is here")
 def test_without_a_gpu_it_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -128,7 +148,7 @@ def test_a_rehearsal_goes_on_where_it_ended(tmp_path: Path) -> None:
     main(words)
     _, after = read_lines(tmp_path / "results.jsonl")
     assert after[: len(before)] == before
-    assert [row["outcome"] for row in after] == ["done"] * 5
+    assert [row["outcome"] for row in after] == ["done"] * 6
     assert draw(tmp_path / "results.jsonl", tmp_path / "figure.png") in (0, 1)
     assert (tmp_path / "figure.png").exists()
 
@@ -220,6 +240,7 @@ LMS = row(
         ({"losses": [1.5]}, "equal bit for bit"),
         ({"peak_bytes": 61}, "within the budget"),
         ({"nodes": {"ends": {"out Identity GPU:0": 2}}}, "on the host"),
+        ({"copied_bytes": {}}, "copied in each step"),
         ({"copied_bytes": {"d2h device to pinned": 39.0}}, "copied in each step"),
         ({"outcome": "crashed", "error": "status -11"}, "crashed, status -11"),
         ({"outcome": "out of memory", "error": "OOM"}, "ends well: OOM"),

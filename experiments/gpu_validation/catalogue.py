@@ -171,6 +171,7 @@ def _study(scale: Scale) -> Iterator[Trial]:
         yield _train(scale, 2, f"{voxels} whole GPU", voxels, **whole)
         if voxels != 192:
             yield _train(scale, 2, f"{voxels} lms", voxels, way="lms", **fixed)
+    yield from _climb(scale, "plain", (144, 160, 176), None)
     yield from _climb(scale, "plain", (208, 224, 240, 256), "192 plain")
     yield from _climb(scale, "lms", (256, 288, 320), "192 lms", limit=1200)
     yield _train(scale, 2, "192 threshold", 192, way="threshold", **fixed)
@@ -181,7 +182,7 @@ def _study(scale: Scale) -> Iterator[Trial]:
 
 
 def _climb(
-    scale: Scale, way: str, sizes: tuple[int, ...], first: str, **more: Any
+    scale: Scale, way: str, sizes: tuple[int, ...], first: str | None, **more: Any
 ) -> Iterator[Trial]:
     """Rising volumes, as long as they train."""
     before = first
@@ -195,7 +196,7 @@ def _climb(
             way=way,
             steps=4,
             memory=scale.memory,
-            needs=(before,),
+            needs=() if before is None else (before,),
             **more,
         )
         before = name

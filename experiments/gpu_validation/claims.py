@@ -154,6 +154,8 @@ def _traffic(way: str, row: Mapping[str, Any]) -> Claim:
     copied, wanted = row["copied_bytes"], row["report"]["swapped_out_bytes"]
     out = sum(size for name, size in copied.items() if name.startswith("d2h"))
     kinds = ", ".join(name for name in copied if name.startswith("d2h")) or "none"
+    pinned = row["allocator_peaks"].get("gpu_host_bfc")
+    kinds += "" if pinned is None else f"; {_size(pinned)} pinned"
     return Claim(
         part=1,
         text=f"{way}: {_COPIED}",
@@ -172,6 +174,7 @@ def _study(rows: Rows, done: Rows) -> Iterator[Claim]:
         ended = rows["192 plain"]["outcome"]
         text = "192 without support runs out of memory"
         yield Claim(part=2, text=text, holds=ended == "out of memory", found=ended)
+    yield from _largest(done)
     for voxels, ratio in overheads(done):
         yield Claim(
             part=2,
@@ -188,6 +191,23 @@ def _study(rows: Rows, done: Rows) -> Iterator[Claim]:
                 holds=abs(error[0]) <= _PEAK,
                 found=f"{error[0]:+.1%}",
             )
+
+
+def _largest(done: Rows) -> Iterator[Claim]:
+    """Sizes that trained in the case study's memory, with support and without."""
+    named = [name.split() for name, row in done.items() if row["part"] == 2]
+    sizes = {
+        way: [int(words[0]) for words in named if words[1:] == [way]]
+        for way in ("lms", "plain")
+    }
+    if all(sizes.values()):
+        most = {way: max(found) for way, found in sizes.items()}
+        yield Claim(
+            part=2,
+            text="a larger volume trains with support than without",
+            holds=most["lms"] > most["plain"],
+            found=f"{most['lms']} with support, {most['plain']} without",
+        )
 
 
 def _lanes(rows: Rows, done: Rows) -> Iterator[Claim]:

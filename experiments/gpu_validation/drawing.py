@@ -112,7 +112,9 @@ def _plot(rows: Sequence[Mapping[str, Any]], where: str, path: Path) -> None:
 
     figure = Figure(figsize=(10.0, 5.0), dpi=150)
     FigureCanvasAgg(figure)
-    figure.text(0.02, 0.935, "Swapping on a GPU", fontsize=15, weight="bold")
+    gpu = any(row["name"] == "machine" and row.get("gpus") for row in rows)
+    title = "Swapping on a GPU" if gpu else "A rehearsal: these numbers say nothing"
+    figure.text(0.02, 0.935, title, fontsize=15, weight="bold")
     figure.text(0.02, 0.02, where, fontsize=8, color="#6B6B6B")
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.08, right=0.97, top=0.84, bottom=0.17, wspace=0.3)

@@ -230,6 +230,7 @@ LMS = row(
     },
     nodes={"ends": {"out Identity CPU:0": 2}, "transfers": {}},
     copied_bytes={"d2h device to pinned": 41.0},
+    allocator_peaks={"gpu_host_bfc": 40},
 )
 
 
@@ -259,8 +260,11 @@ def test_the_case_study_is_judged(tmp_path: Path) -> None:
     slow = row("192 lms", median_seconds=1.2, report=None, peak_bytes=5)
     rows = [slow, row("192 plain", outcome="out of memory", error="OOM")]
     rows.append(row("192 whole GPU", median_seconds=1.0, peak_bytes=9))
-    (reason,) = failed_parts(rows, judge_rows(rows))["study"]
+    rows.append(row("176 plain", median_seconds=1.0, peak_bytes=9))
+    claims = judge_rows(rows)
+    (reason,) = failed_parts(rows, claims)["study"]
     assert "1.200 times" in reason
+    assert "192 with support, 176 without" in [claim.found for claim in claims]
     write_lines(tmp_path / "results.jsonl", {}, rows)
     assert draw(tmp_path / "results.jsonl", None) == 1
 

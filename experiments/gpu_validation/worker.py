@@ -5,7 +5,9 @@ process that dies before says nothing of that, and the one that started it does.
 """
 
 import argparse
+import ctypes
 import json
+import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,6 +19,8 @@ from profiling.record import write_json
 
 __all__ = ["main"]
 
+_PR_SET_PDEATHSIG = 1
+
 # What running out of memory looks like; names, because TensorFlow comes later.
 _OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "BudgetError")
 
@@ -27,6 +31,7 @@ def main() -> int:
     parser.add_argument("--trial", required=True, help="JSON")
     parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
     options = parser.parse_args()
+    _die_with_parent()
     known: dict[str, Any] = {}
 
     def note(**results: Any) -> None:
@@ -46,6 +51,13 @@ def main() -> int:
         return 3 if name == "NoGpuError" else 1
     note(outcome="done", error=None)
     return 0
+
+
+def _die_with_parent() -> None:
+    """A run that is killed must not leave a process that holds the GPU (prctl(2))."""
+    system = ctypes.CDLL(None)
+    if hasattr(system, "prctl"):
+        system.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 def _run(trial: dict[str, Any], output: Path, note: Callable[..., None]) -> None:

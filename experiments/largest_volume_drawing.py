@@ -1,6 +1,5 @@
 """What `largest_volume` found: a table, a sentence, a figure. Reads results only."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.table import Table as RichTable
 from experiments.lines import read_lines
 from experiments.plots import COLOURS, INK, calm, new_figure, save, source
 from experiments.report_findings import Finding, Head, Rows
+from experiments.shortening import shortened
 from lms.units import format_bytes
 
 __all__ = ["draw", "finding"]
@@ -172,7 +172,7 @@ def _no_remat(modes: Rows) -> _Limit:
         peak=None,
         swapped=0,
         times=0.0,
-        reason=_short(modes[0]["error"]),
+        reason=shortened(modes[0]["error"]),
     )
 
 
@@ -184,21 +184,7 @@ def _reason(of_way: Rows, size: int) -> str:
     if not failed:
         return ""
     first = min(failed, key=lambda row: row["size"])
-    return f"{first['size']}: {_short(first['error'])}"
-
-
-def _short(error: str) -> str:
-    """An error in a few words."""
-    crashed = ", process crashed" if "process crashed" in error else ""
-    shape = re.search(r"OOM when allocating tensor with shape\[([\d,]*)\]", error)
-    if shape:
-        return f"out of memory at a tensor of [{shape[1]}]{crashed}"
-    least = re.search(r"must be at least ([\d.]+ \w+) for op '([^']*)'", error)
-    if least:
-        return f"no plan: at least {least[1]} for {least[2].rpartition('/')[2]}"
-    if "not done after" in error:
-        return "took too long"
-    return error.partition(": ")[2][:90] or error[:90]
+    return f"{first['size']}: {shortened(first['error'])}"
 
 
 def _plot(head: Head, rows: Rows, path: Path) -> None:

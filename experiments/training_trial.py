@@ -13,6 +13,7 @@ Times are seconds, sizes are bytes. Peaks leave the first step out, which initia
 """
 
 import argparse
+import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,15 +28,16 @@ import tensorflow as tf
 
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
+from lms.choosing import plain_plan
 from lms.emulate import device_limit
 from lms.errors import BudgetError
 from lms.forecast import Forecast, forecast, workload_of
 from lms.pipeline import FittedFunction
 from lms.room import margin_of
 from lms.settings import read_settings
+from lms.simulator import simulate_memory
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.devices import find_device
-from lms.units import parse_size
 from profiling.record import write_json
 
 __all__ = ["main"]
@@ -103,7 +105,12 @@ def _trained(
         fitted = fit_in_memory(step, specs, budget=budget, planner=options.way)
     recomputing = options.way == "grappler"
     with recomputed_by_grappler() if recomputing else nullcontext():
-        measured = _run(fitted or tf.function(step), arrays, options.steps)
+        measured = _run(
+            fitted or tf.function(step),
+            arrays,
+            options.steps,
+            lambda: fitted.report[0].replans if fitted else 0,
+        )
     return measured | (_planned(fitted, curves=options.curves) if fitted else {})
 
 
@@ -118,27 +125,35 @@ def _all_there_is() -> int:
 
 
 def _run(
-    step: Callable[..., Any], arrays: Sequence[np.ndarray], steps: int
+    step: Callable[..., Any],
+    arrays: Sequence[np.ndarray],
+    steps: int,
+    replans: Callable[[], int],
 ) -> dict[str, Any]:
-    """Numbers of each step; its results are awaited."""
+    """Numbers of so many steps in a row in which nothing was planned anew."""
     # NumPy's memory would not count as the device's.
     batch = [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in arrays]
     memory = find_device().memory
     seconds: list[float] = []
     losses: list[float] = []
     peaks: list[int | None] = []
-    for _ in range(steps):
+    while len(seconds) < steps:
+        before = replans()
         memory.reset_peak()
         started = time.perf_counter()
         logs = step(*batch)
-        losses.append(float(logs["loss"]))
+        losses.append(float(logs["loss"]))  # its results are awaited
         seconds.append(time.perf_counter() - started)
         peaks.append(memory.peak_bytes)
+        if replans() != before:
+            seconds.clear()
+            peaks.clear()
     return {
         "peak_bytes": max(peak or 0 for peak in peaks[1:]),
         "first_step_peak_bytes": peaks[0],
         "step_seconds": seconds,
         "losses": losses,
+        "process_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
 
 
@@ -173,15 +188,18 @@ def _predicted(
     waiting = sum(array.nbytes for array in arrays)
     workload = replace(workload, persistent_bytes=workload.persistent_bytes - waiting)
     planned = options.way in _PLANNERS
-    budget = (
-        options.memory - margin_of(options.memory) if planned else parse_size("1TiB")
-    )
+    budget = options.budget or options.memory - margin_of(options.memory)
+    if not planned:
+        budget = "1TiB"
     settings = read_settings(budget=budget, planner=options.way if planned else None)
     try:
         found = forecast(workload, settings)
     except BudgetError as error:
-        return {"error": str(error)}
+        return {"error": str(error), "least_bytes": error.least_bytes}
     result = _told(found)
+    if options.curves:
+        unplanned = simulate_memory(workload.graph, plain_plan(workload.graph).plan)
+        result["curves"] = {"unplanned": _thinned(unplanned.device)}
     if found.peak_bytes > options.memory:
         return result | {"error": f"needs {found.peak_bytes} bytes"}
     return result
@@ -190,6 +208,7 @@ def _predicted(
 def _told(found: Forecast) -> dict[str, Any]:
     return {
         "error": None,
+        "persistent_bytes": found.workload.persistent_bytes,
         "predicted_peak_bytes": found.peak_bytes,
         "unplanned_peak_bytes": found.unplanned_peak_bytes,
         "swapped_out_bytes": found.plan.swapped_out_bytes,

@@ -7,7 +7,12 @@ came out is computed from its results.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from experiments import largest_volume_drawing
+from experiments import (
+    dice_vs_volume_drawing,
+    largest_volume_drawing,
+    step_time_overhead_drawing,
+    true_size_drawing,
+)
 from experiments.report_findings import FINDINGS, Finding, Head, Rows
 
 __all__ = ["CATALOGUE", "Entry"]
@@ -46,7 +51,13 @@ class Entry:
         return f"python -m experiments.{self.name} {self.run}"
 
 
-_ALL = {**FINDINGS, "largest_volume": largest_volume_drawing.finding}
+_ALL = {
+    **FINDINGS,
+    "true_size": true_size_drawing.finding,
+    "largest_volume": largest_volume_drawing.finding,
+    "dice_vs_volume": dice_vs_volume_drawing.finding,
+    "step_time_overhead": step_time_overhead_drawing.finding,
+}
 
 
 def _entry(name: str, title: str, emulated: str) -> Entry:
@@ -54,7 +65,15 @@ def _entry(name: str, title: str, emulated: str) -> Entry:
 
 
 CATALOGUE = (
+    _entry("true_size", "The case study's network at its true size", _DEVICE),
     _entry("largest_volume", "The largest that trains in a fixed memory", _DEVICE),
+    _entry("step_time_overhead", "What swapping costs, against volume", _LINK),
+    _entry(
+        "dice_vs_volume",
+        "Do larger volumes give better segmentations?",
+        "The patients: subjects are synthetic. The device is not: a CPU with all of "
+        "the machine's memory.",
+    ),
     _entry("unet3d_sizes", "Sizes that train, from files to weights", _DEVICE),
     _entry("planner_comparison", "Memory, bytes and time of each planner", _DEVICE),
     _entry("simulator_accuracy", "Steps predicted before they ran", _LINK),

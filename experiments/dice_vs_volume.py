@@ -1,0 +1,191 @@
+"""Do larger volumes give better segmentations? The case study's method, scaled by four.
+
+The case study trained on brains of about 140 x 171 x 140 voxels: 112^3 against 144^3
+gained clearly, 144^3 against 192^3 little, because the data is no finer. Here synthetic
+subjects have voxels of 4 mm, so that a brain is about 35 x 43 x 35, and the volumes are
+a quarter of the case study's:
+
+    28^3 and 36^3    2.13 times the voxels, the data's own resolution about the higher
+    36^3 and 48^3    2.37 times the voxels, the data's own resolution below the higher
+
+Several models per resolution, all on one split, each a run of `python -m unet3d train`
+on whole subjects; the other subjects, seen by none, are segmented by each. A pair is
+scored on cubes of the higher resolution: predictions of the lower one are resized to
+it. A subject's Dice is the mean over the models. Pairs are tested by Wilcoxon's
+signed-rank test, corrected by Holm's method over the three regions.
+
+Known weaknesses: the subjects are synthetic and say nothing of patients. The comparison
+favours the higher resolution, whose labels are not resized. All models see as many
+epochs, few for a training. The network has 3 levels and 8 filters.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from experiments.book import Book
+from experiments.coarse_subjects import make_coarse_subjects
+from experiments.dice_vs_volume_drawing import draw
+from experiments.lines import command_line
+from experiments.trials import why_it_failed
+from profiling.record import circumstances
+from unet3d.splits import make_split, write_split
+
+__all__ = ["main"]
+
+_NAME = "dice_vs_volume"
+_FOLDER = Path("build") / "experiments" / _NAME
+_LONGEST = 3600  # seconds of a training
+_MM = 4  # edge of a voxel: the case study's sizes, divided by it
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or draw.
+
+    Args:
+        arguments: The words after `python -m experiments.dice_vs_volume`.
+    """
+    options = command_line(_NAME, __doc__, _add_settings).parse_args(
+        sys.argv[1:] if arguments is None else arguments
+    )
+    if options.command == "draw":
+        return draw(options.results, options.figure)
+    _run(options)
+    return 0
+
+
+def _add_settings(parser: Any) -> None:
+    sizes = (28, 36, 48)
+    parser.add_argument("--sizes", type=int, nargs="+", default=sizes, help="rising")
+    parser.add_argument("--models", type=int, default=4, help="for each size")
+    parser.add_argument("--epochs", type=int, default=40, help="of each training")
+    parser.add_argument("--filters", type=int, default=8)
+    parser.add_argument("--depth", type=int, default=3)
+    parser.add_argument("--subjects", type=int, default=12, help="to train with")
+    parser.add_argument("--unseen", type=int, default=10, help="to be scored")
+    text = "folder of data and runs, which a run that goes on needs"
+    parser.add_argument("--folder", type=Path, default=_FOLDER, help=text)
+
+
+def _run(options: Any) -> None:
+    """Finished models of the same settings are kept, also half a training."""
+    names = ("sizes", "models", "epochs", "filters", "depth", "subjects", "unseen")
+    settings = {name: getattr(options, name) for name in names} | {"voxel_mm": _MM}
+    console = Console()
+    book = Book(options.results, settings, options.folder, console)
+    seen = _subjects(options.folder / "seen", options.subjects, 0, console)
+    unseen = _subjects(options.folder / "unseen", options.unseen, 1, console)
+    split = options.folder / "split.json"
+    write_split(split, make_split([p.name for p in sorted(seen.glob("s*"))], seed=0))
+    for seed in range(options.models):
+        for size in options.sizes:
+            _model(size, seed, options, book, (seen, unseen, split))
+    for pair in pairwise(options.sizes):
+        _compare(pair, options, book, unseen)
+
+
+def _subjects(folder: Path, count: int, seed: int, console: Console) -> Path:
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(f"Subjects in {folder.name}", total=count)
+        return make_coarse_subjects(
+            folder,
+            subjects=count,
+            seed=seed,
+            factor=_MM,
+            progress=lambda _: progress.advance(bar),
+        )
+
+
+def _model(
+    size: int, seed: int, options: Any, book: Book, data: tuple[Path, Path, Path]
+) -> None:
+    """Train a model and let it segment the unseen subjects."""
+    key = {"kind": "model", "size": size, "seed": seed}
+    if book.find(key) is not None:
+        return
+    seen, unseen, split = data
+    run = options.folder / f"run_{size}_{seed}"
+    train: list[Any] = ["train", "--data", seen, "--label-scheme", "brats2017"]
+    train += ["--size", size, "--filters", options.filters, "--depth", options.depth]
+    train += ["--linear-heads", "--epochs", options.epochs, "--seed", seed]
+    train += ["--split", split, "--cache", options.folder / "cache", "--no-lms"]
+    train += ["--output", run, "--resume"]
+    predict = ["predict", "--run", run, "--data", unseen, "--subjects", "all"]
+    predict += ["--output", _predicted(options.folder, size, seed)]
+    started = time.perf_counter()
+    for words in (train, predict):
+        _unet3d(words, f"{size}^3, model {seed + 1}: {words[0]}", options.folder, book)
+    book.add(
+        {
+            **key,
+            "error": None,
+            "seconds": time.perf_counter() - started,
+            "commit": circumstances()["commit"],
+        }
+    )
+
+
+def _predicted(folder: Path, size: int, seed: int) -> Path:
+    return folder / f"predicted_{size}_{seed}"
+
+
+def _unet3d(words: Sequence[Any], name: str, folder: Path, book: Book) -> None:
+    """One command of the case study; what it prints goes to a log."""
+    log = folder / "log.txt"
+    book.say(name)
+    with log.open("w") as sink:
+        done = subprocess.run(
+            [sys.executable, "-m", "unet3d", *map(str, words)],
+            env={**os.environ, "TF_ENABLE_ONEDNN_OPTS": "1"},
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            check=False,
+            timeout=_LONGEST,
+        )
+    error = why_it_failed(log.read_text(errors="replace"), done.returncode)
+    if error is not None:
+        raise SystemExit(f"{name}: {error}. Run again: what is finished is kept.")
+
+
+def _compare(pair: tuple[int, int], options: Any, book: Book, unseen: Path) -> None:
+    """Score both sizes on the higher one's cubes."""
+    key = {"kind": "comparison", "pair": list(pair)}
+    if book.find(key) is not None:
+        return
+    sets = [(size, seed) for size in pair for seed in range(options.models)]
+    report = options.folder / f"report_{pair[0]}_{pair[1]}"
+    words: list[Any] = ["evaluate", "--truth", unseen, "--label-scheme", "brats2017"]
+    words += ["--predictions", *(_predicted(options.folder, *one) for one in sets)]
+    words += ["--names", *(f"{size}^3" for size, _ in sets)]
+    words += ["--size", pair[1], "--output", report]
+    _unet3d(words, f"{pair[0]}^3 against {pair[1]}^3", options.folder, book)
+    found = json.loads((report / "report.json").read_text())
+    book.add(
+        {
+            **key,
+            "commit": circumstances()["commit"],
+            "rule": found["empty rule in words"],
+            "scores": [_only(score, _SCORE) for score in found["scores"]],
+            "tests": found["tests"]["dice"],
+        }
+    )
+
+
+_SCORE = ("set", "subject", "region", "dice")
+
+
+def _only(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: values[name] for name in names}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

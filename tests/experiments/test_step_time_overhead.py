@@ -1,0 +1,68 @@
+"""Steps with support over steps without: ratios and bounds, from rows alone."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.lines import read_lines, write_lines
+from experiments.step_time_overhead import main
+
+MEMORY = 2**23
+PLAIN = [
+    {
+        "kind": "plain",
+        "way": "plain",
+        "size": size,
+        "error": None,
+        "peak_bytes": 2**23,
+        "step_seconds": [9.0, 9.0, 1.0 * scale, 1.0 * scale],
+    }
+    for size, scale in ((8, 1), (16, 8))
+]
+
+
+def _planned(server: str, way: str, seconds: float, error: str | None = None) -> dict:
+    row = {"kind": "planned", "server": server, "way": way, "size": 16, "error": error}
+    row |= {"share": 0.9, "memory_bytes": MEMORY, "link_rate": 1e6, "peak_bytes": 2**22}
+    report = {"swapped_out_bytes": 12_000_000, "swapped_in_bytes": 16_000_000}
+    row |= {"report": report | {"replans": 1}}
+    return row | {"step_seconds": [99.0, 99.0, seconds, seconds]}
+
+
+def test_a_bound_is_what_the_busier_lane_carries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, figure = tmp_path / "rows.jsonl", tmp_path / "overhead.png"
+    rows = [
+        *PLAIN,
+        _planned("x86", "threshold", 40.0),
+        _planned("x86", "budget", 20.0),
+        _planned("AC922", "budget", 0.0, "OOM when allocating tensor with shape[3]"),
+    ]
+    write_lines(results, {"sizes": [8, 16]}, rows)
+    words = ["draw", "--results", str(results), "--figure", str(figure)]
+    assert main(words) == 0
+    assert figure.exists()
+    said = capsys.readouterr().out
+    assert "TFLMS's rule 5.00 at 16^3 (bound 2.00)" in said
+    assert "budget 2.50 at 16^3 (bound 2.00)" in said
+    assert "NVLink 2.0, scaled: nothing trained" in said
+
+
+def test_too_few_steps_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="at least 3"):
+        main(["run", "--steps", "2", "--results", str(tmp_path / "rows.jsonl")])
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_small_network_is_timed_on_a_scaled_link(tmp_path: Path) -> None:
+    results = tmp_path / "rows.jsonl"
+    words = ["run", "--sizes", "24", "32", "--filters", "8", "--depth", "3"]
+    words += ["--steps", "4", "--links", "x86", "--ways", "budget"]
+    assert main([*words, "--results", str(results)]) == 0
+    _, rows = read_lines(results)
+    assert [row["kind"] for row in rows] == ["plain", "plain", "planned"]
+    assert rows[-1]["error"] is None
+    assert rows[-1]["report"]["swap_count"] > 0

@@ -1,0 +1,71 @@
+"""The true size: what is drawn and said comes from the rows of trials alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.lines import read_lines, write_lines
+from experiments.true_size import main
+
+SETTINGS = {"memory": "8MiB", "sizes": [8, 16]}
+OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
+CURVES = {"unplanned": [0, 2**24, 3], "planned": [1, 2**22, 2], "host": [0, 2**21, 0]}
+REPORT = {
+    "persistent_bytes": 1,
+    "predicted_peak_bytes": 2**22,
+    "swapped_out_bytes": 2**21,
+    "replans": 0,
+}
+
+
+def _row(
+    way: str, size: int, error: str | None = None, **others: Any
+) -> dict[str, Any]:
+    row = {"kind": "training", "way": way, "size": size, "memory_bytes": 2**23}
+    row |= {"error": error}
+    took = {"peak_bytes": 2**22, "step_seconds": [9.0, 1.0 * (size / 8) ** 3, 1.5]}
+    return row | ({} if error else took) | others
+
+
+@pytest.mark.parametrize("refused", [OOM, None])
+def test_the_claim_needs_a_refusal_and_a_training(
+    refused: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, figure = tmp_path / "rows.jsonl", tmp_path / "true.png"
+    rows = [
+        _row("plain", 8),
+        _row("plain", 16, refused),
+        _row("budget", 16, report=REPORT, curves=CURVES),
+        _row("budget", 24, OOM),
+    ]
+    write_lines(results, SETTINGS, rows)
+    words = ["draw", "--results", str(results), "--figure", str(figure)]
+    assert main(words) == (0 if refused else 1)
+    assert figure.exists()
+    said = capsys.readouterr().out
+    assert "0.47 times the voxel-scaled step" in said  # 4.75 s over 8 times 1.25 s
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_small_network_goes_the_whole_way(tmp_path: Path) -> None:
+    results = tmp_path / "rows.jsonl"
+    words = ["run", "--memory", "24MiB", "--sizes", "24", "32", "--filters", "8"]
+    words += ["--depth", "3", "--most", "32", "--results", str(results)]
+    assert main(words) == 0
+    _, rows = read_lines(results)
+    trained = {
+        (row["way"], row["size"]): row["error"]
+        for row in reversed(rows)
+        if row["kind"] == "training"
+    }
+    assert trained["plain", 24] is None
+    assert "OOM" in (trained["plain", 32] or "")
+    assert trained["budget", 32] is None
+    least = min(r["memory_bytes"] for r in rows if r["kind"] == "training")
+    assert least < 24 * 2**20
+    assert (
+        main(["draw", "--results", str(results), "--figure", f"{tmp_path}/a.png"]) == 0
+    )

@@ -12,10 +12,9 @@ import importlib
 import io
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import track
@@ -23,23 +22,14 @@ from rich.progress import track
 from experiments.lines import read_lines
 from experiments.report_catalogue import CATALOGUE, Entry
 from experiments.report_page import Section, page
-from profiling.drawing import FIGURES
-from profiling.record import circumstances, read_result, write_text
-from profiling.tables import TABLES
+from experiments.report_profiles import circumstantial, profile_sections
+from profiling.record import circumstances, write_text
 
 __all__ = ["main"]
 
 _RESULTS = Path(__file__).parent / "results"
 _PROFILES = Path(__file__).parent.parent / "profiling" / "results"
 _COLUMNS = "118"  # of what `draw` prints
-
-_TITLES = {
-    "step_timeline": "A step on two links, lane by lane",
-    "link_bandwidth": "Copies between host and device",
-    "utilisation": "Utilisation while a program trains",
-    "op_costs": "Where a step's time goes",
-    "overhead": "What measuring costs",
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             entries, "Drawing", console=console, disable=not console.is_terminal
         )
     ]
-    sections += _profiles(options.profiles, figures)
+    sections += profile_sections(options.profiles, figures)
     target = options.output / "index.html"
     write_text(target, page("Large model support: results", _introduction(), sections))
     missing = sum(section.problem is not None for section in sections)
@@ -128,7 +118,7 @@ def _experiment(entry: Entry, results: Path, figures: Path) -> Section:
         finding=said[0] if said else "",
         tables=(said[1],) if said else (),
         facts=(
-            *_facts(head),
+            *circumstantial(head),
             *((("emulated", entry.emulated),) * bool(entry.emulated)),
         ),
         figures=drawn,
@@ -169,68 +159,6 @@ def _wide() -> Iterator[None]:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = before
-
-
-def _facts(head: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Where and how a result came about."""
-    machine, versions = head["machine"], head["versions"]
-    memory = str(machine["memory"]).removesuffix(" kB")
-    size = f"{int(memory) / 2**20:.0f} GiB" if memory.isdigit() else memory
-    cores = f"{machine['cores']} cores"
-    yield "machine", f"{machine['processor']}, {cores}, {size}, {machine['system']}"
-    yield "versions", ", ".join(f"{k} {v}" for k, v in versions.items() if v)
-    yield "commit", f"`{head['commit']}`"
-    settings = head.get("settings") or {}
-    words = ", ".join(f"{key} {value}" for key, value in settings.items())
-    yield "settings", words or "none"
-
-
-def _profiles(folder: Path, figures: Path) -> list[Section]:
-    """One section for each kind of profile."""
-    kinds: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        result = read_result(path)
-        kinds.setdefault(result["kind"], {})[path.stem] = result
-    return [
-        _profile(kind, kinds[kind], folder, figures)
-        for kind in _TITLES
-        if kind in kinds and kind in TABLES
-    ]
-
-
-def _profile(
-    kind: str, results: Mapping[str, Mapping[str, Any]], folder: Path, figures: Path
-) -> Section:
-    names = ", ".join(f"{folder.name}/{name}.json" for name in results)
-    title, head, rows = TABLES[kind](results)[0]
-    device = next(iter(results.values())).get("device_kind")
-    emulated = {"emulated": "The device, a CPU of limited memory, and its link."}
-    tables = tuple(TABLES[kind](results))
-    drawn = FIGURES[kind](results, figures) if kind in FIGURES else []
-    first = next(iter(results.values()))
-    return Section(
-        name=f"profile-{kind}",
-        title=_TITLES[kind],
-        question=f"Measured by `profiling.{kind}`: {names}.",
-        finding=f"{title}: {_first_row(head, rows)}",
-        tables=tables,
-        facts=(
-            *_facts({**first, "settings": {}}),
-            ("emulated", emulated.get(str(device), "The device: a CPU.")),
-        ),
-        figures=tuple(path for path in drawn if path.suffix == ".png"),
-        command=f"python -m profiling.{kind} --help",
-    )
-
-
-def _first_row(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The first row in words."""
-    cells = [
-        f"{name} {cell}".strip()
-        for name, cell in zip(head, rows[0], strict=True)
-        if cell
-    ]
-    return ", ".join(cells) + "."
 
 
 if __name__ == "__main__":

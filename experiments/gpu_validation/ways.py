@@ -2,6 +2,9 @@
 
 `tf.function` without XLA is what the others are compared with: Keras turns XLA on by
 itself where there is a GPU, which is a peer here.
+
+Known weakness: in a rehearsal the batch lies in the device's memory already, and counts
+twice in what is predicted. On a GPU it comes from the host.
 """
 
 from collections.abc import Callable, Mapping, Sequence

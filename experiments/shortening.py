@@ -21,6 +21,8 @@ def shortened(error: str) -> str:
     least = re.search(r"must be at least ([\d.]+ \w+) for op '([^']*)'", error)
     if least:
         return f"no plan: at least {least[1]} for {least[2].rpartition('/')[2]}"
+    if error.startswith("exit status -9"):
+        return "killed by the system, which ran out of memory"
     if "not done after" in error:
         return "took too long"
     return (error.partition(": ")[2] or error)[:90]

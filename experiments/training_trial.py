@@ -17,7 +17,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--curves", action="store_true", help="memory over the step")
     parser.add_argument("--output", type=Path, required=True)
     return parser
+
+
+def _go_first() -> None:
+    """Where the host's memory runs out, this process is ended, and no other."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _subject(options: argparse.Namespace) -> tuple[keras.Model, Sequence[np.ndarray]]:
@@ -217,4 +223,5 @@ def _told(found: Forecast) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    _go_first()
     raise SystemExit(main())

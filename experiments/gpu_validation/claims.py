@@ -10,13 +10,16 @@ from statistics import median
 from typing import Any
 
 from experiments.gpu_validation.catalogue import PARTS
-from lms.units import format_bytes
+from lms.units import KIB, format_bytes
 
 __all__ = ["Claim", "failed_parts", "judge_rows", "overheads", "predictions"]
 
 Rows = Mapping[str, Mapping[str, Any]]
 
 _OVERHEAD, _PEAK, _TIME = 1.10, 0.05, 0.20
+
+# Small tensors of the program around a step, such as the logs of the one before.
+_SLACK = 64 * KIB
 
 _COPIED = "what is planned to leave is copied in each step"
 
@@ -133,7 +136,7 @@ def _peak(way: str, row: Mapping[str, Any], plain: Mapping[str, Any]) -> Claim:
     return Claim(
         part=1,
         text=f"{way}: the peak is within the {'plain one' if rule else 'budget'}",
-        holds=None if None in (peak, most) else peak <= most,
+        holds=None if None in (peak, most) else peak <= most + _SLACK,
         found=f"{_size(peak)} of {_size(most)}, plain {_size(before)}",
     )
 

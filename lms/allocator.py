@@ -18,10 +18,20 @@ from typing import Protocol
 
 from lms.units import MIB
 
-__all__ = ["Arena", "BestFitAllocator", "ByteCounter"]
+__all__ = ["Arena", "BestFitAllocator", "ByteCounter", "rounded_up"]
 
 _ALIGNMENT = 256
 _MAX_LOST = 128 * MIB
+
+
+def rounded_up(size: int) -> int:
+    """Bytes of the smallest chunk for a tensor.
+
+    Example:
+        >>> rounded_up(4), rounded_up(257)
+        (256, 512)
+    """
+    return max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
 
 
 class Arena(Protocol):
@@ -90,8 +100,12 @@ class BestFitAllocator:
         self._size = {0: capacity}  # address -> size, free chunks and used ones
         self._end = {capacity: 0}  # end address -> address
         self._used: set[int] = set()
-        if nook:
-            start = self.allocate(nook)
+        self.keep_nook(nook)
+
+    def keep_nook(self, size: int) -> None:
+        """Make a free chunk of so many bytes with a used one behind it."""
+        if size:
+            start = self.allocate(size)
             self.allocate(_ALIGNMENT)
             self.free(start)
 
@@ -107,7 +121,7 @@ class BestFitAllocator:
         Raises:
             MemoryError: If no free chunk is large enough.
         """
-        rounded = max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
+        rounded = rounded_up(size)
         index = bisect_left(self._free, (rounded, -1))
         if index == len(self._free):
             raise MemoryError(f"no free chunk of {rounded} bytes")

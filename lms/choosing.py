@@ -8,7 +8,7 @@ from lms.liveness import peak
 from lms.plan import SwapPlan
 from lms.planning import candidates
 from lms.planning.candidates import Filters
-from lms.planning.fitting import FittedPlan, find_plan, fit_plan
+from lms.planning.fitting import Beyond, FittedPlan, find_plan, fit_plan
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold
@@ -57,7 +57,7 @@ def choose_plan(
     try:
         if settings.planner == "threshold":
             return _plan_by_threshold(graph, settings, room, speeds)
-        return _plan_by_budget(graph, settings.filters, room.step, speeds())
+        return _plan_by_budget(graph, settings.filters, room, speeds())
     except BudgetError as error:
         needed = room.persistent + (error.least_bytes or 0)
         raise BudgetError(
@@ -87,14 +87,20 @@ def played_peak(fitted: FittedPlan, played: Timeline) -> int:
 
 
 def _plan_by_budget(
-    graph: GraphView, filters: Filters, room: int, speeds: Speeds
+    graph: GraphView, filters: Filters, room: Room, speeds: Speeds
 ) -> FittedPlan:
     """With the writes last; where that takes too much room, as early as they come."""
-    last = find_plan(schedule(graph), room, filters=filters, speeds=speeds)
-    if last is not None:
+    beyond = Beyond(free=room.free - room.step, bound=room.margin)
+    last = find_plan(
+        schedule(graph), room.step, filters=filters, speeds=speeds, beyond=beyond
+    )
+    if last is not None and last.sure:
         return last
     early = schedule(graph, writes_last=False)
-    return fit_plan(early, room, filters=filters, speeds=speeds)
+    found = find_plan(early, room.step, filters=filters, speeds=speeds, beyond=beyond)
+    if found is not None and (found.sure or last is None):
+        return found
+    return last or fit_plan(early, room.step, filters=filters)
 
 
 def _plan_by_threshold(

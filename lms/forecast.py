@@ -164,6 +164,7 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
         budget=settings.budget or limit - margin,
         margin=margin,
         persistent=workload.persistent_bytes,
+        limit=limit,
     )
     plain = plain_plan(graph)
     fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))

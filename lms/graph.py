@@ -171,6 +171,8 @@ class GraphView:
         if unknown:
             raise ValueError(f"`names` must be ops of the graph, got {unknown[0]!r}")
         ops = tuple(self.by_name[name] for name in order)
+        if ops == self.ops:
+            return self  # with all that was found out about it
         if len(ops) != len(self.ops):
             raise ValueError(
                 f"`names` must list all {len(self.ops)} ops, got {len(ops)}"

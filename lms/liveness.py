@@ -17,15 +17,22 @@ from itertools import accumulate
 from lms.graph import GraphView, Op
 
 __all__ = [
+    "REPLACES",
     "Buffer",
     "buffers",
     "largest_working_set",
     "lower_bound",
     "memory_curve",
+    "new_value",
     "peak",
     "reused_bytes",
     "working_sets",
 ]
+
+# The op that makes a tensor a variable's value; the variable's old memory is free then.
+REPLACES = "AssignVariableOp"
+
+_MEMO = "buffers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,13 @@ def buffers(graph: GraphView) -> tuple[Buffer, ...]:
     Args:
         graph: The ops in the execution order that positions refer to.
     """
+    memo = vars(graph)  # as `cached_property` keeps what it found
+    if _MEMO not in memo:
+        memo[_MEMO] = _find_buffers(graph)
+    return memo[_MEMO]
+
+
+def _find_buffers(graph: GraphView) -> tuple[Buffer, ...]:
     roots, tensors = graph.roots, graph.tensors
     uses: dict[str, dict[int, None]] = {}
     pinned: set[str] = set()
@@ -120,6 +134,18 @@ def reused_bytes(op: Op, dying: Sequence[int]) -> int:
         return 0
     size = op.outputs[0].size
     return size if size in dying else 0
+
+
+def new_value(op: Op) -> str | None:
+    """The tensor that becomes a variable's value as it is, without a copy.
+
+    Example:
+        >>> names = ("weights:0", "product:0")
+        >>> assign = Op(name="a", type=REPLACES, inputs=names, writes=("weights:0",))
+        >>> new_value(assign)
+        'product:0'
+    """
+    return op.inputs[1] if op.type == REPLACES and op.writes else None
 
 
 def memory_curve(graph: GraphView) -> list[int]:

@@ -46,6 +46,7 @@ from lms.tf.settling import settle_variables
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import (
     TracedFunction,
+    gives_tensors,
     input_specs,
     read_signature,
     signature_key,
@@ -133,6 +134,7 @@ class FittedFunction:
         self._settings = settings
         self._kind = kind
         self._signature = None if signature is None else read_signature(signature)
+        self._has_example = signature is not None and gives_tensors(signature)
         self._planned_anew = planned_anew
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
@@ -174,7 +176,7 @@ class FittedFunction:
         traced = self._trace(self._signature or (), None)
         specs = input_specs(traced)
         if all(spec.shape.is_fully_defined() for spec in specs):
-            self._prepared(traced, specs, data_is_there=False)
+            self._prepared(traced, specs, data_is_there=self._has_example)
 
     def fits_unplanned(self) -> bool:
         """Whether all signatures so far run without a plan."""

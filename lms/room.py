@@ -1,7 +1,7 @@
 """Device memory that a step may use: the limit less a margin, less what is there."""
 
 import gc
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lms.settings import Settings
 from lms.tf.devices import Device
@@ -21,16 +21,31 @@ _TIGHTER_PERCENT = 94
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Memory of the device, in bytes; None where there is no limit."""
+    """Memory of the device, in bytes; None where there is no limit.
+
+    Args:
+        budget: What may be in use.
+        margin: What is left out of the device's limit.
+        persistent: What is in use beside the step.
+        limit: What the device's allocator can hand out at most.
+    """
 
     budget: int | None
     margin: int
     persistent: int
+    limit: int | None = None
 
     @property
     def step(self) -> int:
         """What is left for the step itself."""
         return UNLIMITED if self.budget is None else self.budget - self.persistent
+
+    @property
+    def free(self) -> int:
+        """What the device really has for the step, at least what is left to it."""
+        if self.limit is None:
+            return UNLIMITED
+        return max(self.step, self.limit - self.persistent)
 
     def tighter(self, now: "Room") -> "Room":
         """Less room for the step, beside what is persistent now.
@@ -38,7 +53,7 @@ class Room:
         Example:
             >>> room = Room(budget=300, margin=20, persistent=100)
             >>> room.tighter(Room(budget=300, margin=20, persistent=110))
-            Room(budget=288, margin=32, persistent=110)
+            Room(budget=288, margin=32, persistent=110, limit=None)
         """
         step = min(self.step, now.step) * _TIGHTER_PERCENT // 100
         return now.of(now.persistent + step)
@@ -46,9 +61,7 @@ class Room:
     def of(self, budget: int) -> "Room":
         """Another budget; what it leaves out counts as margin."""
         left_out = (self.budget or budget) - budget
-        return Room(
-            budget=budget, margin=self.margin + left_out, persistent=self.persistent
-        )
+        return replace(self, budget=budget, margin=self.margin + left_out)
 
 
 def margin_of(limit: int) -> int:
@@ -73,10 +86,12 @@ def measure_room(
         persistent += data
     persistent += step.constant_bytes
     if settings.budget is not None:
-        return Room(budget=settings.budget, margin=0, persistent=persistent)
-    if device.limit is None:
-        return Room(budget=None, margin=0, persistent=persistent)
-    margin = margin_of(device.limit)
-    if device.holds_input_pipeline:
-        margin += data  # one more batch may be prefetched
-    return Room(budget=device.limit - margin, margin=margin, persistent=persistent)
+        budget, margin = settings.budget, 0
+    elif device.limit is None:
+        budget, margin = None, 0
+    else:
+        margin = margin_of(device.limit)
+        if device.holds_input_pipeline:
+            margin += data  # one more batch may be prefetched
+        budget = device.limit - margin
+    return Room(budget=budget, margin=margin, persistent=persistent, limit=device.limit)

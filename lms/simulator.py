@@ -14,16 +14,28 @@ says, or right after the last near reader where nothing waits for it.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
-from lms.allocator import BestFitAllocator
+from lms.allocator import BestFitAllocator, rounded_up
 from lms.graph import GraphView
-from lms.liveness import Buffer, buffers, reused_bytes
+from lms.liveness import Buffer, buffers, new_value, reused_bytes
 from lms.plan import Swap, SwapPlan
 
-__all__ = ["MemoryTimeline", "allocator_curve", "allocator_peak", "simulate_memory"]
+__all__ = [
+    "MemoryTimeline",
+    "Region",
+    "allocator_curve",
+    "allocator_peak",
+    "allocator_peaks",
+    "simulate_memory",
+]
+
+
+# Steps that are played where they do: what moves usually moves to and fro.
+_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +62,52 @@ class MemoryTimeline:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Memory in one piece that an allocator hands out.
+
+    Args:
+        capacity: Its bytes.
+        nook: Bytes kept apart for small tensors (`BestFitAllocator`).
+        scratch_first: Whether ops take their scratch, in two halves, before their
+            outputs; else in one piece after them. Kernels do the one or the other.
+    """
+
+    capacity: int
+    nook: int = 0
+    scratch_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Residency:
     """Half-open interval of positions in which one copy of a buffer is on the device.
 
     `dies_at` is the position of the op that reads it last and may write over it.
     """
 
+    root: str
     start: int
     end: int
     size: int
     dies_at: int | None
+
+
+class _Request(NamedTuple):
+    """What an op wants of the allocator; numbers are keys of chunks.
+
+    Args:
+        taken: Chunks and their sizes.
+        scratch: Bytes while it runs.
+        given: Chunks that are given back.
+        replaced: Variables with the size and the chunk of their new value.
+    """
+
+    taken: Sequence[tuple[int, int]] = ()
+    scratch: int = 0
+    given: Sequence[int] = ()
+    replaced: Sequence[tuple[str, int, int]] = ()
+
+
+_NO_REQUEST = _Request()
 
 
 def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
@@ -102,48 +150,132 @@ def allocator_peak(
     Returns:
         Bytes of chunks in use at most; None if the allocator runs out of memory.
     """
-    curve = allocator_curve(graph, plan, capacity=capacity, nook=nook)
-    return None if curve is None else max(curve, default=0)
+    peaks = allocator_peaks(graph, plan, [Region(capacity=capacity, nook=nook)])
+    return None if peaks is None else peaks[0]
+
+
+def allocator_peaks(
+    graph: GraphView, plan: SwapPlan, regions: Iterable[Region]
+) -> tuple[int, ...] | None:
+    """As `allocator_peak`, in several regions; None if it runs out in one of them."""
+    requests = _requests(graph, plan)
+    peaks: list[int] = []
+    for region in regions:
+        used = _play(requests, region)
+        if used is None:
+            return None
+        peaks.append(max(used, default=0))
+    return tuple(peaks)
 
 
 def allocator_curve(
     graph: GraphView, plan: SwapPlan, *, capacity: int, nook: int = 0
 ) -> tuple[int, ...] | None:
     """As `allocator_peak`: bytes of chunks in use while each op of the order runs."""
+    used = _play(_requests(graph, plan), Region(capacity=capacity, nook=nook))
+    return None if used is None else tuple(used)
+
+
+def _requests(graph: GraphView, plan: SwapPlan) -> list[_Request]:
+    """What each op of the order wants of the allocator."""
     ordered = graph.reordered(plan.order)
-    starts: dict[int, list[_Residency]] = defaultdict(list)
-    ends: dict[int, list[_Residency]] = defaultdict(list)
-    for life in _residencies(ordered, plan):
-        starts[life.start].append(life)
-        ends[life.end - 1].append(life)
-    chunk: dict[int, int] = {}  # identity of a residency -> address
-    used: list[int] = []
+    starts: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
+    ends: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
+    for key, life in enumerate(_residencies(ordered, plan)):
+        starts[life.start].append((key, life))
+        ends[life.end - 1].append((key, life))
+    held: dict[int, int] = {}  # residency -> the key of its chunk
+    found: list[_Request] = []
+    for position, op in enumerate(ordered.ops):
+        ending = ends.get(position, ())
+        if not ending and position not in starts:
+            found.append(_Request(scratch=op.scratch) if op.scratch else _NO_REQUEST)
+            continue
+        reusable = [
+            (key, life)
+            for key, life in ending
+            if op.inplace and life.dies_at == position and life.start < position
+        ]
+        made = {tensor.size for tensor in op.outputs[:1]}
+        taken: list[tuple[int, int]] = []
+        for key, life in starts.get(position, ()):
+            heir = next((k for k, r in reusable if r.size == life.size), None)
+            if heir is not None and life.size in made:
+                held[key] = held.pop(heir)
+                made.clear()
+            else:
+                taken.append((key, life.size))
+                held[key] = key
+        value = graph.roots.get(new_value(op) or "")
+        given: list[int] = []
+        replaced: list[tuple[str, int, int]] = []
+        for key, life in ending:
+            if key not in held:
+                continue
+            if life.root == value:
+                replaced.append((op.writes[0], life.size, held.pop(key)))
+            else:
+                given.append(held.pop(key))
+        found.append(
+            _Request(taken=taken, scratch=op.scratch, given=given, replaced=replaced)
+        )
+    return found
+
+
+def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
+    """Bytes of chunks in use while each op runs; None if one finds no room.
+
+    A variable's new value stays where it was made, and the old value's room is free:
+    each step leaves the region a little different to the next. So several are played,
+    and the most counts. The variables lie at the region's start at first.
+    """
+    sizes = {name: size for r in requests for name, size, _ in r.replaced}
+    room = sum(rounded_up(size) for size in sizes.values())
+    allocator = BestFitAllocator(region.capacity + room)
+    variables = {
+        name: allocator.allocate(size)
+        for name, size in sorted(sizes.items(), key=lambda item: -item[1])
+    }
+    before = allocator.in_use
+    most: list[int] = []
     try:
-        allocator = BestFitAllocator(capacity, nook)
-        for position, op in enumerate(ordered.ops):
-            reusable = [
-                life
-                for life in ends.get(position, ())
-                if op.inplace and life.dies_at == position and life.start < position
-            ]
-            made = {tensor.size for tensor in op.outputs[:1]}
-            for life in starts.get(position, ()):
-                taken = next((r for r in reusable if r.size == life.size), None)
-                if taken is not None and life.size in made:
-                    chunk[id(life)] = chunk.pop(id(taken))
-                    made.clear()
-                else:
-                    chunk[id(life)] = allocator.allocate(life.size)
-            scratch = allocator.allocate(op.scratch) if op.scratch else None
-            used.append(allocator.in_use)
-            if scratch is not None:
-                allocator.free(scratch)
-            for life in ends.get(position, ()):
-                if id(life) in chunk:
-                    allocator.free(chunk.pop(id(life)))
+        allocator.keep_nook(region.nook)
+        for _ in range(_STEPS if variables else 1):
+            used = _step(requests, allocator, variables, region)
+            most = [max(pair) for pair in zip(used, most or used, strict=True)]
     except MemoryError:
         return None
-    return tuple(used)
+    return [used - before for used in most]
+
+
+def _step(
+    requests: Sequence[_Request],
+    allocator: BestFitAllocator,
+    variables: dict[str, int],
+    region: Region,
+) -> list[int]:
+    """Bytes of chunks in use while each op of one step runs."""
+    chunk: dict[int, int] = {}
+    used: list[int] = []
+    for request in requests:
+        scratch = request.scratch
+        halves = [scratch // 2, scratch - scratch // 2] if scratch else []
+        passing = [allocator.allocate(h) for h in halves if region.scratch_first]
+        for key, size in request.taken:
+            chunk[key] = allocator.allocate(size)
+        if scratch and not passing:
+            passing = [allocator.allocate(scratch)]
+        used.append(allocator.in_use)
+        for address in passing:
+            allocator.free(address)
+        for key in request.given:
+            allocator.free(chunk.pop(key))
+        for name, _, key in request.replaced:
+            allocator.free(variables[name])
+            variables[name] = chunk.pop(key)
+    for address in chunk.values():  # results
+        allocator.free(address)
+    return used
 
 
 def _host_curve(ordered: GraphView, plan: SwapPlan) -> tuple[int, ...]:
@@ -174,6 +306,7 @@ def _residencies(ordered: GraphView, plan: SwapPlan) -> list[_Residency]:
 def _whole(buffer: Buffer, steps: int) -> _Residency:
     """The residency of a buffer that stays."""
     return _Residency(
+        root=buffer.root,
         start=buffer.producer,
         end=steps if buffer.kept else buffer.last + 1,
         size=buffer.size,
@@ -191,13 +324,20 @@ def _parts(
     if swap.release is not None:
         gone = max(gone, position[swap.release])
     lives = [
-        _Residency(start=buffer.producer, end=gone, size=buffer.size, dies_at=None)
+        _Residency(
+            root=buffer.root,
+            start=buffer.producer,
+            end=gone,
+            size=buffer.size,
+            dies_at=None,
+        )
     ]
     for copy in swap.swap_ins:
         reads = [position[name] for name in copy.readers]
         start = buffer.producer if copy.trigger is None else position[copy.trigger]
         lives.append(
             _Residency(
+                root=buffer.root,
                 start=_next_ordered(start, min(reads), chained),
                 end=max(reads) + 1,
                 size=buffer.size,

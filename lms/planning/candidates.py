@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
+from lms.allocator import rounded_up
 from lms.graph import GraphView, Op, op_of
-from lms.liveness import Buffer, buffers
+from lms.liveness import Buffer, buffers, new_value, peak
 
 __all__ = [
     "Filters",
@@ -25,6 +26,9 @@ __all__ = [
 
 _LARGEST_MINIMUM = 64 * 1024
 _SMALLEST_MINIMUM = 4 * 1024
+
+# New values of variables are given room of their own up to one part of so many.
+_NEW_PART = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,15 +146,21 @@ def movable(
 def small_room(graph: GraphView, *, min_bytes: int) -> int:
     """Bytes that the buffers below `min_bytes` take at most, in chunks of 256 bytes.
 
-    A quarter is added for those that the allocator takes for larger ones.
+    A quarter is added for those that the allocator takes for larger ones. New values of
+    variables stay where they were made, among them: one step's are added, unless they
+    are more than a small part of the step's peak.
     """
     change = [0] * (len(graph.ops) + 1)
+    sizes: dict[str, int] = {}
     for buffer in buffers(graph):
+        sizes[buffer.root] = chunk = rounded_up(buffer.size)
         if buffer.size < min_bytes:
-            chunk = -(-buffer.size // 256) * 256
             change[buffer.producer] += chunk
             change[len(graph.ops) if buffer.kept else buffer.last + 1] -= chunk
-    return max(accumulate(change)) * 5 // 4
+    values = (new_value(op) for op in graph.ops)
+    new = sum(sizes.get(graph.roots[name], 0) for name in values if name is not None)
+    small = max(accumulate(change)) * 5 // 4
+    return small + (new if new <= peak(graph) // _NEW_PART else 0)
 
 
 def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], ...]:

@@ -6,9 +6,9 @@ and made again - without early copies, with less room, with smaller tensors movi
 until it can be placed.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
 
 from lms.allocator import BestFitAllocator
 from lms.errors import BudgetError
@@ -24,16 +24,42 @@ from lms.planning.candidates import (
     smallest_worth_moving,
 )
 from lms.planning.timing import Speeds, copy_in_time
-from lms.simulator import allocator_peak
+from lms.simulator import Region, allocator_peak, allocator_peaks
 from lms.units import MIB, Seconds, format_bytes
 
-__all__ = ["FittedPlan", "find_plan", "fit_plan"]
+__all__ = ["Beyond", "FittedPlan", "find_plan", "fit_plan"]
 
 # Parts of the room that the planner is given, until the allocator can place its plan.
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 
+# How much more or less than the room there is in the regions that a plan is tried in,
+# as a part of what the device has beyond it; and the least of the room. What is in the
+# way in the real one is not known to the byte.
+_BEYOND_PERCENT = (-30, 0, 30, 60, 90, 120)
+_LEAST_PERCENT = 97
+
+# So many of the plans that can be placed are made faster, the fastest of them first. Of
+# a larger graph it is the first one that is found.
+_TIMED, _LARGE_OPS = 2, 2_000
+
 # When the room is too tight, tensors of a quarter of the usual least size move too.
 _FINER = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """What a device has beyond the room that a step is planned into, in bytes.
+
+    Args:
+        free: Nobody else uses it.
+        bound: The step may be in it, if the allocator happens to place tensors so.
+    """
+
+    free: int = 0
+    bound: int = 0
+
+
+_NOTHING = Beyond()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +70,22 @@ class FittedPlan:
         plan: The plan.
         nook: Bytes to be kept apart for small tensors (`BestFitAllocator`).
         peak: Bytes of chunks in use at most.
+        sure: Whether it can be placed in regions like what there will be, too.
     """
 
     plan: SwapPlan
     nook: int
     peak: int
+    sure: bool = True
 
 
 def fit_plan(
-    graph: GraphView, room: int, *, filters: Filters, speeds: Speeds | None = None
+    graph: GraphView,
+    room: int,
+    *,
+    filters: Filters,
+    speeds: Speeds | None = None,
+    beyond: Beyond = _NOTHING,
 ) -> FittedPlan:
     """Plan a step into the room that the device's allocator has for it.
 
@@ -62,12 +95,13 @@ def fit_plan(
         filters: Which ops' outputs may move.
         speeds: How long ops and copies take, so that copies start in time; None lets
             them start a few ops ahead.
+        beyond: What more the device has.
 
     Raises:
         BudgetError: If no plan can be placed; names the op with the largest need and
             the least room that works.
     """
-    fitted = find_plan(graph, room, filters=filters, speeds=speeds)
+    fitted = find_plan(graph, room, filters=filters, speeds=speeds, beyond=beyond)
     if fitted is not None:
         return fitted
     finest = smallest_worth_moving(peak(graph)) // _FINER
@@ -77,7 +111,7 @@ def fit_plan(
         min_bytes=finest,
     )
     works = max(least, room)
-    while find_plan(graph, works, filters=filters) is None:
+    while next(_placements(graph, works, filters), None) is None:
         works += max(MIB // 16, works // 32)
     raise BudgetError(
         f"`room` must be at least {format_bytes(works)}: {format_bytes(least)} for op "
@@ -89,17 +123,70 @@ def fit_plan(
 
 
 def find_plan(
-    graph: GraphView, room: int, *, filters: Filters, speeds: Speeds | None = None
+    graph: GraphView,
+    room: int,
+    *,
+    filters: Filters,
+    speeds: Speeds | None = None,
+    beyond: Beyond = _NOTHING,
 ) -> FittedPlan | None:
     """As `fit_plan`; None if no plan can be placed."""
-    found = _placements(graph, room, filters)
-    if speeds is None:
-        return next(found, None)
-    first = next(found, None)
-    if first is None:
-        return None
-    options = _in_time(graph, first, speeds, room)
-    return min(options, key=lambda option: _seconds(graph, option, speeds))
+    sure = _surest(graph, room, filters, beyond)
+    if not sure or speeds is None:
+        return sure[0] if sure else None
+
+    @cache
+    def seconds(option: FittedPlan) -> Seconds:
+        return simulate(graph, option.plan, speeds.costs, speeds.hardware).seconds
+
+    fastest = sorted(sure, key=seconds)[:_TIMED] if len(sure) > 1 else sure
+    options = [
+        timed
+        for option in fastest
+        for timed in _in_time(graph, option, speeds, room, beyond)
+    ]
+    return min(options, key=seconds)
+
+
+def _surest(
+    graph: GraphView, room: int, filters: Filters, beyond: Beyond
+) -> list[FittedPlan]:
+    """The plans that are sure to stay within bounds, or else within the device.
+
+    So tight can the room be that none is: then the first one that can be placed in it.
+    A large graph gets one.
+    """
+    ranked: tuple[list[FittedPlan], ...] = ([], [], [])
+    for option in _placements(graph, room, filters):
+        regions = _regions(room, beyond, option.nook)
+        peaks = allocator_peaks(graph, option.plan, regions)
+        if peaks is None:
+            ranked[2].append(replace(option, sure=False))
+        else:
+            within = max(peaks) <= room + beyond.bound
+            ranked[0 if within else 1].append(replace(option, peak=_median(peaks)))
+        if ranked[0] and len(graph.ops) > _LARGE_OPS:
+            break
+    within, placed, hoped = ranked
+    return within or placed or hoped[:1]
+
+
+def _median(peaks: Sequence[int]) -> int:
+    return sorted(peaks)[len(peaks) // 2]
+
+
+def _regions(room: int, beyond: Beyond, nook: int) -> tuple[Region, ...]:
+    """What a plan is to be placed in: its room, and regions like what will be there.
+
+    Best fit takes the smallest chunk that will do, so a little more memory can mean
+    other chunks, other holes, and a tensor that no hole is large enough for.
+    """
+    more = (beyond.free * part // 100 for part in _BEYOND_PERCENT)
+    sizes = (max(room * _LEAST_PERCENT // 100, room + part) for part in more)
+    return tuple(
+        Region(capacity=size, nook=nook, scratch_first=i % 2 == 1)
+        for i, size in enumerate(dict.fromkeys(sizes))
+    )
 
 
 def _placements(graph: GraphView, room: int, filters: Filters) -> Iterator[FittedPlan]:
@@ -138,14 +225,17 @@ def _placed(
 
 
 def _in_time(
-    graph: GraphView, fitted: FittedPlan, speeds: Speeds, room: int
+    graph: GraphView,
+    fitted: FittedPlan,
+    speeds: Speeds,
+    room: int,
+    beyond: Beyond,
 ) -> Iterator[FittedPlan]:
-    nook = fitted.nook
-    for plan in copy_in_time(graph, fitted.plan, speeds, room=room, nook=nook):
-        reached = allocator_peak(graph, plan, capacity=room, nook=nook)
-        if reached is not None:
-            yield FittedPlan(plan=plan, nook=nook, peak=reached)
-
-
-def _seconds(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> Seconds:
-    return simulate(graph, fitted.plan, speeds.costs, speeds.hardware).seconds
+    """The plan, and the same with copies back that start as early as they should."""
+    regions = _regions(room, beyond if fitted.sure else _NOTHING, fitted.nook)
+    peaks = allocator_peaks(graph, fitted.plan, regions) or ()
+    bound = max(room + beyond.bound, *peaks)
+    for plan in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
+        peaks = allocator_peaks(graph, plan, regions)
+        if peaks is not None:
+            yield replace(fitted, plan=plan, peak=_median(peaks))

@@ -26,7 +26,7 @@ from lms.graph import GraphView
 from lms.hardware import Hardware
 from lms.liveness import buffers
 from lms.plan import Swap, SwapPlan
-from lms.simulator import allocator_curve, allocator_peak
+from lms.simulator import Region, allocator_curve, allocator_peaks
 from lms.units import Bytes
 
 __all__ = ["Speeds", "copy_in_time", "start_in_time"]
@@ -37,7 +37,7 @@ _TRIES = ((1.5, 80), (1.5, 100))
 
 # Ops that the allocator's model is played, in all, to place copies that start earlier;
 # of the tries, a large graph gets the first.
-_EFFORT, _LARGE_OPS = 100_000, 8_000
+_EFFORT, _LARGE_OPS = 70_000, 8_000
 
 _Trigger = Mapping[tuple[int, int], str]  # by swap and number of its copy back
 
@@ -60,8 +60,8 @@ def copy_in_time(
     plan: SwapPlan,
     speeds: Speeds,
     *,
-    room: Bytes,
-    nook: Bytes = 0,
+    bound: Bytes,
+    regions: Sequence[Region],
 ) -> tuple[SwapPlan, ...]:
     """Start copies back as early as is needed and can be placed.
 
@@ -69,13 +69,15 @@ def copy_in_time(
         graph: The graph that the plan is for, in any execution order.
         plan: A plan with a chain that the allocator can place.
         speeds: How long ops and copies take.
-        room: Bytes that the step may use.
-        nook: Bytes kept apart for small tensors (`BestFitAllocator`).
+        bound: Bytes that may be in use.
+        regions: What the allocator must be able to place all in; the first one is what
+            copies that start earlier are given their room of.
 
     Returns:
         This plan, and some with earlier copies; the allocator can place all.
     """
-    usage = allocator_curve(graph, plan, capacity=room, nook=nook)
+    first = regions[0]
+    usage = allocator_curve(graph, plan, capacity=first.capacity, nook=first.nook)
     if usage is None or not plan.swaps:
         return (plan,)
     options = [plan]
@@ -86,15 +88,19 @@ def copy_in_time(
             plan,
             speeds,
             usage=usage,
-            room=room * percent // 100,
+            room=first.capacity * percent // 100,
             slack=slack,
         )
-        options.append(_placed(graph, plan, wanted, room, nook))
+        options.append(_placed(graph, plan, wanted, bound, regions))
     return tuple(dict.fromkeys(options))
 
 
 def _placed(
-    graph: GraphView, plan: SwapPlan, wanted: SwapPlan, room: Bytes, nook: Bytes
+    graph: GraphView,
+    plan: SwapPlan,
+    wanted: SwapPlan,
+    bound: Bytes,
+    regions: Sequence[Region],
 ) -> SwapPlan:
     """As many of the wanted triggers as the allocator can place, found by halving."""
     changes = [
@@ -110,7 +116,8 @@ def _placed(
         plays -= 1
         part = pending.pop()
         option = _with_triggers(plan, {**accepted, **dict(part)})
-        if allocator_peak(graph, option, capacity=room, nook=nook) is not None:
+        peaks = allocator_peaks(graph, option, regions)
+        if peaks is not None and max(peaks) <= bound:
             accepted.update(part)
         elif len(part) > 1:
             half = len(part) // 2

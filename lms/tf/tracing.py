@@ -21,6 +21,7 @@ from lms.tf import compat
 
 __all__ = [
     "TracedFunction",
+    "gives_tensors",
     "input_specs",
     "read_signature",
     "signature_key",
@@ -64,6 +65,12 @@ def read_signature(signature: Sequence[Any]) -> tuple[Any, ...]:
         if isinstance(spec, tf.TensorSpec):
             _check_shape(spec.shape, spec.name or "an argument")
     return specs
+
+
+def gives_tensors(signature: Sequence[Any]) -> bool:
+    """Whether a signature is an example in memory: nothing in it is just a spec."""
+    leaves = tf.nest.flatten(tuple(signature))
+    return bool(leaves) and all(isinstance(leaf, tf.Tensor) for leaf in leaves)
 
 
 def _as_spec(value: Any) -> Any:

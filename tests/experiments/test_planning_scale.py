@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.lines import read_lines
 from experiments.drawn_graphs import unet_like
+from experiments.lines import read_lines
 from experiments.planning_scale import main
 from lms.liveness import lower_bound, peak
 

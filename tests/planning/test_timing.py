@@ -15,9 +15,11 @@ from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds, copy_in_time, start_in_time
-from lms.simulator import allocator_peak, simulate_memory
+from lms.simulator import Region, allocator_peaks, simulate_memory
 from tests.graphs import make_op
 from tests.strategies import graphs
+
+AMPLE = Region(capacity=1 << 20)
 
 LINK = Hardware(
     name="link",
@@ -83,7 +85,7 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
     plan = evicted_plan()
     speeds = speeds_of(LONG)
     assert simulate(LONG, plan, speeds.costs, LINK).seconds > 7
-    options = copy_in_time(LONG, plan, speeds, room=1 << 20)
+    options = copy_in_time(LONG, plan, speeds, bound=1 << 20, regions=[AMPLE])
     assert min(simulate(LONG, p, speeds.costs, LINK).seconds for p in options) < 6.001
 
 
@@ -104,12 +106,11 @@ def test_copies_in_time_stay_in_the_room(
     plan = plan_within(graph, room, movable=able, min_bytes=1, prefetch_ops=0)
     hardware = replace(LINK, h2d=rate, d2h=rate, asynchronous=ahead)
     speeds = replace(speeds_of(graph), hardware=hardware)
-    enough = 1 << 20
-    options = copy_in_time(graph, plan, speeds, room=enough)
+    options = copy_in_time(graph, plan, speeds, bound=1 << 20, regions=[AMPLE])
     assert options[0] == plan
     for option in options:
         validate_plan(graph, option)
-        assert allocator_peak(graph, option, capacity=enough) is not None
+        assert allocator_peaks(graph, option, [AMPLE]) is not None
     usage = simulate_memory(graph, plan).device
     early = start_in_time(graph, plan, speeds, usage=usage, room=room, slack=3.0)
     assert simulate_memory(graph, early).device_peak <= room

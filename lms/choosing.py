@@ -1,6 +1,7 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from lms.errors import BudgetError
 from lms.graph import GraphView
@@ -8,7 +9,7 @@ from lms.liveness import peak
 from lms.plan import SwapPlan
 from lms.planning import candidates
 from lms.planning.candidates import Filters
-from lms.planning.fitting import Beyond, FittedPlan, find_plan, fit_plan
+from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan, fit_plan
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold
@@ -23,6 +24,10 @@ __all__ = ["choose_plan", "plain_plan", "played_peak"]
 
 # How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
 _WANDERING = 1.15
+
+# Parts of the room that thresholds are searched for, until the allocator's peak is
+# within all of it: the search knows bytes, and not what the allocator loses.
+_SEARCHED_PERCENT = (100, 94, 88, 82)
 
 
 def plain_plan(graph: GraphView) -> FittedPlan:
@@ -90,17 +95,21 @@ def _plan_by_budget(
     graph: GraphView, filters: Filters, room: Room, speeds: Speeds
 ) -> FittedPlan:
     """With the writes last; where that takes too much room, as early as they come."""
-    beyond = Beyond(free=room.free - room.step, bound=room.margin)
-    last = find_plan(
-        schedule(graph), room.step, filters=filters, speeds=speeds, beyond=beyond
-    )
-    if last is not None and last.sure:
-        return last
-    early = schedule(graph, writes_last=False)
-    found = find_plan(early, room.step, filters=filters, speeds=speeds, beyond=beyond)
-    if found is not None and (found.sure or last is None):
-        return found
-    return last or fit_plan(early, room.step, filters=filters)
+    beyond = Beyond(free=room.free - room.step, bound=room.margin - room.reserved)
+    found: list[FittedPlan] = []
+    early: GraphView | None = None
+    for early in (schedule(graph), schedule(graph, writes_last=False)):
+        option = find_plan(
+            early, room.step, filters=filters, speeds=speeds, beyond=beyond
+        )
+        if option is not None:
+            found.append(option)
+            if option.doubt is Doubt.NONE:
+                break
+    if found:
+        return min(found, key=lambda option: option.doubt)
+    assert early is not None
+    return fit_plan(early, room.step, filters=filters)  # says what would do
 
 
 def _plan_by_threshold(
@@ -121,9 +130,30 @@ def _plan_by_threshold(
         "serialization": settings.serialization,
         "serialization_by_size": settings.serialization_by_size,
     }
-    if None in knobs.values():
-        choice = best_thresholds(graph, room.step, speeds=speeds(), **knobs, **others)
-        knobs = {name: getattr(choice, name) for name in knobs}
+    if None not in knobs.values():
+        return _placed_by_threshold(graph, knobs, others)
+    found: FittedPlan | None = None
+    for percent in _SEARCHED_PERCENT:
+        part = room.step * percent // 100
+        try:
+            choice = best_thresholds(graph, part, speeds=speeds(), **knobs, **others)
+        except BudgetError:
+            if found is None:
+                raise
+            break
+        chosen = {name: getattr(choice, name) for name in knobs}
+        option = _placed_by_threshold(graph, chosen, others)
+        if found is None or option.peak < found.peak:
+            found = option
+        if found.peak <= room.step:
+            break
+    assert found is not None  # or the first search has raised
+    return found
+
+
+def _placed_by_threshold(
+    graph: GraphView, knobs: Mapping[str, Any], others: Mapping[str, Any]
+) -> FittedPlan:
     plan = plan_by_threshold(graph, **knobs, **others)
     reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
     return FittedPlan(plan=plan, nook=0, peak=reached)

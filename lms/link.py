@@ -81,6 +81,11 @@ class LinkRates:
                 f"`latency` must be seconds, at least 0, got {self.latency!r}. "
                 "Leave it out for a link without."
             )
+        if self.bus is not None and not self.bus.absolute().parent.is_dir():
+            raise ValueError(
+                f"`bus` must lie in a folder that exists, got {str(self.bus)!r}. "
+                "Make the folder, or name another file."
+            )
 
     @classmethod
     def of(cls, hardware: Hardware, *, bus: Path | None = None) -> "LinkRates":
@@ -113,7 +118,7 @@ def link_environment(rates: LinkRates) -> dict[str, str]:
         **_THREADS,
     }
     if rates.bus is not None:
-        variables[_BUS] = str(rates.bus)
+        variables[_BUS] = str(rates.bus.absolute())  # wherever the process runs
     return variables
 
 

@@ -73,7 +73,8 @@ def fit_in_memory(
     Args:
         function: A `tf.function`, or a Python function that can become one, such as a
             step with a `GradientTape` that updates variables.
-        signature: Its arguments as specs (`tf.TensorSpec`) or example tensors. Only
+        signature: Its arguments as specs (`tf.TensorSpec`) or example tensors, which
+            then are taken for the data: a batch beside them takes memory too. Only
             the first dimension of an argument may be unknown; then each batch size is
             planned when it first comes.
         budget: Device memory in bytes, or text such as "96MiB"; None takes what the
@@ -272,7 +273,7 @@ def _prepare(
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
     if settle:  # once: other plans rely on where variables lie
-        settle_variables(step)
+        settle_variables(step, device)
     room = measure_room(step, settings, device, data_is_there=data_is_there)
     graph = with_scratch(step.graph, measure_scratch(step, device.memory))
     if kind in ("train", "step"):  # evaluation lacks ops that training has

@@ -28,12 +28,14 @@ class Room:
         margin: What is left out of the device's limit.
         persistent: What is in use beside the step.
         limit: What the device's allocator can hand out at most.
+        reserved: What of the margin is for batches that wait.
     """
 
     budget: int | None
     margin: int
     persistent: int
     limit: int | None = None
+    reserved: int = 0
 
     @property
     def step(self) -> int:
@@ -45,7 +47,7 @@ class Room:
         """What the device really has for the step, at least what is left to it."""
         if self.limit is None:
             return UNLIMITED
-        return max(self.step, self.limit - self.persistent)
+        return max(self.step, self.limit - self.persistent - self.reserved)
 
     def tighter(self, now: "Room") -> "Room":
         """Less room for the step, beside what is persistent now.
@@ -53,7 +55,7 @@ class Room:
         Example:
             >>> room = Room(budget=300, margin=20, persistent=100)
             >>> room.tighter(Room(budget=300, margin=20, persistent=110))
-            Room(budget=288, margin=32, persistent=110, limit=None)
+            Room(budget=288, margin=32, persistent=110, limit=None, reserved=0)
         """
         step = min(self.step, now.step) * _TIGHTER_PERCENT // 100
         return now.of(now.persistent + step)
@@ -85,6 +87,7 @@ def measure_room(
     if not data_is_there:
         persistent += data
     persistent += step.constant_bytes
+    reserved = 0
     if settings.budget is not None:
         budget, margin = settings.budget, 0
     elif device.limit is None:
@@ -92,6 +95,7 @@ def measure_room(
     else:
         margin = margin_of(device.limit)
         if device.holds_input_pipeline:
-            margin += data  # one more batch may be prefetched
+            reserved = data  # one more batch may be prefetched
+            margin += reserved
         budget = device.limit - margin
     return Room(budget=budget, margin=margin, persistent=persistent, limit=device.limit)

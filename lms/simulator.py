@@ -9,7 +9,8 @@ copy back, from its trigger to its last reader. Two views are taken of them:
   parts of chunks included.
 
 Known weakness: positions, not seconds. A copy out is taken to end where its release
-says, or right after the last near reader where nothing waits for it.
+says, or right after the last near reader where nothing waits for it. A new value of a
+variable that is read after it was assigned is taken to go with its last reader.
 """
 
 from bisect import bisect_right
@@ -232,13 +233,13 @@ def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
     sizes = {name: size for r in requests for name, size, _ in r.replaced}
     room = sum(rounded_up(size) for size in sizes.values())
     allocator = BestFitAllocator(region.capacity + room)
-    variables = {
-        name: allocator.allocate(size)
-        for name, size in sorted(sizes.items(), key=lambda item: -item[1])
-    }
-    before = allocator.in_use
     most: list[int] = []
     try:
+        variables = {
+            name: allocator.allocate(size)
+            for name, size in sorted(sizes.items(), key=lambda item: -item[1])
+        }
+        before = allocator.in_use
         allocator.keep_nook(region.nook)
         for _ in range(_STEPS if variables else 1):
             used = _step(requests, allocator, variables, region)
@@ -273,8 +274,6 @@ def _step(
         for name, _, key in request.replaced:
             allocator.free(variables[name])
             variables[name] = chunk.pop(key)
-    for address in chunk.values():  # results
-        allocator.free(address)
     return used
 
 

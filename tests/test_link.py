@@ -119,7 +119,7 @@ def test_a_bus_that_an_earlier_start_of_the_machine_left_is_no_obstacle(
 
 
 def test_a_link_goes_through_the_environment() -> None:
-    rates = LinkRates(h2d=1e9, d2h=2e9, latency=1e-5, bus=Path("bus"))
+    rates = LinkRates(h2d=1e9, d2h=2e9, latency=1e-5, bus=Path("bus").absolute())
     assert link_rates(link_environment(rates)) == rates
     assert link_rates({"HOME": "x"}) is None
 
@@ -140,3 +140,13 @@ def test_a_bad_environment_is_refused(environ: dict[str, str], message: str) -> 
 def test_the_link_of_hardware_can_be_scaled() -> None:
     rates = LinkRates.of(preset("v100-pcie")).scaled(0.01)
     assert (rates.h2d, rates.d2h) == (1.2e8, 1.2e8)
+
+
+def test_a_bus_is_the_same_file_wherever_a_process_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rates = LinkRates(h2d=1e9, d2h=1e9, bus=Path("bus"))
+    carried = link_rates(link_environment(rates))
+    assert carried is not None
+    assert carried.bus == tmp_path / "bus"

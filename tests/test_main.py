@@ -118,9 +118,17 @@ def test_a_link_is_described_in_the_environment(
     assert (ended.stderr, ended.stdout) == ("", f"{shown}\n")
 
 
+def test_a_device_within_a_device_has_the_link_it_was_given_or_none() -> None:
+    inner = (sys.executable, "-m", "lms", "emulate", "--memory", "1MiB", "--")
+    outer = ("--memory", "2MiB", "--link", "v100-pcie", "--")
+    ended = lms("emulate", *outer, *inner, sys.executable, "-c", SHOW)
+    assert (ended.stderr, ended.stdout) == ("", "None None\n")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (("--link", "gh200", "--bus", "no/such/bus"), "`bus` must lie in a folder"),
         (("--h2d", "1GB"), "--h2d and --d2h must be given together"),
         (("--link", "gh200", "--h2d", "1GB", "--d2h", "1GB"), "--link must be given"),
         (("--scale", "2"), "--scale must come with a link"),

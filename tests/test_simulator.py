@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms.graph import GraphView
-from lms.liveness import Buffer, buffers, memory_curve
+from lms.graph import GraphView, Op, Tensor
+from lms.liveness import REPLACES, Buffer, buffers, memory_curve
 from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.planning.candidates import chain_groups, movable
-from lms.simulator import allocator_peak, simulate_memory
+from lms.simulator import Region, allocator_peak, allocator_peaks, simulate_memory
 from tests.graphs import RESHAPE, SKIP, TWICE, Drawn, all_drawn, make_op
 from tests.strategies import graphs
 
@@ -109,6 +109,54 @@ def test_the_allocator_reports_whole_chunks() -> None:
 
 def test_a_region_that_is_too_small_has_no_peak() -> None:
     assert allocator_peak(SKIP.graph, unplanned(SKIP.graph), capacity=512) is None
+
+
+# v is a variable; its new value (512 bytes) is made and takes the old one's place.
+NEW_VALUE = GraphView(
+    ops=(
+        Op(
+            name="v", type="Arg", persistent=True, outputs=(Tensor(name="v:0", size=0),)
+        ),
+        make_op("made", 512),
+        Op(name="set", type=REPLACES, inputs=("v:0", "made:0"), writes=("v:0",)),
+        make_op("large", 1024),
+    )
+)
+
+
+def test_a_new_value_stays_and_the_old_one_goes() -> None:
+    # v lies before the region. Step 1: made takes 512 of it, v's old 512 are free, and
+    # large finds 1024 behind. Step 2: made goes where v was; its own 512 and the 1024
+    # behind are one chunk now, too small to be split, and large takes all of it.
+    plan = unplanned(NEW_VALUE)
+    assert allocator_peak(NEW_VALUE, plan, capacity=512 + 1024) == 512 + 1024
+    # 256 less: nothing behind made is large enough.
+    assert allocator_peak(NEW_VALUE, plan, capacity=256 + 1024) is None
+
+
+def test_a_new_value_can_be_in_the_way_of_the_next_step() -> None:
+    # Large comes first. Step 1: large has the 1024 behind v, then made the first half
+    # of them. Step 2: 512 where v was and 512 behind made are free, none is 1024.
+    one, made, assigned, large = NEW_VALUE.ops
+    graph = GraphView(ops=(one, large, made, assigned))
+    assert allocator_peak(graph, unplanned(graph), capacity=1024) is None
+    assert allocator_peak(graph, unplanned(graph), capacity=1024 + 512) is not None
+
+
+def test_a_region_smaller_than_its_variables_has_no_peak() -> None:
+    assert allocator_peak(NEW_VALUE, unplanned(NEW_VALUE), capacity=0) is None
+
+
+def test_scratch_counts_before_outputs_and_after_them() -> None:
+    graph = GraphView(
+        ops=(make_op("a", 256), make_op("b", 1024, "a", scratch=1024)), results=("a:0",)
+    )
+    plan = unplanned(graph)
+    for first in (False, True):
+        region = Region(capacity=256 + 2048, scratch_first=first)
+        assert allocator_peaks(graph, plan, [region]) == (256 + 2048,)
+        region = Region(capacity=2048, scratch_first=first)
+        assert allocator_peaks(graph, plan, [region]) is None
 
 
 @st.composite

@@ -3,6 +3,8 @@
 import os
 from typing import NoReturn
 
+from lms.link import LINK_VARIABLES
+
 __all__ = ["become"]
 
 
@@ -21,8 +23,10 @@ def become(command: list[str], variables: dict[str, str]) -> NoReturn:
         raise ValueError(
             "COMMAND must name a program, got nothing. Write it after `--`."
         )
+    # A device within an emulated one has the link that it was asked for, or none.
+    inherited = {k: v for k, v in os.environ.items() if k not in LINK_VARIABLES}
     try:
-        os.execvpe(program[0], program, {**os.environ, **variables})
+        os.execvpe(program[0], program, {**inherited, **variables})
     except OSError as error:
         raise ValueError(
             f"COMMAND must be a program that can be started, got '{program[0]}' "

@@ -8,6 +8,7 @@ until it can be placed.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cache, partial
 
 from lms.allocator import BestFitAllocator
@@ -27,7 +28,7 @@ from lms.planning.timing import Speeds, copy_in_time
 from lms.simulator import Region, allocator_peak, allocator_peaks
 from lms.units import MIB, Seconds, format_bytes
 
-__all__ = ["Beyond", "FittedPlan", "find_plan", "fit_plan"]
+__all__ = ["Beyond", "Doubt", "FittedPlan", "find_plan", "fit_plan"]
 
 # Parts of the room that the planner is given, until the allocator can place its plan.
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
@@ -35,12 +36,12 @@ _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 # How much more or less than the room there is in the regions that a plan is tried in,
 # as a part of what the device has beyond it; and the least of the room. What is in the
 # way in the real one is not known to the byte.
-_BEYOND_PERCENT = (-30, 0, 30, 60, 90, 120)
+_BEYOND_PERCENT = (-30, 0, 30, 60, 100, 120)
 _LEAST_PERCENT = 97
 
-# So many of the plans that can be placed are made faster, the fastest of them first. Of
-# a larger graph it is the first one that is found.
-_TIMED, _LARGE_OPS = 2, 2_000
+# Of so many plans that can be placed, the fastest are made faster still. Of a large
+# graph it is the first one that is found.
+_COMPARED, _TIMED, _LARGE_OPS = 3, 2, 2_000
 
 # When the room is too tight, tensors of a quarter of the usual least size move too.
 _FINER = 4
@@ -62,6 +63,14 @@ class Beyond:
 _NOTHING = Beyond()
 
 
+class Doubt(IntEnum):
+    """What is not known of a plan's place; the least is best."""
+
+    NONE = 0  # placed in all regions, within bounds
+    BOUNDS = 1  # placed in all, beyond the bounds in some
+    PLACE = 2  # placed in the room, and not in all regions
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedPlan:
     """A plan and how the allocator takes it.
@@ -69,14 +78,14 @@ class FittedPlan:
     Args:
         plan: The plan.
         nook: Bytes to be kept apart for small tensors (`BestFitAllocator`).
-        peak: Bytes of chunks in use at most.
-        sure: Whether it can be placed in regions like what there will be, too.
+        peak: Bytes of chunks in use at most, the median of the regions it was tried in.
+        doubt: Whether it will be so in the device's memory as well.
     """
 
     plan: SwapPlan
     nook: int
     peak: int
-    sure: bool = True
+    doubt: Doubt = Doubt.NONE
 
 
 def fit_plan(
@@ -151,24 +160,28 @@ def find_plan(
 def _surest(
     graph: GraphView, room: int, filters: Filters, beyond: Beyond
 ) -> list[FittedPlan]:
-    """The plans that are sure to stay within bounds, or else within the device.
+    """A few plans that are sure to stay within bounds; a large graph gets one.
 
-    So tight can the room be that none is: then the first one that can be placed in it.
-    A large graph gets one.
+    So tight can the room be that none is. Then it is the one that exceeds them least,
+    or the first one that can be placed in the room.
     """
-    ranked: tuple[list[FittedPlan], ...] = ([], [], [])
+    sure: list[FittedPlan] = []
+    others: list[tuple[Doubt, int, FittedPlan]] = []
     for option in _placements(graph, room, filters):
         regions = _regions(room, beyond, option.nook)
         peaks = allocator_peaks(graph, option.plan, regions)
         if peaks is None:
-            ranked[2].append(replace(option, sure=False))
-        else:
-            within = max(peaks) <= room + beyond.bound
-            ranked[0 if within else 1].append(replace(option, peak=_median(peaks)))
-        if ranked[0] and len(graph.ops) > _LARGE_OPS:
+            others.append((Doubt.PLACE, 0, replace(option, doubt=Doubt.PLACE)))
+            continue
+        placed = replace(option, peak=_median(peaks))
+        if max(peaks) > room + beyond.bound:
+            doubted = replace(placed, doubt=Doubt.BOUNDS)
+            others.append((Doubt.BOUNDS, max(peaks), doubted))
+            continue
+        sure.append(placed)
+        if len(sure) == (1 if len(graph.ops) > _LARGE_OPS else _COMPARED):
             break
-    within, placed, hoped = ranked
-    return within or placed or hoped[:1]
+    return sure or [option for *_, option in sorted(others, key=lambda o: o[:2])[:1]]
 
 
 def _median(peaks: Sequence[int]) -> int:
@@ -232,9 +245,10 @@ def _in_time(
     beyond: Beyond,
 ) -> Iterator[FittedPlan]:
     """The plan, and the same with copies back that start as early as they should."""
-    regions = _regions(room, beyond if fitted.sure else _NOTHING, fitted.nook)
+    hoped = fitted.doubt is Doubt.PLACE
+    regions = _regions(room, _NOTHING if hoped else beyond, fitted.nook)
     peaks = allocator_peaks(graph, fitted.plan, regions) or ()
-    bound = max(room + beyond.bound, *peaks)
+    bound = max([room + beyond.bound, *peaks])
     for plan in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
         peaks = allocator_peaks(graph, plan, regions)
         if peaks is not None:

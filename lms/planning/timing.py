@@ -35,8 +35,8 @@ __all__ = ["Speeds", "copy_in_time", "start_in_time"]
 # are given to copies that start early.
 _TRIES = ((1.5, 80), (1.5, 100))
 
-# Ops that the allocator's model is played, in all, to place copies that start earlier;
-# of the tries, a large graph gets the first.
+# Ops of the orders that are tried, in all, to place copies that start earlier; of the
+# tries, a large graph gets the first.
 _EFFORT, _LARGE_OPS = 70_000, 8_000
 
 _Trigger = Mapping[tuple[int, int], str]  # by swap and number of its copy back

@@ -20,12 +20,18 @@ import tensorflow as tf
 
 import lms
 from lms import pipeline
+from lms.tf.devices import find_device
+from lms.tf.settling import settle_variables
+from lms.tf.specialising import TracedStep, specialise
+from lms.tf.tracing import trace
 from tests.models import SILENT
 from unet3d.model import build_unet
 
-__all__ = ["run"]
+__all__ = ["run", "settle_each_type", "settle_scattered", "settle_without_room"]
 
 _STEPS = 4
+
+_LOCAL = "/job:localhost/replica:0/task:0"
 
 
 def run(kind: str, size: int, depth: int, *, planned: bool) -> dict[str, Any]:
@@ -195,3 +201,70 @@ def _data(size: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(
         batches, output_signature=tuple(_specs(size))
     ).apply(tf.data.experimental.assert_cardinality(_STEPS))
+
+
+def settle_scattered() -> dict[str, Any]:
+    """Settle variables that lie in pieces of memory with free ones between."""
+    variables, fillers = [], []
+    for i in range(4):
+        variables.append(tf.Variable(tf.random.stateless_normal([3 << 18], (i, 0))))
+        fillers.append(tf.zeros([6 << 18]))
+    del fillers
+    before = [variable.numpy() for variable in variables]
+    span = _span(variables)
+    settle_variables(_step_of(variables), find_device())
+    pairs = zip(before, variables, strict=True)
+    return {
+        "bytes": sum(value.nbytes for value in before),
+        "span_before": span,
+        "span_after": _span(variables),
+        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+    }
+
+
+def settle_without_room() -> bool:
+    """Settle variables that share a buffer and cannot all have their own."""
+    shared = tf.random.stateless_normal([6 << 18], (1, 2))
+    expected = shared.numpy()
+    variables = [tf.Variable(shared) for _ in range(4)]
+    del shared
+    settle_variables(_step_of(variables), find_device())
+    return all((v.numpy() == expected).all() for v in variables)
+
+
+def settle_each_type() -> list[str]:
+    """Settle variables of several types; returns those whose value has changed."""
+    values = [
+        tf.constant([1.5, -2.0], tf.bfloat16),
+        tf.constant([[1, 2], [3, 4]], tf.int64),
+        tf.constant([True, False]),
+        tf.constant(["a\0", "b"]),
+        tf.constant(2.5, tf.float64),
+        tf.zeros([0, 3]),
+    ]
+    variables = [tf.Variable(value) for value in values]
+    traced = trace(lambda: [tf.identity(v) for v in variables], [])
+    step = specialise(traced, [], device=f"{_LOCAL}/device:CPU:0")
+    for _ in range(2):
+        settle_variables(step, find_device())
+    pairs = zip(values, variables, strict=True)
+    return [
+        value.dtype.name
+        for value, variable in pairs
+        if np.array(value).tolist() != np.array(variable).tolist()
+        or variable.read_value().shape != value.shape
+    ]
+
+
+def _step_of(variables: list[tf.Variable]) -> TracedStep:
+    traced = trace(lambda: tf.add_n([tf.reduce_sum(v) for v in variables]), [])
+    return specialise(traced, [], device=f"{_LOCAL}/device:CPU:0")
+
+
+def _span(variables: list[tf.Variable]) -> int:
+    """Bytes from the first variable's memory to the end of the last one's."""
+    tensors = [variable.read_value() for variable in variables]
+    views = [np.frombuffer(memoryview(tensor), np.uint8) for tensor in tensors]
+    starts = [view.ctypes.data for view in views]
+    ends = [start + view.nbytes for start, view in zip(starts, views, strict=True)]
+    return max(ends) - min(starts)

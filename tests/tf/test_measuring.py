@@ -75,10 +75,27 @@ def test_the_link_is_measured_as_swaps_travel(worker: Worker) -> None:
 def test_variables_keep_their_values_when_they_get_their_own_memory(step: Any) -> None:
     import tensorflow as tf
 
+    from lms.tf.devices import find_device
     from lms.tf.settling import settle_variables
 
     ((handle, dtype),) = step.variables.values()
     before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
-    settle_variables(step)
+    settle_variables(step, find_device())
     after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
     assert (before == after).all()
+
+
+def test_variables_lie_side_by_side_and_keep_their_values(worker: Worker) -> None:
+    found = worker.ask("tests.tf.memory_trials:settle_scattered", memory="64MiB")
+    assert found["kept"]
+    assert found["span_before"] > 2 * found["bytes"]
+    assert found["span_after"] < 1.1 * found["bytes"]
+
+
+def test_no_value_is_lost_where_variables_find_no_room(worker: Worker) -> None:
+    # Four share one buffer of zeros; there is no room for four.
+    assert worker.ask("tests.tf.memory_trials:settle_without_room", memory="24MiB")
+
+
+def test_variables_of_every_type_keep_their_values(worker: Worker) -> None:
+    assert worker.ask("tests.tf.memory_trials:settle_each_type", memory="24MiB") == []

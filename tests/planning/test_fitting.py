@@ -1,0 +1,103 @@
+"""Plans that can be placed in memory as it will be, not only as it was planned."""
+
+from functools import cache
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.drawn_graphs import unet_like
+from lms.costs import roofline
+from lms.graph import GraphView
+from lms.hardware import preset
+from lms.liveness import peak
+from lms.plan import validate_plan
+from lms.planning.candidates import Filters
+from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan
+from lms.planning.schedule import schedule
+from lms.planning.timing import Speeds
+from lms.simulator import Region, allocator_peak, allocator_peaks
+
+FILTERS = Filters()
+
+
+@cache
+def drawn() -> GraphView:
+    return schedule(unet_like(600))
+
+
+def regions(room: int, beyond: Beyond, fitted: FittedPlan) -> list[Region]:
+    """Memory of the room's size, of all that there is, and of some between."""
+    return [
+        Region(capacity=room + beyond.free * percent // 100, nook=fitted.nook)
+        for percent in (0, 60, 100)
+    ]
+
+
+@settings(deadline=None, max_examples=12)
+@given(share=st.integers(45, 90))
+def test_a_plan_without_doubt_stays_within_bounds_wherever_it_is_placed(
+    share: int,
+) -> None:
+    graph = drawn()
+    room = peak(graph) * share // 100
+    beyond = Beyond(free=room // 10, bound=room // 20)
+    found = find_plan(graph, room, filters=FILTERS, beyond=beyond)
+    assert found is not None
+    validate_plan(graph, found.plan)
+    peaks = allocator_peaks(graph, found.plan, regions(room, beyond, found))
+    assert (peaks is None) <= (found.doubt is Doubt.PLACE)
+    if found.doubt is Doubt.NONE:
+        assert max(peaks or ()) <= room + beyond.bound
+
+
+def test_the_first_plan_that_fits_is_not_always_one_that_is_sure_to() -> None:
+    graph = drawn()
+    passed_over = 0
+    for share in range(45, 90, 5):
+        room = peak(graph) * share // 100
+        beyond = Beyond(free=room // 10)
+        first = find_plan(graph, room, filters=FILTERS)
+        surer = find_plan(graph, room, filters=FILTERS, beyond=beyond)
+        assert first is not None
+        assert surer is not None
+        peaks = allocator_peaks(graph, first.plan, regions(room, beyond, first))
+        doubtful = peaks is None or max(peaks) > room
+        passed_over += doubtful and surer.doubt is Doubt.NONE
+    assert passed_over
+
+
+def test_copies_in_time_leave_no_doubt_either() -> None:
+    graph = drawn()
+    room = peak(graph) * 6 // 10
+    hardware = preset("v100-pcie")
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+    beyond = Beyond(free=room // 20, bound=room // 20)
+    found = find_plan(graph, room, filters=FILTERS, speeds=speeds, beyond=beyond)
+    assert found is not None
+    assert found.doubt is Doubt.NONE
+    peaks = allocator_peaks(graph, found.plan, regions(room, beyond, found))
+    assert peaks is not None
+    assert max(peaks) <= room + beyond.bound
+
+
+def test_a_budget_below_the_limit_bounds_what_is_in_use() -> None:
+    graph = drawn()
+    room = peak(graph) * 6 // 10
+    found = find_plan(graph, room, filters=FILTERS, beyond=Beyond(free=100 * room))
+    assert found is not None
+    assert found.doubt is Doubt.NONE
+    roomy = allocator_peak(graph, found.plan, capacity=100 * room, nook=found.nook)
+    assert roomy is not None
+    assert roomy <= room
+
+
+def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:
+    graph = drawn()
+    room = peak(graph)
+    while find_plan(graph, room * 97 // 100, filters=FILTERS) is not None:
+        room = room * 97 // 100
+    beyond = Beyond(free=room // 50)
+    found = find_plan(graph, room, filters=FILTERS, beyond=beyond)
+    assert found is not None
+    assert found.doubt is not Doubt.NONE
+    assert allocator_peak(graph, found.plan, capacity=room, nook=found.nook) is not None

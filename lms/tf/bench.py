@@ -10,7 +10,7 @@ Known weakness: an op whose scratch or time depends on values is measured on one
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import median
+from statistics import quantiles
 from typing import Any
 
 import tensorflow as tf
@@ -105,7 +105,7 @@ class Bench:
         return max(0, found)
 
     def seconds(self) -> Seconds | None:
-        """Median seconds of a run; None if it cannot be run alone."""
+        """Seconds of a run; None if it cannot be run alone."""
         try:
             return seconds_of(self.call())
         except tf.errors.OpError:
@@ -125,7 +125,7 @@ class Bench:
 
 
 def idle_seconds(arguments: int) -> Seconds:
-    """Median seconds of a call that passes one of its arguments on.
+    """Seconds of a call that passes one of its arguments on.
 
     Args:
         arguments: How many scalars it takes, at least one.
@@ -140,7 +140,10 @@ def idle_seconds(arguments: int) -> Seconds:
 
 
 def seconds_of(call: Callable[[], Any]) -> Seconds:
-    """Median seconds of a call after the first one, what it started included."""
+    """Seconds of a call after the first one, what it started included.
+
+    The lower quartile of a few calls: whatever disturbs a measurement makes it longer.
+    """
     call()
     taken: list[Seconds] = []
     while len(taken) < _RUNS and sum(taken) < _ENOUGH:
@@ -150,7 +153,7 @@ def seconds_of(call: Callable[[], Any]) -> Seconds:
         tf.test.experimental.sync_devices()
         taken.append(time.perf_counter() - started)
         del results
-    return median(taken)
+    return quantiles(taken, n=4, method="inclusive")[0] if len(taken) > 1 else taken[0]
 
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:

@@ -1,6 +1,7 @@
 """The words of the command: run, or draw."""
 
 import argparse
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -29,13 +30,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: The words after `python -m experiments.gpu_validation`.
 
     Returns:
-        The exit status: 1 if a part failed, 3 if there is no GPU.
+        The exit status: 1 if a part failed, 2 if there is nothing to draw, 3 if there
+        is no GPU.
     """
     options = _parser().parse_args(arguments)
     if options.command == "draw":
+        results = options.output / "results.jsonl"
+        if not results.exists():
+            print(
+                f"gpu_validation: `--output` must hold results.jsonl, got "
+                f"{str(options.output)!r}. Measure first, with `run`.",
+                file=sys.stderr,
+            )
+            return 2
         from experiments.gpu_validation.drawing import draw
 
-        return draw(options.output / "results.jsonl", options.figure)
+        return draw(results, options.figure)
     return _run(options)
 
 
@@ -81,6 +91,7 @@ def _run(options: argparse.Namespace) -> int:
         rows=_finished(options.output / "results.jsonl", settings, options),
         say=partial(_say, console=console),
     )
+    is_new = not options.output.exists()
     options.output.mkdir(parents=True, exist_ok=True)
     trials = catalogue(scale, short=options.short)
     chosen = [trial for trial in trials if _is_wanted(trial, options)]
@@ -88,6 +99,8 @@ def _run(options: argparse.Namespace) -> int:
     machine = runner.rows[0] if runner.rows else {"error": "no time for it"}
     if "NoGpuError" in str(machine["error"]):
         (options.output / "results.jsonl").unlink()
+        if is_new:
+            shutil.rmtree(options.output)
         reason = machine["error"].partition(": ")[2]
         print(f"gpu_validation: {reason}", file=sys.stderr)
         return 3

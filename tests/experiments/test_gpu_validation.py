@@ -134,9 +134,12 @@ def test_the_short_form_holds_on_a_gpu(tmp_path: Path) -> None:
 def test_without_a_gpu_it_says_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "--short", "--output", str(tmp_path)]) == 3
+    folder = tmp_path / "new"
+    assert main(["run", "--short", "--output", str(folder)]) == 3
     assert "no GPU found" in capfd.readouterr().err
-    assert not (tmp_path / "results.jsonl").exists()
+    assert not folder.exists()
+    assert main(["draw", "--output", str(folder)]) == 2
+    assert "Measure first" in capfd.readouterr().err
 
 
 @pytest.mark.tf

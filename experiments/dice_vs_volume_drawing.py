@@ -5,9 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table as RichTable
-
+from experiments.finding_console import show_finding
 from experiments.lines import read_lines
 from experiments.report_findings import Finding, Head, Rows
 from unet3d.figures import draw_boxes
@@ -21,15 +19,7 @@ _SIGNIFICANT = 0.05
 def draw(results: Path, path: Path) -> int:
     """Print and draw, a figure for each pair; always 0: nothing is claimed."""
     head, rows = read_lines(results)
-    said, (title, columns, body) = finding(head, rows)
-    table = RichTable(title=title, title_justify="left")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < 2 else "right")
-    for row in body:
-        table.add_row(*row)
-    console = Console(width=130)
-    console.print(table)
-    console.print(said, highlight=False, soft_wrap=True)
+    console = show_finding(finding(head, rows), width=130)
     for row in _comparisons(rows):
         low, high = row["pair"]
         figure = path.with_name(f"{path.stem}_{low}_{high}{path.suffix}")

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table as RichTable
-
+from experiments.finding_console import show_finding
 from experiments.lines import read_lines
 from experiments.plots import COLOURS, INK, calm, new_figure, save, source
 from experiments.report_findings import Finding, Head, Rows
@@ -56,15 +54,7 @@ class _Limit:
 def draw(results: Path, path: Path) -> int:
     """Print and draw; the exit status is 1 if the claim does not hold."""
     head, rows = read_lines(results)
-    said, (title, columns, body) = finding(head, rows)
-    table = RichTable(title=title, title_justify="left")
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < 2 else "right")
-    for row in body:
-        table.add_row(*row)
-    console = Console(width=150)
-    console.print(table)
-    console.print(said, highlight=False, soft_wrap=True)
+    console = show_finding(finding(head, rows))
     _plot(head, rows, path)
     console.print(f"Drawn: {path}", soft_wrap=True)
     limits = {limit.way: limit for limit in _limits("unet", rows)}

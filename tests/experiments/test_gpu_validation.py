@@ -324,4 +324,5 @@ def test_importing_it_needs_no_package_that_a_gpu_machine_may_lack() -> None:
         "import experiments.gpu_validation.drawing, experiments.gpu_validation.worker\n"
         "profiling.record.circumstances()\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert ended.returncode == 0

@@ -14,14 +14,17 @@ steps, or that was fragmented before, can lose more.
 """
 
 from bisect import bisect_left, insort
+from dataclasses import dataclass
 from typing import Protocol
 
 from lms.units import MIB
 
-__all__ = ["Arena", "BestFitAllocator", "ByteCounter", "rounded_up"]
+__all__ = ["NO_NOOK", "Arena", "BestFitAllocator", "ByteCounter", "Nook", "rounded_up"]
 
 _ALIGNMENT = 256
 _MAX_LOST = 128 * MIB
+
+_IN_NOOK = -1  # the address of what lies in chunks that are not told apart
 
 
 def rounded_up(size: int) -> int:
@@ -32,6 +35,37 @@ def rounded_up(size: int) -> int:
         (256, 512)
     """
     return max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nook:
+    """Free chunks for small tensors, each kept apart by a used one behind it.
+
+        |  free  |w| free |w| free |w| ... what is left of the region ...
+
+    The smallest free chunk that will do is taken first. So where there is one of just
+    its size, a small tensor never lies in the middle of what large ones need; with one
+    free chunk for all of them it would, whenever a smaller hole is free elsewhere.
+
+    Args:
+        sizes: Bytes of the free chunks.
+        below: Tensors of fewer bytes are sure to find theirs, in any order.
+
+    Example:
+        >>> Nook(sizes=(512, 256), below=1024).bytes  # with two chunks that are used
+        1280
+    """
+
+    sizes: tuple[int, ...] = ()
+    below: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all its chunks."""
+        return sum(self.sizes) + _ALIGNMENT * len(self.sizes)
+
+
+NO_NOOK = Nook()
 
 
 class Arena(Protocol):
@@ -80,9 +114,8 @@ class BestFitAllocator:
 
     Args:
         capacity: Bytes of the region.
-        nook: Bytes at its start that are kept apart by a used chunk behind them. The
-            smallest free chunk is taken first: small tensors gather in the nook
-            instead of lying scattered over the region.
+        nook: Chunks at its start for small tensors; those that are sure to find theirs
+            are not told apart, and all of it counts as in use.
 
     Example:
         >>> allocator = BestFitAllocator(4096)
@@ -93,21 +126,33 @@ class BestFitAllocator:
         (1280, 1280)
     """
 
-    def __init__(self, capacity: int, nook: int = 0) -> None:
+    def __init__(self, capacity: int, nook: Nook = NO_NOOK) -> None:
         self.in_use = 0
         self.peak = 0
         self._free = [(capacity, 0)]  # (size, address), sorted
         self._size = {0: capacity}  # address -> size, free chunks and used ones
         self._end = {capacity: 0}  # end address -> address
         self._used: set[int] = set()
+        self._below = 0
         self.keep_nook(nook)
 
-    def keep_nook(self, size: int) -> None:
-        """Make a free chunk of so many bytes with a used one behind it."""
-        if size:
-            start = self.allocate(size)
+    def keep_nook(self, nook: Nook) -> None:
+        """Keep a nook of what is free.
+
+        Raises:
+            MemoryError: If there is not enough.
+        """
+        large = [size for size in nook.sizes if size >= nook.below]
+        apart = nook.bytes - sum(size + _ALIGNMENT for size in large)
+        if apart:
+            self.allocate(apart)
+        free: list[int] = []
+        for size in large:
+            free.append(self.allocate(size))
             self.allocate(_ALIGNMENT)
-            self.free(start)
+        for address in free:
+            self.free(address)
+        self._below = nook.below
 
     def allocate(self, size: int) -> int:
         """Take a chunk.
@@ -121,6 +166,8 @@ class BestFitAllocator:
         Raises:
             MemoryError: If no free chunk is large enough.
         """
+        if size < self._below:
+            return _IN_NOOK
         rounded = rounded_up(size)
         index = bisect_left(self._free, (rounded, -1))
         if index == len(self._free):
@@ -137,6 +184,8 @@ class BestFitAllocator:
 
     def free(self, address: int) -> None:
         """Give a chunk back; it merges with free neighbours."""
+        if address == _IN_NOOK:
+            return
         self._used.remove(address)
         size = self._size.pop(address)
         self.in_use -= size

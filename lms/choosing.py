@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lms.allocator import NO_NOOK
 from lms.errors import BudgetError
 from lms.graph import GraphView
 from lms.liveness import peak
@@ -34,7 +35,7 @@ def plain_plan(graph: GraphView) -> FittedPlan:
     """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped."""
     plan = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
     reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
-    return FittedPlan(plan=plan, nook=0, peak=reached)
+    return FittedPlan(plan=plan, nook=NO_NOOK, peak=reached)
 
 
 def choose_plan(
@@ -156,4 +157,4 @@ def _placed_by_threshold(
 ) -> FittedPlan:
     plan = plan_by_threshold(graph, **knobs, **others)
     reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
-    return FittedPlan(plan=plan, nook=0, peak=reached)
+    return FittedPlan(plan=plan, nook=NO_NOOK, peak=reached)

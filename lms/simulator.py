@@ -15,13 +15,13 @@ variable that is read after it was assigned is taken to go with its last reader.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from lms.allocator import BestFitAllocator, rounded_up
-from lms.graph import GraphView
+from lms.allocator import NO_NOOK, BestFitAllocator, Nook, rounded_up
+from lms.graph import GraphView, Op
 from lms.liveness import Buffer, buffers, new_value, reused_bytes
 from lms.plan import Swap, SwapPlan
 
@@ -68,13 +68,13 @@ class Region:
 
     Args:
         capacity: Its bytes.
-        nook: Bytes kept apart for small tensors (`BestFitAllocator`).
+        nook: Chunks kept for small tensors.
         scratch_first: Whether ops take their scratch, in two halves, before their
             outputs; else in one piece after them. Kernels do the one or the other.
     """
 
     capacity: int
-    nook: int = 0
+    nook: Nook = NO_NOOK
     scratch_first: bool = False
 
 
@@ -138,7 +138,7 @@ def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
 
 
 def allocator_peak(
-    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: int = 0
+    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: Nook = NO_NOOK
 ) -> int | None:
     """Predict the peak that the allocator reports for the step, in bytes.
 
@@ -146,7 +146,7 @@ def allocator_peak(
         graph: The graph that the plan is for, in any execution order.
         plan: A plan that `validate_plan` accepts.
         capacity: Bytes of device memory that the step may use.
-        nook: Bytes kept apart for small tensors (`BestFitAllocator`).
+        nook: Chunks kept for small tensors.
 
     Returns:
         Bytes of chunks in use at most; None if the allocator runs out of memory.
@@ -156,10 +156,11 @@ def allocator_peak(
 
 
 def allocator_peaks(
-    graph: GraphView, plan: SwapPlan, regions: Iterable[Region]
+    graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
 ) -> tuple[int, ...] | None:
     """As `allocator_peak`, in several regions; None if it runs out in one of them."""
-    requests = _requests(graph, plan)
+    least = min((region.nook.below for region in regions), default=0)
+    requests = [r for r in _requests(graph, plan, least) if r is not _NO_REQUEST]
     peaks: list[int] = []
     for region in regions:
         used = _play(requests, region)
@@ -170,19 +171,22 @@ def allocator_peaks(
 
 
 def allocator_curve(
-    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: int = 0
+    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: Nook = NO_NOOK
 ) -> tuple[int, ...] | None:
     """As `allocator_peak`: bytes of chunks in use while each op of the order runs."""
-    used = _play(_requests(graph, plan), Region(capacity=capacity, nook=nook))
+    requests = _requests(graph, plan, nook.below)
+    used = _play(requests, Region(capacity=capacity, nook=nook))
     return None if used is None else tuple(used)
 
 
-def _requests(graph: GraphView, plan: SwapPlan) -> list[_Request]:
-    """What each op of the order wants of the allocator."""
+def _requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
+    """What each op of the order wants of the allocator, in pieces of `least` bytes."""
     ordered = graph.reordered(plan.order)
     starts: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
     ends: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
     for key, life in enumerate(_residencies(ordered, plan)):
+        if life.size < least:
+            continue
         starts[life.start].append((key, life))
         ends[life.end - 1].append((key, life))
     held: dict[int, int] = {}  # residency -> the key of its chunk
@@ -190,23 +194,10 @@ def _requests(graph: GraphView, plan: SwapPlan) -> list[_Request]:
     for position, op in enumerate(ordered.ops):
         ending = ends.get(position, ())
         if not ending and position not in starts:
-            found.append(_Request(scratch=op.scratch) if op.scratch else _NO_REQUEST)
+            scratch = op.scratch if op.scratch >= max(1, least) else 0
+            found.append(_Request(scratch=scratch) if scratch else _NO_REQUEST)
             continue
-        reusable = [
-            (key, life)
-            for key, life in ending
-            if op.inplace and life.dies_at == position and life.start < position
-        ]
-        made = {tensor.size for tensor in op.outputs[:1]}
-        taken: list[tuple[int, int]] = []
-        for key, life in starts.get(position, ()):
-            heir = next((k for k, r in reusable if r.size == life.size), None)
-            if heir is not None and life.size in made:
-                held[key] = held.pop(heir)
-                made.clear()
-            else:
-                taken.append((key, life.size))
-                held[key] = key
+        taken = _take(op, position, starts.get(position, ()), ending, held)
         value = graph.roots.get(new_value(op) or "")
         given: list[int] = []
         replaced: list[tuple[str, int, int]] = []
@@ -221,6 +212,32 @@ def _requests(graph: GraphView, plan: SwapPlan) -> list[_Request]:
             _Request(taken=taken, scratch=op.scratch, given=given, replaced=replaced)
         )
     return found
+
+
+def _take(
+    op: Op,
+    position: int,
+    starting: Sequence[tuple[int, _Residency]],
+    ending: Sequence[tuple[int, _Residency]],
+    held: dict[int, int],
+) -> list[tuple[int, int]]:
+    """Chunks that an op's outputs need; one may be in the place of a dying input."""
+    reusable: dict[int, int] = {}  # size -> the first residency of it
+    made: set[int] = set()
+    if op.inplace:
+        made = {tensor.size for tensor in op.outputs[:1]}
+        for key, life in ending:
+            if life.dies_at == position and life.start < position:
+                reusable.setdefault(life.size, key)
+    taken: list[tuple[int, int]] = []
+    for key, life in starting:
+        if life.size in made and life.size in reusable:
+            held[key] = held.pop(reusable[life.size])
+            made.clear()
+        else:
+            taken.append((key, life.size))
+            held[key] = key
+    return taken
 
 
 def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
@@ -243,7 +260,7 @@ def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
         allocator.keep_nook(region.nook)
         for _ in range(_STEPS if variables else 1):
             used = _step(requests, allocator, variables, region)
-            most = [max(pair) for pair in zip(used, most or used, strict=True)]
+            most = list(map(max, used, most or used))
     except MemoryError:
         return None
     return [used - before for used in most]

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from lms.allocator import BestFitAllocator
+from lms.allocator import NO_NOOK, BestFitAllocator, Nook
 from lms.units import Bytes, Seconds
 
 __all__ = ["Cause", "Interval", "Lane", "Request", "Stall", "Timeline"]
@@ -177,12 +177,12 @@ class Timeline:
         """Bytes of swapped tensors on the host from each moment on."""
         return tuple(_curve(self.host_requests))
 
-    def allocator_peak(self, *, capacity: Bytes, nook: Bytes = 0) -> Bytes | None:
+    def allocator_peak(self, *, capacity: Bytes, nook: Nook = NO_NOOK) -> Bytes | None:
         """The peak that the device's allocator reports, rounding and loss included.
 
         Args:
             capacity: Bytes that the step may use.
-            nook: Bytes kept apart for small tensors (`BestFitAllocator`).
+            nook: Chunks kept for small tensors.
 
         Returns:
             Bytes of chunks in use at most; None if the allocator runs out of memory.

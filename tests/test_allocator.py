@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms.allocator import BestFitAllocator
+from lms.allocator import BestFitAllocator, Nook
 from lms.units import MIB
 
 
@@ -110,3 +110,27 @@ def test_freeing_everything_gives_back_one_chunk(
         allocator.free(chunk)
     assert allocator.allocate(capacity) == 0
     assert allocator.in_use == capacity
+
+
+def test_small_tensors_have_chunks_of_their_own_in_a_nook() -> None:
+    nook = Nook(sizes=(512, 256, 256), below=1024)
+    allocator = BestFitAllocator(8192, nook)
+    assert allocator.in_use == nook.bytes == 512 + 2 * 256 + 3 * 256
+    large = allocator.allocate(8192 - nook.bytes)  # all that is left
+    small = [allocator.allocate(200) for _ in range(3)]
+    assert allocator.in_use == 8192
+    for address in (*small, large):
+        allocator.free(address)
+    assert allocator.in_use == nook.bytes
+
+
+def test_larger_chunks_of_a_nook_are_there_for_whoever_comes() -> None:
+    allocator = BestFitAllocator(16384, Nook(sizes=(2048,), below=1024))
+    assert allocator.in_use == 256  # what keeps the chunk apart
+    first, second = allocator.allocate(2048), allocator.allocate(2048)
+    assert (first, second) == (0, 2048 + 256)
+
+
+def test_a_nook_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(MemoryError):
+        BestFitAllocator(1024, Nook(sizes=(1024,), below=4096))

@@ -7,12 +7,13 @@ peaks wander; small ops are left to the runtime because an edge costs more than 
 """
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from lms.allocator import rounded_up
+from lms.allocator import Nook, rounded_up
 from lms.graph import GraphView, Op, op_of
 from lms.liveness import Buffer, buffers, new_value, peak
 
@@ -21,6 +22,7 @@ __all__ = [
     "chain_groups",
     "check_scopes",
     "movable",
+    "small_nook",
     "smallest_worth_moving",
 ]
 
@@ -143,24 +145,33 @@ def movable(
     return frozenset(buffer.root for buffer in buffers(graph) if moves(buffer))
 
 
-def small_room(graph: GraphView, *, min_bytes: int) -> int:
-    """Bytes that the buffers below `min_bytes` take at most, in chunks of 256 bytes.
+def small_nook(graph: GraphView, *, min_bytes: int) -> Nook:
+    """Chunks for the buffers below `min_bytes`: of each size as many as live at once.
 
-    A quarter is added for those that the allocator takes for larger ones. New values of
-    variables stay where they were made, among them: one step's are added, unless they
-    are more than a small part of the step's peak.
+    A quarter is added for those that live longer, since small ops are not ordered; and
+    the constants, which take their memory when the step first runs. New values of
+    variables stay where they were made: one step's are added, unless they are more than
+    a small part of the step's peak.
     """
-    change = [0] * (len(graph.ops) + 1)
+    changes: dict[int, list[tuple[int, int]]] = {}
     sizes: dict[str, int] = {}
     for buffer in buffers(graph):
         sizes[buffer.root] = chunk = rounded_up(buffer.size)
         if buffer.size < min_bytes:
-            change[buffer.producer] += chunk
-            change[len(graph.ops) if buffer.kept else buffer.last + 1] -= chunk
+            end = len(graph.ops) if buffer.kept else buffer.last + 1
+            changes.setdefault(chunk, []).extend([(buffer.producer, 1), (end, -1)])
     values = (new_value(op) for op in graph.ops)
-    new = sum(sizes.get(graph.roots[name], 0) for name in values if name is not None)
-    small = max(accumulate(change)) * 5 // 4
-    return small + (new if new <= peak(graph) // _NEW_PART else 0)
+    new = [sizes.get(graph.roots[name], 0) for name in values if name is not None]
+    counts = Counter(new if sum(new) <= peak(graph) // _NEW_PART else ())
+    made = (op.outputs for op in graph.ops if op.type == "Const")
+    constants = (tensor.size for outputs in made for tensor in outputs)
+    counts.update(rounded_up(size) for size in constants if 0 < size < min_bytes)
+    del counts[0]  # of those that are no buffers of the step
+    for chunk, moments in changes.items():
+        live = max(accumulate(change for _, change in sorted(moments)))
+        counts[chunk] += live * 5 // 4 + 1
+    chunks = sorted(counts.elements(), reverse=True)
+    return Nook(sizes=tuple(chunks), below=min_bytes)
 
 
 def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], ...]:

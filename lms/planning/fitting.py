@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache, partial
 
-from lms.allocator import BestFitAllocator
+from lms.allocator import BestFitAllocator, Nook
 from lms.errors import BudgetError
 from lms.graph import GraphView
 from lms.lanes import simulate
@@ -21,7 +21,7 @@ from lms.planning.budget import PREFETCH_OPS, least_room, plan_within
 from lms.planning.candidates import (
     Filters,
     movable,
-    small_room,
+    small_nook,
     smallest_worth_moving,
 )
 from lms.planning.timing import Speeds, copy_in_time
@@ -36,7 +36,7 @@ _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 # How much more or less than the room there is in the regions that a plan is tried in,
 # as a part of what the device has beyond it; and the least of the room. What is in the
 # way in the real one is not known to the byte.
-_BEYOND_PERCENT = (-30, 0, 30, 60, 100, 120)
+_BEYOND_PERCENT = (-60, -30, 0, 30, 60, 100, 120)
 _LEAST_PERCENT = 97
 
 # Of so many plans that can be placed, the fastest are made faster still. Of a large
@@ -77,13 +77,13 @@ class FittedPlan:
 
     Args:
         plan: The plan.
-        nook: Bytes to be kept apart for small tensors (`BestFitAllocator`).
+        nook: Chunks to be kept for small tensors.
         peak: Bytes of chunks in use at most, the median of the regions it was tried in.
         doubt: Whether it will be so in the device's memory as well.
     """
 
     plan: SwapPlan
-    nook: int
+    nook: Nook
     peak: int
     doubt: Doubt = Doubt.NONE
 
@@ -188,7 +188,7 @@ def _median(peaks: Sequence[int]) -> int:
     return sorted(peaks)[len(peaks) // 2]
 
 
-def _regions(room: int, beyond: Beyond, nook: int) -> tuple[Region, ...]:
+def _regions(room: int, beyond: Beyond, nook: Nook) -> tuple[Region, ...]:
     """What a plan is to be placed in: its room, and regions like what will be there.
 
     Best fit takes the smallest chunk that will do, so a little more memory can mean
@@ -214,10 +214,10 @@ def _placed(
 ) -> Iterator[FittedPlan]:
     moving = movable(graph, min_bytes=min_bytes, filters=filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
-    nook = small_room(graph, min_bytes=min_bytes)
+    nook = small_nook(graph, min_bytes=min_bytes)
     for percent in _SHRINK_PERCENT:
         capacity = room * percent // 100
-        if capacity < max(least, 2 * nook):
+        if capacity < max(least, 2 * nook.bytes):
             return
         for prefetch_ops in (PREFETCH_OPS, 0):
             try:

@@ -37,7 +37,7 @@ _TRIES = ((1.5, 80), (1.5, 100))
 
 # Ops of the orders that are tried, in all, to place copies that start earlier; of the
 # tries, a large graph gets the first.
-_EFFORT, _LARGE_OPS = 70_000, 8_000
+_EFFORT, _LARGE_OPS = 45_000, 8_000
 
 _Trigger = Mapping[tuple[int, int], str]  # by swap and number of its copy back
 

@@ -7,10 +7,12 @@ It is the first GPU, else the CPU. A CPU has a limit when it is emulated
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from lms import emulate
+from lms.allocator import Nook
 from lms.tf import compat
 from lms.tf.transports import DeviceCopy, HostStore, Transport
 from lms.units import KIB, MIB
@@ -114,25 +116,31 @@ class Device:
         """Whether prefetched data lies in this device's memory too: on a CPU."""
         return self.name.startswith("CPU")
 
-    def keep_nook(self, size: int) -> object:
-        """Make a free chunk of `size` bytes with a used one behind it.
+    def keep_nook(self, nook: Nook) -> object:
+        """Make free chunks, each with a used one behind it.
 
         Returns:
-            What keeps the chunk apart while it lives; None without a nook.
+            What keeps the chunks apart while it lives; None without a nook.
         """
-        if size == 0 or self.memory.current_bytes is None:
+        if not nook.sizes or self.memory.current_bytes is None:
             return None
         with tf.device(self.name):
-            nook = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
-            wall = tf.raw_ops.Empty(shape=[1], dtype=tf.uint8, init=False)
-        del nook
-        return wall
+            chunks, walls = [], []
+            for size in nook.sizes:
+                chunks.append(_nothing(size))
+                walls.append(_nothing(1))
+        return walls
 
     def transport(self) -> Transport:
         """How tensors leave it: to host arrays from a CPU, to the host from a GPU."""
         if self.name.startswith("CPU"):
             return HostStore()
         return DeviceCopy(host=_HOST)
+
+
+def _nothing(size: int) -> Any:
+    """Memory that nothing is written into."""
+    return tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
 
 
 def find_device() -> Device:

@@ -2,12 +2,14 @@
 
 import pytest
 
-from lms.graph import GraphView, Op
+from lms.graph import GraphView, Op, Tensor
+from lms.liveness import REPLACES
 from lms.planning.candidates import (
     Filters,
     chain_groups,
     check_scopes,
     movable,
+    small_nook,
     smallest_worth_moving,
 )
 from lms.units import GIB, KIB, MIB
@@ -161,3 +163,57 @@ def test_ops_of_one_group_that_are_apart_are_ordered_apart() -> None:
         ops=(make_op("b", 9, group="g"), make_op("a", 9), make_op("c", 9, group="g"))
     )
     assert chain_groups(graph, min_bytes=9) == (("b",), ("a",), ("c",))
+
+
+def test_a_nook_has_a_chunk_for_each_small_tensor_that_lives_at_once() -> None:
+    def made(name: str, size: int, *inputs: str, kind: str = "T") -> Op:
+        outputs = (Tensor(name=f"{name}:0", size=size),)
+        return Op(
+            name=name,
+            type=kind,
+            inputs=inputs,
+            outputs=outputs,
+            persistent=kind == "Const",
+        )
+
+    ops = (
+        made("constant", 4, kind="Const"),
+        *(made(f"s{i}", 300) for i in range(4)),  # 512 bytes each, four at once
+        made("large", 9000, *(f"s{i}:0" for i in range(4))),
+        made("t", 4, "large:0", "constant:0"),
+        made("u", 300, "t:0"),
+    )
+    nook = small_nook(GraphView(ops=ops), min_bytes=4096)
+    # A quarter more and one, of each size; and the constant.
+    assert nook.sizes == (512,) * (4 + 1 + 1) + (256,) * (1 + 1 + 1)
+    assert nook.below == 4096
+
+
+def test_new_values_of_variables_have_chunks_too_unless_they_are_much() -> None:
+    def assigned(size: int) -> GraphView:
+        return GraphView(
+            ops=(
+                Op(
+                    name="v",
+                    type="Placeholder",
+                    outputs=(Tensor(name="v:0", size=0, dtype="resource"),),
+                    persistent=True,
+                ),
+                Op(name="x", type="T", outputs=(Tensor(name="x:0", size=64000),)),
+                Op(
+                    name="new",
+                    type="T",
+                    inputs=("x:0",),
+                    outputs=(Tensor(name="new:0", size=size),),
+                ),
+                Op(
+                    name="assign",
+                    type=REPLACES,
+                    inputs=("v:0", "new:0"),
+                    writes=("v:0",),
+                ),
+            )
+        )
+
+    assert small_nook(assigned(1024), min_bytes=512).sizes == (1024,)
+    assert small_nook(assigned(32000), min_bytes=512).sizes == ()

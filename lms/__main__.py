@@ -80,7 +80,8 @@ def _add_plan(subcommands: Any) -> None:
         "plan",
         help="say whether a model fits, and how it would train, before it does",
         usage="python -m lms plan FILE.py:function [--budget SIZE] [--hardware NAME] "
-        "[--link NAME] [--planner NAME] [--json FILE] [--figure FILE]",
+        "[--link NAME] [--planner NAME] [--recompute HOW] [--json FILE] "
+        "[--figure FILE]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",
@@ -119,6 +120,13 @@ def _add_plan(subcommands: Any) -> None:
         help="budget (the default) or threshold, which is TFLMS's rule",
     )
     plan.add_argument(
+        "--recompute",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="run cheap ops again instead of keeping or moving what they made: where "
+        "that is predicted to be faster (the default), wherever it can be, or never",
+    )
+    plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
     )
     plan.add_argument(
@@ -155,6 +163,7 @@ def _plan(options: argparse.Namespace) -> int:
             hardware=options.hardware,
             link=options.link,
             planner=options.planner,
+            recompute={"auto": None, "always": True, "never": False}[options.recompute],
             json=options.json,
             figure=options.figure,
         )

@@ -51,6 +51,9 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_scopes: Outputs of ops below these scopes stay.
         include_types: Only outputs of these op types move.
         exclude_types: Outputs of these op types stay.
+        recompute: Whether cheap ops (element-wise, moving data) are run a second time
+            where their output would have to be kept or moved, with the same bits: None
+            where that is predicted to be faster, True wherever it can be, False never.
         verbose: 1 prints a line for each plan, 0 is silent.
 
     Raises:
@@ -87,6 +90,7 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_scopes: Sequence[str] = (),
         include_types: Sequence[str] = (),
         exclude_types: Sequence[str] = (),
+        recompute: bool | None = None,
         verbose: int = 1,
     ) -> None:
         super().__init__()
@@ -103,6 +107,7 @@ class LMSCallback(keras.callbacks.Callback):
             exclude_scopes=exclude_scopes,
             include_types=include_types,
             exclude_types=exclude_types,
+            recompute=recompute,
         )
         self._verbose = verbose
         self._hooks: dict[str, _Hook] = {}

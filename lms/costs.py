@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from lms.graph import GraphView, Op
 from lms.hardware import Hardware
+from lms.recomputed import original_name
 from lms.units import Seconds
 
 __all__ = ["Costs", "flops", "moved_bytes", "roofline"]
@@ -32,8 +33,8 @@ class Costs:
     source: str
 
     def of(self, name: str) -> Seconds:
-        """Seconds of one op."""
-        return self.seconds.get(name, 0.0)
+        """Seconds of one op, or of its second run."""
+        return self.seconds.get(original_name(name), 0.0)
 
     @property
     def total(self) -> Seconds:

@@ -23,6 +23,7 @@ from lms.lanes import simulate
 from lms.liveness import lower_bound
 from lms.plan import SwapPlan, validate_plan
 from lms.planning.timing import Speeds
+from lms.recomputed import with_recomputed
 from lms.room import Room, margin_of, measure_room
 from lms.settings import Settings
 from lms.tf.devices import find_device, take_emulated_memory
@@ -168,8 +169,9 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
     )
     plain = plain_plan(graph)
     fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))
-    validate_plan(graph, fitted.plan)
-    timeline = simulate(graph, fitted.plan, speeds.costs, speeds.hardware)
+    planned = with_recomputed(graph, fitted.plan.recomputed)
+    validate_plan(planned, fitted.plan)
+    timeline = simulate(planned, fitted.plan, speeds.costs, speeds.hardware)
     return Forecast(
         workload=workload,
         plan=fitted.plan,

@@ -65,6 +65,8 @@ class Op:
             what it reads never moves.
         group: Ops of the same group are ordered as one (the runtime may fuse them,
             which needs equal control inputs), or None.
+        repeatable: Whether it may be run a second time: it is cheap, and makes the same
+            bits of the same inputs.
         writes: Names of the tensors (handles) whose variables it writes, or the loops
             and branches write that wait for it.
     """
@@ -80,6 +82,7 @@ class Op:
     persistent: bool = False
     fixed: bool = False
     group: str | None = None
+    repeatable: bool = False
     writes: tuple[str, ...] = ()
 
 

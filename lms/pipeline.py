@@ -23,6 +23,7 @@ from lms.plan import validate_plan
 from lms.planning import candidates
 from lms.planning.fitting import FittedPlan
 from lms.planning.timing import Speeds
+from lms.recomputed import with_recomputed
 from lms.recovery import PreparedStep, run_recovering
 from lms.report import StepReport, StepTimeline
 from lms.room import Room, measure_room
@@ -41,6 +42,7 @@ from lms.tf.measuring import (
     with_scratch,
 )
 from lms.tf.rebuilding import rebuild
+from lms.tf.recomputing import with_second_runs
 from lms.tf.rewriting import rewrite
 from lms.tf.settling import settle_variables
 from lms.tf.specialising import TracedStep, specialise
@@ -300,6 +302,8 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     speeds = cache(subject.speeds)
     fitted = choose_plan(graph, subject.plain, subject.settings, room, speeds)
     plan = fitted.plan
+    graph = with_recomputed(graph, plan.recomputed)
+    step = with_second_runs(step, plan.recomputed)
     planned = time.perf_counter()
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)
@@ -317,7 +321,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     timeline = StepTimeline(
         kind=subject.kind,
         signature=step.signature,
-        unplanned=simulate_memory(graph, subject.plain.plan),
+        unplanned=simulate_memory(subject.graph, subject.plain.plan),
         planned=simulated,
         persistent_bytes=room.persistent,
         lanes=played,
@@ -337,7 +341,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
             measured_peak_bytes=None,
             unplanned_peak_bytes=room.persistent + subject.plain.peak,
             persistent_bytes=room.persistent,
-            lower_bound_bytes=lower_bound(graph),
+            lower_bound_bytes=lower_bound(subject.graph),
             swapped_out_bytes=plan.swapped_out_bytes,
             swapped_in_bytes=plan.swapped_in_bytes,
             host_peak_bytes=simulated.host_peak,

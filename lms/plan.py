@@ -20,6 +20,7 @@ from typing import Any
 
 from lms.errors import PlanError
 from lms.graph import GraphView, op_of
+from lms.recomputed import Recomputed
 
 __all__ = ["Swap", "SwapIn", "SwapPlan", "validate_plan"]
 
@@ -65,6 +66,8 @@ class SwapPlan:
         chain: Groups of ops that are made to run in this order, each group after the
             one before it. Empty leaves the order to the runtime.
         swaps: The swaps, ordered by the tensor's producer.
+        recomputed: Ops that are run a second time; `order` lists the second runs too,
+            and the plan is one for the graph that has them (`with_recomputed`).
 
     Example:
         >>> plan = SwapPlan(planner="budget", order=("a", "b"), chain=(("a",), ("b",)))
@@ -76,6 +79,7 @@ class SwapPlan:
     order: tuple[str, ...]
     chain: tuple[tuple[str, ...], ...] = ()
     swaps: tuple[Swap, ...] = ()
+    recomputed: tuple[Recomputed, ...] = ()
 
     @property
     def swapped_out_bytes(self) -> int:
@@ -124,6 +128,10 @@ def _plan_from_dict(data: Mapping[str, Any]) -> SwapPlan:
             )
             for swap in data["swaps"]
         ),
+        recomputed=tuple(
+            Recomputed(op=again["op"], readers=tuple(again["readers"]))
+            for again in data.get("recomputed", ())
+        ),
     )
 
 
@@ -136,7 +144,8 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
     after its tensor was made; every reader reads one copy at most and reads the tensor.
 
     Args:
-        graph: The graph that the plan is for, in any execution order.
+        graph: The graph that the plan is for, in any execution order, with the second
+            runs of what it recomputes.
         plan: The plan.
 
     Raises:

@@ -28,6 +28,8 @@ class Settings:
         serialization: TFLMS: levels whose ops are made to run one by one.
         serialization_by_size: TFLMS: bytes of a level above which it is serialised.
         filters: Which ops' outputs may move.
+        recompute: Whether tensors may be made again instead of being moved: None where
+            that is predicted to be faster, True wherever it can be.
     """
 
     budget: int | None = None
@@ -39,6 +41,7 @@ class Settings:
     serialization: tuple[int | str, ...] = ()
     serialization_by_size: int = 0
     filters: Filters = field(default_factory=Filters)
+    recompute: bool | None = None
 
 
 def read_settings(  # noqa: PLR0913 - the public knobs
@@ -51,6 +54,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     sync_mode: SyncMode | str | int = SyncMode.OFF,
     serialization: Sequence[int | str] = (),
     serialization_by_size: int | str | None = None,
+    recompute: bool | None = None,
     **filters: Sequence[str],
 ) -> Settings:
     """Read the user's knobs.
@@ -85,6 +89,16 @@ def read_settings(  # noqa: PLR0913 - the public knobs
             f"{serialization!r}. Write serialization=[{serialization!r}]."
         )
     ours = budget is not None and planner != "threshold"
+    if recompute is not None and not isinstance(recompute, bool):
+        raise TypeError(
+            f"`recompute` must be True, False or None, got {recompute!r}. None chooses "
+            "for you."
+        )
+    if recompute and (given or planner == "threshold"):
+        raise ValueError(
+            "`recompute` must not be given together with thresholds: TFLMS's rule only "
+            "moves tensors. Give a budget, or leave `recompute` out."
+        )
     mode = SyncMode.parse(sync_mode)
     if ours and (mode is not SyncMode.OFF or serialization or serialization_by_size):
         raise ValueError(
@@ -103,6 +117,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
             else parse_size(serialization_by_size, name="serialization_by_size")
         ),
         filters=_filters(**filters),
+        recompute=recompute,
         **thresholds,
     )
 

@@ -33,6 +33,7 @@ class Case:
         epochs: Epochs of each `fit`.
         share: Part of a plain step's memory that a planned one gets.
         kinds: The steps that are planned.
+        knobs: Of the callback, besides the budget.
     """
 
     build: Callable[[], keras.Model]
@@ -42,6 +43,7 @@ class Case:
     epochs: int = 3
     share: float = 0.65
     kinds: tuple[str, ...] = field(default=("train",))
+    knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def _noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -223,6 +225,24 @@ def shared() -> keras.Model:
 
 CASES: dict[str, Case] = {
     "a 3D U-Net": Case(build=unet, fit=_unet_data()),
+    "a 3D U-Net with second runs": Case(
+        build=unet, fit=_unet_data(), share=0.5, knobs={"recompute": True}
+    ),
+    "a residual network with second runs": Case(
+        build=resnet, fit=_resnet_data(), share=0.5, knobs={"recompute": True}
+    ),
+    "a transformer with second runs": Case(
+        build=transformer,
+        fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
+        knobs={"recompute": True},
+    ),
+    "mixed_float16 with second runs": Case(
+        build=resnet,
+        fit=_resnet_data(),
+        policy="mixed_float16",
+        share=0.5,
+        knobs={"recompute": True},
+    ),
     "a residual network": Case(build=resnet, fit=_resnet_data()),
     "two inputs and two outputs": Case(
         build=two_by_two,

@@ -128,3 +128,19 @@ def test_scopes_are_a_list_of_names(scopes: Any) -> None:
 def test_an_unknown_knob_is_refused() -> None:
     with pytest.raises(TypeError, match="swap_branches"):
         read_settings(swap_branches=["x"])
+
+
+@pytest.mark.parametrize("recompute", [True, False, None])
+def test_making_again_may_be_asked_for_or_not(recompute: Any) -> None:
+    assert read_settings(budget="1GiB", recompute=recompute).recompute is recompute
+
+
+def test_making_again_is_a_yes_or_a_no() -> None:
+    with pytest.raises(TypeError, match="`recompute` must be True, False or None"):
+        read_settings(recompute=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("others", [{"planner": "threshold"}, {"swapout_threshold": 9}])
+def test_tflms_s_rule_makes_nothing_again(others: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="`recompute` must not be given together"):
+        read_settings(recompute=True, **others)

@@ -33,6 +33,7 @@ class Request:
         hardware: A preset; None measures the present device.
         link: The preset whose link to the host is taken; None leaves the device's.
         planner: "budget" or "threshold".
+        recompute: As for `LMSCallback`.
         json: File for the whole forecast.
         figure: PNG for the steps over time.
     """
@@ -42,6 +43,7 @@ class Request:
     hardware: str | None = None
     link: str | None = None
     planner: str = "budget"
+    recompute: bool | None = None
     json: Path | None = None
     figure: Path | None = None
 
@@ -57,7 +59,9 @@ def plan(request: Request) -> int:
     """
     for path in (request.json, request.figure):
         _check_folder(path)
-    settings = read_settings(budget=request.budget, planner=request.planner)
+    settings = read_settings(
+        budget=request.budget, planner=request.planner, recompute=request.recompute
+    )
     model, specs = _model_and_specs(request.subject)
     workload = _workload(request, model, specs)
     console = _console()

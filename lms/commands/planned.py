@@ -9,6 +9,7 @@ from rich.table import Table
 from lms.forecast import Forecast, Workload
 from lms.graph import op_of
 from lms.plan import Swap
+from lms.recomputed import original_name
 from lms.timeline import Lane, Timeline
 from lms.units import Bytes, Seconds, format_bytes
 
@@ -94,6 +95,7 @@ def as_data(found: Forecast) -> dict[str, Any]:
         "lower_bound_bytes": found.lower_bound_bytes,
         "swapped_out_bytes": found.plan.swapped_out_bytes,
         "swapped_in_bytes": found.plan.swapped_in_bytes,
+        "recomputed_ops": len(found.plan.recomputed),
         "swap_count": len(found.plan.swaps),
         "host_peak_bytes": found.timeline.host_peak,
         "predicted_seconds": found.timeline.seconds,
@@ -147,6 +149,7 @@ def _rows(found: Forecast) -> list[tuple[str, str]]:
     return [
         *((label, format_bytes(size)) for label, size in sizes),
         ("tensors swapped", str(len(plan.swaps))),
+        ("ops run again", str(len(plan.recomputed))),
         ("planner", plan.planner),
         ("step, nothing planned", _seconds(found.unplanned.seconds)),
         ("step, planned", _seconds(timeline.seconds)),
@@ -174,9 +177,10 @@ def _largest(found: Forecast) -> Table:
 
 
 def _moved(swap: Swap, starts: dict[tuple[Lane, str], list[Seconds]]) -> Moved:
-    layer, _, _ = op_of(swap.tensor).rpartition("/")
+    name = original_name(swap.tensor)
+    layer, _, _ = op_of(name).rpartition("/")
     return Moved(
-        tensor=swap.tensor.removeprefix(f"{layer}/"),
+        tensor=name.removeprefix(f"{layer}/"),
         layer=layer,
         size=swap.size,
         out=min(starts[Lane.D2H, swap.tensor]),

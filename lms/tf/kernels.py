@@ -12,6 +12,7 @@ __all__ = [
     "MERGED_BY_ONEDNN",
     "PERSISTENT",
     "READS_VARIABLES",
+    "REPEATABLE",
 ]
 
 
@@ -40,6 +41,21 @@ INPLACE = _words(
     Relu6 LeakyRelu Elu Selu Softplus Softsign ReluGrad Relu6Grad LeakyReluGrad EluGrad
     SeluGrad SoftplusGrad SoftsignGrad AddN BiasAdd LogicalNot LogicalAnd LogicalOr
     SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy"""
+)
+
+# Ops that take about as long as copying their tensors, and make the same bits of the
+# same inputs: each element by itself, or moved to another place. Not sums over axes,
+# whose parts may be added up in another order, nor what draws random numbers. AddN adds
+# up more than two inputs in an order that depends on whose memory it may write into
+# (aggregate_ops.cc).
+REPEATABLE = (
+    INPLACE - _words("Softmax LogSoftmax AddN")
+    | _words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient")
+    | _words(
+        """Cast ConcatV2 Pack Slice StridedSlice Split SplitV Tile BroadcastTo Pad PadV2
+        MirrorPad Transpose ReverseV2 ResizeNearestNeighbor DepthToSpace SpaceToDepth
+        Greater GreaterEqual Less LessEqual Equal NotEqual"""
+    )
 )
 
 PERSISTENT = _words(

@@ -26,6 +26,7 @@ from lms.tf.kernels import (
     INPLACE,
     MERGED_BY_ONEDNN,
     PERSISTENT,
+    REPEATABLE,
 )
 from lms.tf.loops import control_flow, loop_ends, source_of
 from lms.tf.shapes import guessed_shapes, inferred_shapes
@@ -33,6 +34,8 @@ from lms.tf.tracing import TracedFunction
 from lms.tf.writing import with_writes
 
 __all__ = ["Argument", "TracedStep", "specialise"]
+
+_PAIR = 2  # tensors; their sum has the same bits either way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +344,8 @@ def _op(
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,
         group=groups.get(node.name),
+        repeatable=(node.op in REPEATABLE or (node.op == "AddN" and len(data) == _PAIR))
+        and not (elsewhere or node.name in fixed or node.name in groups),
     )
 
 

@@ -14,10 +14,12 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 LONG = {
     "a transformer",
+    "a transformer with second runs",
     "an embedding",
     "an unrolled LSTM",
     "class weights and validation inside fit",
     "mixed_bfloat16",
+    "mixed_float16 with second runs",
     "sample weights and a partial last batch",
     "shared layers",
 }
@@ -39,3 +41,5 @@ def test_swapped_training_equals_plain_training_bit_for_bit(
     assert {report["kind"] for report in trial["reports"]} == set(CASES[name].kinds)
     swaps = [r["swaps"] for r in trial["reports"] if r["kind"] == "train"]
     assert min(swaps) > 0, "no tensor was swapped: the comparison says nothing"
+    if CASES[name].knobs.get("recompute"):
+        assert min(r["again"] for r in trial["reports"] if r["kind"] == "train") > 0

@@ -131,6 +131,7 @@ def _compared(case: Case) -> dict[str, Any]:
                 "kind": report.kind,
                 "signature": report.signature,
                 "swaps": report.swap_count,
+                "again": len(report.plan.recomputed),
                 "budget": report.budget_bytes,
                 "predicted": report.predicted_peak_bytes,
                 "measured": report.measured_peak_bytes,
@@ -169,7 +170,7 @@ def _planned_tightly(
     least = None
     for _ in range(5):
         budget = least or _memory("current") + held + step
-        callback = LMSCallback(budget=budget, verbose=0)
+        callback = LMSCallback(budget=budget, verbose=0, **case.knobs)
         try:
             numbers = _train(case, [callback])[0]
         except BudgetError as error:  # a share of a small model can be too little

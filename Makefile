@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+# Most tests wait for one core; two at a time do not get in each other's way.
+PARALLEL := --numprocesses 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo report test test-all gpu-check lint format clean
@@ -19,10 +21,10 @@ report: $(READY)  ## one page of all results: build/report/index.html
 	$(BIN)/python -m experiments.report
 
 test: lint  ## lint, then run the tests and the examples in docstrings
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: lint  ## the tests that take long too: a quarter of an hour
-	$(BIN)/python -m pytest -m "long or not long"
+	$(BIN)/python -m pytest $(PARALLEL) -m "long or not long"
 
 gpu-check: $(READY)  ## on a machine with a GPU: eight minutes, what works there
 	@! command -v nvidia-smi || $(BIN)/python -m pip install --quiet -e '.[gpu]'

@@ -24,7 +24,13 @@ def ask(worker: Worker, *arguments: str, memory: str | None = None) -> dict[str,
     return worker.ask(COMMAND, memory=memory, arguments=["plan", *arguments])
 
 
-@pytest.mark.parametrize(("name", "memory"), [("unet", "24MiB"), ("resnet", "20MiB")])
+@pytest.mark.parametrize(
+    ("name", "memory"),
+    [
+        pytest.param("unet", "24MiB", marks=pytest.mark.long),
+        ("resnet", "20MiB"),
+    ],
+)
 def test_a_plan_agrees_with_the_training_that_follows(
     name: str, memory: str, worker: Worker, tmp_path: Path
 ) -> None:

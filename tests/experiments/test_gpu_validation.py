@@ -58,6 +58,7 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
 
 
 @pytest.mark.tf
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_training_shows_that_tensors_left_and_numbers_stayed(tmp_path: Path) -> None:
     exact = SMALL | {"deterministic": True, "traced": 1}

@@ -15,7 +15,7 @@ from profiling.timelines import timeline_from_json
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
-LINK = LinkRates(h2d=1e8, d2h=2e8)
+LINK = LinkRates(h2d=2e7, d2h=4e7)  # so slow that copies are waited for
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 
 LONG = {
+    "a 3D U-Net with second runs",
     "a transformer",
     "a transformer with second runs",
     "an embedding",

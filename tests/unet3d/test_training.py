@@ -140,6 +140,7 @@ def test_a_bad_size_is_refused_before_data_is_read(tmp_path: Path) -> None:
         train(settings(tmp_path, size=9), tmp_path / "run", cache=tmp_path / "cache")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_run_killed_in_an_epoch_ends_in_the_weights_of_one_that_was_not(
     data: Path, tmp_path: Path

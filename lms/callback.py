@@ -54,6 +54,8 @@ class LMSCallback(keras.callbacks.Callback):
         recompute: Whether cheap ops (element-wise, moving data) are run a second time
             where their output would have to be kept or moved, with the same bits: None
             where that is predicted to be faster, True wherever it can be, False never.
+        swap_dtype: "bfloat16" (or "float16") lets float32 tensors that move wait in
+            half as many bytes. **The numbers are then not those of plain training.**
         verbose: 1 prints a line for each plan, 0 is silent.
 
     Raises:
@@ -91,6 +93,7 @@ class LMSCallback(keras.callbacks.Callback):
         include_types: Sequence[str] = (),
         exclude_types: Sequence[str] = (),
         recompute: bool | None = None,
+        swap_dtype: str | None = None,
         verbose: int = 1,
     ) -> None:
         super().__init__()
@@ -108,6 +111,7 @@ class LMSCallback(keras.callbacks.Callback):
             include_types=include_types,
             exclude_types=exclude_types,
             recompute=recompute,
+            swap_dtype=swap_dtype,
         )
         self._verbose = verbose
         self._hooks: dict[str, _Hook] = {}

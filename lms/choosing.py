@@ -1,29 +1,25 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
-import math
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lms.allocator import NO_NOOK
 from lms.errors import BudgetError
 from lms.graph import GraphView
-from lms.lanes import simulate
 from lms.liveness import peak
 from lms.plan import SwapPlan
 from lms.planning import candidates
-from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan, fit_plan
-from lms.planning.recompute import choose_recomputed, idle_at_peak
+from lms.planning.combining import Wish, best_plan
+from lms.planning.fitting import Beyond, Doubt, FittedPlan, fit_plan
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold
 from lms.planning.timing import Speeds
-from lms.recomputed import Recomputed, with_recomputed
 from lms.room import UNLIMITED, Room
 from lms.settings import Settings
 from lms.simulator import allocator_peak
 from lms.timeline import Timeline
-from lms.units import Seconds, format_bytes
+from lms.units import format_bytes
 
 __all__ = ["choose_plan", "plain_plan", "played_peak"]
 
@@ -33,10 +29,6 @@ _WANDERING = 1.15
 # Parts of the room that thresholds are searched for, until the allocator's peak is
 # within all of it: the search knows bytes, and not what the allocator loses.
 _SEARCHED_PERCENT = (100, 94, 88, 82)
-
-# How often it is asked what a plan moves that might be made again; once for a large
-# graph.
-_RECOMPUTED, _LARGE_OPS = 2, 8_000
 
 
 def plain_plan(graph: GraphView) -> FittedPlan:
@@ -108,7 +100,17 @@ def _plan_by_budget(
     found: list[FittedPlan] = []
     early: GraphView | None = None
     for early in (schedule(graph), schedule(graph, writes_last=False)):
-        option = _best_plan(early, settings, room.step, speeds, beyond)
+        option = best_plan(
+            early,
+            Wish(
+                room=room.step,
+                beyond=beyond,
+                speeds=speeds,
+                filters=settings.filters,
+                recompute=settings.recompute,
+                swap_dtype=settings.swap_dtype,
+            ),
+        )
         if option is not None:
             found.append(option)
             if option.doubt is Doubt.NONE:
@@ -117,61 +119,6 @@ def _plan_by_budget(
         return min(found, key=lambda option: option.doubt)
     assert early is not None
     return fit_plan(early, room.step, filters=settings.filters)  # says what would do
-
-
-def _best_plan(
-    graph: GraphView, settings: Settings, room: int, speeds: Speeds, beyond: Beyond
-) -> FittedPlan | None:
-    """The fastest of the plans that move tensors, or make some of them again."""
-    moving = find_plan(
-        graph, room, filters=settings.filters, speeds=speeds, beyond=beyond
-    )
-    if settings.recompute is False or (moving and not moving.plan.swaps):
-        return moving
-    options = [moving] if moving else []
-    always = settings.recompute is True
-    idle = set[str]() if moving and not always else set(idle_at_peak(graph))
-    known: tuple[Recomputed, ...] = ()
-    for _ in range(_RECOMPUTED if len(graph.ops) <= _LARGE_OPS else 1):
-        idle |= {swap.tensor for option in options for swap in option.plan.swaps}
-        items = _made_again(graph, idle, speeds, always=always)
-        if items == known:
-            break
-        known = items
-        option = find_plan(
-            with_recomputed(graph, items),
-            room,
-            filters=settings.filters,
-            speeds=speeds,
-            beyond=beyond,
-        )
-        if option is None:
-            break
-        options.append(replace(option, plan=replace(option.plan, recomputed=items)))
-    if always and len(options) > 1:
-        del options[0]
-
-    def rank(option: FittedPlan) -> tuple[Doubt, Seconds]:
-        again = with_recomputed(graph, option.plan.recomputed)
-        played = simulate(again, option.plan, speeds.costs, speeds.hardware)
-        return option.doubt, played.seconds
-
-    return min(options, key=rank, default=None)
-
-
-def _made_again(
-    graph: GraphView, tensors: Collection[str], speeds: Speeds, *, always: bool
-) -> tuple[Recomputed, ...]:
-    """What to run again for tensors, where that takes less time than to move them."""
-    link = speeds.hardware
-
-    def most(size: int) -> Seconds:
-        if always:
-            return math.inf
-        there = link.copy_seconds(size, to_device=False)
-        return there + link.copy_seconds(size, to_device=True)
-
-    return choose_recomputed(graph, tensors, speeds.costs, most=most)
 
 
 def _plan_by_threshold(

@@ -17,7 +17,7 @@ from lms.hardware import Hardware
 from lms.recomputed import original_name
 from lms.units import Seconds
 
-__all__ = ["Costs", "flops", "moved_bytes", "roofline"]
+__all__ = ["Costs", "completed", "flops", "moved_bytes", "roofline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +40,22 @@ class Costs:
     def total(self) -> Seconds:
         """Seconds of all ops one after the other."""
         return sum(self.seconds.values())
+
+
+def completed(costs: Costs, graph: GraphView, hardware: Hardware) -> Costs:
+    """The costs, with a roofline for ops that are new to them.
+
+    Args:
+        costs: Seconds of the step's ops.
+        graph: The step with ops that a plan added.
+        hardware: The device.
+    """
+    new = [op.name for op in graph.ops if original_name(op.name) not in costs.seconds]
+    if not new:
+        return costs
+    added = roofline(graph, hardware).seconds
+    known = {name: added[name] for name in new if name in added}
+    return Costs(seconds={**costs.seconds, **known}, source=costs.source)
 
 
 def roofline(graph: GraphView, hardware: Hardware) -> Costs:

@@ -16,14 +16,13 @@ from functools import cache
 from typing import Any
 
 from lms.choosing import choose_plan, plain_plan, played_peak
-from lms.costs import roofline
+from lms.costs import completed, roofline
 from lms.graph import GraphView
 from lms.hardware import Hardware
 from lms.lanes import simulate
 from lms.liveness import lower_bound
-from lms.plan import SwapPlan, validate_plan
+from lms.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.timing import Speeds
-from lms.recomputed import with_recomputed
 from lms.room import Room, margin_of, measure_room
 from lms.settings import Settings
 from lms.tf.devices import find_device, take_emulated_memory
@@ -169,9 +168,10 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
     )
     plain = plain_plan(graph)
     fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))
-    planned = with_recomputed(graph, fitted.plan.recomputed)
+    planned = planned_graph(graph, fitted.plan)
     validate_plan(planned, fitted.plan)
-    timeline = simulate(planned, fitted.plan, speeds.costs, speeds.hardware)
+    costs = completed(speeds.costs, planned, speeds.hardware)
+    timeline = simulate(planned, fitted.plan, costs, speeds.hardware)
     return Forecast(
         workload=workload,
         plan=fitted.plan,

@@ -15,20 +15,21 @@ from functools import cache, partial
 from typing import Any
 
 from lms.choosing import choose_plan, plain_plan, played_peak
+from lms.costs import completed
 from lms.errors import HostMemoryError
 from lms.graph import GraphView
 from lms.lanes import simulate
 from lms.liveness import lower_bound
-from lms.plan import validate_plan
+from lms.plan import planned_graph, validate_plan
 from lms.planning import candidates
 from lms.planning.fitting import FittedPlan
 from lms.planning.timing import Speeds
-from lms.recomputed import with_recomputed
 from lms.recovery import PreparedStep, run_recovering
 from lms.report import StepReport, StepTimeline
 from lms.room import Room, measure_room
 from lms.settings import Settings, read_settings
 from lms.simulator import simulate_memory
+from lms.tf.bench import forget_functions
 from lms.tf.devices import (
     Device,
     available_host_bytes,
@@ -41,6 +42,7 @@ from lms.tf.measuring import (
     measure_scratch,
     with_scratch,
 )
+from lms.tf.narrowing import with_casts
 from lms.tf.rebuilding import rebuild
 from lms.tf.recomputing import with_second_runs
 from lms.tf.rewriting import rewrite
@@ -290,6 +292,7 @@ def _prepare(
         settings=settings,
     )
     prepared = _build(subject, room)
+    forget_functions()
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared
@@ -302,15 +305,16 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     speeds = cache(subject.speeds)
     fitted = choose_plan(graph, subject.plain, subject.settings, room, speeds)
     plan = fitted.plan
-    graph = with_recomputed(graph, plan.recomputed)
-    step = with_second_runs(step, plan.recomputed)
+    graph = planned_graph(graph, plan)
+    step = with_casts(with_second_runs(step, plan.recomputed), plan.narrowed)
     planned = time.perf_counter()
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)
     _check_host(simulated.host_peak)
     played, reached = None, fitted.peak
     if plan != subject.plain.plan:
-        played = simulate(graph, plan, speeds().costs, speeds().hardware)
+        costs = completed(speeds().costs, graph, speeds().hardware)
+        played = simulate(graph, plan, costs, speeds().hardware)
         reached = played_peak(fitted, played)
     transport, beginning = device.transport(), Beginning()
     guard = WriteGuard()

@@ -20,9 +20,10 @@ from typing import Any
 
 from lms.errors import PlanError
 from lms.graph import GraphView, op_of
-from lms.recomputed import Recomputed
+from lms.narrowed import Narrowed, with_narrowed
+from lms.recomputed import Recomputed, with_recomputed
 
-__all__ = ["Swap", "SwapIn", "SwapPlan", "validate_plan"]
+__all__ = ["Swap", "SwapIn", "SwapPlan", "planned_graph", "validate_plan"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +67,10 @@ class SwapPlan:
         chain: Groups of ops that are made to run in this order, each group after the
             one before it. Empty leaves the order to the runtime.
         swaps: The swaps, ordered by the tensor's producer.
-        recomputed: Ops that are run a second time; `order` lists the second runs too,
-            and the plan is one for the graph that has them (`with_recomputed`).
+        recomputed: Ops that are run a second time. `order` lists the second runs too:
+            the plan is one for the graph that has them (`planned_graph`).
+        narrowed: Tensors that wait in fewer bytes, which changes numbers; `order` lists
+            their casts too.
 
     Example:
         >>> plan = SwapPlan(planner="budget", order=("a", "b"), chain=(("a",), ("b",)))
@@ -80,6 +83,7 @@ class SwapPlan:
     chain: tuple[tuple[str, ...], ...] = ()
     swaps: tuple[Swap, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
+    narrowed: tuple[Narrowed, ...] = ()
 
     @property
     def swapped_out_bytes(self) -> int:
@@ -132,7 +136,28 @@ def _plan_from_dict(data: Mapping[str, Any]) -> SwapPlan:
             Recomputed(op=again["op"], readers=tuple(again["readers"]))
             for again in data.get("recomputed", ())
         ),
+        narrowed=tuple(
+            Narrowed(
+                tensor=item["tensor"],
+                readers=tuple(item["readers"]),
+                dtype=item["dtype"],
+            )
+            for item in data.get("narrowed", ())
+        ),
     )
+
+
+def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
+    """The step's graph with the ops that a plan adds to it.
+
+    Args:
+        graph: The step as it was traced, in any execution order.
+        plan: A plan.
+
+    Raises:
+        PlanError: If an op may not be run again, or a tensor not be narrowed.
+    """
+    return with_narrowed(with_recomputed(graph, plan.recomputed), plan.narrowed)
 
 
 def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
@@ -144,8 +169,7 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
     after its tensor was made; every reader reads one copy at most and reads the tensor.
 
     Args:
-        graph: The graph that the plan is for, in any execution order, with the second
-            runs of what it recomputes.
+        graph: The graph that the plan is for (`planned_graph`), in any execution order.
         plan: The plan.
 
     Raises:

@@ -109,14 +109,17 @@ def headline(report: StepReport) -> str:
     return (
         f"{start}needs {needs}, planned into {budget}: "
         f"{format_bytes(report.predicted_peak_bytes)} with {report.swap_count} tensors "
-        f"({format_bytes(report.swapped_out_bytes)}) swapped{_recomputed(report)}"
+        f"({format_bytes(report.swapped_out_bytes)}) swapped{_besides(report)}"
         f"{_again(report)}"
     )
 
 
-def _recomputed(report: StepReport) -> str:
-    count = len(report.plan.recomputed)
-    return f", {count} ops run again" if count else ""
+def _besides(report: StepReport) -> str:
+    again, narrow = len(report.plan.recomputed), report.plan.narrowed
+    text = f", {again} ops run again" if again else ""
+    if narrow:
+        text += f"; LOSSY: {len(narrow)} tensors wait as {narrow[0].dtype}"
+    return text
 
 
 def _again(report: StepReport) -> str:
@@ -156,6 +159,7 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         return ["-" if value is None else format_bytes(value) for value in values]
 
     again = [len(report.plan.recomputed) for report in reports]
+    narrow = [len(report.plan.narrowed) for report in reports]
     replans = [("planned anew", [str(report.replans) for report in reports])]
     return [
         ("budget", sizes("budget_bytes")),
@@ -169,7 +173,8 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("swapped in", sizes("swapped_in_bytes")),
         ("host memory", sizes("host_peak_bytes")),
         ("tensors swapped", [str(report.swap_count) for report in reports]),
-        *([("ops run again", [str(count) for count in again])] if any(again) else ()),
+        *([("ops run again", list(map(str, again)))] if any(again) else ()),
+        *([("LOSSY: tensors narrowed", list(map(str, narrow)))] if any(narrow) else ()),
         ("planner", [r.plan.planner for r in reports]),
         ("planning", [f"{report.planning_seconds:.1f} s" for report in reports]),
         ("with tracing", [f"{report.preparation_seconds:.1f} s" for report in reports]),

@@ -12,6 +12,8 @@ from lms.units import parse_size
 
 __all__ = ["Settings", "read_settings"]
 
+_NARROW = ("bfloat16", "float16")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -30,6 +32,8 @@ class Settings:
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be made again instead of being moved: None where
             that is predicted to be faster, True wherever it can be.
+        swap_dtype: What tensors that move wait as, with other numbers; None for what
+            they are.
     """
 
     budget: int | None = None
@@ -42,6 +46,7 @@ class Settings:
     serialization_by_size: int = 0
     filters: Filters = field(default_factory=Filters)
     recompute: bool | None = None
+    swap_dtype: str | None = None
 
 
 def read_settings(  # noqa: PLR0913 - the public knobs
@@ -55,6 +60,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     serialization: Sequence[int | str] = (),
     serialization_by_size: int | str | None = None,
     recompute: bool | None = None,
+    swap_dtype: str | None = None,
     **filters: Sequence[str],
 ) -> Settings:
     """Read the user's knobs.
@@ -99,6 +105,16 @@ def read_settings(  # noqa: PLR0913 - the public knobs
             "`recompute` must not be given together with thresholds: TFLMS's rule only "
             "moves tensors. Give a budget, or leave `recompute` out."
         )
+    if swap_dtype not in (None, *_NARROW):
+        raise ValueError(
+            f"`swap_dtype` must be one of {', '.join(_NARROW)} or None, got "
+            f"{swap_dtype!r}. None moves tensors as they are, with the same numbers."
+        )
+    if swap_dtype and (given or planner == "threshold"):
+        raise ValueError(
+            "`swap_dtype` must not be given together with thresholds: TFLMS's rule "
+            "moves tensors as they are. Give a budget, or leave `swap_dtype` out."
+        )
     mode = SyncMode.parse(sync_mode)
     if ours and (mode is not SyncMode.OFF or serialization or serialization_by_size):
         raise ValueError(
@@ -118,6 +134,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         ),
         filters=_filters(**filters),
         recompute=recompute,
+        swap_dtype=swap_dtype,
         **thresholds,
     )
 

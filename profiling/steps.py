@@ -16,8 +16,7 @@ from lms.costs import Costs
 from lms.graph import GraphView
 from lms.hardware import Hardware
 from lms.pipeline import FittedFunction
-from lms.plan import SwapPlan, validate_plan
-from lms.recomputed import with_recomputed
+from lms.plan import SwapPlan, planned_graph, validate_plan
 from lms.report import StepReport
 from lms.settings import read_settings
 from lms.subject import Subject
@@ -107,7 +106,7 @@ def analyse(subject: Subject, plan: SwapPlan | None = None) -> StepGraph:
     device, step = find_device(), _traced(subject)
     graph = with_scratch(step.graph, measure_scratch(step, device.memory))
     if plan is not None:
-        graph = with_recomputed(graph, plan.recomputed)
+        graph = planned_graph(graph, plan)
         validate_plan(graph, plan)
     return StepGraph(
         graph=graph,

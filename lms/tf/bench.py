@@ -20,10 +20,14 @@ from lms.tf import compat
 from lms.tf.devices import DeviceMemory
 from lms.units import Seconds
 
-__all__ = ["Bench", "idle_seconds", "seconds_of"]
+__all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
 
 # Runs of one op: fewer when it is slow.
 _RUNS, _ENOUGH = 9, 0.05
+
+# Functions of one op, by the benches' keys: each is run for its scratch, for its time,
+# and perhaps once more; to build it takes longer than that.
+_functions: dict[bytes, Any] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +117,12 @@ class Bench:
 
     def call(self) -> Callable[[], Any]:
         """A call of a function of the op alone."""
-        graph_def = compat.graph_def(self.nodes, None)
-        function = compat.build_function(graph_def, self.arguments, self.outputs)
+        if self.key not in _functions:
+            graph_def = compat.graph_def(self.nodes, None)
+            _functions[self.key] = compat.build_function(
+                graph_def, self.arguments, self.outputs
+            )
+        function = _functions[self.key]
         inputs = [tf.ones(spec.shape, spec.dtype) for _, spec, _ in self.arguments]
 
         def call() -> Any:
@@ -122,6 +130,11 @@ class Bench:
                 return function.call_flat(*inputs)
 
         return call
+
+
+def forget_functions() -> None:
+    """Let go of what was built to run ops alone."""
+    _functions.clear()
 
 
 def idle_seconds(arguments: int) -> Seconds:
@@ -134,7 +147,10 @@ def idle_seconds(arguments: int) -> Seconds:
     node = compat.NodeDef(name="passed", op="Identity", input=["argument_0"])
     node.attr["T"].type = tf.float32.as_datatype_enum
     bench = Bench(
-        nodes=(node,), arguments=tuple(specs), outputs=("passed:0",), key=b"idle"
+        nodes=(node,),
+        arguments=tuple(specs),
+        outputs=("passed:0",),
+        key=b"idle %d" % arguments,
     )
     return seconds_of(bench.call())
 

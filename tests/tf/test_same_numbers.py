@@ -44,3 +44,13 @@ def test_swapped_training_equals_plain_training_bit_for_bit(
     assert min(swaps) > 0, "no tensor was swapped: the comparison says nothing"
     if CASES[name].knobs.get("recompute"):
         assert min(r["again"] for r in trial["reports"] if r["kind"] == "train") > 0
+
+
+def test_tensors_that_wait_in_fewer_bytes_change_numbers_a_little_and_aloud(
+    worker: Worker,
+) -> None:
+    trial = worker.ask("tests.tf.trials:lossy_numbers", memory="2GiB", dtype="bfloat16")
+    assert trial["narrowed"] > 0
+    assert trial["different"] > 0
+    assert trial["worst"] < 0.05
+    assert "LOSSY" in trial["summary"]

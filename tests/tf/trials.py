@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import keras
@@ -29,6 +30,7 @@ __all__ = [
     "fit_on_two_replicas",
     "left_behind",
     "link_between_devices",
+    "lossy_numbers",
     "same_numbers",
     "swap_between_devices",
 ]
@@ -49,6 +51,29 @@ def same_numbers(name: str) -> dict[str, Any]:
         return _compared(case)
     finally:
         keras.config.set_dtype_policy("float32")
+
+
+def lossy_numbers(dtype: str) -> dict[str, Any]:
+    """Train plainly, and with tensors that wait in fewer bytes, and compare."""
+    tf.config.experimental.enable_op_determinism()
+    case = replace(CASES["a residual network"], share=0.5)
+    moved, _, _ = plain = _train(case, [])
+    exact, _ = _planned_tightly(case, plain[2], plain[1])
+    knobs = {"swap_dtype": dtype, "recompute": False}
+    case = replace(case, knobs=knobs)
+    lossy, numbers = _planned_tightly(case, plain[2], plain[1])
+    report = next(r for r in lossy.report if r.kind == "train")
+    losses = [name for name in numbers if name.startswith("loss")]
+    return {
+        "narrowed": len(report.plan.narrowed),
+        "swapped": report.swapped_out_bytes,
+        "exactly": next(r for r in exact.report if r.kind == "train").swapped_out_bytes,
+        "different": len(_different(moved, numbers)),
+        "worst": max(
+            float(np.max(np.abs(moved[name] / numbers[name] - 1))) for name in losses
+        ),
+        "summary": lossy.summary(),
+    }
 
 
 def swap_between_devices() -> dict[str, Any]:

@@ -1,0 +1,149 @@
+"""The fastest plan of one step: what moves, what is made again, what waits narrow.
+
+    a plan that only moves ──> what it moves and could be made again ──> a plan that
+            └────────── the one that a simulator plays faster ──────────── does both
+
+Making again frees room, so that less must move; what still moves may again be such that
+could be made again, so it is asked twice.
+"""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from lms.costs import completed
+from lms.graph import GraphView
+from lms.lanes import simulate
+from lms.narrowed import Narrowed, can_be_narrowed, with_narrowed
+from lms.plan import SwapPlan, planned_graph
+from lms.planning.candidates import Filters
+from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan
+from lms.planning.recompute import choose_recomputed, idle_at_peak
+from lms.planning.timing import Speeds
+from lms.recomputed import Recomputed, with_recomputed
+from lms.units import Bytes, Seconds
+
+__all__ = ["Wish", "best_plan"]
+
+# How often it is asked what a plan moves that might be made again; once for a large
+# graph.
+_ROUNDS, _LARGE_OPS = 2, 8_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a plan is to be like.
+
+    Args:
+        room: Bytes that the step may use, persistent bytes excluded.
+        beyond: What more the device has.
+        speeds: How long ops and copies take.
+        filters: Which ops' outputs may move.
+        recompute: Whether tensors may be made again: None where that is faster, True
+            wherever it can be.
+        swap_dtype: What tensors that move wait as; None for what they are.
+    """
+
+    room: Bytes
+    beyond: Beyond
+    speeds: Speeds
+    filters: Filters
+    recompute: bool | None = None
+    swap_dtype: str | None = None
+
+
+def best_plan(graph: GraphView, wish: Wish) -> FittedPlan | None:
+    """The plan with the least doubt, and of those the fastest; None if none fits.
+
+    Args:
+        graph: The step in the execution order to obey.
+        wish: What is asked for.
+
+    Returns:
+        A plan for `planned_graph(graph, plan)`.
+    """
+    options = _options(graph, wish)
+
+    def rank(option: FittedPlan) -> tuple[Doubt, Seconds]:
+        again = planned_graph(graph, option.plan)
+        costs, hardware = wish.speeds.costs, wish.speeds.hardware
+        return option.doubt, simulate(again, option.plan, costs, hardware).seconds
+
+    best = options[0] if len(options) == 1 else min(options, key=rank, default=None)
+    if best is None or wish.swap_dtype is None:
+        return best
+    return _narrowed(graph, best, wish) or best
+
+
+def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
+    """The plan that only moves, and plans that make tensors again too."""
+    moving = _find(graph, wish)
+    if wish.recompute is False or (moving and not moving.plan.swaps):
+        return [moving] if moving else []
+    options = [moving] if moving else []
+    idle = set[str]() if moving and not wish.recompute else set(idle_at_peak(graph))
+    known: tuple[Recomputed, ...] = ()
+    for _ in range(_ROUNDS if len(graph.ops) <= _LARGE_OPS else 1):
+        idle |= {swap.tensor for option in options for swap in option.plan.swaps}
+        items = _made_again(graph, idle, wish)
+        if items == known:
+            break
+        known = items
+        option = _find(with_recomputed(graph, items), wish)
+        if option is None:
+            break
+        options.append(_with(option, recomputed=items))
+    return options[1:] if wish.recompute and len(options) > 1 else options
+
+
+def _find(
+    graph: GraphView, wish: Wish, speeds: Speeds | None = None
+) -> FittedPlan | None:
+    return find_plan(
+        graph,
+        wish.room,
+        filters=wish.filters,
+        speeds=speeds or wish.speeds,
+        beyond=wish.beyond,
+    )
+
+
+def _with(fitted: FittedPlan, **changes: object) -> FittedPlan:
+    plan: SwapPlan = replace(fitted.plan, **changes)
+    return replace(fitted, plan=plan)
+
+
+def _made_again(
+    graph: GraphView, tensors: Collection[str], wish: Wish
+) -> tuple[Recomputed, ...]:
+    """What to run again for tensors, where that takes less time than to move them."""
+    link = wish.speeds.hardware
+
+    def most(size: Bytes) -> Seconds:
+        if wish.recompute:
+            return math.inf
+        there = link.copy_seconds(size, to_device=False)
+        return there + link.copy_seconds(size, to_device=True)
+
+    return choose_recomputed(graph, tensors, wish.speeds.costs, most=most)
+
+
+def _narrowed(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan | None:
+    """The plan in which what moves waits in fewer bytes; None if it does not fit."""
+    again = planned_graph(graph, fitted.plan)
+    items = [
+        Narrowed(
+            tensor=swap.tensor,
+            readers=tuple(name for copy in swap.swap_ins for name in copy.readers),
+            dtype=wish.swap_dtype or "",
+        )
+        for swap in fitted.plan.swaps
+    ]
+    items = [item for item in items if can_be_narrowed(again, item)]
+    narrow = with_narrowed(again, items)
+    costs = completed(wish.speeds.costs, narrow, wish.speeds.hardware)
+    option = _find(narrow, wish, replace(wish.speeds, costs=costs))
+    if option is None:
+        return None
+    recomputed = fitted.plan.recomputed
+    return _with(option, recomputed=recomputed, narrowed=tuple(items))

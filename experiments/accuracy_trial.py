@@ -12,8 +12,12 @@ import tensorflow as tf
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.choosing import plain_plan
+from lms.costs import completed
 from lms.forecast import Workload, workload_of
+from lms.lanes import simulate
 from lms.pipeline import FittedFunction
+from lms.plan import SwapPlan, planned_graph, validate_plan
+from lms.tf.measuring import forget_measurements
 from profiling.record import write_json
 
 __all__ = ["main"]
@@ -64,9 +68,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "predicted_peak_bytes": promised.predicted_peak_bytes,
             "predicted_seconds": promised.predicted_seconds,
             "step_seconds": seconds,
+            "predicted_seconds_after": _predicted_now(step, batch, promised.plan),
         },
     )
     return 0
+
+
+def _predicted_now(
+    step: Callable[..., object], batch: Sequence[Any], plan: SwapPlan
+) -> float:
+    """What the same plan would be predicted to take if ops were measured now."""
+    forget_measurements()
+    workload = workload_of(step, batch)
+    graph, hardware = planned_graph(workload.graph, plan), workload.speeds.hardware
+    validate_plan(graph, plan)
+    costs = completed(workload.speeds.costs, graph, hardware)
+    return simulate(graph, plan, costs, hardware).seconds
 
 
 def _unplanned(workload: Workload) -> int:

@@ -2,7 +2,7 @@
 
     before                          after
     relu ──> next                   relu ──> next
-      └───────────> gradient          └──> narrow ~~ waits or moves ~~> wide ──> gradient
+      └────────────> gradient         └──> narrow ~~ waits, moves ~~> wide ──> gradient
 
 Float32 becomes bfloat16 - the same range, 8 bits of precision - after the last near
 reader, and float32 again before the first far one. What a planner then keeps or moves

@@ -29,7 +29,13 @@ from lms.tf.devices import Device, DeviceMemory, available_host_bytes, find_devi
 from lms.tf.specialising import TracedStep
 from lms.units import KIB, MIB, Seconds
 
-__all__ = ["measure_costs", "measure_hardware", "measure_scratch", "with_scratch"]
+__all__ = [
+    "forget_measurements",
+    "measure_costs",
+    "measure_hardware",
+    "measure_scratch",
+    "with_scratch",
+]
 
 # Only ops that make or read a tensor of this size are run.
 _LARGE = 64 * KIB
@@ -155,6 +161,12 @@ def _times(benches: Sequence[Bench], device: str) -> dict[bytes, Seconds]:
         if again is not None:
             times[key] = _seconds[device, key] = min(times[key], again)
     return times
+
+
+def forget_measurements() -> None:
+    """Measure again what is asked for next: the machine may be slower or faster now."""
+    _seconds.clear()
+    _scratch.clear()
 
 
 def _taken(bench: Bench, device: str) -> Seconds | None:

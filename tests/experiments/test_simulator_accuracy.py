@@ -17,6 +17,7 @@ GOOD = {
     "predicted_peak_bytes": 105,
     "measured_peak_bytes": 100,
     "predicted_seconds": 1.1,
+    "predicted_seconds_after": 1.0,
     "step_seconds": [0.9, 1.0, 5.0],
     "replans": 0,
     "error": None,
@@ -28,7 +29,8 @@ GOOD = {
     [
         ({}, 0),
         ({"predicted_peak_bytes": 111}, 1),
-        ({"predicted_seconds": 0.7}, 1),
+        ({"predicted_seconds": 0.7}, 0),  # ops were slower afterwards
+        ({"predicted_seconds": 0.5}, 1),
         ({"model": "resnet", "error": "OOM"}, 1),
     ],
 )
@@ -65,4 +67,5 @@ def test_a_trial_says_what_was_predicted_and_what_was_measured(tmp_path: Path) -
     assert result["swap_count"] > 0
     assert len(result["step_seconds"]) == 2
     assert result["predicted_seconds"] > 0
+    assert result["predicted_seconds_after"] > 0
     assert 0 < result["measured_peak_bytes"] <= 100 * 2**20

@@ -15,7 +15,7 @@ variable that is read after it was assigned is taken to go with its last reader.
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -31,6 +31,7 @@ __all__ = [
     "allocator_curve",
     "allocator_peak",
     "allocator_peaks",
+    "peaks_by_region",
     "simulate_memory",
 ]
 
@@ -159,15 +160,23 @@ def allocator_peaks(
     graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
 ) -> tuple[int, ...] | None:
     """As `allocator_peak`, in several regions; None if it runs out in one of them."""
+    found: list[int] = []
+    for peak in peaks_by_region(graph, plan, regions):
+        if peak is None:
+            return None
+        found.append(peak)
+    return tuple(found)
+
+
+def peaks_by_region(
+    graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
+) -> Iterator[int | None]:
+    """As `allocator_peak`, in one region after the other."""
     least = min((region.nook.below for region in regions), default=0)
     requests = [r for r in _requests(graph, plan, least) if r is not _NO_REQUEST]
-    peaks: list[int] = []
     for region in regions:
         used = _play(requests, region)
-        if used is None:
-            return None
-        peaks.append(max(used, default=0))
-    return tuple(peaks)
+        yield None if used is None else max(used, default=0)
 
 
 def allocator_curve(

@@ -25,7 +25,12 @@ from lms.planning.candidates import (
     smallest_worth_moving,
 )
 from lms.planning.timing import Speeds, copy_in_time
-from lms.simulator import Region, allocator_peak, allocator_peaks
+from lms.simulator import (
+    Region,
+    allocator_peak,
+    allocator_peaks,
+    peaks_by_region,
+)
 from lms.units import MIB, Seconds, format_bytes
 
 __all__ = ["Beyond", "Doubt", "FittedPlan", "find_plan", "fit_plan"]
@@ -38,6 +43,10 @@ _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 # way in the real one is not known to the byte.
 _BEYOND_PERCENT = (-60, -30, 0, 30, 60, 100, 120)
 _LEAST_PERCENT = 97
+
+# The regions that the likely peak is the median of, in the same way; of a graph that is
+# not too large for it.
+_LIKELY_PERCENT, _LIKELY_OPS = range(-60, 121, 10), 8_000
 
 # Of so many plans that can be placed, the fastest are made faster still. Of a large
 # graph it is the first one that is found.
@@ -141,8 +150,10 @@ def find_plan(
 ) -> FittedPlan | None:
     """As `fit_plan`; None if no plan can be placed."""
     sure = _surest(graph, room, filters, beyond)
-    if not sure or speeds is None:
-        return sure[0] if sure else None
+    if not sure:
+        return None
+    if speeds is None:
+        return _with_likely_peak(graph, sure[0], room, beyond)
 
     @cache
     def seconds(option: FittedPlan) -> Seconds:
@@ -154,7 +165,24 @@ def find_plan(
         for option in fastest
         for timed in _in_time(graph, option, speeds, room, beyond)
     ]
-    return min(options, key=seconds)
+    return _with_likely_peak(graph, min(options, key=seconds), room, beyond)
+
+
+def _with_likely_peak(
+    graph: GraphView, fitted: FittedPlan, room: int, beyond: Beyond
+) -> FittedPlan:
+    """The plan with the median of its peaks in many regions.
+
+    A peak goes up and down with the region's size, by as much as the allocator loses in
+    the chunk at its end.
+    """
+    if len(graph.ops) > _LIKELY_OPS:
+        return fitted
+    sizes = (room + beyond.free * part // 100 for part in _LIKELY_PERCENT)
+    regions = [Region(capacity=size, nook=fitted.nook) for size in sizes]
+    found = peaks_by_region(graph, fitted.plan, regions)
+    peaks = [peak for peak in found if peak is not None]
+    return replace(fitted, peak=_median(peaks)) if peaks else fitted
 
 
 def _surest(

@@ -24,7 +24,7 @@ from lms.graph import GraphView, Op
 from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
 from lms.tf import compat
-from lms.tf.bench import Bench, idle_seconds, seconds_of
+from lms.tf.bench import Bench, forget_functions, idle_seconds, seconds_of
 from lms.tf.devices import Device, DeviceMemory, available_host_bytes, find_device
 from lms.tf.specialising import TracedStep
 from lms.units import KIB, MIB, Seconds
@@ -57,8 +57,8 @@ _COPIED, _COPIED_BY_GPU, _PART = 4 * MIB, 128 * MIB, 32
 # Rows of the square matrices whose product the rate of computing is taken from.
 _SQUARE, _SQUARE_OF_GPU = 256, 4096
 
-# TensorFlow keeps the constants of functions that are gone. While ops are measured,
-# there are free chunks for so many: they do not lie scattered over what is planned.
+# Functions of one op hold constants. While ops are measured there are free chunks for
+# so many: what stays behind does not lie scattered over what is planned.
 _LEFT_BEHIND = Nook(sizes=(256,) * 1024)
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -119,6 +119,7 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
     }
     gathered = find_device().keep_nook(_LEFT_BEHIND)
     times = _times([bench for bench in benches.values() if bench], memory.device)
+    forget_functions()
     del gathered
     small = _small_seconds(memory.device)
     least = roofline(step.graph, measure_hardware(find_device()))
@@ -164,9 +165,8 @@ def _times(benches: Sequence[Bench], device: str) -> dict[bytes, Seconds]:
 
 
 def forget_measurements() -> None:
-    """Measure again what is asked for next: the machine may be slower or faster now."""
+    """Time again what is asked for next: the machine may be slower or faster now."""
     _seconds.clear()
-    _scratch.clear()
 
 
 def _taken(bench: Bench, device: str) -> Seconds | None:

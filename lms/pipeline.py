@@ -42,9 +42,8 @@ from lms.tf.measuring import (
     measure_scratch,
     with_scratch,
 )
-from lms.tf.narrowing import with_casts
+from lms.tf.planned import planned_step
 from lms.tf.rebuilding import rebuild
-from lms.tf.recomputing import with_second_runs
 from lms.tf.rewriting import rewrite
 from lms.tf.settling import settle_variables
 from lms.tf.specialising import TracedStep, specialise
@@ -279,10 +278,27 @@ def _prepare(
     if settle:  # once: other plans rely on where variables lie
         settle_variables(step, device)
     room = measure_room(step, settings, device, data_is_there=data_is_there)
+    try:
+        prepared = _build(_subject(traced, step, settings, kind, device), room)
+    finally:
+        forget_functions()
+    seconds = traced.seconds + time.perf_counter() - started
+    prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
+    return prepared
+
+
+def _subject(
+    traced: TracedFunction,
+    step: TracedStep,
+    settings: Settings,
+    kind: str,
+    device: Device,
+) -> _Subject:
+    """What is planned, with measured scratch."""
     graph = with_scratch(step.graph, measure_scratch(step, device.memory))
     if kind in ("train", "step"):  # evaluation lacks ops that training has
         candidates.check_scopes(graph, settings.filters)
-    subject = _Subject(
+    return _Subject(
         kind=kind,
         traced=traced,
         step=step,
@@ -291,11 +307,6 @@ def _prepare(
         device=device,
         settings=settings,
     )
-    prepared = _build(subject, room)
-    forget_functions()
-    seconds = traced.seconds + time.perf_counter() - started
-    prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
-    return prepared
 
 
 def _build(subject: _Subject, room: Room) -> PreparedStep:
@@ -306,7 +317,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     fitted = choose_plan(graph, subject.plain, subject.settings, room, speeds)
     plan = fitted.plan
     graph = planned_graph(graph, plan)
-    step = with_casts(with_second_runs(step, plan.recomputed), plan.narrowed)
+    step = planned_step(step, plan)
     planned = time.perf_counter()
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)

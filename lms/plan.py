@@ -154,10 +154,17 @@ def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
         graph: The step as it was traced, in any execution order.
         plan: A plan.
 
+    Returns:
+        The graph in the plan's order, as far as it is the step's own: what is near and
+        what is far is a matter of that order. The same graph if nothing is added.
+
     Raises:
         PlanError: If an op may not be run again, or a tensor not be narrowed.
     """
-    return with_narrowed(with_recomputed(graph, plan.recomputed), plan.narrowed)
+    if not plan.recomputed and not plan.narrowed:
+        return graph
+    ordered = graph.reordered(name for name in plan.order if name in graph.by_name)
+    return with_narrowed(with_recomputed(ordered, plan.recomputed), plan.narrowed)
 
 
 def validate_plan(graph: GraphView, plan: SwapPlan) -> None:

@@ -133,7 +133,13 @@ def _reading_copies(op: Op, name: str, sources: frozenset[str]) -> Op:
         return op if not sources else replace(op, inputs=inputs, alias=alias)
     outputs = tuple(_copied(tensor) for tensor in op.outputs)
     return replace(
-        op, name=name, inputs=inputs, alias=alias, outputs=outputs, controls=()
+        op,
+        name=name,
+        inputs=inputs,
+        alias=alias,
+        outputs=outputs,
+        controls=(),
+        writes=(),
     )
 
 

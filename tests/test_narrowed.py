@@ -99,7 +99,8 @@ def test_an_unknown_type_is_refused() -> None:
 def test_a_second_run_may_wait_narrow_too() -> None:
     again = (Recomputed(op="relu", readers=("grad", "end")),)
     waits = (Narrowed(tensor="lms/again/relu:0", readers=("end",), dtype="bfloat16"),)
-    plan = SwapPlan(planner="budget", order=(), recomputed=again, narrowed=waits)
+    order = tuple(op.name for op in CHAIN.ops)
+    plan = SwapPlan(planner="budget", order=order, recomputed=again, narrowed=waits)
     found = planned_graph(CHAIN, plan)
     assert names(found) == [
         "conv",
@@ -115,3 +116,20 @@ def test_a_second_run_may_wait_narrow_too() -> None:
     plan = SwapPlan(planner="budget", order=order, recomputed=again, narrowed=waits)
     assert SwapPlan.from_json(plan.to_json()) == plan
     validate_plan(found, plan)
+
+
+def test_what_is_near_is_a_matter_of_the_plan_s_order() -> None:
+    traced = GraphView(
+        ops=(
+            op("x"),
+            op("side", "x:0"),
+            op("conv", "x:0"),
+            op("end", "conv:0", "side:0"),
+        )
+    )
+    waits = (Narrowed(tensor="x:0", readers=("side",), dtype="bfloat16"),)
+    order = ("x", "conv", "side", "end")
+    found = planned_graph(
+        traced, SwapPlan(planner="budget", order=order, narrowed=waits)
+    )
+    assert names(found) == ["x", "conv", "narrow/x/0", "wide/x/0", "side", "end"]

@@ -16,6 +16,7 @@ from itertools import accumulate
 from lms.allocator import Nook, rounded_up
 from lms.graph import GraphView, Op, op_of
 from lms.liveness import Buffer, buffers, new_value, peak
+from lms.narrowed import NARROW
 
 __all__ = [
     "Filters",
@@ -139,7 +140,11 @@ def movable(
             not buffer.pinned
             and buffer.size >= min_bytes
             and len(buffer.uses) > 0
-            and allowed.accepts(graph.by_name[op_of(buffer.root)])
+            and (
+                # A narrow tensor stands for one that was accepted.
+                buffer.root.startswith(NARROW)
+                or allowed.accepts(graph.by_name[op_of(buffer.root)])
+            )
         )
 
     return frozenset(buffer.root for buffer in buffers(graph) if moves(buffer))
@@ -150,8 +155,8 @@ def small_nook(graph: GraphView, *, min_bytes: int) -> Nook:
 
     A quarter is added for those that live longer, since small ops are not ordered; and
     the constants, which take their memory when the step first runs. New values of
-    variables stay where they were made: one step's are added, unless they are more than
-    a small part of the step's peak.
+    variables stay where they were made: one step's are added, the large ones unless
+    all are more than a small part of the step's peak.
     """
     changes: dict[int, list[tuple[int, int]]] = {}
     sizes: dict[str, int] = {}
@@ -162,7 +167,9 @@ def small_nook(graph: GraphView, *, min_bytes: int) -> Nook:
             changes.setdefault(chunk, []).extend([(buffer.producer, 1), (end, -1)])
     values = (new_value(op) for op in graph.ops)
     new = [sizes.get(graph.roots[name], 0) for name in values if name is not None]
-    counts = Counter(new if sum(new) <= peak(graph) // _NEW_PART else ())
+    few = sum(new) <= peak(graph) // _NEW_PART
+    counts = Counter(chunk for chunk in new if few or chunk < min_bytes)
+    counts.update(_scratch_chunks(graph, min_bytes))
     made = (op.outputs for op in graph.ops if op.type == "Const")
     constants = (tensor.size for outputs in made for tensor in outputs)
     counts.update(rounded_up(size) for size in constants if 0 < size < min_bytes)
@@ -172,6 +179,19 @@ def small_nook(graph: GraphView, *, min_bytes: int) -> Nook:
         counts[chunk] += live * 5 // 4 + 1
     chunks = sorted(counts.elements(), reverse=True)
     return Nook(sizes=tuple(chunks), below=min_bytes)
+
+
+def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:
+    """Chunks for the largest scratch that is small, in one piece and in two.
+
+    Ops with scratch run one after the other.
+    """
+    small = [op.scratch for op in graph.ops if 0 < op.scratch < min_bytes]
+    halved = [op.scratch for op in graph.ops if 0 < op.scratch < 2 * min_bytes]
+    half = rounded_up(-(-max(halved, default=0) // 2))
+    return [rounded_up(size) for size in [max(small, default=0)] if size] + (
+        [half, half] if halved else []
+    )
 
 
 def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], ...]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from lms.costs import completed
 from lms.graph import GraphView
 from lms.lanes import simulate
+from lms.liveness import peak
 from lms.narrowed import Narrowed, can_be_narrowed, with_narrowed
 from lms.plan import SwapPlan, planned_graph
-from lms.planning.candidates import Filters
+from lms.planning.candidates import Filters, movable, smallest_worth_moving
 from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan
 from lms.planning.recompute import choose_recomputed, idle_at_peak
 from lms.planning.timing import Speeds
@@ -81,11 +82,15 @@ def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
     if wish.recompute is False or (moving and not moving.plan.swaps):
         return [moving] if moving else []
     options = [moving] if moving else []
-    idle = set[str]() if moving and not wish.recompute else set(idle_at_peak(graph))
+    min_bytes = smallest_worth_moving(peak(graph))
+    idle = set[str]()
+    if not moving or wish.recompute:
+        may = movable(graph, min_bytes=min_bytes, filters=wish.filters)
+        idle |= idle_at_peak(graph) & may
     known: tuple[Recomputed, ...] = ()
     for _ in range(_ROUNDS if len(graph.ops) <= _LARGE_OPS else 1):
         idle |= {swap.tensor for option in options for swap in option.plan.swaps}
-        items = _made_again(graph, idle, wish)
+        items = _made_again(graph, idle, wish, min_bytes)
         if items == known:
             break
         known = items
@@ -114,7 +119,7 @@ def _with(fitted: FittedPlan, **changes: object) -> FittedPlan:
 
 
 def _made_again(
-    graph: GraphView, tensors: Collection[str], wish: Wish
+    graph: GraphView, tensors: Collection[str], wish: Wish, min_bytes: Bytes
 ) -> tuple[Recomputed, ...]:
     """What to run again for tensors, where that takes less time than to move them."""
     link = wish.speeds.hardware
@@ -125,11 +130,13 @@ def _made_again(
         there = link.copy_seconds(size, to_device=False)
         return there + link.copy_seconds(size, to_device=True)
 
-    return choose_recomputed(graph, tensors, wish.speeds.costs, most=most)
+    return choose_recomputed(
+        graph, tensors, wish.speeds.costs, most=most, least=min_bytes
+    )
 
 
 def _narrowed(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan | None:
-    """The plan in which what moves waits in fewer bytes; None if it does not fit."""
+    """The plan in which what moves waits in fewer bytes; None if it is less sure."""
     again = planned_graph(graph, fitted.plan)
     items = [
         Narrowed(
@@ -143,7 +150,7 @@ def _narrowed(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan | 
     narrow = with_narrowed(again, items)
     costs = completed(wish.speeds.costs, narrow, wish.speeds.hardware)
     option = _find(narrow, wish, replace(wish.speeds, costs=costs))
-    if option is None:
+    if option is None or option.doubt > fitted.doubt:
         return None
     recomputed = fitted.plan.recomputed
     return _with(option, recomputed=recomputed, narrowed=tuple(items))

@@ -51,6 +51,7 @@ def choose_recomputed(
     costs: Costs,
     *,
     most: Callable[[Bytes], Seconds],
+    least: Bytes = 0,
 ) -> tuple[Recomputed, ...]:
     """What to run again so that tensors need not be kept.
 
@@ -59,13 +60,15 @@ def choose_recomputed(
         candidates: Names of the root tensors that had better not be kept.
         costs: Seconds of each op.
         most: How long it may take to make a tensor of some size again.
+        least: Tensors of fewer bytes are kept instead of being made again: ops that
+            touch no larger one are not ordered, and would run again at once.
 
     Returns:
         Ops in execution order; empty if nothing can be made again in time.
     """
-    chosen = _Chosen(graph, costs)
+    chosen = _Chosen(graph, costs, least)
     for buffer in buffers(graph):
-        if buffer.root in candidates:
+        if buffer.root in candidates and buffer.size >= least:
             chosen.try_to_make(buffer, most(buffer.size))
     return tuple(
         Recomputed(op=op.name, readers=tuple(chosen.readers[op.name]))
@@ -98,11 +101,12 @@ class _Trial:
 class _Chosen:
     """What is run again so far; finds what one more tensor takes."""
 
-    def __init__(self, graph: GraphView, costs: Costs) -> None:
+    def __init__(self, graph: GraphView, costs: Costs, least: Bytes) -> None:
         self.readers: dict[str, dict[str, None]] = {}
         self._at: dict[str, int] = {}  # where the second run's first reader is
         self._graph = graph
         self._costs = costs
+        self._least = least
         self._buffers = {buffer.root: buffer for buffer in buffers(graph)}
         self._begins = [0.0, *accumulate(costs.of(op.name) for op in graph.ops)]
 
@@ -141,8 +145,13 @@ class _Chosen:
         """Let the second run of an op have one of its inputs."""
         source = self._buffers.get(root)
         again = op_of(root) in self._at or op_of(root) in trial.made
-        if source is None or source.kept or (source.last >= at and not again):
+        if source is None:
+            return not self._is_large_variable(root)
+        if source.kept or (source.last >= at and not again):
             return True  # it is there
+        if source.size < self._least:
+            trial.kept += source.size
+            return True
         further = trial.copy()
         if self._make(op_of(root), at, further) and self._read(
             copy_name(op.name), op, root, further
@@ -151,6 +160,11 @@ class _Chosen:
             return True
         trial.kept += source.size
         return not again
+
+    def _is_large_variable(self, root: str) -> bool:
+        """Whether reading it late would keep a large old value beside the new one."""
+        is_read = self._graph.by_name[op_of(root)].type == "ReadVariableOp"
+        return is_read and self._graph.tensors[root].size >= max(1, self._least)
 
     def _read(self, reader: str, op: Op, root: str, trial: _Trial) -> bool:
         """Let a reader read what is made again, through the same aliases as before."""

@@ -11,7 +11,7 @@ import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from statistics import quantiles
+from statistics import median
 from typing import Any
 
 import tensorflow as tf
@@ -163,7 +163,7 @@ def idle_seconds(arguments: int) -> Seconds:
 def seconds_of(call: Callable[[], Any]) -> Seconds:
     """Seconds of a call after the first one, what it started included.
 
-    The lower quartile of a few calls: whatever disturbs a measurement makes it longer.
+    The median of a few calls: what disturbs a call disturbs steps as often.
     """
     call()
     taken: list[Seconds] = []
@@ -174,7 +174,7 @@ def seconds_of(call: Callable[[], Any]) -> Seconds:
         tf.test.experimental.sync_devices()
         taken.append(time.perf_counter() - started)
         del results
-    return quantiles(taken, n=4, method="inclusive")[0] if len(taken) > 1 else taken[0]
+    return median(taken)
 
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:

@@ -47,14 +47,14 @@ INPLACE = _words(
 # same inputs: each element by itself, or moved to another place. Not sums over axes,
 # whose parts may be added up in another order, nor what draws random numbers. AddN adds
 # up more than two inputs in an order that depends on whose memory it may write into
-# (aggregate_ops.cc).
+# (aggregate_ops.cc). Slices may be views that keep the whole input (split_op.cc).
 REPEATABLE = (
     INPLACE - _words("Softmax LogSoftmax AddN")
     | _words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient")
     | _words(
-        """Cast ConcatV2 Pack Slice StridedSlice Split SplitV Tile BroadcastTo Pad PadV2
-        MirrorPad Transpose ReverseV2 ResizeNearestNeighbor DepthToSpace SpaceToDepth
-        Greater GreaterEqual Less LessEqual Equal NotEqual"""
+        """Cast ConcatV2 Pack Tile BroadcastTo Pad PadV2 MirrorPad Transpose ReverseV2
+        ResizeNearestNeighbor DepthToSpace SpaceToDepth Greater GreaterEqual Less
+        LessEqual Equal NotEqual"""
     )
 )
 

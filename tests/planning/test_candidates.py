@@ -217,3 +217,12 @@ def test_new_values_of_variables_have_chunks_too_unless_they_are_much() -> None:
 
     assert small_nook(assigned(1024), min_bytes=512).sizes == (1024,)
     assert small_nook(assigned(32000), min_bytes=512).sizes == ()
+
+
+def test_a_nook_has_room_for_the_largest_small_scratch_whole_and_halved() -> None:
+    def needs(scratch: int) -> Op:
+        made = (Tensor(name=f"op{scratch}:0", size=9000),)
+        return Op(name=f"op{scratch}", type="T", outputs=made, scratch=scratch)
+
+    graph = GraphView(ops=(needs(1024), needs(512), needs(6144), needs(9000)))
+    assert small_nook(graph, min_bytes=4096).sizes == (3072, 3072, 1024)

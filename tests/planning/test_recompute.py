@@ -189,3 +189,34 @@ def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
     assert [item.op for item in found] == ["x1", "x2", "x3"]
     assert peak(graph) == 9 * 64  # four pairs, and the gradient of the last
     assert peak(with_recomputed(graph, found)) == 6 * 64
+
+
+def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
+    def graph(size: int) -> GraphView:
+        weight = Tensor(name="w:0", size=64)
+        return GraphView(
+            ops=(
+                op("conv"),
+                op("scale", "conv:0", size=size, repeatable=True),
+                op("mul", "conv:0", "scale:0"),
+                op("next", "mul:0"),
+                Op(name="w", type="ReadVariableOp", outputs=(weight,), persistent=True),
+                op("cast", "w:0"),
+                op("far", "next:0", "cast:0"),
+                op("and", "far:0"),
+                op("grad", "and:0", "mul:0", "conv:0", "cast:0"),
+            )
+        )
+
+    costs = Costs(seconds={}, source="drawn")
+
+    def found(size: int, tensor: str) -> list[str]:
+        items = choose_recomputed(
+            graph(size), {tensor}, costs, most=lambda _: math.inf, least=32
+        )
+        return [item.op for item in items]
+
+    assert found(16, "mul:0") == ["mul"]
+    assert found(64, "mul:0") == ["scale", "mul"]
+    assert found(16, "scale:0") == []
+    assert found(16, "cast:0") == []

@@ -40,6 +40,7 @@ _MODELS = ("unet", "resnet", "transformer")
 _COLOURS = dict(zip(_MODELS, ("#D55E00", "#0072B2", "#009E73"), strict=True))
 _TITLES = {"unet": "3D U-Net", "resnet": "ResNet", "transformer": "transformer"}
 _PEAK_CLAIM, _TIME_CLAIM = 0.10, 0.20
+_WIDTH = 116  # columns of the terminal that the table takes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -139,7 +140,7 @@ def _draw(results: Path, figure: Path) -> int:
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(_TITLES[row["model"]], *_cells(row))
-    Console().print(table)
+    Console(width=_WIDTH).print(table)
     peaks = [abs(_peak_error(row)) for row in trained]
     times = [abs(_time_error(row)) for row in trained]
     holds = bool(trained) and len(trained) == len(rows)

@@ -150,7 +150,7 @@ def _narrowed(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan | 
     narrow = with_narrowed(again, items)
     costs = completed(wish.speeds.costs, narrow, wish.speeds.hardware)
     option = _find(narrow, wish, replace(wish.speeds, costs=costs))
-    if option is None or option.doubt > fitted.doubt:
+    if option is None or (option.doubt is Doubt.PLACE and fitted.doubt < Doubt.PLACE):
         return None
     recomputed = fitted.plan.recomputed
     return _with(option, recomputed=recomputed, narrowed=tuple(items))

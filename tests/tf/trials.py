@@ -56,7 +56,7 @@ def same_numbers(name: str) -> dict[str, Any]:
 def lossy_numbers(dtype: str) -> dict[str, Any]:
     """Train plainly, and with tensors that wait in fewer bytes, and compare."""
     tf.config.experimental.enable_op_determinism()
-    case = replace(CASES["a residual network"], share=0.5)
+    case = replace(CASES["a residual network"], share=0.75)
     moved, _, _ = plain = _train(case, [])
     exact, _ = _planned_tightly(case, plain[2], plain[1])
     knobs = {"swap_dtype": dtype, "recompute": False}

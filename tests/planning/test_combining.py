@@ -1,0 +1,81 @@
+"""Moving and making again, compared: a step whose activations half fit."""
+
+from typing import Any
+
+import pytest
+
+from lms.costs import Costs
+from lms.graph import GraphView, Op, Tensor
+from lms.hardware import preset
+from lms.liveness import peak
+from lms.plan import planned_graph, validate_plan
+from lms.planning.candidates import Filters
+from lms.planning.combining import Wish, best_plan
+from lms.planning.fitting import Beyond
+from lms.planning.timing import Speeds
+from lms.units import MIB
+
+LAYERS = range(8)
+
+
+def op(name: str, *inputs: str, repeatable: bool = False) -> Op:
+    outputs = (Tensor(name=f"{name}:0", size=MIB, shape=(MIB // 4,)),)
+    return Op(
+        name=name, type="T", inputs=inputs, outputs=outputs, repeatable=repeatable
+    )
+
+
+def step() -> GraphView:
+    """Convolutions whose outputs, and cheap activations, gradients read."""
+    ops = [op("x0")]
+    for i in LAYERS:
+        ops.append(op(f"conv{i}", f"x{i}:0"))
+        ops.append(op(f"x{i + 1}", f"conv{i}:0", repeatable=True))
+    gradient = f"x{len(LAYERS)}:0"
+    for i in reversed(LAYERS):
+        ops.append(op(f"grad_x{i}", gradient, f"x{i + 1}:0"))
+        ops.append(op(f"grad{i}", f"grad_x{i}:0", f"conv{i}:0"))
+        gradient = f"grad{i}:0"
+    return GraphView(ops=tuple(ops))
+
+
+GRAPH = step()
+
+
+def wish(*, cheap: float, **knobs: Any) -> Wish:
+    seconds = {o.name: cheap if o.repeatable else 1e-5 for o in GRAPH.ops}
+    costs = Costs(seconds=seconds, source="drawn")
+    return Wish(
+        room=peak(GRAPH) * 6 // 10,
+        beyond=Beyond(),
+        speeds=Speeds(costs=costs, hardware=preset("v100-pcie")),
+        filters=Filters(),
+        **knobs,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cheap", "recompute", "again"),
+    [
+        (1e-6, None, True),  # a microsecond, and a copy takes a hundred
+        (1e-6, False, False),
+        (1e-1, None, False),
+        (1e-1, True, True),
+    ],
+)
+def test_what_is_made_again_is_what_is_faster_or_asked_for(
+    cheap: float, recompute: Any, again: Any
+) -> None:
+    found = best_plan(GRAPH, wish(cheap=cheap, recompute=recompute))
+    assert found is not None
+    assert bool(found.plan.recomputed) is again
+    validate_plan(planned_graph(GRAPH, found.plan), found.plan)
+
+
+def test_what_moves_waits_narrow_if_it_is_asked_for() -> None:
+    asked = wish(cheap=1e-6, recompute=False, swap_dtype="bfloat16")
+    found = best_plan(GRAPH, asked)
+    assert found is not None
+    assert found.plan.narrowed
+    assert all(item.dtype == "bfloat16" for item in found.plan.narrowed)
+    validate_plan(planned_graph(GRAPH, found.plan), found.plan)

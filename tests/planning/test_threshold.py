@@ -6,13 +6,11 @@ import pytest
 from hypothesis import given, settings
 
 from lms.graph import GraphView
-from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.planning.candidates import movable
+from lms.plan import Swap, SwapIn, SwapPlan
 from lms.planning.threshold import (
     SyncMode,
     ThresholdRule,
     levels,
-    plan_by_threshold,
 )
 from tests.graphs import (
     CONTROLLED,
@@ -23,6 +21,7 @@ from tests.graphs import (
     all_drawn,
     make_op,
 )
+from tests.planning.ruled import plan, readers
 from tests.strategies import graphs
 
 # a ─> b ─> c ─> d ─> e ─> f, and c, d and f read a: distances 2, 3 and 5.
@@ -38,24 +37,10 @@ FANNED = GraphView(
 )
 
 
-def plan(graph: GraphView, threshold: int = 1, **knobs: Any) -> SwapPlan:
-    """A valid plan that moves `a:0` if anything."""
-    knobs = {"swapin_ahead": 1, "swapin_groupby": 0, "min_bytes": 1} | knobs
-    able = knobs.pop("movable", movable(graph, min_bytes=1) & {"a:0"})
-    made = plan_by_threshold(graph, swapout_threshold=threshold, movable=able, **knobs)
-    validate_plan(graph, made)
-    return made
-
-
 def trigger(made: SwapPlan) -> str | None:
     """What the only copy back waits for."""
     ((swap_in,),) = (swap.swap_ins for swap in made.swaps)
     return swap_in.trigger
-
-
-def readers(made: SwapPlan) -> list[str]:
-    """The readers of each copy back, as one word."""
-    return ["".join(c.readers) for swap in made.swaps for c in swap.swap_ins]
 
 
 # ------------------------------------------------------------------------------ levels

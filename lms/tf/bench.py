@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.graph import GraphView, Op, op_of
+from lms.stolen import stolen_seconds
 from lms.tf import compat
 from lms.tf.devices import DeviceMemory
 from lms.units import Seconds
@@ -25,6 +26,9 @@ __all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
 
 # Runs of one op: fewer when it is slow.
 _RUNS, _ENOUGH = 9, 0.05
+
+# How often they are tried while a hypervisor gives the processor to others.
+_TRIES = 4
 
 # Functions of one op, by the benches' keys: each is run for its scratch, for its time,
 # and perhaps once more; to build it takes longer than that.
@@ -163,9 +167,21 @@ def idle_seconds(arguments: int) -> Seconds:
 def seconds_of(call: Callable[[], Any]) -> Seconds:
     """Seconds of a call after the first one, what it started included.
 
-    The median of a few calls: what disturbs a call disturbs steps as often.
+    The median of a few calls: what disturbs a call disturbs steps as often. Not so what
+    a hypervisor takes: then it is tried again, and the least disturbed calls count.
     """
     call()
+    found: list[tuple[Seconds, Seconds]] = []
+    for _ in range(_TRIES):
+        before = stolen_seconds()
+        taken = _median_seconds(call)
+        found.append((stolen_seconds() - before, taken))
+        if found[-1][0] == 0.0:
+            break
+    return min(found)[1]
+
+
+def _median_seconds(call: Callable[[], Any]) -> Seconds:
     taken: list[Seconds] = []
     while len(taken) < _RUNS and sum(taken) < _ENOUGH:
         tf.test.experimental.sync_devices()

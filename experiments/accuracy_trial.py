@@ -2,13 +2,13 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
+from experiments.quiet import is_quiet, timed
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.choosing import plain_plan
@@ -17,7 +17,10 @@ from lms.forecast import Workload, workload_of
 from lms.lanes import simulate
 from lms.pipeline import FittedFunction
 from lms.plan import SwapPlan, planned_graph, validate_plan
-from lms.tf.measuring import forget_measurements
+from lms.tf.devices import find_device
+from lms.tf.measuring import forget_measurements, measure_costs, measure_hardware
+from lms.tf.specialising import specialise
+from lms.tf.tracing import input_specs, read_signature, trace
 from profiling.record import write_json
 
 __all__ = ["main"]
@@ -30,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", choices=SUBJECTS, required=True)
-    parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="of each turn")
+    parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--probe", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)
@@ -43,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.probe:
         workload = workload_of(step, batch)
         plain = tf.function(step)
-        seconds = _step_seconds(lambda: plain(*batch), options.steps)
+        seconds, stolen = _step_seconds(lambda: plain(*batch), options.steps)
         write_json(
             options.output,
             {
@@ -51,12 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "persistent_bytes": workload.persistent_bytes,
                 "op_seconds": workload.speeds.costs.total,
                 "step_seconds": seconds,
+                "stolen_seconds": stolen,
             },
         )
         return 0
     fitted = fit_in_memory(step, batch)
     promised = fitted.report[0]  # before the first step
-    seconds = _undisturbed(fitted, batch, options.steps)
+    again = _Again(step, batch, promised.plan)
+    seconds, stolen, predicted = _in_turns(fitted, batch, options, again.seconds)
     report = fitted.report[0]
     names = ("budget_bytes", "measured_peak_bytes")
     names += ("persistent_bytes", "lower_bound_bytes", "swap_count", "replans")
@@ -68,45 +74,79 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "predicted_peak_bytes": promised.predicted_peak_bytes,
             "predicted_seconds": promised.predicted_seconds,
             "step_seconds": seconds,
-            "predicted_seconds_after": _predicted_now(step, batch, promised.plan),
+            "stolen_seconds": stolen,
+            "predicted_seconds_in_turns": predicted,
         },
     )
     return 0
 
 
-def _predicted_now(
-    step: Callable[..., object], batch: Sequence[Any], plan: SwapPlan
-) -> float:
-    """What the same plan would be predicted to take if ops were measured now."""
-    forget_measurements()
-    workload = workload_of(step, batch)
-    graph, hardware = planned_graph(workload.graph, plan), workload.speeds.hardware
-    validate_plan(graph, plan)
-    costs = completed(workload.speeds.costs, graph, hardware)
-    return simulate(graph, plan, costs, hardware).seconds
+class _Again:
+    """A plan, to be predicted again with ops as fast as they are by then."""
+
+    def __init__(
+        self, step: Callable[..., object], batch: Sequence[Any], plan: SwapPlan
+    ) -> None:
+        self._device = find_device()
+        traced = trace(step, read_signature(batch))
+        self._step = specialise(
+            traced, input_specs(traced), device=self._device.full_name
+        )
+        self._plan = plan
+        self._graph = planned_graph(self._step.graph, plan)
+        validate_plan(self._graph, plan)
+
+    def seconds(self) -> float:
+        """Of the plan."""
+        forget_measurements()
+        measured = measure_costs(self._step, self._device.memory)
+        hardware = measure_hardware(self._device)
+        costs = completed(measured, self._graph, hardware)
+        self._device.memory.reset_peak()  # what ops took alone is not the step's
+        return simulate(self._graph, self._plan, costs, hardware).seconds
 
 
 def _unplanned(workload: Workload) -> int:
     return workload.persistent_bytes + plain_plan(workload.graph).peak
 
 
-def _undisturbed(fitted: FittedFunction, batch: Sequence[Any], steps: int) -> Any:
-    """Seconds of steps in which nothing was planned anew."""
+def _in_turns(
+    fitted: FittedFunction,
+    batch: Sequence[Any],
+    options: argparse.Namespace,
+    predict: Callable[[], float],
+) -> tuple[list[float], list[float], list[float]]:
+    """Seconds of steps in which nothing was planned anew, and predictions between."""
     while True:
         before = fitted.report[0].replans
-        seconds = _step_seconds(lambda: fitted(*batch), steps)
+        measured: list[float] = []
+        stolen: list[float] = []
+        predicted: list[float] = []
+        for _ in range(options.turns):
+            predicted.append(predict())
+            seconds, lost = _step_seconds(lambda: fitted(*batch), options.steps)
+            measured += seconds
+            stolen += lost
         if fitted.report[0].replans == before:
-            return seconds
+            return measured, stolen, predicted
 
 
-def _step_seconds(run: Callable[[], object], steps: int) -> list[float]:
-    """Seconds of each step after two, which initialise."""
-    taken = []
-    for _ in range(steps + 2):
-        started = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - started)
-    return taken[2:]
+def _step_seconds(
+    run: Callable[[], object], steps: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of each step after two, which initialise; and what others took of them.
+
+    Steps go on until enough were undisturbed, up to three times as many.
+    """
+    seconds: list[float] = []
+    stolen: list[float] = []
+    timed(run)
+    timed(run)
+    while sum(map(is_quiet, seconds, stolen)) < steps and len(seconds) < 3 * steps:
+        taken, lost = timed(run)
+        seconds.append(taken)
+        stolen.append(lost)
+    return seconds, stolen
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from experiments import (
     dice_vs_volume_drawing,
+    half_the_memory_drawing,
     largest_volume_drawing,
     step_time_overhead_drawing,
     true_size_drawing,
@@ -55,6 +56,7 @@ _ALL = {
     **FINDINGS,
     "true_size": true_size_drawing.finding,
     "largest_volume": largest_volume_drawing.finding,
+    "half_the_memory": half_the_memory_drawing.finding,
     "dice_vs_volume": dice_vs_volume_drawing.finding,
     "step_time_overhead": step_time_overhead_drawing.finding,
 }
@@ -68,6 +70,7 @@ CATALOGUE = (
     _entry("true_size", "The case study's network at its true size", _DEVICE),
     _entry("largest_volume", "The largest that trains in a fixed memory", _DEVICE),
     _entry("step_time_overhead", "What swapping costs, against volume", _LINK),
+    _entry("half_the_memory", "What a step costs in half of the memory", _LINK),
     _entry(
         "dice_vs_volume",
         "Do larger volumes give better segmentations?",

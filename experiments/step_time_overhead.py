@@ -3,7 +3,8 @@
 The case study's method: steps with large model support in a small device over steps
 without it in a large one. The small device has 1.05 times what plain Keras takes at the
 first size; the large one has enough. Each trial is a training in a process of its own;
-its step is the median of all but the first two.
+its step is the median of all but the first two and those that were disturbed
+(`experiments.quiet`), of which there may be twice as many more.
 
 The links are those of the case study's servers, scaled so that copying weighs as much
 against computing as there: the time to copy a card's memory once, over the published
@@ -22,7 +23,6 @@ Known weaknesses: copies and ops share the CPU's cores. Other processes on the m
 change measured times. Published steps also hold reading and the host's gaps.
 """
 
-import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +32,7 @@ from rich.console import Console
 
 from experiments.book import Book
 from experiments.lines import command_line
+from experiments.quiet import quiet_median
 from experiments.step_time_overhead_drawing import draw
 from lms.hardware import preset
 from lms.link import LinkRates
@@ -119,7 +120,7 @@ def _rate(server: str, base: Mapping[str, Any]) -> float:
     name, epoch = _LINKS[server]
     card = preset(name)
     weight = (card.memory / card.h2d) / (epoch / _EPOCH_STEPS)
-    step = statistics.median(base["step_seconds"][2:])
+    step = quiet_median(base, skipped=2)
     return base["peak_bytes"] / (weight * step)
 
 
@@ -148,6 +149,7 @@ def _planned(  # noqa: PLR0913 - what differs between trials
 def _flags(way: str, size: int, options: Any) -> tuple[str, ...]:
     shape = (f"size={size}", f"filters={options.filters}", f"depth={options.depth}")
     words = ("--model=unet", f"--way={way}", f"--steps={options.steps}")
+    words += (f"--at-most={3 * options.steps}",)
     return (*words, f"--seed={options.seed}", "--shape", *shape)
 
 

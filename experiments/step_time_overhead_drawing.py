@@ -1,6 +1,5 @@
 """What `step_time_overhead` found: a table, a sentence, a figure."""
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from experiments.finding_console import show_finding
 from experiments.lines import read_lines
 from experiments.plots import COLOURS, INK, MUTED, calm, new_figure, save, source
+from experiments.quiet import quiet_median
 from experiments.report_findings import Finding, Head, Rows
 from experiments.shortening import shortened
 from lms.units import format_bytes
@@ -143,7 +143,7 @@ def _plain(rows: Rows, size: int) -> float:
 
 def _step(row: Mapping[str, Any]) -> float:
     """The median without the first two, which initialise."""
-    return statistics.median(row["step_seconds"][2:])
+    return quiet_median(row, skipped=2)
 
 
 def _plot(head: Head, rows: Rows, path: Path) -> None:

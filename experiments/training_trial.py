@@ -9,13 +9,15 @@ The budget is all that this device has, less a part of 32 for what the allocator
 One batch is on the device and none waits beside it, so that the step alone decides;
 in a `fit` on an emulated device batches that wait take some of it too.
 
+With `--in-turns`, each step waits for a line on standard input, and a line on standard
+output says that the trial waits: several trials can take turns so.
+
 Times are seconds, sizes are bytes. Peaks leave the first step out, which initialises.
 """
 
 import argparse
 import resource
 import sys
-import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
@@ -26,6 +28,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from experiments.passes import passes
+from experiments.quiet import is_quiet, timed
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.choosing import plain_plan
@@ -43,6 +47,7 @@ from profiling.record import write_json
 __all__ = ["main"]
 
 _PLANNERS = ("threshold", "budget")
+_RECOMPUTE = {"auto": None, "always": True, "never": False}
 _MOST_POINTS = 1500  # of a curve
 
 
@@ -67,10 +72,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shape", nargs="*", default=(), metavar="NAME=N", help=text)
     parser.add_argument("--way", required=True, help="how to train; see above")
     parser.add_argument("--steps", type=int, default=3)
+    text = "steps, as long as fewer than --steps of them were undisturbed"
+    parser.add_argument("--at-most", type=int, default=0, help=text)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--predict", action="store_true", help="into --memory")
     parser.add_argument("--memory", type=int, help="bytes to predict for")
     parser.add_argument("--budget", help="instead of all that the device has")
+    parser.add_argument("--in-turns", action="store_true", help="see above")
+    text = "the budget planner's, on or off; it chooses where this is not given"
+    parser.add_argument("--recompute", choices=_RECOMPUTE, default="auto", help=text)
     parser.add_argument("--curves", action="store_true", help="memory over the step")
     parser.add_argument("--output", type=Path, required=True)
     return parser
@@ -107,15 +117,18 @@ def _trained(
     fitted = None
     if options.way in _PLANNERS:
         specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
-        budget = options.budget or _all_there_is()
-        fitted = fit_in_memory(step, specs, budget=budget, planner=options.way)
+        knobs: dict[str, Any] = {"budget": options.budget or _all_there_is()}
+        if options.way == "budget":
+            knobs["recompute"] = _RECOMPUTE[options.recompute]
+        fitted = fit_in_memory(step, specs, planner=options.way, **knobs)
     recomputing = options.way == "grappler"
     with recomputed_by_grappler() if recomputing else nullcontext():
         measured = _run(
             fitted or tf.function(step),
             arrays,
-            options.steps,
+            (options.steps, max(options.steps, options.at_most)),
             lambda: fitted.report[0].replans if fitted else 0,
+            _wait_for_turn if options.in_turns else lambda: None,
         )
     return measured | (_planned(fitted, curves=options.curves) if fitted else {})
 
@@ -133,39 +146,62 @@ def _all_there_is() -> int:
 def _run(
     step: Callable[..., Any],
     arrays: Sequence[np.ndarray],
-    steps: int,
+    counts: tuple[int, int],
     replans: Callable[[], int],
+    wait: Callable[[], None],
 ) -> dict[str, Any]:
-    """Numbers of so many steps in a row in which nothing was planned anew."""
+    """Numbers of steps in a row in which nothing was planned anew.
+
+    So many, or more until so many were not disturbed.
+    """
     # NumPy's memory would not count as the device's.
     batch = [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in arrays]
     memory = find_device().memory
     seconds: list[float] = []
+    stolen: list[float] = []
     losses: list[float] = []
     peaks: list[int | None] = []
-    while len(seconds) < steps:
+    enough, most = counts
+
+    def run() -> None:
+        losses.append(float(step(*batch)["loss"]))  # its results are awaited
+
+    def are_missing() -> bool:
+        undisturbed = sum(map(is_quiet, seconds, stolen))
+        return len(seconds) < enough or (undisturbed < enough and len(seconds) < most)
+
+    while are_missing():
+        wait()
         before = replans()
         memory.reset_peak()
-        started = time.perf_counter()
-        logs = step(*batch)
-        losses.append(float(logs["loss"]))  # its results are awaited
-        seconds.append(time.perf_counter() - started)
+        taken, lost = timed(run)
+        seconds.append(taken)
+        stolen.append(lost)
         peaks.append(memory.peak_bytes)
         if replans() != before:
             seconds.clear()
+            stolen.clear()
             peaks.clear()
     return {
         "peak_bytes": max(peak or 0 for peak in peaks[1:]),
         "first_step_peak_bytes": peaks[0],
         "step_seconds": seconds,
+        "stolen_seconds": stolen,
         "losses": losses,
         "process_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
 
 
+def _wait_for_turn() -> None:
+    print("waiting", flush=True)
+    sys.stdin.readline()
+
+
 def _planned(fitted: FittedFunction, *, curves: bool) -> dict[str, Any]:
-    numbers = asdict(fitted.report[0])
+    report = fitted.report[0]
+    numbers = asdict(report)
     del numbers["plan"], numbers["signature"]
+    numbers["recomputed_ops"] = len(report.plan.recomputed)
     if not curves:
         return {"report": numbers}
     timeline = fitted.timelines[0]
@@ -212,7 +248,12 @@ def _predicted(
 
 
 def _told(found: Forecast) -> dict[str, Any]:
+    workload = found.workload
+    both = passes(workload.graph, workload.speeds.costs)
     return {
+        "forward_seconds": both.forward_seconds,
+        "backward_seconds": both.backward_seconds,
+        "crossing_bytes": both.crossing_bytes,
         "error": None,
         "persistent_bytes": found.workload.persistent_bytes,
         "predicted_peak_bytes": found.peak_bytes,

@@ -1,6 +1,5 @@
 """What `true_size` found: a table, a sentence, the headline figure."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from experiments.finding_console import show_finding
 from experiments.lines import read_lines
 from experiments.plots import COLOURS, INK, calm, new_figure, save, source
+from experiments.quiet import quiet_median
 from experiments.report_findings import Finding, Head, Rows
 from experiments.shortening import shortened
 from lms.units import GIB, MIB, format_bytes, parse_size
@@ -112,7 +112,7 @@ def _cells(row: Mapping[str, Any], small: int, pace: float | None) -> list[str]:
 
 def _step(row: Mapping[str, Any]) -> float:
     """The median without the first, which initialises."""
-    return statistics.median(row["step_seconds"][1:])
+    return quiet_median(row, skipped=1)
 
 
 def _memory(head: Head) -> int:

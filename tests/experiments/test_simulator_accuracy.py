@@ -16,9 +16,10 @@ GOOD = {
     "memory_bytes": 200,
     "predicted_peak_bytes": 105,
     "measured_peak_bytes": 100,
-    "predicted_seconds": 1.1,
-    "predicted_seconds_after": 1.0,
-    "step_seconds": [0.9, 1.0, 5.0],
+    "predicted_seconds": 3.0,
+    "predicted_seconds_in_turns": [1.1, 0.1, 2.0],
+    "step_seconds": [0.9, 1.0, 5.0, 1.1, 9.0],
+    "stolen_seconds": [0.0, 0.0, 4.0, 0.0, 8.0],
     "replans": 0,
     "error": None,
 }
@@ -29,8 +30,8 @@ GOOD = {
     [
         ({}, 0),
         ({"predicted_peak_bytes": 111}, 1),
-        ({"predicted_seconds": 0.7}, 0),  # ops were slower afterwards
-        ({"predicted_seconds": 0.5}, 1),
+        ({"predicted_seconds_in_turns": [0.7, 0.9, 0.9]}, 0),
+        ({"predicted_seconds_in_turns": [0.7, 0.7, 0.9]}, 1),
         ({"model": "resnet", "error": "OOM"}, 1),
     ],
 )
@@ -57,7 +58,7 @@ def test_a_trial_says_what_was_predicted_and_what_was_measured(tmp_path: Path) -
     command += ["--h2d", "1GB", "--d2h", "1GB", "--", sys.executable]
     command += ["-m", "experiments.accuracy_trial", "--model=transformer"]
     done = subprocess.run(
-        [*command, "--steps=2", f"--output={output}"],
+        [*command, "--steps=1", "--turns=2", f"--output={output}"],
         capture_output=True,
         text=True,
         check=False,
@@ -65,7 +66,7 @@ def test_a_trial_says_what_was_predicted_and_what_was_measured(tmp_path: Path) -
     assert done.returncode == 0, done.stderr[-2000:]
     result = json.loads(output.read_text())
     assert result["swap_count"] > 0
-    assert len(result["step_seconds"]) == 2
+    assert len(result["step_seconds"]) == len(result["stolen_seconds"]) >= 2
     assert result["predicted_seconds"] > 0
-    assert result["predicted_seconds_after"] > 0
+    assert len(result["predicted_seconds_in_turns"]) == 2
     assert 0 < result["measured_peak_bytes"] <= 100 * 2**20

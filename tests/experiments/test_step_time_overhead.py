@@ -16,6 +16,7 @@ PLAIN = [
         "error": None,
         "peak_bytes": 2**23,
         "step_seconds": [9.0, 9.0, 1.0 * scale, 1.0 * scale],
+        "stolen_seconds": [0.0] * 4,
     }
     for size, scale in ((8, 1), (16, 8))
 ]
@@ -26,7 +27,8 @@ def _planned(server: str, way: str, seconds: float, error: str | None = None) ->
     row |= {"share": 0.9, "memory_bytes": MEMORY, "link_rate": 1e6, "peak_bytes": 2**22}
     report = {"swapped_out_bytes": 12_000_000, "swapped_in_bytes": 16_000_000}
     row |= {"report": report | {"replans": 1}}
-    return row | {"step_seconds": [99.0, 99.0, seconds, seconds]}
+    row |= {"step_seconds": [99.0, 99.0, seconds, seconds]}
+    return row | {"stolen_seconds": [0.0] * 4}
 
 
 def test_a_bound_is_what_the_busier_lane_carries(

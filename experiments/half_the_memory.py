@@ -1,0 +1,195 @@
+"""What does a step cost in half of the memory that plain Keras takes?
+
+Trainings of one network take turns, step by step, each in a process and a device of its
+own: plain Keras in a device with enough memory; the others in half of what it took,
+a hard limit of the allocator:
+
+    plain       nothing is swapped
+    budget      the budget planner; also kept from running ops a second time
+    threshold   TFLMS's rule, tuned automatically for 0.9 of the memory, or for 0.7 or
+                0.5 where that fails
+
+Each but plain Keras trains twice: with copies at the speed of the host's memory, and
+over an emulated link on which swapping everything would double the step. Everything is
+what the forward pass makes, the other reads, and may move: copying it out takes as long
+as the forward pass and the backward pass together, and copying it back takes as long
+again, beside the way out. Claims, of medians:
+
+    without a link    a step takes at most 1.25 times plain Keras's
+    over the link     at most 1.11 times max(F, B / d2h) + max(W, B / h2d)
+
+F and W are the seconds of the forward and the backward pass, B the fewest bytes swapped
+out by any of the plans that trained here: no plan can have less time of its own on the
+lanes.
+
+Known weaknesses: F and W share the measured step of plain Keras in the ratio of their
+ops' measured times. Copies take time of the cores that compute.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.book import Book
+from experiments.half_the_memory_drawing import draw
+from experiments.lines import command_line
+from experiments.quiet import quiet_median
+from experiments.turns import Turns, take_turns
+from lms.link import LinkRates
+from lms.units import MIB, format_bytes
+from profiling.record import circumstances
+
+__all__ = ["main"]
+
+_NAME = "half_the_memory"
+_FOLDER = Path("build") / "experiments" / _NAME
+_ENOUGH = 4096 * MIB
+_LATENCY = 1e-5
+_RULE_SHARES = (0.9, 0.7, 0.5)
+_IDLE_STEPS = 2  # the first ones initialise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entrant:
+    """A way to train.
+
+    Args:
+        name: What it is called.
+        way: As `experiments.training_trial` knows it.
+        shares: Parts of half the memory that it plans for, the next where one fails;
+            none for the device with enough memory.
+        flags: More arguments.
+    """
+
+    name: str
+    way: str
+    shares: tuple[float, ...] = (31 / 32,)
+    flags: tuple[str, ...] = ()
+
+
+_ENTRANTS = (
+    _Entrant(name="plain", way="plain", shares=()),
+    _Entrant(name="budget", way="budget"),
+    _Entrant(name="budget, nothing twice", way="budget", flags=("--recompute=never",)),
+    _Entrant(name="threshold", way="threshold", shares=_RULE_SHARES),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run or draw.
+
+    Args:
+        arguments: The words after `python -m experiments.half_the_memory`.
+
+    Returns:
+        The exit status: 1 if a claim does not hold.
+    """
+    options = command_line(_NAME, __doc__, _add_settings).parse_args(
+        sys.argv[1:] if arguments is None else arguments
+    )
+    if options.command == "draw":
+        return draw(options.results, options.figure)
+    _run(options)
+    return 0
+
+
+def _add_settings(parser: Any) -> None:
+    parser.add_argument("--size", type=int, default=48, help="voxels along an axis")
+    parser.add_argument("--filters", type=int, default=8)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=30, help="of each, that count")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _run(options: Any) -> None:
+    """What is finished of the same settings is kept when a run goes on."""
+    names = ("size", "filters", "depth", "steps", "seed")
+    settings = {name: getattr(options, name) for name in names} | {"idle": _IDLE_STEPS}
+    book = Book(options.results, settings, _FOLDER, Console())
+    plain = _row(book, options, "training")
+    memory = plain["peak_bytes"] // 2 // MIB * MIB
+    known = _row(book, options, "prediction", "--predict", f"--memory={_ENOUGH}")
+    rate = known["crossing_bytes"] / quiet_median(plain, skipped=_IDLE_STEPS)
+    book.say(f"half of plain Keras's peak: {format_bytes(memory)}")
+    book.say(f"the link: {rate / 1e9:.3f} GB/s each way")
+    for link in (None, LinkRates(h2d=rate, d2h=rate, latency=_LATENCY)):
+        key = {"kind": "turns", "link_rate": None if link is None else link.h2d}
+        if book.find(key) is None:
+            told = _take_turns(options, memory, link)
+            book.add({**key, "commit": circumstances()["commit"], "trainings": told})
+
+
+def _row(book: Book, options: Any, kind: str, *flags: str) -> Mapping[str, Any]:
+    """Of plain Keras with enough memory."""
+    row = book.row(
+        {"kind": kind, "way": "plain"},
+        name=f"{kind} of plain Keras",
+        memory=_ENOUGH,
+        flags=("--way=plain", *flags, *_flags(options, steps=7)),
+    )
+    if row["error"]:
+        raise SystemExit(f"{options.size}^3 does not train plainly: {row['error']}")
+    return row
+
+
+def _flags(options: Any, *, steps: int) -> tuple[str, ...]:
+    names = ("size", "filters", "depth")
+    shape = [f"{name}={getattr(options, name)}" for name in names]
+    words = ("--model=unet", f"--steps={steps}", f"--seed={options.seed}")
+    return (*words, "--shape", *shape)
+
+
+def _take_turns(
+    options: Any, memory: int, link: LinkRates | None
+) -> list[dict[str, Any]]:
+    """Let all train in turns, and say how each did."""
+    console = Console()
+    steps = _IDLE_STEPS + options.steps
+    flags = _flags(options, steps=steps)
+    trainings = [
+        training
+        for entrant in _ENTRANTS
+        for training in _enter(entrant, memory, link, flags, console)
+    ]
+    try:
+        take_turns([one for _, one in trainings], steps=steps, console=console)
+    finally:
+        ends = [(told, *training.end()) for told, training in trainings]
+    return [told | {"error": error} | result for told, error, result in ends]
+
+
+def _enter(
+    entrant: _Entrant,
+    memory: int,
+    link: LinkRates | None,
+    flags: tuple[str, ...],
+    console: Console,
+) -> Iterator[tuple[dict[str, Any], Turns]]:
+    """Prepare an entrant's trainings: those that failed, and the one that is ready."""
+    own = memory if entrant.shares else _ENOUGH
+    for share in entrant.shares or (1.0,):
+        name = f"{entrant.name}, planned for {format_bytes(int(share * own))}"
+        training = Turns(
+            name if link is None else f"{name}, over the link",
+            memory=own,
+            flags=(
+                f"--way={entrant.way}",
+                f"--budget={int(share * own)}",
+                *entrant.flags,
+                *flags,
+            ),
+            folder=_FOLDER,
+            link=link,
+        )
+        console.print(f"{'ready' if training.waits else 'failed'}  {training.name}")
+        yield {"entrant": entrant.name, "memory_bytes": own, "share": share}, training
+        if training.waits:
+            return
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

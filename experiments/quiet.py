@@ -1,0 +1,57 @@
+"""Steps that were not disturbed: the hypervisor did not give the processor to others.
+
+On a shared virtual machine steps take up to twice as long for seconds on end. Linux
+counts what was taken (`lms.stolen`); steps that were disturbed are left out of medians,
+and the rows keep all of them.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from lms.stolen import stolen_seconds
+
+__all__ = ["is_quiet", "quiet", "quiet_median", "timed"]
+
+_MOST = 0.02  # of the cores' time
+_TICK = 0.01  # what Linux counts in
+_LEAST = 3  # steps that a median is taken of
+
+
+def timed(run: Callable[[], object]) -> tuple[float, float]:
+    """Seconds that a call took, and seconds of all cores that others took meanwhile."""
+    before, started = stolen_seconds(), time.perf_counter()
+    run()
+    return time.perf_counter() - started, stolen_seconds() - before
+
+
+def is_quiet(seconds: float, stolen: float) -> bool:
+    """Whether a step was not disturbed: a tick, or 2 % of the cores, may be missing."""
+    cores = os.cpu_count() or 1
+    return stolen <= 1.5 * _TICK or stolen <= _MOST * cores * seconds
+
+
+def quiet(seconds: Sequence[float], stolen: Sequence[float]) -> list[float]:
+    """The steps that were not disturbed; if those are few, the least disturbed.
+
+    Example:
+        >>> quiet([1.0, 1.1, 1.2, 2.0], [0.0, 0.0, 0.01, 0.9])
+        [1.0, 1.1, 1.2]
+        >>> quiet([1.0, 2.0, 1.5, 1.9], [0.0, 0.9, 0.3, 0.7])
+        [1.0, 1.5, 1.9]
+    """
+    pairs = list(zip(seconds, stolen, strict=True))
+    found = [s for s, lost in pairs if is_quiet(s, lost)]
+    if len(found) >= min(_LEAST, len(pairs)):
+        return found
+    least = sorted(range(len(pairs)), key=lambda i: pairs[i][1] / pairs[i][0])
+    return [seconds[i] for i in sorted(least[:_LEAST])]
+
+
+def quiet_median(row: Mapping[str, Any], skipped: int = 0) -> float:
+    """Median seconds of a row's undisturbed steps, the first ones left out."""
+    seconds = row["step_seconds"][skipped:]
+    stolen = row["stolen_seconds"][skipped:]
+    return statistics.median(quiet(seconds, stolen))

@@ -1,0 +1,87 @@
+"""Trainings take turns; what is claimed of them is judged from their rows."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.half_the_memory import main
+from experiments.lines import read_lines, write_lines
+
+OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
+
+
+def _training(entrant: str, step: float, moved: int | None = None) -> dict[str, Any]:
+    row = {"entrant": entrant, "share": 0.9, "error": None, "peak_bytes": 2**20}
+    row["step_seconds"] = [9.0, 9.0, step, step, step, 7.0]
+    row["stolen_seconds"] = [0.0, 0.0, 0.0, 0.0, 0.0, 5.0]
+    if moved is not None:
+        report = {"swapped_out_bytes": moved, "recomputed_ops": 2, "replans": 0}
+        row["report"] = report | {"predicted_seconds": step}
+    return row
+
+
+def _rows(free: float, linked: float) -> list[dict[str, Any]]:
+    failed = {"entrant": "threshold", "share": 0.9, "error": OOM}
+    rule = _training("threshold", 4.0, 800)
+    return [
+        {"kind": "training", "peak_bytes": 2**21, "error": None},
+        {"kind": "prediction", "forward_seconds": 1.0, "backward_seconds": 3.0},
+        {
+            "kind": "turns",
+            "link_rate": None,
+            "trainings": [_training("plain", 2.0), _training("budget", free, 100)],
+        },
+        {
+            "kind": "turns",
+            "link_rate": 100.0,  # 1 s each way
+            "trainings": [
+                _training("plain", 2.0),
+                _training("budget", linked, 100),
+                failed,
+                rule,
+            ],
+        },
+    ]
+
+
+@pytest.mark.parametrize(
+    ("free", "linked", "status"),
+    # The bound: max(0.5, 1) + max(1.5, 1) = 2.5 s.
+    [(2.4, 2.7, 0), (2.6, 2.7, 1), (2.4, 2.8, 1)],
+)
+def test_both_claims_must_hold(
+    free: float,
+    linked: float,
+    status: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results, figure = tmp_path / "rows.jsonl", tmp_path / "half.png"
+    write_lines(results, {"size": 8, "steps": 3, "idle": 2}, _rows(free, linked))
+    words = ["draw", "--results", str(results), "--figure", str(figure)]
+    assert main(words) == status
+    assert figure.exists()
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"{linked / 2.5:.2f} times what the link allows" in said
+    assert "TFLMS's rule: 2.00 times" in said
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.long
+def test_all_train_in_turns(tmp_path: Path) -> None:
+    results = tmp_path / "rows.jsonl"
+    words = ["run", "--size", "16", "--filters", "4", "--depth", "2", "--steps", "2"]
+    assert main([*words, "--results", str(results)]) == 0
+    _, rows = read_lines(results)
+    free, linked = (row for row in rows if row["kind"] == "turns")
+    assert free["link_rate"] is None
+    assert linked["link_rate"] > 0
+    for row in (free, linked):
+        trained = {one["entrant"]: one for one in row["trainings"] if not one["error"]}
+        assert {"plain", "budget"} <= set(trained)
+        assert all(len(one["step_seconds"]) == 4 for one in trained.values())
+        planned = trained["budget"]
+        assert planned["report"]["swapped_out_bytes"] > 0
+        assert planned["peak_bytes"] < planned["memory_bytes"]

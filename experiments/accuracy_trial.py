@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from experiments.quiet import is_quiet, timed
+from experiments.quiet import is_quiet, timed, wait_for_quiet
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.choosing import plain_plan
@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             },
         )
         return 0
+    wait_for_quiet()
     fitted = fit_in_memory(step, batch)
     promised = fitted.report[0]  # before the first step
     again = _Again(step, batch, promised.plan)
@@ -123,6 +124,7 @@ def _in_turns(
         stolen: list[float] = []
         predicted: list[float] = []
         for _ in range(options.turns):
+            wait_for_quiet()
             predicted.append(predict())
             seconds, lost = _step_seconds(lambda: fitted(*batch), options.steps)
             measured += seconds

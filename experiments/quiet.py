@@ -11,13 +11,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lms.stolen import stolen_seconds
 
-__all__ = ["is_quiet", "quiet", "quiet_median", "timed"]
+__all__ = ["is_quiet", "quiet", "quiet_median", "timed", "wait_for_quiet"]
 
 _MOST = 0.02  # of the cores' time
 _TICK = 0.01  # what Linux counts in
 _LEAST = 3  # steps that a median is taken of
+_WATCHED, _SQUARE = 0.5, 800  # seconds to look for, rows of a matrix to compute with
 
 
 def timed(run: Callable[[], object]) -> tuple[float, float]:
@@ -25,6 +28,24 @@ def timed(run: Callable[[], object]) -> tuple[float, float]:
     before, started = stolen_seconds(), time.perf_counter()
     run()
     return time.perf_counter() - started, stolen_seconds() - before
+
+
+def wait_for_quiet(longest: float = 60) -> None:
+    """Return when the hypervisor leaves the cores alone, or after so many seconds.
+
+    It takes time only from those who want it: so this computes meanwhile.
+    """
+    square = np.ones((_SQUARE, _SQUARE), np.float32)
+    started = time.perf_counter()
+
+    def compute() -> None:
+        until = time.perf_counter() + _WATCHED
+        while time.perf_counter() < until:
+            np.matmul(square, square)
+
+    while time.perf_counter() - started < longest:
+        if is_quiet(*timed(compute)):
+            return
 
 
 def is_quiet(seconds: float, stolen: float) -> bool:

@@ -9,8 +9,8 @@ of steps, the first two of each turn left out. Where a step ran out of memory an
 planned anew, the first promise is compared with the last plan's steps.
 
 A shared machine is not always as fast. So a trial goes on in turns: ops are measured
-anew and the plan is played with them, then a few steps are measured, more where the
-hypervisor gave the processor to others meanwhile; steps that this disturbed are not
+anew and the plan is played with them, then a few steps are measured. A turn waits while
+the hypervisor gives the processor to others, and steps that this disturbed are not
 counted (`experiments.quiet`). Times are judged at the medians of both, the predictions
 and the steps; the promise before the first step is reported too.
 

@@ -8,6 +8,7 @@ Known weakness: an op whose scratch or time depends on values is measured on one
 """
 
 import gc
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,8 +28,8 @@ __all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
 # Runs of one op: fewer when it is slow.
 _RUNS, _ENOUGH = 9, 0.05
 
-# How often they are tried while a hypervisor gives the processor to others.
-_TRIES = 4
+# How often they are tried while a hypervisor gives more of the cores to others.
+_TRIES, _DISTURBED = 3, 0.02
 
 # Functions of one op, by the benches' keys: each is run for its scratch, for its time,
 # and perhaps once more; to build it takes longer than that.
@@ -167,21 +168,23 @@ def idle_seconds(arguments: int) -> Seconds:
 def seconds_of(call: Callable[[], Any]) -> Seconds:
     """Seconds of a call after the first one, what it started included.
 
-    The median of a few calls: what disturbs a call disturbs steps as often. Not so what
-    a hypervisor takes: then it is tried again, and the least disturbed calls count.
+    The median of a few calls: what disturbs a call disturbs steps as often. Not so
+    what a hypervisor takes: then a few more are made, and if it goes on, the shortest
+    counts.
     """
     call()
-    found: list[tuple[Seconds, Seconds]] = []
+    found: list[Seconds] = []
     for _ in range(_TRIES):
-        before = stolen_seconds()
-        taken = _median_seconds(call)
-        found.append((stolen_seconds() - before, taken))
-        if found[-1][0] == 0.0:
-            break
-    return min(found)[1]
+        stolen, started = stolen_seconds(), time.perf_counter()
+        taken = _each_seconds(call)
+        elapsed = (time.perf_counter() - started) * (os.cpu_count() or 1)
+        if stolen_seconds() - stolen <= _DISTURBED * elapsed:
+            return median(taken)
+        found += taken
+    return min(found)
 
 
-def _median_seconds(call: Callable[[], Any]) -> Seconds:
+def _each_seconds(call: Callable[[], Any]) -> list[Seconds]:
     taken: list[Seconds] = []
     while len(taken) < _RUNS and sum(taken) < _ENOUGH:
         tf.test.experimental.sync_devices()
@@ -190,7 +193,7 @@ def _median_seconds(call: Callable[[], Any]) -> Seconds:
         tf.test.experimental.sync_devices()
         taken.append(time.perf_counter() - started)
         del results
-    return median(taken)
+    return taken
 
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:

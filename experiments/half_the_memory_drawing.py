@@ -18,6 +18,7 @@ __all__ = ["draw", "finding"]
 
 _NAMES = {
     "plain": "plain Keras",
+    "plain, one by one": "plain, ops one by one",
     "budget": "budget",
     "budget, nothing twice": "budget, nothing run twice",
     "threshold": "TFLMS's rule",

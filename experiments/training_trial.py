@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one trial; the result goes to `--output`. A training that fails raises."""
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     keras.utils.set_random_seed(options.seed)
+    if options.one_by_one:
+        tf.config.threading.set_inter_op_parallelism_threads(1)
     model, arrays = _subject(options)
     result = (_predicted if options.predict else _trained)(options, model, arrays)
     write_json(options.output, result)
@@ -78,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--predict", action="store_true", help="into --memory")
     parser.add_argument("--memory", type=int, help="bytes to predict for")
     parser.add_argument("--budget", help="instead of all that the device has")
+    text = "as on a GPU: no two ops at the same time"
+    parser.add_argument("--one-by-one", action="store_true", help=text)
     parser.add_argument("--in-turns", action="store_true", help="see above")
     text = "the budget planner's, on or off; it chooses where this is not given"
     parser.add_argument("--recompute", choices=_RECOMPUTE, default="auto", help=text)

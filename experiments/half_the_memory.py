@@ -64,20 +64,22 @@ class _Entrant:
     Args:
         name: What it is called.
         way: As `experiments.training_trial` knows it.
-        shares: Parts of half the memory that it plans for, the next where one fails;
-            none for the device with enough memory.
+        shares: Parts of the memory that it plans for, the next where one fails; None
+            for what it takes of itself.
         flags: More arguments.
+        threads: Ops at a time; None for TensorFlow's choice.
     """
 
     name: str
     way: str
-    shares: tuple[float, ...] = (31 / 32,)
+    shares: tuple[float | None, ...] = (None,)
     flags: tuple[str, ...] = ()
+    threads: int | None = None
 
 
 _ENTRANTS = (
-    _Entrant(name="plain", way="plain", shares=()),
-    _Entrant(name="plain, one by one", way="plain", shares=(), flags=("--one-by-one",)),
+    _Entrant(name="plain", way="plain"),
+    _Entrant(name="plain, one by one", way="plain", threads=1),
     _Entrant(name="budget", way="budget"),
     _Entrant(name="budget, nothing twice", way="budget", flags=("--recompute=never",)),
     _Entrant(name="threshold", way="threshold", shares=_RULE_SHARES),
@@ -161,7 +163,7 @@ def _take_turns(
         for training in _enter(entrant, memory, link, flags, console)
     ]
     try:
-        take_turns([one for _, one in trainings], steps=steps, console=console)
+        take_turns([one for _, one in trainings], steps=options.steps, console=console)
     finally:
         ends = [(told, *training.end()) for told, training in trainings]
     return [told | {"error": error} | result for told, error, result in ends]
@@ -175,21 +177,21 @@ def _enter(
     console: Console,
 ) -> Iterator[tuple[dict[str, Any], Turns]]:
     """Prepare an entrant's trainings: those that failed, and the one that is ready."""
-    own = memory if entrant.shares else _ENOUGH
-    for share in entrant.shares or (1.0,):
-        name = f"{entrant.name}, planned for {format_bytes(int(share * own))}"
+    own = _ENOUGH if entrant.way == "plain" else memory
+    for share in entrant.shares:
+        planned = () if share is None else (f"--budget={int(share * own)}",)
+        words = entrant.name if share is None else f"{entrant.name}, {share:.0%}"
         training = Turns(
-            name if link is None else f"{name}, over the link",
+            words if link is None else f"{words}, over the link",
             memory=own,
-            flags=(
-                f"--way={entrant.way}",
-                f"--budget={int(share * own)}",
-                *entrant.flags,
-                *flags,
-            ),
+            flags=(f"--way={entrant.way}", *planned, *entrant.flags, *flags),
             folder=_FOLDER,
-            link=link,
+            link=None if entrant.way == "plain" else link,
+            threads=entrant.threads,
         )
+        for _ in range(_IDLE_STEPS):
+            if training.waits:
+                training.step()
         console.print(f"{'ready' if training.waits else 'failed'}  {training.name}")
         yield {"entrant": entrant.name, "memory_bytes": own, "share": share}, training
         if training.waits:

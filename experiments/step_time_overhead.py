@@ -13,7 +13,7 @@ the first size, over its step. For x86 (PCIe 3.0 x16) that ratio is 16 GiB at 12
 over 216 s / 228 steps; for AC922 (NVLink 2.0) it is at 64 GB/s over 197 s / 228. The
 rates are those of `lms.hardware`.
 
-A budget is all of the small device but a part of 32. TFLMS's rule is tuned for 0.9 of
+The budget planner takes all of the small device less its margin. TFLMS's rule is tuned for 0.9 of
 it, as TFLMS did; where that fails, for 0.7 and for 0.5.
 
 No plan can make a step faster than computing alone, nor than a link's lane carries the
@@ -50,8 +50,12 @@ _LATENCY = 1e-5
 _LINKS = {"x86": ("v100-pcie", 216), "AC922": ("v100-nvlink", 197)}
 _EPOCH_STEPS = 228
 
-# Parts of the small device that a plan is made for; the next where the first fails.
-_SHARES = {"threshold": (0.9, 0.7, 0.5), "budget": (31 / 32,)}
+# Parts of the small device that a plan is made for, the next where the first fails;
+# None for what it takes of itself.
+_SHARES: Mapping[str, tuple[float | None, ...]] = {
+    "threshold": (0.9, 0.7, 0.5),
+    "budget": (None,),
+}
 _WAYS = tuple(_SHARES)
 
 
@@ -134,12 +138,14 @@ def _planned(  # noqa: PLR0913 - what differs between trials
     book: Book,
 ) -> None:
     for share in _SHARES[way]:
+        planned = () if share is None else (f"--budget={int(share * memory)}",)
+        words = "" if share is None else f", {share:.0%}"
         key = {"kind": "planned", "server": server, "way": way, "size": size}
         row = book.row(
             key | {"memory_bytes": memory, "link_rate": rate, "share": share},
-            name=f"{size}^3, {way}, {share:.0%}, link like {server}'s",
+            name=f"{size}^3, {way}{words}, link like {server}'s",
             memory=memory,
-            flags=(f"--budget={int(share * memory)}", *_flags(way, size, options)),
+            flags=(*planned, *_flags(way, size, options)),
             link=LinkRates(h2d=rate, d2h=rate, latency=_LATENCY),
         )
         if row["error"] is None:

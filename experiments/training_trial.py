@@ -55,8 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one trial; the result goes to `--output`. A training that fails raises."""
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     keras.utils.set_random_seed(options.seed)
-    if options.one_by_one:
-        tf.config.threading.set_inter_op_parallelism_threads(1)
     model, arrays = _subject(options)
     result = (_predicted if options.predict else _trained)(options, model, arrays)
     write_json(options.output, result)
@@ -80,8 +78,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--predict", action="store_true", help="into --memory")
     parser.add_argument("--memory", type=int, help="bytes to predict for")
     parser.add_argument("--budget", help="instead of all that the device has")
-    text = "as on a GPU: no two ops at the same time"
-    parser.add_argument("--one-by-one", action="store_true", help=text)
     parser.add_argument("--in-turns", action="store_true", help="see above")
     text = "the budget planner's, on or off; it chooses where this is not given"
     parser.add_argument("--recompute", choices=_RECOMPUTE, default="auto", help=text)
@@ -118,18 +114,20 @@ def _trained(
     options: argparse.Namespace, model: keras.Model, arrays: Sequence[np.ndarray]
 ) -> dict[str, Any]:
     step = _step_of(model)
+    # NumPy's memory would not count as the device's. The batch is there before the plan
+    # is: one that came later could lie in the middle of the room that was planned for.
+    batch = [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in arrays]
     fitted = None
     if options.way in _PLANNERS:
-        specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
         knobs: dict[str, Any] = {"budget": options.budget or _all_there_is()}
         if options.way == "budget":
             knobs["recompute"] = _RECOMPUTE[options.recompute]
-        fitted = fit_in_memory(step, specs, planner=options.way, **knobs)
+        fitted = fit_in_memory(step, batch, planner=options.way, **knobs)
     recomputing = options.way == "grappler"
     with recomputed_by_grappler() if recomputing else nullcontext():
         measured = _run(
             fitted or tf.function(step),
-            arrays,
+            batch,
             (options.steps, max(options.steps, options.at_most)),
             lambda: fitted.report[0].replans if fitted else 0,
             _wait_for_turn if options.in_turns else lambda: None,
@@ -149,7 +147,7 @@ def _all_there_is() -> int:
 
 def _run(
     step: Callable[..., Any],
-    arrays: Sequence[np.ndarray],
+    batch: Sequence[Any],
     counts: tuple[int, int],
     replans: Callable[[], int],
     wait: Callable[[], None],
@@ -158,8 +156,6 @@ def _run(
 
     So many, or more until so many were not disturbed.
     """
-    # NumPy's memory would not count as the device's.
-    batch = [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in arrays]
     memory = find_device().memory
     seconds: list[float] = []
     stolen: list[float] = []

@@ -39,6 +39,7 @@ class Turns:
         flags: Arguments of `experiments.training_trial` but `--output`.
         folder: Where its result and its log go; made if missing.
         link: The link to the host; None for the speed of the host's memory.
+        threads: Ops at a time; None for TensorFlow's choice.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Turns:
         flags: Sequence[str],
         folder: Path,
         link: LinkRates | None = None,
+        threads: int | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         stem = re.sub(r"\W+", "-", name.lower())
@@ -57,6 +59,8 @@ class Turns:
         self._output.unlink(missing_ok=True)
         module = [sys.executable, "-m", "experiments.training_trial"]
         variables = emulate.environment(memory, link=link)
+        if threads is not None:  # read when TensorFlow starts
+            variables["TF_NUM_INTEROP_THREADS"] = str(threads)
         with self._log.open("w") as log:
             self._process: Any = subprocess.Popen(
                 [*module, *flags, "--in-turns", f"--output={self._output}"],

@@ -102,6 +102,12 @@ def _said(contest: _Contest) -> str:
         parts.append(
             f"{contest.reached / contest.bound:.2f} times what the link allows"
         )
+    ordered = contest.ratios.get("plain, one by one")
+    if ordered:
+        parts.append(
+            f"{contest.reached / statistics.median(ordered):.2f} times plain Keras's "
+            "with ops one by one"
+        )
     words = ", ".join(parts)
     return words + (
         f" (TFLMS's rule: {statistics.median(rule):.2f} times plain Keras's)"
@@ -191,7 +197,6 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
     for axes, contest in zip(panels, contests, strict=True):
         _panel(axes, contest, names)
     panels[0].set_yticks(range(len(names)), [_NAMES[name] for name in names])
-    panels[0].invert_yaxis()
     save(figure, path)
 
 
@@ -212,7 +217,16 @@ def _panel(axes: Any, contest: _Contest, names: list[str]) -> None:
     for place, name in enumerate(names):
         steps = contest.ratios.get(name)
         if not steps:
-            axes.text(1.02, place, "did not train", color=MUTED, fontsize=9)
+            axes.text(
+                0.98,
+                place,
+                "did not train",
+                transform=axes.get_yaxis_transform(),
+                ha="right",
+                va="center",
+                color=MUTED,
+                fontsize=9,
+            )
             continue
         colour = COLOURS[name.partition(",")[0]]
         axes.boxplot(

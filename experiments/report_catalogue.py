@@ -79,7 +79,7 @@ CATALOGUE = (
     ),
     _entry("unet3d_sizes", "Sizes that train, from files to weights", _DEVICE),
     _entry("planner_comparison", "Memory, bytes and time of each planner", _DEVICE),
-    _entry("simulator_accuracy", "Steps predicted before they ran", _LINK),
+    _entry("simulator_accuracy", "Steps, predicted and measured", _LINK),
     _entry(
         "link_comparison",
         "Two servers, predicted and published",

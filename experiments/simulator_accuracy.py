@@ -70,7 +70,7 @@ def _add_settings(parser: Any) -> None:
         "--shares", nargs="+", type=float, default=(0.8, 0.7, 0.6, 0.5, 0.4)
     )
     parser.add_argument("--steps", type=int, default=4, help="measured in each turn")
-    parser.add_argument("--turns", type=int, default=3, help="of each trial")
+    parser.add_argument("--turns", type=int, default=4, help="of each trial")
 
 
 def _run(options: Any) -> None:
@@ -215,9 +215,7 @@ def _promise_error(row: Mapping[str, Any]) -> float:
 def _plot(rows: Sequence[Mapping[str, Any]], path: Path, source: str) -> None:
     figure = Figure(figsize=(10.0, 5.2), dpi=150)
     FigureCanvasAgg(figure)
-    figure.text(
-        0.02, 0.94, "Steps, predicted before they ran", fontsize=15, weight="bold"
-    )
+    figure.text(0.02, 0.94, "Steps, predicted and measured", fontsize=15, weight="bold")
     figure.text(
         0.02,
         0.02,

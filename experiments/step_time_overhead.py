@@ -13,8 +13,8 @@ the first size, over its step. For x86 (PCIe 3.0 x16) that ratio is 16 GiB at 12
 over 216 s / 228 steps; for AC922 (NVLink 2.0) it is at 64 GB/s over 197 s / 228. The
 rates are those of `lms.hardware`.
 
-The budget planner takes all of the small device less its margin. TFLMS's rule is tuned for 0.9 of
-it, as TFLMS did; where that fails, for 0.7 and for 0.5.
+The budget planner takes all of the small device less its margin. TFLMS's rule is tuned
+for 0.9 of it, as TFLMS did; where that fails, for 0.7 and for 0.5.
 
 No plan can make a step faster than computing alone, nor than a link's lane carries the
 plan's bytes: max(compute, bytes / bandwidth) is drawn as the bound of each plan.

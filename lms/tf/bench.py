@@ -26,7 +26,7 @@ from lms.units import Seconds
 __all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
 
 # Runs of one op: fewer when it is slow.
-_RUNS, _ENOUGH = 9, 0.05
+_RUNS, _ENOUGH = 25, 0.05
 
 # How often they are tried while a hypervisor gives more of the cores to others.
 _TRIES, _DISTURBED = 3, 0.02

@@ -24,7 +24,7 @@ _MARKERS = {
     "twice where it can": ("^", "budget, twice wherever it can"),
     "TensorFlow's order": ("x", "budget, in TensorFlow's order"),
 }
-_OWN = "as it is"
+_OWN, _TWICE = "as it is", "twice where it can"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +46,21 @@ class EqualPeak:
 
     @property
     def ratio(self) -> float | None:
-        """Bytes swapped out, over the rule's."""
+        """Bytes swapped out, over the rule's in its default modes."""
         if self.rule is None:
             return None
         return self.budget["swapped_out_bytes"] / self.rule["swapped_out_bytes"]
 
 
-def equal_peaks(rows: Sequence[Mapping[str, Any]]) -> list[EqualPeak]:
-    """The budget planner beside the rule, room by room."""
+def equal_peaks(
+    rows: Sequence[Mapping[str, Any]], *, twice: bool = False
+) -> list[EqualPeak]:
+    """The budget planner beside the rule, room by room.
+
+    Args:
+        rows: All that were measured.
+        twice: Take the plans with second runs of ops wherever they can be.
+    """
     ran = [row for row in rows if row.get("peak_bytes")]
     moving = [r for r in ran if r["planner"] == "threshold" and r["swapped_out_bytes"]]
     default = [row for row in moving if row["default_modes"]]
@@ -65,7 +72,7 @@ def equal_peaks(rows: Sequence[Mapping[str, Any]]) -> list[EqualPeak]:
             any_mode=_fewest(moving, row["peak_bytes"]),
         )
         for row in ran
-        if row["settings"].get("variant") == _OWN
+        if row["settings"].get("variant") == (_TWICE if twice else _OWN)
     ]
 
 
@@ -116,7 +123,7 @@ def draw(results: Path, figure: Path) -> int:
         f"threshold planner's best peak, which is {threshold / least:.2f} times what "
         "no plan can go below."
     )
-    ratios = [pair.ratio for pair in equal_peaks(rows) if pair.ratio is not None]
+    ratios = [pair.ratio or 0 for pair in equal_peaks(rows, twice=True)]
     return _judge(budget / least, budget / default, max(ratios, default=0), console)
 
 
@@ -191,10 +198,11 @@ def _judge(
     """Say whether the claims hold; the exit status."""
     status = 0
     rule = "TFLMS's rule in its default modes"
+    twice = ", with second runs wherever they can be"
     for text, ratio, most in (
         ("its peak over what no plan can go below", to_bound, _NEAR_THE_BOUND),
         (f"its peak over the best of {rule}", to_threshold, _FAR_BELOW_THRESHOLD),
-        (f"at no lower a peak, its bytes over {rule}", bytes_ratio, _FEW_BYTES),
+        (f"its bytes over {rule} at no higher a peak{twice}", bytes_ratio, _FEW_BYTES),
     ):
         holds = ratio <= most
         status |= not holds
@@ -213,10 +221,10 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], console: Console) -> None
         title_justify="left",
     )
     table.add_column("room")
-    for _, name in _MARKERS.values():
-        table.add_column(name.replace(", ", ",\n"), justify="right")
-    table.add_column("fewest of TFLMS's\nrule, default modes", justify="right")
-    table.add_column("and in\nany mode", justify="right")
+    for name in ("budget", "nothing\ntwice", "twice\nwherever", "TensorFlow's\norder"):
+        table.add_column(name, justify="right")
+    table.add_column("TFLMS's rule,\ndefault modes", justify="right")
+    table.add_column("any\nmode", justify="right")
     for pair in equal_peaks(rows):
         mine = [
             next(
@@ -235,10 +243,8 @@ def _print_frontier(rows: Sequence[Mapping[str, Any]], console: Console) -> None
 def _moved(row: Mapping[str, Any] | None) -> str:
     if row is None or row["peak_bytes"] is None:
         return "-"
-    again = row.get("recomputed_ops")
-    twice = f"\n{again} ops twice" if again else ""
-    moved = format_bytes(row["swapped_out_bytes"])
-    return f"{moved}\n{row['step_seconds']:.2f} s{twice}"
+    moved = row["swapped_out_bytes"] / MIB
+    return f"{moved:.1f} MiB\n{row['step_seconds']:.2f} s"
 
 
 def _plot(

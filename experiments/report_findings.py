@@ -50,11 +50,14 @@ def _planner_comparison(head: Head, rows: Rows) -> Finding:
         "best that TFLMS's rule reaches in its default modes, and "
         f"{budget / least:.2f} times what no plan can go below."
     )
-    ratios = [pair.ratio for pair in equal_peaks(rows) if pair.ratio is not None]
-    if ratios:
+    own = [p.ratio for p in equal_peaks(rows) if p.ratio is not None]
+    twice = [p.ratio for p in equal_peaks(rows, twice=True) if p.ratio is not None]
+    if own and twice:
         text += (
-            f" At no lower a peak, it swaps out {min(ratios):.2f} to {max(ratios):.2f} "
-            "times the rule's bytes in those modes."
+            f" At its peaks it swaps out {min(own):.2f} to {max(own):.2f} times the "
+            f"fewest bytes of the rule's plans that stay below them, and "
+            f"{min(twice):.2f} to {max(twice):.2f} times with second runs wherever "
+            "they can be."
         )
     size = head["settings"]["size"]
     return text, (f"The least peak of each planner, {size}^3", columns, body)

@@ -110,6 +110,8 @@ def _add_settings(parser: Any) -> None:
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--steps", type=int, default=30, help="of each, that count")
     parser.add_argument("--seed", type=int, default=0)
+    names = [entrant.name for entrant in _ENTRANTS]
+    parser.add_argument("--entrants", nargs="+", choices=names, default=names)
 
 
 def _run(options: Any) -> None:
@@ -160,6 +162,7 @@ def _take_turns(
     trainings = [
         training
         for entrant in _ENTRANTS
+        if entrant.name in options.entrants
         for training in _enter(entrant, memory, link, flags, console)
     ]
     try:

@@ -72,8 +72,9 @@ def test_both_claims_must_hold(
 @pytest.mark.long
 def test_all_train_in_turns(tmp_path: Path) -> None:
     results = tmp_path / "rows.jsonl"
-    words = ["run", "--size", "16", "--filters", "4", "--depth", "2", "--steps", "2"]
-    assert main([*words, "--results", str(results)]) == 0
+    words = ["run", "--size", "32", "--filters", "8", "--depth", "3", "--steps", "2"]
+    words += ["--entrants", "plain", "budget", "--results", str(results)]
+    assert main(words) == 0
     _, rows = read_lines(results)
     free, linked = (row for row in rows if row["kind"] == "turns")
     assert free["link_rate"] is None

@@ -33,6 +33,7 @@ from lms.errors import BudgetError
 from lms.forecast import Forecast, Workload, forecast, workload_of
 from lms.hardware import preset
 from lms.lanes import Bus, Job, simulate_together
+from lms.plan import planned_graph
 from lms.planning.timing import Speeds
 from lms.settings import read_settings
 from lms.timeline import Lane
@@ -139,7 +140,7 @@ def _two_on_a_bus(found: Forecast) -> float:
     """The slower of two devices that share one link's bandwidth."""
     speeds = found.workload.speeds
     job = Job(
-        graph=found.workload.graph,
+        graph=planned_graph(found.workload.graph, found.plan),
         plan=found.plan,
         costs=speeds.costs,
         hardware=speeds.hardware,

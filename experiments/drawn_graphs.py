@@ -5,6 +5,7 @@ that read what the forward pass made, weights, and many small ops between.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from lms.graph import GraphView, Op, Tensor
@@ -15,6 +16,18 @@ _LEVELS = 5
 _TOP_BYTES = 144**3 * 16 * 4  # one activation of the top level; a quarter a level down
 _TOP_WEIGHT = 27 * 16 * 16 * 4  # one kernel there; four times as much a level down
 _SMALL = 256
+
+# What may be run a second time, as in `lms.tf.kernels`.
+_CHEAP = (
+    "AddV2",
+    "BiasAdd",
+    "ConcatV2",
+    "LeakyRelu",
+    "Mul",
+    "Rsqrt",
+    "Sub",
+    "Upsample",
+)
 
 
 def unet_like(ops: int) -> GraphView:
@@ -68,7 +81,9 @@ class _Drawing:
         """Add an op; returns the name of what it makes."""
         name = f"{kind}_{len(self._ops)}"
         made = (Tensor(name=f"{name}:0", size=size),)
-        self._ops.append(Op(name=name, type=kind, inputs=inputs, outputs=made, **facts))
+        cheap = kind in _CHEAP
+        op = Op(name=name, type=kind, inputs=inputs, outputs=made, repeatable=cheap)
+        self._ops.append(replace(op, **facts))
         return f"{name}:0"
 
     def _convolutions(self, x: str, level: int) -> str:

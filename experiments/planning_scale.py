@@ -1,14 +1,15 @@
 """How does planning time grow with the number of ops?
 
 Planning is what `lms.pipeline` does between tracing and rewriting: an execution order
-(`schedule`), then a plan that the modelled allocator can place (`fit_plan`). The room
-is half of the unplanned peak.
+(`schedule`), then the fastest plan that the modelled allocator can place (`best_plan`):
+one that only moves tensors, and one that runs ops a second time too. The room is half
+of the unplanned peak; the device has a thirty-second more, as the pipeline leaves it.
 
 The graphs are drawn: a U-Net of five levels, forward, backward and Adam's updates, at
 the sizes of a 144^3 volume with 16 filters, with more layers for more ops. Two traced
 training steps stand beside them: the case study's U-Net and a ResNet50.
 
-Claim: 5,000 ops are planned in less than 5 s.
+Claim: 20,000 ops are planned in less than 10 s.
 
 Others use the machine too: the processor's own seconds stand beside the clock's. So do
 the seconds in which the plan is played over time (`simulate`), claimed to be less than
@@ -34,14 +35,14 @@ from rich.table import Table
 from experiments.drawn_graphs import unet_like
 from experiments.lines import command_line, read_lines, write_lines
 from lms.costs import roofline
-from lms.errors import BudgetError
 from lms.graph import GraphView
 from lms.hardware import preset
 from lms.lanes import simulate
 from lms.liveness import lower_bound
-from lms.plan import SwapPlan
+from lms.plan import SwapPlan, planned_graph
 from lms.planning.candidates import Filters
-from lms.planning.fitting import fit_plan
+from lms.planning.combining import Wish, best_plan
+from lms.planning.fitting import Beyond
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.simulator import allocator_peak
@@ -51,8 +52,8 @@ __all__ = ["main"]
 _NAME = "planning_scale"
 _HARDWARE = "v100-pcie"  # whose times copies are planned for
 _UNLIMITED = 1 << 62
-_CLAIMED_OPS, _CLAIMED_SECONDS = 5000, 5.0
-_PLAYED_OPS, _PLAYED_SECONDS = 20_000, 1.0
+_MARGIN = 32  # one part of the room, as in `lms.room`
+_CLAIMED_OPS, _CLAIMED_SECONDS, _PLAYED_SECONDS = 20_000, 10.0, 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -112,7 +113,7 @@ def _measured(name: str, graph: GraphView, options: Any) -> dict[str, Any]:
         "room_bytes": room,
         **{key: statistics.median(run[key] for run in runs) for key in times},
         "slowest_seconds": max(run["seconds"] for run in runs),
-        **{key: runs[0][key] for key in ("chained", "swaps", "peak_bytes")},
+        **{key: runs[0][key] for key in ("chained", "swaps", "twice", "peak_bytes")},
     }
 
 
@@ -124,24 +125,30 @@ def _timed(graph: GraphView, room: int) -> dict[str, Any]:
     started, busy = time.perf_counter(), time.process_time()
     ordered = schedule(fresh)
     order_seconds = time.perf_counter() - started
-    try:
-        fitted = fit_plan(ordered, room, filters=Filters(), speeds=speeds)
-    except BudgetError:
-        fitted = None
+    margin = room // _MARGIN
+    wish = Wish(
+        room=room,
+        beyond=Beyond(free=margin, bound=margin),
+        speeds=speeds,
+        filters=Filters(),
+    )
+    fitted = best_plan(ordered, wish)
     taken = {
         "seconds": time.perf_counter() - started,
         "processor_seconds": time.process_time() - busy,
         "simulation_seconds": 0.0,
     }
     if fitted is not None:
+        planned = planned_graph(ordered, fitted.plan)
         started = time.perf_counter()
-        simulate(ordered, fitted.plan, speeds.costs, hardware)
+        simulate(planned, fitted.plan, speeds.costs, hardware)
         taken["simulation_seconds"] = time.perf_counter() - started
     return {
         **taken,
         "order_seconds": order_seconds,
         "chained": 0 if fitted is None else len(fitted.plan.chain),
         "swaps": None if fitted is None else len(fitted.plan.swaps),
+        "twice": None if fitted is None else len(fitted.plan.recomputed),
         "peak_bytes": None if fitted is None else fitted.peak,
     }
 
@@ -191,6 +198,7 @@ _COLUMNS = (
     "ops",
     "ordered",
     "swaps",
+    "run twice",
     "order",
     "in all",
     "slowest",
@@ -215,6 +223,7 @@ def _draw(results: Path, figure: Path) -> int:
             f"{row['ops']:,}",
             f"{row['chained']:,}",
             "no plan" if row["swaps"] is None else f"{row['swaps']:,}",
+            "" if row["twice"] is None else f"{row['twice']:,}",
             f"{row['order_seconds']:.2f} s",
             f"{row['seconds']:.2f} s",
             f"{row['slowest_seconds']:.2f} s",
@@ -227,7 +236,7 @@ def _draw(results: Path, figure: Path) -> int:
     long = [
         row
         for row in rows
-        if row["ops"] <= _PLAYED_OPS and row["simulation_seconds"] >= _PLAYED_SECONDS
+        if row["ops"] <= _CLAIMED_OPS and row["simulation_seconds"] >= _PLAYED_SECONDS
     ]
     for row in long:
         console.print(
@@ -284,11 +293,11 @@ def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
         )
     axes.plot(_CLAIMED_OPS, _CLAIMED_SECONDS, "_", ms=24, color="grey")
     axes.annotate(
-        "less than 5 s for 5,000 ops",
+        f"less than {_CLAIMED_SECONDS:g} s for {_CLAIMED_OPS:,} ops",
         (_CLAIMED_OPS, _CLAIMED_SECONDS),
-        (0, 6),
+        (12, 6),
         textcoords="offset points",
-        ha="center",
+        ha="right",
         color="grey",
     )
     axes.set(

@@ -141,7 +141,7 @@ def _planning_scale(head: Head, rows: Rows) -> Finding:
         f"{largest['ops']:,} in {largest['seconds']:.1f} s."
     )
     columns = ["graph", "ops", "planning", "of the processor", "of it the order"]
-    columns += ["playing it", "swaps"]
+    columns += ["playing it", "swaps", "run twice"]
     body = [
         [
             row["graph"],
@@ -150,7 +150,8 @@ def _planning_scale(head: Head, rows: Rows) -> Finding:
             f"{row['processor_seconds']:.2f} s",
             f"{row['order_seconds']:.2f} s",
             f"{row['simulation_seconds']:.2f} s",
-            "-" if row["swaps"] is None else str(row["swaps"]),
+            "-" if row["swaps"] is None else f"{row['swaps']:,}",
+            "-" if row["twice"] is None else f"{row['twice']:,}",
         ]
         for row in rows
     ]

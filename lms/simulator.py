@@ -39,6 +39,8 @@ __all__ = [
 # Steps that are played where they do: what moves usually moves to and fro.
 _STEPS = 3
 
+_MEMO = "requests"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryTimeline:
@@ -79,8 +81,7 @@ class Region:
     scratch_first: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Residency:
+class _Residency(NamedTuple):
     """Half-open interval of positions in which one copy of a buffer is on the device.
 
     `dies_at` is the position of the op that reads it last and may write over it.
@@ -189,7 +190,18 @@ def allocator_curve(
 
 
 def _requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
-    """What each op of the order wants of the allocator, in pieces of `least` bytes."""
+    """What each op of the order wants of the allocator, in pieces of `least` bytes.
+
+    Those of the last plan are kept: it is asked for in one region after another.
+    """
+    memo = vars(graph)  # as `buffers` keeps what it found
+    known = memo.get(_MEMO)
+    if known is None or known[0] is not plan or known[1] != least:
+        known = memo[_MEMO] = (plan, least, _find_requests(graph, plan, least))
+    return known[2]
+
+
+def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
     ordered = graph.reordered(plan.order)
     starts: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
     ends: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)

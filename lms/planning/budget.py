@@ -9,7 +9,7 @@ Known weakness: distance is counted in ops, not in seconds, and copies are free;
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from lms.allocator import Arena, ByteCounter
@@ -22,7 +22,7 @@ from lms.planning.steps import Step, needs, split_into_steps
 from lms.planning.walk import Journey, Stay, walk_within
 from lms.units import format_bytes
 
-__all__ = ["PREFETCH_OPS", "least_room", "plan_within"]
+__all__ = ["PREFETCH_OPS", "least_room", "plan_within", "plans_within"]
 
 PREFETCH_OPS = 4
 
@@ -54,9 +54,29 @@ def plan_within(
         BudgetError: If an op does not fit with everything movable out; names the op
             and the least room.
     """
+    plans = plans_within(
+        graph,
+        room,
+        movable=movable,
+        min_bytes=min_bytes,
+        prefetches=[prefetch_ops],
+        arena=arena,
+    )
+    return next(plans)
+
+
+def plans_within(
+    graph: GraphView,
+    room: int,
+    *,
+    movable: frozenset[str],
+    min_bytes: int,
+    prefetches: Sequence[int],
+    arena: Callable[[], Arena] | None = None,
+) -> Iterator[SwapPlan]:
+    """As `plan_within`: one walk's plans, one for each of `prefetches`."""
     live = buffers(graph)
-    chain = chain_groups(graph, min_bytes=min_bytes)
-    steps = split_into_steps(graph, chain, live)
+    chain, steps = _outline(graph, min_bytes)
     _refuse_if_infeasible(steps, live, movable, room)
     walk = walk_within(graph, steps, live, movable, arena or partial(ByteCounter, room))
     if walk is None:
@@ -64,14 +84,16 @@ def plan_within(
             "`room` must hold every op's tensors in the arena's chunks, got "
             f"{format_bytes(room)}. Use more room."
         )
-    journeys = walk.journeys
-    _prefetch(steps, live, journeys, walk.usage, room=room, prefetch_ops=prefetch_ops)
-    return SwapPlan(
-        planner="budget",
-        order=tuple(op.name for op in graph.ops),
-        chain=chain,
-        swaps=_swaps(graph, steps, live, journeys),
-    )
+    for prefetch_ops in prefetches:
+        journeys = [journey and journey.copy() for journey in walk.journeys]
+        usage = walk.usage.copy()
+        _prefetch(steps, live, journeys, usage, room=room, prefetch_ops=prefetch_ops)
+        yield SwapPlan(
+            planner="budget",
+            order=tuple(op.name for op in graph.ops),
+            chain=chain,
+            swaps=_swaps(graph, steps, live, journeys),
+        )
 
 
 def least_room(
@@ -83,10 +105,21 @@ def least_room(
     that may not move.
     """
     live = buffers(graph)
-    steps = split_into_steps(graph, chain_groups(graph, min_bytes=min_bytes), live)
+    _, steps = _outline(graph, min_bytes)
     needed = needs(steps, live, movable)
     most = max(needed, default=0)
     return most, _name(steps[needed.index(most)]) if steps else ""
+
+
+def _outline(
+    graph: GraphView, min_bytes: int
+) -> tuple[Sequence[Sequence[str]], Sequence[Step]]:
+    """The chain and its steps; found once for a graph, whatever the room."""
+    memo = vars(graph).setdefault("outlines", {})  # as `buffers` keeps what it found
+    if min_bytes not in memo:
+        chain = chain_groups(graph, min_bytes=min_bytes)
+        memo[min_bytes] = chain, split_into_steps(graph, chain, buffers(graph))
+    return memo[min_bytes]
 
 
 def _name(step: Step) -> str:

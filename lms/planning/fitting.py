@@ -9,7 +9,7 @@ until it can be placed.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cache, partial
+from functools import partial
 
 from lms.allocator import BestFitAllocator, Nook
 from lms.errors import BudgetError
@@ -17,7 +17,7 @@ from lms.graph import GraphView
 from lms.lanes import simulate
 from lms.liveness import peak
 from lms.plan import SwapPlan
-from lms.planning.budget import PREFETCH_OPS, least_room, plan_within
+from lms.planning.budget import PREFETCH_OPS, least_room, plans_within
 from lms.planning.candidates import (
     Filters,
     movable,
@@ -40,13 +40,13 @@ _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 
 # How much more or less than the room there is in the regions that a plan is tried in,
 # as a part of what the device has beyond it; and the least of the room. What is in the
-# way in the real one is not known to the byte.
-_BEYOND_PERCENT = (-60, -30, 0, 30, 60, 100, 120)
-_LEAST_PERCENT = 97
+# way in the real one is not known to the byte. A large graph is tried in fewer.
+_BEYOND_PERCENT, _FEW_PERCENT = (-60, -30, 0, 30, 60, 100, 120), (-60, 0, 100)
+_LEAST_PERCENT, _FEW_OPS = 97, 8_000
 
 # The regions that the likely peak is the median of, in the same way; of a graph that is
 # not too large for it.
-_LIKELY_PERCENT, _LIKELY_OPS = range(-60, 121, 10), 8_000
+_LIKELY_PERCENT = range(-60, 121, 10)
 
 # Of so many plans that can be placed, the fastest are made faster still. Of a large
 # graph it is the first one that is found.
@@ -89,12 +89,14 @@ class FittedPlan:
         nook: Chunks to be kept for small tensors.
         peak: Bytes of chunks in use at most, the median of the regions it was tried in.
         doubt: Whether it will be so in the device's memory as well.
+        seconds: What the step is played to take; None if it was not played.
     """
 
     plan: SwapPlan
     nook: Nook
     peak: int
     doubt: Doubt = Doubt.NONE
+    seconds: Seconds | None = None
 
 
 def fit_plan(
@@ -155,17 +157,28 @@ def find_plan(
     if speeds is None:
         return _with_likely_peak(graph, sure[0], room, beyond)
 
-    @cache
-    def seconds(option: FittedPlan) -> Seconds:
-        return simulate(graph, option.plan, speeds.costs, speeds.hardware).seconds
-
-    fastest = sorted(sure, key=seconds)[:_TIMED] if len(sure) > 1 else sure
+    fastest = sure
+    if len(sure) > 1:
+        fastest = sorted((_played(graph, o, speeds) for o in sure), key=_seconds)
     options = [
-        timed
-        for option in fastest
+        _played(graph, timed, speeds)
+        for option in fastest[:_TIMED]
         for timed in _in_time(graph, option, speeds, room, beyond)
     ]
-    return _with_likely_peak(graph, min(options, key=seconds), room, beyond)
+    return _with_likely_peak(graph, min(options, key=_seconds), room, beyond)
+
+
+def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
+    """The plan and how long it takes, if that is not known."""
+    if fitted.seconds is not None:
+        return fitted
+    played = simulate(graph, fitted.plan, speeds.costs, speeds.hardware)
+    return replace(fitted, seconds=played.seconds)
+
+
+def _seconds(fitted: FittedPlan) -> Seconds:
+    assert fitted.seconds is not None
+    return fitted.seconds
 
 
 def _with_likely_peak(
@@ -176,7 +189,7 @@ def _with_likely_peak(
     A peak goes up and down with the region's size, by as much as the allocator loses in
     the chunk at its end.
     """
-    if len(graph.ops) > _LIKELY_OPS:
+    if len(graph.ops) > _FEW_OPS:
         return fitted
     sizes = (room + beyond.free * part // 100 for part in _LIKELY_PERCENT)
     regions = [Region(capacity=size, nook=fitted.nook) for size in sizes]
@@ -196,7 +209,7 @@ def _surest(
     sure: list[FittedPlan] = []
     others: list[tuple[Doubt, int, FittedPlan]] = []
     for option in _placements(graph, room, filters):
-        regions = _regions(room, beyond, option.nook)
+        regions = _regions(graph, room, beyond, option.nook)
         peaks = allocator_peaks(graph, option.plan, regions)
         if peaks is None:
             others.append((Doubt.PLACE, 0, replace(option, doubt=Doubt.PLACE)))
@@ -216,13 +229,16 @@ def _median(peaks: Sequence[int]) -> int:
     return sorted(peaks)[len(peaks) // 2]
 
 
-def _regions(room: int, beyond: Beyond, nook: Nook) -> tuple[Region, ...]:
+def _regions(
+    graph: GraphView, room: int, beyond: Beyond, nook: Nook
+) -> tuple[Region, ...]:
     """What a plan is to be placed in: its room, and regions like what will be there.
 
     Best fit takes the smallest chunk that will do, so a little more memory can mean
     other chunks, other holes, and a tensor that no hole is large enough for.
     """
-    more = (beyond.free * part // 100 for part in _BEYOND_PERCENT)
+    percent = _BEYOND_PERCENT if len(graph.ops) <= _FEW_OPS else _FEW_PERCENT
+    more = (beyond.free * part // 100 for part in percent)
     sizes = (max(room * _LEAST_PERCENT // 100, room + part) for part in more)
     return tuple(
         Region(capacity=size, nook=nook, scratch_first=i % 2 == 1)
@@ -247,22 +263,22 @@ def _placed(
         capacity = room * percent // 100
         if capacity < max(least, 2 * nook.bytes):
             return
-        for prefetch_ops in (PREFETCH_OPS, 0):
-            try:
-                plan = plan_within(
-                    graph,
-                    capacity,
-                    movable=moving,
-                    min_bytes=min_bytes,
-                    prefetch_ops=prefetch_ops,
-                    arena=partial(BestFitAllocator, capacity, nook),
-                )
-            except BudgetError:
-                break  # with less room tensors may happen to lie better
-            reached = allocator_peak(graph, plan, capacity=room, nook=nook)
-            if reached is not None:
-                yield FittedPlan(plan=plan, nook=nook, peak=reached)
-                break
+        plans = plans_within(
+            graph,
+            capacity,
+            movable=moving,
+            min_bytes=min_bytes,
+            prefetches=(PREFETCH_OPS, 0),
+            arena=partial(BestFitAllocator, capacity, nook),
+        )
+        try:
+            for plan in plans:
+                reached = allocator_peak(graph, plan, capacity=room, nook=nook)
+                if reached is not None:
+                    yield FittedPlan(plan=plan, nook=nook, peak=reached)
+                    break
+        except BudgetError:
+            continue  # with less room tensors may happen to lie better
 
 
 def _in_time(
@@ -274,10 +290,10 @@ def _in_time(
 ) -> Iterator[FittedPlan]:
     """The plan, and the same with copies back that start as early as they should."""
     hoped = fitted.doubt is Doubt.PLACE
-    regions = _regions(room, _NOTHING if hoped else beyond, fitted.nook)
-    peaks = allocator_peaks(graph, fitted.plan, regions) or ()
-    bound = max([room + beyond.bound, *peaks])
-    for plan in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
-        peaks = allocator_peaks(graph, plan, regions)
-        if peaks is not None:
-            yield replace(fitted, plan=plan, peak=_median(peaks))
+    regions = _regions(graph, room, _NOTHING if hoped else beyond, fitted.nook)
+    peaks = allocator_peaks(graph, fitted.plan, regions) or (fitted.peak,)
+    bound = max(room + beyond.bound, *peaks)
+    yield replace(fitted, peak=_median(peaks))
+    for early in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
+        peak = _median(early.peaks)
+        yield replace(fitted, plan=early.plan, peak=peak, seconds=None)

@@ -17,6 +17,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from lms.plan import Swap, SwapPlan
 from lms.simulator import Region, allocator_curve, allocator_peaks
 from lms.units import Bytes
 
-__all__ = ["Speeds", "copy_in_time", "start_in_time"]
+__all__ = ["EarlyPlan", "Speeds", "copy_in_time", "start_in_time"]
 
 # A copy is planned to take so many times its seconds, and of the room so many percent
 # are given to copies that start early.
@@ -55,6 +56,13 @@ class Speeds:
     hardware: Hardware
 
 
+class EarlyPlan(NamedTuple):
+    """A plan with earlier copies back, and its peaks in bytes, region by region."""
+
+    plan: SwapPlan
+    peaks: tuple[Bytes, ...]
+
+
 def copy_in_time(
     graph: GraphView,
     plan: SwapPlan,
@@ -62,7 +70,7 @@ def copy_in_time(
     *,
     bound: Bytes,
     regions: Sequence[Region],
-) -> tuple[SwapPlan, ...]:
+) -> tuple[EarlyPlan, ...]:
     """Start copies back as early as is needed and can be placed.
 
     Args:
@@ -74,13 +82,14 @@ def copy_in_time(
             copies that start earlier are given their room of.
 
     Returns:
-        This plan, and some with earlier copies; the allocator can place all.
+        Plans with earlier copies that the allocator can place; none if it can place
+        no copy earlier, or not even the plan.
     """
     first = regions[0]
     usage = allocator_curve(graph, plan, capacity=first.capacity, nook=first.nook)
     if usage is None or not plan.swaps:
-        return (plan,)
-    options = [plan]
+        return ()
+    options: list[EarlyPlan] = []
     large = len(graph.ops) > _LARGE_OPS
     for slack, percent in _TRIES[:1] if large else _TRIES:
         wanted = start_in_time(
@@ -91,8 +100,10 @@ def copy_in_time(
             room=first.capacity * percent // 100,
             slack=slack,
         )
-        options.append(_placed(graph, plan, wanted, bound, regions))
-    return tuple(dict.fromkeys(options))
+        placed = _placed(graph, plan, wanted, bound, regions)
+        if placed is not None and placed not in options:
+            options.append(placed)
+    return tuple(options)
 
 
 def _placed(
@@ -101,7 +112,7 @@ def _placed(
     wanted: SwapPlan,
     bound: Bytes,
     regions: Sequence[Region],
-) -> SwapPlan:
+) -> EarlyPlan | None:
     """As many of the wanted triggers as the allocator can place, found by halving."""
     changes = [
         ((i, k), copy.trigger)
@@ -110,6 +121,7 @@ def _placed(
         if copy.trigger is not None and copy != before.swap_ins[k]
     ]
     accepted: dict[tuple[int, int], str] = {}
+    found: EarlyPlan | None = None
     pending = [changes] if changes else []
     plays = max(2, _EFFORT // max(1, len(plan.order)))
     while pending and plays:
@@ -119,10 +131,11 @@ def _placed(
         peaks = allocator_peaks(graph, option, regions)
         if peaks is not None and max(peaks) <= bound:
             accepted.update(part)
+            found = EarlyPlan(option, peaks)
         elif len(part) > 1:
             half = len(part) // 2
             pending += [part[half:], part[:half]]
-    return _with_triggers(plan, accepted)
+    return found
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,17 +8,17 @@ device's copy.
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lms.allocator import Arena
-from lms.graph import GraphView
+from lms.graph import GraphView, Op
 from lms.liveness import Buffer, reused_bytes
 from lms.planning.steps import Step
 
 __all__ = ["Journey", "Stay", "Walk", "walk_within"]
 
-# How often the walk begins again with what it learned, at most.
-_ROUNDS = 12
+# How often the walk begins again with what it learned, at most; in a large graph.
+_ROUNDS, _FEW_ROUNDS, _LARGE_OPS = 12, 4, 8_000
 
 
 @dataclass(slots=True)
@@ -37,6 +37,10 @@ class Journey:
     evicted: list[int] = field(default_factory=list[int])
     stays: list[Stay] = field(default_factory=list[Stay])
 
+    def copy(self) -> "Journey":
+        """The same, with stays of its own."""
+        return Journey(self.evicted, [replace(stay) for stay in self.stays])
+
 
 def walk_within(
     graph: GraphView,
@@ -52,11 +56,12 @@ def walk_within(
     bytes are there, because what it reads lies scattered: then even that is moved out
     and in at this step, and copies find places side by side.
     """
+    course = _course(graph, steps, live, movable)
     drops: dict[int, set[int]] = {}
     compacted: set[int] = set()
     walk = None
-    for _ in range(_ROUNDS):
-        walk = Walk(graph, steps, live, movable, arena(), drops)
+    for _ in range(_ROUNDS if len(graph.ops) <= _LARGE_OPS else _FEW_ROUNDS):
+        walk = Walk(course, arena(), drops)
         failed = walk.run()
         if failed is not None:
             if failed in compacted:
@@ -70,6 +75,111 @@ def walk_within(
     return walk if walk is not None and len(walk.usage) == len(steps) else None
 
 
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """What one op takes and gives back; buffers are numbers.
+
+    Args:
+        taken: Outputs that need room.
+        heir: An output, and the dying input whose room it takes.
+        scratch: Bytes that the op needs while it runs.
+        given: Buffers that nobody reads later.
+    """
+
+    taken: Sequence[int]
+    heir: tuple[int, int] | None
+    scratch: int
+    given: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What is known of a step whatever is evicted.
+
+    Args:
+        reads: What must be there when it starts, and was not made by it.
+        touched: This, and what it makes.
+        events: What its ops take and give, those that do neither left out.
+        next_uses: The movable ones of the touched that a later step reads, and the
+            first that does.
+    """
+
+    reads: Sequence[int]
+    touched: frozenset[int]
+    events: Sequence[_Event]
+    next_uses: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """What every round of a walk goes through."""
+
+    stages: Sequence[_Stage]
+    sizes: Sequence[int]
+    may_move: Sequence[bool]
+
+
+def _course(
+    graph: GraphView,
+    steps: Sequence[Step],
+    live: Sequence[Buffer],
+    movable: frozenset[str],
+) -> _Course:
+    events = _events(graph, live)
+    may_move = [buffer.root in movable for buffer in live]
+    following: dict[int, int] = {}  # buffer -> the next step that reads it
+    stages: list[_Stage] = []
+    end = len(graph.ops)
+    for number, step in reversed(list(enumerate(steps))):
+        touched = sorted(step.reads | step.makes)
+        stages.append(
+            _Stage(
+                reads=sorted(step.reads),
+                touched=frozenset(touched),
+                events=[e for e in events[end - step.length : end] if e is not None],
+                next_uses=[
+                    (i, following[i]) for i in touched if i in following and may_move[i]
+                ],
+            )
+        )
+        following.update(dict.fromkeys(step.reads, number))
+        end -= step.length
+    return _Course(stages[::-1], [buffer.size for buffer in live], may_move)
+
+
+def _events(graph: GraphView, live: Sequence[Buffer]) -> list[_Event | None]:
+    """What each op takes and gives; None for an op that does neither."""
+    made: dict[int, list[int]] = {}
+    dying: dict[int, list[int]] = {}
+    for i, buffer in enumerate(live):
+        made.setdefault(buffer.producer, []).append(i)
+        if not buffer.kept:
+            dying.setdefault(buffer.last, []).append(i)
+    return [
+        _event(op, made.get(position, ()), dying.get(position, ()), live)
+        if op.scratch or position in made or position in dying
+        else None
+        for position, op in enumerate(graph.ops)
+    ]
+
+
+def _event(
+    op: Op, made: Sequence[int], dying: Sequence[int], live: Sequence[Buffer]
+) -> _Event:
+    inputs = [i for i in dying if i not in made]  # the others nobody reads at all
+    reused = reused_bytes(op, [live[i].size for i in inputs])
+    heirs = [i for i in made if reused and live[i].size == reused]
+    heir = None
+    if heirs:
+        heir = heirs[0], next(i for i in inputs if live[i].size == reused)
+    return _Event(
+        taken=[i for i in made if heir is None or i != heir[0]],
+        heir=heir,
+        scratch=op.scratch,
+        given=[i for i in dying if heir is None or i != heir[1]],
+    )
+
+
 class Walk:
     """Belady's walk: who leaves at which step, who is back at which.
 
@@ -78,37 +188,17 @@ class Walk:
     """
 
     def __init__(
-        self,
-        graph: GraphView,
-        steps: Sequence[Step],
-        live: Sequence[Buffer],
-        movable: frozenset[str],
-        arena: Arena,
-        drops: Mapping[int, set[int]],
+        self, course: _Course, arena: Arena, drops: Mapping[int, set[int]]
     ) -> None:
-        self._ops = graph.ops
-        self._steps = steps
-        self._live = live
-        self._movable = movable
+        self._course = course
         self._arena = arena
         self._drops = drops
         self.late: dict[int, set[int]] = {}  # evictions that `drops` did not foresee
         self._chunk: dict[int, int] = {}  # resident buffers and their chunks
-        self._reads: list[list[int]] = [[] for _ in live]
-        for number, step in enumerate(steps):
-            for i in step.reads:
-                self._reads[i].append(number)
-        self._upcoming = [0] * len(live)  # index into `_reads` of the next use
         self._farthest: list[tuple[int, int]] = []  # (-next use, buffer), may be stale
-        self._at: dict[int, list[int]] = {}  # buffers by the position that makes them
-        self._dying: dict[int, list[int]] = {}  # by the position that reads them last
-        for i, buffer in enumerate(live):
-            self._at.setdefault(buffer.producer, []).append(i)
-            if not buffer.kept:
-                self._dying.setdefault(buffer.last, []).append(i)
         self._number = 0
         self._most = 0
-        self.journeys: list[Journey | None] = [None] * len(live)
+        self.journeys: list[Journey | None] = [None] * len(course.sizes)
         self.usage: list[int] = []
 
     def run(self) -> int | None:
@@ -117,66 +207,48 @@ class Walk:
         Returns:
             The step that does not fit with everything else out; None if all fit.
         """
-        position = 0
-        for number, step in enumerate(self._steps):
+        for number, stage in enumerate(self._course.stages):
             self._number = number
             self._most = self._arena.in_use
             try:
-                self._bring_in(step)
-                for _ in range(step.length):
-                    self._run_op(position)
-                    position += 1
+                self._bring_in(stage)
+                for event in stage.events:
+                    self._run_op(event)
             except MemoryError:
                 return number
-            self._look_ahead(step)
+            for i, use in stage.next_uses:
+                heapq.heappush(self._farthest, (-use, i))
             self.usage.append(self._most)
         return None
 
-    def _bring_in(self, step: Step) -> None:
+    def _bring_in(self, stage: _Stage) -> None:
         """Drop what is known to be in the way; copy back what the step reads."""
-        for i in sorted(self._drops.get(self._number, set()) & self._chunk.keys()):
-            if self._live[i].root in self._movable:
+        for i in sorted(self._drops.get(self._number, ())):
+            if i in self._chunk and self._course.may_move[i]:
                 self._drop(i)
-        for i in sorted(step.reads - self._chunk.keys()):
-            self._take(i)
-            stay = Stay(self._number, self._number, [])
-            _known(self.journeys[i]).stays.append(stay)
-
-    def _run_op(self, position: int) -> None:
-        """Outputs take room, or a dying input's; then what dies gives its room back."""
-        op = self._ops[position]
-        dying = [i for i in self._dying.get(position, ()) if i in self._chunk]
-        made = self._at.get(position, ())
-        reused = reused_bytes(op, [self._live[i].size for i in dying])
-        for i in made:
-            if reused and self._live[i].size == reused:
-                heir = next(j for j in dying if self._live[j].size == reused)
-                self._chunk[i] = self._chunk.pop(heir)
-                dying.remove(heir)
-                reused = 0
-            else:
+        for i in stage.reads:
+            if i not in self._chunk:
                 self._take(i)
-        if op.scratch:
-            self._arena.free(self._allocate(op.scratch))
-        for i in (*dying, *(i for i in made if i in self._dying.get(position, ()))):
-            if i in self._chunk:
-                self._arena.free(self._chunk.pop(i))
+                stay = Stay(self._number, self._number, [])
+                _known(self.journeys[i]).stays.append(stay)
+            journey = self.journeys[i]
+            if journey is not None and journey.stays:
+                journey.stays[-1].reads.append(self._number)
 
-    def _look_ahead(self, step: Step) -> None:
-        """Note when what this step touched is needed next."""
-        for i in sorted(step.reads | step.makes):
-            if i in step.reads:
-                self._upcoming[i] += 1
-                journey = self.journeys[i]
-                if journey is not None and journey.stays:
-                    journey.stays[-1].reads.append(self._number)
-            needed_again = self._upcoming[i] < len(self._reads[i])
-            if needed_again and self._live[i].root in self._movable:
-                use = self._reads[i][self._upcoming[i]]
-                heapq.heappush(self._farthest, (-use, i))
+    def _run_op(self, event: _Event) -> None:
+        """Outputs take room, or a dying input's; then what dies gives its room back."""
+        if event.heir is not None:
+            output, dead = event.heir
+            self._chunk[output] = self._chunk.pop(dead)
+        for i in event.taken:
+            self._take(i)
+        if event.scratch:
+            self._arena.free(self._allocate(event.scratch))
+        for i in event.given:
+            self._arena.free(self._chunk.pop(i))
 
     def _take(self, i: int) -> None:
-        self._chunk[i] = self._allocate(self._live[i].size)
+        self._chunk[i] = self._allocate(self._course.sizes[i])
 
     def _allocate(self, size: int) -> int:
         """Room for `size` bytes, evicting until it is there."""
@@ -191,14 +263,12 @@ class Walk:
 
     def _evict(self) -> None:
         """Drop the resident buffer whose next use is farthest, of those not in use."""
-        step = self._steps[self._number]
-        touched = step.reads | step.makes
+        touched = self._course.stages[self._number].touched
         passed: list[tuple[int, int]] = []
         while self._farthest:
             entry = heapq.heappop(self._farthest)
             use, i = -entry[0], entry[1]
-            upcoming = self._reads[i][self._upcoming[i] :][:1]
-            if i not in self._chunk or upcoming != [use]:
+            if i not in self._chunk or use < self._number:
                 continue
             if i not in touched:
                 break

@@ -35,6 +35,7 @@ from lms.hardware import preset
 from lms.lanes import Bus, Job, simulate_together
 from lms.plan import planned_graph
 from lms.planning.timing import Speeds
+from lms.room import margin_of
 from lms.settings import read_settings
 from lms.timeline import Lane
 from lms.units import format_bytes
@@ -108,7 +109,11 @@ def _workload(size: int, options: Any) -> Workload:
 def _on(workload: Workload, server: str, memory: int) -> Workload:
     hardware = replace(preset(_SERVERS[server]), memory=memory)
     costs = roofline(workload.graph, hardware)
-    return replace(workload, speeds=Speeds(costs=costs, hardware=hardware))
+    return replace(
+        workload,
+        speeds=Speeds(costs=costs, hardware=hardware),
+        margin_bytes=margin_of(memory),
+    )
 
 
 def _row(server: str, size: int, workload: Workload, planner: str) -> dict[str, Any]:
@@ -122,7 +127,9 @@ def _row(server: str, size: int, workload: Workload, planner: str) -> dict[str, 
     played = found.timeline
     return row | {
         "error": None,
+        "planned": found.plan.planner != "none",
         "swap_count": len(found.plan.swaps),
+        "run_twice": len(found.plan.recomputed),
         "unplanned_peak_bytes": found.unplanned_peak_bytes,
         "peak_bytes": found.peak_bytes,
         "swapped_out_bytes": found.plan.swapped_out_bytes,
@@ -157,7 +164,7 @@ def _draw(results: Path, path: Path) -> None:
     )
     for name in ("server", "size", "device", "plan"):
         table.add_column(name)
-    for name in ("peak", "out + in", "busy", "step", "two on a bus", "epoch"):
+    for name in ("peak", "out + in", "twice", "busy", "step", "two on a bus", "epoch"):
         table.add_column(name, justify="right")
     table.add_column("published", justify="right")
     for row in rows:
@@ -173,8 +180,8 @@ def _cells(row: Mapping[str, Any], steps: int) -> list[str]:
     words = [row["server"], f"{row['size']}^3", format_bytes(row["memory_bytes"])]
     words.append(_PLANNERS[row["planner"]])
     if row["error"] is not None:
-        return [*words, row["error"], "", "", "", "", "", ""]
-    if not row["swap_count"]:
+        return [*words, "no plan", "", "", "", "", "", "", ""]
+    if not row["planned"]:
         words[-1] = "fits"
     copied = row["swapped_out_bytes"] + row["swapped_in_bytes"]
     published = _PUBLISHED.get((row["server"], row["size"]))
@@ -182,6 +189,7 @@ def _cells(row: Mapping[str, Any], steps: int) -> list[str]:
         *words,
         format_bytes(row["peak_bytes"]),
         format_bytes(copied),
+        f"{row['run_twice']:,}",
         f"{row['utilisation']:.0%}",
         f"{row['step_seconds']:.3f} s",
         f"{row['two_on_a_bus_seconds']:.3f} s",
@@ -192,16 +200,16 @@ def _cells(row: Mapping[str, Any], steps: int) -> list[str]:
 
 def _is_roomy(row: Mapping[str, Any]) -> bool:
     """The card's whole memory at the larger size: no run of this was published."""
-    return row["size"] == 192 and not row["swap_count"]
+    return row["size"] == 192 and not row["planned"]
 
 
 def _costs(
     rows: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[Mapping[str, Any], float, float | None]]:
-    """Swapping runs: step over the voxel-scaled smaller one, here and published."""
+    """Planned runs: step over the voxel-scaled smaller one, here and published."""
     plain = {row["server"]: row for row in rows if row["planner"] == "none"}
     for row in rows:
-        if row["error"] is not None or not row["swap_count"]:
+        if row["error"] is not None or not row["planned"]:
             continue
         server, small = row["server"], plain[row["server"]]
         voxels = (row["size"] / small["size"]) ** 3

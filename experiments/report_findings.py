@@ -172,15 +172,15 @@ def _link_comparison(head: Head, rows: Rows) -> Finding:
         + "; ".join(said)
         + ". Published were 2.87 on x86 and 1.26 on AC922."
     )
-    columns = ["server", "size", "device", "planner", "peak", "out and in", "busy"]
-    columns += ["step", "two on a bus", "epoch"]
+    columns = ["server", "size", "device", "planner", "peak", "out and in"]
+    columns += ["run twice", "busy", "step", "two on a bus", "epoch"]
     body = [
         [
             row["server"],
             f"{row['size']}^3",
             format_bytes(row["memory_bytes"]),
-            row["planner"] if row["error"] or row["swap_count"] else "fits",
-            *([row["error"]] if row["error"] else _link_cells(row, steps)),
+            row["planner"] if row["error"] or row["planned"] else "fits",
+            *(["no plan"] if row["error"] else _link_cells(row, steps)),
         ]
         for row in rows
     ]
@@ -191,7 +191,7 @@ def _link_costs(
     rows: Rows, plain: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[tuple[Mapping[str, Any], float]]:
     for row in rows:
-        if not row["error"] and row["swap_count"]:
+        if not row["error"] and row["planned"]:
             small = plain[row["server"]]
             voxels = (row["size"] / small["size"]) ** 3
             yield row, row["step_seconds"] / small["step_seconds"] / voxels
@@ -201,6 +201,7 @@ def _link_cells(row: Mapping[str, Any], steps: int) -> list[str]:
     return [
         format_bytes(row["peak_bytes"]),
         format_bytes(row["swapped_out_bytes"] + row["swapped_in_bytes"]),
+        f"{row['run_twice']:,}",
         f"{row['utilisation']:.0%}",
         f"{row['step_seconds']:.3f} s",
         f"{row['two_on_a_bus_seconds']:.3f} s",

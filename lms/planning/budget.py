@@ -113,7 +113,7 @@ def least_room(
 
 def _outline(
     graph: GraphView, min_bytes: int
-) -> tuple[Sequence[Sequence[str]], Sequence[Step]]:
+) -> tuple[tuple[tuple[str, ...], ...], Sequence[Step]]:
     """The chain and its steps; found once for a graph, whatever the room."""
     memo = vars(graph).setdefault("outlines", {})  # as `buffers` keeps what it found
     if min_bytes not in memo:

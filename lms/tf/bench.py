@@ -28,6 +28,9 @@ __all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
 # Runs of one op: fewer when it is slow.
 _RUNS, _ENOUGH = 25, 0.05
 
+# A first call that takes so many seconds says how long the others take.
+_SLOW = 0.5
+
 # How often they are tried while a hypervisor gives more of the cores to others.
 _TRIES, _DISTURBED = 3, 0.02
 
@@ -170,30 +173,35 @@ def seconds_of(call: Callable[[], Any]) -> Seconds:
 
     The median of a few calls: what disturbs a call disturbs steps as often. Not so
     what a hypervisor takes: then a few more are made, and if it goes on, the shortest
-    counts.
+    counts. A call so slow that what is set up in the first is nothing beside it is not
+    made again.
     """
-    call()
-    found: list[Seconds] = []
+    found, disturbed = _timed(call, runs=1)
+    if found[0] < _SLOW:
+        found.clear()
+    elif not disturbed:
+        return found[0]
     for _ in range(_TRIES):
-        stolen, started = stolen_seconds(), time.perf_counter()
-        taken = _each_seconds(call)
-        elapsed = (time.perf_counter() - started) * (os.cpu_count() or 1)
-        if stolen_seconds() - stolen <= _DISTURBED * elapsed:
+        taken, disturbed = _timed(call, runs=_RUNS)
+        if not disturbed:
             return median(taken)
         found += taken
     return min(found)
 
 
-def _each_seconds(call: Callable[[], Any]) -> list[Seconds]:
+def _timed(call: Callable[[], Any], *, runs: int) -> tuple[list[Seconds], bool]:
+    """Seconds of each of a few calls, and whether a hypervisor held them up."""
+    stolen, started = stolen_seconds(), time.perf_counter()
     taken: list[Seconds] = []
-    while len(taken) < _RUNS and sum(taken) < _ENOUGH:
+    while len(taken) < runs and sum(taken) < _ENOUGH:
         tf.test.experimental.sync_devices()
-        started = time.perf_counter()
+        begun = time.perf_counter()
         results = call()
         tf.test.experimental.sync_devices()
-        taken.append(time.perf_counter() - started)
+        taken.append(time.perf_counter() - begun)
         del results
-    return taken
+    elapsed = (time.perf_counter() - started) * (os.cpu_count() or 1)
+    return taken, stolen_seconds() - stolen > _DISTURBED * elapsed
 
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:

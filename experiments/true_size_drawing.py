@@ -196,7 +196,7 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
     )
     axes.axhline(memory / GIB, color=INK, linewidth=1.4, linestyle=(0, (6, 3)))
     _beside(axes, memory, f"device memory\n{_gib(memory)}", INK)
-    _beside(axes, 0.3 * memory, f"{large}³, LMS\n{_peak(planned)}", COLOURS["budget"])
+    _beside(axes, 0.22 * memory, f"{large}³, LMS\n{_peak(planned)}", COLOURS["budget"])
     axes.set_ylim(0, 1.08 * max(unplanned, memory) / GIB)
     axes.set_ylabel("on the device (GiB)", color=INK)
     _curve(host, curves["host"], 0, COLOURS["budget"])

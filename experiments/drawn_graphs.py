@@ -17,7 +17,7 @@ _TOP_BYTES = 144**3 * 16 * 4  # one activation of the top level; a quarter a lev
 _TOP_WEIGHT = 27 * 16 * 16 * 4  # one kernel there; four times as much a level down
 _SMALL = 256
 
-# What may be run a second time, as in `lms.tf.kernels`.
+# What may be run a second time, of the forward pass; `Upsample` is a resizing.
 _CHEAP = (
     "AddV2",
     "BiasAdd",

@@ -50,6 +50,11 @@ def original_name(op_name: str) -> str:
     return op_name.removeprefix(PREFIX)
 
 
+def first_runs(graph: GraphView) -> int:
+    """How many ops a graph has, second runs not counted."""
+    return sum(not op.name.startswith(PREFIX) for op in graph.ops)
+
+
 def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> GraphView:
     """The graph with second runs of ops, each just before its first reader.
 

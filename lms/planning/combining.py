@@ -3,6 +3,7 @@
     a plan that only moves ──> what it moves and could be made again ──> a plan that
             └────────── the one that a simulator plays faster ──────────── does both
 
+Of two that are about as fast it is the one that moves less: others use the link too.
 Making again frees room, so that less must move; what still moves may again be such that
 could be made again, so it is asked twice.
 """
@@ -22,7 +23,7 @@ from lms.planning.candidates import Filters, movable, smallest_worth_moving
 from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan
 from lms.planning.recompute import choose_recomputed, idle_at_peak
 from lms.planning.timing import Speeds
-from lms.recomputed import Recomputed, with_recomputed
+from lms.recomputed import Recomputed, first_runs, with_recomputed
 from lms.units import Bytes, Seconds
 
 __all__ = ["Wish", "best_plan"]
@@ -31,8 +32,8 @@ __all__ = ["Wish", "best_plan"]
 # graph.
 _ROUNDS, _LARGE_OPS = 2, 8_000
 
-# Times of plans that differ by less are about equal: predictions err by as much.
-_ABOUT = 1.03
+# A plan may take so many times as long as the fastest, if it moves so much less.
+_ABOUT, _LESS = 1.03, 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,8 @@ class Wish:
         beyond: What more the device has.
         speeds: How long ops and copies take.
         filters: Which ops' outputs may move.
-        recompute: Whether tensors may be made again: None where that is faster, True
-            wherever it can be.
+        recompute: Whether tensors may be made again: None where that is faster, or
+            about as fast and less is moved; True wherever it can be.
         swap_dtype: What tensors that move wait as; None for what they are.
     """
 
@@ -59,8 +60,6 @@ class Wish:
 
 def best_plan(graph: GraphView, wish: Wish) -> FittedPlan | None:
     """The plan with the least doubt, and of those the fastest; None if none fits.
-
-    Of plans about as fast the one that moves least is taken: others use the link too.
 
     Args:
         graph: The step in the execution order to obey.
@@ -77,12 +76,21 @@ def best_plan(graph: GraphView, wish: Wish) -> FittedPlan | None:
 
 
 def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
-    """The least doubt; then the least time; of about equal times the least to move."""
+    """The least doubt; then the least time, or a little more if much less is moved."""
     least = min((option.doubt for option in options), default=Doubt.NONE)
-    sure = [(o, o.seconds or 0.0) for o in options if o.doubt is least]
-    fastest = min((seconds for _, seconds in sure), default=0.0)
-    close = (o for o, seconds in sure if seconds <= fastest * _ABOUT)
-    return min(close, key=_moved, default=None)
+    likeliest = [option for option in options if option.doubt is least]
+    fastest = min(likeliest, key=_seconds, default=None)
+    if fastest is None:
+        return None
+    longest = _seconds(fastest) * _ABOUT
+    close = (option for option in likeliest if _seconds(option) <= longest)
+    leanest = min(close, key=lambda option: (_moved(option), _seconds(option)))
+    return leanest if _moved(leanest) <= _LESS * _moved(fastest) else fastest
+
+
+def _seconds(option: FittedPlan) -> Seconds:
+    assert option.seconds is not None  # it was planned with speeds
+    return option.seconds
 
 
 def _moved(option: FittedPlan) -> Bytes:
@@ -92,7 +100,10 @@ def _moved(option: FittedPlan) -> Bytes:
 
 @contextmanager
 def _collector_paused() -> Generator[None]:
-    """Planning makes many small objects and no cycles: a third of its time was gc's."""
+    """Planning makes many small objects and no cycles: a third of its time was gc's.
+
+    The whole process goes without, for the seconds that planning takes.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -114,7 +125,7 @@ def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
         may = movable(graph, min_bytes=min_bytes, filters=wish.filters)
         idle |= idle_at_peak(graph) & may
     known: tuple[Recomputed, ...] = ()
-    for _ in range(_ROUNDS if len(graph.ops) <= _LARGE_OPS else 1):
+    for _ in range(_ROUNDS if first_runs(graph) <= _LARGE_OPS else 1):
         idle |= {swap.tensor for option in options for swap in option.plan.swaps}
         items = _made_again(graph, idle, wish, min_bytes)
         if items == known:

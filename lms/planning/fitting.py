@@ -25,6 +25,7 @@ from lms.planning.candidates import (
     smallest_worth_moving,
 )
 from lms.planning.timing import Speeds, copy_in_time
+from lms.recomputed import first_runs
 from lms.simulator import (
     Region,
     allocator_peak,
@@ -189,7 +190,7 @@ def _with_likely_peak(
     A peak goes up and down with the region's size, by as much as the allocator loses in
     the chunk at its end.
     """
-    if len(graph.ops) > _FEW_OPS:
+    if first_runs(graph) > _FEW_OPS:
         return fitted
     sizes = (room + beyond.free * part // 100 for part in _LIKELY_PERCENT)
     regions = [Region(capacity=size, nook=fitted.nook) for size in sizes]
@@ -220,7 +221,7 @@ def _surest(
             others.append((Doubt.BOUNDS, max(peaks), doubted))
             continue
         sure.append(placed)
-        if len(sure) == (1 if len(graph.ops) > _LARGE_OPS else _COMPARED):
+        if len(sure) == (1 if first_runs(graph) > _LARGE_OPS else _COMPARED):
             break
     return sure or [option for *_, option in sorted(others, key=lambda o: o[:2])[:1]]
 
@@ -237,7 +238,8 @@ def _regions(
     Best fit takes the smallest chunk that will do, so a little more memory can mean
     other chunks, other holes, and a tensor that no hole is large enough for.
     """
-    percent = _BEYOND_PERCENT if len(graph.ops) <= _FEW_OPS else _FEW_PERCENT
+    few = first_runs(graph) > _FEW_OPS
+    percent = _FEW_PERCENT if few else _BEYOND_PERCENT
     more = (beyond.free * part // 100 for part in percent)
     sizes = (max(room * _LEAST_PERCENT // 100, room + part) for part in more)
     return tuple(
@@ -291,9 +293,10 @@ def _in_time(
     """The plan, and the same with copies back that start as early as they should."""
     hoped = fitted.doubt is Doubt.PLACE
     regions = _regions(graph, room, _NOTHING if hoped else beyond, fitted.nook)
-    peaks = allocator_peaks(graph, fitted.plan, regions) or (fitted.peak,)
+    peaks = allocator_peaks(graph, fitted.plan, regions)
+    assert peaks is not None  # it was placed in these regions before
     bound = max(room + beyond.bound, *peaks)
     yield replace(fitted, peak=_median(peaks))
     for early in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
-        peak = _median(early.peaks)
-        yield replace(fitted, plan=early.plan, peak=peak, seconds=None)
+        middle = _median(early.peaks)
+        yield replace(fitted, plan=early.plan, peak=middle, seconds=None)

@@ -27,6 +27,7 @@ from lms.graph import GraphView
 from lms.hardware import Hardware
 from lms.liveness import buffers
 from lms.plan import Swap, SwapPlan
+from lms.recomputed import first_runs
 from lms.simulator import Region, allocator_curve, allocator_peaks
 from lms.units import Bytes
 
@@ -90,7 +91,7 @@ def copy_in_time(
     if usage is None or not plan.swaps:
         return ()
     options: list[EarlyPlan] = []
-    large = len(graph.ops) > _LARGE_OPS
+    large = first_runs(graph) > _LARGE_OPS
     for slack, percent in _TRIES[:1] if large else _TRIES:
         wanted = start_in_time(
             graph,

@@ -14,10 +14,12 @@ from lms.allocator import Arena
 from lms.graph import GraphView, Op
 from lms.liveness import Buffer, reused_bytes
 from lms.planning.steps import Step
+from lms.recomputed import first_runs
 
 __all__ = ["Journey", "Stay", "Walk", "walk_within"]
 
-# How often the walk begins again with what it learned, at most; in a large graph.
+# How often the walk begins again with what it learned, at most; of a large graph, how
+# often it does so after it got to the end.
 _ROUNDS, _FEW_ROUNDS, _LARGE_OPS = 12, 4, 8_000
 
 
@@ -49,7 +51,7 @@ def walk_within(
     movable: frozenset[str],
     arena: Callable[[], Arena],
 ) -> "Walk | None":
-    """Walk until every step fits; None if one does not, whatever is moved.
+    """Walk until every step fits; None if one does not.
 
     What a step turns out to evict must be out before it starts, so the walk begins
     again knowing it, until nothing new turns out. A step may also fail although the
@@ -60,7 +62,8 @@ def walk_within(
     drops: dict[int, set[int]] = {}
     compacted: set[int] = set()
     walk = None
-    for _ in range(_ROUNDS if len(graph.ops) <= _LARGE_OPS else _FEW_ROUNDS):
+    ends = _ROUNDS if first_runs(graph) <= _LARGE_OPS else _FEW_ROUNDS
+    for _ in range(_ROUNDS):
         walk = Walk(course, arena(), drops)
         failed = walk.run()
         if failed is not None:
@@ -68,7 +71,8 @@ def walk_within(
                 return None
             compacted.add(failed)
             walk.late.setdefault(failed, set()).update(steps[failed].reads)
-        if not walk.late:
+        ends -= failed is None
+        if not walk.late or not ends:
             return walk
         for number, buffers_out in walk.late.items():
             drops.setdefault(number, set()).update(buffers_out)

@@ -5,7 +5,7 @@ import pytest
 from lms.errors import BudgetError
 from lms.graph import GraphView
 from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.planning.budget import least_room, plan_within
+from lms.planning.budget import least_room, plan_within, plans_within
 from lms.planning.candidates import movable
 from lms.simulator import simulate_memory
 from tests.graphs import (
@@ -49,6 +49,15 @@ def test_an_idle_tensor_leaves_for_an_op_and_is_back_for_its_reader() -> None:
     copy = SwapIn(trigger="d", readers=("e",))
     assert made.swaps == (Swap(tensor="a:0", size=100, release="c", swap_ins=(copy,)),)
     assert simulate_memory(SKIP.graph, made).device == (100, 110, 90, 90, 120)
+
+
+@pytest.mark.parametrize("drawn", all_drawn().values(), ids=all_drawn())
+def test_plans_of_one_walk_are_those_of_walks_of_their_own(drawn: Drawn) -> None:
+    graph = drawn.graph
+    able = movable(graph, min_bytes=1)
+    room, _ = least(graph)
+    made = plans_within(graph, room, movable=able, min_bytes=1, prefetches=(4, 0, 2))
+    assert list(made) == [plan(graph, room, prefetch_ops=ops) for ops in (4, 0, 2)]
 
 
 def test_of_two_idle_tensors_the_one_read_last_leaves() -> None:

@@ -1,6 +1,8 @@
 """Moving and making again, compared: a step whose activations half fit."""
 
-from typing import Any
+import gc
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -64,13 +66,27 @@ def wish(*, cheap: float, **knobs: Any) -> Wish:
         (1e-1, True, True),
     ],
 )
-def test_what_is_made_again_is_what_is_faster_or_asked_for(
+def test_what_is_made_again_is_what_is_about_as_fast_or_asked_for(
     cheap: float, recompute: Any, again: Any
 ) -> None:
     found = best_plan(GRAPH, wish(cheap=cheap, recompute=recompute))
     assert found is not None
     assert bool(found.plan.recomputed) is again
     validate_plan(planned_graph(GRAPH, found.plan), found.plan)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        asked = wish(cheap=1e-6)
+        assert best_plan(GRAPH, asked) is not None
+        assert gc.isenabled() is enabled
+        with pytest.raises(AttributeError):
+            best_plan(GRAPH, replace(asked, speeds=cast("Any", "none")))
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
 
 
 def test_what_moves_waits_narrow_if_it_is_asked_for() -> None:

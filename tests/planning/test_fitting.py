@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from lms.graph import GraphView
 from lms.hardware import preset
 from lms.liveness import peak
 from lms.plan import validate_plan
+from lms.planning import fitting, timing, walk
 from lms.planning.candidates import Filters
 from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan
 from lms.planning.schedule import schedule
@@ -64,6 +66,48 @@ def test_the_first_plan_that_fits_is_not_always_one_that_is_sure_to() -> None:
         doubtful = peaks is None or max(peaks) > room
         passed_over += doubtful and surer.doubt is Doubt.NONE
     assert passed_over
+
+
+def test_a_large_graph_is_planned_with_less_and_stays_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module, limit in (
+        (fitting, "_FEW_OPS"),
+        (fitting, "_LARGE_OPS"),
+        (walk, "_LARGE_OPS"),
+        (timing, "_LARGE_OPS"),
+    ):
+        monkeypatch.setattr(module, limit, 100)
+    graph = drawn()
+    hardware = preset("v100-pcie")
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+    for share in (40, 60, 80):
+        room = peak(graph) * share // 100
+        beyond = Beyond(free=room // 10, bound=room // 20)
+        found = find_plan(graph, room, filters=FILTERS, speeds=speeds, beyond=beyond)
+        assert found is not None
+        validate_plan(graph, found.plan)
+        reached = allocator_peak(graph, found.plan, capacity=room, nook=found.nook)
+        assert reached is not None
+        assert reached <= room
+
+
+def test_what_is_kept_of_one_plan_is_not_taken_for_another() -> None:
+    graph = drawn()
+    plans = [
+        option.plan
+        for share in (50, 70)
+        if (option := find_plan(graph, peak(graph) * share // 100, filters=FILTERS))
+    ]
+    ample = Region(capacity=2 * peak(graph))
+    expected = [
+        allocator_peaks(GraphView(ops=graph.ops, results=graph.results), plan, [ample])
+        for plan in plans
+    ]
+    assert len(set(expected)) == 2
+    for _ in range(2):
+        found = [allocator_peaks(graph, plan, [ample]) for plan in plans]
+        assert found == expected
 
 
 def test_copies_in_time_leave_no_doubt_either() -> None:

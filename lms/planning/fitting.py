@@ -205,22 +205,22 @@ def _surest(
     """A few plans that are sure to stay within bounds; a large graph gets one.
 
     So tight can the room be that none is. Then it is the one that exceeds them least,
-    or the first one that can be placed in the room.
+    or the one that can be placed in most regions.
     """
     sure: list[FittedPlan] = []
     others: list[tuple[Doubt, int, FittedPlan]] = []
     for option in _placements(graph, room, filters):
         regions = _regions(graph, room, beyond, option.nook)
-        peaks = allocator_peaks(graph, option.plan, regions)
-        if peaks is None:
-            others.append((Doubt.PLACE, 0, replace(option, doubt=Doubt.PLACE)))
-            continue
-        placed = replace(option, peak=_median(peaks))
-        if max(peaks) > room + beyond.bound:
-            doubted = replace(placed, doubt=Doubt.BOUNDS)
-            others.append((Doubt.BOUNDS, max(peaks), doubted))
-            continue
-        sure.append(placed)
+        peaks = list(peaks_by_region(graph, option.plan, regions))
+        placed = [peak for peak in peaks if peak is not None]
+        if len(placed) < len(regions):
+            doubted = replace(option, doubt=Doubt.PLACE)
+            others.append((Doubt.PLACE, len(regions) - len(placed), doubted))
+        elif max(placed) > room + beyond.bound:
+            doubted = replace(option, peak=_median(placed), doubt=Doubt.BOUNDS)
+            others.append((Doubt.BOUNDS, max(placed), doubted))
+        else:
+            sure.append(replace(option, peak=_median(placed)))
         if len(sure) == (1 if first_runs(graph) > _LARGE_OPS else _COMPARED):
             break
     return sure or [option for *_, option in sorted(others, key=lambda o: o[:2])[:1]]

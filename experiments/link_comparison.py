@@ -237,7 +237,7 @@ def _plot(rows: Sequence[Mapping[str, Any]], head: Any, path: Path) -> None:
     figure.text(
         0.02,
         0.935,
-        "192³ in the memory of 144³: what swapping costs",
+        "192³ in the memory of 144³: what it costs",
         fontsize=15,
         weight="bold",
     )

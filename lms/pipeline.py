@@ -30,12 +30,8 @@ from lms.room import Room, measure_room, with_holes
 from lms.settings import Settings, read_settings
 from lms.simulator import simulate_memory
 from lms.tf.bench import forget_functions
-from lms.tf.devices import (
-    Device,
-    available_host_bytes,
-    find_device,
-    take_emulated_memory,
-)
+from lms.tf.devices import Device, find_device, take_emulated_memory
+from lms.tf.host import free_host_bytes
 from lms.tf.measuring import (
     measure_costs,
     measure_hardware,
@@ -316,14 +312,13 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     speeds = cache(subject.speeds)
     if subject.settings.planner == "budget" and not fits(subject.plain, room):
         room = with_holes(room, device)
-    fitted = choose_plan(graph, subject.plain, subject.settings, room, speeds)
+    fitted = _chosen(subject, room, speeds)
     plan = fitted.plan
     graph = planned_graph(graph, plan)
     step = planned_step(step, plan)
     planned = time.perf_counter()
     validate_plan(graph, plan)
     simulated = simulate_memory(graph, plan)
-    _check_host(simulated.host_peak)
     played, reached = None, fitted.peak
     if plan != subject.plain.plan:
         costs = completed(speeds().costs, graph, speeds().hardware)
@@ -378,12 +373,30 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     )
 
 
-def _check_host(needed: int) -> None:
-    """Refuse to swap out more than the host can hold."""
-    free = available_host_bytes()
-    if free is not None and needed > free:
+def _chosen(subject: _Subject, room: Room, speeds: Callable[[], Speeds]) -> FittedPlan:
+    """The plan; where the host cannot hold what moves, tensors are made again instead.
+
+    Raises:
+        HostMemoryError: If the host cannot hold what still moves.
+    """
+    settings, free = subject.settings, free_host_bytes(subject.device)
+    fitted = choose_plan(subject.graph, subject.plain, settings, room, speeds)
+    if free is None or _on_host(subject, fitted) <= free:
+        return fitted
+    if settings.planner == "budget" and settings.recompute is None:
+        again = replace(settings, recompute=True)
+        fitted = choose_plan(subject.graph, subject.plain, again, room, speeds)
+    needed = _on_host(subject, fitted)
+    if needed > free:
         raise HostMemoryError(
             f"host memory must hold {format_bytes(needed)} of swapped tensors, "
             f"{format_bytes(free)} are free. Close other programs, or use a larger "
             "`budget`, a smaller batch or a smaller volume."
         )
+    return fitted
+
+
+def _on_host(subject: _Subject, fitted: FittedPlan) -> int:
+    """Bytes that the host holds at its peak."""
+    plan = fitted.plan
+    return simulate_memory(planned_graph(subject.graph, plan), plan).host_peak

@@ -16,6 +16,7 @@ import pytest
 
 from lms.errors import BudgetError, HostMemoryError, UnsupportedError
 from lms.plan import SwapPlan
+from lms.units import KIB
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -343,7 +344,22 @@ def test_a_host_without_room_for_what_is_swapped_is_an_error(
 ) -> None:
     from lms import pipeline
 
-    monkeypatch.setattr(pipeline, "available_host_bytes", lambda: 1024)
+    monkeypatch.setattr(pipeline, "free_host_bytes", lambda device: 1024)
     with pytest.raises(HostMemoryError, match=r"1\.00 KiB are free"):
         model.fit(**data, callbacks=[lms_callback()])
     assert not is_replaced(model)
+
+
+def test_what_a_host_with_little_room_cannot_hold_is_made_again(
+    data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lms import pipeline
+    from tests.models import resnet
+
+    # 768 KiB move where the host has room for them.
+    monkeypatch.setattr(pipeline, "free_host_bytes", lambda device: 512 * KIB)
+    callback = lms_callback()
+    resnet().fit(**data, callbacks=[callback])
+    (report,) = callback.report
+    assert report.plan.recomputed
+    assert 0 < report.host_peak_bytes <= 512 * KIB

@@ -9,7 +9,8 @@ import tensorflow as tf
 
 from lms.commands.doctor import gather
 from lms.diagnosis import judge
-from lms.tf.devices import Device, available_host_bytes
+from lms.tf.devices import Device
+from lms.tf.host import available_host_bytes
 
 __all__ = ["describe"]
 

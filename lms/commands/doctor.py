@@ -49,7 +49,7 @@ def gather() -> Facts:
     driver = read_driver()
     installation, failure, free = None, None, None
     try:
-        from lms.tf.devices import available_host_bytes
+        from lms.tf.host import available_host_bytes
         from lms.tf.installation import read_installation
 
         free = available_host_bytes()

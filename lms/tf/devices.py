@@ -7,7 +7,6 @@ It is the first GPU, else the CPU. A CPU has a limit when it is emulated
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -21,7 +20,6 @@ from lms.units import KIB, MIB
 __all__ = [
     "Device",
     "DeviceMemory",
-    "available_host_bytes",
     "find_device",
     "take_emulated_memory",
 ]
@@ -171,14 +169,14 @@ class Device:
 def _holes(most: int) -> tuple[int, ...]:
     """Sizes of the holes of at most so many bytes, on the device of this context."""
     end = compat.address_of(_nothing(most))
-    fillers: list[Any] = []
+    fillers: list[tuple[int, Any]] = []
     while len(fillers) < _MOST_HOLES:
         size = _largest(lambda s: compat.address_of(_nothing(s)) != end, most)
         if size < _LEAST_HOLE:
             break
-        fillers.append(_nothing(size))
+        fillers.append((size, _nothing(size)))
         most = size
-    return tuple(filler.shape[0] for filler in fillers)
+    return tuple(size for size, _ in fillers)
 
 
 def _largest(is_in_hole: Callable[[int], bool], most: int) -> int:
@@ -191,8 +189,12 @@ def _largest(is_in_hole: Callable[[int], bool], most: int) -> int:
 
 
 def _nothing(size: int) -> Any:
-    """Memory that nothing is written into."""
-    return tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
+    """Memory that nothing is written into, of whole chunks where it is larger than one.
+
+    In rows: TensorFlow makes this op's sizes from 32 bits, fewer than 2 GiB need.
+    """
+    shape = [-(-size // _CHUNK), _CHUNK] if size > _CHUNK else [size]
+    return tf.raw_ops.Empty(shape=shape, dtype=tf.uint8, init=False)
 
 
 def find_device() -> Device:
@@ -220,16 +222,3 @@ def take_emulated_memory() -> None:
     except (tf.errors.OpError, ValueError):
         return  # too small, or taken already: its regions stay as they are
     memory.reset_peak()
-
-
-def available_host_bytes() -> int | None:
-    """Host memory that programs may still take; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name == "MemAvailable":
-            return int(value.split()[0]) * KIB
-    return None

@@ -25,7 +25,8 @@ from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
 from lms.tf import compat
 from lms.tf.bench import Bench, forget_functions, idle_seconds, seconds_of
-from lms.tf.devices import Device, DeviceMemory, available_host_bytes, find_device
+from lms.tf.devices import Device, DeviceMemory, find_device
+from lms.tf.host import available_host_bytes
 from lms.tf.specialising import TracedStep
 from lms.units import KIB, MIB, Seconds
 

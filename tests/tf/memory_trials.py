@@ -21,6 +21,7 @@ import tensorflow as tf
 import lms
 from lms import pipeline
 from lms.tf.devices import find_device
+from lms.tf.host import untouched_bytes
 from lms.tf.settling import settle_variables
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import trace
@@ -34,6 +35,7 @@ __all__ = [
     "settle_each_type",
     "settle_scattered",
     "settle_without_room",
+    "untouched",
 ]
 
 _STEPS = 4
@@ -229,6 +231,15 @@ def free_holes() -> dict[str, Any]:
         "left": (device.memory.current_bytes or 0) - before,
         "kept": len(kept),
     }
+
+
+def untouched() -> dict[str, int]:
+    """What the host has yet to find before and after something is written."""
+    device = find_device()
+    before = untouched_bytes(device)
+    written = tf.ones([8 * MIB // 4])
+    after = untouched_bytes(device)
+    return {"before": before, "after": after, "written": 4 * int(tf.size(written))}
 
 
 def settle_scattered() -> dict[str, Any]:

@@ -105,6 +105,15 @@ def test_holes_are_found_without_taking_more_than_may_be(worker: Worker) -> None
     assert found["left"] == 0
 
 
+def test_memory_that_the_device_was_given_and_never_wrote_to_is_not_free(
+    worker: Worker,
+) -> None:
+    found = worker.ask("tests.tf.memory_trials:untouched", memory="256MiB")
+    assert 128 * MIB < found["before"] <= 256 * MIB
+    newly = found["before"] - found["after"]
+    assert abs(newly - found["written"]) <= MIB
+
+
 def test_no_value_is_lost_where_variables_find_no_room(worker: Worker) -> None:
     # Four share one buffer of zeros; there is no room for four.
     assert worker.ask("tests.tf.memory_trials:settle_without_room", memory="24MiB")

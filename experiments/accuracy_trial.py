@@ -108,7 +108,7 @@ class _Again:
 
 
 def _unplanned(workload: Workload) -> int:
-    return workload.persistent_bytes + plain_plan(workload.graph).peak
+    return workload.persistent_bytes + plain_plan(workload.graph, workload.own).peak
 
 
 def _in_turns(

@@ -32,14 +32,13 @@ from experiments.passes import passes
 from experiments.quiet import is_quiet, timed
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
-from lms.choosing import plain_plan
+from lms.choosing import plain_memory
 from lms.emulate import device_limit
 from lms.errors import BudgetError
 from lms.forecast import Forecast, forecast, workload_of
 from lms.pipeline import FittedFunction
 from lms.room import margin_of
 from lms.settings import read_settings
-from lms.simulator import simulate_memory
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.devices import find_device
 from profiling.record import write_json
@@ -240,7 +239,7 @@ def _predicted(
         return {"error": str(error), "least_bytes": error.least_bytes}
     result = _told(found)
     if options.curves:
-        unplanned = simulate_memory(workload.graph, plain_plan(workload.graph).plan)
+        unplanned = plain_memory(workload.graph, workload.own)
         result["curves"] = {"unplanned": _thinned(unplanned.device)}
     if found.peak_bytes > options.memory:
         return result | {"error": f"needs {found.peak_bytes} bytes"}

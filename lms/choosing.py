@@ -18,11 +18,11 @@ from lms.planning.threshold import plan_by_threshold
 from lms.planning.timing import Speeds
 from lms.room import UNLIMITED, Room
 from lms.settings import Settings
-from lms.simulator import allocator_peak
+from lms.simulator import MemoryTimeline, allocator_peak, simulate_memory
 from lms.timeline import Timeline
 from lms.units import format_bytes
 
-__all__ = ["choose_plan", "fits", "plain_plan", "played_peak"]
+__all__ = ["choose_plan", "fits", "plain_memory", "plain_plan", "played_peak"]
 
 # How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
 _WANDERING = 1.15
@@ -32,11 +32,29 @@ _WANDERING = 1.15
 _SEARCHED_PERCENT = (100, 94, 88, 82)
 
 
-def plain_plan(graph: GraphView) -> FittedPlan:
-    """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped."""
-    plan = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
-    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
-    return FittedPlan(plan=plan, nook=NO_NOOK, peak=reached)
+def plain_plan(graph: GraphView, own: GraphView | None = None) -> FittedPlan:
+    """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped.
+
+    Args:
+        graph: What the plan is for.
+        own: TensorFlow's own graph, which the peak is of, if it is another; constants
+            that only this one keeps are of the peak.
+    """
+    own = own or graph
+    reached = allocator_peak(own, _as_ready(own), capacity=UNLIMITED) or 0
+    kept = own.constant_bytes - graph.constant_bytes
+    return FittedPlan(plan=_as_ready(graph), nook=NO_NOOK, peak=kept + reached)
+
+
+def plain_memory(graph: GraphView, own: GraphView) -> MemoryTimeline:
+    """Predicted memory of a step in TensorFlow's own way; arguments as above."""
+    found = simulate_memory(own, _as_ready(own))
+    kept = own.constant_bytes - graph.constant_bytes
+    return replace(found, device=tuple(kept + used for used in found.device))
+
+
+def _as_ready(graph: GraphView) -> SwapPlan:
+    return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
 
 
 def choose_plan(

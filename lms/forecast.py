@@ -48,6 +48,7 @@ class Workload:
 
     Args:
         graph: The step.
+        own: The step as TensorFlow would run it, which keeps all constants.
         speeds: How long ops and copies take there.
         persistent_bytes: Weights, slots and data.
         signature: Shapes of the inputs, readable.
@@ -55,6 +56,7 @@ class Workload:
     """
 
     graph: GraphView
+    own: GraphView
     speeds: Speeds
     persistent_bytes: Bytes
     signature: str
@@ -117,14 +119,15 @@ def workload_of(
     step = specialise(traced, input_specs(traced), device=device.full_name)
     if hardware is not None:
         speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
-        graph = step.graph
+        scratch = dict[str, int]()
     else:
-        graph = with_scratch(step.graph, measure_scratch(step, device.memory))
+        scratch = measure_scratch(step, device.memory)
         costs = measure_costs(step, device.memory)
         speeds = Speeds(costs=costs, hardware=measure_hardware(device))
     persistent, margin = _left_out(step, hardware)
     return Workload(
-        graph=graph,
+        graph=with_scratch(step.graph, scratch),
+        own=with_scratch(step.own, scratch),
         speeds=speeds,
         persistent_bytes=persistent,
         signature=step.signature,
@@ -166,7 +169,7 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
         persistent=workload.persistent_bytes,
         limit=limit,
     )
-    plain = plain_plan(graph)
+    plain = plain_plan(graph, workload.own)
     fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))
     planned = planned_graph(graph, fitted.plan)
     validate_plan(planned, fitted.plan)

@@ -159,6 +159,12 @@ class GraphView:
             for name in self.tensors
         }
 
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of its constants, which are kept as long as it exists."""
+        made = (op.outputs for op in self.ops if op.type == "Const")
+        return sum(tensor.size for outputs in made for tensor in outputs)
+
     @cached_property
     def roots(self) -> Mapping[str, str]:
         """The root of each tensor: the tensor whose op made the shared buffer."""

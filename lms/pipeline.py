@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from lms.choosing import choose_plan, fits, plain_plan, played_peak
+from lms.choosing import choose_plan, fits, plain_memory, plain_plan, played_peak
 from lms.costs import completed
 from lms.errors import HostMemoryError
 from lms.graph import GraphView
@@ -239,13 +239,14 @@ def _key(traced: TracedFunction, inputs: Sequence[Any]) -> str:
 class _Subject:
     """What is planned, into one room or another.
 
-    `graph` is the step's own with measured scratch, `plain` TensorFlow's own way.
+    `graph` and `own` are the step's with measured scratch, `plain` TensorFlow's way.
     """
 
     kind: str
     traced: TracedFunction
     step: TracedStep
     graph: GraphView
+    own: GraphView
     plain: FittedPlan
     device: Device
     settings: Settings
@@ -291,7 +292,8 @@ def _subject(
     device: Device,
 ) -> _Subject:
     """What is planned, with measured scratch."""
-    graph = with_scratch(step.graph, measure_scratch(step, device.memory))
+    scratch = measure_scratch(step, device.memory)
+    graph, own = with_scratch(step.graph, scratch), with_scratch(step.own, scratch)
     if kind in ("train", "step"):  # evaluation lacks ops that training has
         candidates.check_scopes(graph, settings.filters)
     return _Subject(
@@ -299,7 +301,8 @@ def _subject(
         traced=traced,
         step=step,
         graph=graph,
-        plain=plain_plan(graph),
+        own=own,
+        plain=plain_plan(graph, own),
         device=device,
         settings=settings,
     )
@@ -333,7 +336,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     timeline = StepTimeline(
         kind=subject.kind,
         signature=step.signature,
-        unplanned=simulate_memory(subject.graph, subject.plain.plan),
+        unplanned=plain_memory(subject.graph, subject.own),
         planned=simulated,
         persistent_bytes=room.persistent,
         lanes=played,

@@ -20,6 +20,7 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.graph import GraphView, Op, Tensor
 from lms.tf import compat
+from lms.tf.constants import takes_over, without_constants
 from lms.tf.kernels import (
     ALIAS,
     BY_REFERENCE,
@@ -61,6 +62,7 @@ class TracedStep:
 
     Args:
         graph: What planners see.
+        own: What they would see of TensorFlow's own graph, which keeps all constants.
         nodes: The same ops as TensorFlow's nodes, arguments and results excluded.
         library: Functions that the nodes call (loop bodies, data sets).
         arguments: Inputs first, then captures.
@@ -69,6 +71,7 @@ class TracedStep:
     """
 
     graph: GraphView
+    own: GraphView
     nodes: tuple[compat.NodeDef, ...]
     library: Any
     arguments: tuple[Argument, ...]
@@ -104,8 +107,7 @@ class TracedStep:
     @property
     def constant_bytes(self) -> int:
         """Bytes of the constants that the graph holds while it exists."""
-        made = (op.outputs for op in self.graph.ops if op.type == "Const")
-        return sum(tensor.size for outputs in made for tensor in outputs)
+        return self.graph.constant_bytes
 
     @property
     def _inputs(self) -> list[Argument]:
@@ -129,9 +131,37 @@ def specialise(
         UnsupportedError: If the size of a large tensor cannot be known.
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
-    nodes, arguments, outputs = _cut(traced, specs)
+    cut, arguments, outputs = _cut(traced, specs)
+    ordered = _sorted(cut, arguments, {})
+    changed = without_constants(cut, control_flow(ordered))
+    library = traced.graph_def.library
+
+    def seen(nodes: Sequence[compat.NodeDef]) -> tuple[GraphView, list[Any]]:
+        return _seen(nodes, arguments, outputs, library=library, device=device)
+
+    graph, nodes = seen(changed)
+    return TracedStep(
+        graph=graph,
+        own=graph if len(changed) == len(cut) else seen(cut)[0],
+        nodes=tuple(nodes),
+        library=library,
+        arguments=arguments,
+        outputs=tuple(outputs),
+        device=device,
+    )
+
+
+def _seen(
+    nodes: Sequence[compat.NodeDef],
+    arguments: Sequence[Argument],
+    outputs: Sequence[str],
+    *,
+    library: Any,
+    device: str,
+) -> tuple[GraphView, list[compat.NodeDef]]:
+    """What planners see of nodes, and the nodes in that order."""
     given = [(a.name, a.spec, a.variable) for a in arguments]
-    shapes = inferred_shapes(nodes, traced.graph_def.library, given)
+    shapes = inferred_shapes(nodes, library, given)
     ends = loop_ends(_sorted(nodes, arguments, {}))
     ordered = _sorted(nodes, arguments, ends)
     shapes = _bounded(ordered, shapes)
@@ -148,14 +178,7 @@ def specialise(
     ]
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
-    return TracedStep(
-        graph=with_writes(graph, handles),
-        nodes=tuple(ordered),
-        library=traced.graph_def.library,
-        arguments=arguments,
-        outputs=tuple(outputs),
-        device=device,
-    )
+    return with_writes(graph, handles), ordered
 
 
 def _cut(
@@ -339,7 +362,7 @@ def _op(
             _described(_tensor(node.name, i), spec, counted=not elsewhere)
             for i, spec in enumerate(specs[node.name])
         ),
-        alias=data[0] if node.op in ALIAS and not elsewhere else None,
+        alias=_alias(node, data) if not elsewhere else None,
         inplace=node.op in INPLACE,
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,
@@ -347,6 +370,13 @@ def _op(
         repeatable=(node.op in REPEATABLE or (node.op == "AddN" and len(data) == _PAIR))
         and not (elsewhere or node.name in fixed or node.name in groups),
     )
+
+
+def _alias(node: compat.NodeDef, data: Sequence[str]) -> str | None:
+    """The input whose buffer the outputs share."""
+    if node.op not in ALIAS:
+        return None
+    return data[1] if takes_over(node) else data[0]
 
 
 def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:

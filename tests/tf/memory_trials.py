@@ -20,6 +20,8 @@ import tensorflow as tf
 
 import lms
 from lms import pipeline
+from lms.tf import compat
+from lms.tf.constants import without_constants
 from lms.tf.devices import find_device
 from lms.tf.host import untouched_bytes
 from lms.tf.settling import settle_variables
@@ -35,6 +37,8 @@ __all__ = [
     "settle_each_type",
     "settle_scattered",
     "settle_without_room",
+    "sum_nodes",
+    "sums_of_both",
     "untouched",
 ]
 
@@ -307,3 +311,57 @@ def _span(variables: list[tf.Variable]) -> int:
     starts = [view.ctypes.data for view in views]
     ends = [start + view.nbytes for start, view in zip(starts, views, strict=True)]
     return max(ends) - min(starts)
+
+
+def sum_nodes(elements: int, *, also_read: bool = False) -> list[Any]:
+    """What the optimiser makes of `x + x`, with a constant of zeros."""
+
+    def node(name: str, op: str, *inputs: str) -> Any:
+        made = compat.NodeDef(name=name, op=op, input=inputs, device=f"{_LOCAL}/CPU:0")
+        kind = "dtype" if op == "TemporaryVariable" else "T"
+        made.attr[kind].type = tf.float32.as_datatype_enum
+        if op == "AssignAdd":
+            made.attr["use_locking"].b = True
+        return made
+
+    variable = node("variable", "TemporaryVariable")
+    variable.attr["shape"].shape.dim.add().size = elements
+    variable.attr["var_name"].s = b"sum"
+    zeros = compat.constant("zeros", 0.0, tf.float32)
+    zeros.attr["value"].tensor.tensor_shape.dim.add().size = elements
+    last = node("sum", "DestroyTemporaryVariable", "begun", "^added", "^added_again")
+    last.attr["var_name"].s = b"sum"
+    nodes = [
+        variable,
+        zeros,
+        node("begun", "Assign", "variable", "zeros"),
+        node("added", "AssignAdd", "begun", "x"),
+        node("added_again", "AssignAdd", "begun", "x"),
+        last,
+    ]
+    return [*nodes, node("other", "Identity", "zeros")] if also_read else nodes
+
+
+def sums_of_both() -> dict[str, Any]:
+    """The sum with the constant and without: its value, its peak, what is kept."""
+    memory = find_device().memory
+    x = tf.random.stateless_normal([MIB], (1, 2))
+    found: dict[str, Any] = {}
+    nodes = sum_nodes(MIB)
+    both = {"own_": nodes, "": without_constants(nodes, frozenset())}
+    results = []
+    for name, these in both.items():
+        before = memory.current_bytes or 0
+        function = compat.build_function(
+            compat.graph_def(these, None),
+            [("x", tf.TensorSpec([MIB]), None)],
+            ["sum:0"],
+        )
+        with compat.planned_as_is():
+            results.append(function.call_flat(x)[0].numpy())
+            found[f"{name}kept"] = (memory.current_bytes or 0) - before
+            memory.reset_peak()
+            function.call_flat(x)
+        found[f"{name}peak"] = (memory.peak_bytes or 0) - before
+    found["equal"] = bool((results[0] == results[1]).all() and results[0].any())
+    return found

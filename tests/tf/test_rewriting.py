@@ -86,6 +86,7 @@ def traced_step(graph: GraphView) -> Any:
         )
     return TracedStep(
         graph=graph,
+        own=graph,
         nodes=tuple(nodes),
         library=None,
         arguments=(),

@@ -95,6 +95,11 @@ class SwapPlan:
         """Bytes copied from host to device in one step."""
         return sum(swap.size * len(swap.swap_ins) for swap in self.swaps)
 
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes copied either way in one step."""
+        return self.swapped_out_bytes + self.swapped_in_bytes
+
     def to_json(self, *, indent: int | None = None) -> str:
         """The plan as JSON text."""
         return json.dumps(asdict(self), indent=indent)

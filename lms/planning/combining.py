@@ -83,13 +83,9 @@ def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
         return None
     longest = seconds_of(fastest) * _ABOUT
     close = (option for option in likeliest if seconds_of(option) <= longest)
-    leanest = min(close, key=lambda option: (_moved(option), seconds_of(option)))
-    return leanest if _moved(leanest) <= _LESS * _moved(fastest) else fastest
-
-
-def _moved(option: FittedPlan) -> Bytes:
-    """Bytes that a step copies out and back."""
-    return option.plan.swapped_out_bytes + option.plan.swapped_in_bytes
+    leanest = min(close, key=lambda o: (o.plan.moved_bytes, seconds_of(o)))
+    moves_less = leanest.plan.moved_bytes <= _LESS * fastest.plan.moved_bytes
+    return leanest if moves_less else fastest
 
 
 def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:

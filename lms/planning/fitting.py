@@ -54,6 +54,9 @@ _LIKELY_PERCENT, _OUTLIERS_PERCENT = range(-60, 121, 10), 10
 # more than so many ops it is the first one that is found.
 _COMPARED, _TIMED, _COMPARED_OPS = 3, 2, 2_000
 
+# Plans that take at most so many times as long as the fastest are as fast.
+_ABOUT = 1.01
+
 # When the room is too tight, tensors of a quarter of the usual least size move too.
 _FINER = 4
 
@@ -168,15 +171,29 @@ def find_plan(
     if speeds is None:
         return _with_likely_peak(graph, sure[0], room, beyond)
 
-    fastest = sure
+    best = sure
     if len(sure) > 1:
-        fastest = sorted((_played(graph, o, speeds) for o in sure), key=seconds_of)
+        best = _ranked([_played(graph, option, speeds) for option in sure])
     options = [
         _played(graph, timed, speeds)
-        for option in fastest[:_TIMED]
+        for option in best[:_TIMED]
         for timed in _in_time(graph, option, speeds, room, beyond)
     ]
-    return _with_likely_peak(graph, min(options, key=seconds_of), room, beyond)
+    return _with_likely_peak(graph, _ranked(options)[0], room, beyond)
+
+
+def _ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
+    """Those that are about as fast as the fastest, what moves least first; the others.
+
+    Copies are played as if they took no time of the cores that compute.
+    """
+    longest = min(map(seconds_of, options)) * _ABOUT
+
+    def rank(option: FittedPlan) -> tuple[bool, int, Seconds]:
+        seconds = seconds_of(option)
+        return seconds > longest, option.plan.moved_bytes, seconds
+
+    return sorted(options, key=rank)
 
 
 def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:

@@ -194,7 +194,7 @@ def _evaluate(
         swapin_ahead=rule.swapin_ahead,
         swapin_groupby=rule.swapin_groupby,
         peak=peak,
-        swapped_bytes=plan.swapped_out_bytes + plan.swapped_in_bytes,
+        swapped_bytes=plan.moved_bytes,
         seconds=seconds,
     )
 

@@ -11,7 +11,6 @@ import tensorflow as tf
 from experiments.quiet import is_quiet, timed, wait_for_quiet
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
-from lms.choosing import plain_plan
 from lms.costs import completed
 from lms.forecast import Workload, workload_of
 from lms.lanes import simulate
@@ -108,7 +107,7 @@ class _Again:
 
 
 def _unplanned(workload: Workload) -> int:
-    return workload.persistent_bytes + plain_plan(workload.graph, workload.own).peak
+    return workload.persistent_bytes + workload.plain.peak
 
 
 def _in_turns(

@@ -239,7 +239,7 @@ def _predicted(
         return {"error": str(error), "least_bytes": error.least_bytes}
     result = _told(found)
     if options.curves:
-        unplanned = plain_memory(workload.graph, workload.own)
+        unplanned = plain_memory(workload.own, workload.kept_bytes)
         result["curves"] = {"unplanned": _thinned(unplanned.device)}
     if found.peak_bytes > options.memory:
         return result | {"error": f"needs {found.peak_bytes} bytes"}

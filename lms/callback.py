@@ -53,8 +53,9 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_types: Outputs of these op types stay.
         recompute: Whether cheap ops (element-wise, moving data) are run a second time
             where their output would have to be kept or moved, with the same bits: None
-            where that is predicted to be faster, or about as fast and less is moved;
-            True wherever it can be, False never.
+            where that is predicted to be faster, or about as fast and less is moved,
+            and where the host cannot hold what would be moved; True wherever it can be,
+            False never.
         swap_dtype: "bfloat16" (or "float16") lets float32 tensors that move wait in
             half as many bytes. **The numbers are then not those of plain training.**
         verbose: 1 prints a line for each plan, 0 is silent.

@@ -1,14 +1,15 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from lms.allocator import NO_NOOK
-from lms.errors import BudgetError
+from lms.errors import BudgetError, HostMemoryError
 from lms.graph import GraphView
 from lms.liveness import peak
-from lms.plan import SwapPlan
+from lms.plan import SwapPlan, planned_graph
 from lms.planning import candidates
 from lms.planning.combining import Wish, best_plan
 from lms.planning.fitting import Beyond, Doubt, FittedPlan, fit_plan
@@ -18,11 +19,25 @@ from lms.planning.threshold import plan_by_threshold
 from lms.planning.timing import Speeds
 from lms.room import UNLIMITED, Room
 from lms.settings import Settings
-from lms.simulator import MemoryTimeline, allocator_peak, simulate_memory
+from lms.simulator import (
+    MemoryTimeline,
+    allocator_peak,
+    host_buffers,
+    simulate_memory,
+)
 from lms.timeline import Timeline
-from lms.units import format_bytes
+from lms.units import Bytes, format_bytes
 
-__all__ = ["choose_plan", "fits", "plain_memory", "plain_plan", "played_peak"]
+__all__ = [
+    "choose_for_host",
+    "choose_plan",
+    "fits",
+    "plain_memory",
+    "plain_plan",
+    "played_peak",
+]
+
+_LOG = logging.getLogger("lms")
 
 # How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
 _WANDERING = 1.15
@@ -32,29 +47,75 @@ _WANDERING = 1.15
 _SEARCHED_PERCENT = (100, 94, 88, 82)
 
 
-def plain_plan(graph: GraphView, own: GraphView | None = None) -> FittedPlan:
+def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
     """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped.
 
     Args:
-        graph: What the plan is for.
-        own: TensorFlow's own graph, which the peak is of, if it is another; constants
-            that only this one keeps are of the peak.
+        own: TensorFlow's own graph of the step.
+        kept: Bytes of constants that it keeps and the graph to be planned does not:
+            they belong to the peak.
     """
-    own = own or graph
     reached = allocator_peak(own, _as_ready(own), capacity=UNLIMITED) or 0
-    kept = own.constant_bytes - graph.constant_bytes
-    return FittedPlan(plan=_as_ready(graph), nook=NO_NOOK, peak=kept + reached)
+    return FittedPlan(plan=_as_ready(own), nook=NO_NOOK, peak=kept + reached)
 
 
-def plain_memory(graph: GraphView, own: GraphView) -> MemoryTimeline:
-    """Predicted memory of a step in TensorFlow's own way; arguments as above."""
+def plain_memory(own: GraphView, kept: Bytes = 0) -> MemoryTimeline:
+    """Predicted memory of a step in TensorFlow's own way; arguments of `plain_plan`."""
     found = simulate_memory(own, _as_ready(own))
-    kept = own.constant_bytes - graph.constant_bytes
     return replace(found, device=tuple(kept + used for used in found.device))
 
 
 def _as_ready(graph: GraphView) -> SwapPlan:
     return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+
+
+def choose_for_host(
+    graph: GraphView,
+    plain: FittedPlan,
+    settings: Settings,
+    room: Room,
+    speeds: Callable[[], Speeds],
+    host: Bytes | None,
+) -> FittedPlan:
+    """As `choose_plan`; what the host cannot hold is made again instead.
+
+    Args:
+        graph: The step.
+        plain: The plain plan, of TensorFlow's own graph.
+        settings: The user's knobs.
+        room: What the step may use.
+        speeds: Yields how long ops and copies take; called only if it matters.
+        host: Bytes that the host can hold; None if that is not known.
+
+    Raises:
+        BudgetError: If no plan fits; names the op and the least budget.
+        HostMemoryError: If the host cannot hold what still moves.
+    """
+    fitted = choose_plan(graph, plain, settings, room, speeds)
+    needed = _on_host(graph, fitted.plan)
+    if host is None or needed <= host:
+        return fitted
+    if settings.planner == "budget" and settings.recompute is None:
+        _LOG.warning(
+            "The host has %s for swapped tensors, the fastest plan moves %s: more is "
+            "computed again instead.",
+            format_bytes(host),
+            format_bytes(needed),
+        )
+        always = replace(settings, recompute=True)
+        fitted = choose_plan(graph, plain, always, room, speeds)
+        needed = _on_host(graph, fitted.plan)
+    if needed > host:
+        raise HostMemoryError(
+            f"host memory must hold {format_bytes(needed)} of swapped tensors, "
+            f"{format_bytes(host)} are free. Close other programs, or use a larger "
+            "`budget`, a smaller batch or a smaller volume."
+        )
+    return fitted
+
+
+def _on_host(graph: GraphView, plan: SwapPlan) -> Bytes:
+    return host_buffers(planned_graph(graph, plan), plan) if plan.swaps else 0
 
 
 def choose_plan(
@@ -68,7 +129,7 @@ def choose_plan(
 
     Args:
         graph: The step.
-        plain: Its plain plan.
+        plain: The plain plan, of TensorFlow's own graph.
         settings: The user's knobs.
         room: What the step may use.
         speeds: Yields how long ops and copies take; called only if it matters.

@@ -22,6 +22,7 @@ from lms.hardware import Hardware
 from lms.lanes import simulate
 from lms.liveness import lower_bound
 from lms.plan import SwapPlan, planned_graph, validate_plan
+from lms.planning.fitting import FittedPlan
 from lms.planning.timing import Speeds
 from lms.room import Room, margin_of, measure_room
 from lms.settings import Settings
@@ -48,7 +49,7 @@ class Workload:
 
     Args:
         graph: The step.
-        own: The step as TensorFlow would run it, which keeps all constants.
+        own: TensorFlow's own graph of it.
         speeds: How long ops and copies take there.
         persistent_bytes: Weights, slots and data.
         signature: Shapes of the inputs, readable.
@@ -61,6 +62,16 @@ class Workload:
     persistent_bytes: Bytes
     signature: str
     margin_bytes: Bytes
+
+    @property
+    def kept_bytes(self) -> Bytes:
+        """Bytes of constants that only TensorFlow's own graph keeps."""
+        return self.own.constant_bytes - self.graph.constant_bytes
+
+    @property
+    def plain(self) -> FittedPlan:
+        """The plan without swaps, of TensorFlow's own graph."""
+        return plain_plan(self.own, self.kept_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +138,7 @@ def workload_of(
     persistent, margin = _left_out(step, hardware)
     return Workload(
         graph=with_scratch(step.graph, scratch),
-        own=with_scratch(step.own, scratch),
+        own=with_scratch((step.own or step).graph, scratch),
         speeds=speeds,
         persistent_bytes=persistent,
         signature=step.signature,
@@ -169,9 +180,10 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
         persistent=workload.persistent_bytes,
         limit=limit,
     )
-    plain = plain_plan(graph, workload.own)
+    plain, own = workload.plain, workload.own
     fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))
-    planned = planned_graph(graph, fitted.plan)
+    is_plain = fitted.plan == plain.plan
+    planned = own if is_plain else planned_graph(graph, fitted.plan)
     validate_plan(planned, fitted.plan)
     costs = completed(speeds.costs, planned, speeds.hardware)
     timeline = simulate(planned, fitted.plan, costs, speeds.hardware)
@@ -183,5 +195,10 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
         unplanned_peak_bytes=room.persistent + plain.peak,
         lower_bound_bytes=lower_bound(graph),
         timeline=timeline,
-        unplanned=simulate(graph, plain.plan, speeds.costs, speeds.hardware),
+        unplanned=simulate(
+            own,
+            plain.plan,
+            completed(speeds.costs, own, speeds.hardware),
+            speeds.hardware,
+        ),
     )

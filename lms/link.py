@@ -42,9 +42,10 @@ LINK_VARIABLES: Final = (_H2D, _D2H, _LATENCY, _BUS)
 _SLICE: Final[Seconds] = 2e-3
 
 # A copy waits in a thread of TensorFlow's pool, which has one for each core: all may be
-# waiting while an op is ready. Read by `NumInterOpThreadsFromEnvironment` in
-# TensorFlow's process_util.cc.
-_THREADS: Final = {"TF_NUM_INTEROP_THREADS": "128"}
+# waiting while an op is ready. With many more than wait at once, ops go to threads that
+# have slept long: with 128 a step takes a tenth longer than with 32 or 12. Read by
+# `NumInterOpThreadsFromEnvironment` in TensorFlow's process_util.cc.
+_THREADS: Final = {"TF_NUM_INTEROP_THREADS": "32"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from lms.choosing import choose_plan, fits, plain_memory, plain_plan, played_peak
+from lms.choosing import choose_for_host, fits, plain_memory, plain_plan, played_peak
 from lms.costs import completed
-from lms.errors import HostMemoryError
 from lms.graph import GraphView
 from lms.lanes import simulate
 from lms.liveness import lower_bound
@@ -52,7 +51,7 @@ from lms.tf.tracing import (
     trace,
 )
 from lms.tf.writing import Beginning, KeptVariables
-from lms.units import format_bytes
+from lms.units import Bytes
 from lms.writes import WriteGuard, guard_writes
 
 __all__ = ["FittedFunction", "fit_in_memory"]
@@ -239,7 +238,8 @@ def _key(traced: TracedFunction, inputs: Sequence[Any]) -> str:
 class _Subject:
     """What is planned, into one room or another.
 
-    `graph` and `own` are the step's with measured scratch, `plain` TensorFlow's way.
+    `graph` is the step's, `own` TensorFlow's own, both with measured scratch. `plain`
+    is the plan for the latter, `kept` the bytes of constants that only it keeps.
     """
 
     kind: str
@@ -247,6 +247,7 @@ class _Subject:
     step: TracedStep
     graph: GraphView
     own: GraphView
+    kept: Bytes
     plain: FittedPlan
     device: Device
     settings: Settings
@@ -293,7 +294,9 @@ def _subject(
 ) -> _Subject:
     """What is planned, with measured scratch."""
     scratch = measure_scratch(step, device.memory)
-    graph, own = with_scratch(step.graph, scratch), with_scratch(step.own, scratch)
+    graph = with_scratch(step.graph, scratch)
+    own = with_scratch((step.own or step).graph, scratch)
+    kept = own.constant_bytes - graph.constant_bytes
     if kind in ("train", "step"):  # evaluation lacks ops that training has
         candidates.check_scopes(graph, settings.filters)
     return _Subject(
@@ -302,7 +305,8 @@ def _subject(
         step=step,
         graph=graph,
         own=own,
-        plain=plain_plan(graph, own),
+        kept=kept,
+        plain=plain_plan(own, kept),
         device=device,
         settings=settings,
     )
@@ -315,15 +319,20 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     speeds = cache(subject.speeds)
     if subject.settings.planner == "budget" and not fits(subject.plain, room):
         room = with_holes(room, device)
-    fitted = _chosen(subject, room, speeds)
+    host = free_host_bytes(device, room.budget)
+    fitted = choose_for_host(graph, subject.plain, subject.settings, room, speeds, host)
     plan = fitted.plan
-    graph = planned_graph(graph, plan)
-    step = planned_step(step, plan)
+    unplanned = simulated = plain_memory(subject.own, subject.kept)
+    is_plain = plan == subject.plain.plan
+    if is_plain:
+        graph, step = subject.own, step.own or step
+    else:
+        graph, step = planned_graph(graph, plan), planned_step(step, plan)
+        simulated = simulate_memory(graph, plan)
     planned = time.perf_counter()
     validate_plan(graph, plan)
-    simulated = simulate_memory(graph, plan)
     played, reached = None, fitted.peak
-    if plan != subject.plain.plan:
+    if not is_plain:
         costs = completed(speeds().costs, graph, speeds().hardware)
         played = simulate(graph, plan, costs, speeds().hardware)
         reached = played_peak(fitted, played)
@@ -336,7 +345,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     timeline = StepTimeline(
         kind=subject.kind,
         signature=step.signature,
-        unplanned=plain_memory(subject.graph, subject.own),
+        unplanned=unplanned,
         planned=simulated,
         persistent_bytes=room.persistent,
         lanes=played,
@@ -370,36 +379,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         kept=KeptVariables.of(guard.kept, step.variables),
         room=room,
         measure=partial(
-            measure_room, step, subject.settings, device, data_is_there=True
+            measure_room, subject.step, subject.settings, device, data_is_there=True
         ),
         plan_into=partial(_build, subject),
     )
-
-
-def _chosen(subject: _Subject, room: Room, speeds: Callable[[], Speeds]) -> FittedPlan:
-    """The plan; where the host cannot hold what moves, tensors are made again instead.
-
-    Raises:
-        HostMemoryError: If the host cannot hold what still moves.
-    """
-    settings, free = subject.settings, free_host_bytes(subject.device)
-    fitted = choose_plan(subject.graph, subject.plain, settings, room, speeds)
-    if free is None or _on_host(subject, fitted) <= free:
-        return fitted
-    if settings.planner == "budget" and settings.recompute is None:
-        again = replace(settings, recompute=True)
-        fitted = choose_plan(subject.graph, subject.plain, again, room, speeds)
-    needed = _on_host(subject, fitted)
-    if needed > free:
-        raise HostMemoryError(
-            f"host memory must hold {format_bytes(needed)} of swapped tensors, "
-            f"{format_bytes(free)} are free. Close other programs, or use a larger "
-            "`budget`, a smaller batch or a smaller volume."
-        )
-    return fitted
-
-
-def _on_host(subject: _Subject, fitted: FittedPlan) -> int:
-    """Bytes that the host holds at its peak."""
-    plan = fitted.plan
-    return simulate_memory(planned_graph(subject.graph, plan), plan).host_peak

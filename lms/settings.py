@@ -31,8 +31,8 @@ class Settings:
         serialization_by_size: TFLMS: bytes of a level above which it is serialised.
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be made again instead of being moved: None where
-            that is predicted to be faster, or about as fast and less is moved; True
-            wherever it can be.
+            that is predicted to be faster, or about as fast and less is moved, and
+            where the host cannot hold what would be moved; True wherever it can be.
         swap_dtype: What tensors that move wait as, with other numbers; None for what
             they are.
     """

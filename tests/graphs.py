@@ -21,6 +21,7 @@ __all__ = [
     "Drawn",
     "all_drawn",
     "make_op",
+    "written_over",
 ]
 
 
@@ -176,3 +177,18 @@ def all_drawn() -> dict[str, Drawn]:
         "controlled": CONTROLLED,
         "fork": FORK,
     }
+
+
+def written_over(reads: tuple[str, str]) -> GraphView:
+    """An op that may write over either of two inputs, then one of twice their size.
+
+    In 3072 bytes a and b lie side by side; only if b's place is free too, there are
+    2048 in a row.
+    """
+    ops = (
+        make_op("a", 1024),
+        make_op("b", 1024),
+        make_op("c", 1024, *reads, inplace=True),
+        make_op("d", 2048, "c"),
+    )
+    return GraphView(ops=ops)

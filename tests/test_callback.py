@@ -344,7 +344,7 @@ def test_a_host_without_room_for_what_is_swapped_is_an_error(
 ) -> None:
     from lms import pipeline
 
-    monkeypatch.setattr(pipeline, "free_host_bytes", lambda device: 1024)
+    monkeypatch.setattr(pipeline, "free_host_bytes", lambda *_: 1024)
     with pytest.raises(HostMemoryError, match=r"1\.00 KiB are free"):
         model.fit(**data, callbacks=[lms_callback()])
     assert not is_replaced(model)
@@ -357,7 +357,7 @@ def test_what_a_host_with_little_room_cannot_hold_is_made_again(
     from tests.models import resnet
 
     # 768 KiB move where the host has room for them.
-    monkeypatch.setattr(pipeline, "free_host_bytes", lambda device: 512 * KIB)
+    monkeypatch.setattr(pipeline, "free_host_bytes", lambda *_: 512 * KIB)
     callback = lms_callback()
     resnet().fit(**data, callbacks=[callback])
     (report,) = callback.report

@@ -12,7 +12,15 @@ from lms.liveness import REPLACES, Buffer, buffers, memory_curve
 from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.planning.candidates import chain_groups, movable
 from lms.simulator import Region, allocator_peak, allocator_peaks, simulate_memory
-from tests.graphs import RESHAPE, SKIP, TWICE, Drawn, all_drawn, make_op
+from tests.graphs import (
+    RESHAPE,
+    SKIP,
+    TWICE,
+    Drawn,
+    all_drawn,
+    make_op,
+    written_over,
+)
 from tests.strategies import graphs
 
 AMPLE = 2**40
@@ -106,14 +114,7 @@ def test_an_op_may_write_over_the_copy_that_it_reads_last() -> None:
 def test_an_op_writes_over_the_first_of_its_inputs_that_can_be(
     reads: tuple[str, str],
 ) -> None:
-    # a and b lie side by side; only if b's place is free too, there are 2048 in a row.
-    ops = (
-        make_op("a", 1024),
-        make_op("b", 1024),
-        make_op("c", 1024, *reads, inplace=True),
-        make_op("d", 2048, "c"),
-    )
-    graph = GraphView(ops=ops)
+    graph = written_over(reads)
     peak = allocator_peak(graph, unplanned(graph), capacity=3072)
     assert (peak is not None) is (reads[0] == "a")
 

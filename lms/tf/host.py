@@ -26,16 +26,19 @@ def available_host_bytes() -> Bytes | None:
     return _kib(_lines("/proc/meminfo"), "MemAvailable")
 
 
-def free_host_bytes(device: Device) -> Bytes | None:
+def free_host_bytes(device: Device, budget: Bytes | None) -> Bytes | None:
     """Host memory that swapped tensors may take; None where the system does not say.
 
     Args:
         device: Where they come from. An emulated one will take of the same memory.
+        budget: What will be in use there; None for all of it.
     """
     free = available_host_bytes()
     if free is None:
         return None
-    return max(0, free - free // _MARGIN - untouched_bytes(device))
+    spare = 0 if budget is None else max(0, (device.limit or 0) - budget)
+    soon = max(0, untouched_bytes(device) - spare)
+    return max(0, free - free // _MARGIN - soon)
 
 
 def untouched_bytes(device: Device) -> Bytes:
@@ -46,12 +49,14 @@ def untouched_bytes(device: Device) -> Bytes:
     """
     if device.limit is None or not device.holds_input_pipeline:
         return 0
+    if device.limit - (device.memory.current_bytes or 0) < 2 * _PROBE:
+        return 0  # about full: TensorFlow would wait for memory
     try:
         with tf.device(device.name):
             probe = tf.raw_ops.Empty(shape=[_PROBE], dtype=tf.uint8, init=False)
             address = compat.address_of(probe)
     except (tf.errors.OpError, ValueError):
-        return 0  # it is full: all of it was written to
+        return 0  # there is no room for the probe in one piece
     return min(device.limit, _untouched(_lines("/proc/self/smaps"), address))
 
 

@@ -20,7 +20,6 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.graph import GraphView, Op, Tensor
 from lms.tf import compat
-from lms.tf.constants import takes_over, without_constants
 from lms.tf.kernels import (
     ALIAS,
     BY_REFERENCE,
@@ -31,6 +30,7 @@ from lms.tf.kernels import (
 )
 from lms.tf.loops import control_flow, loop_ends, source_of
 from lms.tf.shapes import guessed_shapes, inferred_shapes
+from lms.tf.sums import with_plain_sums
 from lms.tf.tracing import TracedFunction
 from lms.tf.writing import with_writes
 
@@ -62,21 +62,21 @@ class TracedStep:
 
     Args:
         graph: What planners see.
-        own: What they would see of TensorFlow's own graph, which keeps all constants.
         nodes: The same ops as TensorFlow's nodes, arguments and results excluded.
         library: Functions that the nodes call (loop bodies, data sets).
         arguments: Inputs first, then captures.
         outputs: Names of the tensors to return.
         device: Name of the device that memory is planned for.
+        own: The step as TensorFlow would run it; None if that is this one.
     """
 
     graph: GraphView
-    own: GraphView
     nodes: tuple[compat.NodeDef, ...]
     library: Any
     arguments: tuple[Argument, ...]
     outputs: tuple[str, ...]
     device: str
+    own: "TracedStep | None" = None
 
     @property
     def signature(self) -> str:
@@ -132,30 +132,29 @@ def specialise(
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     cut, arguments, outputs = _cut(traced, specs)
-    ordered = _sorted(cut, arguments, {})
-    changed = without_constants(cut, control_flow(ordered))
-    library = traced.graph_def.library
 
-    def seen(nodes: Sequence[compat.NodeDef]) -> tuple[GraphView, list[Any]]:
-        return _seen(nodes, arguments, outputs, library=library, device=device)
+    def step_of(nodes: Sequence[compat.NodeDef], own: TracedStep | None) -> TracedStep:
+        library = traced.graph_def.library
+        graph, ordered = _seen(nodes, arguments, outputs, library, device)
+        return TracedStep(
+            graph=graph,
+            nodes=tuple(ordered),
+            library=library,
+            arguments=arguments,
+            outputs=tuple(outputs),
+            device=device,
+            own=own,
+        )
 
-    graph, nodes = seen(changed)
-    return TracedStep(
-        graph=graph,
-        own=graph if len(changed) == len(cut) else seen(cut)[0],
-        nodes=tuple(nodes),
-        library=library,
-        arguments=arguments,
-        outputs=tuple(outputs),
-        device=device,
-    )
+    own = step_of(cut, None)
+    nodes = with_plain_sums(own.nodes, control_flow(own.nodes))
+    return own if len(nodes) == len(own.nodes) else step_of(nodes, own)
 
 
 def _seen(
     nodes: Sequence[compat.NodeDef],
     arguments: Sequence[Argument],
     outputs: Sequence[str],
-    *,
     library: Any,
     device: str,
 ) -> tuple[GraphView, list[compat.NodeDef]]:
@@ -362,7 +361,7 @@ def _op(
             _described(_tensor(node.name, i), spec, counted=not elsewhere)
             for i, spec in enumerate(specs[node.name])
         ),
-        alias=_alias(node, data) if not elsewhere else None,
+        alias=data[0] if node.op in ALIAS and not elsewhere else None,
         inplace=node.op in INPLACE,
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,
@@ -370,13 +369,6 @@ def _op(
         repeatable=(node.op in REPEATABLE or (node.op == "AddN" and len(data) == _PAIR))
         and not (elsewhere or node.name in fixed or node.name in groups),
     )
-
-
-def _alias(node: compat.NodeDef, data: Sequence[str]) -> str | None:
-    """The input whose buffer the outputs share."""
-    if node.op not in ALIAS:
-        return None
-    return data[1] if takes_over(node) else data[0]
 
 
 def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:

@@ -1,6 +1,7 @@
 """Plans that can be placed in memory as it will be, not only as it was planned."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -144,6 +145,28 @@ def test_copies_in_time_leave_no_doubt_either() -> None:
     peaks = allocator_peaks(graph, found.plan, regions(room, beyond, found))
     assert peaks is not None
     assert max(peaks) <= room + beyond.bound
+
+
+def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = drawn()
+    rooms = [peak(graph) * percent // 100 for percent in (50, 55, 60)]
+    found = [find_plan(graph, room, filters=FILTERS) for room in rooms]
+    options = [
+        replace(option, seconds=seconds)
+        for option, seconds in zip(found, (1.000, 1.005, 1.020), strict=True)
+        if option is not None
+    ]
+    moved = [option.plan.moved_bytes for option in options]
+    assert moved[0] > moved[1] > moved[2]
+    monkeypatch.setattr(fitting, "_surest", lambda *_: options)
+    monkeypatch.setattr(fitting, "_in_time", lambda _, option, *rest: [option])
+    hardware = preset("v100-pcie")
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+    best = find_plan(graph, rooms[-1], filters=FILTERS, speeds=speeds)
+    assert best is not None
+    assert best.plan == options[1].plan
 
 
 def test_a_budget_below_the_limit_bounds_what_is_in_use() -> None:

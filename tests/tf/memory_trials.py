@@ -8,7 +8,7 @@ full size, as in RED-Net (Mao et al., 2016, arXiv 1603.09056).
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -21,19 +21,21 @@ import tensorflow as tf
 import lms
 from lms import pipeline
 from lms.tf import compat
-from lms.tf.constants import without_constants
 from lms.tf.devices import find_device
 from lms.tf.host import untouched_bytes
 from lms.tf.settling import settle_variables
 from lms.tf.specialising import TracedStep, specialise
+from lms.tf.sums import with_plain_sums
 from lms.tf.tracing import trace
 from lms.units import MIB
 from tests.models import SILENT
 from unet3d.model import build_unet
 
 __all__ = [
+    "branches",
     "free_holes",
     "run",
+    "run_sum",
     "settle_each_type",
     "settle_scattered",
     "settle_without_room",
@@ -313,55 +315,112 @@ def _span(variables: list[tf.Variable]) -> int:
     return max(ends) - min(starts)
 
 
-def sum_nodes(elements: int, *, also_read: bool = False) -> list[Any]:
-    """What the optimiser makes of `x + x`, with a constant of zeros."""
+def sum_nodes(elements: int) -> list[Any]:
+    """What the optimiser makes of a sum of three terms, in the order of readiness."""
 
-    def node(name: str, op: str, *inputs: str) -> Any:
+    def node(name: str, op: str, *inputs: str, kind: str = "T") -> Any:
         made = compat.NodeDef(name=name, op=op, input=inputs, device=f"{_LOCAL}/CPU:0")
-        kind = "dtype" if op == "TemporaryVariable" else "T"
         made.attr[kind].type = tf.float32.as_datatype_enum
-        if op == "AssignAdd":
-            made.attr["use_locking"].b = True
         return made
 
-    variable = node("variable", "TemporaryVariable")
+    def added(number: int, term: str, *controls: str) -> Any:
+        name = f"added_{number}"
+        made = node(name, "AssignAdd", "begun", term, *controls)
+        made.attr["use_locking"].b = True
+        return made
+
+    variable = node("variable", "TemporaryVariable", "^first", kind="dtype")
     variable.attr["shape"].shape.dim.add().size = elements
-    variable.attr["var_name"].s = b"sum"
     zeros = compat.constant("zeros", 0.0, tf.float32)
     zeros.attr["value"].tensor.tensor_shape.dim.add().size = elements
-    last = node("sum", "DestroyTemporaryVariable", "begun", "^added", "^added_again")
-    last.attr["var_name"].s = b"sum"
-    nodes = [
+    zeros.device = variable.device
+    ends = (f"^added_{number}" for number in range(3))
+    value = node("sum", "DestroyTemporaryVariable", "begun", *ends)
+    for named in (variable, value):
+        named.attr["var_name"].s = b"sum"
+    return [
+        compat.NodeDef(name="go", op="NoOp"),
+        node("first", "Neg", "x"),
+        node("second", "Neg", "y"),
         variable,
         zeros,
         node("begun", "Assign", "variable", "zeros"),
-        node("added", "AssignAdd", "begun", "x"),
-        node("added_again", "AssignAdd", "begun", "x"),
-        last,
+        node("third", "Neg", "z", "^second"),
+        added(0, "third:0"),
+        added(1, "second:0", "^go"),
+        added(2, "first:0"),
+        value,
     ]
-    return [*nodes, node("other", "Identity", "zeros")] if also_read else nodes
+
+
+def run_sum(terms: Sequence[np.ndarray], *, plain: bool) -> np.ndarray:
+    """The sum of the negated terms' negatives, as it is made or as additions."""
+    return _sum_call([-term for term in terms], plain=plain)().copy()
+
+
+def _sum_call(terms: Sequence[Any], *, plain: bool) -> Callable[[], np.ndarray]:
+    nodes = sum_nodes(len(terms[0]))
+    nodes = with_plain_sums(nodes, frozenset()) if plain else nodes
+    spec = tf.TensorSpec(terms[0].shape)
+    function = compat.build_function(
+        compat.graph_def(nodes, None), [(name, spec, None) for name in "xyz"], ["sum:0"]
+    )
+    given = [tf.constant(term) for term in terms]
+
+    def call() -> np.ndarray:
+        with compat.planned_as_is():
+            return function.call_flat(*given)[0].numpy()
+
+    return call
 
 
 def sums_of_both() -> dict[str, Any]:
-    """The sum with the constant and without: its value, its peak, what is kept."""
+    """A sum in a variable and as additions: its bits, its peak, what is kept."""
     memory = find_device().memory
-    x = tf.random.stateless_normal([MIB], (1, 2))
-    found: dict[str, Any] = {}
-    nodes = sum_nodes(MIB)
-    both = {"own_": nodes, "": without_constants(nodes, frozenset())}
-    results = []
-    for name, these in both.items():
+    terms = np.random.default_rng(0).standard_normal((3, MIB)).astype("float32")
+    found: dict[str, Any] = {"size": terms[0].nbytes}
+    for name, plain in (("own_", False), ("", True)):
+        call = _sum_call(list(terms), plain=plain)
         before = memory.current_bytes or 0
-        function = compat.build_function(
-            compat.graph_def(these, None),
-            [("x", tf.TensorSpec([MIB]), None)],
-            ["sum:0"],
-        )
-        with compat.planned_as_is():
-            results.append(function.call_flat(x)[0].numpy())
-            found[f"{name}kept"] = (memory.current_bytes or 0) - before
-            memory.reset_peak()
-            function.call_flat(x)
+        result = call().copy()
+        found[f"{name}kept"] = (memory.current_bytes or 0) - before
+        memory.reset_peak()
+        call()
         found[f"{name}peak"] = (memory.peak_bytes or 0) - before
-    found["equal"] = bool((results[0] == results[1]).all() and results[0].any())
+    negated = [-term for term in terms]
+    found["equal"] = bool((result == negated[0] + negated[1] + negated[2]).all())
     return found
+
+
+def branches(budget: str | None) -> dict[str, Any]:
+    """Steps in which a large gradient is the sum of many, of which each is large.
+
+    TensorFlow's optimiser only changes such sums where a step takes more than 80 % of
+    the 256 MiB that it takes a CPU to have.
+    """
+    weights = [tf.Variable(tf.fill([16], 0.1 * (k + 1))) for k in range(9)]
+    x = tf.random.stateless_normal([4, 256, 256, 16], (1, 2))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            stem = tf.tanh(x * weights[0])
+            losses = [tf.reduce_mean(tf.tanh(stem * weight)) for weight in weights[1:]]
+            loss = tf.add_n(losses)
+        for weight, gradient in zip(weights, tape.gradient(loss, weights), strict=True):
+            weight.assign_sub(gradient)
+        return loss
+
+    traced = trace(step, [x])
+    specialised = specialise(traced, [x], device=find_device().full_name)
+    fitted = lms.fit_in_memory(step, [x], budget=budget)
+    losses = [float(fitted(x)) for _ in range(3)]
+    (report,) = fitted.report
+    return {
+        "own": specialised.own is not None,
+        "losses": losses,
+        "weights": [weight.numpy().tobytes().hex() for weight in weights],
+        "swaps": report.swap_count,
+        "predicted": report.predicted_peak_bytes,
+        "measured": report.measured_peak_bytes,
+        "budget": report.budget_bytes,
+    }

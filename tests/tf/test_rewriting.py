@@ -86,7 +86,6 @@ def traced_step(graph: GraphView) -> Any:
         )
     return TracedStep(
         graph=graph,
-        own=graph,
         nodes=tuple(nodes),
         library=None,
         arguments=(),

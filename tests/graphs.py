@@ -21,7 +21,7 @@ __all__ = [
     "Drawn",
     "all_drawn",
     "make_op",
-    "written_over",
+    "one_of_two_written_over",
 ]
 
 
@@ -179,7 +179,7 @@ def all_drawn() -> dict[str, Drawn]:
     }
 
 
-def written_over(reads: tuple[str, str]) -> GraphView:
+def one_of_two_written_over(reads: tuple[str, str]) -> GraphView:
     """An op that may write over either of two inputs, then one of twice their size.
 
     In 3072 bytes a and b lie side by side; only if b's place is free too, there are

@@ -22,7 +22,7 @@ from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
 from lms.planning.threshold import SyncMode, plan_by_threshold
 from lms.timeline import Cause, Lane, Timeline
-from tests.graphs import SKIP, written_over
+from tests.graphs import SKIP, one_of_two_written_over
 from tests.naive_lanes import naive_peak, naive_times
 from tests.planning.test_laws import budget_planners
 from tests.strategies import graphs
@@ -167,7 +167,7 @@ def test_latency_comes_with_each_copy() -> None:
 def test_an_op_writes_over_the_first_of_its_inputs_that_can_be(
     reads: tuple[str, str],
 ) -> None:
-    graph = written_over(reads)
+    graph = one_of_two_written_over(reads)
     played = simulate(graph, plan_of(graph), costs_of(graph), SLOW)
     assert (played.allocator_peak(capacity=3072) is not None) is (reads[0] == "a")
 

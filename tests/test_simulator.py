@@ -19,7 +19,7 @@ from tests.graphs import (
     Drawn,
     all_drawn,
     make_op,
-    written_over,
+    one_of_two_written_over,
 )
 from tests.strategies import graphs
 
@@ -114,7 +114,7 @@ def test_an_op_may_write_over_the_copy_that_it_reads_last() -> None:
 def test_an_op_writes_over_the_first_of_its_inputs_that_can_be(
     reads: tuple[str, str],
 ) -> None:
-    graph = written_over(reads)
+    graph = one_of_two_written_over(reads)
     peak = allocator_peak(graph, unplanned(graph), capacity=3072)
     assert (peak is not None) is (reads[0] == "a")
 

@@ -10,7 +10,7 @@ from lms.tf import compat
 from lms.tf.devices import Device
 from lms.units import KIB, MIB, Bytes
 
-__all__ = ["available_host_bytes", "free_host_bytes", "untouched_bytes"]
+__all__ = ["available_host_bytes", "free_host_bytes", "untouched_bytes", "untouched_in"]
 
 # What is left to programs that take more meanwhile, this one too: one part of so many.
 _MARGIN = 32
@@ -57,11 +57,16 @@ def untouched_bytes(device: Device) -> Bytes:
             address = compat.address_of(probe)
     except (tf.errors.OpError, ValueError):
         return 0  # there is no room for the probe in one piece
-    return min(device.limit, _untouched(_lines("/proc/self/smaps"), address))
+    return min(device.limit, untouched_in(_lines("/proc/self/smaps"), address))
 
 
-def _untouched(lines: Sequence[str], address: int) -> Bytes:
-    """Bytes of the mapping around an address that are not in memory."""
+def untouched_in(lines: Sequence[str], address: int) -> Bytes:
+    """Bytes of the mapping around an address that are not in memory.
+
+    Args:
+        lines: Of `/proc/self/smaps`.
+        address: Any in the mapping.
+    """
     for number, line in enumerate(lines):
         bounds = _BOUNDS.match(line)
         if bounds and int(bounds[1], 16) <= address < int(bounds[2], 16):

@@ -218,20 +218,21 @@ def _data(size: int) -> tf.data.Dataset:
     ).apply(tf.data.experimental.assert_cardinality(_STEPS))
 
 
-def free_holes() -> dict[str, Any]:
-    """What is found of two holes of 6 and 5 MiB, and what it took to look."""
+def free_holes(sizes: Sequence[int]) -> dict[str, Any]:
+    """What is found of holes of these bytes, and what it took to look."""
     device = find_device()
+    most = max(sizes) + 2 * MIB
     freed, kept = [], []
-    for size in (6 * MIB, 5 * MIB):
-        freed.append(tf.raw_ops.Empty(shape=[size], dtype=tf.uint8))
+    for size in sizes:
+        freed.append(tf.raw_ops.Empty(shape=[size // MIB, MIB], dtype=tf.uint8))
         kept.append(tf.raw_ops.Empty(shape=[7 * MIB], dtype=tf.uint8))
-    none = device.free_holes(8 * MIB)
+    none = device.free_holes(most)
     del freed
     before = device.memory.current_bytes or 0
     device.memory.reset_peak()
     return {
         "none": none,
-        "found": device.free_holes(8 * MIB),
+        "found": device.free_holes(most),
         "few": device.free_holes(1),
         "taken": (device.memory.peak_bytes or 0) - before,
         "left": (device.memory.current_bytes or 0) - before,

@@ -17,7 +17,7 @@ from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold
 from lms.planning.timing import Speeds
-from lms.room import UNLIMITED, Room
+from lms.room import UNLIMITED, HostRoom, Room
 from lms.settings import Settings
 from lms.simulator import (
     MemoryTimeline,
@@ -75,7 +75,7 @@ def choose_for_host(
     settings: Settings,
     room: Room,
     speeds: Callable[[], Speeds],
-    host: Bytes | None,
+    host: HostRoom,
 ) -> FittedPlan:
     """As `choose_plan`; what the host cannot hold is made again instead.
 
@@ -85,37 +85,43 @@ def choose_for_host(
         settings: The user's knobs.
         room: What the step may use.
         speeds: Yields how long ops and copies take; called only if it matters.
-        host: Bytes that the host can hold; None if that is not known.
+        host: What the host can hold.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
         HostMemoryError: If the host cannot hold what still moves.
     """
     fitted = choose_plan(graph, plain, settings, room, speeds)
-    needed = _on_host(graph, fitted.plan)
-    if host is None or needed <= host:
+    needed = _on_host(graph, fitted.plan, host)
+    if host.free is None or needed <= host.free:
         return fitted
     if settings.planner == "budget" and settings.recompute is None:
         _LOG.warning(
             "The host has %s for swapped tensors, the fastest plan moves %s: more is "
             "computed again instead.",
-            format_bytes(host),
+            format_bytes(host.free),
             format_bytes(needed),
         )
         always = replace(settings, recompute=True)
         fitted = choose_plan(graph, plain, always, room, speeds)
-        needed = _on_host(graph, fitted.plan)
-    if needed > host:
+        needed = _on_host(graph, fitted.plan, host)
+    if needed > host.free:
         raise HostMemoryError(
             f"host memory must hold {format_bytes(needed)} of swapped tensors, "
-            f"{format_bytes(host)} are free. Close other programs, or use a larger "
-            "`budget`, a smaller batch or a smaller volume."
+            f"{format_bytes(host.free)} are free. Close other programs, or use a "
+            "larger `budget`, a smaller batch or a smaller volume."
         )
     return fitted
 
 
-def _on_host(graph: GraphView, plan: SwapPlan) -> Bytes:
-    return host_buffers(planned_graph(graph, plan), plan) if plan.swaps else 0
+def _on_host(graph: GraphView, plan: SwapPlan, host: HostRoom) -> Bytes:
+    """Bytes that the host holds at most."""
+    if not plan.swaps:
+        return 0
+    planned = planned_graph(graph, plan)
+    if host.by_size:
+        return host_buffers(planned, plan)
+    return simulate_memory(planned, plan).host_peak
 
 
 def choose_plan(

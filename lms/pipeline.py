@@ -25,7 +25,7 @@ from lms.planning.fitting import FittedPlan
 from lms.planning.timing import Speeds
 from lms.recovery import PreparedStep, run_recovering
 from lms.report import StepReport, StepTimeline
-from lms.room import Room, measure_room, with_holes
+from lms.room import HostRoom, Room, measure_room, with_holes
 from lms.settings import Settings, read_settings
 from lms.simulator import simulate_memory
 from lms.tf.bench import forget_functions
@@ -319,7 +319,9 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     speeds = cache(subject.speeds)
     if subject.settings.planner == "budget" and not fits(subject.plain, room):
         room = with_holes(room, device)
-    host = free_host_bytes(device, room.budget)
+    host = HostRoom(
+        free=free_host_bytes(device, room.budget), by_size=device.holds_input_pipeline
+    )
     fitted = choose_for_host(graph, subject.plain, subject.settings, room, speeds, host)
     plan = fitted.plan
     unplanned = simulated = plain_memory(subject.own, subject.kept)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from lms.settings import Settings
 from lms.tf.devices import Device
 from lms.tf.specialising import TracedStep
-from lms.units import MIB
+from lms.units import MIB, Bytes
 
-__all__ = ["UNLIMITED", "Room", "margin_of", "measure_room", "with_holes"]
+__all__ = ["UNLIMITED", "HostRoom", "Room", "margin_of", "measure_room", "with_holes"]
 
 UNLIMITED = 1 << 62
 
@@ -17,6 +17,19 @@ _MARGIN = 32
 
 # What a step that ran out of memory is planned with, of the room that it had.
 _TIGHTER_PERCENT = 94
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRoom:
+    """Memory of the host for swapped tensors.
+
+    Args:
+        free: Its bytes; None if that is not known.
+        by_size: Whether its buffers are used again only for tensors of their size.
+    """
+
+    free: Bytes | None
+    by_size: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

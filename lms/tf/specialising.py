@@ -147,8 +147,13 @@ def specialise(
         )
 
     own = step_of(cut, None)
-    nodes = with_plain_sums(own.nodes, control_flow(own.nodes))
-    return own if len(nodes) == len(own.nodes) else step_of(nodes, own)
+    nodes = with_plain_sums(own.nodes, control_flow(own.nodes), outputs)
+    if len(nodes) == len(own.nodes):
+        return own
+    try:
+        return step_of(nodes, own)
+    except UnsupportedError:  # only the variable's shape was known
+        return own
 
 
 def _seen(

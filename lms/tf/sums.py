@@ -45,16 +45,22 @@ class _Sum:
 
 
 def with_plain_sums(
-    ordered: Sequence[compat.NodeDef], fixed: Collection[str]
+    ordered: Sequence[compat.NodeDef],
+    fixed: Collection[str],
+    outputs: Sequence[str] = (),
 ) -> list[compat.NodeDef]:
     """Nodes that yield the same sums without variables.
 
+    Terms are added by their depth in the graph, which is about when they get ready,
+    then by name: in the same order in every process.
+
     Args:
-        ordered: Nodes after those that they read, about as they get ready: so sums are
-            added up. They are not changed.
+        ordered: Nodes after those that they read; they are not changed.
         fixed: Names of those in loops and branches, which stay as they are.
+        outputs: Names of the tensors that are returned.
     """
     by_name = {node.name: node for node in ordered}
+    returned = {source_of(name) for name in outputs}
     readers: dict[str, dict[str, compat.NodeDef]] = defaultdict(dict)
     for node in ordered:
         for name in node.input:
@@ -65,10 +71,11 @@ def with_plain_sums(
         if node.op == "DestroyTemporaryVariable"
         and (one := _sum_of(node, by_name, readers)) is not None
         and one.names.isdisjoint(fixed)
+        and returned.isdisjoint(one.names - {node.name})
     ]
     gone = frozenset[str]().union(*(one.names for one in found))
-    at = {node.name: i for i, node in enumerate(ordered)}
-    made = {one.value.name: _additions(one, at) for one in found}
+    depths = _depths(ordered)
+    made = {one.value.name: _additions(one, depths) for one in found}
     return [
         node
         for given in ordered
@@ -96,25 +103,38 @@ def _sum_of(
     # Nobody else may see the variable, nor the sum before it is complete.
     seen = {name for node in (variable, zeros) for name in readers[node.name]}
     seen |= {name for node in added for name in readers[node.name]}
-    adds = all(node.op == "AssignAdd" for node in added)
+    adds = all(
+        node.op == "AssignAdd"
+        and source_of(node.input[0]) == begun.name != source_of(node.input[1])
+        for node in added
+    )
     is_one = adds and bool(added) and waited_for >= {node.name for node in added}
     return one if is_one and seen <= {begun.name, value.name} else None
 
 
 def _is_zero(node: compat.NodeDef) -> bool:
-    """Whether it is a constant of zeros."""
-    if node.op != "Const":
+    """Whether it is a constant of zeros, of floating-point numbers."""
+    if node.op != "Const" or not tf.as_dtype(node.attr["dtype"].type).is_floating:
         return False
     value = node.attr["value"].tensor
-    written = [*value.float_val, *value.double_val, *value.half_val, *value.int_val]
+    written = [*value.float_val, *value.double_val, *value.half_val]
     return not any(written) and not value.tensor_content.strip(b"\0")
 
 
-def _additions(one: _Sum, at: Mapping[str, int]) -> list[compat.NodeDef]:
+def _depths(ordered: Sequence[compat.NodeDef]) -> dict[str, int]:
+    """The longest path to each node from one that reads nothing."""
+    depths: dict[str, int] = {}
+    for node in ordered:
+        above = (depths.get(source_of(name), 0) for name in node.input)
+        depths[node.name] = 1 + max(above, default=0)
+    return depths
+
+
+def _additions(one: _Sum, depths: Mapping[str, int]) -> list[compat.NodeDef]:
     """A zero, and an addition for each tensor; the last has the name of the value."""
 
-    def comes(node: compat.NodeDef) -> int:
-        return at.get(source_of(node.input[1]), -1)
+    def comes(node: compat.NodeDef) -> tuple[int, str]:
+        return depths.get(source_of(node.input[1]), 0), node.input[1]
 
     name, device = one.value.name, one.value.device
     dtype = tf.as_dtype(one.value.attr["T"].type)
@@ -122,13 +142,19 @@ def _additions(one: _Sum, at: Mapping[str, int]) -> list[compat.NodeDef]:
     zero.device = device
     nodes, before = [zero], zero.name
     added = sorted(one.added, key=comes)
+    # The variable waits for what the sum does, and for a term, so as not to be early.
+    terms_made = {f"^{source_of(node.input[1])}" for node in added}
     for number, node in enumerate(added):
         last = number == len(added) - 1
         plus = compat.NodeDef(name=name if last else f"{name}/lms_{number}", op="AddV2")
-        # What the variable waits for only says when its memory is taken.
-        waiting = (node, one.value) if last else (node,)
+        first = (one.variable, one.zeros, one.begun) if number == 0 else ()
+        waiting = (*first, node, *((one.value,) if last else ()))
         controls = [x for other in waiting for x in other.input if x.startswith("^")]
-        outside = [x for x in dict.fromkeys(controls) if x[1:] not in one.names]
+        outside = [
+            name
+            for name in dict.fromkeys(controls)
+            if name[1:] not in one.names and name not in terms_made
+        ]
         terms = (node.input[1], before) if number == 0 else (before, node.input[1])
         plus.input.extend([*terms, *outside])
         plus.attr["T"].type = dtype.as_datatype_enum

@@ -330,7 +330,7 @@ def sum_nodes(elements: int) -> list[Any]:
         made.attr["use_locking"].b = True
         return made
 
-    variable = node("variable", "TemporaryVariable", "^first", kind="dtype")
+    variable = node("variable", "TemporaryVariable", "^first", "^go", kind="dtype")
     variable.attr["shape"].shape.dim.add().size = elements
     zeros = compat.constant("zeros", 0.0, tf.float32)
     zeros.attr["value"].tensor.tensor_shape.dim.add().size = elements
@@ -341,14 +341,15 @@ def sum_nodes(elements: int) -> list[Any]:
         named.attr["var_name"].s = b"sum"
     return [
         compat.NodeDef(name="go", op="NoOp"),
+        compat.NodeDef(name="then", op="NoOp"),
         node("first", "Neg", "x"),
         node("second", "Neg", "y"),
         variable,
         zeros,
         node("begun", "Assign", "variable", "zeros"),
-        node("third", "Neg", "z", "^second"),
+        node("third", "Neg", "z", "^second", "^first"),
         added(0, "third:0"),
-        added(1, "second:0", "^go"),
+        added(1, "second:0", "^then"),
         added(2, "first:0"),
         value,
     ]

@@ -1,5 +1,6 @@
 """Sums that TensorFlow's optimiser adds up in a variable, as it makes them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ from tests.tf.worker import Worker
 pytestmark = pytest.mark.tf
 
 
-def changed(nodes: Any, fixed: frozenset[str] = frozenset()) -> dict[str, list[str]]:
+def changed(
+    nodes: Any, fixed: frozenset[str] = frozenset(), outputs: Sequence[str] = ()
+) -> dict[str, list[str]]:
     """Inputs of the nodes that make the sums instead, by name."""
     from lms.tf.sums import with_plain_sums
 
     given = [node.SerializeToString() for node in nodes]
-    found = with_plain_sums(nodes, fixed)
+    found = with_plain_sums(nodes, fixed, outputs)
     assert [node.SerializeToString() for node in nodes] == given
     return {n.name: list(n.input) for n in found if n.SerializeToString() not in given}
 
@@ -33,6 +36,10 @@ def nodes_of(name: str) -> list[Any]:
         nodes.append(node_like(nodes, "begun", "other", "begun"))
     elif name == "not zero":
         by_name(nodes)["zeros"].attr["value"].tensor.float_val[:] = [1.0]
+    elif name == "itself":
+        by_name(nodes)["added_1"].input[1] = "begun"
+    elif name == "whole numbers":
+        by_name(nodes)["zeros"].attr["dtype"].type = 3
     elif name == "not waited for":
         by_name(nodes)["sum"].input.remove("^added_1")
     return nodes
@@ -57,17 +64,37 @@ def test_terms_are_added_as_they_get_ready() -> None:
     # The variable is added to in another order.
     assert changed(nodes_of("as made")) == {
         "sum/lms_zero": [],
-        "sum/lms_0": ["first:0", "sum/lms_zero"],
-        "sum/lms_1": ["sum/lms_0", "second:0", "^go"],
+        "sum/lms_0": ["first:0", "sum/lms_zero", "^go"],
+        "sum/lms_1": ["sum/lms_0", "second:0", "^then"],
         "sum": ["sum/lms_1", "third:0"],
     }
 
 
 @pytest.mark.parametrize(
-    "name", ["variable", "zeros", "begun", "not zero", "not waited for"]
+    "name",
+    [
+        "variable",
+        "zeros",
+        "begun",
+        "not zero",
+        "itself",
+        "whole numbers",
+        "not waited for",
+    ],
 )
 def test_a_variable_that_is_used_otherwise_stays(name: str) -> None:
     assert changed(nodes_of(name)) == {}
+
+
+def test_the_order_does_not_depend_on_that_of_the_nodes() -> None:
+    nodes = nodes_of("as made")
+    swapped = sorted(nodes, key=lambda node: node.name != "second")
+    assert changed(swapped) == changed(nodes)
+
+
+def test_a_variable_that_is_returned_stays() -> None:
+    assert changed(nodes_of("as made"), outputs=["begun:0"]) == {}
+    assert changed(nodes_of("as made"), outputs=["sum:0"])
 
 
 def test_a_sum_in_a_loop_stays() -> None:

@@ -110,7 +110,8 @@ def _cells(model: str, memory: str, limit: _Limit) -> list[str]:
 
 
 def _models(rows: Rows) -> list[str]:
-    return list(dict.fromkeys(row["model"] for row in rows if "memory_bytes" in row))
+    there = {row["model"] for row in rows if "memory_bytes" in row}
+    return [model for model in _TITLES if model in there]
 
 
 def _memory(model: str, rows: Rows) -> int:
@@ -122,7 +123,10 @@ def _memory(model: str, rows: Rows) -> int:
 def _limits(model: str, rows: Rows) -> list[_Limit]:
     mine = [row for row in rows if row["model"] == model]
     tried = [row for row in mine if row["kind"] == "training"]
-    ways = list(dict.fromkeys(row["way"] for row in tried))
+    known = list(_SHORT)
+    ways = sorted(
+        {row["way"] for row in tried}, key=lambda way: known.index(way.split(":")[0])
+    )
     plain = max(
         (r["size"] for r in tried if r["way"] == "plain" and not r["error"]), default=0
     )
@@ -207,9 +211,14 @@ def _bars(axes: Any, model: str, limits: Sequence[_Limit], memory: int) -> None:
         nothing = "nothing\ntrains" if limit.mode != "no mode" else "does\nnot run"
         size = nothing if limit.size is None else f"{limit.size}{cube}"
         times = "" if limit.size is None else f"\n{limit.times:.2f} x"
+        power = 3 if model == "unet" else 1
+        predicted = 0.0
+        if limit.predicted and limit.size:
+            predicted = limit.times * (limit.predicted / limit.size) ** power
+            axes.plot([place - 0.4, place + 0.4], [predicted] * 2, color=INK, ls=":")
         axes.annotate(
             size + times,
-            (place, limit.times),
+            (place, max(limit.times, predicted)),
             (0, 4),
             textcoords="offset points",
             ha="center",
@@ -217,11 +226,7 @@ def _bars(axes: Any, model: str, limits: Sequence[_Limit], memory: int) -> None:
             fontsize=9,
             color=INK,
         )
-        if limit.predicted and limit.size:
-            power = 3 if model == "unet" else 1
-            height = limit.times * (limit.predicted / limit.size) ** power
-            axes.plot([place - 0.4, place + 0.4], [height] * 2, color=INK, ls=":")
-    axes.set_ylim(0, 1.22 * top)
+    axes.set_ylim(0, 1.3 * top)
     axes.set_xlim(-0.6, len(limits) - 0.4)
     labels = [_SHORT[limit.way] for limit in limits]
     axes.set_xticks(range(len(limits)), labels, fontsize=9, color=INK)

@@ -1,14 +1,16 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from lms.allocator import NO_NOOK
 from lms.errors import BudgetError, HostMemoryError
 from lms.graph import GraphView
-from lms.liveness import peak
+from lms.liveness import buffers, peak
 from lms.plan import SwapPlan, planned_graph
 from lms.planning import candidates
 from lms.planning.combining import Wish, best_plan
@@ -22,7 +24,6 @@ from lms.settings import Settings
 from lms.simulator import (
     MemoryTimeline,
     allocator_peak,
-    host_buffers,
     simulate_memory,
 )
 from lms.timeline import Timeline
@@ -77,18 +78,10 @@ def choose_for_host(
     speeds: Callable[[], Speeds],
     host: HostRoom,
 ) -> FittedPlan:
-    """As `choose_plan`; what the host cannot hold is made again instead.
-
-    Args:
-        graph: The step.
-        plain: The plain plan, of TensorFlow's own graph.
-        settings: The user's knobs.
-        room: What the step may use.
-        speeds: Yields how long ops and copies take; called only if it matters.
-        host: What the host can hold.
+    """As `choose_plan`, with its arguments; what `host` cannot hold is made again.
 
     Raises:
-        BudgetError: If no plan fits; names the op and the least budget.
+        BudgetError: As `choose_plan`.
         HostMemoryError: If the host cannot hold what still moves.
     """
     fitted = choose_plan(graph, plain, settings, room, speeds)
@@ -120,8 +113,21 @@ def _on_host(graph: GraphView, plan: SwapPlan, host: HostRoom) -> Bytes:
         return 0
     planned = planned_graph(graph, plan)
     if host.by_size:
-        return host_buffers(planned, plan)
+        return _buffers_by_size(planned, plan)
     return simulate_memory(planned, plan).host_peak
+
+
+def _buffers_by_size(graph: GraphView, plan: SwapPlan) -> Bytes:
+    """Bytes of the host's buffers, each used again only for tensors of its size."""
+    moved = {swap.tensor for swap in plan.swaps}
+    moments: dict[Bytes, list[tuple[int, int]]] = defaultdict(list)
+    for buffer in buffers(graph.reordered(plan.order)):
+        if buffer.root in moved:
+            moments[buffer.size] += [(buffer.producer, 1), (buffer.last + 1, -1)]
+    return sum(
+        size * max(accumulate(change for _, change in sorted(changes)))
+        for size, changes in moments.items()
+    )
 
 
 def choose_plan(

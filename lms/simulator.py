@@ -24,7 +24,6 @@ from lms.allocator import NO_NOOK, BestFitAllocator, Nook, rounded_up
 from lms.graph import GraphView, Op
 from lms.liveness import Buffer, buffers, new_value, reused_bytes, written_over
 from lms.plan import Swap, SwapPlan
-from lms.units import Bytes
 
 __all__ = [
     "MemoryTimeline",
@@ -32,7 +31,6 @@ __all__ = [
     "allocator_curve",
     "allocator_peak",
     "allocator_peaks",
-    "host_buffers",
     "peaks_by_region",
     "simulate_memory",
 ]
@@ -327,24 +325,6 @@ def _host_curve(ordered: GraphView, plan: SwapPlan) -> tuple[int, ...]:
             host[min(buffer.producer + 1, buffer.last)] += buffer.size
             host[buffer.last + 1] -= buffer.size
     return tuple(accumulate(host[:-1]))
-
-
-def host_buffers(graph: GraphView, plan: SwapPlan) -> Bytes:
-    """Bytes of the host's buffers, each used again only for tensors of its size.
-
-    Args:
-        graph: The graph that the plan is for, in any execution order.
-        plan: A plan that `validate_plan` accepts.
-    """
-    moved = {swap.tensor for swap in plan.swaps}
-    moments: dict[Bytes, list[tuple[int, int]]] = defaultdict(list)
-    for buffer in buffers(graph.reordered(plan.order)):
-        if buffer.root in moved:
-            moments[buffer.size] += [(buffer.producer, 1), (buffer.last + 1, -1)]
-    return sum(
-        size * max(accumulate(change for _, change in sorted(changes)))
-        for size, changes in moments.items()
-    )
 
 
 def _residencies(ordered: GraphView, plan: SwapPlan) -> list[_Residency]:

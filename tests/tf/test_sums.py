@@ -25,7 +25,7 @@ def changed(
 
 
 def nodes_of(name: str) -> list[Any]:
-    from tests.tf.memory_trials import sum_nodes
+    from tests.tf.sum_trials import sum_nodes
 
     nodes = sum_nodes(1 << 10)
     if name == "variable":
@@ -102,7 +102,7 @@ def test_a_sum_in_a_loop_stays() -> None:
 
 
 def test_the_sum_has_the_bits_of_its_order_in_less_memory(worker: Worker) -> None:
-    found = worker.ask("tests.tf.memory_trials:sums_of_both", memory="128MiB")
+    found = worker.ask("tests.tf.sum_trials:sums_of_both", memory="128MiB")
     assert found["equal"]
     # Neither the constant nor the variable, and nothing is kept.
     size = found["size"]
@@ -112,7 +112,7 @@ def test_the_sum_has_the_bits_of_its_order_in_less_memory(worker: Worker) -> Non
 
 
 def test_negative_zeros_come_out_as_of_a_variable_of_zeros() -> None:
-    from tests.tf.memory_trials import run_sum
+    from tests.tf.sum_trials import run_sum
 
     terms = [np.full([4], -0.0, np.float32)] * 3
     for plain in (False, True):
@@ -122,7 +122,7 @@ def test_negative_zeros_come_out_as_of_a_variable_of_zeros() -> None:
 def test_planned_steps_have_the_same_bits_and_the_predicted_peak(
     worker: Worker,
 ) -> None:
-    trial = "tests.tf.memory_trials:branches"
+    trial = "tests.tf.sum_trials:branches"
     plain = worker.ask(trial, memory="1GiB", budget=None)
     assert plain["own"]  # or the optimiser leaves such sums as they are now
     planned = [

@@ -31,6 +31,8 @@ class Hardware:
         launch: Seconds that the host needs to start one op.
         asynchronous: Whether the host starts ops ahead of the device, as it does on
             GPUs: a copy then waits for all ops started before it.
+        copy_load: Seconds of computing that each byte copied costs: none where copy
+            engines copy, as GPUs have.
         source: Where the numbers come from.
 
     Example:
@@ -47,6 +49,7 @@ class Hardware:
     latency: Seconds = 0.0
     launch: Seconds = 0.0
     asynchronous: bool = True
+    copy_load: Seconds = 0.0
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -57,7 +60,7 @@ class Hardware:
                     f"`{name}` must be positive, got {getattr(self, name)}. "
                     "Give it in bytes, or per second."
                 )
-        for name in ("latency", "launch"):
+        for name in ("latency", "launch", "copy_load"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
                     f"`{name}` must be seconds, at least 0, got {getattr(self, name)}. "

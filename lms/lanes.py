@@ -13,6 +13,8 @@ Discrete events with the semantics of TensorFlow's runtime:
   waits for all ops started before it, in both directions (`GPUUtil` in TensorFlow's
   gpu_util.cc lets the copy's stream wait for the compute stream), and memory changes
   hands when the host starts an op, not when the device gets to it.
+- Where cores copy that would compute (`Hardware.copy_load`), the next op takes longer
+  by what the copies since then cost, less the time in which nothing was computed.
 - On a synchronous device (an emulated one) the next ordered op waits until copies in
   that start beside it have their room, and a tensor keeps its room until the op before
   the one that waits for its copy out has ended, as the rewriter makes them.
@@ -151,7 +153,9 @@ class _Device:
         )
         self._next = 0
         self._running = False  # whether the host waits for the end of an op
-        self._host_free = self._device_free = job.start
+        self._host_free: Seconds = job.start
+        self._device_free: Seconds = job.start
+        self._owed: Seconds = 0.0  # computing that copies have cost
         self._held: dict[int, tuple[int, Bytes]] = {}  # key -> holders left, bytes
         self._reason: Copy | None = None  # the copy that the next op waited for last
         self._timeline: list[Interval] = []
@@ -185,6 +189,9 @@ class _Device:
         op = self._ops.ops[position]
         seconds = self._job.costs.of(op.name)
         start = max(now, self._device_free)
+        self._owed = max(0.0, self._owed - (start - self._device_free))
+        if seconds:
+            seconds, self._owed = seconds + self._owed, 0.0
         self._note_stall(op.name, start)
         self._next += 1
         self._reason = None
@@ -275,6 +282,7 @@ class _Device:
             )
             self._copied(copy)
 
+        self._owed += copy.size * self._job.hardware.copy_load
         # Latency as the bytes that the link could have carried in it.
         size = copy.size + self._job.hardware.latency * link
         self._flow[copy.lane].carry(size, link, ended)

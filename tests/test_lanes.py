@@ -98,6 +98,21 @@ def test_an_op_waits_for_the_room_of_a_copy_out_and_for_a_copy_in() -> None:
     assert timeline.host_peak == 100
 
 
+def test_cores_that_copy_do_not_compute_meanwhile() -> None:
+    graph = SKIP.graph
+    loaded = replace(SLOW, copy_load=0.01)
+    plan = plan_of(graph, swap_of(graph, "c", "c"))
+    timeline = simulate(graph, plan, costs_of(graph), loaded)
+    # Each copy costs a second: b takes 1-3 beside the one out, d 7-9 beside the other.
+    lengths = [end - start for _, start, end in spans(timeline, Lane.COMPUTE)]
+    assert lengths == [1.0, 2.0, 1.0, 2.0, 1.0]
+    # While b waits for the room, until 6, the cores have time to copy.
+    plan = plan_of(graph, swap_of(graph, "b", "c"))
+    timeline = simulate(graph, plan, costs_of(graph), loaded)
+    lengths = [end - start for _, start, end in spans(timeline, Lane.COMPUTE)]
+    assert lengths == [1.0, 1.0, 1.0, 2.0, 1.0]
+
+
 def test_room_is_free_when_the_copy_out_and_the_near_readers_have_ended() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, None, "d"))

@@ -4,8 +4,9 @@
             └────────── the one that a simulator plays faster ──────────── does both
 
 Of two that are about as fast it is the one that moves less: others use the link too.
-Making again frees room, so that less must move; what still moves may again be such that
-could be made again, so it is asked twice.
+Making again frees room, so that less must move; but what moves is what is idle longest,
+and perhaps not what could be made again. So all that is idle at the peak is asked too.
+On a device that can, small ops of the result run side by side.
 """
 
 import math
@@ -18,6 +19,7 @@ from lms.graph import GraphView
 from lms.liveness import peak
 from lms.narrowed import Narrowed, can_be_narrowed, with_narrowed
 from lms.plan import SwapPlan, planned_graph
+from lms.planning.beside import side_by_side
 from lms.planning.candidates import Filters, movable, smallest_worth_moving
 from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan, seconds_of
 from lms.planning.recompute import choose_recomputed, idle_at_peak
@@ -27,9 +29,10 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["Wish", "best_plan"]
 
-# How often it is asked what a plan moves that might be made again; once for a large
-# graph.
-_ROUNDS = 2
+# What might be made again is asked so often: first of what a plan moves, then of all
+# that is idle at the peak. Of a large graph once: of the latter if the plan stalls, so
+# that the step takes so many times as long as its ops.
+_ROUNDS, _STALLED = 2, 1.1
 
 # A plan may take so many times as long as the fastest, if it moves so much less.
 _ABOUT, _LESS = 1.03, 0.9
@@ -69,9 +72,12 @@ def best_plan(graph: GraphView, wish: Wish) -> FittedPlan | None:
     """
     with collector_paused():
         best = _best(_options(graph, wish))
-        if best is None or wish.swap_dtype is None:
+        if best is not None and wish.swap_dtype is not None:
+            best = _narrowed(graph, best, wish) or best
+        if best is None or wish.speeds.hardware.asynchronous:
             return best
-        return _narrowed(graph, best, wish) or best
+        again = planned_graph(graph, best.plan)
+        return _with(best, chain=side_by_side(again, best.plan, wish.room))
 
 
 def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
@@ -95,22 +101,29 @@ def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
         return [moving] if moving else []
     options = [moving] if moving else []
     min_bytes = smallest_worth_moving(peak(graph))
-    idle = set[str]()
-    if not moving or wish.recompute:
-        may = movable(graph, min_bytes=min_bytes, filters=wish.filters)
-        idle |= idle_at_peak(graph) & may
+    may_move = movable(graph, min_bytes=min_bytes, filters=wish.filters)
+    idle = idle_at_peak(graph) & may_move
+    large = is_large(graph)
+    sparing = not (
+        moving is None or wish.recompute or (large and _stalls(moving, wish))
+    )
     known: tuple[Recomputed, ...] = ()
-    for _ in range(1 if is_large(graph) else _ROUNDS):
-        idle |= {swap.tensor for option in options for swap in option.plan.swaps}
-        items = _made_again(graph, idle, wish, min_bytes)
+    for number in range(1 if large else _ROUNDS):
+        asked = {swap.tensor for option in options for swap in option.plan.swaps}
+        asked |= set() if sparing and number == 0 else idle
+        items = _made_again(graph, asked, wish, min_bytes)
         if items == known:
-            break
+            continue
         known = items
         option = _find(with_recomputed(graph, items), wish)
-        if option is None:
-            break
-        options.append(_with(option, recomputed=items))
+        if option is not None:
+            options.append(_with(option, recomputed=items))
     return options[1:] if wish.recompute and len(options) > 1 else options
+
+
+def _stalls(moving: FittedPlan, wish: Wish) -> bool:
+    """Whether a step waits much for its copies."""
+    return seconds_of(moving) > _STALLED * wish.speeds.costs.total
 
 
 def _find(

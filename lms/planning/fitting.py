@@ -25,7 +25,7 @@ from lms.planning.candidates import (
     smallest_worth_moving,
 )
 from lms.planning.timing import Speeds, copy_in_time
-from lms.recomputed import first_runs, is_large
+from lms.recomputed import is_large
 from lms.simulator import (
     Region,
     allocator_peak,
@@ -50,15 +50,17 @@ _LEAST_PERCENT = 97
 # percent of the lowest and of the highest peaks are left out; of fewer than ten, none.
 _LIKELY_PERCENT, _OUTLIERS_PERCENT = range(-60, 121, 10), 10
 
-# Of so many plans that can be placed, the fastest are made faster still. Of a graph of
-# more than so many ops it is the first one that is found.
-_COMPARED, _TIMED, _COMPARED_OPS = 3, 2, 2_000
+# Of so many plans that can be placed, the fastest are made faster still. Of a large
+# graph it is the first one that is found.
+_COMPARED, _TIMED = 3, 2
 
 # Plans that take at most so many times as long as the fastest are as fast.
 _ABOUT = 1.01
 
-# When the room is too tight, tensors of a quarter of the usual least size move too.
-_FINER = 4
+# First only tensors move that are at least one part of so many of the peak: a copy of a
+# smaller one frees little, and starting it takes about as long as for a large one. When
+# the room is too tight, tensors of a quarter of the usual least size move too.
+_COARSE, _FINER = 200, 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +241,7 @@ def _surest(
             others.append((Doubt.BOUNDS, max(placed), doubted))
         else:
             sure.append(replace(option, peak=_middle(placed)))
-        if len(sure) == (1 if first_runs(graph) > _COMPARED_OPS else _COMPARED):
+        if len(sure) == (1 if is_large(graph) else _COMPARED):
             break
     return sure or [option for *_, option in sorted(others, key=lambda o: o[:2])[:1]]
 
@@ -277,19 +279,24 @@ def _placements(
     graph: GraphView, room: int, filters: Filters, holes: tuple[int, ...] = ()
 ) -> Iterator[FittedPlan]:
     """Plans that the allocator can place, those that move least first."""
-    usual = smallest_worth_moving(peak(graph))
-    for min_bytes in (usual, usual // _FINER):
-        yield from _placed(graph, room, filters, min_bytes, holes)
+    most = peak(graph)
+    usual = smallest_worth_moving(most)
+    coarse, finer = max(usual, most // _COARSE), usual // _FINER
+    sizes = (coarse, usual), (usual, usual), (finer, finer)
+    for moved, ordered in dict.fromkeys(sizes):
+        yield from _placed(graph, room, filters, moved, ordered, holes)
 
 
 def _placed(
     graph: GraphView,
     room: int,
     filters: Filters,
+    moved: int,
     min_bytes: int,
     holes: tuple[int, ...],
 ) -> Iterator[FittedPlan]:
-    moving = movable(graph, min_bytes=min_bytes, filters=filters)
+    """Plans that move tensors of `moved` bytes and order ops of `min_bytes`."""
+    moving = movable(graph, min_bytes=moved, filters=filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
     nook = replace(small_nook(graph, min_bytes=min_bytes), holes=holes)
     for percent in _SHRINK_PERCENT:

@@ -6,14 +6,17 @@ from typing import Any, cast
 
 import pytest
 
-from lms.costs import Costs
+from experiments.drawn_graphs import unet_like
+from lms import recomputed
+from lms.costs import Costs, roofline
 from lms.graph import GraphView, Op, Tensor
 from lms.hardware import preset
 from lms.liveness import peak
 from lms.plan import planned_graph, validate_plan
 from lms.planning.candidates import Filters
 from lms.planning.combining import Wish, best_plan
-from lms.planning.fitting import Beyond
+from lms.planning.fitting import Beyond, seconds_of
+from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.units import MIB
 
@@ -96,3 +99,45 @@ def test_what_moves_waits_narrow_if_it_is_asked_for() -> None:
     assert found.plan.narrowed
     assert all(item.dtype == "bfloat16" for item in found.plan.narrowed)
     validate_plan(planned_graph(GRAPH, found.plan), found.plan)
+
+
+def test_small_ops_run_side_by_side_where_a_device_can() -> None:
+    small = (Tensor(name="small:0", size=64), Tensor(name="other:0", size=64))
+    ops = [
+        Op(name=made.name[:-2], type="T", inputs=("x0:0",), outputs=(made,))
+        for made in small
+    ]
+    graph = GraphView(ops=(GRAPH.ops[0], *ops, *GRAPH.ops[1:]))
+    asked = wish(cheap=1e-6)
+    stream = asked.speeds.hardware
+    cores = replace(stream, asynchronous=False)
+    for hardware, together in ((stream, False), (cores, True)):
+        speeds = replace(asked.speeds, hardware=hardware)
+        found = best_plan(graph, replace(asked, speeds=speeds))
+        assert found is not None
+        validate_plan(planned_graph(graph, found.plan), found.plan)
+        assert any(len(group) > 1 for group in found.plan.chain) is together
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_on_a_slow_link_all_is_made_again_that_can_be(
+    monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    if large:
+        monkeypatch.setattr(recomputed, "_LARGE_OPS", 100)
+    graph = schedule(unet_like(600))
+    hardware = preset("v100-pcie")
+    costs = roofline(graph, hardware)
+    asked = Wish(
+        room=peak(graph) // 2,
+        beyond=Beyond(),
+        speeds=Speeds(costs=costs, hardware=hardware),
+        filters=Filters(),
+    )
+    moving = best_plan(graph, replace(asked, recompute=False))
+    found = best_plan(graph, asked)
+    assert moving is not None
+    assert found is not None
+    validate_plan(planned_graph(graph, found.plan), found.plan)
+    assert seconds_of(moving) > 2 * costs.total
+    assert seconds_of(found) < 1.5 * costs.total

@@ -281,7 +281,7 @@ def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set(
         xlim=(0, None),
         ylim=(0, None),
-        xlabel="ops of the training step (above 2,000 and 8,000 less is tried)",
+        xlabel="ops of the training step (above 6,000 less is tried)",
         ylabel="seconds to plan",
     )
     axes.set_title("Planning a training step takes seconds", loc="left", weight="bold")

@@ -28,7 +28,7 @@ __all__ = [
 
 PREFIX = "lms/again/"
 
-_LARGE_OPS = 8_000  # so that 20,000 are planned in ten seconds
+_LARGE_OPS = 6_000  # so that 20,000 are planned in ten seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,14 @@ from lms.narrowed import Narrowed, can_be_narrowed, with_narrowed
 from lms.plan import SwapPlan, planned_graph
 from lms.planning.beside import side_by_side
 from lms.planning.candidates import Filters, movable, smallest_worth_moving
-from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan, seconds_of
+from lms.planning.fitting import (
+    Beyond,
+    Doubt,
+    FittedPlan,
+    find_plan,
+    ranked,
+    seconds_of,
+)
 from lms.planning.recompute import choose_recomputed, idle_at_peak
 from lms.planning.timing import Speeds
 from lms.recomputed import Recomputed, is_large, with_recomputed
@@ -29,13 +36,10 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["Wish", "best_plan"]
 
-# What might be made again is asked so often: first of what a plan moves, then of all
-# that is idle at the peak. Of a large graph once: of the latter if the plan stalls, so
-# that the step takes so many times as long as its ops.
-_ROUNDS, _STALLED = 2, 1.1
-
-# A plan may take so many times as long as the fastest, if it moves so much less.
-_ABOUT, _LESS = 1.03, 0.9
+# What might be made again is asked so often: of what plans move, then of all that is
+# idle at the peak. Of a large graph once: of the latter if the plan stalls, so that the
+# step takes so many times as long as its ops.
+_ROUNDS, _STALLED = 3, 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +85,10 @@ def best_plan(graph: GraphView, wish: Wish) -> FittedPlan | None:
 
 
 def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
-    """The least doubt; then the least time, or a little more if much less is moved."""
+    """The least doubt; then the least time, or a little more if less is moved."""
     least = min((option.doubt for option in options), default=Doubt.NONE)
     likeliest = [option for option in options if option.doubt is least]
-    fastest = min(likeliest, key=seconds_of, default=None)
-    if fastest is None:
-        return None
-    longest = seconds_of(fastest) * _ABOUT
-    close = (option for option in likeliest if seconds_of(option) <= longest)
-    leanest = min(close, key=lambda o: (o.plan.moved_bytes, seconds_of(o)))
-    moves_less = leanest.plan.moved_bytes <= _LESS * fastest.plan.moved_bytes
-    return leanest if moves_less else fastest
+    return ranked(likeliest)[0] if likeliest else None
 
 
 def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
@@ -108,9 +105,11 @@ def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
         moving is None or wish.recompute or (large and _stalls(moving, wish))
     )
     known: tuple[Recomputed, ...] = ()
-    for number in range(1 if large else _ROUNDS):
+    rounds = 1 if large else _ROUNDS
+    for number in range(rounds):
         asked = {swap.tensor for option in options for swap in option.plan.swaps}
-        asked |= set() if sparing and number == 0 else idle
+        if not sparing or 0 < number == rounds - 1:
+            asked |= idle
         items = _made_again(graph, asked, wish, min_bytes)
         if items == known:
             continue

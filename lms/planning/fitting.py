@@ -34,7 +34,8 @@ from lms.simulator import (
 )
 from lms.units import MIB, Seconds, format_bytes
 
-__all__ = ["Beyond", "Doubt", "FittedPlan", "find_plan", "fit_plan", "seconds_of"]
+__all__ = ["Beyond", "Doubt", "FittedPlan"]
+__all__ += ["find_plan", "fit_plan", "ranked", "seconds_of"]
 
 # Parts of the room that the planner is given, until the allocator can place its plan.
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
@@ -175,19 +176,19 @@ def find_plan(
 
     best = sure
     if len(sure) > 1:
-        best = _ranked([_played(graph, option, speeds) for option in sure])
+        best = ranked([_played(graph, option, speeds) for option in sure])
     options = [
         _played(graph, timed, speeds)
         for option in best[:_TIMED]
         for timed in _in_time(graph, option, speeds, room, beyond)
     ]
-    return _with_likely_peak(graph, _ranked(options)[0], room, beyond)
+    return _with_likely_peak(graph, ranked(options)[0], room, beyond)
 
 
-def _ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
+def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
     """Those that are about as fast as the fastest, what moves least first; the others.
 
-    Copies are played as if they took no time of the cores that compute.
+    Others may use the link too, and times are not known to the percent.
     """
     longest = min(map(seconds_of, options)) * _ABOUT
 

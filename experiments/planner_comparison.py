@@ -53,7 +53,8 @@ from lms.liveness import lower_bound, peak
 from lms.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.candidates import Filters, movable, smallest_worth_moving
 from lms.planning.combining import Wish, best_plan
-from lms.planning.fitting import Beyond, FittedPlan, fit_plan
+from lms.planning.fitting import fit_plan
+from lms.planning.judging import Beyond, FittedPlan
 from lms.planning.schedule import schedule
 from lms.planning.search import grid
 from lms.planning.threshold import SyncMode, plan_by_threshold

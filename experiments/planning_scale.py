@@ -42,7 +42,7 @@ from lms.liveness import lower_bound
 from lms.plan import SwapPlan, planned_graph
 from lms.planning.candidates import Filters
 from lms.planning.combining import Wish, best_plan
-from lms.planning.fitting import Beyond
+from lms.planning.judging import Beyond
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.simulator import allocator_peak

@@ -14,7 +14,8 @@ from lms.liveness import buffers, peak
 from lms.plan import SwapPlan, planned_graph
 from lms.planning import candidates
 from lms.planning.combining import Wish, best_plan
-from lms.planning.fitting import Beyond, Doubt, FittedPlan, fit_plan
+from lms.planning.fitting import fit_plan
+from lms.planning.judging import Beyond, Doubt, FittedPlan
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
 from lms.planning.threshold import plan_by_threshold

@@ -22,7 +22,7 @@ from lms.hardware import Hardware
 from lms.lanes import simulate
 from lms.liveness import lower_bound
 from lms.plan import SwapPlan, planned_graph, validate_plan
-from lms.planning.fitting import FittedPlan
+from lms.planning.judging import FittedPlan
 from lms.planning.timing import Speeds
 from lms.room import Room, margin_of, measure_room
 from lms.settings import Settings

@@ -156,6 +156,7 @@ class _Device:
         self._host_free: Seconds = job.start
         self._device_free: Seconds = job.start
         self._owed: Seconds = 0.0  # computing that copies have cost
+        self._settled: Seconds = job.start  # until when idle time has paid for it
         self._held: dict[int, tuple[int, Bytes]] = {}  # key -> holders left, bytes
         self._reason: Copy | None = None  # the copy that the next op waited for last
         self._timeline: list[Interval] = []
@@ -189,7 +190,7 @@ class _Device:
         op = self._ops.ops[position]
         seconds = self._job.costs.of(op.name)
         start = max(now, self._device_free)
-        self._owed = max(0.0, self._owed - (start - self._device_free))
+        self._settle(start)
         if seconds:
             seconds, self._owed = seconds + self._owed, 0.0
         self._note_stall(op.name, start)
@@ -282,10 +283,17 @@ class _Device:
             )
             self._copied(copy)
 
+        self._settle(start)
         self._owed += copy.size * self._job.hardware.copy_load
         # Latency as the bytes that the link could have carried in it.
         size = copy.size + self._job.hardware.latency * link
         self._flow[copy.lane].carry(size, link, ended)
+
+    def _settle(self, now: Seconds) -> None:
+        """While nothing is computed, cores have time to copy."""
+        idle = now - max(self._device_free, self._settled)
+        self._owed = max(0.0, self._owed - max(0.0, idle))
+        self._settled = max(self._settled, now)
 
     def _copied(self, copy: Copy) -> None:
         queue = self._queue[copy.lane]

@@ -21,7 +21,7 @@ from lms.lanes import simulate
 from lms.liveness import lower_bound
 from lms.plan import planned_graph, validate_plan
 from lms.planning import candidates
-from lms.planning.fitting import FittedPlan
+from lms.planning.judging import FittedPlan
 from lms.planning.timing import Speeds
 from lms.recovery import PreparedStep, run_recovering
 from lms.report import StepReport, StepTimeline

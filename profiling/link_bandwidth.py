@@ -109,6 +109,7 @@ def measured_hardware(results: dict[str, Any], like: Hardware | None) -> Hardwar
         latency=max(best["h2d"]["latency"], best["d2h"]["latency"]),
         launch=device.launch,
         asynchronous=results["device_kind"] == "gpu",
+        copy_load=device.copy_load,
         source=f"copies: measured; the device's own rates: {device.name}",
     )
 

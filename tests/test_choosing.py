@@ -13,7 +13,7 @@ from lms.hardware import preset
 from lms.liveness import peak
 from lms.plan import planned_graph, validate_plan
 from lms.planning.combining import best_plan
-from lms.planning.fitting import Doubt, FittedPlan
+from lms.planning.judging import Doubt, FittedPlan
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.room import Room

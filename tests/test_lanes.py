@@ -22,7 +22,7 @@ from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
 from lms.planning.threshold import SyncMode, plan_by_threshold
 from lms.timeline import Cause, Lane, Timeline
-from tests.graphs import SKIP, one_of_two_written_over
+from tests.graphs import SKIP, make_op, one_of_two_written_over
 from tests.naive_lanes import naive_peak, naive_times
 from tests.planning.test_laws import budget_planners
 from tests.strategies import graphs
@@ -111,6 +111,25 @@ def test_cores_that_copy_do_not_compute_meanwhile() -> None:
     timeline = simulate(graph, plan, costs_of(graph), loaded)
     lengths = [end - start for _, start, end in spans(timeline, Lane.COMPUTE)]
     assert lengths == [1.0, 1.0, 1.0, 2.0, 1.0]
+
+
+def test_only_time_after_a_copy_began_pays_for_it() -> None:
+    # c waits until 11 for the copy out of a; that of b begins then, and costs c 3 s.
+    ops = (make_op("a", 100), make_op("b", 100, "a"), make_op("c", 0), make_op("d", 0))
+    graph = GraphView(ops=ops)
+    outs = (
+        Swap(tensor="a:0", size=100, release="c", swap_ins=()),
+        Swap(tensor="b:0", size=100, release=None, swap_ins=()),
+    )
+    hardware = replace(SLOW, d2h=10.0, copy_load=0.03)
+    timeline = simulate(graph, plan_of(graph, *outs), costs_of(graph), hardware)
+    # The copy of a costs 3 s too: b took 1-5, and the rest of it is paid for by then.
+    assert spans(timeline, Lane.D2H) == [("a:0", 1.0, 11.0), ("b:0", 11.0, 21.0)]
+    assert spans(timeline, Lane.COMPUTE)[1:] == [
+        ("b", 1.0, 5.0),
+        ("c", 11.0, 15.0),
+        ("d", 15.0, 16.0),
+    ]
 
 
 def test_room_is_free_when_the_copy_out_and_the_near_readers_have_ended() -> None:

@@ -19,16 +19,10 @@ from lms.graph import GraphView
 from lms.liveness import peak
 from lms.narrowed import Narrowed, can_be_narrowed, with_narrowed
 from lms.plan import SwapPlan, planned_graph
-from lms.planning.beside import side_by_side
+from lms.planning.beside import side_by_side, turned_around
 from lms.planning.candidates import Filters, movable, smallest_worth_moving
-from lms.planning.fitting import (
-    Beyond,
-    Doubt,
-    FittedPlan,
-    find_plan,
-    ranked,
-    seconds_of,
-)
+from lms.planning.fitting import find_plan, ranked
+from lms.planning.judging import Beyond, Doubt, FittedPlan, judged, seconds_of
 from lms.planning.recompute import choose_recomputed, idle_at_peak
 from lms.planning.timing import Speeds
 from lms.recomputed import Recomputed, is_large, with_recomputed
@@ -36,9 +30,9 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["Wish", "best_plan"]
 
-# What might be made again is asked so often: of what plans move, then of all that is
-# idle at the peak. Of a large graph once: of the latter if the plan stalls, so that the
-# step takes so many times as long as its ops.
+# What might be made again is asked so often: of what plans move, and last of all that
+# is idle at the peak. Of a large graph the former is asked once, and the latter if the
+# plan stalls, so that the step takes so many times as long as its ops.
 _ROUNDS, _STALLED = 3, 1.1
 
 
@@ -80,8 +74,17 @@ def best_plan(graph: GraphView, wish: Wish) -> FittedPlan | None:
             best = _narrowed(graph, best, wish) or best
         if best is None or wish.speeds.hardware.asynchronous:
             return best
-        again = planned_graph(graph, best.plan)
-        return _with(best, chain=side_by_side(again, best.plan, wish.room))
+        return _side_by_side(planned_graph(graph, best.plan), best, wish)
+
+
+def _side_by_side(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan:
+    """The plan with small ops side by side, if that brings no doubt."""
+    chain = side_by_side(graph, fitted.plan, wish.room)
+    turned = replace(fitted, plan=turned_around(graph, fitted.plan, chain))
+    _, turned = judged(graph, turned, wish.room, wish.beyond)
+    if turned.doubt > fitted.doubt:
+        return fitted
+    return _with(fitted, chain=chain)
 
 
 def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
@@ -100,16 +103,13 @@ def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
     min_bytes = smallest_worth_moving(peak(graph))
     may_move = movable(graph, min_bytes=min_bytes, filters=wish.filters)
     idle = idle_at_peak(graph) & may_move
-    large = is_large(graph)
-    sparing = not (
-        moving is None or wish.recompute or (large and _stalls(moving, wish))
-    )
     known: tuple[Recomputed, ...] = ()
-    rounds = 1 if large else _ROUNDS
-    for number in range(rounds):
+    for number in range(_ROUNDS):
         asked = {swap.tensor for option in options for swap in option.plan.swaps}
-        if not sparing or 0 < number == rounds - 1:
+        if not moving or wish.recompute or number == _ROUNDS - 1:
             asked |= idle
+        elif number and is_large(graph):
+            continue
         items = _made_again(graph, asked, wish, min_bytes)
         if items == known:
             continue
@@ -117,12 +117,16 @@ def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
         option = _find(with_recomputed(graph, items), wish)
         if option is not None:
             options.append(_with(option, recomputed=items))
-    return options[1:] if wish.recompute and len(options) > 1 else options
+        if is_large(graph) and not _stalls(options, wish):
+            break
+    again = [option for option in options if option.plan.recomputed]
+    return again if wish.recompute and again else options
 
 
-def _stalls(moving: FittedPlan, wish: Wish) -> bool:
-    """Whether a step waits much for its copies."""
-    return seconds_of(moving) > _STALLED * wish.speeds.costs.total
+def _stalls(options: Sequence[FittedPlan], wish: Wish) -> bool:
+    """Whether a step waits much for its copies in all of the plans."""
+    longest = _STALLED * wish.speeds.costs.total
+    return all(seconds_of(option) > longest for option in options)
 
 
 def _find(

@@ -9,6 +9,7 @@ on a GPU is that of calls that follow each other: kernels shorter than a call ar
 resolved.
 """
 
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -190,8 +191,8 @@ def _taken(bench: Bench, device: str) -> Seconds | None:
 def measure_hardware(device: Device) -> Hardware:
     """The present device and its link, measured; an emulated link is as it was asked.
 
-    On an emulated device cores copy that would compute: two cores that share an op wait
-    for the one that copies, so a copy costs about its own time.
+    On an emulated device a core copies that would compute. Two that share an op wait
+    for each other, so a copy costs its own time there, and less of more cores.
 
     Args:
         device: The device that steps run on.
@@ -209,9 +210,14 @@ def measure_hardware(device: Device) -> Hardware:
         latency=rates.latency,
         launch=small,
         asynchronous=not device.holds_input_pipeline,
-        copy_load=1 / own.d2h if device.holds_input_pipeline else 0.0,
+        copy_load=_copy_load(own.d2h) if device.holds_input_pipeline else 0.0,
         source="measured",
     )
+
+
+def _copy_load(rate: float) -> Seconds:
+    """Seconds of computing that a byte costs which a core copies at this rate."""
+    return min(1.0, 2 / (os.cpu_count() or 1)) / rate
 
 
 def _flops(device: Device) -> float:

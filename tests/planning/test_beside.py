@@ -1,7 +1,7 @@
 """Small neighbours of a chain that may run side by side."""
 
 from dataclasses import replace
-from itertools import chain, pairwise
+from itertools import chain, permutations
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lms.graph import GraphView, op_of
 from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.planning.beside import side_by_side
+from lms.planning.beside import side_by_side, turned_around
 from tests.graphs import make_op
 from tests.planning.test_laws import budget_planners
 from tests.strategies import graphs
@@ -54,9 +54,16 @@ def test_all_of_a_group_are_a_small_part_of_the_room(room: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"scratch": 1}, {"writes": ("w:0",)}, {"controls": ("left",)}]
+    "changes",
+    [
+        {"scratch": 1},
+        {"writes": ("w:0",)},
+        {"controls": ("left",)},
+        {"group": "fused"},
+        {"fixed": True},
+    ],
 )
-def test_scratch_counts_and_a_write_or_a_control_edge_parts(
+def test_scratch_counts_and_what_must_stay_in_order_parts(
     changes: dict[str, Any],
 ) -> None:
     assert side_by_side(changed("right", **changes), plan_of(), 100) == ONE_BY_ONE
@@ -65,6 +72,18 @@ def test_scratch_counts_and_a_write_or_a_control_edge_parts(
 def test_a_write_that_comes_first_parts_too() -> None:
     graph = changed("left", writes=("w:0",))
     assert side_by_side(graph, plan_of(), 100) == ONE_BY_ONE
+
+
+def test_scratch_has_a_place_for_one_op_at_a_time() -> None:
+    ops = (replace(op, scratch=int(op.name in ("left", "right"))) for op in OPS)
+    assert side_by_side(GraphView(ops=tuple(ops)), plan_of(), 10_000) == ONE_BY_ONE
+
+
+def test_a_loop_behind_the_last_of_them_would_begin_too_early() -> None:
+    loop = make_op("loop", 90, "right", fixed=True)
+    graph = GraphView(ops=(*OPS[:3], loop, *OPS[3:]))
+    plan = plan_of(order=(*NAMES[:3], "loop", *NAMES[3:]))
+    assert side_by_side(graph, plan, 100) == ONE_BY_ONE
 
 
 def test_what_is_needed_through_an_op_that_is_not_ordered_is_waited_for() -> None:
@@ -90,6 +109,26 @@ def test_a_copy_between_two_ops_parts_them(
     assert side_by_side(GraphView(ops=OPS), plan, 100) == expected
 
 
+def test_a_copy_that_starts_after_the_last_of_them_parts_what_follows() -> None:
+    ops = tuple(make_op(f"op{i}", 0) for i in range(4))
+    names = tuple(op.name for op in ops)
+    graph = GraphView(ops=(make_op("a", 0), *ops, make_op("z", 0, "a")))
+    back = SwapIn(trigger="op1", readers=("z",))
+    plan = SwapPlan(
+        planner="budget",
+        order=("a", *names, "z"),
+        chain=tuple((name,) for name in ("a", *names, "z")),
+        swaps=(Swap(tensor="a:0", size=0, release="op0", swap_ins=(back,)),),
+    )
+    found = side_by_side(graph, plan, 1)
+    assert found == (("a",), ("op0", "op1"), ("op2", "op3", "z"))
+    turned = turned_around(graph, plan, found)
+    validate_plan(graph, turned)
+    assert turned.order == ("a", "op1", "op0", "z", "op3", "op2")
+    assert turned.swaps[0].release == "op1"
+    assert turned.swaps[0].swap_ins[0].trigger == "op0"
+
+
 def test_no_more_than_four_run_at_once() -> None:
     ops = tuple(make_op(f"op{i}", 0) for i in range(6))
     names = tuple(op.name for op in ops)
@@ -108,22 +147,26 @@ def test_a_plan_stays_a_plan_and_nothing_waits_within_a_group(
     found = side_by_side(graph, plan, 1_000)
     validate_plan(graph, replace(plan, chain=found))
     assert list(chain(*found)) == list(chain(*plan.chain))
+    turned = turned_around(graph, plan, found)
+    validate_plan(graph, turned)
     units = set(plan.chain)
-    for group in found:
+    for group, other in zip(found, turned.chain, strict=True):
         if group in units:
+            assert other == group
             continue
+        assert other == group[::-1]
         assert len(group) <= 4
         ops = [graph.by_name[name] for name in group]
         made = sum(t.size for op in ops for t in op.outputs)
         assert made + sum(op.scratch for op in ops) <= 1_000 // 50
-        for before, after in pairwise(u for u in plan.chain if u[0] in group):
-            assert not any(name in _needed(graph, after) for name in before)
+        for before, after in permutations(group, 2):
+            assert before not in _needed(graph, after)
 
 
-def _needed(graph: GraphView, group: tuple[str, ...]) -> set[str]:
-    """All ops that a group waits for, however far away."""
+def _needed(graph: GraphView, name: str) -> set[str]:
+    """All ops that an op waits for, however far away."""
     needed: set[str] = set()
-    pending = [*group]
+    pending = [name]
     while pending:
         op = graph.by_name[pending.pop()]
         new = {*map(op_of, op.inputs), *op.controls} - needed

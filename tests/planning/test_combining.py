@@ -15,7 +15,7 @@ from lms.liveness import peak
 from lms.plan import planned_graph, validate_plan
 from lms.planning.candidates import Filters
 from lms.planning.combining import Wish, best_plan
-from lms.planning.fitting import Beyond, seconds_of
+from lms.planning.judging import Beyond, seconds_of
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.units import MIB

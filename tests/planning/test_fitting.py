@@ -17,9 +17,10 @@ from lms.graph import GraphView
 from lms.hardware import preset
 from lms.liveness import peak
 from lms.plan import SwapPlan, validate_plan
-from lms.planning import fitting
+from lms.planning import fitting, judging
 from lms.planning.candidates import Filters
-from lms.planning.fitting import Beyond, Doubt, FittedPlan, find_plan
+from lms.planning.fitting import find_plan
+from lms.planning.judging import Beyond, Doubt, FittedPlan
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.simulator import Region, allocator_peak, allocator_peaks, peaks_by_region
@@ -85,7 +86,7 @@ def test_a_large_graph_is_planned_with_less_and_stays_within_bounds(
         return peaks_by_region(graph, plan, regions)
 
     graph = drawn()
-    monkeypatch.setattr(fitting, "peaks_by_region", counted)
+    monkeypatch.setattr(judging, "peaks_by_region", counted)
     assert find_plan(graph, peak(graph) * 6 // 10, filters=FILTERS) is not None
     assert max(tried) > 3
     tried.clear()
@@ -193,7 +194,7 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
     peaks: list[int | None], promised: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = drawn()
-    monkeypatch.setattr(fitting, "peaks_by_region", lambda *_: iter(peaks))
+    monkeypatch.setattr(judging, "peaks_by_region", lambda *_: iter(peaks))
     monkeypatch.setattr(fitting, "_surest", lambda *_: [FITTED])
     found = find_plan(graph, peak(graph), filters=FILTERS)
     assert found is not None

@@ -21,9 +21,8 @@ Discrete events with the semantics of TensorFlow's runtime:
 
 Several devices may share a bus: copies in one direction share its bandwidth equally.
 
-Known weaknesses: ops never run side by side, though those of a chain's group may; what
-a copy costs is charged to the op after it; a bus does not hand on what a device with a
-slower link leaves over.
+Known weaknesses: ops never run side by side; what a copy costs is charged to the op
+after it; a bus does not hand on what a device with a slower link leaves over.
 """
 
 from collections import deque

@@ -6,7 +6,6 @@
 Of two that are about as fast it is the one that moves less: others use the link too.
 Making again frees room, so that less must move; but what moves is what is idle longest,
 and perhaps not what could be made again. So all that is idle at the peak is asked too.
-On a device that can, small ops of the result run side by side.
 """
 
 import math
@@ -19,10 +18,9 @@ from lms.graph import GraphView
 from lms.liveness import peak
 from lms.narrowed import Narrowed, can_be_narrowed, with_narrowed
 from lms.plan import SwapPlan, planned_graph
-from lms.planning.beside import side_by_side, turned_around
 from lms.planning.candidates import Filters, movable, smallest_worth_moving
 from lms.planning.fitting import find_plan, ranked
-from lms.planning.judging import Beyond, Doubt, FittedPlan, judged, seconds_of
+from lms.planning.judging import Beyond, Doubt, FittedPlan, seconds_of
 from lms.planning.recompute import choose_recomputed, idle_at_peak
 from lms.planning.timing import Speeds
 from lms.recomputed import Recomputed, is_large, with_recomputed
@@ -70,21 +68,9 @@ def best_plan(graph: GraphView, wish: Wish) -> FittedPlan | None:
     """
     with collector_paused():
         best = _best(_options(graph, wish))
-        if best is not None and wish.swap_dtype is not None:
-            best = _narrowed(graph, best, wish) or best
-        if best is None or wish.speeds.hardware.asynchronous:
+        if best is None or wish.swap_dtype is None:
             return best
-        return _side_by_side(planned_graph(graph, best.plan), best, wish)
-
-
-def _side_by_side(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan:
-    """The plan with small ops side by side, if that brings no doubt."""
-    chain = side_by_side(graph, fitted.plan, wish.room)
-    turned = replace(fitted, plan=turned_around(graph, fitted.plan, chain))
-    _, turned = judged(graph, turned, wish.room, wish.beyond)
-    if turned.doubt > fitted.doubt:
-        return fitted
-    return _with(fitted, chain=chain)
+        return _narrowed(graph, best, wish) or best
 
 
 def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:

@@ -187,10 +187,9 @@ def _chain(
     """Each group waits for the one before it and for the copies it releases.
 
     It also waits for what must be settled, so that the device's allocator is asked in
-    the order that was planned, in every step, but for the ops of one group: copies in
-    that start beside it have their room, originals that may not be written over are
-    free. All ops of a group get the same control inputs: only then may the runtime fuse
-    them.
+    the order that was planned, in every step: copies in that start beside it have their
+    room, originals that may not be written over are free. All ops of a group get the
+    same control inputs: only then may the runtime fuse them.
     """
     before: Sequence[str] = ()
     for i, group in enumerate(plan.chain):

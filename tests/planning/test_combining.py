@@ -101,24 +101,6 @@ def test_what_moves_waits_narrow_if_it_is_asked_for() -> None:
     validate_plan(planned_graph(GRAPH, found.plan), found.plan)
 
 
-def test_small_ops_run_side_by_side_where_a_device_can() -> None:
-    small = (Tensor(name="small:0", size=64), Tensor(name="other:0", size=64))
-    ops = [
-        Op(name=made.name[:-2], type="T", inputs=("x0:0",), outputs=(made,))
-        for made in small
-    ]
-    graph = GraphView(ops=(GRAPH.ops[0], *ops, *GRAPH.ops[1:]))
-    asked = wish(cheap=1e-6)
-    stream = asked.speeds.hardware
-    cores = replace(stream, asynchronous=False)
-    for hardware, together in ((stream, False), (cores, True)):
-        speeds = replace(asked.speeds, hardware=hardware)
-        found = best_plan(graph, replace(asked, speeds=speeds))
-        assert found is not None
-        validate_plan(planned_graph(graph, found.plan), found.plan)
-        assert any(len(group) > 1 for group in found.plan.chain) is together
-
-
 @pytest.mark.parametrize("large", [False, True])
 def test_on_a_slow_link_all_is_made_again_that_can_be(
     monkeypatch: pytest.MonkeyPatch, *, large: bool

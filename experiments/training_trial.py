@@ -5,9 +5,9 @@
     grappler             with TensorFlow's own recomputation heuristics
     threshold, budget    with large model support by that planner
 
-The budget is all that this device has, less a part of 32 for what the allocator loses.
-One batch is on the device and none waits beside it, so that the step alone decides;
-in a `fit` on an emulated device batches that wait take some of it too.
+The budget is what large model support takes of itself, unless another is given. One
+batch is on the device and none waits beside it, so that the step alone decides; in a
+`fit` on an emulated device batches that wait take some of it too.
 
 With `--in-turns`, each step waits for a line on standard input, and a line on standard
 output says that the trial waits: several trials can take turns so.
@@ -33,7 +33,6 @@ from experiments.quiet import is_quiet, timed
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.choosing import plain_memory
-from lms.emulate import device_limit
 from lms.errors import BudgetError
 from lms.forecast import Forecast, forecast, workload_of
 from lms.pipeline import FittedFunction
@@ -118,7 +117,7 @@ def _trained(
     batch = [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in arrays]
     fitted = None
     if options.way in _PLANNERS:
-        knobs: dict[str, Any] = {"budget": options.budget or _all_there_is()}
+        knobs: dict[str, Any] = {"budget": options.budget}
         if options.way == "budget":
             knobs["recompute"] = _RECOMPUTE[options.recompute]
         fitted = fit_in_memory(step, batch, planner=options.way, **knobs)
@@ -132,16 +131,6 @@ def _trained(
             _wait_for_turn if options.in_turns else lambda: None,
         )
     return measured | (_planned(fitted, curves=options.curves) if fitted else {})
-
-
-def _all_there_is() -> int:
-    limit = device_limit()
-    if limit is None:
-        raise ValueError(
-            "`budget` must be given where the device has no limit, got none. Add "
-            "--budget, or start this with `python -m lms emulate`."
-        )
-    return limit - margin_of(limit)
 
 
 def _run(
@@ -227,12 +216,18 @@ def _predicted(
     workload = workload_of(_step_of(model), specs)
     # The forecast counts a batch that waits beside this one; here none does.
     waiting = sum(array.nbytes for array in arrays)
-    workload = replace(workload, persistent_bytes=workload.persistent_bytes - waiting)
+    hardware = replace(workload.speeds.hardware, memory=options.memory)
+    workload = replace(
+        workload,
+        persistent_bytes=workload.persistent_bytes - waiting,
+        margin_bytes=margin_of(options.memory),
+        speeds=replace(workload.speeds, hardware=hardware),
+    )
     planned = options.way in _PLANNERS
-    budget = options.budget or options.memory - margin_of(options.memory)
-    if not planned:
-        budget = "1TiB"
-    settings = read_settings(budget=budget, planner=options.way if planned else None)
+    settings = read_settings(
+        budget=options.budget if planned else "1TiB",
+        planner=options.way if planned else None,
+    )
     try:
         found = forecast(workload, settings)
     except BudgetError as error:

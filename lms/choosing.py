@@ -205,7 +205,7 @@ def _plan_by_budget(
         room=room.step,
         beyond=Beyond(
             free=room.free - room.step,
-            bound=max(0, room.margin - room.reserved),
+            bound=_bound(room),
             holes=room.holes,
         ),
         speeds=speeds,
@@ -221,6 +221,12 @@ def _plan_by_budget(
         best = best and replace(best, doubt=Doubt.PLACE)
     # What fits nowhere says how much it would need.
     return best or fit_plan(orders[-1], room.step, filters=settings.filters)
+
+
+def _bound(room: Room) -> Bytes:
+    """Bytes beyond the step's room that it may be in; no limit where that is all."""
+    margin = max(0, room.margin - room.reserved)
+    return margin if room.step + margin < room.free else UNLIMITED
 
 
 def _least_doubted(orders: Iterable[GraphView], wish: Wish) -> FittedPlan | None:

@@ -152,7 +152,9 @@ def _left_out(step: TracedStep, hardware: Hardware | None) -> tuple[Bytes, Bytes
     if hardware is not None:
         return held, margin_of(hardware.memory)
     device = find_device()
-    room = measure_room(step, Settings(), device, data_is_there=False)
+    room = measure_room(
+        step, Settings(), device, data_is_there=False, reads_ahead=False
+    )
     # Slots that were never written share their zeros: less is in use than will be.
     persistent = max(held, room.persistent)
     if device.holds_input_pipeline:

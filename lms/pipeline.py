@@ -76,7 +76,7 @@ def fit_in_memory(
             the first dimension of an argument may be unknown; then each batch size is
             planned when it first comes.
         budget: Device memory in bytes, or text such as "96MiB"; None takes what the
-            device has.
+            device has. Batches that wait on it are not reckoned with.
         **knobs: The other knobs of `LMSCallback`.
 
     Returns:
@@ -275,7 +275,13 @@ def _prepare(
     step = specialise(traced, inputs, device=device.full_name)
     if settle:  # once: other plans rely on where variables lie
         settle_variables(step, device)
-    room = measure_room(step, settings, device, data_is_there=data_is_there)
+    room = measure_room(
+        step,
+        settings,
+        device,
+        data_is_there=data_is_there,
+        reads_ahead=_reads_ahead(kind),
+    )
     try:
         prepared = _build(_subject(traced, step, settings, kind, device), room)
     finally:
@@ -283,6 +289,11 @@ def _prepare(
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared
+
+
+def _reads_ahead(kind: str) -> bool:
+    """Keras draws from an iterator; who calls a step by himself has the batch."""
+    return kind != "step"
 
 
 def _subject(
@@ -381,7 +392,12 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         kept=KeptVariables.of(guard.kept, step.variables),
         room=room,
         measure=partial(
-            measure_room, subject.step, subject.settings, device, data_is_there=True
+            measure_room,
+            subject.step,
+            subject.settings,
+            device,
+            data_is_there=True,
+            reads_ahead=_reads_ahead(subject.kind),
         ),
         plan_into=partial(_build, subject),
     )

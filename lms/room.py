@@ -88,9 +88,22 @@ def margin_of(limit: int) -> int:
 
 
 def measure_room(
-    step: TracedStep, settings: Settings, device: Device, *, data_is_there: bool
+    step: TracedStep,
+    settings: Settings,
+    device: Device,
+    *,
+    data_is_there: bool,
+    reads_ahead: bool,
 ) -> Room:
-    """What the step may use; the device's limit less a margin if no budget is given."""
+    """What the step may use; the device's limit less a margin if no budget is given.
+
+    Args:
+        step: The step.
+        settings: The user's knobs.
+        device: Where it is to run.
+        data_is_there: Whether the batch is in the memory that is used already.
+        reads_ahead: Whether one more batch may come while the step runs.
+    """
     gc.collect()
     data_is_there = data_is_there and device.holds_input_pipeline
     data = step.input_bytes
@@ -110,8 +123,8 @@ def measure_room(
         budget, margin = None, 0
     else:
         margin = margin_of(device.limit)
-        if device.holds_input_pipeline:
-            reserved = data  # one more batch may be prefetched
+        if reads_ahead and device.holds_input_pipeline:
+            reserved = data
             margin += reserved
         budget = device.limit - margin
     return Room(

@@ -64,3 +64,17 @@ def test_a_plan_that_only_fits_without_the_holes_is_doubted(
     assert plan.doubt is Doubt.PLACE
     assert plan.seconds is not None
     validate_plan(planned_graph(graph, plan.plan), plan.plan)
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
+    """The chunk at the end of the device is not split: a tensor may take all of it."""
+    limit = 100 * MIB
+    margin = 4 * MIB if automatic else 0
+    room = Room(budget=96 * MIB, margin=margin, persistent=16 * MIB, limit=limit)
+    again = room.tighter(room)
+    assert again.step < room.step
+    for each in (room, again):
+        bound = choosing._bound(each)
+        assert (each.step + bound > limit) is automatic
+        assert automatic or each.step + bound == room.step

@@ -33,12 +33,19 @@ STEP = cast(
 )
 
 
+@pytest.mark.parametrize("reads_ahead", [True, False])
 @pytest.mark.parametrize("pipeline", [True, False])
-def test_a_batch_that_may_wait_is_neither_the_steps_nor_free(*, pipeline: bool) -> None:
+def test_a_batch_that_may_wait_is_neither_the_steps_nor_free(
+    *, pipeline: bool, reads_ahead: bool
+) -> None:
     room = measure_room(
-        STEP, read_settings(), device(pipeline=pipeline), data_is_there=True
+        STEP,
+        read_settings(),
+        device(pipeline=pipeline),
+        data_is_there=True,
+        reads_ahead=reads_ahead,
     )
-    waiting = 4 * MIB if pipeline else 0
+    waiting = 4 * MIB if pipeline and reads_ahead else 0
     assert room.margin == margin_of(LIMIT) + waiting
     assert room.free == LIMIT - room.persistent - waiting
     assert room.free - room.step == room.margin - room.reserved
@@ -58,5 +65,5 @@ def test_holes_matter_where_a_step_needs_them_too(
 ) -> None:
     settings = read_settings(budget=budget)
     there = device(pipeline=True, holes=holes)
-    room = measure_room(STEP, settings, there, data_is_there=True)
+    room = measure_room(STEP, settings, there, data_is_there=True, reads_ahead=True)
     assert with_holes(room, there).holes == (holes if matter else ())

@@ -87,9 +87,9 @@ class Book:
                 return row
         return None
 
-    def add(self, row: dict[str, Any]) -> None:
-        """Write a row down."""
-        self._rows.append(row)
+    def add(self, *rows: dict[str, Any]) -> None:
+        """Write rows down, all of them or none."""
+        self._rows += rows
         write_lines(self._path, self._settings, self._rows)
 
     def say(self, text: str) -> None:

@@ -59,6 +59,7 @@ from lms.planning.schedule import schedule
 from lms.planning.search import grid
 from lms.planning.threshold import SyncMode, plan_by_threshold
 from lms.planning.timing import Speeds
+from lms.room import UNLIMITED
 from lms.simulator import simulate_memory
 from lms.tf.devices import find_device, take_emulated_memory
 from lms.tf.measuring import (
@@ -99,11 +100,18 @@ class _Knobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traced:
-    """The traced step and what planners need of it."""
+    """The traced step and what planners need of it.
+
+    `own` is the step as TensorFlow would run it, its graph is `own_graph`; `kept` are
+    bytes of constants that only it keeps.
+    """
 
     function: TracedFunction
     step: TracedStep
+    own: TracedStep
     graph: GraphView
+    own_graph: GraphView
+    kept: int
     min_bytes: int
     movable: frozenset[str]
     inputs: Sequence[tf.Tensor]
@@ -161,7 +169,7 @@ def _run(options: Any) -> None:
     traced = _trace(model)
     rows = [
         _bounds(traced, options),
-        _measured(traced, _plain(traced.graph), settings={}),
+        _measured_plain(traced),
         _by_budget(traced),
         *_frontier(traced, options.parts),
         *_threshold_rows(traced, options),
@@ -185,11 +193,15 @@ def _trace(model: Any) -> _Traced:
     specialised = specialise(function, inputs, device=device.full_name)
     scratch = measure_scratch(specialised, device.memory)
     graph = with_scratch(specialised.graph, scratch)
+    own = specialised.own or specialised
     min_bytes = smallest_worth_moving(peak(graph))
     return _Traced(
         function=function,
         step=specialised,
+        own=own,
         graph=graph,
+        own_graph=with_scratch(own.graph, scratch),
+        kept=own.graph.constant_bytes - graph.constant_bytes,
         min_bytes=min_bytes,
         movable=movable(graph, min_bytes=min_bytes),
         inputs=inputs,
@@ -198,6 +210,11 @@ def _trace(model: Any) -> _Traced:
 
 def _plain(graph: GraphView) -> SwapPlan:
     return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+
+
+def _measured_plain(traced: _Traced) -> dict[str, Any]:
+    own = replace(traced, step=traced.own, graph=traced.own_graph)
+    return _measured(own, _plain(own.graph), settings={})
 
 
 def _bounds(traced: _Traced, options: Any) -> dict[str, Any]:
@@ -247,7 +264,7 @@ def _frontier(traced: _Traced, parts: Sequence[float]) -> Iterator[dict[str, Any
         costs=measure_costs(traced.step, device.memory),
         hardware=measure_hardware(device),
     )
-    unplanned = plain_plan(traced.graph).peak
+    unplanned = plain_plan(traced.own_graph, traced.kept).peak
     scheduled = schedule(traced.graph)
     variants: Mapping[str, tuple[GraphView, bool | None]] = {
         "as it is": (scheduled, None),
@@ -257,7 +274,7 @@ def _frontier(traced: _Traced, parts: Sequence[float]) -> Iterator[dict[str, Any
     }
     for part, (name, (graph, recompute)) in itertools.product(parts, variants.items()):
         room = int(part * unplanned)
-        near = Beyond(free=room // 32, bound=room // 32)
+        near = Beyond(free=room // 32, bound=UNLIMITED)
         wish = Wish(
             room=room,
             beyond=near,

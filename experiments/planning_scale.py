@@ -45,6 +45,7 @@ from lms.planning.combining import Wish, best_plan
 from lms.planning.judging import Beyond
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
+from lms.room import UNLIMITED
 from lms.simulator import allocator_peak
 
 __all__ = ["main"]
@@ -128,7 +129,7 @@ def _timed(graph: GraphView, room: int) -> dict[str, Any]:
     margin = room // _MARGIN
     wish = Wish(
         room=room,
-        beyond=Beyond(free=margin, bound=margin),
+        beyond=Beyond(free=margin, bound=UNLIMITED),
         speeds=speeds,
         filters=Filters(),
     )

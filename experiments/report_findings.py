@@ -4,7 +4,7 @@ Pure functions of a result file's first line (`head`) and of the others (`rows`)
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.planner_comparison_report import equal_peaks
@@ -159,56 +159,6 @@ def _planning_scale(head: Head, rows: Rows) -> Finding:
     return text, (f"Planning time, median of {repeats}", columns, body)
 
 
-def _link_comparison(head: Head, rows: Rows) -> Finding:
-    steps = head["settings"]["steps"]
-    plain = {r["server"]: r for r in rows if r["planner"] == "none"}
-    said = [
-        f"{row['server']}, {row['planner']}: {cost:.2f}"
-        for row, cost in _link_costs(rows, plain)
-    ]
-    text = (
-        "In the memory that the smaller size fills, a step of the larger one is "
-        "predicted to take this many times the voxel-scaled smaller step: "
-        + "; ".join(said)
-        + ". Published were 2.87 on x86 and 1.26 on AC922."
-    )
-    columns = ["server", "size", "device", "planner", "peak", "out and in"]
-    columns += ["run twice", "busy", "step", "two on a bus", "epoch"]
-    body = [
-        [
-            row["server"],
-            f"{row['size']}^3",
-            format_bytes(row["memory_bytes"]),
-            row["planner"] if row["error"] or row["planned"] else "fits",
-            *(["no plan"] if row["error"] else _link_cells(row, steps)),
-        ]
-        for row in rows
-    ]
-    return text, (f"Epochs of {steps} steps, predicted", columns, body)
-
-
-def _link_costs(
-    rows: Rows, plain: Mapping[str, Mapping[str, Any]]
-) -> Iterator[tuple[Mapping[str, Any], float]]:
-    for row in rows:
-        if not row["error"] and row["planned"]:
-            small = plain[row["server"]]
-            voxels = (row["size"] / small["size"]) ** 3
-            yield row, row["step_seconds"] / small["step_seconds"] / voxels
-
-
-def _link_cells(row: Mapping[str, Any], steps: int) -> list[str]:
-    return [
-        format_bytes(row["peak_bytes"]),
-        format_bytes(row["swapped_out_bytes"] + row["swapped_in_bytes"]),
-        f"{row['run_twice']:,}",
-        f"{row['utilisation']:.0%}",
-        f"{row['step_seconds']:.3f} s",
-        f"{row['two_on_a_bus_seconds']:.3f} s",
-        f"{steps * row['step_seconds']:.0f} s",
-    ]
-
-
 def _overhead_when_it_fits(head: Head, rows: Rows) -> Finding:
     turns = rows[1:]  # the first one traces
     ratios = {
@@ -273,7 +223,6 @@ FINDINGS = {
     "planner_comparison": _planner_comparison,
     "simulator_accuracy": _simulator_accuracy,
     "planning_scale": _planning_scale,
-    "link_comparison": _link_comparison,
     "overhead_when_it_fits": _overhead_when_it_fits,
     "unet3d_sizes": _unet3d_sizes,
 }

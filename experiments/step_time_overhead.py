@@ -35,8 +35,8 @@ from rich.console import Console
 from experiments.book import Book
 from experiments.lines import command_line
 from experiments.quiet import quiet_median
+from experiments.servers import LATENCY, SERVERS
 from experiments.step_time_overhead_drawing import draw
-from lms.hardware import preset
 from lms.link import LinkRates
 from lms.units import MIB, format_bytes
 
@@ -46,11 +46,6 @@ _NAME = "step_time_overhead"
 _FOLDER = Path("build") / "experiments" / _NAME
 _ENOUGH = 8192 * MIB
 _SPARE = 1.05  # of what plain Keras takes at the first size
-_LATENCY = 1e-5
-
-# The server's preset, and the published seconds of an epoch of 144^3 on it.
-_LINKS = {"x86": ("v100-pcie", 216), "AC922": ("v100-nvlink", 197)}
-_EPOCH_STEPS = 228
 
 # Parts of the small device that a plan is made for, the next where the first fails;
 # None for what it takes of itself.
@@ -78,7 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _add_settings(parser: Any) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=(48, 56, 64, 72, 80))
-    parser.add_argument("--links", nargs="+", choices=tuple(_LINKS), default=[*_LINKS])
+    parser.add_argument(
+        "--links", nargs="+", choices=tuple(SERVERS), default=[*SERVERS]
+    )
     parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS)
     parser.add_argument("--filters", type=int, default=8)
     parser.add_argument("--depth", type=int, default=4)
@@ -101,7 +98,8 @@ def _run(options: Any) -> None:
     memory = int(_SPARE * base["peak_bytes"]) // MIB * MIB
     book.say(f"the small device has {format_bytes(memory)}")
     for server in options.links:
-        rate = _rate(server, base)
+        step = quiet_median(base, skipped=2)
+        rate = SERVERS[server].scaled_rate(peak=base["peak_bytes"], step=step)
         book.say(f"{server}'s link, scaled: {rate / 1e9:.3f} GB/s each way")
         for way in options.ways:
             for size in options.sizes[1:]:
@@ -119,15 +117,6 @@ def _plain(size: int, options: Any, book: Book) -> Mapping[str, Any]:
     if row["error"]:
         raise SystemExit(f"{size}^3 does not train plainly: {row['error']}")
     return row
-
-
-def _rate(server: str, base: Mapping[str, Any]) -> float:
-    """Bytes per second each way: copying weighs as much against computing as there."""
-    name, epoch = _LINKS[server]
-    card = preset(name)
-    weight = (card.memory / card.h2d) / (epoch / _EPOCH_STEPS)
-    step = quiet_median(base, skipped=2)
-    return base["peak_bytes"] / (weight * step)
 
 
 def _planned(  # noqa: PLR0913 - what differs between trials
@@ -148,7 +137,7 @@ def _planned(  # noqa: PLR0913 - what differs between trials
             name=f"{size}^3, {way}{words}, link like {server}'s",
             memory=memory,
             flags=(*planned, *_flags(way, size, options)),
-            link=LinkRates(h2d=rate, d2h=rate, latency=_LATENCY),
+            link=LinkRates(h2d=rate, d2h=rate, latency=LATENCY),
         )
         if row["error"] is None:
             return

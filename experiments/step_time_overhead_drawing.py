@@ -10,17 +10,16 @@ from experiments.lines import read_lines
 from experiments.plots import COLOURS, INK, MUTED, calm, new_figure, save, source
 from experiments.quiet import quiet_median
 from experiments.report_findings import Finding, Head, Rows
+from experiments.servers import SERVERS, published_cost
 from experiments.shortening import shortened
 from lms.units import format_bytes
 
 __all__ = ["draw", "finding"]
 
-_SERVERS = {"x86": "PCIe 3.0 x16, scaled", "AC922": "NVLink 2.0, scaled"}
+_SERVERS = {name: f"{server.link}, scaled" for name, server in SERVERS.items()}
 _WAYS = {"threshold": "TFLMS's rule", "budget": "budget"}
 
-# IBM's case study: seconds of an epoch of 192^3 over that of 144^3, and their voxels.
-_PUBLISHED = {"x86": 1467 / 216, "AC922": 590 / 197}
-_PUBLISHED_VOXELS = (192 / 144) ** 3
+_PUBLISHED_VOXELS = (192 / 144) ** 3  # of IBM's case study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +163,7 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
         left=0.65 / width, right=1 - 0.2 / width, top=0.78, bottom=0.2, wspace=0.08
     )
     tops = [p.ratio for p in points] + [p.bound for p in points] + [1.0]
-    tops += [_PUBLISHED[server] / _PUBLISHED_VOXELS for server in servers]
+    tops += [published_cost(server) for server in servers]
     for axes, server in zip(panels, servers, strict=True):
         _panel(axes, server, [p for p in points if p.server == server], 1.1 * max(tops))
     panels[0].set_ylabel("step with support over without", fontsize=11, color=INK)
@@ -194,7 +193,7 @@ def _panel(axes: Any, server: str, points: list[_Point], top: float) -> None:
         axes.plot(voxels, ratios, "o-", color=colour, linewidth=1.8, label=name)
     axes.plot(
         [_PUBLISHED_VOXELS],
-        [_PUBLISHED[server] / _PUBLISHED_VOXELS],
+        [published_cost(server)],
         "D",
         color=MUTED,
         markersize=8,

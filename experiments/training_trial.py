@@ -10,12 +10,14 @@ batch is on the device and none waits beside it, so that the step alone decides;
 `fit` on an emulated device batches that wait take some of it too.
 
 With `--in-turns`, each step waits for a line on standard input, and a line on standard
-output says that the trial waits: several trials can take turns so.
+output says that the trial waits: several trials can take turns so. With `--record N`,
+so many more steps follow, in which TensorFlow's profiler says what the device did.
 
 Times are seconds, sizes are bytes. Peaks leave the first step out, which initialises.
 """
 
 import argparse
+import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
@@ -40,7 +42,10 @@ from lms.room import margin_of
 from lms.settings import read_settings
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.devices import find_device
+from profiling.measured import measured_steps
 from profiling.record import write_json
+from profiling.sessions import MARK, Session, recording
+from profiling.timelines import figures_of
 
 __all__ = ["main"]
 
@@ -52,6 +57,8 @@ _MOST_POINTS = 1500  # of a curve
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one trial; the result goes to `--output`. A training that fails raises."""
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
+    if options.core is not None:  # before TensorFlow makes its threads
+        os.sched_setaffinity(0, {options.core})
     keras.utils.set_random_seed(options.seed)
     model, arrays = _subject(options)
     result = (_predicted if options.predict else _trained)(options, model, arrays)
@@ -77,6 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=int, help="bytes to predict for")
     parser.add_argument("--budget", help="instead of all that the device has")
     parser.add_argument("--in-turns", action="store_true", help="see above")
+    parser.add_argument("--record", type=int, default=0, help="see above")
+    parser.add_argument("--core", type=int, help="of the CPU, the only one to use")
     text = "the budget planner's, on or off; it chooses where this is not given"
     parser.add_argument("--recompute", choices=_RECOMPUTE, default="auto", help=text)
     parser.add_argument("--curves", action="store_true", help="memory over the step")
@@ -117,19 +126,28 @@ def _trained(
     batch = [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in arrays]
     fitted = None
     if options.way in _PLANNERS:
+        if options.budget is None and find_device().limit is None:
+            raise ValueError(
+                "--budget must be given where the device has no limit, got none. Give "
+                "one, or start this with `python -m lms emulate`."
+            )
         knobs: dict[str, Any] = {"budget": options.budget}
         if options.way == "budget":
             knobs["recompute"] = _RECOMPUTE[options.recompute]
         fitted = fit_in_memory(step, batch, planner=options.way, **knobs)
     recomputing = options.way == "grappler"
+    wait = _wait_for_turn if options.in_turns else lambda: None
+    run = fitted or tf.function(step)
     with recomputed_by_grappler() if recomputing else nullcontext():
         measured = _run(
-            fitted or tf.function(step),
+            run,
             batch,
             (options.steps, max(options.steps, options.at_most)),
             lambda: fitted.report[0].replans if fitted else 0,
-            _wait_for_turn if options.in_turns else lambda: None,
+            wait,
         )
+    if options.record:
+        measured["recorded"] = _recorded(run, batch, options.record, wait)
     return measured | (_planned(fitted, curves=options.curves) if fitted else {})
 
 
@@ -180,6 +198,28 @@ def _run(
     }
 
 
+def _recorded(
+    step: Callable[..., Any],
+    batch: Sequence[Any],
+    count: int,
+    wait: Callable[[], None],
+) -> list[dict[str, float]]:
+    """What the device did in some steps: `profiling.timelines.figures_of`."""
+    session = Session()
+
+    def run() -> None:
+        float(step(*batch)["loss"])  # its results are awaited
+
+    with recording(session):
+        for _ in range(count):
+            wait()
+            session.run(run)
+    steps = measured_steps(
+        session.spans, session.marks, session.copies, mark=MARK, waits={}
+    )
+    return [figures_of(each) for each in steps]
+
+
 def _wait_for_turn() -> None:
     print("waiting", flush=True)
     sys.stdin.readline()
@@ -213,13 +253,10 @@ def _predicted(
 ) -> dict[str, Any]:
     """Whether the step fits into `--memory`, without training."""
     specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
-    workload = workload_of(_step_of(model), specs)
-    # The forecast counts a batch that waits beside this one; here none does.
-    waiting = sum(array.nbytes for array in arrays)
+    workload = workload_of(_step_of(model), specs, reads_ahead=False)
     hardware = replace(workload.speeds.hardware, memory=options.memory)
     workload = replace(
         workload,
-        persistent_bytes=workload.persistent_bytes - waiting,
         margin_bytes=margin_of(options.memory),
         speeds=replace(workload.speeds, hardware=hardware),
     )

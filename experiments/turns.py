@@ -74,9 +74,17 @@ class Turns:
 
     def step(self) -> None:
         """Make a step; it no longer waits when that was the last, or failed."""
+        self.begin()
+        self.finish()
+
+    def begin(self) -> None:
+        """Let it begin a step: others may begin theirs before it ends."""
         with suppress(BrokenPipeError):
             self._process.stdin.write("\n")
             self._process.stdin.flush()
+
+    def finish(self) -> None:
+        """Wait for the end of the step that it has begun."""
         self.waits = self._is_waiting()
 
     def end(self) -> tuple[str | None, dict[str, Any]]:

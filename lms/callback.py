@@ -38,7 +38,8 @@ class LMSCallback(keras.callbacks.Callback):
 
     Args:
         budget: Device memory that a step may use, weights and data included: bytes, or
-            text such as "96MiB". None takes what the device has, less a margin of 1/32.
+            text such as "96MiB". None takes what the device has: plans are made for
+            all but a margin of 1/32, which is for what the allocator loses.
         planner: "budget" or "threshold"; None follows the other arguments.
         swapout_threshold: TFLMS: a reader more than so many levels of the graph after
             a tensor's producer reads a swapped-in copy.

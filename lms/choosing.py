@@ -224,9 +224,15 @@ def _plan_by_budget(
 
 
 def _bound(room: Room) -> Bytes:
-    """Bytes beyond the step's room that it may be in; no limit where that is all."""
+    """Bytes beyond the step's room that it may be in; no limit where that is all.
+
+    A tensor may take all of the chunk at the device's end, which is not split: then it
+    is as large as the chunk, whatever the device has. But a batch that waits needs
+    room.
+    """
     margin = max(0, room.margin - room.reserved)
-    return margin if room.step + margin < room.free else UNLIMITED
+    is_all = not room.reserved and room.step + margin >= room.free
+    return UNLIMITED if is_all else margin
 
 
 def _least_doubted(orders: Iterable[GraphView], wish: Wish) -> FittedPlan | None:

@@ -114,6 +114,7 @@ def workload_of(
     signature: Sequence[Any],
     *,
     hardware: Hardware | None = None,
+    reads_ahead: bool = True,
 ) -> Workload:
     """Trace a step for some device.
 
@@ -121,6 +122,8 @@ def workload_of(
         function: A step, as for `fit_in_memory`.
         signature: Its arguments as specs or example tensors, all shapes known.
         hardware: The device; None measures the present one.
+        reads_ahead: Whether the next batch waits beside this one, as in `fit`, where
+            the input pipeline is on the present device.
 
     Raises:
         UnsupportedError: If a shape is not known.
@@ -135,7 +138,7 @@ def workload_of(
         scratch = measure_scratch(step, device.memory)
         costs = measure_costs(step, device.memory)
         speeds = Speeds(costs=costs, hardware=measure_hardware(device))
-    persistent, margin = _left_out(step, hardware)
+    persistent, margin = _left_out(step, hardware, reads_ahead=reads_ahead)
     return Workload(
         graph=with_scratch(step.graph, scratch),
         own=with_scratch((step.own or step).graph, scratch),
@@ -146,19 +149,25 @@ def workload_of(
     )
 
 
-def _left_out(step: TracedStep, hardware: Hardware | None) -> tuple[Bytes, Bytes]:
+def _left_out(
+    step: TracedStep, hardware: Hardware | None, *, reads_ahead: bool
+) -> tuple[Bytes, Bytes]:
     """Persistent bytes and the margin; no margin where the device has no limit."""
     held = step.captured_bytes + step.input_bytes + step.constant_bytes
     if hardware is not None:
         return held, margin_of(hardware.memory)
     device = find_device()
     room = measure_room(
-        step, Settings(), device, data_is_there=False, reads_ahead=False
+        step,
+        Settings(),
+        device,
+        data_is_there=False,
+        reads_ahead=False,  # a batch that waits is persistent here
     )
     # Slots that were never written share their zeros: less is in use than will be.
     persistent = max(held, room.persistent)
-    if device.holds_input_pipeline:
-        persistent += step.input_bytes  # the next batch waits beside this one
+    if reads_ahead and device.holds_input_pipeline:
+        persistent += step.input_bytes
     return persistent, room.margin
 
 

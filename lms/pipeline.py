@@ -72,11 +72,11 @@ def fit_in_memory(
         function: A `tf.function`, or a Python function that can become one, such as a
             step with a `GradientTape` that updates variables.
         signature: Its arguments as specs (`tf.TensorSpec`) or example tensors, which
-            then are taken for the data: a batch beside them takes memory too. Only
+            then are taken for the data: any batch beside them takes more memory. Only
             the first dimension of an argument may be unknown; then each batch size is
             planned when it first comes.
         budget: Device memory in bytes, or text such as "96MiB"; None takes what the
-            device has. Batches that wait on it are not reckoned with.
+            device has.
         **knobs: The other knobs of `LMSCallback`.
 
     Returns:
@@ -224,6 +224,7 @@ class FittedFunction:
                 self._settings,
                 self._kind,
                 data_is_there=data_is_there,
+                reads_ahead=not self._has_example,  # the example is the data
                 settle=not self._steps,
             )
         return self._steps[key]
@@ -239,7 +240,8 @@ class _Subject:
     """What is planned, into one room or another.
 
     `graph` is the step's, `own` TensorFlow's own, both with measured scratch. `plain`
-    is the plan for the latter, `kept` the bytes of constants that only it keeps.
+    is the plan for the latter, `kept` the bytes of constants that only it keeps. One
+    more batch may come while a step runs if the data are read ahead.
     """
 
     kind: str
@@ -251,6 +253,7 @@ class _Subject:
     plain: FittedPlan
     device: Device
     settings: Settings
+    reads_ahead: bool
 
     def speeds(self) -> Speeds:
         """How long ops and copies take on the present device; measured once."""
@@ -260,13 +263,14 @@ class _Subject:
         )
 
 
-def _prepare(
+def _prepare(  # noqa: PLR0913 - what differs between callers
     traced: TracedFunction,
     inputs: Sequence[Any],
     settings: Settings,
     kind: str,
     *,
     data_is_there: bool,
+    reads_ahead: bool,
     settle: bool,
 ) -> PreparedStep:
     """All stages for one signature."""
@@ -280,20 +284,16 @@ def _prepare(
         settings,
         device,
         data_is_there=data_is_there,
-        reads_ahead=_reads_ahead(kind),
+        reads_ahead=reads_ahead,
     )
+    subject = _subject(traced, step, settings, kind, device, reads_ahead=reads_ahead)
     try:
-        prepared = _build(_subject(traced, step, settings, kind, device), room)
+        prepared = _build(subject, room)
     finally:
         forget_functions()
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared
-
-
-def _reads_ahead(kind: str) -> bool:
-    """Keras draws from an iterator; who calls a step by himself has the batch."""
-    return kind != "step"
 
 
 def _subject(
@@ -302,6 +302,8 @@ def _subject(
     settings: Settings,
     kind: str,
     device: Device,
+    *,
+    reads_ahead: bool,
 ) -> _Subject:
     """What is planned, with measured scratch."""
     scratch = measure_scratch(step, device.memory)
@@ -320,6 +322,7 @@ def _subject(
         plain=plain_plan(own, kept),
         device=device,
         settings=settings,
+        reads_ahead=reads_ahead,
     )
 
 
@@ -330,8 +333,10 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     speeds = cache(subject.speeds)
     if subject.settings.planner == "budget" and not fits(subject.plain, room):
         room = with_holes(room, device)
+    # Without a budget, a step may be in all of the device.
+    taken = room.budget if subject.settings.budget else None
     host = HostRoom(
-        free=free_host_bytes(device, room.budget), by_size=device.holds_input_pipeline
+        free=free_host_bytes(device, taken), by_size=device.holds_input_pipeline
     )
     fitted = choose_for_host(graph, subject.plain, subject.settings, room, speeds, host)
     plan = fitted.plan
@@ -397,7 +402,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
             subject.settings,
             device,
             data_is_there=True,
-            reads_ahead=_reads_ahead(subject.kind),
+            reads_ahead=subject.reads_ahead,
         ),
         plan_into=partial(_build, subject),
     )

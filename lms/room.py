@@ -95,7 +95,7 @@ def measure_room(
     data_is_there: bool,
     reads_ahead: bool,
 ) -> Room:
-    """What the step may use; the device's limit less a margin if no budget is given.
+    """What the step may use; the device's limit less a margin if no budget is less.
 
     Args:
         step: The step.
@@ -117,8 +117,9 @@ def measure_room(
         persistent += data
     persistent += step.constant_bytes
     reserved = 0
-    if settings.budget is not None:
-        budget, margin = settings.budget, 0
+    asked = settings.budget
+    if asked is not None and (device.limit is None or asked < device.limit):
+        budget, margin = asked, 0
     elif device.limit is None:
         budget, margin = None, 0
     else:

@@ -1,5 +1,6 @@
 """Which plan a step gets, and what is said when it gets none."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,6 +75,8 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
     room = Room(budget=96 * MIB, margin=margin, persistent=16 * MIB, limit=limit)
     again = room.tighter(room)
     assert again.step < room.step
+    waiting = replace(room, budget=90 * MIB, margin=margin + 6 * MIB, reserved=6 * MIB)
+    assert choosing._bound(waiting) == margin
     for each in (room, again):
         bound = choosing._bound(each)
         assert (each.step + bound > limit) is automatic

@@ -11,6 +11,7 @@ import pytest
 
 from lms import fit_in_memory
 from lms.errors import BudgetError
+from lms.room import measure_room
 
 pytestmark = pytest.mark.tf
 
@@ -153,3 +154,23 @@ def test_a_tensor_of_another_shape_is_refused_by_tensorflow(batch: list[Any]) ->
     fitted = fit_in_memory(step, specs(1024), budget=BUDGET)
     with pytest.raises((TypeError, ValueError)):
         fitted(batch[0][:, :8], batch[1])
+
+
+@pytest.mark.parametrize("given", ["specs", "tensors"])
+def test_a_batch_beside_an_example_is_not_reckoned_with(
+    given: str, batch: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lms import pipeline
+
+    asked: list[bool] = []
+
+    def noted(*args: Any, reads_ahead: bool, **knobs: Any) -> Any:
+        asked.append(reads_ahead)
+        return measure_room(*args, reads_ahead=reads_ahead, **knobs)
+
+    monkeypatch.setattr(pipeline, "measure_room", noted)
+    step, _ = make_step()
+    signature = batch if given == "tensors" else specs(1024)
+    fitted = fit_in_memory(step, signature, **KNOBS)
+    fitted._steps.popitem()[1].measure()
+    assert asked == [given == "specs"] * 2

@@ -67,3 +67,18 @@ def test_holes_matter_where_a_step_needs_them_too(
     there = device(pipeline=True, holes=holes)
     room = measure_room(STEP, settings, there, data_is_there=True, reads_ahead=True)
     assert with_holes(room, there).holes == (holes if matter else ())
+
+
+def test_a_budget_beyond_the_device_is_all_that_the_device_has() -> None:
+    rooms = [
+        measure_room(
+            STEP,
+            read_settings(budget=budget),
+            device(pipeline=False),
+            data_is_there=True,
+            reads_ahead=True,
+        )
+        for budget in (None, LIMIT, 2 * LIMIT)
+    ]
+    assert rooms[0] == rooms[1] == rooms[2]
+    assert rooms[0].step < rooms[0].free < LIMIT

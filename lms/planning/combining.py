@@ -97,12 +97,11 @@ def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
         elif number and is_large(graph):
             continue
         items = _made_again(graph, asked, wish, min_bytes)
-        if items == known:
-            continue
-        known = items
-        option = _find(with_recomputed(graph, items), wish)
-        if option is not None:
-            options.append(_with(option, recomputed=items))
+        if items != known:
+            known = items
+            option = _find(with_recomputed(graph, items), wish)
+            if option is not None:
+                options.append(_with(option, recomputed=items))
         if is_large(graph) and not _stalls(options, wish):
             break
     again = [option for option in options if option.plan.recomputed]
@@ -150,7 +149,7 @@ def _made_again(
 
 
 def _narrowed(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan | None:
-    """The plan in which what moves waits in fewer bytes; None if it is less sure."""
+    """The plan in which what moves waits in fewer bytes; None if it may not be placed."""
     again = planned_graph(graph, fitted.plan)
     items = [
         Narrowed(

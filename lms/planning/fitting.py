@@ -133,9 +133,10 @@ def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
     """
     longest = min(map(seconds_of, options)) * _ABOUT
 
-    def rank(option: FittedPlan) -> tuple[bool, int, Seconds]:
+    def rank(option: FittedPlan) -> tuple[bool, float, Seconds]:
         seconds = seconds_of(option)
-        return seconds > longest, option.plan.moved_bytes, seconds
+        slow = seconds > longest
+        return slow, seconds if slow else option.plan.moved_bytes, seconds
 
     return sorted(options, key=rank)
 

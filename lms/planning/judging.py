@@ -86,7 +86,10 @@ def seconds_of(fitted: FittedPlan) -> Seconds:
 def judged(
     graph: GraphView, option: FittedPlan, room: int, beyond: Beyond
 ) -> tuple[int, FittedPlan]:
-    """By how much a plan is beyond its memory, and the plan with what is not known.
+    """How bad the doubt is, and the plan with what is not known.
+
+    The first is only comparable between plans of one doubt: of `PLACE`, the regions in
+    which the plan cannot be placed; of `BOUNDS`, its highest peak.
 
     Args:
         graph: The graph that the plan is for, in any execution order.

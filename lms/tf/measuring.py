@@ -217,7 +217,15 @@ def measure_hardware(device: Device) -> Hardware:
 
 def _copy_load(rate: float) -> Seconds:
     """Seconds of computing that a byte costs which a core copies at this rate."""
-    return min(1.0, 2 / (os.cpu_count() or 1)) / rate
+    return min(1.0, 2 / _cores()) / rate
+
+
+def _cores() -> int:
+    """Those that this process may use; all of them where the system does not say."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count() or 1
 
 
 def _flops(device: Device) -> float:

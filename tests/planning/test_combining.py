@@ -13,8 +13,10 @@ from lms.graph import GraphView, Op, Tensor
 from lms.hardware import preset
 from lms.liveness import peak
 from lms.plan import planned_graph, validate_plan
+from lms.planning import combining
 from lms.planning.candidates import Filters
 from lms.planning.combining import Wish, best_plan
+from lms.planning.fitting import find_plan
 from lms.planning.judging import Beyond, seconds_of
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
@@ -123,3 +125,28 @@ def test_on_a_slow_link_all_is_made_again_that_can_be(
     validate_plan(planned_graph(graph, found.plan), found.plan)
     assert seconds_of(moving) > 2 * costs.total
     assert seconds_of(found) < 1.5 * costs.total
+
+
+def test_a_large_graph_that_does_not_stall_is_planned_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recomputed, "_LARGE_OPS", 100)
+    graph = schedule(unet_like(300))
+    hardware = replace(preset("v100-nvlink"), h2d=1e15, d2h=1e15, latency=0.0)
+    asked = Wish(
+        room=peak(graph) // 2,
+        beyond=Beyond(),
+        speeds=Speeds(costs=roofline(graph, hardware), hardware=hardware),
+        filters=Filters(),
+    )
+    planned: list[GraphView] = []
+
+    def noted(graph: GraphView, *rest: Any, **knobs: Any) -> Any:
+        planned.append(graph)
+        return find_plan(graph, *rest, **knobs)
+
+    monkeypatch.setattr(combining, "find_plan", noted)
+    found = best_plan(graph, asked)
+    assert found is not None
+    assert found.plan.swaps
+    assert len(planned) == 1

@@ -19,7 +19,7 @@ from lms.liveness import peak
 from lms.plan import SwapPlan, validate_plan
 from lms.planning import fitting, judging
 from lms.planning.candidates import Filters
-from lms.planning.fitting import find_plan
+from lms.planning.fitting import find_plan, ranked
 from lms.planning.judging import Beyond, Doubt, FittedPlan
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
@@ -222,3 +222,12 @@ def test_large_tensors_move_first_and_small_ones_where_they_must() -> None:
         assert found is not None
         sizes.append(min(swap.size for swap in found.plan.swaps))
     assert sizes[0] >= most // 200 > sizes[1]
+
+
+def test_of_slow_plans_the_faster_comes_first() -> None:
+    graph = drawn()
+    found = find_plan(graph, peak(graph), filters=FILTERS)
+    assert found is not None
+    times = (1.500, 1.020, 1.000)
+    options = [replace(found, seconds=seconds) for seconds in times]
+    assert [option.seconds for option in ranked(options)] == [1.000, 1.020, 1.500]

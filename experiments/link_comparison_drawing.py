@@ -1,0 +1,269 @@
+"""What `link_comparison` found: a table, a sentence, a figure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.finding_console import show_finding
+from experiments.lines import read_lines
+from experiments.plots import COLOURS, INK, calm, new_figure, save, source
+from experiments.report_findings import Finding, Head, Rows
+from experiments.servers import EPOCH_STEPS, SERVERS, published_cost
+from experiments.shortening import shortened
+from lms.units import Bytes, Seconds, format_bytes
+
+__all__ = ["draw", "finding"]
+
+_WAYS = {"none": "without support", "plain": "without support"}
+_WAYS |= {"threshold": "TFLMS's rule", "budget": "budget"}
+_PUBLISHED = "#9A9A9A"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    """A training, predicted or made.
+
+    Args:
+        trained: Whether it was made.
+        server: Whose link.
+        size: Voxels along an axis.
+        memory: Of the device.
+        way: As `_WAYS` has it; "fits" where the budget planner had nothing to do.
+        peak: Of the device's memory.
+        copied: Bytes out and in.
+        twice: Ops that ran again.
+        busy: Part of the step in which something was computed.
+        rates: Bytes per second to the device and from it, while copying.
+        step: Seconds, alone.
+        pair: Seconds, beside another one on the same bus.
+        cost: Step over the voxel-scaled one of the smaller size without support.
+        error: Why there is nothing of all this.
+    """
+
+    trained: bool
+    server: str
+    size: int
+    memory: Bytes
+    way: str
+    peak: Bytes = 0
+    copied: Bytes = 0
+    twice: int = 0
+    busy: float = 0.0
+    rates: tuple[float, float] = (0.0, 0.0)
+    step: Seconds = 0.0
+    pair: Seconds = 0.0
+    cost: float = 0.0
+    error: str = ""
+
+    @property
+    def is_swapping(self) -> bool:
+        """Whether it is one of those that the comparison is about."""
+        return not self.error and self.way in ("threshold", "budget")
+
+
+def draw(results: Path, path: Path) -> int:
+    """Print and draw; always 0: nothing is claimed."""
+    head, rows = read_lines(results)
+    console = show_finding(finding(head, rows))
+    _plot(head, _runs(rows), path)
+    console.print(f"Drawn: {path}", soft_wrap=True)
+    return 0
+
+
+def finding(head: Head, rows: Rows) -> Finding:  # noqa: ARG001 - a finding's arguments
+    """The sentence and the table."""
+    runs = _runs(rows)
+    said = [
+        f"{SERVERS[server].link}: published {published_cost(server):.2f}; "
+        + "; ".join(_said(runs, server))
+        for server in SERVERS
+    ]
+    text = (
+        "A step with support in the memory that the smaller size fills, over the "
+        f"voxel-scaled smaller step without. {'. '.join(said)}. {_of_pairs(runs)}"
+    )
+    columns = ["what", "link", "size", "device", "way", "peak", "out and in", "twice"]
+    columns += ["busy", "to it", "from it", "step", "two on a bus", "epoch"]
+    body = [_cells(run) for run in runs]
+    return text, (f"Epochs of {EPOCH_STEPS} steps", columns, body)
+
+
+def _said(runs: list[_Run], server: str) -> Iterator[str]:
+    for trained, word in ((False, "predicted"), (True, "trained here")):
+        mine = [r for r in runs if r.server == server and r.trained is trained]
+        costs = [f"{_WAYS[r.way]} {r.cost:.2f}" for r in mine if r.is_swapping]
+        if costs:
+            yield f"{word}, {', '.join(costs)}"
+
+
+def _of_pairs(runs: list[_Run]) -> str:
+    """What a second training beside it costs, of those made here."""
+    made = [run for run in runs if run.trained and not run.error]
+    if not made:
+        return ""
+    said = [
+        f"{SERVERS[run.server].link}, {_WAYS[run.way]} {run.pair / run.step:.2f}"
+        for run in made
+        if run.size == max(each.size for each in made)
+    ]
+    return (
+        "Two trainings at once, each on a core of its own and both on one bus, take so "
+        f"many times as long a step as one alone: {'; '.join(said)}."
+    )
+
+
+def _cells(run: _Run) -> list[str]:
+    words = ["trained" if run.trained else "predicted", SERVERS[run.server].link]
+    words += [f"{run.size}^3", format_bytes(run.memory), _WAYS.get(run.way, run.way)]
+    if run.error:
+        return [*words, shortened(run.error), *[""] * 8]
+    rates = [f"{rate / 1e9:.3g} GB/s" if rate else "" for rate in run.rates]
+    return [
+        *words,
+        format_bytes(run.peak),
+        format_bytes(run.copied),
+        f"{run.twice:,}",
+        f"{run.busy:.0%}",
+        *rates,
+        f"{run.step:.3f} s",
+        f"{run.pair:.3f} s",
+        f"{EPOCH_STEPS * run.step:.0f} s",
+    ]
+
+
+def _runs(rows: Rows) -> list[_Run]:
+    found = [row for row in rows if row["kind"] == "predicted"]
+    runs = [_predicted(row, found) for row in found]
+    for row in rows:
+        if row["kind"] == "measured":
+            runs += [_trained(row, each) for each in row["trainings"]]
+    return runs
+
+
+def _predicted(row: Mapping[str, Any], rows: Rows) -> _Run:
+    run = _Run(
+        trained=False,
+        server=row["server"],
+        size=row["size"],
+        memory=row["memory_bytes"],
+        way=row["planner"],
+        error=row["error"] or "",
+    )
+    if run.error:
+        return run
+    small = next(
+        r for r in rows if r["planner"] == "none" and r["server"] == run.server
+    )
+    voxels = (run.size / small["size"]) ** 3
+    return replace(
+        run,
+        way="fits" if run.way != "none" and not row["planned"] else run.way,
+        peak=row["peak_bytes"],
+        copied=row["swapped_out_bytes"] + row["swapped_in_bytes"],
+        twice=row["run_twice"],
+        busy=row["utilisation"],
+        rates=(row["h2d_rate"], row["d2h_rate"]),
+        step=row["step_seconds"],
+        pair=row["two_on_a_bus_seconds"],
+        cost=row["step_seconds"] / small["step_seconds"] / voxels,
+    )
+
+
+def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
+    run = _Run(
+        trained=True,
+        server=row["server"],
+        size=training["size"],
+        memory=row["memory_bytes"],
+        way=training["way"],
+        error=training["error"] or "",
+    )
+    if run.error:
+        return run
+    small = min(
+        (r for r in row["trainings"] if r["way"] == "plain" and not r["error"]),
+        key=lambda r: r["size"],
+    )
+    voxels = (run.size / small["size"]) ** 3
+    report, alone = training["report"] or {}, training["alone"]
+    figures = alone["recorded"]
+    return replace(
+        run,
+        # Without support it needs more than the small device has, and gets it.
+        memory=training["peak_bytes"] if run.way == "plain" else run.memory,
+        peak=training["peak_bytes"],
+        copied=report.get("swapped_out_bytes", 0) + report.get("swapped_in_bytes", 0),
+        twice=report.get("recomputed_ops", 0),
+        busy=figures["utilisation"],
+        rates=(figures["h2d_throughput"], figures["d2h_throughput"]),
+        step=alone["seconds"],
+        pair=training["together"]["seconds"],
+        cost=alone["seconds"] / small["alone"]["seconds"] / voxels,
+    )
+
+
+def _plot(head: Head, runs: list[_Run], path: Path) -> None:
+    """Costs side by side: what is published, predicted, and was trained here."""
+    panels = [(False, "predicted: V100, 192³ over 144³")]
+    if any(run.trained for run in runs):
+        sizes = [run.size for run in runs if run.trained]
+        name = f"trained here: {max(sizes)}³ over {min(sizes)}³, links scaled"
+        panels.append((True, name))
+    width = 5.0 * len(panels) + 0.6
+    figure = new_figure(
+        width,
+        5.2,
+        title="A step with support in the memory that a smaller size fills",
+        note=(
+            "Published: IBM's case study, V100 16 GB. Predicted: simulated, from data "
+            f"sheets. Trained: device and links are emulated. {source(head)}"
+        ),
+    )
+    axes: Any = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    figure.subplots_adjust(
+        left=0.65 / width, right=1 - 0.2 / width, top=0.76, bottom=0.16, wspace=0.06
+    )
+    for panel, (trained, name) in zip(axes, panels, strict=True):
+        _panel(panel, [run for run in runs if run.trained is trained], name)
+    axes[0].set_ylabel("over the voxel-scaled step without", fontsize=11, color=INK)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(0.3 / width, 0.92),
+        ncols=len(labels),
+        frameon=False,
+        fontsize=10,
+    )
+    save(figure, path)
+
+
+def _panel(axes: Any, runs: list[_Run], name: str) -> None:
+    calm(axes)
+    axes.set_title(name, loc="left", fontsize=11, color=INK)
+    for at, server in enumerate(SERVERS):
+        _bar(axes, at - 0.27, published_cost(server), _PUBLISHED, "published", at)
+        for step, way in ((0.0, "threshold"), (0.27, "budget")):
+            for run in runs:
+                if run.is_swapping and (run.server, run.way) == (server, way):
+                    _bar(axes, at + step, run.cost, COLOURS[way], _WAYS[way], at)
+                    shared = run.cost * run.pair / run.step
+                    axes.plot(
+                        [at + step - 0.11, at + step + 0.11],
+                        [shared, shared],
+                        color=COLOURS[way],
+                        linewidth=2,
+                        linestyle=(0, (2, 1)),
+                        label="two on a bus" if way == "budget" and not at else None,
+                    )
+    axes.axhline(1.0, color=INK, linewidth=1, linestyle=(0, (6, 3)))
+    axes.set_xticks(range(len(SERVERS)), [each.link for each in SERVERS.values()])
+
+
+def _bar(axes: Any, at: float, height: float, colour: str, name: str, i: int) -> None:
+    axes.bar(at, height, 0.25, color=colour, label=name if not i else None)
+    axes.annotate(
+        f"{height:.2f}", (at, height), ha="center", va="bottom", fontsize=9, color=INK
+    )

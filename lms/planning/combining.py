@@ -149,7 +149,7 @@ def _made_again(
 
 
 def _narrowed(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan | None:
-    """The plan in which what moves waits in fewer bytes; None if it may not be placed."""
+    """The plan in which what moves waits in fewer bytes; None if that has no place."""
     again = planned_graph(graph, fitted.plan)
     items = [
         Narrowed(

@@ -15,16 +15,16 @@ Trained: a small network at two sizes with the same ratio of voxels, on a device
 times what the smaller takes. Its links are scaled so that copying weighs as much
 against computing as on the servers: the time to copy a card's memory once, over the
 published step of 144^3 which filled that card, is the time to copy what plain Keras
-takes at the smaller size, over its step here. Each training has one core, and trains
-alone and beside a second one that has the other core and shares the bus
-(`experiments.link_trainings`).
+takes at the smaller size, over its step here. Each training has one core. It trains
+alone, beside one on the other core that has a bus of its own, and beside one that
+shares its bus (`experiments.link_trainings`).
 
 Known weaknesses: a roofline is what the card could do at best, so computing takes less
 than published, and copies weigh more against it. TFLMS v1's own choice of tensors is
 not known: its second version's rule, tuned automatically, stands for it. The published
 epoch also holds reading and the host's gaps between batches (44 s of x86's with LMS).
-Where trained, copies take time of the core that computes, and two trainings share the
-machine's memory as well: plain Keras, alone and beside a second one, shows how much.
+Where trained, copies take time of the core that computes, and two trainings share more
+than the bus: so a pair on one bus is compared with a pair on two.
 """
 
 import sys

@@ -36,7 +36,8 @@ class _Run:
         busy: Part of the step in which something was computed.
         rates: Bytes per second to the device and from it, while copying.
         step: Seconds, alone.
-        pair: Seconds, beside another one on the same bus.
+        beside: Seconds, while another one trains on a bus of its own.
+        sharing: Seconds, while another one trains on the same bus.
         cost: Step over the voxel-scaled one of the smaller size without support.
         error: Why there is nothing of all this.
     """
@@ -52,7 +53,8 @@ class _Run:
     busy: float = 0.0
     rates: tuple[float, float] = (0.0, 0.0)
     step: Seconds = 0.0
-    pair: Seconds = 0.0
+    beside: Seconds = 0.0
+    sharing: Seconds = 0.0
     cost: float = 0.0
     error: str = ""
 
@@ -81,10 +83,11 @@ def finding(head: Head, rows: Rows) -> Finding:  # noqa: ARG001 - a finding's ar
     ]
     text = (
         "A step with support in the memory that the smaller size fills, over the "
-        f"voxel-scaled smaller step without. {'. '.join(said)}. {_of_pairs(runs)}"
+        f"voxel-scaled smaller step without. {'. '.join(said)}. {_of_others(runs)}"
     )
     columns = ["what", "link", "size", "device", "way", "peak", "out and in", "twice"]
-    columns += ["busy", "to it", "from it", "step", "two on a bus", "epoch"]
+    columns += ["busy", "to it", "from it", "step", "two at once", "on one bus"]
+    columns += ["epoch"]
     body = [_cells(run) for run in runs]
     return text, (f"Epochs of {EPOCH_STEPS} steps", columns, body)
 
@@ -97,19 +100,19 @@ def _said(runs: list[_Run], server: str) -> Iterator[str]:
             yield f"{word}, {', '.join(costs)}"
 
 
-def _of_pairs(runs: list[_Run]) -> str:
-    """What a second training beside it costs, of those made here."""
-    made = [run for run in runs if run.trained and not run.error]
+def _of_others(runs: list[_Run]) -> str:
+    """What a second training at once costs, of those made here."""
+    made = [run for run in runs if run.trained and run.is_swapping]
     if not made:
         return ""
     said = [
-        f"{SERVERS[run.server].link}, {_WAYS[run.way]} {run.pair / run.step:.2f}"
+        f"{SERVERS[run.server].link}, {_WAYS[run.way]} {run.beside / run.step:.2f} and "
+        f"{run.sharing / run.step:.2f}"
         for run in made
-        if run.size == max(each.size for each in made)
     ]
     return (
-        "Two trainings at once, each on a core of its own and both on one bus, take so "
-        f"many times as long a step as one alone: {'; '.join(said)}."
+        "While a second one trains here on the other core, on a bus of its own and on "
+        f"the same bus, a step takes so many times as long: {'; '.join(said)}."
     )
 
 
@@ -117,7 +120,7 @@ def _cells(run: _Run) -> list[str]:
     words = ["trained" if run.trained else "predicted", SERVERS[run.server].link]
     words += [f"{run.size}^3", format_bytes(run.memory), _WAYS.get(run.way, run.way)]
     if run.error:
-        return [*words, shortened(run.error), *[""] * 8]
+        return [*words, shortened(run.error), *[""] * 9]
     rates = [f"{rate / 1e9:.3g} GB/s" if rate else "" for rate in run.rates]
     return [
         *words,
@@ -127,7 +130,8 @@ def _cells(run: _Run) -> list[str]:
         f"{run.busy:.0%}",
         *rates,
         f"{run.step:.3f} s",
-        f"{run.pair:.3f} s",
+        f"{run.beside:.3f} s",
+        f"{run.sharing:.3f} s",
         f"{EPOCH_STEPS * run.step:.0f} s",
     ]
 
@@ -165,7 +169,8 @@ def _predicted(row: Mapping[str, Any], rows: Rows) -> _Run:
         busy=row["utilisation"],
         rates=(row["h2d_rate"], row["d2h_rate"]),
         step=row["step_seconds"],
-        pair=row["two_on_a_bus_seconds"],
+        beside=row["step_seconds"],
+        sharing=row["two_on_a_bus_seconds"],
         cost=row["step_seconds"] / small["step_seconds"] / voxels,
     )
 
@@ -198,7 +203,8 @@ def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
         busy=figures["utilisation"],
         rates=(figures["h2d_throughput"], figures["d2h_throughput"]),
         step=alone["seconds"],
-        pair=training["together"]["seconds"],
+        beside=training["beside"]["seconds"],
+        sharing=training.get("sharing", training["beside"])["seconds"],
         cost=alone["seconds"] / small["alone"]["seconds"] / voxels,
     )
 
@@ -249,14 +255,14 @@ def _panel(axes: Any, runs: list[_Run], name: str) -> None:
             for run in runs:
                 if run.is_swapping and (run.server, run.way) == (server, way):
                     _bar(axes, at + step, run.cost, COLOURS[way], _WAYS[way], at)
-                    shared = run.cost * run.pair / run.step
+                    shared = run.cost * run.sharing / run.beside
                     axes.plot(
                         [at + step - 0.11, at + step + 0.11],
                         [shared, shared],
                         color=COLOURS[way],
                         linewidth=2,
                         linestyle=(0, (2, 1)),
-                        label="two on a bus" if way == "budget" and not at else None,
+                        label="two on one bus" if way == "budget" and not at else None,
                     )
     axes.axhline(1.0, color=INK, linewidth=1, linestyle=(0, (6, 3)))
     axes.set_xticks(range(len(SERVERS)), [each.link for each in SERVERS.values()])

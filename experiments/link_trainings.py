@@ -1,10 +1,11 @@
-"""Trainings over scaled links: alone, and two at once that share a bus.
+"""Trainings over scaled links: alone, two at once, and two at once that share a bus.
 
-Each way to train has two processes. Each has a core of its own and a device of its own,
-and both have one link's bandwidth together. In each round the first makes a step alone,
-then both make one at the same time; ways take turns. So a pair is slower than one alone
-for two reasons, the bus and the machine's memory: plain Keras, which copies nothing,
-shows the second.
+Each way to train has three processes, each with a device of its own. The first has one
+of the machine's cores, the others have the other core. In each round the first makes a
+step alone, one at the same time as a second that has a bus of its own, and one at the
+same time as a third on its own bus; ways take turns. What the second costs are the
+caches, the memory and the execution units that both cores have in common; what the
+third costs beyond is the bus.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,10 @@ __all__ = ["train"]
 
 _ENOUGH = 8192 * MIB
 _SPARE = 1.05  # of what plain Keras takes at the smaller size
-_IDLE_STEPS = 2  # the first ones initialise
+_IDLE_STEPS = 4  # the first ones initialise, and show what runs out of memory
+
+# Kinds of steps: alone, beside a training with a bus of its own, and on one bus.
+_KINDS = ("alone", "beside", "sharing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,47 +102,57 @@ def _flags(options: Any, size: int) -> tuple[str, ...]:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Pair:
-    """Two trainings of one way; `kinds` says of each step of the first what it was."""
+class _Team:
+    """A training, and those that may step with it.
+
+    Args:
+        told: What tells it from others.
+        first: The training that is measured.
+        mates: By kind of step, who steps at the same time; None for nobody.
+        kinds: Of what kind each step of the first one was.
+    """
 
     told: dict[str, Any]
     first: Turns
-    second: Turns | None = None
+    mates: Mapping[str, Turns | None]
     kinds: list[str] = field(default_factory=list)
+
+    @property
+    def everyone(self) -> list[Turns]:
+        """The first one and its mates."""
+        return [self.first, *(mate for mate in self.mates.values() if mate)]
 
     @property
     def waits(self) -> bool:
         """Whether steps are left."""
-        return any(
-            each is not None and each.waits for each in (self.first, self.second)
-        )
+        return any(each.waits for each in self.everyone)
 
-    def step(self, *, together: bool) -> None:
-        """Let the first make a step, or both."""
-        both = (self.first, self.second) if together else (self.first,)
-        ready = [each for each in both if each is not None and each.waits]
+    def step(self, kind: str) -> None:
+        """Let the first one make a step, with its mate if it has one."""
+        if kind not in self.mates:
+            return
+        mate = self.mates[kind]
+        ready = [each for each in (self.first, mate) if each and each.waits]
         if self.first in ready:
-            self.kinds.append("together" if len(ready) > 1 else "alone")
+            complete = mate is None or mate in ready
+            self.kinds.append(kind if complete else "without its mate")
         for each in ready:
             each.begin()
         for each in ready:
             each.finish()
 
     def end(self, recorded: int) -> dict[str, Any]:
-        """The row: seconds of steps alone and together, and what was recorded."""
-        error, result = self.first.end()
-        if self.second is not None:
-            other, _ = self.second.end()
-            error = error or other
+        """The row: seconds of each kind of step, and what was recorded of so many."""
+        (error, result), *others = [each.end() for each in self.everyone]
+        error = next((why for why in (error, *(why for why, _ in others)) if why), None)
         row = self.told | {"error": error}
         if error:
             return row
+        recorded *= len(self.mates)
         count = len(result["step_seconds"])
         timed, seen = self.kinds[-count - recorded : -recorded], self.kinds[-recorded:]
         row |= {"peak_bytes": result["peak_bytes"], "report": result.get("report")}
-        return row | {
-            kind: _summary(result, timed, seen, kind) for kind in ("alone", "together")
-        }
+        return row | {kind: _summary(result, timed, seen, kind) for kind in self.mates}
 
 
 def _summary(
@@ -147,7 +161,9 @@ def _summary(
     """Steps of one kind: `timed` and `seen` say which those of the result are."""
     chosen = {
         name: [
-            each for each, is_ in zip(result[name], timed, strict=True) if is_ == kind
+            seconds
+            for seconds, is_ in zip(result[name], timed, strict=True)
+            if is_ == kind
         ]
         for name in ("step_seconds", "stolen_seconds")
     }
@@ -165,26 +181,26 @@ def _trained(
     console: Console,
 ) -> list[dict[str, Any]]:
     """All ways in turns, those that failed to begin too."""
-    pairs: list[_Pair] = []
+    teams: list[_Team] = []
     try:
         for way in _WAYS:
-            for pair in _enter(server, way, rate, memory, options, folder):
-                state = "ready" if pair.waits else "failed"
-                console.print(f"{state:6}  {pair.first.name}")
-                pairs.append(pair)
-        _take_turns(pairs, options.steps + options.record, console)
+            for team in _enter(server, way, rate, memory, options, folder):
+                state = "ready" if team.waits else "failed"
+                console.print(f"{state:6}  {team.first.name}")
+                teams.append(team)
+        _take_turns(teams, options.steps + options.record, console)
     finally:
-        rows = [pair.end(2 * options.record) for pair in pairs]
+        rows = [team.end(options.record) for team in teams]
     return rows
 
 
-def _take_turns(pairs: Sequence[_Pair], rounds: int, console: Console) -> None:
+def _take_turns(teams: Sequence[_Team], rounds: int, console: Console) -> None:
     with Progress(console=console, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("Steps alone and together", total=rounds)
-        while any(pair.waits for pair in pairs):
-            for together in (False, True):
-                for pair in pairs:
-                    pair.step(together=together)
+        bar = progress.add_task("Steps of each kind", total=rounds)
+        while any(team.waits for team in teams):
+            for kind in _KINDS:
+                for team in teams:
+                    team.step(kind)
             progress.advance(bar)
 
 
@@ -195,32 +211,33 @@ def _enter(
     memory: Bytes,
     options: Any,
     folder: Path,
-) -> Iterator[_Pair]:
-    """Prepare a way's trainings: those that failed, and the pair that is ready."""
+) -> Iterator[_Team]:
+    """Prepare a way's trainings: those that failed, and the team that is ready."""
     size = options.small if way.is_small else options.large
     own = _ENOUGH if way.name == "plain" else memory
+    kinds = [kind for kind in _KINDS if kind != "sharing" or way.name != "plain"]
     folder.mkdir(parents=True, exist_ok=True)
-    bus = folder / f"bus-{server}-{way.name}-{size}"
-    link = LinkRates(h2d=rate, d2h=rate, latency=LATENCY, bus=bus)
 
     def begin(number: int, share: float | None) -> Turns:
-        # The first makes each step twice: alone, and together with the second.
-        times = 2 - number
+        """The first one makes steps of all kinds, its mates each of one."""
+        times = 1 if number else len(kinds)
         planned = () if share is None else (f"--budget={int(share * own)}",)
         words = "" if share is None else f" {share:.0%}"
+        of_bus = 0 if number == len(kinds) - 1 else number  # the last has the first's
+        bus = folder / f"bus-{server}-{way.name}-{size}-{of_bus}"
         training = Turns(
-            f"{size}^3 {way.name}{words}, {server}, {number + 1} of 2",
+            f"{size}^3 {way.name}{words}, {server}, {number + 1} of {len(kinds)}",
             memory=own,
             flags=(
                 f"--way={way.name}",
                 f"--steps={_IDLE_STEPS + times * options.steps}",
                 f"--record={times * options.record}",
-                f"--core={number}",
+                f"--core={min(number, 1)}",
                 *planned,
                 *_flags(options, size),
             ),
             folder=folder,
-            link=link,
+            link=LinkRates(h2d=rate, d2h=rate, latency=LATENCY, bus=bus),
         )
         for _ in range(_IDLE_STEPS):
             if training.waits:
@@ -228,10 +245,16 @@ def _enter(
         return training
 
     for share in way.shares:
-        told = {"way": way.name, "size": size, "share": share}
-        pair = _Pair(told=told, first=begin(0, share), kinds=["idle"] * _IDLE_STEPS)
-        if pair.first.waits:
-            pair.second = begin(1, share)
-        yield pair
-        if pair.first.waits:
+        first = begin(0, share)
+        mates = {
+            kind: begin(number, share) if number and first.waits else None
+            for number, kind in enumerate(kinds)
+        }
+        yield _Team(
+            told={"way": way.name, "size": size, "share": share},
+            first=first,
+            mates=mates,
+            kinds=["idle"] * _IDLE_STEPS,
+        )
+        if first.waits:
             return

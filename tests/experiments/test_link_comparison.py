@@ -7,18 +7,19 @@ import pytest
 
 from experiments.lines import read_lines, write_lines
 from experiments.link_comparison import main
-from experiments.link_trainings import _Pair
+from experiments.link_trainings import _Team
 from experiments.servers import SERVERS, published_cost
 from experiments.turns import Turns
 
 
 class _Training:
-    """A training of so many steps that says which of them it made beside another."""
+    """A training that is told of what kind its steps are, and takes as long."""
 
     def __init__(self, steps: int, recorded: int) -> None:
         self.left = steps + recorded
-        self.beside: list[bool] = []
         self.recorded = recorded
+        self.took: list[float] = []
+        self.now = 0.0
 
     @property
     def waits(self) -> bool:
@@ -26,44 +27,49 @@ class _Training:
 
     def begin(self) -> None:
         self.left -= 1
+        self.took.append(self.now)
 
     def finish(self) -> None:
         pass
 
     def end(self) -> tuple[None, dict[str, Any]]:
-        timed = self.beside[: -self.recorded]
-        recorded = self.beside[-self.recorded :]
+        timed = self.took[: -self.recorded]
         return None, {
-            "step_seconds": [2.0 if beside else 1.0 for beside in timed],
+            "step_seconds": timed,
             "stolen_seconds": [0.0] * len(timed),
-            "recorded": [
-                {"utilisation": 0.5 if beside else 0.9} for beside in recorded
-            ],
+            "recorded": [{"seconds": each} for each in self.took[-self.recorded :]],
             "peak_bytes": 7,
         }
 
 
-def test_steps_alone_and_beside_another_are_told_apart() -> None:
-    first, second = _Training(8, 4), _Training(4, 2)
-    pair = _Pair(
+@pytest.mark.parametrize("kinds", [("alone", "beside"), ("alone", "beside", "sharing")])
+def test_kinds_of_steps_are_told_apart(kinds: tuple[str, ...]) -> None:
+    steps, recorded = 4, 2
+    first = _Training(steps * len(kinds), recorded * len(kinds))
+    mates = {
+        kind: _Training(steps, recorded) if kind != "alone" else None for kind in kinds
+    }
+    team = _Team(
         told={"way": "budget"},
         first=cast("Turns", first),
-        second=cast("Turns", second),
+        mates=cast("Any", mates),
         kinds=["idle", "idle"],
     )
-    while pair.waits:
-        for together in (False, True):
-            pair.step(together=together)
-            first.beside.append(together)
-    row = pair.end(first.recorded)
+    seconds = {"alone": 1.0, "beside": 2.0, "sharing": 3.0}
+    while team.waits:
+        for kind, taken in seconds.items():
+            first.now = taken
+            team.step(kind)
+    row = team.end(recorded)
     assert row["error"] is None
-    assert (row["alone"]["seconds"], row["together"]["seconds"]) == (1.0, 2.0)
-    assert row["alone"]["step_seconds"] == [1.0] * 4
-    assert row["alone"]["recorded"] == {"utilisation": 0.9}
-    assert row["together"]["recorded"] == {"utilisation": 0.5}
+    for kind in kinds:
+        assert row[kind]["step_seconds"] == [seconds[kind]] * steps
+        assert row[kind]["seconds"] == seconds[kind]
+        assert row[kind]["recorded"] == {"seconds": seconds[kind]}
+    assert ("sharing" in row) is ("sharing" in kinds)
 
 
-def _trained(way: str, size: int, alone: float, together: float) -> dict[str, Any]:
+def _trained(way: str, size: int, alone: float, *others: float) -> dict[str, Any]:
     figures = {"utilisation": 0.5, "h2d_throughput": 1e9, "d2h_throughput": 2e9}
     report = {"swapped_out_bytes": 5, "swapped_in_bytes": 6, "recomputed_ops": 3}
     return {
@@ -74,7 +80,10 @@ def _trained(way: str, size: int, alone: float, together: float) -> dict[str, An
         "peak_bytes": 2**20,
         "report": None if way == "plain" else report,
         "alone": {"seconds": alone, "recorded": figures},
-        "together": {"seconds": together, "recorded": figures},
+        **{
+            kind: {"seconds": seconds, "recorded": figures}
+            for kind, seconds in zip(("beside", "sharing"), others, strict=False)
+        },
     }
 
 
@@ -88,15 +97,14 @@ def test_costs_are_of_the_voxel_scaled_smaller_step(
         _trained("plain", 32, 1.0, 1.1),
         _trained("plain", 64, 8.0, 8.8),
         failed,
-        _trained("budget", 64, 12.0, 18.0),
+        _trained("budget", 64, 12.0, 15.0, 18.0),
     ]
     write_lines(results, {}, [row])
     assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 0
     assert figure.exists()
     said = " ".join(capsys.readouterr().out.split())
     assert "published 2.87; trained here, budget 1.50." in said
-    assert "without support 1.10" in said  # two at once, of which none copies
-    assert "budget 1.50." in said.rpartition("Two trainings at once")[2]
+    assert "as long: PCIe 3.0 x16, budget 1.25 and 1.50." in said
 
 
 def test_a_link_weighs_as_much_as_on_its_server() -> None:
@@ -142,7 +150,7 @@ def test_both_servers_are_predicted_trained_and_drawn(
         budget = row["trainings"][-1]
         assert (budget["way"], budget["error"]) == ("budget", None)
         assert budget["peak_bytes"] <= row["memory_bytes"]
-        for kind in ("alone", "together"):
+        for kind in ("alone", "beside", "sharing"):
             assert len(budget[kind]["step_seconds"]) == 3
             assert 0 < budget[kind]["recorded"]["utilisation"] <= 1
     before = results.read_bytes()

@@ -41,7 +41,7 @@ from experiments.lines import command_line
 from experiments.link_comparison_drawing import draw
 from experiments.link_trainings import train
 from experiments.servers import SERVERS
-from lms.costs import roofline
+from lms.costs import completed, roofline
 from lms.errors import BudgetError
 from lms.forecast import Forecast, Workload, forecast, workload_of
 from lms.hardware import preset
@@ -170,11 +170,15 @@ def _row(server: str, size: int, workload: Workload, planner: str) -> dict[str, 
 
 def _two_on_a_bus(found: Forecast) -> float:
     """The slower of two devices that share one link's bandwidth."""
-    speeds = found.workload.speeds
+    workload, speeds = found.workload, found.workload.speeds
+    # What fits runs as TensorFlow's own graph.
+    graph = workload.own
+    if not found.fits_unplanned:
+        graph = planned_graph(workload.graph, found.plan)
     job = Job(
-        graph=planned_graph(found.workload.graph, found.plan),
+        graph=graph,
         plan=found.plan,
-        costs=speeds.costs,
+        costs=completed(speeds.costs, graph, speeds.hardware),
         hardware=speeds.hardware,
     )
     bus = Bus(h2d=speeds.hardware.h2d, d2h=speeds.hardware.d2h)

@@ -17,7 +17,8 @@ __all__ = ["draw", "finding"]
 
 _WAYS = {"none": "without support", "plain": "without support"}
 _WAYS |= {"threshold": "TFLMS's rule", "budget": "budget"}
-_PUBLISHED = "#9A9A9A"
+_PUBLISHED = "#6B6B6B"
+_APART = 1.06  # a second point that is nearer would lie on the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,27 +250,49 @@ def _plot(head: Head, runs: list[_Run], path: Path) -> None:
 def _panel(axes: Any, runs: list[_Run], name: str) -> None:
     calm(axes)
     axes.set_title(name, loc="left", fontsize=11, color=INK)
+    axes.axhline(1.0, color=INK, linewidth=1, linestyle=(0, (6, 3)))
     for at, server in enumerate(SERVERS):
-        _bar(axes, at - 0.27, published_cost(server), _PUBLISHED, "published", at)
+        cost = published_cost(server)
+        _point(axes, at - 0.27, cost, _PUBLISHED, "D", "" if at else "published, V100")
         for step, way in ((0.0, "threshold"), (0.27, "budget")):
             for run in runs:
                 if run.is_swapping and (run.server, run.way) == (server, way):
-                    _bar(axes, at + step, run.cost, COLOURS[way], _WAYS[way], at)
+                    x, colour = at + step, COLOURS[way]
                     shared = run.cost * run.sharing / run.beside
-                    axes.plot(
-                        [at + step - 0.11, at + step + 0.11],
-                        [shared, shared],
-                        color=COLOURS[way],
-                        linewidth=2,
-                        linestyle=(0, (2, 1)),
-                        label="two on one bus" if way == "budget" and not at else None,
-                    )
-    axes.axhline(1.0, color=INK, linewidth=1, linestyle=(0, (6, 3)))
+                    axes.plot([x, x], [run.cost, shared], color=colour, linewidth=1.2)
+                    _point(axes, x, run.cost, colour, "o", "" if at else _WAYS[way])
+                    if shared > _APART * run.cost:
+                        word = "" if at or way == "threshold" else "two on one bus"
+                        _point(axes, x, shared, colour, "o", word, hollow=True)
+    axes.set_yscale("log")
+    axes.set_ylim(0.8, 20)
+    ticks = (1, 2, 5, 10, 20)
+    axes.set_yticks(ticks, [str(tick) for tick in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(-0.5, len(SERVERS) - 0.4)
     axes.set_xticks(range(len(SERVERS)), [each.link for each in SERVERS.values()])
 
 
-def _bar(axes: Any, at: float, height: float, colour: str, name: str, i: int) -> None:
-    axes.bar(at, height, 0.25, color=colour, label=name if not i else None)
+def _point(  # noqa: PLR0913 - what a point looks like
+    axes: Any,
+    x: float,
+    y: float,
+    colour: str,
+    marker: str,
+    name: str,
+    *,
+    hollow: bool = False,
+) -> None:
+    face = "white" if hollow else colour
+    style = {"markerfacecolor": face, "markersize": 8, "linestyle": "none"}
+    axes.plot([x], [y], marker, color=colour, label=name or None, **style)
     axes.annotate(
-        f"{height:.2f}", (at, height), ha="center", va="bottom", fontsize=9, color=INK
+        f"{y:.2f}",
+        (x, y),
+        xytext=(8, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=9,
+        color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
     )

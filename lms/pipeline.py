@@ -240,8 +240,8 @@ class _Subject:
     """What is planned, into one room or another.
 
     `graph` is the step's, `own` TensorFlow's own, both with measured scratch. `plain`
-    is the plan for the latter, `kept` the bytes of constants that only it keeps. One
-    more batch may come while a step runs if the data are read ahead.
+    is the plan for the latter, `kept` the bytes of constants that only it keeps.
+    `measure` says what room there is now.
     """
 
     kind: str
@@ -253,7 +253,7 @@ class _Subject:
     plain: FittedPlan
     device: Device
     settings: Settings
-    reads_ahead: bool
+    measure: Callable[..., Room]
 
     def speeds(self) -> Speeds:
         """How long ops and copies take on the present device; measured once."""
@@ -279,15 +279,10 @@ def _prepare(  # noqa: PLR0913 - what differs between callers
     step = specialise(traced, inputs, device=device.full_name)
     if settle:  # once: other plans rely on where variables lie
         settle_variables(step, device)
-    room = measure_room(
-        step,
-        settings,
-        device,
-        data_is_there=data_is_there,
-        reads_ahead=reads_ahead,
-    )
-    subject = _subject(traced, step, settings, kind, device, reads_ahead=reads_ahead)
+    measure = partial(measure_room, step, settings, device, reads_ahead=reads_ahead)
+    room = measure(data_is_there=data_is_there)
     try:
+        subject = _subject(traced, step, settings, kind, device, measure)
         prepared = _build(subject, room)
     finally:
         forget_functions()
@@ -302,8 +297,7 @@ def _subject(
     settings: Settings,
     kind: str,
     device: Device,
-    *,
-    reads_ahead: bool,
+    measure: Callable[..., Room],
 ) -> _Subject:
     """What is planned, with measured scratch."""
     scratch = measure_scratch(step, device.memory)
@@ -322,7 +316,7 @@ def _subject(
         plain=plain_plan(own, kept),
         device=device,
         settings=settings,
-        reads_ahead=reads_ahead,
+        measure=measure,
     )
 
 
@@ -396,13 +390,6 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         beginning=beginning,
         kept=KeptVariables.of(guard.kept, step.variables),
         room=room,
-        measure=partial(
-            measure_room,
-            subject.step,
-            subject.settings,
-            device,
-            data_is_there=True,
-            reads_ahead=subject.reads_ahead,
-        ),
+        measure=partial(subject.measure, data_is_there=True),
         plan_into=partial(_build, subject),
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 from experiments.finding_console import show_finding
 from experiments.lines import read_lines
-from experiments.plots import COLOURS, INK, calm, new_figure, save, source
+from experiments.plots import COLOURS, INK, calm, legend_above, new_figure, save, source
 from experiments.report_findings import Finding, Head, Rows
 from experiments.servers import EPOCH_STEPS, SERVERS, published_cost
 from experiments.shortening import shortened
@@ -234,16 +234,7 @@ def _plot(head: Head, runs: list[_Run], path: Path) -> None:
     for panel, (trained, name) in zip(axes, panels, strict=True):
         _panel(panel, [run for run in runs if run.trained is trained], name)
     axes[0].set_ylabel("over the voxel-scaled step without", fontsize=11, color=INK)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(0.3 / width, 0.92),
-        ncols=len(labels),
-        frameon=False,
-        fontsize=10,
-    )
+    legend_above(figure, axes[0])
     save(figure, path)
 
 

@@ -8,7 +8,16 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "INK", "MUTED", "calm", "new_figure", "save", "source"]
+__all__ = [
+    "COLOURS",
+    "INK",
+    "MUTED",
+    "calm",
+    "legend_above",
+    "new_figure",
+    "save",
+    "source",
+]
 
 # Okabe and Ito, "Color Universal Design", 2008: apart for colour-blind eyes too.
 COLOURS = {
@@ -36,6 +45,20 @@ def calm(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(colors=MUTED, labelsize=9)
+
+
+def legend_above(figure: Figure, axes: Axes) -> None:
+    """What the labels of one panel mean, in a row below the headline."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(
+        handles,
+        labels,
+        loc="upper left",
+        bbox_to_anchor=(0.3 / figure.get_figwidth(), 0.92),
+        ncols=len(labels),
+        frameon=False,
+        fontsize=10,
+    )
 
 
 def source(head: Mapping[str, Any]) -> str:

@@ -7,7 +7,16 @@ from typing import Any
 
 from experiments.finding_console import show_finding
 from experiments.lines import read_lines
-from experiments.plots import COLOURS, INK, MUTED, calm, new_figure, save, source
+from experiments.plots import (
+    COLOURS,
+    INK,
+    MUTED,
+    calm,
+    legend_above,
+    new_figure,
+    save,
+    source,
+)
 from experiments.quiet import quiet_median
 from experiments.report_findings import Finding, Head, Rows
 from experiments.servers import SERVERS, published_cost
@@ -167,16 +176,7 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
     for axes, server in zip(panels, servers, strict=True):
         _panel(axes, server, [p for p in points if p.server == server], 1.1 * max(tops))
     panels[0].set_ylabel("step with support over without", fontsize=11, color=INK)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(0.3 / width, 0.92),
-        ncols=len(labels),
-        frameon=False,
-        fontsize=10,
-    )
+    legend_above(figure, panels[0])
     save(figure, path)
 
 

@@ -1,8 +1,4 @@
-"""The trials of an experiment: each a process, each written down as soon as it ended.
-
-A run that is killed goes on with the trials that are missing. Each row says at which
-commit it was measured, since a run may go on after a change.
-"""
+"""The trials of an experiment: each a process, each written down when it has ended."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,16 +6,15 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments.lines import finished_rows, write_lines
+from experiments.ledger import Ledger
 from experiments.trials import run_trial
 from lms.link import LinkRates
-from profiling.record import circumstances
 
 __all__ = ["Book"]
 
 
-class Book:
-    """The rows so far: what is in it is not tried again, what is new is written.
+class Book(Ledger):
+    """A ledger of trials: what is in it is not tried again, what is new is written.
 
     Args:
         path: The result file.
@@ -27,6 +22,7 @@ class Book:
         folder: Where trials leave their logs.
         console: Where progress is told.
         longest: Seconds after which a trial is ended.
+        anew: Keep nothing: the first new row replaces the file.
     """
 
     def __init__(
@@ -36,13 +32,13 @@ class Book:
         folder: Path,
         console: Console,
         longest: float = 900,
+        *,
+        anew: bool = False,
     ) -> None:
-        self._path = path
-        self._settings = settings
+        super().__init__(path, settings, anew=anew)
         self._folder = folder
         self._console = console
         self._longest = longest
-        self._rows = finished_rows(path, settings)
 
     def row(
         self,
@@ -62,35 +58,22 @@ class Book:
             flags: Arguments of `experiments.training_trial`.
             link: The link to the host; None for the speed of the host's memory.
         """
-        found = self.find(key)
-        if found is not None:
-            return found
-        trial = run_trial(
-            name,
-            memory=memory,
-            command=("experiments.training_trial",),
-            flags=flags,
-            folder=self._folder,
-            console=self._console,
-            link=link,
-            longest=self._longest,
-        )
-        row = {**key, "error": trial.error, "seconds": trial.seconds}
-        row |= {"commit": circumstances()["commit"]} | (trial.result or {})
-        self.add(row)
-        return row
 
-    def find(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The row of this key, if there is one."""
-        for row in self._rows:
-            if all(row.get(name) == value for name, value in key.items()):
-                return row
-        return None
+        def measure() -> Mapping[str, Any]:
+            trial = run_trial(
+                name,
+                memory=memory,
+                command=("experiments.training_trial",),
+                flags=flags,
+                folder=self._folder,
+                console=self._console,
+                link=link,
+                longest=self._longest,
+            )
+            row = {"error": trial.error, "seconds": trial.seconds}
+            return row | (trial.result or {})
 
-    def add(self, *rows: dict[str, Any]) -> None:
-        """Write rows down, all of them or none."""
-        self._rows += rows
-        write_lines(self._path, self._settings, self._rows)
+        return self.once(key, measure)
 
     def say(self, text: str) -> None:
         """A line for the terminal."""

@@ -21,6 +21,7 @@ epochs, few for a training. The network has 3 levels and 8 filters.
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -37,7 +38,6 @@ from experiments.coarse_subjects import make_coarse_subjects
 from experiments.dice_vs_volume_drawing import draw
 from experiments.lines import command_line
 from experiments.trials import why_it_failed
-from profiling.record import circumstances
 from unet3d.splits import make_split, write_split
 
 __all__ = ["main"]
@@ -81,14 +81,17 @@ def _run(options: Any) -> None:
     names = ("sizes", "models", "epochs", "filters", "depth", "subjects", "unseen")
     settings = {name: getattr(options, name) for name in names} | {"voxel_mm": _MM}
     console = Console()
-    book = Book(options.results, settings, options.folder, console)
+    book = Book(options.results, settings, options.folder, console, anew=options.anew)
     seen = _subjects(options.folder / "seen", options.subjects, 0, console)
     unseen = _subjects(options.folder / "unseen", options.unseen, 1, console)
     split = options.folder / "split.json"
     write_split(split, make_split([p.name for p in sorted(seen.glob("s*"))], seed=0))
-    for seed in range(options.models):
-        for size in options.sizes:
-            _model(size, seed, options, book, (seen, unseen, split))
+    models = [(size, seed) for seed in range(options.models) for size in options.sizes]
+    for model in models if options.anew else ():
+        for old in (_run_folder, _predicted):
+            shutil.rmtree(old(options.folder, *model), ignore_errors=True)
+    for size, seed in models:
+        _model(size, seed, options, book, (seen, unseen, split))
     for pair in pairwise(options.sizes):
         _compare(pair, options, book, unseen)
 
@@ -109,11 +112,8 @@ def _model(
     size: int, seed: int, options: Any, book: Book, data: tuple[Path, Path, Path]
 ) -> None:
     """Train a model and let it segment the unseen subjects."""
-    key = {"kind": "model", "size": size, "seed": seed}
-    if book.find(key) is not None:
-        return
     seen, unseen, split = data
-    run = options.folder / f"run_{size}_{seed}"
+    run = _run_folder(options.folder, size, seed)
     train: list[Any] = ["train", "--data", seen, "--label-scheme", "brats2017"]
     train += ["--size", size, "--filters", options.filters, "--depth", options.depth]
     train += ["--linear-heads", "--epochs", options.epochs, "--seed", seed]
@@ -121,17 +121,19 @@ def _model(
     train += ["--output", run, "--resume"]
     predict = ["predict", "--run", run, "--data", unseen, "--subjects", "all"]
     predict += ["--output", _predicted(options.folder, size, seed)]
-    started = time.perf_counter()
-    for words in (train, predict):
-        _unet3d(words, f"{size}^3, model {seed + 1}: {words[0]}", options.folder, book)
-    book.add(
-        {
-            **key,
-            "error": None,
-            "seconds": time.perf_counter() - started,
-            "commit": circumstances()["commit"],
-        }
-    )
+
+    def measure() -> dict[str, Any]:
+        started = time.perf_counter()
+        for words in (train, predict):
+            name = f"{size}^3, model {seed + 1}: {words[0]}"
+            _unet3d(words, name, options.folder, book)
+        return {"error": None, "seconds": time.perf_counter() - started}
+
+    book.once({"kind": "model", "size": size, "seed": seed}, measure)
+
+
+def _run_folder(folder: Path, size: int, seed: int) -> Path:
+    return folder / f"run_{size}_{seed}"
 
 
 def _predicted(folder: Path, size: int, seed: int) -> Path:
@@ -158,26 +160,23 @@ def _unet3d(words: Sequence[Any], name: str, folder: Path, book: Book) -> None:
 
 def _compare(pair: tuple[int, int], options: Any, book: Book, unseen: Path) -> None:
     """Score both sizes on the higher one's cubes."""
-    key = {"kind": "comparison", "pair": list(pair)}
-    if book.find(key) is not None:
-        return
     sets = [(size, seed) for size in pair for seed in range(options.models)]
     report = options.folder / f"report_{pair[0]}_{pair[1]}"
     words: list[Any] = ["evaluate", "--truth", unseen, "--label-scheme", "brats2017"]
     words += ["--predictions", *(_predicted(options.folder, *one) for one in sets)]
     words += ["--names", *(f"{size}^3" for size, _ in sets)]
     words += ["--size", pair[1], "--output", report]
-    _unet3d(words, f"{pair[0]}^3 against {pair[1]}^3", options.folder, book)
-    found = json.loads((report / "report.json").read_text())
-    book.add(
-        {
-            **key,
-            "commit": circumstances()["commit"],
+
+    def measure() -> dict[str, Any]:
+        _unet3d(words, f"{pair[0]}^3 against {pair[1]}^3", options.folder, book)
+        found = json.loads((report / "report.json").read_text())
+        return {
             "rule": found["empty rule in words"],
             "scores": [_only(score, _SCORE) for score in found["scores"]],
             "tests": found["tests"]["dice"],
         }
-    )
+
+    book.once({"kind": "comparison", "pair": pair}, measure)
 
 
 _SCORE = ("set", "subject", "region", "dice")

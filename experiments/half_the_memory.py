@@ -48,7 +48,6 @@ from experiments.quiet import quiet_median
 from experiments.turns import Turns, take_turns
 from lms.link import LinkRates
 from lms.units import MIB, format_bytes
-from profiling.record import circumstances
 
 __all__ = ["main"]
 
@@ -122,7 +121,7 @@ def _run(options: Any) -> None:
     """What is finished of the same settings is kept when a run goes on."""
     names = ("size", "filters", "depth", "steps", "seed", "one_core")
     settings = {name: getattr(options, name) for name in names} | {"idle": _IDLE_STEPS}
-    book = Book(options.results, settings, _FOLDER, Console())
+    book = Book(options.results, settings, _FOLDER, Console(), anew=options.anew)
     plain = _row(book, options, "training")
     memory = plain["peak_bytes"] // 2 // MIB * MIB
     known = _row(book, options, "prediction", "--predict", f"--memory={_ENOUGH}")
@@ -130,10 +129,10 @@ def _run(options: Any) -> None:
     book.say(f"half of plain Keras's peak: {format_bytes(memory)}")
     book.say(f"the link: {rate / 1e9:.3f} GB/s each way")
     for link in (None, LinkRates(h2d=rate, d2h=rate, latency=_LATENCY)):
-        key = {"kind": "turns", "link_rate": None if link is None else link.h2d}
-        if book.find(key) is None:
-            told = _take_turns(options, memory, link)
-            book.add({**key, "commit": circumstances()["commit"], "trainings": told})
+        book.once(
+            {"kind": "turns", "link_rate": None if link is None else link.h2d},
+            lambda link=link: {"trainings": _take_turns(options, memory, link)},
+        )
 
 
 def _row(book: Book, options: Any, kind: str, *flags: str) -> Mapping[str, Any]:

@@ -113,7 +113,7 @@ def _run(options: Any) -> None:
         "rule_shares": _RULE_SHARES,
         "subjects": [_told(subject) for subject in subjects],
     }
-    book = Book(options.results, settings, _FOLDER, Console())
+    book = Book(options.results, settings, _FOLDER, Console(), anew=options.anew)
     for subject in subjects:
         _search_all(subject, options.ways, book)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from profiling.record import circumstances
 
-__all__ = ["command_line", "finished_rows", "read_lines", "write_lines"]
+__all__ = ["command_line", "read_lines", "write_lines"]
 
 _RESULTS = Path(__file__).parent / "results"
 _FIGURES = Path("build") / "experiments"
@@ -39,32 +39,15 @@ def write_lines(
 
 
 def read_lines(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read what `write_lines` wrote: circumstances with settings, and the rows."""
-    head, *rows = (json.loads(line) for line in path.read_text().splitlines())
-    return head, rows
+    """Read what `write_lines` wrote: circumstances with settings, and the rows.
 
-
-def finished_rows(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a run that was interrupted; none if it had other settings.
-
-    Rows may be of several commits when a run goes on after a change: each experiment
-    that goes on so writes the commit into each row.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "one.jsonl"
-        >>> finished_rows(path, {"steps": 3})
-        []
-        >>> write_lines(path, {"steps": 3}, [{"peak_bytes": 7}])
-        >>> finished_rows(path, {"steps": 3})
-        [{'peak_bytes': 7}]
-        >>> finished_rows(path, {"steps": 4})
-        []
+    Where rows say at which commits they were measured, the head names those.
     """
-    if not path.exists():
-        return []
-    head, rows = read_lines(path)
-    return rows if head["settings"] == json.loads(json.dumps(settings)) else []
+    head, *rows = (json.loads(line) for line in path.read_text().splitlines())
+    commits = dict.fromkeys(row["commit"] for row in rows if "commit" in row)
+    if commits:
+        head["commit"] = ", ".join(commits)
+    return head, rows
 
 
 def command_line(
@@ -92,5 +75,7 @@ def command_line(
     draw.add_argument(
         "--figure", type=Path, default=_FIGURES / f"{name}.png", help="to draw"
     )
+    text = "measure all of it, also what the file has; without it, a run goes on"
+    run.add_argument("--anew", action="store_true", help=text)
     add_settings(run)
     return parser

@@ -94,10 +94,10 @@ def _run(options: Any) -> None:
     settings = {
         name: value
         for name, value in vars(options).items()
-        if name not in ("command", "results")
+        if name not in ("command", "results", "anew")
     }
     console = Console()
-    book = Book(options.results, settings, _FOLDER, console)
+    book = Book(options.results, settings, _FOLDER, console, anew=options.anew)
     if book.find({"kind": "predicted"}) is None:
         book.add(*_predicted(options))
     train(options, book, _FOLDER, console)

@@ -22,7 +22,6 @@ from experiments.servers import LATENCY, SERVERS
 from experiments.turns import Turns
 from lms.link import LinkRates
 from lms.units import MIB, Bytes, format_bytes
-from profiling.record import circumstances
 from profiling.timelines import median_figures
 
 __all__ = ["train"]
@@ -86,14 +85,14 @@ def train(options: Any, book: Book, folder: Path, console: Console) -> None:
     step = quiet_median(base, skipped=_IDLE_STEPS)
     book.say(f"the small device has {format_bytes(memory)}")
     for name, server in SERVERS.items():
-        key = {"kind": "measured", "server": name}
-        if book.find(key) is not None:
-            continue
         rate = server.scaled_rate(peak=base["peak_bytes"], step=step)
         book.say(f"{name}'s link, scaled: {rate / 1e9:.3f} GB/s each way")
-        found = list(_trained(name, rate, memory, options, folder, console))
-        row = {**key, "link_rate": rate, "memory_bytes": memory, "trainings": found}
-        book.add(row | {"commit": circumstances()["commit"]})
+
+        def measure(name: str = name, rate: float = rate) -> dict[str, Any]:
+            found = list(_trained(name, rate, memory, options, folder, console))
+            return {"link_rate": rate, "memory_bytes": memory, "trainings": found}
+
+        book.once({"kind": "measured", "server": name}, measure)
 
 
 def _flags(options: Any, size: int) -> tuple[str, ...]:

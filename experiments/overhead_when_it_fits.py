@@ -28,7 +28,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from experiments.lines import command_line, read_lines, write_lines
+from experiments.ledger import Ledger
+from experiments.lines import command_line, read_lines
 from lms import LMSCallback, emulate
 from unet3d.model import build_unet
 
@@ -37,6 +38,7 @@ __all__ = ["main"]
 _NAME = "overhead_when_it_fits"
 _CLAIMED_RATIO = 1.03
 _KINDS = ("clock", "processor")
+_ORDERS = (("plain", "lms"), ("lms", "plain"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -116,31 +118,28 @@ def _run(options: Any) -> None:
     regions = random.integers(0, 2, (*cube, 3)).astype("uint8")
     callback = LMSCallback(verbose=0)
     trainees = {"plain": _Trainee(options, None), "lms": _Trainee(options, callback)}
-    rows: list[dict[str, Any]] = [
-        {
-            "turn": 0,
-            "seconds": {n: t.turn(volumes, regions) for n, t in _each(trainees)},
-        }
-    ]
-    for number in range(1, options.turns + 1):
-        order = _each(trainees) if number % 2 else reversed(_each(trainees))
-        seconds = {name: trainee.turn(volumes, regions) for name, trainee in order}
-        rows.append({"turn": number, "seconds": seconds})
+    first = {name: each.turn(volumes, regions) for name, each in trainees.items()}
     report = callback.report[0]
     if report.swap_count:
         raise RuntimeError("everything must fit, so that nothing is swapped")
-    rows[0] |= {
-        "unplanned_peak_bytes": report.unplanned_peak_bytes,
-        "budget_bytes": report.budget_bytes,
-        "planning_seconds": report.planning_seconds,
-    }
     names = ("memory", "size", "filters", "depth", "turns", "steps")
     settings = {name: getattr(options, name) for name in names}
-    write_lines(options.results, settings, rows)
+    ledger = Ledger(options.results, settings, anew=options.anew)
+    ledger.once(
+        {"turn": 0},
+        lambda: {
+            "seconds": first,
+            "unplanned_peak_bytes": report.unplanned_peak_bytes,
+            "budget_bytes": report.budget_bytes,
+            "planning_seconds": report.planning_seconds,
+        },
+    )
+    for number in range(1, options.turns + 1):
 
+        def turn(order: Sequence[str] = _ORDERS[number % 2]) -> dict[str, Any]:
+            return {"seconds": {n: trainees[n].turn(volumes, regions) for n in order}}
 
-def _each(trainees: dict[str, _Trainee]) -> list[tuple[str, _Trainee]]:
-    return list(trainees.items())
+        ledger.once({"turn": number}, turn)
 
 
 def _draw(results: Path, figure: Path) -> int:

@@ -31,90 +31,48 @@ Known weakness: without serialization TensorFlow starts any ready op, so the thr
 planner's peaks wander from run to run. Step times are of copies within host memory.
 """
 
-import gc
 import itertools
-import statistics
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-
-from experiments.lines import command_line, write_lines
+from experiments.ledger import Ledger
+from experiments.lines import command_line
+from experiments.plan_trials import (
+    Traced,
+    measured,
+    plan_key,
+    plan_row,
+    settled_bytes,
+    trace_step,
+)
 from experiments.planner_comparison_report import draw
+from experiments.rule_grid import rule_rows
 from lms import emulate
 from lms.choosing import plain_plan
-from lms.errors import BudgetError, PlanError
+from lms.errors import BudgetError
 from lms.graph import GraphView
-from lms.liveness import lower_bound, peak
-from lms.plan import SwapPlan, planned_graph, validate_plan
-from lms.planning.candidates import Filters, movable, smallest_worth_moving
+from lms.liveness import lower_bound
+from lms.plan import SwapPlan
+from lms.planning.candidates import Filters
 from lms.planning.combining import Wish, best_plan
 from lms.planning.fitting import fit_plan
 from lms.planning.judging import Beyond, FittedPlan
 from lms.planning.schedule import schedule
-from lms.planning.search import grid
-from lms.planning.threshold import SyncMode, plan_by_threshold
 from lms.planning.timing import Speeds
 from lms.room import UNLIMITED
-from lms.simulator import simulate_memory
 from lms.tf.devices import find_device, take_emulated_memory
 from lms.tf.measuring import (
     measure_costs,
     measure_hardware,
-    measure_scratch,
-    with_scratch,
 )
-from lms.tf.planned import planned_step
-from lms.tf.rebuilding import rebuild
-from lms.tf.rewriting import rewrite
-from lms.tf.specialising import TracedStep, specialise
-from lms.tf.tracing import TracedFunction, trace
 from lms.units import format_bytes
 from unet3d.model import build_unet
 
 __all__ = ["main"]
 
 _NAME = "planner_comparison"
-_STEPS = 3  # of each plan; the first one initialises
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Knobs:
-    """One setting of TFLMS's knobs."""
-
-    swapout_threshold: int
-    swapin_ahead: int
-    swapin_groupby: int
-    sync_mode: str = "off"
-    serialization: tuple[str, ...] = ()
-
-    @property
-    def is_default(self) -> bool:
-        """Whether TFLMS would sync and serialise so when nothing is asked for."""
-        return self.sync_mode == "off" and not self.serialization
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Traced:
-    """The traced step and what planners need of it.
-
-    `own` is the step as TensorFlow would run it, its graph is `own_graph`; `kept` are
-    bytes of constants that only it keeps.
-    """
-
-    function: TracedFunction
-    step: TracedStep
-    own: TracedStep
-    graph: GraphView
-    own_graph: GraphView
-    kept: int
-    min_bytes: int
-    movable: frozenset[str]
-    inputs: Sequence[tf.Tensor]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -160,70 +118,37 @@ def _run(options: Any) -> None:
     settings = {
         key: value
         for key, value in vars(options).items()
-        if key not in ("command", "results")
+        if key not in ("command", "results", "anew")
     }
     model = build_unet(
         options.size, options.filters, options.depth, batch_size=1, seed=0
     )
     model.optimizer.build(model.trainable_variables)
-    traced = _trace(model)
-    rows = [
-        _bounds(traced, options),
-        _measured_plain(traced),
-        _by_budget(traced),
-        *_frontier(traced, options.parts),
-        *_threshold_rows(traced, options),
-    ]
-    write_lines(options.results, settings, rows)
-
-
-def _trace(model: Any) -> _Traced:
-    def step(volumes: tf.Tensor, regions: tf.Tensor) -> Any:
-        return model.train_step((volumes, regions))
-
-    random = np.random.default_rng(0)
-    volumes = random.standard_normal((1, *model.input_shape[1:]))
-    regions = random.integers(0, 2, (1, *model.output_shape[1:]))
-    inputs = [
-        tf.raw_ops.DeepCopy(x=tensor)  # NumPy's memory would not count as the device's
-        for tensor in (tf.constant(volumes, tf.float32), tf.constant(regions, tf.uint8))
-    ]
-    function = trace(step, inputs)
-    device = find_device()
-    specialised = specialise(function, inputs, device=device.full_name)
-    scratch = measure_scratch(specialised, device.memory)
-    graph = with_scratch(specialised.graph, scratch)
-    own = specialised.own or specialised
-    min_bytes = smallest_worth_moving(peak(graph))
-    return _Traced(
-        function=function,
-        step=specialised,
-        own=own,
-        graph=graph,
-        own_graph=with_scratch(own.graph, scratch),
-        kept=own.graph.constant_bytes - graph.constant_bytes,
-        min_bytes=min_bytes,
-        movable=movable(graph, min_bytes=min_bytes),
-        inputs=inputs,
-    )
+    traced = trace_step(model)
+    ledger = Ledger(options.results, settings, anew=options.anew)
+    bounds = ledger.once({"kind": "bounds"}, lambda: _bounds(traced, options))
+    ledger.once(plan_key("none", {}), lambda: _measured_plain(traced))
+    ledger.once(plan_key("budget", {}), lambda: _by_budget(traced))
+    _frontier(traced, options.parts, bounds["unplanned_bytes"], ledger)
+    rule_rows(traced, options, ledger)
 
 
 def _plain(graph: GraphView) -> SwapPlan:
     return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
 
 
-def _measured_plain(traced: _Traced) -> dict[str, Any]:
+def _measured_plain(traced: Traced) -> dict[str, Any]:
     own = replace(traced, step=traced.own, graph=traced.own_graph)
-    return _measured(own, _plain(own.graph), settings={})
+    return measured(own, _plain(own.graph), "plain")
 
 
-def _bounds(traced: _Traced, options: Any) -> dict[str, Any]:
+def _bounds(traced: Traced, options: Any) -> dict[str, Any]:
     """What holds for every plan, and the grid."""
-    persistent = _settled_bytes() + traced.step.constant_bytes
+    persistent = settled_bytes() + traced.step.constant_bytes
     return {
-        "kind": "bounds",
         "ops": len(traced.graph.ops),
         "lower_bound_bytes": lower_bound(traced.graph),
+        "unplanned_bytes": plain_plan(traced.own_graph, traced.kept).peak,
         "persistent_bytes": persistent,
         "grid": {
             "swapout_threshold": options.thresholds,
@@ -233,18 +158,13 @@ def _bounds(traced: _Traced, options: Any) -> dict[str, Any]:
     }
 
 
-def _settled_bytes() -> int:
-    gc.collect()
-    return find_device().memory.settled_bytes() or 0
-
-
-def _by_budget(traced: _Traced) -> dict[str, Any]:
+def _by_budget(traced: Traced) -> dict[str, Any]:
     """The budget planner in the least room that it does not refuse."""
     fitted = _least_plan(schedule(traced.graph))
     nook = find_device().keep_nook(fitted.nook)
-    row = _measured(traced, fitted.plan, settings={"planned_step_bytes": fitted.peak})
+    row = measured(traced, fitted.plan, "budget, least room")
     del nook
-    return row
+    return row | {"planned_step_bytes": fitted.peak}
 
 
 def _least_plan(graph: GraphView) -> FittedPlan:
@@ -257,14 +177,15 @@ def _least_plan(graph: GraphView) -> FittedPlan:
         return fit_plan(graph, error.least_bytes, filters=Filters())
 
 
-def _frontier(traced: _Traced, parts: Sequence[float]) -> Iterator[dict[str, Any]]:
+def _frontier(
+    traced: Traced, parts: Sequence[float], unplanned: int, ledger: Ledger
+) -> None:
     """The budget planner in rooms between, in each of its variants."""
     device = find_device()
     speeds = Speeds(
         costs=measure_costs(traced.step, device.memory),
         hardware=measure_hardware(device),
     )
-    unplanned = plain_plan(traced.own_graph, traced.kept).peak
     scheduled = schedule(traced.graph)
     variants: Mapping[str, tuple[GraphView, bool | None]] = {
         "as it is": (scheduled, None),
@@ -274,140 +195,28 @@ def _frontier(traced: _Traced, parts: Sequence[float]) -> Iterator[dict[str, Any
     }
     for part, (name, (graph, recompute)) in itertools.product(parts, variants.items()):
         room = int(part * unplanned)
-        near = Beyond(free=room // 32, bound=UNLIMITED)
         wish = Wish(
             room=room,
-            beyond=near,
+            beyond=Beyond(free=room // 32, bound=UNLIMITED),
             speeds=speeds,
             filters=Filters(),
             recompute=recompute,
         )
         settings = {"part": part, "variant": name, "room_bytes": room}
-        fitted = best_plan(graph, wish)
-        if fitted is None:
-            yield _row(_plain(graph), settings) | {
-                "planner": "budget",
-                "error": "no plan fits",
-            }
-            continue
-        nook = device.keep_nook(fitted.nook)
-        yield _measured(traced, fitted.plan, settings=settings) | {
-            "planned_step_bytes": fitted.peak
-        }
-        del nook
-
-
-def _threshold_rows(traced: _Traced, options: Any) -> list[dict[str, Any]]:
-    """Everything in TFLMS's default modes, then the best few in the others."""
-    default = [
-        _Knobs(swapout_threshold=threshold, swapin_ahead=ahead, swapin_groupby=groupby)
-        for threshold, ahead, groupby in itertools.product(
-            options.thresholds, options.aheads, options.groupbys
-        )
-    ]
-    rows = [_by_threshold(traced, knobs) for knobs in default]
-    ranked = sorted(
-        (row for row in rows if row["peak_bytes"] is not None),
-        key=lambda row: row["peak_bytes"],
-    )
-    best = [
-        _Knobs(**{**row["settings"], "serialization": ()})
-        for row in ranked[: options.few]
-    ]
-    others = [
-        replace(knobs, sync_mode=mode, serialization=serialization)
-        for mode, serialization in _MODES
-        for knobs in (*best, *_simulated_best(traced, options, mode, serialization))
-    ]
-    rows += [_by_threshold(traced, knobs) for knobs in dict.fromkeys(others)]
-    return rows
-
-
-_MODES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("both", ()),
-    ("off", (":",)),
-    ("both", (":",)),
-)
-
-
-def _simulated_best(
-    traced: _Traced, options: Any, mode: str, serialization: tuple[str, ...]
-) -> Iterator[_Knobs]:
-    choices = grid(
-        traced.graph,
-        thresholds=options.thresholds,
-        aheads=options.aheads,
-        groupbys=options.groupbys,
-        movable=traced.movable,
-        min_bytes=traced.min_bytes,
-        sync_mode=SyncMode.parse(mode),
-        serialization=serialization,
-    )
-    for choice in sorted(choices, key=lambda choice: choice.peak)[: options.few]:
-        yield _Knobs(
-            swapout_threshold=choice.swapout_threshold,
-            swapin_ahead=choice.swapin_ahead,
-            swapin_groupby=choice.swapin_groupby,
+        ledger.once(
+            plan_key("budget", settings),
+            lambda graph=graph, wish=wish: _in_a_room(traced, graph, wish),
         )
 
 
-def _by_threshold(traced: _Traced, knobs: _Knobs) -> dict[str, Any]:
-    wanted: dict[str, Any] = asdict(knobs) | {
-        "sync_mode": SyncMode.parse(knobs.sync_mode)
-    }
-    plan = plan_by_threshold(
-        traced.graph, movable=traced.movable, min_bytes=traced.min_bytes, **wanted
-    )
-    return _measured(traced, plan, settings=asdict(knobs)) | {
-        "default_modes": knobs.is_default
-    }
-
-
-def _row(plan: SwapPlan, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known of a plan that has not run."""
-    return {
-        "kind": "plan",
-        "planner": plan.planner,
-        "settings": dict(settings),
-        "swap_count": len(plan.swaps),
-        "recomputed_ops": len(plan.recomputed),
-        "swapped_out_bytes": plan.swapped_out_bytes,
-        "swapped_in_bytes": plan.swapped_in_bytes,
-        "peak_bytes": None,
-        "step_seconds": None,
-        "error": None,
-    }
-
-
-def _measured(
-    traced: _Traced, plan: SwapPlan, *, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Build a plan into the step and run it."""
-    graph = planned_graph(traced.graph, plan)
-    validate_plan(graph, plan)
-    device = find_device()
-    transport = device.transport()
-    row = _row(plan, settings) | {
-        "simulated_step_bytes": simulate_memory(graph, plan).device_peak,
-        "start_bytes": _settled_bytes(),
-    }
-    step = planned_step(traced.step, plan)
-    try:
-        rebuilt = rebuild(traced.function, step, rewrite(step, plan, transport))
-    except PlanError as error:
-        return row | {"error": str(error)}
-    seconds = []
-    for number in range(_STEPS):
-        started = time.perf_counter()
-        tf.nest.map_structure(np.asarray, rebuilt(traced.inputs))
-        seconds.append(time.perf_counter() - started)
-        if number == 0:
-            device.memory.reset_peak()
-    row["peak_bytes"] = device.memory.peak_bytes
-    row["step_seconds"] = statistics.median(seconds[1:])
-    transport.release()
-    print(f"{plan.planner:9}", format_bytes(row["peak_bytes"] or 0), dict(settings))
-    return row
+def _in_a_room(traced: Traced, graph: GraphView, wish: Wish) -> dict[str, Any]:
+    fitted = best_plan(graph, wish)
+    if fitted is None:
+        return plan_row(_plain(graph)) | {"error": "no plan fits"}
+    nook = find_device().keep_nook(fitted.nook)
+    row = measured(traced, fitted.plan, f"budget in {format_bytes(wish.room)}")
+    del nook
+    return row | {"planned_step_bytes": fitted.peak}
 
 
 if __name__ == "__main__":

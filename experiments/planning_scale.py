@@ -33,7 +33,8 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.drawn_graphs import unet_like
-from experiments.lines import command_line, read_lines, write_lines
+from experiments.ledger import Ledger
+from experiments.lines import command_line, read_lines
 from lms.costs import roofline
 from lms.graph import GraphView
 from lms.hardware import preset
@@ -89,26 +90,26 @@ def _add_settings(parser: Any) -> None:
 
 
 def _run(options: Any) -> None:
-    rows = []
+    settings = {"repeats": options.repeats, "share": options.share}
+    ledger = Ledger(options.results, settings, anew=options.anew)
     for name, graph in itertools.chain(
         (("drawn", unet_like(count)) for count in options.ops),
         _traced(options.models),
     ):
-        rows.append(_measured(name, graph, options))
-        print(f"{name}: {rows[-1]['ops']:,} ops, {rows[-1]['seconds']:.2f} s")
-    settings = {"repeats": options.repeats, "share": options.share}
-    write_lines(options.results, settings, rows)
+        row = ledger.once(
+            {"graph": name, "ops": len(graph.ops)},
+            lambda graph=graph: _measured(graph, options),
+        )
+        print(f"{name}: {row['ops']:,} ops, {row['seconds']:.2f} s", flush=True)
 
 
-def _measured(name: str, graph: GraphView, options: Any) -> dict[str, Any]:
+def _measured(graph: GraphView, options: Any) -> dict[str, Any]:
     plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
     unplanned = allocator_peak(graph, plain, capacity=_UNLIMITED) or 0
     room = int(unplanned * options.share)
     times = ("seconds", "processor_seconds", "order_seconds", "simulation_seconds")
     runs = [_timed(graph, room) for _ in range(options.repeats)]
     return {
-        "graph": name,
-        "ops": len(graph.ops),
         "unplanned_bytes": unplanned,
         "lower_bound_bytes": lower_bound(graph),
         "room_bytes": room,

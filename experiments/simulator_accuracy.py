@@ -20,6 +20,7 @@ Claims: each peak within 10 % of the predicted one, each time within 20 %.
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,12 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from experiments.lines import command_line, read_lines, write_lines
+from experiments.ledger import Ledger
+from experiments.lines import command_line, read_lines
 from experiments.quiet import quiet_median
 from experiments.trials import run_trial
 from lms.link import LinkRates
 from lms.units import MIB, format_bytes
-from profiling.record import circumstances
 
 __all__ = ["main"]
 
@@ -74,7 +75,7 @@ def _add_settings(parser: Any) -> None:
 
 
 def _run(options: Any) -> None:
-    """Finished trials of the same settings and commit are kept when a run goes on."""
+    """Finished trials of the same settings are kept when a run goes on."""
     if min(options.steps, options.turns) < 1 or not all(
         0 < share < 1 for share in options.shares
     ):
@@ -83,24 +84,14 @@ def _run(options: Any) -> None:
             f"{options.steps}, {options.turns} and {options.shares}. Change them."
         )
     settings = {"steps": options.steps, "turns": options.turns}
-    rows = _finished(options.results, settings)
-    done = {(row["model"], row["share"]) for row in rows}
+    ledger = Ledger(options.results, settings, anew=options.anew)
     console = Console()
     for model in options.models:
-        shares = [share for share in options.shares if (model, share) not in done]
-        probe = _probe(model, options.steps, console) if shares else {}
-        for share in shares:
-            rows.append(_trial(model, share, probe, settings, console))
-            write_lines(options.results, settings, rows)
-
-
-def _finished(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    head, rows = read_lines(path)
-    if (head["settings"], head["commit"]) != (settings, circumstances()["commit"]):
-        return []
-    return [row for row in rows if row["error"] is None]
+        keys = [{"model": model, "share": share} for share in options.shares]
+        missing = [key for key in keys if ledger.find(key) is None]
+        probe = _probe(model, options.steps, console) if missing else {}
+        for key in missing:
+            ledger.once(key, partial(_trial, key, probe, settings, console))
 
 
 def _probe(model: str, steps: int, console: Console) -> dict[str, Any]:
@@ -118,12 +109,12 @@ def _probe(model: str, steps: int, console: Console) -> dict[str, Any]:
 
 
 def _trial(
-    model: str,
-    share: float,
+    key: Mapping[str, Any],
     probe: Mapping[str, Any],
     settings: Mapping[str, int],
     console: Console,
 ) -> dict[str, Any]:
+    model, share = key["model"], key["share"]
     needed = probe["unplanned_peak_bytes"]
     rate = 2 * (needed - probe["persistent_bytes"]) / probe["op_seconds"]
     trial = run_trial(
@@ -135,9 +126,12 @@ def _trial(
         console=console,
         link=LinkRates(h2d=rate, d2h=rate, latency=1e-5),
     )
-    row = {"model": model, "share": share, "memory_bytes": int(share * needed)}
-    row |= {"unplanned_peak_bytes": needed, "link_rate": rate, "error": trial.error}
-    return row | (trial.result or {})
+    row = {
+        "memory_bytes": int(share * needed),
+        "unplanned_peak_bytes": needed,
+        "link_rate": rate,
+    }
+    return row | {"error": trial.error} | (trial.result or {})
 
 
 def _draw(results: Path, figure: Path) -> int:

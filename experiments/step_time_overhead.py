@@ -92,7 +92,7 @@ def _run(options: Any) -> None:
         )
     names = ("sizes", "filters", "depth", "steps", "seed")
     settings = {name: getattr(options, name) for name in names} | {"spare": _SPARE}
-    book = Book(options.results, settings, _FOLDER, Console())
+    book = Book(options.results, settings, _FOLDER, Console(), anew=options.anew)
     plain = {size: _plain(size, options, book) for size in options.sizes}
     base = plain[options.sizes[0]]
     memory = int(_SPARE * base["peak_bytes"]) // MIB * MIB

@@ -74,7 +74,14 @@ def _run(options: Any) -> None:
     """Finished trials of the same settings are kept when a run goes on."""
     names = ("memory", "sizes", "filters", "depth", "steps", "seed")
     settings = {name: getattr(options, name) for name in names}
-    book = Book(options.results, settings, _FOLDER, Console(), longest=_LONGEST)
+    book = Book(
+        options.results,
+        settings,
+        _FOLDER,
+        Console(),
+        longest=_LONGEST,
+        anew=options.anew,
+    )
     memory = parse_size(options.memory, name="memory") // MIB * MIB
     small, large = options.sizes
     trials = _Trials(options, book)

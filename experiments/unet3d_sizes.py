@@ -16,7 +16,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from experiments.lines import command_line, read_lines, write_lines
+from experiments.ledger import Ledger
+from experiments.lines import command_line, read_lines
 from experiments.trials import why_it_failed
 from lms import emulate
 from lms.units import format_bytes, parse_size
@@ -66,18 +67,21 @@ def _add_settings(parser: Any) -> None:
 def _run(options: Any) -> None:
     if not (_FOLDER / "data").exists():
         synthesize(_FOLDER / "data", subjects=2, seed=0)
-    rows = [row for support in _FLAGS for row in _climb(support, options)]
     names = ("memory", "smallest", "filters", "depth")
     settings = {name: getattr(options, name) for name in names} | {"steps": _STEPS}
-    write_lines(options.results, settings, rows)
+    ledger = Ledger(options.results, settings, anew=options.anew)
+    for support in _FLAGS:
+        _climb(support, options, ledger)
 
 
-def _climb(support: str, options: Any) -> Iterator[dict[str, Any]]:
+def _climb(support: str, options: Any, ledger: Ledger) -> None:
     """One row per size, from the smallest to the first that fails."""
     for size in count(options.smallest, 2 ** (options.depth - 1)):
-        row = _trial(support, size, options)
+        row = ledger.once(
+            {"support": support, "size": size},
+            lambda size=size: _trial(support, size, options),
+        )
         Console().print(f"{support} support, {size}^3: {row['error'] or 'trained'}")
-        yield row
         if row["error"]:
             return
 
@@ -91,8 +95,8 @@ def _trial(support: str, size: int, options: Any) -> dict[str, Any]:
     words += ["--steps-per-epoch", _STEPS, "--filters", options.filters]
     words += ["--depth", options.depth, "--cache", _FOLDER / "cache"]
     words += ["--output", run, _FLAGS[support]]
-    row = {"support": support, "size": size, "error": _error(words, options.memory)}
-    return row if row["error"] else row | _measured(run)
+    error = _error(words, options.memory)
+    return {"error": error} if error else {"error": None} | _measured(run)
 
 
 def _error(words: Sequence[Any], memory: str) -> str | None:

@@ -1,0 +1,91 @@
+"""The rows of a run: each is written as soon as it is known.
+
+A run that is killed goes on with the rows that are missing. Each row says at which
+commit it was measured, since a run may go on after a change.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from experiments.lines import read_lines, write_lines
+from profiling.record import circumstances
+
+__all__ = ["Ledger"]
+
+
+class Ledger:
+    """The rows so far: what is in it is not measured again, what is new is written.
+
+    Args:
+        path: The result file.
+        settings: Rows of other settings are not kept.
+        anew: Keep nothing: the first new row replaces the file.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "one.jsonl"
+        >>> ledger = Ledger(path, {"steps": 3})
+        >>> row = ledger.once({"size": 8}, lambda: {"peak_bytes": 7})
+        >>> again = Ledger(path, {"steps": 3}).once({"size": 8}, lambda: 1 / 0)
+        1 row of one.jsonl kept; only what is missing is measured. All: --anew
+        >>> again == row
+        True
+    """
+
+    def __init__(
+        self, path: Path, settings: Mapping[str, Any], *, anew: bool = False
+    ) -> None:
+        self._path = path
+        self._settings = settings
+        self._rows = [] if anew else _finished_rows(path, settings)
+        if self._rows:
+            count = f"{len(self._rows)} row{'s' * (len(self._rows) > 1)}"
+            Console(soft_wrap=True, highlight=False).print(
+                f"{count} of {path.name} kept; only what is missing is measured. "
+                "All: --anew"
+            )
+
+    def find(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The row of this key, if there is one."""
+        wanted = _as_written(key)
+        for row in self._rows:
+            if all(name in row and row[name] == wanted[name] for name in wanted):
+                return row
+        return None
+
+    def once(
+        self, key: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]
+    ) -> dict[str, Any]:
+        """The row of a key; if it is not there, it is measured and written.
+
+        Args:
+            key: What tells it from all others; begins the row.
+            measure: Returns the rest of the row.
+        """
+        found = self.find(key)
+        if found is None:
+            self.add({**key, "commit": circumstances()["commit"], **measure()})
+            found = self._rows[-1]
+        return found
+
+    def add(self, *rows: Mapping[str, Any]) -> None:
+        """Write rows down, all of them or none."""
+        self._rows += map(_as_written, rows)
+        write_lines(self._path, self._settings, self._rows)
+
+
+def _as_written(values: Mapping[str, Any]) -> dict[str, Any]:
+    """As they are when they have been read again: tuples are lists."""
+    return json.loads(json.dumps(values))
+
+
+def _finished_rows(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of a run that was interrupted; none if it had other settings."""
+    if not path.exists():
+        return []
+    head, rows = read_lines(path)
+    return rows if head["settings"] == _as_written(settings) else []

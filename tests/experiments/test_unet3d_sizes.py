@@ -1,0 +1,56 @@
+"""The commands of the case study in one device memory, at tiny sizes."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.lines import read_lines, write_lines
+from experiments.unet3d_sizes import main
+
+TRAINED = {"peak_bytes": 100 * 2**20, "epoch_seconds": [3.0, 1.0], "error": None}
+OUT = {"error": "OOM when allocating tensor with shape[1,56,56,56,8]"}
+
+
+def _rows(*sizes: int) -> list[dict[str, object]]:
+    """Without support only the first trains, with it all."""
+    swapped = {"swapped_out_bytes": 7 * 2**20, "replans": 0}
+    with_support = [{"support": "with", "size": s} | TRAINED | swapped for s in sizes]
+    return [
+        {"support": "without", "size": sizes[0]} | TRAINED | {"swapped_out_bytes": 0},
+        {"support": "without", "size": sizes[0] + 8} | OUT,
+        *with_support,
+        {"support": "with", "size": sizes[-1] + 8} | OUT,
+    ]
+
+
+@pytest.mark.parametrize(("sizes", "status"), [((48, 56, 64), 0), ((48, 56), 1)])
+def test_the_case_studys_ratio_is_asked_for(
+    sizes: tuple[int, ...],
+    status: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    results = tmp_path / "sizes.jsonl"
+    write_lines(results, {"memory": "128MiB"}, _rows(*sizes))
+    assert main(["draw", "--results", str(results)]) == status
+    assert f"{(sizes[-1] / 48) ** 3:.2f} times the voxels" in capsys.readouterr().out
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.long
+def test_sizes_rise_until_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "sizes.jsonl"
+    words = "run --memory 10MiB --smallest 16 --filters 4 --depth 3"
+    assert main([*words.split(), "--results", str(results)]) == 0
+    _, rows = read_lines(results)
+    largest = {}
+    for support in ("without", "with"):
+        *trained, last = [row for row in rows if row["support"] == support]
+        assert not any(row["error"] for row in trained)
+        assert "OOM" in last["error"] or "budget" in last["error"]
+        largest[support] = trained[-1]["size"]
+    assert largest["with"] > largest["without"]

@@ -82,8 +82,8 @@ def _add_settings(parser: Any) -> None:
     trained = parser.add_argument_group("what is trained here")
     trained.add_argument("--small", type=int, default=48, help="voxels along an axis")
     trained.add_argument("--large", type=int, default=64)
-    trained.add_argument("--channels", type=int, default=8, help="filters")
-    trained.add_argument("--levels", type=int, default=4)
+    trained.add_argument("--trained-filters", type=int, default=8)
+    trained.add_argument("--trained-depth", type=int, default=4)
     trained.add_argument("--steps", type=int, default=10, help="of each kind, timed")
     trained.add_argument("--record", type=int, default=3, help="of each kind, observed")
     trained.add_argument("--seed", type=int, default=0)
@@ -91,6 +91,11 @@ def _add_settings(parser: Any) -> None:
 
 def _run(options: Any) -> None:
     """What is finished of the same settings is kept when a run goes on."""
+    if min(options.steps, options.record) < 1:
+        raise SystemExit(
+            "--steps and --record must be at least 1, got "
+            f"{options.steps} and {options.record}. Ask for more."
+        )
     settings = {
         name: value
         for name, value in vars(options).items()

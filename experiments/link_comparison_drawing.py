@@ -37,9 +37,12 @@ class _Run:
         busy: Part of the step in which something was computed.
         rates: Bytes per second to the device and from it, while copying.
         step: Seconds, alone.
-        beside: Seconds, while another one trains on a bus of its own.
-        sharing: Seconds, while another one trains on the same bus.
+        beside: Seconds, while another one trains on a bus of its own; None if that was
+            not tried.
+        sharing: Seconds, while another one trains on the same bus; None as above.
         cost: Step over the voxel-scaled one of the smaller size without support.
+        shared_cost: The same while another one trains on the same bus, over one beside
+            which another one trains.
         error: Why there is nothing of all this.
     """
 
@@ -54,9 +57,10 @@ class _Run:
     busy: float = 0.0
     rates: tuple[float, float] = (0.0, 0.0)
     step: Seconds = 0.0
-    beside: Seconds = 0.0
-    sharing: Seconds = 0.0
+    beside: Seconds | None = None
+    sharing: Seconds | None = None
     cost: float = 0.0
+    shared_cost: float | None = None
     error: str = ""
 
     @property
@@ -103,14 +107,14 @@ def _said(runs: list[_Run], server: str) -> Iterator[str]:
 
 def _of_others(runs: list[_Run]) -> str:
     """What a second training at once costs, of those made here."""
-    made = [run for run in runs if run.trained and run.is_swapping]
-    if not made:
-        return ""
     said = [
         f"{SERVERS[run.server].link}, {_WAYS[run.way]} {run.beside / run.step:.2f} and "
         f"{run.sharing / run.step:.2f}"
-        for run in made
+        for run in runs
+        if run.trained and run.is_swapping and run.beside and run.sharing
     ]
+    if not said:
+        return ""
     return (
         "While a second one trains here on the other core, on a bus of its own and on "
         f"the same bus, a step takes so many times as long: {'; '.join(said)}."
@@ -131,8 +135,7 @@ def _cells(run: _Run) -> list[str]:
         f"{run.busy:.0%}",
         *rates,
         f"{run.step:.3f} s",
-        f"{run.beside:.3f} s",
-        f"{run.sharing:.3f} s",
+        *(f"{each:.3f} s" if each else "" for each in (run.beside, run.sharing)),
         f"{EPOCH_STEPS * run.step:.0f} s",
     ]
 
@@ -170,9 +173,9 @@ def _predicted(row: Mapping[str, Any], rows: Rows) -> _Run:
         busy=row["utilisation"],
         rates=(row["h2d_rate"], row["d2h_rate"]),
         step=row["step_seconds"],
-        beside=row["step_seconds"],
         sharing=row["two_on_a_bus_seconds"],
         cost=row["step_seconds"] / small["step_seconds"] / voxels,
+        shared_cost=row["two_on_a_bus_seconds"] / small["step_seconds"] / voxels,
     )
 
 
@@ -187,13 +190,14 @@ def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
     )
     if run.error:
         return run
-    small = min(
-        (r for r in row["trainings"] if r["way"] == "plain" and not r["error"]),
-        key=lambda r: r["size"],
-    )
+    plain = [each for each in row["trainings"] if each["way"] == "plain"]
+    small = min(plain, key=lambda each: each["size"])
+    if small["error"]:
+        return replace(run, error=f"{small['size']}^3 failed: {small['error']}")
     voxels = (run.size / small["size"]) ** 3
     report, alone = training["report"] or {}, training["alone"]
     figures = alone["recorded"]
+    sharing = training["sharing"]["seconds"] if "sharing" in training else None
     return replace(
         run,
         # Without support it needs more than the small device has, and gets it.
@@ -205,8 +209,9 @@ def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
         rates=(figures["h2d_throughput"], figures["d2h_throughput"]),
         step=alone["seconds"],
         beside=training["beside"]["seconds"],
-        sharing=training.get("sharing", training["beside"])["seconds"],
+        sharing=sharing,
         cost=alone["seconds"] / small["alone"]["seconds"] / voxels,
+        shared_cost=sharing and sharing / small["beside"]["seconds"] / voxels,
     )
 
 
@@ -242,21 +247,27 @@ def _panel(axes: Any, runs: list[_Run], name: str) -> None:
     calm(axes)
     axes.set_title(name, loc="left", fontsize=11, color=INK)
     axes.axhline(1.0, color=INK, linewidth=1, linestyle=(0, (6, 3)))
+    places = {"threshold": 0.0, "budget": 0.27}
+    for label, style in (
+        ("published, V100", _style(_PUBLISHED, "D")),
+        *((_WAYS[way], _style(COLOURS[way], "o")) for way in places),
+        ("two on one bus", _style(COLOURS["budget"], "o", hollow=True)),
+    ):
+        axes.plot([], [], label=label, **style)
     for at, server in enumerate(SERVERS):
-        cost = published_cost(server)
-        _point(axes, at - 0.27, cost, _PUBLISHED, "D", "" if at else "published, V100")
-        for step, way in ((0.0, "threshold"), (0.27, "budget")):
-            for run in runs:
-                if run.is_swapping and (run.server, run.way) == (server, way):
-                    x, colour = at + step, COLOURS[way]
-                    shared = run.cost * run.sharing / run.beside
-                    axes.plot([x, x], [run.cost, shared], color=colour, linewidth=1.2)
-                    _point(axes, x, run.cost, colour, "o", "" if at else _WAYS[way])
-                    if shared > _APART * run.cost:
-                        word = "" if at or way == "threshold" else "two on one bus"
-                        _point(axes, x, shared, colour, "o", word, hollow=True)
+        _point(axes, at - 0.27, published_cost(server), _style(_PUBLISHED, "D"))
+        for run in runs:
+            if run.server != server or not run.is_swapping:
+                continue
+            x, colour = at + places[run.way], COLOURS[run.way]
+            _point(axes, x, run.cost, _style(colour, "o"))
+            if run.shared_cost and run.shared_cost > _APART * run.cost:
+                ends = [run.cost, run.shared_cost]
+                axes.plot([x, x], ends, color=colour, linewidth=1.2, zorder=1)
+                _point(axes, x, run.shared_cost, _style(colour, "o", hollow=True))
     axes.set_yscale("log")
-    axes.set_ylim(0.8, 20)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(0.8, low), max(20, high))
     ticks = (1, 2, 5, 10, 20)
     axes.set_yticks(ticks, [str(tick) for tick in ticks])
     axes.minorticks_off()
@@ -264,19 +275,14 @@ def _panel(axes: Any, runs: list[_Run], name: str) -> None:
     axes.set_xticks(range(len(SERVERS)), [each.link for each in SERVERS.values()])
 
 
-def _point(  # noqa: PLR0913 - what a point looks like
-    axes: Any,
-    x: float,
-    y: float,
-    colour: str,
-    marker: str,
-    name: str,
-    *,
-    hollow: bool = False,
-) -> None:
+def _style(colour: str, marker: str, *, hollow: bool = False) -> dict[str, Any]:
     face = "white" if hollow else colour
-    style = {"markerfacecolor": face, "markersize": 8, "linestyle": "none"}
-    axes.plot([x], [y], marker, color=colour, label=name or None, **style)
+    shape = {"marker": marker, "markersize": 8, "linestyle": "none"}
+    return {"color": colour, "markerfacecolor": face, **shape}
+
+
+def _point(axes: Any, x: float, y: float, style: Mapping[str, Any]) -> None:
+    axes.plot([x], [y], **style)
     axes.annotate(
         f"{y:.2f}",
         (x, y),

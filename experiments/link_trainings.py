@@ -28,6 +28,7 @@ __all__ = ["train"]
 
 _ENOUGH = 8192 * MIB
 _SPARE = 1.05  # of what plain Keras takes at the smaller size
+_MANY = 10**9  # steps of mates: as many as are asked for
 _IDLE_STEPS = 4  # the first ones initialise, and show what runs out of memory
 
 # Kinds of steps: alone, beside a training with a bus of its own, and on one bus.
@@ -62,8 +63,9 @@ def train(options: Any, book: Book, folder: Path, console: Console) -> None:
     """Train on both servers' links; what is in the book already is left out.
 
     Args:
-        options: `small` and `large` voxels along an axis, `channels` and `levels` of
-            the network, `steps` that count and steps to `record` of each kind, `seed`.
+        options: `small` and `large` voxels along an axis, `trained_filters` and
+            `trained_depth` of the network, `steps` that count and steps to `record` of
+            each kind, `seed`.
         book: Gets a row of plain Keras at the smaller size, and one for each server.
         folder: Where trials leave their logs.
         console: Where progress is told.
@@ -96,8 +98,8 @@ def train(options: Any, book: Book, folder: Path, console: Console) -> None:
 
 
 def _flags(options: Any, size: int) -> tuple[str, ...]:
-    shape = (f"size={size}", f"filters={options.channels}", f"depth={options.levels}")
-    return ("--model=unet", f"--seed={options.seed}", "--shape", *shape)
+    shape = f"filters={options.trained_filters}", f"depth={options.trained_depth}"
+    return ("--model=unet", f"--seed={options.seed}", "--shape", f"size={size}", *shape)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,34 +125,35 @@ class _Team:
 
     @property
     def waits(self) -> bool:
-        """Whether steps are left."""
-        return any(each.waits for each in self.everyone)
+        """Whether the first one has steps left, and nobody has failed."""
+        return all(each.waits for each in self.everyone)
 
     def step(self, kind: str) -> None:
         """Let the first one make a step, with its mate if it has one."""
-        if kind not in self.mates:
+        if kind not in self.mates or not self.waits:
             return
+        self.kinds.append(kind)
         mate = self.mates[kind]
-        ready = [each for each in (self.first, mate) if each and each.waits]
-        if self.first in ready:
-            complete = mate is None or mate in ready
-            self.kinds.append(kind if complete else "without its mate")
-        for each in ready:
+        together = [self.first, *([mate] if mate else [])]
+        for each in together:
             each.begin()
-        for each in ready:
+        for each in together:
             each.finish()
 
     def end(self, recorded: int) -> dict[str, Any]:
         """The row: seconds of each kind of step, and what was recorded of so many."""
-        (error, result), *others = [each.end() for each in self.everyone]
-        error = next((why for why in (error, *(why for why, _ in others)) if why), None)
-        row = self.told | {"error": error}
-        if error:
+        ended = [(each.waits, *each.end()) for each in self.everyone]
+        # A mate that waits would make more steps: nobody needs them.
+        errors = [error for waited, error, _ in ended if error and not waited]
+        _, stopped, result = ended[0]
+        row = self.told | {"error": errors[0] if errors else stopped}
+        if row["error"]:
             return row
         recorded *= len(self.mates)
         count = len(result["step_seconds"])
         timed, seen = self.kinds[-count - recorded : -recorded], self.kinds[-recorded:]
         row |= {"peak_bytes": result["peak_bytes"], "report": result.get("report")}
+        row["cores"] = result["cores"]
         return row | {kind: _summary(result, timed, seen, kind) for kind in self.mates}
 
 
@@ -218,8 +221,11 @@ def _enter(
     folder.mkdir(parents=True, exist_ok=True)
 
     def begin(number: int, share: float | None) -> Turns:
-        """The first one makes steps of all kinds, its mates each of one."""
-        times = 1 if number else len(kinds)
+        """The first one makes steps of all kinds, its mates as many as it needs."""
+        counted = {"steps": _MANY, "record": 0}
+        if not number:
+            counted = {name: len(kinds) * getattr(options, name) for name in counted}
+            counted["steps"] += _IDLE_STEPS
         planned = () if share is None else (f"--budget={int(share * own)}",)
         words = "" if share is None else f" {share:.0%}"
         of_bus = 0 if number == len(kinds) - 1 else number  # the last has the first's
@@ -229,8 +235,7 @@ def _enter(
             memory=own,
             flags=(
                 f"--way={way.name}",
-                f"--steps={_IDLE_STEPS + times * options.steps}",
-                f"--record={times * options.record}",
+                *(f"--{name}={count}" for name, count in counted.items()),
                 f"--core={min(number, 1)}",
                 *planned,
                 *_flags(options, size),
@@ -249,11 +254,12 @@ def _enter(
             kind: begin(number, share) if number and first.waits else None
             for number, kind in enumerate(kinds)
         }
-        yield _Team(
+        team = _Team(
             told={"way": way.name, "size": size, "share": share},
             first=first,
             mates=mates,
             kinds=["idle"] * _IDLE_STEPS,
         )
-        if first.waits:
+        yield team
+        if team.waits:
             return

@@ -57,8 +57,8 @@ _MOST_POINTS = 1500  # of a curve
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one trial; the result goes to `--output`. A training that fails raises."""
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
-    if options.core is not None:  # before TensorFlow makes its threads
-        os.sched_setaffinity(0, {options.core})
+    if options.core is not None:
+        _stay_on(options.core)
     keras.utils.set_random_seed(options.seed)
     model, arrays = _subject(options)
     result = (_predicted if options.predict else _trained)(options, model, arrays)
@@ -91,6 +91,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--curves", action="store_true", help="memory over the step")
     parser.add_argument("--output", type=Path, required=True)
     return parser
+
+
+def _stay_on(core: int) -> None:
+    """Begin again on one core: threads that are there already would stay on all.
+
+    TensorFlow makes its own when `lms` takes an emulated device's memory, at import.
+    """
+    if os.sched_getaffinity(0) != {core}:
+        os.sched_setaffinity(0, {core})
+        os.execv(sys.executable, sys.orig_argv)
 
 
 def _go_first() -> None:
@@ -189,6 +199,7 @@ def _run(
             stolen.clear()
             peaks.clear()
     return {
+        "cores": _cores_of_threads(),
         "peak_bytes": max(peak or 0 for peak in peaks[1:]),
         "first_step_peak_bytes": peaks[0],
         "step_seconds": seconds,
@@ -196,6 +207,15 @@ def _run(
         "losses": losses,
         "process_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
+
+
+def _cores_of_threads() -> int:
+    """On how many cores the threads of this process, TensorFlow's too, may be."""
+    cores: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended since
+            cores |= os.sched_getaffinity(int(thread.name))
+    return len(cores)
 
 
 def _recorded(

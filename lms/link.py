@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from lms.cores import usable_cores
 from lms.hardware import Hardware
 from lms.units import Bytes, Seconds
 
@@ -46,7 +47,7 @@ _SLICE: Final[Seconds] = 2e-3
 # threads that have slept long: on two cores plain Keras's step takes 15 % longer with
 # 32 threads than with 2, and 3 % with 6. Read by `NumInterOpThreadsFromEnvironment` in
 # TensorFlow's process_util.cc.
-_THREADS: Final = {"TF_NUM_INTEROP_THREADS": str((os.cpu_count() or 1) + 4)}
+_THREADS: Final = {"TF_NUM_INTEROP_THREADS": str(usable_cores() + 4)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,20 +229,26 @@ class _SharedLane:
         self._latency = latency
         self._path = path
         self._turn = _Turns()
+        self._end: Seconds = 0.0  # of this process's last slice
 
     def __call__(self, size: Bytes, copy: Callable[[], object]) -> Seconds:
+        asked = time.monotonic()
         with self._turn:
-            begun = time.monotonic()
+            # Late wake-ups and the copy itself must not add to the link's time: what
+            # follows without a pause is reserved from the end of what came before.
+            begun = end = max(asked, self._end)
             copy()
             left = self._latency + size / self._rate
             while left > 0:
                 part = min(left, _SLICE)
-                _sleep_until(self._reserve(part))
+                end = self._reserve(end, part)
+                _sleep_until(end)
                 left -= part
+            self._end = end
         return begun
 
-    def _reserve(self, seconds: Seconds) -> Seconds:
-        """When a slice that is asked for now will be over."""
+    def _reserve(self, start: Seconds, seconds: Seconds) -> Seconds:
+        """When a slice will be over that may begin at `start`."""
         import fcntl  # POSIX only; own lanes do without
 
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -252,7 +259,7 @@ class _SharedLane:
             now = time.monotonic()
             # Left by a machine that has been started again since: its clock was ahead.
             free = free if free < now + 1.0 else now
-            end = max(now, free) + seconds
+            end = max(start, free) + seconds
             os.pwrite(descriptor, struct.pack("d", end), 0)
         finally:
             os.close(descriptor)

@@ -108,6 +108,41 @@ def test_processes_on_one_bus_share_its_bandwidth(tmp_path: Path) -> None:
     assert ends[0] >= 0.3
 
 
+class LateClock:
+    """Each sleep ends a little late, each copy takes a while."""
+
+    LATE = 3e-4
+    COPY = 5e-3
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.LATE
+
+    def copy(self) -> None:
+        self.now += self.COPY
+
+
+@pytest.mark.parametrize("name", [None, "bus"])
+def test_a_link_is_not_slower_than_its_rate(
+    name: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = LateClock()
+    monkeypatch.setattr("lms.link.time", clock)
+    bus = None if name is None else tmp_path / name
+    link = EmulatedLink(LinkRates(h2d=1e9, d2h=1e9, latency=1e-3, bus=bus))
+    before = clock.now
+    for _ in range(5):
+        link.carry(20_000_000, clock.copy, to_device=True)  # 21 ms each
+    taken = clock.now - before
+    # Copies that follow each other without a pause, each asked for a little late.
+    assert 5 * 0.021 <= taken <= 5 * (0.021 + clock.LATE) + 1e-9
+
+
 def test_a_bus_that_an_earlier_start_of_the_machine_left_is_no_obstacle(
     tmp_path: Path,
 ) -> None:

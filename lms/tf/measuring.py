@@ -9,7 +9,6 @@ on a GPU is that of calls that follow each other: kernels shorter than a call ar
 resolved.
 """
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms.allocator import Nook
+from lms.cores import usable_cores
 from lms.costs import Costs, roofline
 from lms.graph import GraphView, Op
 from lms.hardware import Hardware
@@ -217,15 +217,7 @@ def measure_hardware(device: Device) -> Hardware:
 
 def _copy_load(rate: float) -> Seconds:
     """Seconds of computing that a byte costs which a core copies at this rate."""
-    return min(1.0, 2 / _cores()) / rate
-
-
-def _cores() -> int:
-    """Those that this process may use; all of them where the system does not say."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
+    return min(1.0, 2 / usable_cores()) / rate
 
 
 def _flops(device: Device) -> float:

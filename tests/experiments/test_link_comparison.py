@@ -13,60 +13,95 @@ from experiments.turns import Turns
 
 
 class _Training:
-    """A training that is told of what kind its steps are, and takes as long."""
+    """A training that is told of what kind its steps are, and takes as long.
 
-    def __init__(self, steps: int, recorded: int) -> None:
+    Args:
+        steps: That count; those before a replan do not.
+        recorded: Steps that follow.
+        replanned: After how many steps it is planned anew.
+        fails: After how many steps it fails.
+    """
+
+    def __init__(
+        self, steps: int, recorded: int = 0, *, replanned: int = 0, fails: int = 0
+    ) -> None:
         self.left = steps + recorded
         self.recorded = recorded
+        self.replanned, self.fails = replanned, fails
+        self.made = 0
         self.took: list[float] = []
         self.now = 0.0
 
     @property
     def waits(self) -> bool:
-        return self.left > 0
+        return self.left > 0 and not 0 < self.fails <= self.made
 
     def begin(self) -> None:
         self.left -= 1
+        self.made += 1
         self.took.append(self.now)
+        if self.made == self.replanned:
+            self.left += self.made
+            self.took.clear()
 
     def finish(self) -> None:
         pass
 
-    def end(self) -> tuple[None, dict[str, Any]]:
+    def end(self) -> tuple[str | None, dict[str, Any]]:
+        if self.waits or self.left:
+            return "OOM when" if 0 < self.fails <= self.made else "killed", {}
         timed = self.took[: -self.recorded]
         return None, {
             "step_seconds": timed,
             "stolen_seconds": [0.0] * len(timed),
             "recorded": [{"seconds": each} for each in self.took[-self.recorded :]],
             "peak_bytes": 7,
+            "cores": 1,
         }
 
 
-@pytest.mark.parametrize("kinds", [("alone", "beside"), ("alone", "beside", "sharing")])
-def test_kinds_of_steps_are_told_apart(kinds: tuple[str, ...]) -> None:
-    steps, recorded = 4, 2
-    first = _Training(steps * len(kinds), recorded * len(kinds))
-    mates = {
-        kind: _Training(steps, recorded) if kind != "alone" else None for kind in kinds
-    }
+SECONDS = {"alone": 1.0, "beside": 2.0, "sharing": 3.0}
+
+
+def _ended(first: _Training, mates: dict[str, _Training | None]) -> dict[str, Any]:
     team = _Team(
         told={"way": "budget"},
         first=cast("Turns", first),
         mates=cast("Any", mates),
         kinds=["idle", "idle"],
     )
-    seconds = {"alone": 1.0, "beside": 2.0, "sharing": 3.0}
     while team.waits:
-        for kind, taken in seconds.items():
+        for kind, taken in SECONDS.items():
             first.now = taken
             team.step(kind)
-    row = team.end(recorded)
+    return team.end(2)
+
+
+def _mates(*kinds: str) -> dict[str, _Training | None]:
+    return {kind: _Training(10**9) if kind != "alone" else None for kind in kinds}
+
+
+@pytest.mark.parametrize("kinds", [("alone", "beside"), ("alone", "beside", "sharing")])
+@pytest.mark.parametrize("replanned", [0, 1, 5, 11])
+def test_kinds_of_steps_are_told_apart(kinds: tuple[str, ...], replanned: int) -> None:
+    steps = 4 * len(kinds)
+    first = _Training(steps, 2 * len(kinds), replanned=replanned)
+    row = _ended(first, _mates(*kinds))
     assert row["error"] is None
     for kind in kinds:
-        assert row[kind]["step_seconds"] == [seconds[kind]] * steps
-        assert row[kind]["seconds"] == seconds[kind]
-        assert row[kind]["recorded"] == {"seconds": seconds[kind]}
+        assert row[kind]["step_seconds"] == [SECONDS[kind]] * 4
+        assert row[kind]["seconds"] == SECONDS[kind]
+        assert row[kind]["recorded"] == {"seconds": SECONDS[kind]}
     assert ("sharing" in row) is ("sharing" in kinds)
+
+
+def test_who_fails_says_why_and_ends_all() -> None:
+    first = _Training(12, 6)
+    mates = _mates("alone", "beside", "sharing") | {"sharing": _Training(99, fails=2)}
+    assert _ended(first, mates)["error"] == "OOM when"
+    assert first.made < 12
+    first = _Training(12, 6, fails=3)
+    assert _ended(first, _mates("alone", "beside"))["error"] == "OOM when"
 
 
 def _trained(way: str, size: int, alone: float, *others: float) -> dict[str, Any]:
@@ -151,7 +186,16 @@ def test_both_servers_are_predicted_trained_and_drawn(
 ) -> None:
     results, figure = tmp_path / "links.jsonl", tmp_path / "links.png"
     words = ["--sizes", "24", "32", "--filters", "16", "--depth", "2"]
-    words += ["--small", "24", "--large", "32", "--channels", "4", "--levels", "3"]
+    words += [
+        "--small",
+        "24",
+        "--large",
+        "32",
+        "--trained-filters",
+        "4",
+        "--trained-depth",
+        "3",
+    ]
     words += ["--steps", "3", "--record", "1", "--results", str(results)]
     assert main(["run", *words]) == 0
     _, rows = read_lines(results)

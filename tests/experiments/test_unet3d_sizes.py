@@ -1,17 +1,22 @@
 """The commands of the case study in one device memory, at tiny sizes."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments.lines import read_lines, write_lines
 from experiments.unet3d_sizes import main
 
-TRAINED = {"peak_bytes": 100 * 2**20, "epoch_seconds": [3.0, 1.0], "error": None}
-OUT = {"error": "OOM when allocating tensor with shape[1,56,56,56,8]"}
+TRAINED: dict[str, Any] = {
+    "peak_bytes": 100 * 2**20,
+    "epoch_seconds": [3.0, 1.0],
+    "error": None,
+}
+OUT: dict[str, Any] = {"error": "OOM when allocating tensor with shape[1,56,56,56,8]"}
 
 
-def _rows(*sizes: int) -> list[dict[str, object]]:
+def _rows(*sizes: int) -> list[dict[str, Any]]:
     """Without support only the first trains, with it all."""
     swapped = {"swapped_out_bytes": 7 * 2**20, "replans": 0}
     with_support = [{"support": "with", "size": s} | TRAINED | swapped for s in sizes]

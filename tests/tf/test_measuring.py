@@ -70,9 +70,10 @@ def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (emulated.h2d, emulated.d2h, emulated.latency) == (1e9, 2e9, 1e-5)
     # Whatever the link is like, cores make the copy.
     assert emulated.copy_load == measured.copy_load
-    assert measured.copy_load == 1 / measured.d2h  # of one core or two
-    monkeypatch.setattr("lms.tf.measuring._cores", lambda: 8)
-    assert measure_hardware(device).copy_load == pytest.approx(0.25 / measured.d2h)
+    for cores, load in ((1, 1.0), (2, 1.0), (8, 0.25)):
+        monkeypatch.setattr("lms.tf.measuring.usable_cores", lambda cores=cores: cores)
+        found = measure_hardware(device).copy_load
+        assert found == pytest.approx(load / measured.d2h)
 
 
 def test_the_link_is_measured_as_swaps_travel(worker: Worker) -> None:

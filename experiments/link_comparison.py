@@ -48,7 +48,6 @@ from lms.hardware import preset
 from lms.lanes import Bus, Job, simulate_together
 from lms.plan import planned_graph
 from lms.planning.timing import Speeds
-from lms.room import margin_of
 from lms.settings import read_settings
 from lms.timeline import Lane
 from unet3d.model import build_unet
@@ -87,6 +86,7 @@ def _add_settings(parser: Any) -> None:
     trained.add_argument("--steps", type=int, default=10, help="of each kind, timed")
     trained.add_argument("--record", type=int, default=3, help="of each kind, observed")
     trained.add_argument("--seed", type=int, default=0)
+    trained.add_argument("--servers", nargs="+", choices=SERVERS, default=[*SERVERS])
 
 
 def _run(options: Any) -> None:
@@ -99,7 +99,7 @@ def _run(options: Any) -> None:
     settings = {
         name: value
         for name, value in vars(options).items()
-        if name not in ("command", "results", "anew")
+        if name not in ("command", "results", "anew", "servers")
     }
     console = Console()
     book = Book(options.results, settings, _FOLDER, console, anew=options.anew)
@@ -139,11 +139,7 @@ def _workload(size: int, options: Any) -> Workload:
 def _on(workload: Workload, server: str, memory: int) -> Workload:
     hardware = replace(preset(SERVERS[server].hardware), memory=memory)
     costs = roofline(workload.graph, hardware)
-    return replace(
-        workload,
-        speeds=Speeds(costs=costs, hardware=hardware),
-        margin_bytes=margin_of(memory),
-    )
+    return replace(workload, speeds=Speeds(costs=costs, hardware=hardware))
 
 
 def _row(server: str, size: int, workload: Workload, planner: str) -> dict[str, Any]:

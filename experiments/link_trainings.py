@@ -65,7 +65,7 @@ def train(options: Any, book: Book, folder: Path, console: Console) -> None:
     Args:
         options: `small` and `large` voxels along an axis, `trained_filters` and
             `trained_depth` of the network, `steps` that count and steps to `record` of
-            each kind, `seed`.
+            each kind, `seed`, and `servers` whose links are scaled.
         book: Gets a row of plain Keras at the smaller size, and one for each server.
         folder: Where trials leave their logs.
         console: Where progress is told.
@@ -86,8 +86,8 @@ def train(options: Any, book: Book, folder: Path, console: Console) -> None:
     memory = int(_SPARE * base["peak_bytes"]) // MIB * MIB
     step = quiet_median(base, skipped=_IDLE_STEPS)
     book.say(f"the small device has {format_bytes(memory)}")
-    for name, server in SERVERS.items():
-        rate = server.scaled_rate(peak=base["peak_bytes"], step=step)
+    for name in options.servers:
+        rate = SERVERS[name].scaled_rate(peak=base["peak_bytes"], step=step)
         book.say(f"{name}'s link, scaled: {rate / 1e9:.3f} GB/s each way")
 
         def measure(name: str = name, rate: float = rate) -> dict[str, Any]:

@@ -38,7 +38,6 @@ from lms.choosing import plain_memory
 from lms.errors import BudgetError
 from lms.forecast import Forecast, forecast, workload_of
 from lms.pipeline import FittedFunction
-from lms.room import margin_of
 from lms.settings import read_settings
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.devices import find_device
@@ -52,6 +51,7 @@ __all__ = ["main"]
 _PLANNERS = ("threshold", "budget")
 _RECOMPUTE = {"auto": None, "always": True, "never": False}
 _MOST_POINTS = 1500  # of a curve
+_ENOUGH = 1 << 40  # bytes for any step without support
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -274,16 +274,12 @@ def _predicted(
     """Whether the step fits into `--memory`, without training."""
     specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
     workload = workload_of(_step_of(model), specs, reads_ahead=False)
-    hardware = replace(workload.speeds.hardware, memory=options.memory)
-    workload = replace(
-        workload,
-        margin_bytes=margin_of(options.memory),
-        speeds=replace(workload.speeds, hardware=hardware),
-    )
     planned = options.way in _PLANNERS
+    memory = options.memory if planned else _ENOUGH
+    hardware = replace(workload.speeds.hardware, memory=memory)
+    workload = replace(workload, speeds=replace(workload.speeds, hardware=hardware))
     settings = read_settings(
-        budget=options.budget if planned else "1TiB",
-        planner=options.way if planned else None,
+        budget=options.budget, planner=options.way if planned else None
     )
     try:
         found = forecast(workload, settings)

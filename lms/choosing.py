@@ -230,9 +230,9 @@ def _bound(room: Room) -> Bytes:
     is as large as the chunk, whatever the device has. But a batch that waits needs
     room.
     """
-    margin = max(0, room.margin - room.reserved)
-    is_all = not room.reserved and room.step + margin >= room.free
-    return UNLIMITED if is_all else margin
+    if room.is_whole_device and not room.reserved:
+        return UNLIMITED
+    return max(0, room.margin - room.reserved)
 
 
 def _least_doubted(orders: Iterable[GraphView], wish: Wish) -> FittedPlan | None:

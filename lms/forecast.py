@@ -24,7 +24,7 @@ from lms.liveness import lower_bound
 from lms.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.judging import FittedPlan
 from lms.planning.timing import Speeds
-from lms.room import Room, margin_of, measure_room
+from lms.room import Room, measure_room, room_in
 from lms.settings import Settings
 from lms.tf.devices import find_device, take_emulated_memory
 from lms.tf.measuring import (
@@ -53,7 +53,7 @@ class Workload:
         speeds: How long ops and copies take there.
         persistent_bytes: Weights, slots and data.
         signature: Shapes of the inputs, readable.
-        margin_bytes: Left out of the device's memory where no budget is given.
+        waiting_bytes: Of batches that may be on the device besides.
     """
 
     graph: GraphView
@@ -61,7 +61,7 @@ class Workload:
     speeds: Speeds
     persistent_bytes: Bytes
     signature: str
-    margin_bytes: Bytes
+    waiting_bytes: Bytes
 
     @property
     def kept_bytes(self) -> Bytes:
@@ -138,37 +138,33 @@ def workload_of(
         scratch = measure_scratch(step, device.memory)
         costs = measure_costs(step, device.memory)
         speeds = Speeds(costs=costs, hardware=measure_hardware(device))
-    persistent, margin = _left_out(step, hardware, reads_ahead=reads_ahead)
+    persistent, waiting = _left_out(step, hardware, reads_ahead=reads_ahead)
     return Workload(
         graph=with_scratch(step.graph, scratch),
         own=with_scratch((step.own or step).graph, scratch),
         speeds=speeds,
         persistent_bytes=persistent,
         signature=step.signature,
-        margin_bytes=margin or margin_of(speeds.hardware.memory),
+        waiting_bytes=waiting,
     )
 
 
 def _left_out(
     step: TracedStep, hardware: Hardware | None, *, reads_ahead: bool
 ) -> tuple[Bytes, Bytes]:
-    """Persistent bytes and the margin; no margin where the device has no limit."""
+    """Persistent bytes, and those of batches that wait."""
     held = step.captured_bytes + step.input_bytes + step.constant_bytes
     if hardware is not None:
-        return held, margin_of(hardware.memory)
-    device = find_device()
+        return held, 0
     room = measure_room(
         step,
         Settings(),
-        device,
+        find_device(),
         data_is_there=False,
-        reads_ahead=False,  # a batch that waits is persistent here
+        reads_ahead=reads_ahead,
     )
     # Slots that were never written share their zeros: less is in use than will be.
-    persistent = max(held, room.persistent)
-    if reads_ahead and device.holds_input_pipeline:
-        persistent += step.input_bytes
-    return persistent, room.margin
+    return max(held, room.persistent), room.reserved
 
 
 def forecast(workload: Workload, settings: Settings) -> Forecast:
@@ -176,20 +172,18 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
 
     Args:
         workload: The step.
-        settings: The user's knobs; without a budget, the hardware's memory less a
+        settings: The user's knobs; the budget is at most the hardware's memory less a
             margin.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
     """
     graph, speeds = workload.graph, workload.speeds
-    limit = speeds.hardware.memory
-    margin = 0 if settings.budget is not None else workload.margin_bytes
-    room = Room(
-        budget=settings.budget or limit - margin,
-        margin=margin,
+    room = room_in(
+        speeds.hardware.memory,
+        asked=settings.budget,
         persistent=workload.persistent_bytes,
-        limit=limit,
+        waiting=workload.waiting_bytes,
     )
     plain, own = workload.plain, workload.own
     fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))

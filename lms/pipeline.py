@@ -327,8 +327,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
     speeds = cache(subject.speeds)
     if subject.settings.planner == "budget" and not fits(subject.plain, room):
         room = with_holes(room, device)
-    # Without a budget, a step may be in all of the device.
-    taken = room.budget if subject.settings.budget else None
+    taken = None if room.is_whole_device else room.budget
     host = HostRoom(
         free=free_host_bytes(device, taken), by_size=device.holds_input_pipeline
     )

@@ -8,7 +8,7 @@ from lms.tf.devices import Device
 from lms.tf.specialising import TracedStep
 from lms.units import MIB, Bytes
 
-__all__ = ["UNLIMITED", "HostRoom", "Room", "margin_of", "measure_room", "with_holes"]
+__all__ = ["UNLIMITED", "HostRoom", "Room", "measure_room", "room_in", "with_holes"]
 
 UNLIMITED = 1 << 62
 
@@ -58,6 +58,13 @@ class Room:
         return UNLIMITED if self.budget is None else self.budget - self.persistent
 
     @property
+    def is_whole_device(self) -> bool:
+        """Whether nothing but a margin is kept from the step, as without a budget."""
+        if self.budget is None:
+            return True
+        return self.limit is not None and self.budget + self.margin >= self.limit
+
+    @property
     def free(self) -> int:
         """What the device really has for the step, at least what is left to it."""
         if self.limit is None:
@@ -82,9 +89,42 @@ class Room:
         return replace(self, budget=budget, margin=self.margin + left_out)
 
 
-def margin_of(limit: int) -> int:
-    """Bytes of a device's memory that are left to what the allocator loses."""
-    return max(MIB, limit // _MARGIN)
+def room_in(
+    limit: Bytes | None,
+    *,
+    asked: Bytes | None,
+    persistent: Bytes,
+    waiting: Bytes = 0,
+) -> Room:
+    """The room of a step in a device: the asked budget, at most all but a margin.
+
+    Args:
+        limit: What the device can hand out; None if that is not known.
+        asked: The budget; None for as much as there is.
+        persistent: Bytes in use beside the step.
+        waiting: Bytes of batches that may come while the step runs. A budget that
+            leaves them room does not count them.
+
+    Example:
+        >>> room_in(320 << 20, asked=None, persistent=0).margin >> 20
+        10
+        >>> room_in(320 << 20, asked=100 << 20, persistent=40 << 20).step >> 20
+        60
+        >>> room_in(320 << 20, asked=1 << 40, persistent=0).margin >> 20
+        10
+    """
+    if limit is None:
+        return Room(budget=asked, margin=0, persistent=persistent)
+    margin = max(MIB, limit // _MARGIN) + waiting
+    if asked is not None and asked < limit - margin:
+        return Room(budget=asked, margin=0, persistent=persistent, limit=limit)
+    return Room(
+        budget=limit - margin,
+        margin=margin,
+        persistent=persistent,
+        limit=limit,
+        reserved=waiting,
+    )
 
 
 def measure_room(
@@ -95,7 +135,7 @@ def measure_room(
     data_is_there: bool,
     reads_ahead: bool,
 ) -> Room:
-    """What the step may use; the device's limit less a margin if no budget is less.
+    """What the step may use on a device, as it is now.
 
     Args:
         step: The step.
@@ -116,24 +156,12 @@ def measure_room(
     if not data_is_there:
         persistent += data
     persistent += step.constant_bytes
-    reserved = 0
-    asked = settings.budget
-    if asked is not None and (device.limit is None or asked < device.limit):
-        budget, margin = asked, 0
-    elif device.limit is None:
-        budget, margin = None, 0
-    else:
-        margin = margin_of(device.limit)
-        if reads_ahead and device.holds_input_pipeline:
-            reserved = data
-            margin += reserved
-        budget = device.limit - margin
-    return Room(
-        budget=budget,
-        margin=margin,
+    may_wait = reads_ahead and device.holds_input_pipeline
+    return room_in(
+        device.limit,
+        asked=settings.budget,
         persistent=persistent,
-        limit=device.limit,
-        reserved=reserved,
+        waiting=data if may_wait else 0,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from lms.room import margin_of, measure_room, with_holes
+from lms.room import Room, measure_room, room_in, with_holes
 from lms.settings import read_settings
 from lms.units import MIB
 
@@ -46,7 +46,7 @@ def test_a_batch_that_may_wait_is_neither_the_steps_nor_free(
         reads_ahead=reads_ahead,
     )
     waiting = 4 * MIB if pipeline and reads_ahead else 0
-    assert room.margin == margin_of(LIMIT) + waiting
+    assert room.margin == LIMIT // 32 + waiting
     assert room.free == LIMIT - room.persistent - waiting
     assert room.free - room.step == room.margin - room.reserved
 
@@ -69,16 +69,36 @@ def test_holes_matter_where_a_step_needs_them_too(
     assert with_holes(room, there).holes == (holes if matter else ())
 
 
+def _room(budget: int | None) -> Room:
+    return measure_room(
+        STEP,
+        read_settings(budget=budget),
+        device(pipeline=True),
+        data_is_there=True,
+        reads_ahead=True,
+    )
+
+
 def test_a_budget_beyond_the_device_is_all_that_the_device_has() -> None:
-    rooms = [
-        measure_room(
-            STEP,
-            read_settings(budget=budget),
-            device(pipeline=False),
-            data_is_there=True,
-            reads_ahead=True,
-        )
-        for budget in (None, LIMIT, 2 * LIMIT)
-    ]
-    assert rooms[0] == rooms[1] == rooms[2]
-    assert rooms[0].step < rooms[0].free < LIMIT
+    whole = _room(None)
+    assert whole.is_whole_device
+    assert whole.step < whole.free < LIMIT
+    most = LIMIT - whole.margin
+    for budget in (most, most + 1, LIMIT - 1, LIMIT, 2 * LIMIT):
+        assert _room(budget) == whole
+
+
+def test_more_budget_is_never_less_room() -> None:
+    steps = [_room(budget).step for budget in range(LIMIT // 2, 2 * LIMIT, MIB)]
+    assert steps == sorted(steps)
+
+
+def test_a_budget_that_leaves_room_is_not_the_whole_device() -> None:
+    room = _room(LIMIT // 2)
+    assert (room.budget, room.margin, room.reserved) == (LIMIT // 2, 0, 0)
+    assert not room.is_whole_device
+    assert not room.tighter(room).is_whole_device
+    whole = _room(None)
+    assert whole.tighter(whole).is_whole_device
+    assert room_in(None, asked=None, persistent=0).is_whole_device
+    assert not room_in(None, asked=MIB, persistent=0).is_whole_device

@@ -15,7 +15,7 @@ from lms.liveness import peak
 from lms.plan import planned_graph, validate_plan
 from lms.planning import combining
 from lms.planning.candidates import Filters
-from lms.planning.combining import Wish, best_plan
+from lms.planning.combining import Wish, _made_again, best_plan
 from lms.planning.fitting import find_plan
 from lms.planning.judging import Beyond, seconds_of
 from lms.planning.schedule import schedule
@@ -140,13 +140,21 @@ def test_a_large_graph_that_does_not_stall_is_planned_once(
         filters=Filters(),
     )
     planned: list[GraphView] = []
+    asked_for: list[set[str]] = []
 
     def noted(graph: GraphView, *rest: Any, **knobs: Any) -> Any:
         planned.append(graph)
         return find_plan(graph, *rest, **knobs)
 
+    def made_again(graph: GraphView, asked: set[str], *rest: Any) -> Any:
+        asked_for.append(asked)
+        return _made_again(graph, asked, *rest)
+
     monkeypatch.setattr(combining, "find_plan", noted)
+    monkeypatch.setattr(combining, "_made_again", made_again)
     found = best_plan(graph, asked)
     assert found is not None
     assert found.plan.swaps
     assert len(planned) == 1
+    # Nor is it looked for what else could be made again.
+    assert asked_for == [{swap.tensor for swap in found.plan.swaps}]

@@ -89,7 +89,11 @@ def test_a_budget_beyond_the_device_is_all_that_the_device_has() -> None:
 
 
 def test_more_budget_is_never_less_room() -> None:
-    steps = [_room(budget).step for budget in range(LIMIT // 2, 2 * LIMIT, MIB)]
+    budgets = range(LIMIT // 2, 2 * LIMIT, MIB)
+    steps = [
+        room_in(LIMIT, asked=budget, persistent=MIB, waiting=4 * MIB).step
+        for budget in budgets
+    ]
     assert steps == sorted(steps)
 
 

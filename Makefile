@@ -3,8 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
-# Most tests wait for one core; two at a time do not get in each other's way.
-PARALLEL := --numprocesses 2 --dist loadfile
+# Most tests wait for one core; two at a time do not get in each other's way. A worker
+# that crashes ends the run: with another in its place, xdist may wait for ever.
+PARALLEL := --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo report test test-all gpu-check lint format clean

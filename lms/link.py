@@ -43,11 +43,11 @@ LINK_VARIABLES: Final = (_H2D, _D2H, _LATENCY, _BUS)
 _SLICE: Final[Seconds] = 2e-3
 
 # A copy waits in a thread of TensorFlow's pool, which has one for each core: all may be
-# waiting while an op is ready. So there are a few more; with TFLMS's rule on a slow link
-# even those may all wait for a while. With many more, ops go to threads that have slept
+# waiting while an op is ready. So there are a few more; TFLMS's rule on a slow link may
+# keep even those waiting for a while. With many more, ops go to threads that have slept
 # long: on two cores plain Keras's step takes 15 % longer with 32 threads than with 2,
-# and 3 % with 6. Read by `NumInterOpThreadsFromEnvironment` in
-# TensorFlow's process_util.cc.
+# and 3 % with 6. Read by `NumInterOpThreadsFromEnvironment` in TensorFlow's
+# process_util.cc.
 _THREADS: Final = {"TF_NUM_INTEROP_THREADS": str(usable_cores() + 4)}
 
 

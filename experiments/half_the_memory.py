@@ -29,8 +29,8 @@ turns: it has nothing to gain from two ops at once.
 
 Known weaknesses: F and W share the measured step of plain Keras in the ratio of their
 ops' measured times. Copies take time of the cores that compute. Two processes that do
-the same may differ by a tenth: plain Keras on one core, with one op at a time or with
-TensorFlow's choice, which is the same there, took 1.07 and 1.12 times as long.
+the same may differ by some percent: on one core plain Keras with one op at a time took
+0.93 and 1.01 times as long as with TensorFlow's choice, which is the same there.
 """
 
 import sys

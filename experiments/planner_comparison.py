@@ -20,8 +20,9 @@ Three claims: the budget planner's peak is at most 1.4 times what no plan can go
 peak that TFLMS's rule reaches as TFLMS runs it by default; and in each of the rooms it
 swaps out, with second runs wherever they can be, at most half the bytes of any of the
 rule's settings in those modes whose measured peak is no higher. `draw` says which of
-them hold. With every level serialised the rule comes close to what no plan can go
-below, so that 0.6 times its peak cannot be reached by anyone; both are shown.
+them hold. The second was set when the rule's best peak was higher: it has come so near
+to what no plan can go below that 0.6 times it cannot be reached by anyone, and comes
+nearer with every level serialised; both are shown.
 
 Peaks are the allocator's, persistent bytes included. The first step is not counted: it
 initialises. The device is the CPU behind the allocator of GPUs (`lms.emulate`), with a

@@ -123,6 +123,10 @@ def draw(results: Path, figure: Path) -> int:
         f"threshold planner's best peak, which is {threshold / least:.2f} times what "
         "no plan can go below."
     )
+    console.print(
+        "Over the best peak of TFLMS's rule in its default modes no plan can have less "
+        f"than {least / default:.2f} times."
+    )
     ratios = [pair.ratio or 0 for pair in equal_peaks(rows, twice=True)]
     return _judge(budget / least, budget / default, max(ratios, default=0), console)
 

@@ -207,6 +207,7 @@ def _plan_by_budget(
             free=room.free - room.step,
             bound=_bound(room),
             holes=room.holes,
+            waiting=room.reserved,
         ),
         speeds=speeds,
         filters=settings.filters,

@@ -9,6 +9,7 @@ on a GPU is that of calls that follow each other: kernels shorter than a call ar
 resolved.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -89,18 +90,21 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
         return {}
     nodes = {node.name: node for node in step.nodes}
     gathered = find_device().keep_nook(_LEFT_BEHIND)
+    free = _free_bytes(memory)
     found: dict[str, int] = {}
+    failed: set[bytes] = set()
     for op in step.graph.ops:
         # Element-wise ops need no scratch.
-        if op.inplace or not _can_run(step.graph, op):
+        if op.inplace or not _can_run(step.graph, op, free):
             continue
         bench = Bench.of(step.graph, nodes, op)
-        if bench is None:
+        if bench is None or bench.key in failed:
             continue
         key = memory.device, bench.key
         if key not in _scratch:
             measured = bench.scratch(memory)
             if measured is None:
+                failed.add(bench.key)
                 continue
             _scratch[key] = measured
         found[op.name] = _scratch[key]
@@ -120,12 +124,13 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
         memory: The allocator of the step's device.
     """
     nodes = {node.name: node for node in step.nodes}
+    gathered = find_device().keep_nook(_LEFT_BEHIND)
+    free = _free_bytes(memory)
     benches = {
         op.name: Bench.of(step.graph, nodes, op)
         for op in step.graph.ops
-        if _can_run(step.graph, op)
+        if _can_run(step.graph, op, free)
     }
-    gathered = find_device().keep_nook(_LEFT_BEHIND)
     times = _times([bench for bench in benches.values() if bench], memory.device)
     forget_functions()
     del gathered
@@ -154,7 +159,7 @@ def _times(benches: Sequence[Bench], device: str) -> dict[bytes, Seconds]:
     """Seconds of a call of each op that can be run alone, by the benches' keys."""
     known = {bench.key for bench in benches if (device, bench.key) in _seconds}
     times: dict[bytes, Seconds] = {}
-    for bench in benches:
+    for bench in {bench.key: bench for bench in benches}.values():
         taken = _taken(bench, device)
         if taken is not None:
             times[bench.key] = taken
@@ -318,15 +323,25 @@ def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
     return GraphView(ops=tuple(ops), results=graph.results)
 
 
-def _can_run(graph: GraphView, op: Op) -> bool:
-    """Whether an op is worth a run, and may be run."""
+def _free_bytes(memory: DeviceMemory) -> float:
+    """What the device's allocator has left; infinite where it has no limit."""
+    limit = find_device().limit
+    return math.inf if limit is None else limit - (memory.current_bytes or 0)
+
+
+def _can_run(graph: GraphView, op: Op, free: float) -> bool:
+    """Whether an op is worth a run, may be run, and has room beside what is there.
+
+    Where it has none, TensorFlow would wait ten seconds for some before it gives up
+    (its allocator_retry.cc, as bfc_allocator.cc calls it).
+    """
     if op.fixed or op.persistent or op.alias is not None:
         return False
     if "PyFunc" in op.type:  # the user's own function must not see made-up values
         return False
-    sizes = [graph.tensors[name].size for name in op.inputs]
+    sizes = [graph.tensors[name].size for name in dict.fromkeys(op.inputs)]
     sizes += [tensor.size for tensor in op.outputs]
-    return max(sizes, default=0) >= _LARGE
+    return max(sizes, default=0) >= _LARGE and sum(sizes) <= free
 
 
 def _idle(device: str, arguments: int) -> Seconds:

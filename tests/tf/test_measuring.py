@@ -42,6 +42,36 @@ def test_ops_that_take_time_have_seconds(step: Any) -> None:
     assert costs.source == "measured"
 
 
+def test_what_has_no_room_is_not_run(
+    step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TensorFlow would wait ten seconds for each."""
+    from lms.tf import measuring
+    from lms.tf.devices import find_device
+
+    called: list[bytes] = []
+
+    def never(bench: Any, *_: Any) -> None:
+        called.append(bench.key)
+
+    measuring.forget_measurements()
+    monkeypatch.setattr(measuring, "_scratch", {})
+    monkeypatch.setattr(measuring.Bench, "scratch", never)
+    monkeypatch.setattr(measuring.Bench, "seconds", never)
+    memory = find_device().memory
+    measuring.measure_costs(step, memory)
+    assert len(called) == len(set(called)) > 2  # what fails is not tried again
+    called.clear()
+    # Each op reads a matrix of 256 KiB at least.
+    monkeypatch.setattr(measuring, "_free_bytes", lambda _: 200 * KIB)
+    costs = measuring.measure_costs(step, memory)
+    if memory.current_bytes is not None:
+        measuring.measure_scratch(step, memory)
+    assert called == []
+    timed = [op for op in step.graph.ops if op.type == "MatMul"]
+    assert all(costs.of(op.name) > 0 for op in timed)
+
+
 def test_equal_ops_are_measured_once(step: Any) -> None:
     from lms.tf.devices import find_device
     from lms.tf.measuring import measure_costs

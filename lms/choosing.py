@@ -207,7 +207,6 @@ def _plan_by_budget(
             free=room.free - room.step,
             bound=_bound(room),
             holes=room.holes,
-            waiting=room.reserved,
         ),
         speeds=speeds,
         filters=settings.filters,

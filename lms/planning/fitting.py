@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from operator import sub
 
 from lms.allocator import BestFitAllocator
 from lms.errors import BudgetError
@@ -29,7 +28,6 @@ from lms.planning.judging import (
     Beyond,
     Doubt,
     FittedPlan,
-    bounds_of,
     judged,
     middle,
     regions_of,
@@ -236,17 +234,11 @@ def _in_time(
 ) -> Iterator[FittedPlan]:
     """The plan, and the same with copies back that start as early as they should."""
     hoped = fitted.doubt is Doubt.PLACE
-    if hoped:
-        beyond = Beyond(bound=beyond.bound)
-    regions = regions_of(graph, room, beyond, fitted.nook)
+    regions = regions_of(graph, room, NOTHING if hoped else beyond, fitted.nook)
     peaks = allocator_peaks(graph, fitted.plan, regions)
     assert peaks is not None  # it was placed in these regions before
-    bounds = bounds_of(regions, room, beyond)
-    excess = max(0, *map(sub, peaks, bounds))
-    bounds = [bound + excess for bound in bounds]
+    bound = max(room + beyond.bound, *peaks)
     yield replace(fitted, peak=middle(peaks))
-    for early in copy_in_time(
-        graph, fitted.plan, speeds, bounds=bounds, regions=regions
-    ):
+    for early in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
         likely = middle(early.peaks)
         yield replace(fitted, plan=early.plan, peak=likely, seconds=None)

@@ -8,7 +8,6 @@ is tried in several regions, and what is not known of its place is said.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from operator import sub
 
 from lms.allocator import Nook
 from lms.graph import GraphView
@@ -18,14 +17,7 @@ from lms.simulator import Region, peaks_by_region
 from lms.units import Seconds
 
 __all__ = ["NOTHING", "Beyond", "Doubt", "FittedPlan"]
-__all__ += [
-    "bounds_of",
-    "judged",
-    "middle",
-    "regions_of",
-    "seconds_of",
-    "with_likely_peak",
-]
+__all__ += ["judged", "middle", "regions_of", "seconds_of", "with_likely_peak"]
 
 # How much more or less than the room there is in the regions that a plan is tried in,
 # as a part of what the device has beyond it; and the least of the room. What is in the
@@ -47,13 +39,11 @@ class Beyond:
         free: Nobody else uses it.
         bound: The step may be in it, if the allocator happens to place tensors so.
         holes: Free chunks that are not one piece with the others, of the room.
-        waiting: Free as well as long as no batch waits there.
     """
 
     free: int = 0
     bound: int = 0
     holes: tuple[int, ...] = ()
-    waiting: int = 0
 
 
 NOTHING = Beyond()
@@ -99,7 +89,7 @@ def judged(
     """How bad the doubt is, and the plan with what is not known.
 
     The first is only comparable between plans of one doubt: of `PLACE`, the regions in
-    which the plan cannot be placed; of `BOUNDS`, the bytes by which it exceeds them.
+    which the plan cannot be placed; of `BOUNDS`, its highest peak.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
@@ -113,9 +103,8 @@ def judged(
     if len(placed) < len(regions):
         return len(regions) - len(placed), replace(option, doubt=Doubt.PLACE)
     sure = replace(option, peak=middle(placed), doubt=Doubt.NONE)
-    excess = max(map(sub, placed, bounds_of(regions, room, beyond)))
-    if excess > 0:
-        return excess, replace(sure, doubt=Doubt.BOUNDS)
+    if max(placed) > room + beyond.bound:
+        return max(placed), replace(sure, doubt=Doubt.BOUNDS)
     return 0, sure
 
 
@@ -137,27 +126,15 @@ def regions_of(
     """What a plan is to be placed in: its room, and regions like what will be there.
 
     Best fit takes the smallest chunk that will do, so a little more memory can mean
-    other chunks, other holes, and a tensor that no hole is large enough for. The last
-    is the one without a batch that waits, if one may.
+    other chunks, other holes, and a tensor that no hole is large enough for.
     """
     percent = _FEW_PERCENT if is_large(graph) else _BEYOND_PERCENT
     more = (beyond.free * part // 100 for part in percent)
-    near = (max(room * _LEAST_PERCENT // 100, room + part) for part in more)
-    sizes = list(dict.fromkeys(near))
-    if beyond.waiting:
-        sizes.append(room + beyond.free + beyond.waiting)
+    sizes = (max(room * _LEAST_PERCENT // 100, room + part) for part in more)
     return tuple(
         Region(capacity=size, nook=nook, scratch_first=i % 2 == 1)
-        for i, size in enumerate(sizes)
+        for i, size in enumerate(dict.fromkeys(sizes))
     )
-
-
-def bounds_of(regions: Sequence[Region], room: int, beyond: Beyond) -> list[int]:
-    """What the step may be in, of each region: in the last in a batch's place too."""
-    bounds = [room + beyond.bound] * len(regions)
-    if beyond.waiting:
-        bounds[-1] += beyond.waiting
-    return bounds
 
 
 def with_likely_peak(

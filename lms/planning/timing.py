@@ -17,7 +17,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from operator import le
 from typing import NamedTuple
 
 import numpy as np
@@ -70,7 +69,7 @@ def copy_in_time(
     plan: SwapPlan,
     speeds: Speeds,
     *,
-    bounds: Sequence[Bytes],
+    bound: Bytes,
     regions: Sequence[Region],
 ) -> tuple[EarlyPlan, ...]:
     """Start copies back as early as is needed and can be placed.
@@ -79,7 +78,7 @@ def copy_in_time(
         graph: The graph that the plan is for, in any execution order.
         plan: A plan with a chain that the allocator can place.
         speeds: How long ops and copies take.
-        bounds: Bytes that may be in use in each of the regions.
+        bound: Bytes that may be in use.
         regions: What the allocator must be able to place all in; the first one is what
             copies that start earlier are given their room of.
 
@@ -101,7 +100,7 @@ def copy_in_time(
             room=first.capacity * percent // 100,
             slack=slack,
         )
-        placed = _placed(graph, plan, wanted, bounds, regions)
+        placed = _placed(graph, plan, wanted, bound, regions)
         if placed is not None and placed not in options:
             options.append(placed)
     return tuple(options)
@@ -111,7 +110,7 @@ def _placed(
     graph: GraphView,
     plan: SwapPlan,
     wanted: SwapPlan,
-    bounds: Sequence[Bytes],
+    bound: Bytes,
     regions: Sequence[Region],
 ) -> EarlyPlan | None:
     """As many of the wanted triggers as the allocator can place, found by halving."""
@@ -130,7 +129,7 @@ def _placed(
         part = pending.pop()
         option = _with_triggers(plan, {**accepted, **dict(part)})
         peaks = allocator_peaks(graph, option, regions)
-        if peaks is not None and all(map(le, peaks, bounds)):
+        if peaks is not None and max(peaks) <= bound:
             accepted.update(part)
             found = EarlyPlan(option, peaks)
         elif len(part) > 1:

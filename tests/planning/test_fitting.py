@@ -20,7 +20,7 @@ from lms.plan import SwapPlan, validate_plan
 from lms.planning import fitting, judging
 from lms.planning.candidates import Filters
 from lms.planning.fitting import find_plan, ranked
-from lms.planning.judging import Beyond, Doubt, FittedPlan, regions_of
+from lms.planning.judging import Beyond, Doubt, FittedPlan
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.simulator import Region, allocator_peak, allocator_peaks, peaks_by_region
@@ -167,34 +167,6 @@ def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
     best = find_plan(graph, rooms[-1], filters=FILTERS, speeds=speeds)
     assert best is not None
     assert best.plan == options[1].plan
-
-
-@pytest.mark.parametrize("timed", [False, True])
-def test_where_no_batch_waits_a_plan_fits_too(*, timed: bool) -> None:
-    graph = drawn()
-    hardware = preset("v100-pcie")
-    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
-    sizes = set[int]()
-    for percent in (50, 60, 70):
-        room = peak(graph) * percent // 100
-        beyond = Beyond(free=room // 20, bound=room // 20, waiting=room // 8)
-        found = find_plan(
-            graph,
-            room,
-            filters=FILTERS,
-            speeds=speeds if timed else None,
-            beyond=beyond,
-        )
-        assert found is not None
-        assert found.doubt is Doubt.NONE
-        tried = regions_of(graph, room, beyond, found.nook)
-        peaks = allocator_peaks(graph, found.plan, tried)
-        assert peaks is not None
-        *with_batch, without = peaks
-        assert max(with_batch) <= room + beyond.bound
-        assert without <= tried[-1].capacity == room + beyond.free + beyond.waiting
-        sizes.add(without - max(with_batch))
-    assert max(sizes) > 0, "a tensor took the chunk at the end, the batch's place too"
 
 
 def test_a_budget_below_the_limit_bounds_what_is_in_use() -> None:

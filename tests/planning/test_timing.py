@@ -85,7 +85,7 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
     plan = evicted_plan()
     speeds = speeds_of(LONG)
     assert simulate(LONG, plan, speeds.costs, LINK).seconds > 7
-    options = copy_in_time(LONG, plan, speeds, bounds=[1 << 20], regions=[AMPLE])
+    options = copy_in_time(LONG, plan, speeds, bound=1 << 20, regions=[AMPLE])
     seconds = [simulate(LONG, p, speeds.costs, LINK).seconds for p, _ in options]
     assert min(seconds) < 6.001
 
@@ -107,7 +107,7 @@ def test_copies_in_time_stay_in_the_room(
     plan = plan_within(graph, room, movable=able, min_bytes=1, prefetch_ops=0)
     hardware = replace(LINK, h2d=rate, d2h=rate, asynchronous=ahead)
     speeds = replace(speeds_of(graph), hardware=hardware)
-    options = copy_in_time(graph, plan, speeds, bounds=[1 << 20], regions=[AMPLE])
+    options = copy_in_time(graph, plan, speeds, bound=1 << 20, regions=[AMPLE])
     for option, peaks in options:
         assert option != plan
         validate_plan(graph, option)

@@ -7,7 +7,7 @@ import pytest
 from experiments.lines import read_lines
 from experiments.overhead_when_it_fits import main
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 
 def test_every_turn_times_both_models(

@@ -7,7 +7,7 @@ import pytest
 from experiments.lines import read_lines
 from experiments.planner_comparison import main
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 
 def test_both_planners_are_measured_on_one_step(

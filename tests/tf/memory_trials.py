@@ -38,7 +38,7 @@ __all__ = [
     "untouched",
 ]
 
-_STEPS = 4
+_STEPS = 6
 
 _LOCAL = "/job:localhost/replica:0/task:0"
 

@@ -70,9 +70,6 @@ def test_in_half_of_the_plain_peak_a_planned_step_runs_as_predicted(
     assert report["swap_count"] > 0
     assert report["budget_bytes"] + report["margin_bytes"] == limit
     assert planned["peak"] <= limit
-    if report["measured_peak_bytes"] is None:  # planned anew in its last step
-        assert report["replans"] > 0
-        return
     assert report["measured_peak_bytes"] == planned["peak"]
     # A batch more or less may wait in the input pipeline, which is on the device too.
     off = abs(planned["peak"] - report["predicted_peak_bytes"])

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from lms.allocator import Nook
 from lms.cores import usable_cores
-from lms.costs import Costs, roofline
+from lms.costs import Costs, moved_bytes, roofline
 from lms.graph import GraphView, Op
 from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
@@ -95,13 +95,15 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
     failed: set[bytes] = set()
     for op in step.graph.ops:
         # Element-wise ops need no scratch.
-        if op.inplace or not _can_run(step.graph, op, free):
+        if op.inplace or not _is_worth_a_run(step.graph, op):
             continue
         bench = Bench.of(step.graph, nodes, op)
         if bench is None or bench.key in failed:
             continue
         key = memory.device, bench.key
         if key not in _scratch:
+            if not _has_room(step.graph, op, free):
+                continue
             measured = bench.scratch(memory)
             if measured is None:
                 failed.add(bench.key)
@@ -115,9 +117,10 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
 def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
     """Seconds of each op on the present device.
 
-    Ops that make or read a tensor of 64 KiB are run alone. Those that cannot be, or are
-    over in about the time of a call, take a roofline of the device's measured rates.
-    Small ops count as links of a chain of small ops.
+    Ops that make or read a tensor of 64 KiB are run alone. Those that cannot be, have
+    no room beside what is there, or are over in about the time of a call, take a
+    roofline of the device's measured rates. Small ops count as links of a chain of
+    small ops.
 
     Args:
         step: The traced step.
@@ -129,9 +132,16 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
     benches = {
         op.name: Bench.of(step.graph, nodes, op)
         for op in step.graph.ops
-        if _can_run(step.graph, op, free)
+        if _is_worth_a_run(step.graph, op)
     }
-    times = _times([bench for bench in benches.values() if bench], memory.device)
+    by_name = step.graph.by_name
+    found = ((by_name[name], bench) for name, bench in benches.items() if bench)
+    runnable = [
+        bench
+        for op, bench in found
+        if (memory.device, bench.key) in _seconds or _has_room(step.graph, op, free)
+    ]
+    times = _times(runnable, memory.device)
     forget_functions()
     del gathered
     small = _small_seconds(memory.device)
@@ -329,19 +339,24 @@ def _free_bytes(memory: DeviceMemory) -> float:
     return math.inf if limit is None else limit - (memory.current_bytes or 0)
 
 
-def _can_run(graph: GraphView, op: Op, free: float) -> bool:
-    """Whether an op is worth a run, may be run, and has room beside what is there.
+def _is_worth_a_run(graph: GraphView, op: Op) -> bool:
+    """Whether an op is large, and may be run on values that are made up."""
+    if op.fixed or op.persistent or op.alias is not None:
+        return False
+    if "PyFunc" in op.type:  # the user's own function must not see them
+        return False
+    sizes = [graph.tensors[name].size for name in op.inputs]
+    sizes += [tensor.size for tensor in op.outputs]
+    return max(sizes, default=0) >= _LARGE
+
+
+def _has_room(graph: GraphView, op: Op, free: float) -> bool:
+    """Whether what an op reads and makes has room beside what is there.
 
     Where it has none, TensorFlow would wait ten seconds for some before it gives up
     (its allocator_retry.cc, as bfc_allocator.cc calls it).
     """
-    if op.fixed or op.persistent or op.alias is not None:
-        return False
-    if "PyFunc" in op.type:  # the user's own function must not see made-up values
-        return False
-    sizes = [graph.tensors[name].size for name in dict.fromkeys(op.inputs)]
-    sizes += [tensor.size for tensor in op.outputs]
-    return max(sizes, default=0) >= _LARGE and sum(sizes) <= free
+    return moved_bytes(graph, op) <= free
 
 
 def _idle(device: str, arguments: int) -> Seconds:

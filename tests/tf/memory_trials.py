@@ -16,10 +16,14 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import lms
 from lms import pipeline
+from lms.costs import roofline
+from lms.tf import measuring
+from lms.tf.bench import Bench
 from lms.tf.devices import find_device
 from lms.tf.host import untouched_bytes
 from lms.tf.settling import settle_variables
@@ -31,6 +35,7 @@ from unet3d.model import build_unet
 
 __all__ = [
     "free_holes",
+    "measure_in_little_room",
     "run",
     "settle_each_type",
     "settle_scattered",
@@ -241,6 +246,52 @@ def untouched() -> dict[str, int]:
     written = tf.ones([8 * MIB // 4])
     after = untouched_bytes(device)
     return {"before": before, "after": after, "written": 4 * int(tf.size(written))}
+
+
+def measure_in_little_room() -> dict[str, Any]:
+    """Cost a step of two ops: only one has room to be run alone.
+
+    Returns:
+        Which were run, for their time and for their scratch; their `seconds`, those of
+        a `roofline`, and those of a small op.
+    """
+
+    def step(few: tf.Tensor, many: tf.Tensor) -> Any:
+        return tf.raw_ops.Cumsum(x=few, axis=0), tf.raw_ops.Cumsum(x=many, axis=0)
+
+    specs = [tf.TensorSpec([count]) for count in (MIB // 4, 10 * MIB)]
+    traced = specialise(trace(step, specs), specs, device=find_device().full_name)
+    names = {
+        op.name: "large" if op.outputs[0].size > 32 * MIB else "small"
+        for op in traced.graph.ops
+        if op.type == "Cumsum"
+    }
+    run: dict[str, list[str]] = {"seconds": [], "scratch": []}
+    with pytest.MonkeyPatch.context() as patch:
+        for kind, names_run in run.items():
+            patch.setattr(Bench, kind, _noting(getattr(Bench, kind), names_run))
+        memory = find_device().memory
+        scratch = measuring.measure_scratch(traced, memory)
+        costs = measuring.measure_costs(traced, memory)
+    by_roofline = roofline(traced.graph, measuring.measure_hardware(find_device()))
+    return {
+        "timed": sorted(set(run["seconds"])),
+        "scratch_run": sorted(set(run["scratch"])),
+        "scratch": sorted(names[name] for name in scratch),
+        "seconds": {names[name]: costs.of(name) for name in names},
+        "roofline": {names[name]: by_roofline.of(name) for name in names},
+    }
+
+
+def _noting(method: Any, sizes: list[str]) -> Any:
+    """The method of a bench, which notes what it runs."""
+
+    def noting(bench: Bench, *args: Any) -> Any:
+        most = max(spec.shape.num_elements() for _, spec, _ in bench.arguments)
+        sizes.append("large" if most > 8 * MIB else "small")
+        return method(bench, *args)
+
+    return noting
 
 
 def settle_scattered() -> dict[str, Any]:

@@ -48,6 +48,7 @@ class Book(Ledger):
         memory: int,
         flags: tuple[str, ...] = (),
         link: LinkRates | None = None,
+        threads: int | None = None,
     ) -> dict[str, Any]:
         """The row of a trial; if it is not there, the trial is made.
 
@@ -57,6 +58,7 @@ class Book(Ledger):
             memory: Bytes of the device.
             flags: Arguments of `experiments.training_trial`.
             link: The link to the host; None for the speed of the host's memory.
+            threads: Ops at a time; None for TensorFlow's choice.
         """
 
         def measure() -> Mapping[str, Any]:
@@ -68,6 +70,7 @@ class Book(Ledger):
                 folder=self._folder,
                 console=self._console,
                 link=link,
+                threads=threads,
                 longest=self._longest,
             )
             row = {"error": trial.error, "seconds": trial.seconds}

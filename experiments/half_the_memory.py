@@ -45,7 +45,9 @@ from experiments.book import Book
 from experiments.half_the_memory_drawing import draw
 from experiments.lines import command_line
 from experiments.quiet import quiet_median
+from experiments.trials import threads_for
 from experiments.turns import Turns, take_turns
+from lms.cores import usable_cores
 from lms.link import LinkRates
 from lms.units import MIB, format_bytes
 
@@ -167,7 +169,9 @@ def _take_turns(
         training
         for entrant in _ENTRANTS
         if entrant.name in options.entrants
-        for training in _enter(entrant, memory, link, flags, console)
+        for training in _enter(
+            entrant, memory, link, flags, console, one_core=options.one_core
+        )
     ]
     try:
         take_turns([one for _, one in trainings], steps=options.steps, console=console)
@@ -182,9 +186,12 @@ def _enter(
     link: LinkRates | None,
     flags: tuple[str, ...],
     console: Console,
+    *,
+    one_core: bool,
 ) -> Iterator[tuple[dict[str, Any], Turns]]:
     """Prepare an entrant's trainings: those that failed, and the one that is ready."""
     own = _ENOUGH if entrant.way == "plain" else memory
+    cores = 1 if one_core else usable_cores()
     for share in entrant.shares:
         planned = () if share is None else (f"--budget={int(share * own)}",)
         words = entrant.name if share is None else f"{entrant.name}, {share:.0%}"
@@ -194,7 +201,7 @@ def _enter(
             flags=(f"--way={entrant.way}", *planned, *entrant.flags, *flags),
             folder=_FOLDER,
             link=None if entrant.way == "plain" else link,
-            threads=entrant.threads,
+            threads=entrant.threads or threads_for(entrant.way, link, cores=cores),
         )
         for _ in range(_IDLE_STEPS):
             if training.waits:

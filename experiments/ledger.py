@@ -22,8 +22,11 @@ class Ledger:
 
     Args:
         path: The result file.
-        settings: Rows of other settings are not kept.
+        settings: What its rows are measured with.
         anew: Keep nothing: the first new row replaces the file.
+
+    Raises:
+        SystemExit: If the file has rows of other settings, which would be lost.
 
     Example:
         >>> import tempfile
@@ -84,8 +87,17 @@ def _as_written(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _finished_rows(path: Path, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a run that was interrupted; none if it had other settings."""
+    """The rows of a run that was interrupted."""
     if not path.exists():
         return []
     head, rows = read_lines(path)
-    return rows if head["settings"] == _as_written(settings) else []
+    wanted = _as_written(settings)
+    if head["settings"] == wanted:
+        return rows
+    names = [n for n in wanted if head["settings"].get(n) != wanted[n]]
+    name = names[0] if names else next(iter(head["settings"]))
+    raise SystemExit(
+        f"{path} must have been measured with {name} = {wanted.get(name)!r}, got "
+        f"{head['settings'].get(name)!r}. Give another file as --results, or --anew "
+        "to measure all of it again."
+    )

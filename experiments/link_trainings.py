@@ -19,6 +19,7 @@ from rich.progress import Progress
 from experiments.book import Book
 from experiments.quiet import quiet_median
 from experiments.servers import LATENCY, SERVERS
+from experiments.trials import threads_for
 from experiments.turns import Turns
 from lms.link import LinkRates
 from lms.units import MIB, Bytes, format_bytes
@@ -230,6 +231,7 @@ def _enter(
         words = "" if share is None else f" {share:.0%}"
         of_bus = 0 if number == len(kinds) - 1 else number  # the last has the first's
         bus = folder / f"bus-{server}-{way.name}-{size}-{of_bus}"
+        link = LinkRates(h2d=rate, d2h=rate, latency=LATENCY, bus=bus)
         training = Turns(
             f"{size}^3 {way.name}{words}, {server}, {number + 1} of {len(kinds)}",
             memory=own,
@@ -241,7 +243,8 @@ def _enter(
                 *_flags(options, size),
             ),
             folder=folder,
-            link=LinkRates(h2d=rate, d2h=rate, latency=LATENCY, bus=bus),
+            link=link,
+            threads=threads_for(way.name, link, cores=1),
         )
         for _ in range(_IDLE_STEPS):
             if training.waits:

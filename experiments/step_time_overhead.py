@@ -37,6 +37,8 @@ from experiments.lines import command_line
 from experiments.quiet import quiet_median
 from experiments.servers import LATENCY, SERVERS
 from experiments.step_time_overhead_drawing import draw
+from experiments.trials import threads_for
+from lms.cores import usable_cores
 from lms.link import LinkRates
 from lms.units import MIB, format_bytes
 
@@ -132,12 +134,14 @@ def _planned(  # noqa: PLR0913 - what differs between trials
         planned = () if share is None else (f"--budget={int(share * memory)}",)
         words = "" if share is None else f", {share:.0%}"
         key = {"kind": "planned", "server": server, "way": way, "size": size}
+        link = LinkRates(h2d=rate, d2h=rate, latency=LATENCY)
         row = book.row(
             key | {"memory_bytes": memory, "link_rate": rate, "share": share},
             name=f"{size}^3, {way}{words}, link like {server}'s",
             memory=memory,
             flags=(*planned, *_flags(way, size, options)),
-            link=LinkRates(h2d=rate, d2h=rate, latency=LATENCY),
+            link=link,
+            threads=threads_for(way, link, cores=usable_cores()),
         )
         if row["error"] is None:
             return

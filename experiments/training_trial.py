@@ -35,6 +35,7 @@ from experiments.quiet import is_quiet, timed
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.choosing import plain_memory
+from lms.cores import usable_cores
 from lms.errors import BudgetError
 from lms.forecast import Forecast, forecast, workload_of
 from lms.pipeline import FittedFunction
@@ -98,9 +99,16 @@ def _stay_on(core: int) -> None:
 
     TensorFlow makes its own when `lms` takes an emulated device's memory, at import.
     """
-    if os.sched_getaffinity(0) != {core}:
-        os.sched_setaffinity(0, {core})
-        os.execv(sys.executable, sys.orig_argv)
+    usable = os.sched_getaffinity(0)
+    if usable == {core}:
+        return
+    if core not in usable:
+        raise ValueError(
+            f"--core must be one of {sorted(usable)}, the cores that this process may "
+            f"use, got {core}. Give one of them, or leave --core out."
+        )
+    os.sched_setaffinity(0, {core})
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def _go_first() -> None:
@@ -211,8 +219,11 @@ def _run(
 
 def _cores_of_threads() -> int:
     """On how many cores the threads of this process, TensorFlow's too, may be."""
+    tasks = Path("/proc/self/task")
+    if not tasks.is_dir():  # not Linux
+        return usable_cores()
     cores: set[int] = set()
-    for thread in Path("/proc/self/task").iterdir():
+    for thread in tasks.iterdir():
         with suppress(ProcessLookupError):  # it has ended since
             cores |= os.sched_getaffinity(int(thread.name))
     return len(cores)
@@ -279,7 +290,8 @@ def _predicted(
     hardware = replace(workload.speeds.hardware, memory=memory)
     workload = replace(workload, speeds=replace(workload.speeds, hardware=hardware))
     settings = read_settings(
-        budget=options.budget, planner=options.way if planned else None
+        budget=options.budget if planned else None,
+        planner=options.way if planned else None,
     )
     try:
         found = forecast(workload, settings)

@@ -24,7 +24,7 @@ from lms.link import LinkRates
 from lms.units import GIB, format_bytes
 from profiling.record import read_json
 
-__all__ = ["OUT_OF_MEMORY", "Trial", "run_trial", "why_it_failed"]
+__all__ = ["OUT_OF_MEMORY", "Trial", "run_trial", "threads_for", "why_it_failed"]
 
 OUT_OF_MEMORY = "OOM when allocating tensor"
 
@@ -32,6 +32,10 @@ OUT_OF_MEMORY = "OOM when allocating tensor"
 _ENOUGH = 64 * GIB
 
 _LONGEST = 900  # seconds
+
+# Copies of TFLMS's rule wait for a link in threads that ops would run in. On a slow
+# link even a few more may all be waiting for a while.
+_WAITING = 4
 
 # Ours come first: ops that are measured may run out of memory before a plan is refused.
 # Keras writes its reason below a line of its own.
@@ -70,6 +74,7 @@ def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
     console: Console,
     flags: Sequence[str] = (),
     link: LinkRates | None = None,
+    threads: int | None = None,
     longest: float = _LONGEST,
 ) -> Trial:
     """Run a module in a device of `memory`, and say how it went.
@@ -82,6 +87,7 @@ def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
         console: Where a spinner turns meanwhile.
         flags: More arguments.
         link: The link to the host that copies are slowed to.
+        threads: Ops at a time, as `lms.emulate.environment` takes it.
         longest: Seconds after which it is ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -93,12 +99,31 @@ def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
     started = time.perf_counter()
     with _spinner(console) as spinner, log.open("w") as sink:
         spinner.add_task(label)
-        code = _exit_code(words, memory or _ENOUGH, link, sink, longest)
+        code = _exit_code(words, memory or _ENOUGH, link, threads, sink, longest)
     seconds = time.perf_counter() - started
     error = why_it_failed(log.read_text(errors="replace"), code)
     result = read_json(output) if error is None else None
     _say(label, seconds, error, console)
     return Trial(name=name, memory=memory, seconds=seconds, error=error, result=result)
+
+
+def threads_for(way: str, link: LinkRates | None, *, cores: int) -> int | None:
+    """Ops at a time for a way to train: as many as cores, but for copies that wait.
+
+    Args:
+        way: As `experiments.training_trial` knows it.
+        link: The link to the host.
+        cores: That the trial may use.
+
+    Returns:
+        None for TensorFlow's own choice.
+
+    Example:
+        >>> link = LinkRates(h2d=1e9, d2h=1e9)
+        >>> [threads_for(way, link, cores=1) for way in ("budget", "threshold")]
+        [None, 5]
+    """
+    return cores + _WAITING if link is not None and way == "threshold" else None
 
 
 def why_it_failed(log: str, code: int) -> str | None:
@@ -139,6 +164,7 @@ def _exit_code(
     words: Sequence[str],
     memory: int,
     link: LinkRates | None,
+    threads: int | None,
     sink: Any,
     longest: float,
 ) -> int:
@@ -147,6 +173,7 @@ def _exit_code(
             words,
             memory=memory,
             link=link,
+            threads=threads,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
             stdout=sink,
             stderr=subprocess.STDOUT,

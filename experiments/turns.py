@@ -58,9 +58,7 @@ class Turns:
         self._output, self._log = folder / f"{stem}.json", folder / f"{stem}.log"
         self._output.unlink(missing_ok=True)
         module = [sys.executable, "-m", "experiments.training_trial"]
-        variables = emulate.environment(memory, link=link)
-        if threads is not None:  # read when TensorFlow starts
-            variables["TF_NUM_INTEROP_THREADS"] = str(threads)
+        variables = emulate.environment(memory, link=link, threads=threads)
         with self._log.open("w") as log:
             self._process: Any = subprocess.Popen(
                 [*module, *flags, "--in-turns", f"--output={self._output}"],

@@ -56,7 +56,8 @@ def _add_emulate(subcommands: Any) -> None:
         "emulate",
         help="run a command with the CPU as a device of a given memory",
         usage="python -m lms emulate --memory SIZE [--link NAME | --h2d RATE "
-        "--d2h RATE] [--scale F] [--latency SECONDS] [--bus FILE] -- COMMAND ...",
+        "--d2h RATE] [--scale F] [--latency SECONDS] [--bus FILE] [--threads N] -- "
+        "COMMAND ...",
     )
     emulate.add_argument(
         "--memory",
@@ -66,6 +67,13 @@ def _add_emulate(subcommands: Any) -> None:
         help="memory of the device, such as 96MiB or 1.5GiB",
     )
     _add_link_options(emulate)
+    emulate.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="ops at a time; by default one on each core. With TFLMS's rule over a "
+        "link, a few more: there, copies wait in threads",
+    )
     emulate.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -149,7 +157,8 @@ def _emulate(options: argparse.Namespace) -> NoReturn:
     from lms.commands.emulate import become
 
     link = _link(options, options.parser)
-    become(options.command, environment(options.memory, link=link))
+    variables = environment(options.memory, link=link, threads=options.threads)
+    become(options.command, variables)
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -1,9 +1,9 @@
 """An emulated link: copies take as long as they would over a given link, and overlap.
 
-Each direction is a lane that serves copies in the order in which they come. A copy
-reserves its time on the lane, is made, and sleeps until that time is over; compute goes
-on beside it. Processes that name one bus share its bandwidth: they reserve short slices
-in a file, in turn.
+Each direction is a lane that serves copies in the order in which they come. A copy is
+made at once and reserves its time on the lane; compute goes on beside it, until
+something waits for the copy's end. Processes that name one bus share its bandwidth:
+they reserve short slices in a file, in turn.
 
     process 1   ██  ██  ██  ██           h2d of one bus, in slices
     process 2     ██  ██  ██  ██
@@ -20,15 +20,15 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from lms.cores import usable_cores
 from lms.hardware import Hardware
 from lms.units import Bytes, Seconds
 
-__all__ = ["LINK_VARIABLES", "EmulatedLink", "LinkRates"]
+__all__ = ["LINK_VARIABLES", "EmulatedLink", "LinkRates", "Passage"]
 __all__ += ["link_environment", "link_rates"]
 
 _H2D: Final = "LMS_LINK_H2D"
@@ -41,14 +41,6 @@ LINK_VARIABLES: Final = (_H2D, _D2H, _LATENCY, _BUS)
 
 # Of a copy on a shared bus: long against a system call, short against a copy.
 _SLICE: Final[Seconds] = 2e-3
-
-# A copy waits in a thread of TensorFlow's pool, which has one for each core: all may be
-# waiting while an op is ready. So there are a few more; TFLMS's rule on a slow link may
-# keep even those waiting for a while. With many more, ops go to threads that have slept
-# long: on two cores plain Keras's step takes 15 % longer with 32 threads than with 2,
-# and 3 % with 6. Read by `NumInterOpThreadsFromEnvironment` in TensorFlow's
-# process_util.cc.
-_THREADS: Final = {"TF_NUM_INTEROP_THREADS": str(usable_cores() + 4)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +111,6 @@ def link_environment(rates: LinkRates) -> dict[str, str]:
         _H2D: repr(float(rates.h2d)),
         _D2H: repr(float(rates.d2h)),
         _LATENCY: repr(float(rates.latency)),
-        **_THREADS,
     }
     if rates.bus is not None:
         variables[_BUS] = str(rates.bus.absolute())  # wherever the process runs
@@ -178,29 +169,62 @@ class EmulatedLink:
         self._h2d = _lane(rates.h2d, rates.latency, bus, "h2d")
         self._d2h = _lane(rates.d2h, rates.latency, bus, "d2h")
 
-    def carry(
-        self, size: Bytes, copy: Callable[[], object], *, to_device: bool
-    ) -> Seconds:
-        """Make a copy and take as long as the link would.
+    def begin(
+        self,
+        size: Bytes,
+        copy: Callable[[], object],
+        *,
+        to_device: bool,
+        after: "Passage | None" = None,
+    ) -> "Passage":
+        """Make a copy, and let it be on its way as long as the link would take.
 
         Args:
             size: Bytes that are copied.
-            copy: Makes the copy.
+            copy: Makes the copy, before this returns.
             to_device: The direction.
+            after: A copy that must have ended before this one's turn.
+        """
+        return (self._h2d if to_device else self._d2h)(size, copy, after)
+
+    def carry(
+        self, size: Bytes, copy: Callable[[], object], *, to_device: bool
+    ) -> Seconds:
+        """As `begin`, and wait for the copy's end.
 
         Returns:
             When its turn came, on `time.monotonic`.
         """
-        return (self._h2d if to_device else self._d2h)(size, copy)
+        return self.begin(size, copy, to_device=to_device).wait()[0]
 
 
-_Lane = Callable[[Bytes, Callable[[], object]], Seconds]
+class Passage(Protocol):
+    """A copy on its way."""
+
+    def wait(self) -> tuple[Seconds, Seconds]:
+        """Return when it has ended: its start and its end, on `time.monotonic`."""
+        ...
+
+
+_Lane = Callable[[Bytes, Callable[[], object], Passage | None], Passage]
 
 
 def _lane(rate: float, latency: Seconds, bus: Path | None, name: str) -> _Lane:
     if bus is None:
         return _OwnLane(rate, latency)
     return _SharedLane(rate, latency, bus.with_name(f"{bus.name}.{name}"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reserved:
+    """A passage whose end is known."""
+
+    start: Seconds
+    end: Seconds
+
+    def wait(self) -> tuple[Seconds, Seconds]:
+        _sleep_until(self.end)
+        return self.start, self.end
 
 
 class _OwnLane:
@@ -212,41 +236,62 @@ class _OwnLane:
         self._free: Seconds = 0.0
         self._lock = threading.Lock()
 
-    def __call__(self, size: Bytes, copy: Callable[[], object]) -> Seconds:
+    def __call__(
+        self, size: Bytes, copy: Callable[[], object], after: Passage | None
+    ) -> Passage:
+        earliest = after.end if isinstance(after, _Reserved) else 0.0  # as all are
         with self._lock:
-            start = max(time.monotonic(), self._free)
+            start = max(time.monotonic(), self._free, earliest)
             self._free = end = start + self._latency + size / self._rate
-        _sleep_until(start)
         copy()
-        _sleep_until(end)
-        return start
+        return _Reserved(start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A passage that a thread serves."""
+
+    future: Future[tuple[Seconds, Seconds]]
+
+    def wait(self) -> tuple[Seconds, Seconds]:
+        return self.future.result()
 
 
 class _SharedLane:
-    """Reserves slices in a file that says when the bus is free."""
+    """Reserves slices in a file that says when the bus is free.
+
+    A thread does so, one copy after the other: others take their turns meanwhile.
+    """
 
     def __init__(self, rate: float, latency: Seconds, path: Path) -> None:
         self._rate = rate
         self._latency = latency
         self._path = path
-        self._turn = _Turns()
+        self._server = ThreadPoolExecutor(1)
         self._end: Seconds = 0.0  # of this process's last slice
 
-    def __call__(self, size: Bytes, copy: Callable[[], object]) -> Seconds:
-        asked = time.monotonic()
-        with self._turn:
-            # Late wake-ups and the copy itself must not add to the link's time: what
-            # follows without a pause is reserved from the end of what came before.
-            begun = end = max(asked, self._end)
-            copy()
-            left = self._latency + size / self._rate
-            while left > 0:
-                part = min(left, _SLICE)
-                end = self._reserve(end, part)
-                _sleep_until(end)
-                left -= part
-            self._end = end
-        return begun
+    def __call__(
+        self, size: Bytes, copy: Callable[[], object], after: Passage | None
+    ) -> Passage:
+        # Late wake-ups and the copy itself must not add to the link's time.
+        served = self._server.submit(self._serve, time.monotonic(), size, after)
+        copy()
+        return _Served(served)
+
+    def _serve(
+        self, asked: Seconds, size: Bytes, after: Passage | None
+    ) -> tuple[Seconds, Seconds]:
+        ready = asked if after is None else max(asked, after.wait()[1])
+        # What follows without a pause is reserved from the end of what came before.
+        begun = end = max(ready, self._end)
+        left = self._latency + size / self._rate
+        while left > 0:
+            part = min(left, _SLICE)
+            end = self._reserve(end, part)
+            _sleep_until(end)
+            left -= part
+        self._end = end
+        return begun, end
 
     def _reserve(self, start: Seconds, seconds: Seconds) -> Seconds:
         """When a slice will be over that may begin at `start`."""
@@ -265,25 +310,6 @@ class _SharedLane:
         finally:
             os.close(descriptor)
         return end
-
-
-class _Turns:
-    """A lock that threads get in the order in which they ask."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._asked = self._served = 0
-
-    def __enter__(self) -> None:
-        with self._condition:
-            mine = self._asked
-            self._asked += 1
-            self._condition.wait_for(lambda: self._served == mine)
-
-    def __exit__(self, *error: object) -> None:
-        with self._condition:
-            self._served += 1
-            self._condition.notify_all()
 
 
 def _sleep_until(moment: Seconds) -> None:

@@ -124,7 +124,7 @@ class PreparedStep:
             step = self.plan_into(room)
         except BudgetError as error:
             least = error.least_bytes or UNLIMITED
-            there_is = least <= (room.budget or 0) + room.margin - room.reserved
+            there_is = least <= room.most
             step = self.plan_into(room.of(least) if there_is else self.room)
         step.predicted = replace(step.predicted, replans=self.predicted.replans + 1)
         return step

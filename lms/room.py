@@ -58,6 +58,13 @@ class Room:
         return UNLIMITED if self.budget is None else self.budget - self.persistent
 
     @property
+    def most(self) -> int:
+        """What may be in use at most, beside batches that wait."""
+        if self.budget is None:
+            return UNLIMITED
+        return self.budget + self.margin - self.reserved
+
+    @property
     def is_whole_device(self) -> bool:
         """Whether nothing but a margin is kept from the step, as without a budget."""
         if self.budget is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.transports import observed_copies
+from lms.tf.host_store import observed_copies
 from lms.timeline import Lane
 from lms.units import Bytes, Seconds
 from profiling.measured import ObservedCopy

@@ -132,11 +132,8 @@ def _refuse_model(name: str, error: Exception) -> NoReturn:
 
 def _check_room(found: Forecast) -> None:
     """The threshold rule swaps what it swaps: its plan may exceed the budget."""
-    if found.room.budget is None or found.peak_bytes <= (
-        found.room.budget + found.room.margin
-    ):
-        return
-    raise BudgetError(planned.too_large(found), least_bytes=None)
+    if found.peak_bytes > found.room.most:
+        raise BudgetError(planned.too_large(found), least_bytes=None)
 
 
 def _refusal(error: BudgetError) -> dict[str, Any]:

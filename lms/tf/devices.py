@@ -14,7 +14,8 @@ import tensorflow as tf
 from lms import emulate
 from lms.allocator import Nook
 from lms.tf import compat
-from lms.tf.transports import DeviceCopy, HostStore, Transport
+from lms.tf.host_store import HostStore
+from lms.tf.transports import DeviceCopy, Transport
 from lms.units import KIB, MIB
 
 __all__ = [

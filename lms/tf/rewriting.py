@@ -11,8 +11,10 @@ The nodes given are never changed. Ops that only give a buffer another shape (al
 are made again on each copy, for the readers of that copy.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -21,7 +23,7 @@ from lms.graph import GraphView, Op, op_of
 from lms.plan import Swap, SwapPlan
 from lms.tf import compat
 from lms.tf.specialising import TracedStep
-from lms.tf.transports import Transport
+from lms.tf.transports import Transport, Travel
 
 __all__ = ["rewrite"]
 
@@ -49,7 +51,7 @@ def rewrite(
         PlanError: If the plan would make ops wait for each other in a circle.
     """
     nodes = {node.name: _copy(node) for node in step.nodes}
-    group_at = {name: i for i, group in enumerate(plan.chain) for name in group}
+    chain = _Chain.of(plan)
     added: list[compat.NodeDef] = []
     released: dict[int, list[str]] = defaultdict(list)
     settled: dict[int, list[str]] = defaultdict(list)
@@ -65,12 +67,11 @@ def rewrite(
             device=producer.device,
             copies=len(swap.swap_ins),
         )
-        added.append(out)
-        if swap.release in group_at:
-            released[group_at[swap.release]].append(out.name)
-        elif swap.release is not None:
-            _wait(nodes[swap.release], [out.name])
-        keeper, at = _keeper(step.graph, swap, prefix, producer.device, plan, group_at)
+        added += out.nodes
+        if out.settled is not None:
+            settled[chain.following(producer.name)].append(out.settled.name)
+        _release(nodes, swap, out, chain, released)
+        keeper, at = _keeper(step.graph, swap, prefix, producer.device, plan, chain.at)
         if transport.takes_room_first and keeper is not None:
             added.append(keeper)
             released[at].append(keeper.name)
@@ -78,15 +79,16 @@ def rewrite(
             back = transport.swap_in(
                 f"{prefix}/in{k}", out, spec, device=producer.device
             )
-            starts.append((back[0], copy.trigger))
-            if transport.takes_room_first and copy.trigger in group_at:
-                settled[group_at[copy.trigger] + 1].append(back[0].name)
-            added += back
+            starts.append((back.start, copy.trigger))
+            if back.settled is not None and copy.trigger in chain.at:
+                settled[chain.at[copy.trigger] + 1].append(back.settled.name)
+            chain.run_late(back, chain.before(copy.readers))
+            added += back.nodes
             added += _reroute(
-                step.graph, nodes, copy.readers, swap.tensor, back[-1].name, f"in{k}"
+                step.graph, nodes, copy.readers, swap.tensor, back.end.name, f"in{k}"
             )
     for start, trigger in starts:
-        _start_after(start, trigger, plan, group_at, released)
+        _start_after(start, trigger, plan, chain.at, released)
     _chain(nodes, plan, released, settled)
     if beginning is not None:
         added.append(beginning)
@@ -95,6 +97,53 @@ def rewrite(
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)
     return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chain:
+    """The groups of a plan's chain, and where they are in its order.
+
+    Args:
+        groups: Names of ops.
+        at: The group of each op that is in one.
+        position: Of all ops.
+        starts: Position of each group's first op.
+        ends: Position of each group's last op.
+    """
+
+    groups: Sequence[Sequence[str]]
+    at: Mapping[str | None, int]
+    position: Mapping[str, int]
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+    @classmethod
+    def of(cls, plan: SwapPlan) -> "_Chain":
+        position = {name: i for i, name in enumerate(plan.order)}
+        places = [[position[name] for name in group] for group in plan.chain]
+        return cls(
+            groups=plan.chain,
+            at={name: i for i, group in enumerate(plan.chain) for name in group},
+            position=position,
+            starts=list(map(min, places)),
+            ends=list(map(max, places)),
+        )
+
+    def following(self, op: str) -> int:
+        """The first group that comes after an op."""
+        return bisect_right(self.starts, self.position[op])
+
+    def before(self, ops: Sequence[str]) -> int:
+        """How many groups come before all of some ops."""
+        return bisect_left(self.ends, min(self.position[op] for op in ops))
+
+    def run_late(self, travel: Travel, groups: int) -> None:
+        """Let what holds a thread run when so many groups have ended.
+
+        The next op would wait for the copy too.
+        """
+        if travel.wait is not None and groups > 0:
+            _wait(travel.wait, self.groups[groups - 1])
 
 
 def _copy(node: compat.NodeDef) -> compat.NodeDef:
@@ -114,13 +163,28 @@ def _wait(node: compat.NodeDef, names: Sequence[str]) -> None:
     node.input.extend(f"^{name}" for name in names if f"^{name}" not in there)
 
 
+def _release(
+    nodes: Mapping[str, compat.NodeDef],
+    swap: Swap,
+    out: Travel,
+    chain: _Chain,
+    released: Mapping[int, list[str]],
+) -> None:
+    """Let the op that needs the room wait for the end of a copy out."""
+    if swap.release in chain.at:
+        released[chain.at[swap.release]].append(out.end.name)
+        chain.run_late(out, chain.at[swap.release])
+    elif swap.release is not None:
+        _wait(nodes[swap.release], [out.end.name])
+
+
 def _keeper(
     graph: GraphView,
     swap: Swap,
     prefix: str,
     device: str,
     plan: SwapPlan,
-    group_at: Mapping[str, int],
+    group_at: Mapping[str | None, int],
 ) -> tuple[compat.NodeDef | None, int]:
     """An op that holds the original until its room is to be free.
 
@@ -165,7 +229,7 @@ def _start_after(
     start: compat.NodeDef,
     trigger: str | None,
     plan: SwapPlan,
-    group_at: Mapping[str, int],
+    group_at: Mapping[str | None, int],
     released: Mapping[int, Sequence[str]],
 ) -> None:
     """A copy in waits for its trigger, and for the room that is freed for it."""

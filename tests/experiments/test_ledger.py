@@ -41,11 +41,19 @@ def test_what_fails_leaves_what_was_there(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_rows_of_other_settings_go_with_the_first_new_row(path: Path) -> None:
-    ledger = Ledger(path, {"steps": 4})
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [({**SETTINGS, "steps": 4}, "steps = 4, got 3"), ({"steps": 3}, "sizes = None")],
+)
+def test_rows_of_other_settings_are_not_lost(
+    settings: dict[str, object], word: str, path: Path
+) -> None:
+    before = path.read_bytes()
+    with pytest.raises(SystemExit, match=word):
+        Ledger(path, settings)
+    assert path.read_bytes() == before
+    Ledger(path, settings, anew=True).once({"size": 8}, lambda: {"peak_bytes": 8})
     assert len(read_lines(path)[1]) == 1
-    ledger.once({"pair": (16, 32)}, lambda: {"peak_bytes": 8})
-    assert [row["peak_bytes"] for row in read_lines(path)[1]] == [8]
 
 
 def test_anew_keeps_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

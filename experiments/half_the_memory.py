@@ -22,17 +22,18 @@ F and W are the seconds of the forward and the backward pass, B the fewest bytes
 out by any of the plans that trained here: no plan can have less time of its own on the
 lanes.
 
-On a CPU TensorFlow runs ops that do not need each other at the same time, on a GPU one
-by one; a plan holds to an order. What the order costs here is seen in plain Keras's
-steps with one op at a time. `--one-core` makes the device one core, which all have in
-turns: it has nothing to gain from two ops at once.
+A GPU runs ops one by one, and so does a device that is one of the machine's cores: the
+claims are about it. On all cores TensorFlow runs ops that do not need each other at the
+same time, while a plan holds to an order. What the order costs there is seen in plain
+Keras's steps with one op at a time.
 
 Known weaknesses: F and W share the measured step of plain Keras in the ratio of their
 ops' measured times. Copies take time of the cores that compute. Two processes that do
-the same may differ by some percent: on one core plain Keras with one op at a time took
-0.93 and 1.01 times as long as with TensorFlow's choice, which is the same there.
+the same may differ by some percent: on one core plain Keras with one op at a time does
+the same as with TensorFlow's choice.
 """
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ __all__ = ["main"]
 _NAME = "half_the_memory"
 _FOLDER = Path("build") / "experiments" / _NAME
 _ENOUGH = 4096 * MIB
+_CORES = ("one", "all")
 _LATENCY = 1e-5
 _RULE_SHARES = (0.9, 0.7, 0.5)
 _IDLE_STEPS = 2  # the first ones initialise
@@ -114,64 +116,74 @@ def _add_settings(parser: Any) -> None:
     parser.add_argument("--depth", type=int, default=4)
     parser.add_argument("--steps", type=int, default=30, help="of each, that count")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--one-core", action="store_true", help="see above")
+    parser.add_argument("--cores", nargs="+", choices=_CORES, default=_CORES)
     names = [entrant.name for entrant in _ENTRANTS]
     parser.add_argument("--entrants", nargs="+", choices=names, default=names)
 
 
 def _run(options: Any) -> None:
     """What is finished of the same settings is kept when a run goes on."""
-    names = ("size", "filters", "depth", "steps", "seed", "one_core")
+    names = ("size", "filters", "depth", "steps", "seed")
     settings = {name: getattr(options, name) for name in names} | {"idle": _IDLE_STEPS}
     book = Book(options.results, settings, _FOLDER, Console(), anew=options.anew)
-    plain = _row(book, options, "training")
+    for cores in options.cores:
+        _run_on(cores, options, book)
+
+
+def _run_on(cores: str, options: Any, book: Book) -> None:
+    """Without a link, and over one on which moving all would double plain's step."""
+    plain = _row(cores, book, options, "training")
     memory = plain["peak_bytes"] // 2 // MIB * MIB
-    known = _row(book, options, "prediction", "--predict", f"--memory={_ENOUGH}")
-    rate = known["crossing_bytes"] / quiet_median(plain, skipped=_IDLE_STEPS)
-    book.say(f"half of plain Keras's peak: {format_bytes(memory)}")
+    known = _row(cores, book, options, "prediction", "--predict", f"--memory={_ENOUGH}")
+    book.say(f"{cores} of the cores, half of plain's peak: {format_bytes(memory)}")
+    key = {"kind": "turns", "cores": cores}
+
+    def measure(link: LinkRates | None) -> dict[str, Any]:
+        return {"trainings": _take_turns(cores, options, memory, link)}
+
+    free = book.once(key | {"link_rate": None}, lambda: measure(None))
+    first = next(one for one in free["trainings"] if one["entrant"] == "plain")
+    rate = known["crossing_bytes"] / quiet_median(first, skipped=_IDLE_STEPS)
     book.say(f"the link: {rate / 1e9:.3f} GB/s each way")
-    for link in (None, LinkRates(h2d=rate, d2h=rate, latency=_LATENCY)):
-        book.once(
-            {"kind": "turns", "link_rate": None if link is None else link.h2d},
-            lambda link=link: {"trainings": _take_turns(options, memory, link)},
-        )
+    link = LinkRates(h2d=rate, d2h=rate, latency=_LATENCY)
+    book.once(key | {"link_rate": rate}, lambda: measure(link))
 
 
-def _row(book: Book, options: Any, kind: str, *flags: str) -> Mapping[str, Any]:
+def _row(
+    cores: str, book: Book, options: Any, kind: str, *flags: str
+) -> Mapping[str, Any]:
     """Of plain Keras with enough memory."""
     row = book.row(
-        {"kind": kind, "way": "plain"},
-        name=f"{kind} of plain Keras",
+        {"kind": kind, "way": "plain", "cores": cores},
+        name=f"{kind} of plain Keras, {cores} of the cores",
         memory=_ENOUGH,
-        flags=("--way=plain", *flags, *_flags(options, steps=7)),
+        flags=("--way=plain", *flags, *_flags(cores, options, steps=7)),
     )
     if row["error"]:
         raise SystemExit(f"{options.size}^3 does not train plainly: {row['error']}")
     return row
 
 
-def _flags(options: Any, *, steps: int) -> tuple[str, ...]:
+def _flags(cores: str, options: Any, *, steps: int) -> tuple[str, ...]:
     names = ("size", "filters", "depth")
     shape = [f"{name}={getattr(options, name)}" for name in names]
     words = ("--model=unet", f"--steps={steps}", f"--seed={options.seed}")
-    core = ("--core=0",) if options.one_core else ()
+    core = (f"--core={min(os.sched_getaffinity(0))}",) if cores == "one" else ()
     return (*words, *core, "--shape", *shape)
 
 
 def _take_turns(
-    options: Any, memory: int, link: LinkRates | None
+    cores: str, options: Any, memory: int, link: LinkRates | None
 ) -> list[dict[str, Any]]:
     """Let all train in turns, and say how each did."""
     console = Console()
     steps = _IDLE_STEPS + options.steps
-    flags = _flags(options, steps=steps)
+    flags = _flags(cores, options, steps=steps)
     trainings = [
         training
         for entrant in _ENTRANTS
         if entrant.name in options.entrants
-        for training in _enter(
-            entrant, memory, link, flags, console, one_core=options.one_core
-        )
+        for training in _enter(cores, entrant, memory, link, flags, console)
     ]
     try:
         take_turns([one for _, one in trainings], steps=options.steps, console=console)
@@ -181,27 +193,27 @@ def _take_turns(
 
 
 def _enter(
+    cores: str,
     entrant: _Entrant,
     memory: int,
     link: LinkRates | None,
     flags: tuple[str, ...],
     console: Console,
-    *,
-    one_core: bool,
 ) -> Iterator[tuple[dict[str, Any], Turns]]:
     """Prepare an entrant's trainings: those that failed, and the one that is ready."""
     own = _ENOUGH if entrant.way == "plain" else memory
-    cores = 1 if one_core else usable_cores()
+    count = 1 if cores == "one" else usable_cores()
     for share in entrant.shares:
         planned = () if share is None else (f"--budget={int(share * own)}",)
         words = entrant.name if share is None else f"{entrant.name}, {share:.0%}"
+        words += f", {cores} of the cores"
         training = Turns(
             words if link is None else f"{words}, over the link",
             memory=own,
             flags=(f"--way={entrant.way}", *planned, *entrant.flags, *flags),
             folder=_FOLDER,
             link=None if entrant.way == "plain" else link,
-            threads=entrant.threads or threads_for(entrant.way, link, cores=cores),
+            threads=entrant.threads or threads_for(entrant.way, link, cores=count),
         )
         for _ in range(_IDLE_STEPS):
             if training.waits:

@@ -31,6 +31,7 @@ class _Contest:
     """Trainings that took turns.
 
     Args:
+        cores: How many the device is: "one" or "all" of the machine's.
         link_rate: Bytes per second each way; None for the speed of the host's memory.
         ratios: Steps over the median step of plain Keras, by entrant.
         bound: The least that the link allows, over that step; None without a link.
@@ -38,6 +39,7 @@ class _Contest:
         idle: First steps, which initialise.
     """
 
+    cores: str
     link_rate: float | None
     ratios: Mapping[str, list[float]]
     bound: float | None
@@ -57,8 +59,15 @@ class _Contest:
 
     @property
     def holds(self) -> bool:
-        """Whether the claim does."""
+        """Whether the claim does; it is about a device that runs ops one by one."""
+        if self.cores != "one":
+            return True
         return self.reached is not None and self.reached <= self.limit
+
+    @property
+    def place(self) -> str:
+        """Where it was, readable."""
+        return "on one core" if self.cores == "one" else "on all cores"
 
 
 def draw(results: Path, path: Path) -> int:
@@ -73,13 +82,13 @@ def draw(results: Path, path: Path) -> int:
 def finding(head: Head, rows: Rows) -> Finding:
     """The sentence and the table."""
     contests = _contests(head, rows)
-    plain = _alone(rows, "training")
+    taken = [row["peak_bytes"] for row in rows if row["kind"] == "training"]
     text = (
-        f"Plain Keras takes {format_bytes(plain['peak_bytes'])}. In half of that, "
+        f"Plain Keras takes {' or '.join(map(format_bytes, taken))}. In half of that, "
         + "; ".join(_said(contest) for contest in contests)
         + "."
     )
-    columns = ["link", "way", "peak", "swapped out", "ops run twice", "step"]
+    columns = ["cores", "link", "way", "peak", "swapped out", "ops run twice", "step"]
     columns += ["over plain", "predicted", "how it ended"]
     body = [
         _cells(contest, training)
@@ -91,9 +100,9 @@ def finding(head: Head, rows: Rows) -> Finding:
 
 
 def _said(contest: _Contest) -> str:
-    over = "with copies at the speed of the host's memory"
+    over = f"{contest.place}, with copies at the speed of the host's memory"
     if contest.link_rate is not None:
-        over = f"over {contest.link_rate / 1e9:.2f} GB/s each way"
+        over = f"{contest.place}, over {contest.link_rate / 1e9:.2f} GB/s each way"
     if contest.reached is None:
         return f"{over}, the budget planner's step did not train"
     rule = contest.ratios.get("threshold")
@@ -103,7 +112,7 @@ def _said(contest: _Contest) -> str:
             f"{contest.reached / contest.bound:.2f} times what the link allows"
         )
     ordered = contest.ratios.get("plain, one by one")
-    if ordered:
+    if ordered and contest.cores != "one":
         parts.append(
             f"{contest.reached / statistics.median(ordered):.2f} times plain Keras's "
             "with ops one by one"
@@ -118,7 +127,7 @@ def _said(contest: _Contest) -> str:
 
 def _cells(contest: _Contest, training: Mapping[str, Any]) -> list[str]:
     rate = contest.link_rate
-    words = ["none" if rate is None else f"{rate / 1e9:.3f} GB/s"]
+    words = [contest.cores, "none" if rate is None else f"{rate / 1e9:.3f} GB/s"]
     name = _NAMES[training["entrant"]]
     if training["entrant"] == "threshold":
         name += f", for {training['share']:.0%}"
@@ -143,10 +152,14 @@ def _cells(contest: _Contest, training: Mapping[str, Any]) -> list[str]:
 
 
 def _contests(head: Head, rows: Rows) -> list[_Contest]:
-    known = _alone(rows, "prediction")
-    forward, backward = known["forward_seconds"], known["backward_seconds"]
+    forward = {
+        row["cores"]: row["forward_seconds"]
+        / (row["forward_seconds"] + row["backward_seconds"])
+        for row in rows
+        if row["kind"] == "prediction"
+    }
     return [
-        _contest(row, head["settings"]["idle"], forward / (forward + backward))
+        _contest(row, head["settings"]["idle"], forward[row["cores"]])
         for row in rows
         if row["kind"] == "turns"
     ]
@@ -167,6 +180,7 @@ def _contest(row: Mapping[str, Any], idle: int, forward: float) -> _Contest:
         fewest = min(report["swapped_out_bytes"] for report in moved) / rate / plain
         bound = max(forward, fewest) + max(1 - forward, fewest)
     return _Contest(
+        cores=row["cores"],
         link_rate=rate,
         ratios={name: [s / plain for s in steps] for name, steps in seconds.items()},
         bound=bound,
@@ -175,28 +189,39 @@ def _contest(row: Mapping[str, Any], idle: int, forward: float) -> _Contest:
     )
 
 
-def _alone(rows: Rows, kind: str) -> Mapping[str, Any]:
-    return next(row for row in rows if row["kind"] == kind)
-
-
 def _plot(head: Head, rows: Rows, path: Path) -> None:
     contests = _contests(head, rows)
     size = head["settings"]["size"]
+    groups = [
+        [contest for contest in contests if contest.cores == cores]
+        for cores in dict.fromkeys(contest.cores for contest in contests)
+    ]
     figure = new_figure(
         11,
-        4.6,
+        1.4 + 3.2 * len(groups),
         title="A step in half of the memory, over one in enough of it",
         note=(
             f"3D U-Net, {size}^3; device and link are emulated; boxes: quartiles, "
             f"whiskers: 5 to 95 %. {source(head)}"
         ),
     )
-    panels: Any = figure.subplots(1, len(contests), squeeze=False, sharey=True)[0]
-    figure.subplots_adjust(left=0.19, right=0.98, top=0.78, bottom=0.22, wspace=0.06)
+    count = max(map(len, groups))
+    panels: Any = figure.subplots(len(groups), count, squeeze=False, sharey=True)
+    figure.subplots_adjust(
+        left=0.19,
+        right=0.98,
+        top=1 - 0.5 / len(groups) / 2.2,
+        bottom=0.24 / len(groups),
+        wspace=0.06,
+        hspace=0.42,
+    )
     names = list(dict.fromkeys(n for contest in contests for n in contest.ratios))
-    for axes, contest in zip(panels, contests, strict=True):
-        _panel(axes, contest, names)
-    panels[0].set_yticks(range(len(names)), [_NAMES[name] for name in names])
+    for row, group in zip(panels, groups, strict=True):
+        for axes, contest in zip(row, group, strict=True):
+            _panel(axes, contest, names)
+        row[0].set_yticks(range(len(names)), [_NAMES[name] for name in names])
+    for axes in panels[-1]:
+        axes.set_xlabel("step over plain Keras's median", fontsize=11, color=INK)
     save(figure, path)
 
 
@@ -254,8 +279,7 @@ def _panel(axes: Any, contest: _Contest, names: list[str]) -> None:
         )
     axes.set_ylim(len(names) - 0.2, -0.7)
     rate = contest.link_rate
-    title = "copies at the speed of the host's memory"
+    title = f"{contest.place}, copies at the speed of the host's memory"
     if rate is not None:
-        title = f"a link of {rate / 1e9:.2f} GB/s each way"
+        title = f"{contest.place}, a link of {rate / 1e9:.2f} GB/s each way"
     axes.set_title(title, loc="left", fontsize=11, color=INK)
-    axes.set_xlabel("step over plain Keras's median", fontsize=11, color=INK)

@@ -43,6 +43,8 @@ class _Run:
         cost: Step over the voxel-scaled one of the smaller size without support.
         shared_cost: The same while another one trains on the same bus, over one beside
             which another one trains.
+        scaled: Bytes per second each way of the scaled link; 0 for the link itself.
+        replans: How often it was planned anew, since it ran out of memory.
         error: Why there is nothing of all this.
     """
 
@@ -61,6 +63,8 @@ class _Run:
     sharing: Seconds | None = None
     cost: float = 0.0
     shared_cost: float | None = None
+    scaled: float = 0.0
+    replans: int = 0
     error: str = ""
 
     @property
@@ -92,7 +96,7 @@ def finding(head: Head, rows: Rows) -> Finding:  # noqa: ARG001 - a finding's ar
     )
     columns = ["what", "link", "size", "device", "way", "peak", "out and in", "twice"]
     columns += ["busy", "to it", "from it", "step", "two at once", "on one bus"]
-    columns += ["epoch"]
+    columns += ["epoch", "planned anew"]
     body = [_cells(run) for run in runs]
     return text, (f"Epochs of {EPOCH_STEPS} steps", columns, body)
 
@@ -122,10 +126,13 @@ def _of_others(runs: list[_Run]) -> str:
 
 
 def _cells(run: _Run) -> list[str]:
-    words = ["trained" if run.trained else "predicted", SERVERS[run.server].link]
+    link = SERVERS[run.server].link
+    if run.scaled:
+        link += f", as {run.scaled / 1e9:.3g} GB/s"
+    words = ["trained" if run.trained else "predicted", link]
     words += [f"{run.size}^3", format_bytes(run.memory), _WAYS.get(run.way, run.way)]
     if run.error:
-        return [*words, shortened(run.error), *[""] * 9]
+        return [*words, shortened(run.error), *[""] * 10]
     rates = [f"{rate / 1e9:.3g} GB/s" if rate else "" for rate in run.rates]
     return [
         *words,
@@ -137,6 +144,7 @@ def _cells(run: _Run) -> list[str]:
         f"{run.step:.3f} s",
         *(f"{each:.3f} s" if each else "" for each in (run.beside, run.sharing)),
         f"{EPOCH_STEPS * run.step:.0f} s",
+        str(run.replans or ""),
     ]
 
 
@@ -186,6 +194,7 @@ def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
         size=training["size"],
         memory=row["memory_bytes"],
         way=training["way"],
+        scaled=row["link_rate"],
         error=training["error"] or "",
     )
     if run.error:
@@ -205,6 +214,7 @@ def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
         peak=training["peak_bytes"],
         copied=report.get("swapped_out_bytes", 0) + report.get("swapped_in_bytes", 0),
         twice=report.get("recomputed_ops", 0),
+        replans=report.get("replans", 0),
         busy=figures["utilisation"],
         rates=(figures["h2d_throughput"], figures["d2h_throughput"]),
         step=alone["seconds"],

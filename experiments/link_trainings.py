@@ -8,6 +8,7 @@ caches, the memory and the execution units that both cores have in common; what 
 third costs beyond is the bus.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from experiments.book import Book
 from experiments.quiet import quiet_median
 from experiments.servers import LATENCY, SERVERS
 from experiments.trials import threads_for
-from experiments.turns import Turns
+from experiments.turns import Turns, take_turns
 from lms.link import LinkRates
 from lms.units import MIB, Bytes, format_bytes
 from profiling.timelines import median_figures
@@ -71,16 +72,9 @@ def train(options: Any, book: Book, folder: Path, console: Console) -> None:
         folder: Where trials leave their logs.
         console: Where progress is told.
     """
-    base = book.row(
+    base = book.once(
         {"kind": "base", "size": options.small},
-        name=f"{options.small}^3 in a large device",
-        memory=_ENOUGH,
-        flags=(
-            "--way=plain",
-            f"--steps={_IDLE_STEPS + options.steps}",
-            "--core=0",
-            *_flags(options, options.small),
-        ),
+        lambda: _base(options, folder, console),
     )
     if base["error"]:
         raise SystemExit(f"{options.small}^3 does not train: {base['error']}")
@@ -96,6 +90,39 @@ def train(options: Any, book: Book, folder: Path, console: Console) -> None:
             return {"link_rate": rate, "memory_bytes": memory, "trainings": found}
 
         book.once({"kind": "measured", "server": name}, measure)
+
+
+def _base(options: Any, folder: Path, console: Console) -> dict[str, Any]:
+    """Plain Keras at the smaller size, in turns with the larger one.
+
+    As in what is compared with it: others use the caches between its steps.
+    """
+    steps = _IDLE_STEPS + options.steps
+    trainings = [
+        Turns(
+            f"{size}^3 in a large device",
+            memory=_ENOUGH,
+            flags=(
+                "--way=plain",
+                f"--steps={steps}",
+                f"--core={_core(0)}",
+                *_flags(options, size),
+            ),
+            folder=folder,
+        )
+        for size in (options.small, options.large)
+    ]
+    try:
+        take_turns(trainings, steps=steps, console=console)
+    finally:
+        (error, result), _ = [training.end() for training in trainings]
+    return {"error": error, **result}
+
+
+def _core(number: int) -> int:
+    """One of the cores that this process may use."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[min(number, len(cores) - 1)]
 
 
 def _flags(options: Any, size: int) -> tuple[str, ...]:
@@ -185,16 +212,22 @@ def _trained(
 ) -> list[dict[str, Any]]:
     """All ways in turns, those that failed to begin too."""
     teams: list[_Team] = []
+    failed: list[dict[str, Any]] = []
     try:
         for way in _WAYS:
             for team in _enter(server, way, rate, memory, options, folder):
-                state = "ready" if team.waits else "failed"
-                console.print(f"{state:6}  {team.first.name}")
-                teams.append(team)
+                console.print(
+                    f"{'ready' if team.waits else 'failed'}  {team.first.name}"
+                )
+                if team.waits:
+                    teams.append(team)
+                else:  # its mates would take memory while others are timed
+                    failed.append(team.end(options.record))
         _take_turns(teams, options.steps + options.record, console)
     finally:
         rows = [team.end(options.record) for team in teams]
-    return rows
+    order = [way.name for way in _WAYS]
+    return sorted([*failed, *rows], key=lambda row: order.index(row["way"]))
 
 
 def _take_turns(teams: Sequence[_Team], rounds: int, console: Console) -> None:
@@ -238,7 +271,7 @@ def _enter(
             flags=(
                 f"--way={way.name}",
                 *(f"--{name}={count}" for name, count in counted.items()),
-                f"--core={min(number, 1)}",
+                f"--core={_core(min(number, 1))}",
                 *planned,
                 *_flags(options, size),
             ),

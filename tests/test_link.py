@@ -47,6 +47,24 @@ def test_copies_in_one_direction_follow_each_other() -> None:
     assert abs(begun[1] - begun[0]) >= 0.049
 
 
+@pytest.mark.parametrize("name", [None, "bus"])
+def test_a_copy_is_made_at_once_and_underway_in_the_links_time(
+    name: str | None, tmp_path: Path
+) -> None:
+    bus = None if name is None else tmp_path / name
+    link = EmulatedLink(LinkRates(h2d=1e6, d2h=1e6, bus=bus))
+    made: list[int] = []
+    begun = time.monotonic()
+    away = link.begin(50_000, lambda: made.append(1), to_device=False)
+    back = link.begin(50_000, lambda: made.append(2), to_device=True, after=away)
+    assert made == [1, 2]
+    (left, gone), (turned, there) = away.wait(), back.wait()
+    assert time.monotonic() - begun >= 0.1
+    assert begun <= left <= gone - 0.05
+    assert gone <= turned <= there - 0.05  # its own way out ended first
+    assert away.wait() == (left, gone)  # also when it is over
+
+
 def test_directions_overlap() -> None:
     link = EmulatedLink(LinkRates(h2d=1e6, d2h=1e6))
     back_made = threading.Event()

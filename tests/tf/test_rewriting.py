@@ -116,6 +116,45 @@ def test_a_tensor_leaves_the_device_and_comes_back_for_its_late_reader() -> None
     assert rewritten(GRAPH, PLAN) == AFTER
 
 
+# `b` waits until the copy out has begun, `c` until it has ended; what waits for that
+# runs after `b`. `c` waits until the copy in has begun; what waits for its end runs
+# after `c`, just before the reader.
+OVER_A_LINK = """
+b = B(a:0, ^a, ^lms/0/a/out)
+c = C(b:0, ^b, ^lms/0/a/out/ended, ^lms/0/a/keep, ^lms/0/a/in0/get)
+d = D(c:0, lms/0/a/in0/in0/flat:0, ^c)
+lms/0/a/out = PyFunc(a:0)
+lms/0/a/out/ended = PyFunc(a:0, ^lms/0/a/out, ^b)
+lms/0/a/in0/room = Empty(lms/0/a/in0/shape, ^lms/0/a/out, ^b, ^lms/0/a/out/ended, ^lms/0/a/keep)
+lms/0/a/in0/get = PyFunc(lms/0/a/in0/room)
+lms/0/a/in0/arrived = PyFunc(^lms/0/a/in0/get, ^c)
+lms/0/a/in0 = Identity(lms/0/a/in0/room, ^lms/0/a/in0/arrived)
+"""  # noqa: E501 - a line is a node
+
+
+def test_over_an_emulated_link_what_holds_a_thread_runs_late() -> None:
+    from lms.link import EmulatedLink, LinkRates
+    from lms.tf.host_store import HostStore
+    from lms.tf.rewriting import rewrite
+
+    link = EmulatedLink(LinkRates(h2d=1e9, d2h=1e9))
+    nodes = rewrite(traced_step(GRAPH), PLAN, HostStore(link))
+    found = text(nodes).replace(" on CPU:0", "").split("\n")
+    for line in OVER_A_LINK.split("\n"):
+        assert line in found
+
+
+def test_without_a_link_nothing_waits_for_a_copy_that_has_been_made() -> None:
+    from lms.tf.host_store import HostStore
+    from lms.tf.rewriting import rewrite
+
+    lines = text(rewrite(traced_step(GRAPH), PLAN, HostStore(None)))
+    assert "ended" not in lines
+    assert "arrived" not in lines
+    assert "b = B(a:0, ^a) on CPU:0" in lines
+    assert "^lms/0/a/in0/room) on CPU:0" in lines  # `c`: the copy in has its room
+
+
 def test_the_nodes_given_are_not_changed() -> None:
     from lms.tf.rewriting import rewrite
     from lms.tf.transports import DeviceCopy

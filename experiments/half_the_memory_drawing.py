@@ -206,14 +206,16 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
         ),
     )
     count = max(map(len, groups))
-    panels: Any = figure.subplots(len(groups), count, squeeze=False, sharey=True)
+    panels: Any = figure.subplots(
+        len(groups), count, squeeze=False, sharex=True, sharey=True
+    )
     figure.subplots_adjust(
         left=0.19,
         right=0.98,
         top=1 - 0.5 / len(groups) / 2.2,
         bottom=0.24 / len(groups),
         wspace=0.06,
-        hspace=0.42,
+        hspace=0.26,
     )
     names = list(dict.fromkeys(n for contest in contests for n in contest.ratios))
     for row, group in zip(panels, groups, strict=True):
@@ -270,14 +272,14 @@ def _panel(axes: Any, contest: _Contest, names: list[str]) -> None:
         )
         axes.text(
             statistics.median(steps),
-            place - 0.36,
+            place - 0.42,
             f"{statistics.median(steps):.2f}",
             ha="center",
             fontsize=10,
             color=INK,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
         )
-    axes.set_ylim(len(names) - 0.2, -0.7)
+    axes.set_ylim(len(names) - 0.2, -0.8)
     rate = contest.link_rate
     title = f"{contest.place}, copies at the speed of the host's memory"
     if rate is not None:

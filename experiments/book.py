@@ -18,7 +18,7 @@ class Book(Ledger):
 
     Args:
         path: The result file.
-        settings: Rows of other settings are not kept.
+        settings: What its rows are measured with.
         folder: Where trials leave their logs.
         console: Where progress is told.
         longest: Seconds after which a trial is ended.

@@ -136,7 +136,7 @@ def _run_on(cores: str, options: Any, book: Book) -> None:
     memory = plain["peak_bytes"] // 2 // MIB * MIB
     known = _row(cores, book, options, "prediction", "--predict", f"--memory={_ENOUGH}")
     book.say(f"{cores} of the cores, half of plain's peak: {format_bytes(memory)}")
-    key = {"kind": "turns", "cores": cores}
+    key = {"kind": "turns", "on": cores}
 
     def measure(link: LinkRates | None) -> dict[str, Any]:
         return {"trainings": _take_turns(cores, options, memory, link)}
@@ -154,7 +154,7 @@ def _row(
 ) -> Mapping[str, Any]:
     """Of plain Keras with enough memory."""
     row = book.row(
-        {"kind": kind, "way": "plain", "cores": cores},
+        {"kind": kind, "way": "plain", "on": cores},
         name=f"{kind} of plain Keras, {cores} of the cores",
         memory=_ENOUGH,
         flags=("--way=plain", *flags, *_flags(cores, options, steps=7)),

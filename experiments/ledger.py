@@ -92,12 +92,16 @@ def _finished_rows(path: Path, settings: Mapping[str, Any]) -> list[dict[str, An
         return []
     head, rows = read_lines(path)
     wanted = _as_written(settings)
-    if head["settings"] == wanted:
+    had = head["settings"]
+    if had == wanted:
         return rows
-    names = [n for n in wanted if head["settings"].get(n) != wanted[n]]
-    name = names[0] if names else next(iter(head["settings"]))
+    differing = (
+        f"{name} = {had.get(name)!r} instead of {wanted.get(name)!r}"
+        for name in {**wanted, **had}
+        if had.get(name) != wanted.get(name)
+    )
     raise SystemExit(
-        f"{path} must have been measured with {name} = {wanted.get(name)!r}, got "
-        f"{head['settings'].get(name)!r}. Give another file as --results, or --anew "
-        "to measure all of it again."
+        f"{path} must have been measured with the same settings, got "
+        f"{', '.join(differing)}. Give another file as --results, or --anew to "
+        "measure all of it again."
     )

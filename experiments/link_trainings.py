@@ -10,7 +10,7 @@ third costs beyond is the bus.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -210,15 +210,46 @@ def _trained(
     folder: Path,
     console: Console,
 ) -> list[dict[str, Any]]:
-    """All ways in turns, those that failed to begin too."""
+    """All ways in turns; those that fail again with less, beside plain Keras."""
+    rows: list[dict[str, Any]] = []
+    ways = _WAYS
+    while ways:
+        company = () if ways is _WAYS else _WAYS[:1]
+        found = _in_turns(
+            (*company, *ways), server, rate, memory, options, folder, console
+        )
+        rows += [row for row in found if ways is _WAYS or row["way"] != "plain"]
+        left = (_left(way, rows) for way in ways)
+        ways = tuple(way for way in left if way is not None)
+    order = [way.name for way in _WAYS]
+    return sorted(rows, key=lambda row: order.index(row["way"]))
+
+
+def _left(way: _Way, rows: Sequence[Mapping[str, Any]]) -> _Way | None:
+    """The way with the shares that were not tried yet; None if that is no use."""
+    tried = [row for row in rows if row["way"] == way.name]
+    if any(row["error"] is None for row in tried) or len(tried) >= len(way.shares):
+        return None
+    return replace(way, shares=way.shares[len(tried) :])
+
+
+def _in_turns(  # noqa: PLR0913 - what differs between trainings
+    ways: Sequence[_Way],
+    server: str,
+    rate: float,
+    memory: Bytes,
+    options: Any,
+    folder: Path,
+    console: Console,
+) -> list[dict[str, Any]]:
+    """Trainings that take turns, those that failed to begin too."""
     teams: list[_Team] = []
     failed: list[dict[str, Any]] = []
     try:
-        for way in _WAYS:
+        for way in ways:
             for team in _enter(server, way, rate, memory, options, folder):
-                console.print(
-                    f"{'ready' if team.waits else 'failed'}  {team.first.name}"
-                )
+                state = "ready" if team.waits else "failed"
+                console.print(f"{state:6}  {team.first.name}")
                 if team.waits:
                     teams.append(team)
                 else:  # its mates would take memory while others are timed
@@ -226,8 +257,7 @@ def _trained(
         _take_turns(teams, options.steps + options.record, console)
     finally:
         rows = [team.end(options.record) for team in teams]
-    order = [way.name for way in _WAYS]
-    return sorted([*failed, *rows], key=lambda row: order.index(row["way"]))
+    return [*failed, *rows]
 
 
 def _take_turns(teams: Sequence[_Team], rounds: int, console: Console) -> None:

@@ -47,10 +47,10 @@ def environment(
             1 MiB, rounded down to whole MiB.
         link: The link to the host that copies are slowed to; None for the speed of the
             host's memory.
-        threads: How many ops may run at a time, at least 1; None for one on each core.
-            More make steps slower: plain Keras's takes 1.09 times as long with 6 on one
-            core. But where a plan orders no ops, as TFLMS's rule does not, a copy over
-            a link holds a thread until it has ended.
+        threads: How many ops may run at a time, at least 1; None for TensorFlow's
+            choice, one on each core unless the variable is set already. More make steps
+            slower on few cores. But where a plan orders no ops, as TFLMS's rule does
+            not, a copy over a link holds a thread until it has ended.
 
     Raises:
         TypeError: If `memory` is neither text nor a whole number.

@@ -175,7 +175,6 @@ class EmulatedLink:
         copy: Callable[[], object],
         *,
         to_device: bool,
-        after: "Passage | None" = None,
     ) -> "Passage":
         """Make a copy, and let it be on its way as long as the link would take.
 
@@ -183,9 +182,13 @@ class EmulatedLink:
             size: Bytes that are copied.
             copy: Makes the copy, before this returns.
             to_device: The direction.
-            after: A copy that must have ended before this one's turn.
         """
-        return (self._h2d if to_device else self._d2h)(size, copy, after)
+        return (self._h2d if to_device else self._d2h)(size, copy)
+
+    def cancel(self) -> None:
+        """Forget the copies that are underway: nobody waits for them any more."""
+        self._h2d.cancel()
+        self._d2h.cancel()
 
     def carry(
         self, size: Bytes, copy: Callable[[], object], *, to_device: bool
@@ -206,10 +209,9 @@ class Passage(Protocol):
         ...
 
 
-_Lane = Callable[[Bytes, Callable[[], object], Passage | None], Passage]
-
-
-def _lane(rate: float, latency: Seconds, bus: Path | None, name: str) -> _Lane:
+def _lane(
+    rate: float, latency: Seconds, bus: Path | None, name: str
+) -> "_OwnLane | _SharedLane":
     if bus is None:
         return _OwnLane(rate, latency)
     return _SharedLane(rate, latency, bus.with_name(f"{bus.name}.{name}"))
@@ -236,15 +238,15 @@ class _OwnLane:
         self._free: Seconds = 0.0
         self._lock = threading.Lock()
 
-    def __call__(
-        self, size: Bytes, copy: Callable[[], object], after: Passage | None
-    ) -> Passage:
-        earliest = after.end if isinstance(after, _Reserved) else 0.0  # as all are
+    def __call__(self, size: Bytes, copy: Callable[[], object]) -> Passage:
         with self._lock:
-            start = max(time.monotonic(), self._free, earliest)
+            start = max(time.monotonic(), self._free)
             self._free = end = start + self._latency + size / self._rate
         copy()
         return _Reserved(start, end)
+
+    def cancel(self) -> None:
+        self._free = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,24 +270,27 @@ class _SharedLane:
         self._latency = latency
         self._path = path
         self._server = ThreadPoolExecutor(1)
+        self._cancelled = threading.Event()
         self._end: Seconds = 0.0  # of this process's last slice
 
-    def __call__(
-        self, size: Bytes, copy: Callable[[], object], after: Passage | None
-    ) -> Passage:
-        # Late wake-ups and the copy itself must not add to the link's time.
-        served = self._server.submit(self._serve, time.monotonic(), size, after)
+    def __call__(self, size: Bytes, copy: Callable[[], object]) -> Passage:
+        asked = time.monotonic()
         copy()
+        served = self._server.submit(self._serve, asked, size, self._cancelled)
         return _Served(served)
 
+    def cancel(self) -> None:
+        self._cancelled.set()
+        self._cancelled = threading.Event()
+
     def _serve(
-        self, asked: Seconds, size: Bytes, after: Passage | None
+        self, asked: Seconds, size: Bytes, cancelled: threading.Event
     ) -> tuple[Seconds, Seconds]:
-        ready = asked if after is None else max(asked, after.wait()[1])
-        # What follows without a pause is reserved from the end of what came before.
-        begun = end = max(ready, self._end)
+        # Late wake-ups and the copy itself must not add to the link's time: what
+        # follows without a pause is reserved from the end of what came before.
+        begun = end = max(asked, self._end)
         left = self._latency + size / self._rate
-        while left > 0:
+        while left > 0 and not cancelled.is_set():
             part = min(left, _SLICE)
             end = self._reserve(end, part)
             _sleep_until(end)

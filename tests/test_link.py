@@ -55,14 +55,27 @@ def test_a_copy_is_made_at_once_and_underway_in_the_links_time(
     link = EmulatedLink(LinkRates(h2d=1e6, d2h=1e6, bus=bus))
     made: list[int] = []
     begun = time.monotonic()
-    away = link.begin(50_000, lambda: made.append(1), to_device=False)
-    back = link.begin(50_000, lambda: made.append(2), to_device=True, after=away)
+    first = link.begin(50_000, lambda: made.append(1), to_device=True)
+    second = link.begin(50_000, lambda: made.append(2), to_device=True)
     assert made == [1, 2]
-    (left, gone), (turned, there) = away.wait(), back.wait()
+    (start, end), (then, last) = first.wait(), second.wait()
     assert time.monotonic() - begun >= 0.1
-    assert begun <= left <= gone - 0.05
-    assert gone <= turned <= there - 0.05  # its own way out ended first
-    assert away.wait() == (left, gone)  # also when it is over
+    assert begun <= start <= end - 0.05
+    assert end <= then + 1e-9
+    assert then <= last - 0.05
+    assert first.wait() == (start, end)  # also when it is over
+
+
+@pytest.mark.parametrize("name", [None, "bus"])
+def test_nobody_waits_for_copies_that_were_cancelled(
+    name: str | None, tmp_path: Path
+) -> None:
+    bus = None if name is None else tmp_path / name
+    link = EmulatedLink(LinkRates(h2d=1e3, d2h=1e3, bus=bus))
+    for _ in "12":
+        link.begin(10**7, nothing, to_device=True)  # hours
+    link.cancel()
+    link.carry(1, nothing, to_device=True)
 
 
 def test_directions_overlap() -> None:

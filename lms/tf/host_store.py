@@ -122,7 +122,7 @@ class HostStore:
         room = made_node(
             f"{name}/room",
             "Empty",
-            [shape.name, f"^{out.start.name}"],
+            [shape.name, f"^{out.end.name}"],
             device,
             dtype=spec.dtype,
         )
@@ -163,6 +163,8 @@ class HostStore:
         with self._lock:
             self._held.clear()
             self._underway.clear()
+            if self._link is not None:
+                self._link.cancel()
             self._free.clear()
             self._allocated = 0
 
@@ -193,15 +195,8 @@ class HostStore:
     def _get(self, out: str, name: str, room: np.ndarray) -> list[object]:
         if room.flags.owndata:
             raise RuntimeError("a host function must see the device's memory itself")
-        held, away = self._held[out], self._underway.get(out)
-        self._carry(
-            name,
-            self._copies[out][0],
-            _as_bytes(room),
-            held.buffer,
-            to_device=True,
-            after=away and away.passage,
-        )
+        held, tensor = self._held[out], self._copies[out][0]
+        self._carry(name, tensor, _as_bytes(room), held.buffer, to_device=True)
         with self._lock:
             held.reads_left -= 1
             if held.reads_left == 0:
@@ -223,7 +218,6 @@ class HostStore:
         source: np.ndarray,
         *,
         to_device: bool,
-        after: Passage | None = None,
     ) -> None:
         """Copy; over a link it is underway from now on."""
         copy = partial(np.copyto, into, source)
@@ -236,9 +230,7 @@ class HostStore:
             tensor=tensor,
             size=into.nbytes,
             to_device=to_device,
-            passage=self._link.begin(
-                into.nbytes, copy, to_device=to_device, after=after
-            ),
+            passage=self._link.begin(into.nbytes, copy, to_device=to_device),
         )
 
     def _take(self, size: int) -> np.ndarray:

@@ -207,7 +207,8 @@ def measure_hardware(device: Device) -> Hardware:
     """The present device and its link, measured; an emulated link is as it was asked.
 
     On an emulated device a core copies that would compute. Two that share an op wait
-    for each other, so a copy costs its own time there, and less of more cores.
+    for each other, so a copy costs its own time there, and less of more cores. Over an
+    emulated link the next op waits until the copy is made.
 
     Args:
         device: The device that steps run on.
@@ -225,14 +226,16 @@ def measure_hardware(device: Device) -> Hardware:
         latency=rates.latency,
         launch=small,
         asynchronous=not device.holds_input_pipeline,
-        copy_load=_copy_load(own.d2h) if device.holds_input_pipeline else 0.0,
+        copy_load=_copy_load(device, own.d2h),
         source="measured",
     )
 
 
-def _copy_load(rate: float) -> Seconds:
+def _copy_load(device: Device, rate: float) -> Seconds:
     """Seconds of computing that a byte costs which a core copies at this rate."""
-    return min(1.0, 2 / usable_cores()) / rate
+    if not device.holds_input_pipeline:
+        return 0.0
+    return (1.0 if link_rates() else min(1.0, 2 / usable_cores())) / rate
 
 
 def _flops(device: Device) -> float:

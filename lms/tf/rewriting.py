@@ -11,10 +11,8 @@ The nodes given are never changed. Ops that only give a buffer another shape (al
 are made again on each copy, for the readers of that copy.
 """
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import tensorflow as tf
 
@@ -23,7 +21,8 @@ from lms.graph import GraphView, Op, op_of
 from lms.plan import Swap, SwapPlan
 from lms.tf import compat
 from lms.tf.specialising import TracedStep
-from lms.tf.transports import Transport, Travel
+from lms.tf.transports import Transport
+from lms.tf.waits import Waits, wait_for
 
 __all__ = ["rewrite"]
 
@@ -51,11 +50,8 @@ def rewrite(
         PlanError: If the plan would make ops wait for each other in a circle.
     """
     nodes = {node.name: _copy(node) for node in step.nodes}
-    chain = _Chain.of(plan)
+    waits = Waits(plan)
     added: list[compat.NodeDef] = []
-    released: dict[int, list[str]] = defaultdict(list)
-    settled: dict[int, list[str]] = defaultdict(list)
-    starts: list[tuple[compat.NodeDef, str | None]] = []
     for number, swap in enumerate(plan.swaps):
         producer = nodes[op_of(swap.tensor)]
         spec = _spec(step.graph, swap.tensor)
@@ -68,82 +64,28 @@ def rewrite(
             copies=len(swap.swap_ins),
         )
         added += out.nodes
-        if out.settled is not None:
-            settled[chain.following(producer.name)].append(out.settled.name)
-        _release(nodes, swap, out, chain, released)
-        keeper, at = _keeper(step.graph, swap, prefix, producer.device, plan, chain.at)
+        waits.leave(swap, producer.name, out)
+        keeper, at = _keeper(step.graph, swap, prefix, producer.device, plan, waits.at)
         if transport.takes_room_first and keeper is not None:
             added.append(keeper)
-            released[at].append(keeper.name)
+            waits.released[at].append(keeper.name)
         for k, copy in enumerate(swap.swap_ins):
             back = transport.swap_in(
                 f"{prefix}/in{k}", out, spec, device=producer.device
             )
-            starts.append((back.start, copy.trigger))
-            if back.settled is not None and copy.trigger in chain.at:
-                settled[chain.at[copy.trigger] + 1].append(back.settled.name)
-            chain.run_late(back, chain.before(copy.readers))
             added += back.nodes
+            waits.come(copy, back)
             added += _reroute(
                 step.graph, nodes, copy.readers, swap.tensor, back.end.name, f"in{k}"
             )
-    for start, trigger in starts:
-        _start_after(start, trigger, plan, chain.at, released)
-    _chain(nodes, plan, released, settled)
+    waits.wire(nodes)
     if beginning is not None:
         added.append(beginning)
         for name in late:
-            _wait(nodes[name], [beginning.name])
+            wait_for(nodes[name], [beginning.name])
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)
     return result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Chain:
-    """The groups of a plan's chain, and where they are in its order.
-
-    Args:
-        groups: Names of ops.
-        at: The group of each op that is in one.
-        position: Of all ops.
-        starts: Position of each group's first op.
-        ends: Position of each group's last op.
-    """
-
-    groups: Sequence[Sequence[str]]
-    at: Mapping[str | None, int]
-    position: Mapping[str, int]
-    starts: Sequence[int]
-    ends: Sequence[int]
-
-    @classmethod
-    def of(cls, plan: SwapPlan) -> "_Chain":
-        position = {name: i for i, name in enumerate(plan.order)}
-        places = [[position[name] for name in group] for group in plan.chain]
-        return cls(
-            groups=plan.chain,
-            at={name: i for i, group in enumerate(plan.chain) for name in group},
-            position=position,
-            starts=list(map(min, places)),
-            ends=list(map(max, places)),
-        )
-
-    def following(self, op: str) -> int:
-        """The first group that comes after an op."""
-        return bisect_right(self.starts, self.position[op])
-
-    def before(self, ops: Sequence[str]) -> int:
-        """How many groups come before all of some ops."""
-        return bisect_left(self.ends, min(self.position[op] for op in ops))
-
-    def run_late(self, travel: Travel, groups: int) -> None:
-        """Let what holds a thread run when so many groups have ended.
-
-        The next op would wait for the copy too.
-        """
-        if travel.wait is not None and groups > 0:
-            _wait(travel.wait, self.groups[groups - 1])
 
 
 def _copy(node: compat.NodeDef) -> compat.NodeDef:
@@ -155,27 +97,6 @@ def _copy(node: compat.NodeDef) -> compat.NodeDef:
 def _spec(graph: GraphView, name: str) -> tf.TensorSpec:
     tensor = graph.tensors[name]
     return tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
-
-
-def _wait(node: compat.NodeDef, names: Sequence[str]) -> None:
-    """Add control inputs; those that are there already are not repeated."""
-    there = set(node.input)
-    node.input.extend(f"^{name}" for name in names if f"^{name}" not in there)
-
-
-def _release(
-    nodes: Mapping[str, compat.NodeDef],
-    swap: Swap,
-    out: Travel,
-    chain: _Chain,
-    released: Mapping[int, list[str]],
-) -> None:
-    """Let the op that needs the room wait for the end of a copy out."""
-    if swap.release in chain.at:
-        released[chain.at[swap.release]].append(out.end.name)
-        chain.run_late(out, chain.at[swap.release])
-    elif swap.release is not None:
-        _wait(nodes[swap.release], [out.end.name])
 
 
 def _keeper(
@@ -223,43 +144,6 @@ def _readers(graph: GraphView, tensor: str) -> list[Op]:
         else:
             found.append(op)
     return found
-
-
-def _start_after(
-    start: compat.NodeDef,
-    trigger: str | None,
-    plan: SwapPlan,
-    group_at: Mapping[str | None, int],
-    released: Mapping[int, Sequence[str]],
-) -> None:
-    """A copy in waits for its trigger, and for the room that is freed for it."""
-    if trigger is None:
-        return
-    if trigger not in group_at:
-        _wait(start, [trigger])
-        return
-    at = group_at[trigger]
-    _wait(start, [*plan.chain[at], *released.get(at + 1, ())])
-
-
-def _chain(
-    nodes: Mapping[str, compat.NodeDef],
-    plan: SwapPlan,
-    released: Mapping[int, Sequence[str]],
-    settled: Mapping[int, Sequence[str]],
-) -> None:
-    """Each group waits for the one before it and for the copies it releases.
-
-    It also waits for what must be settled, so that the device's allocator is asked in
-    the order that was planned, in every step: copies in that start beside it have their
-    room, originals that may not be written over are free. All ops of a group get the
-    same control inputs: only then may the runtime fuse them.
-    """
-    before: Sequence[str] = ()
-    for i, group in enumerate(plan.chain):
-        for name in group:
-            _wait(nodes[name], [*before, *released.get(i, ()), *settled.get(i, ())])
-        before = group
 
 
 def _reroute(

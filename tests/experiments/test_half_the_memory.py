@@ -25,22 +25,22 @@ def _rows(free: float, linked: float) -> list[dict[str, Any]]:
     failed = {"entrant": "threshold", "share": 0.9, "error": OOM}
     rule = _training("threshold", 4.0, 800)
     return [
-        {"kind": "training", "cores": "one", "peak_bytes": 2**21, "error": None},
+        {"kind": "training", "on": "one", "peak_bytes": 2**21, "error": None},
         {
             "kind": "prediction",
-            "cores": "one",
+            "on": "one",
             "forward_seconds": 1.0,
             "backward_seconds": 3.0,
         },
         {
             "kind": "turns",
-            "cores": "one",
+            "on": "one",
             "link_rate": None,
             "trainings": [_training("plain", 2.0), _training("budget", free, 100)],
         },
         {
             "kind": "turns",
-            "cores": "one",
+            "on": "one",
             "link_rate": 100.0,  # 1 s each way
             "trainings": [
                 _training("plain", 2.0),
@@ -72,7 +72,7 @@ def test_both_claims_must_hold(
     said = " ".join(capsys.readouterr().out.split())
     assert f"{linked / 2.5:.2f} times what the link allows" in said
     # On all cores other claims would hold: they are about ops one by one.
-    elsewhere = [row | {"cores": "all"} for row in _rows(9.0, 9.0)]
+    elsewhere = [row | {"on": "all"} for row in _rows(9.0, 9.0)]
     both = [*_rows(free, linked), *elsewhere]
     write_lines(results, {"size": 8, "steps": 3, "idle": 2}, both)
     assert main(words) == status
@@ -99,7 +99,7 @@ def test_all_train_in_turns(tmp_path: Path) -> None:
     free, linked = (row for row in rows if row["kind"] == "turns")
     assert free["link_rate"] is None
     assert linked["link_rate"] > 0
-    assert {row["cores"] for row in rows} == {"one"}
+    assert {row["on"] for row in rows} == {"one"}
     for row in (free, linked):
         trained = {one["entrant"]: one for one in row["trainings"] if not one["error"]}
         assert {"plain", "budget"} <= set(trained)
@@ -107,3 +107,6 @@ def test_all_train_in_turns(tmp_path: Path) -> None:
         planned = trained["budget"]
         assert planned["report"]["swapped_out_bytes"] > 0
         assert planned["peak_bytes"] < planned["memory_bytes"]
+    before = results.read_bytes()
+    assert main(words) == 0  # goes on where it ended
+    assert results.read_bytes() == before

@@ -43,7 +43,11 @@ def test_what_fails_leaves_what_was_there(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "word"),
-    [({**SETTINGS, "steps": 4}, "steps = 4, got 3"), ({"steps": 3}, "sizes = None")],
+    [
+        ({**SETTINGS, "steps": 4}, "got steps = 3 instead of 4. Give"),
+        ({"sizes": (16, 32)}, "got steps = 3 instead of None. Give"),
+        ({**SETTINGS, "seed": 0}, "got seed = None instead of 0. Give"),
+    ],
 )
 def test_rows_of_other_settings_are_not_lost(
     settings: dict[str, object], word: str, path: Path

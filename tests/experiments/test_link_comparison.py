@@ -7,7 +7,7 @@ import pytest
 
 from experiments.lines import read_lines, write_lines
 from experiments.link_comparison import main
-from experiments.link_trainings import _Team
+from experiments.link_trainings import _WAYS, _left, _Team
 from experiments.servers import SERVERS, published_cost
 from experiments.turns import Turns
 
@@ -152,6 +152,18 @@ def test_a_link_weighs_as_much_as_on_its_server() -> None:
             rate / 16
         )
     assert published_cost("x86") > published_cost("AC922") > 1
+
+
+def test_a_way_that_fails_in_its_turns_has_what_it_has_not_tried_yet() -> None:
+    by_name = {way.name: way for way in _WAYS}
+    rule = by_name["threshold"]
+    rows: list[dict[str, Any]] = [{"way": "threshold", "error": "OOM when"}]
+    second = _left(rule, rows)
+    assert second is not None
+    assert second.shares == rule.shares[1:]
+    assert _left(by_name["budget"], [{"way": "budget", "error": "OOM when"}]) is None
+    assert _left(rule, [*rows, {"way": "threshold", "error": None}]) is None
+    assert _left(rule, rows * len(rule.shares)) is None
 
 
 @pytest.mark.tf

@@ -104,8 +104,10 @@ def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     emulated = measure_hardware(device)
     assert emulated.flops == measured.flops  # measured once
     assert (emulated.h2d, emulated.d2h, emulated.latency) == (1e9, 2e9, 1e-5)
-    # Whatever the link is like, cores make the copy.
-    assert emulated.copy_load == measured.copy_load
+    # Whatever the link is like, cores make the copy, and the next op waits for it.
+    assert emulated.copy_load == pytest.approx(1 / measured.d2h)
+    for name in link_environment(rates):
+        monkeypatch.delenv(name)
     for cores, load in ((1, 1.0), (2, 1.0), (8, 0.25)):
         monkeypatch.setattr("lms.tf.measuring.usable_cores", lambda cores=cores: cores)
         found = measure_hardware(device).copy_load

@@ -1,5 +1,6 @@
 """A graph before and after rewriting as text, and a step that swaps between devices."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -125,23 +126,104 @@ c = C(b:0, ^b, ^lms/0/a/out/ended, ^lms/0/a/keep, ^lms/0/a/in0/get)
 d = D(c:0, lms/0/a/in0/in0/flat:0, ^c)
 lms/0/a/out = PyFunc(a:0)
 lms/0/a/out/ended = PyFunc(a:0, ^lms/0/a/out, ^b)
-lms/0/a/in0/room = Empty(lms/0/a/in0/shape, ^lms/0/a/out, ^b, ^lms/0/a/out/ended, ^lms/0/a/keep)
+lms/0/a/in0/room = Empty(lms/0/a/in0/shape, ^lms/0/a/out/ended, ^b, ^lms/0/a/keep)
 lms/0/a/in0/get = PyFunc(lms/0/a/in0/room)
 lms/0/a/in0/arrived = PyFunc(^lms/0/a/in0/get, ^c)
 lms/0/a/in0 = Identity(lms/0/a/in0/room, ^lms/0/a/in0/arrived)
-"""  # noqa: E501 - a line is a node
+"""
 
 
-def test_over_an_emulated_link_what_holds_a_thread_runs_late() -> None:
+def over_a_link(graph: GraphView, plan: SwapPlan) -> dict[str, list[str]]:
+    """The inputs of each node."""
     from lms.link import EmulatedLink, LinkRates
     from lms.tf.host_store import HostStore
     from lms.tf.rewriting import rewrite
 
+    validate_plan(graph, plan)
     link = EmulatedLink(LinkRates(h2d=1e9, d2h=1e9))
-    nodes = rewrite(traced_step(GRAPH), PLAN, HostStore(link))
-    found = text(nodes).replace(" on CPU:0", "").split("\n")
-    for line in OVER_A_LINK.split("\n"):
-        assert line in found
+    nodes = rewrite(traced_step(graph), plan, HostStore(link))
+    return {node.name: list(node.input) for node in nodes}
+
+
+def test_over_an_emulated_link_what_holds_a_thread_runs_late() -> None:
+    found = over_a_link(GRAPH, PLAN)
+    for line in OVER_A_LINK.strip().split("\n"):
+        name, _, rest = line.partition(" = ")
+        assert found[name] == rest.partition("(")[2].rstrip(")").split(", ")
+
+
+LEAVING = GraphView(
+    ops=(
+        make_op("a", 400),
+        make_op("b", 400, "a", group="pair"),
+        make_op("c", 4, "a", group="pair"),
+        make_op("small", 4, "b"),
+        make_op("d", 4, "c", "small"),
+        make_op("e", 4, "d", "a"),
+        make_op("f", 4, "e", "b"),
+    ),
+    results=("f:0",),
+)
+LEAVING_PLAN = SwapPlan(
+    planner="test",
+    order=tuple(op.name for op in LEAVING.ops),
+    chain=(("a",), ("b", "c"), ("d",), ("e",), ("f",)),
+    swaps=(
+        Swap(
+            tensor="a:0",
+            size=400,
+            release="d",
+            swap_ins=(SwapIn(trigger="c", readers=("e",)),),
+        ),
+        Swap(
+            tensor="b:0",
+            size=400,
+            release="f",
+            swap_ins=(SwapIn(trigger="d", readers=("f",)),),
+        ),
+    ),
+)
+
+
+def test_a_copy_out_begins_before_anything_waits_for_another() -> None:
+    found = over_a_link(LEAVING, LEAVING_PLAN)
+    # The pair makes b, whose copy out must not wait until a's has ended.
+    ended = found["lms/0/a/out/ended"]
+    assert ended == ["a:0", "^lms/0/a/out", "^b", "^c", "^lms/1/b/out"]
+    assert "^lms/1/b/out" in found["d"]
+    # A copy in starts when its copy out has ended: by its trigger, before its release.
+    assert found["lms/1/b/in0/room"][1] == "^lms/1/b/out/ended"
+    assert found["lms/1/b/out/ended"][2:] == ["^d"]
+    assert found["lms/1/b/in0/arrived"] == ["^lms/1/b/in0/get", "^e"]
+
+
+def test_where_no_order_says_how_late_a_wait_runs_at_once() -> None:
+    swaps = tuple(
+        replace(swap, release=None, swap_ins=(replace(swap.swap_ins[0], trigger=None),))
+        for swap in LEAVING_PLAN.swaps
+    )
+    found = over_a_link(LEAVING, replace(LEAVING_PLAN, chain=(), swaps=swaps))
+    assert found["lms/0/a/out/ended"] == ["a:0", "^lms/0/a/out"]
+    assert found["lms/0/a/in0/arrived"] == ["^lms/0/a/in0/get"]
+    assert found["lms/0/a/in0/room"][1:] == ["^lms/0/a/out/ended"]
+
+
+def test_a_reader_in_no_group_waits_for_its_copy_and_nothing_else_does() -> None:
+    plan = replace(
+        LEAVING_PLAN,
+        chain=(("a",), ("d",), ("f",)),
+        swaps=(replace(LEAVING_PLAN.swaps[0], release="small"),),
+    )
+    plan = replace(
+        plan,
+        swaps=(
+            replace(plan.swaps[0], swap_ins=(SwapIn(trigger="d", readers=("e",)),)),
+        ),
+    )
+    found = over_a_link(LEAVING, plan)
+    assert "^lms/0/a/out/ended" in found["small"]
+    assert found["lms/0/a/out/ended"][2:] == ["^a"]  # before `small`, which is in none
+    assert found["lms/0/a/in0/arrived"][1:] == ["^d"]
 
 
 def test_without_a_link_nothing_waits_for_a_copy_that_has_been_made() -> None:

@@ -133,6 +133,7 @@ def test_a_device_within_a_device_has_the_link_it_was_given_or_none() -> None:
         (("--link", "gh200", "--h2d", "1GB", "--d2h", "1GB"), "--link must be given"),
         (("--scale", "2"), "--scale must come with a link"),
         (("--h2d", "fast", "--d2h", "1GB"), "`rate` must be a size"),
+        (("--threads", "0"), "`threads` must be at least 1, got 0"),
         (("--link", "gh200", "--scale", "0"), "`h2d` must be bytes per second above 0"),
     ],
 )

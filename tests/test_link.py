@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,10 @@ def test_a_copy_is_made_at_once_and_underway_in_the_links_time(
     assert made == [1, 2]
     (start, end), (then, last) = first.wait(), second.wait()
     assert time.monotonic() - begun >= 0.1
-    assert begun <= start <= end - 0.05
-    assert end <= then + 1e-9
-    assert then <= last - 0.05
+    rounding = 1e-9  # a bus adds up slices
+    assert begun <= start <= end - 0.05 + rounding
+    assert end <= then + rounding
+    assert then <= last - 0.05 + rounding
     assert first.wait() == (start, end)  # also when it is over
 
 
@@ -75,7 +77,11 @@ def test_nobody_waits_for_copies_that_were_cancelled(
     for _ in "12":
         link.begin(10**7, nothing, to_device=True)  # hours
     link.cancel()
-    link.carry(1, nothing, to_device=True)
+    carrying = partial(link.carry, 1, nothing, to_device=True)
+    waiting = threading.Thread(target=carrying, daemon=True)
+    waiting.start()
+    waiting.join(60)
+    assert not waiting.is_alive()
 
 
 def test_directions_overlap() -> None:

@@ -14,6 +14,7 @@ from experiments import (
     link_comparison_drawing,
     step_time_overhead_drawing,
     true_size_drawing,
+    zoo_drawing,
 )
 from experiments.report_findings import FINDINGS, Finding, Head, Rows
 
@@ -61,6 +62,7 @@ _ALL = {
     "link_comparison": link_comparison_drawing.finding,
     "dice_vs_volume": dice_vs_volume_drawing.finding,
     "step_time_overhead": step_time_overhead_drawing.finding,
+    "zoo": zoo_drawing.finding,
 }
 
 
@@ -71,6 +73,7 @@ def _entry(name: str, title: str, emulated: str) -> Entry:
 CATALOGUE = (
     _entry("true_size", "The case study's network at its true size", _DEVICE),
     _entry("largest_volume", "The largest that trains in a fixed memory", _DEVICE),
+    _entry("zoo", "Models that others wrote, in less memory", _DEVICE),
     _entry("step_time_overhead", "What swapping costs, against volume", _LINK),
     _entry("half_the_memory", "What a step costs in half of the memory", _LINK),
     _entry(

@@ -9,6 +9,8 @@ from typing import Any
 import keras
 from keras import ops
 
+from unet3d.sums import moments, spread
+
 __all__ = ["InstanceNormalization"]
 
 
@@ -21,7 +23,9 @@ class InstanceNormalization(keras.layers.Layer):
         offset = beta - mean * scale
         output = input * scale + offset
 
-    Scale and offset have shape (batch, 1, ..., 1, channel), so the forward pass makes
+    Every sum is over one axis at a time, those of the gradient too (see `unet3d.sums`).
+    Scale and offset have shape (batch, 1, ..., 1, channel) and are then repeated along
+    all spatial axes but the last, where they are still small. So the forward pass makes
     three tensors of the input's size: the squared difference from the mean (freed once
     it is averaged), `input * scale` (freed once the offset is added) and the output.
 
@@ -61,11 +65,13 @@ class InstanceNormalization(keras.layers.Layer):
         """Normalise `inputs` of shape (batch, ..., channel); the type stays."""
         spatial = tuple(range(1, len(inputs.shape) - 1))
         exact = ops.cast(inputs, "float32")
-        moments: Any = ops.moments(exact, axes=spatial, keepdims=True)
-        mean, variance = moments
+        mean, variance = moments(exact, spatial)
         scale = self.gamma * ops.rsqrt(variance + self.epsilon)
         offset = self.beta - mean * scale
-        return inputs * ops.cast(scale, inputs.dtype) + ops.cast(offset, inputs.dtype)
+        scale, offset = (
+            ops.cast(spread(small, inputs), inputs.dtype) for small in (scale, offset)
+        )
+        return inputs * scale + offset
 
     def compute_output_shape(
         self, input_shape: tuple[int | None, ...]

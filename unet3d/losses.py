@@ -11,13 +11,16 @@ Isensee et al., BraTS 2017; the smoothing of 1e-5 as in D. G. Ellis's Keras code
 gradient, and 0 when perfect.
 
 Everything is computed in float32: a volume of 144^3 has more voxels than float16 can
-count.
+count. A single running sum in float32 would not do either, from 2^24 voxels on it may
+stand still: voxels are added up one axis at a time (see `unet3d.sums`).
 """
 
 from typing import Any
 
 import keras
 from keras import ops
+
+from unet3d.sums import total
 
 __all__ = ["SMOOTH", "dice_coefficient", "dice_core", "dice_enhancing", "dice_whole"]
 __all__ += ["soft_dice", "weighted_dice_loss"]
@@ -45,9 +48,9 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
     y_true = ops.cast(y_true, "float32")
     y_pred = ops.cast(y_pred, "float32")
     voxels = tuple(range(1, len(y_pred.shape) - 1))
-    overlap: Any = ops.sum(y_true * y_pred, axis=voxels)
-    total: Any = ops.add(ops.sum(y_true, axis=voxels), ops.sum(y_pred, axis=voxels))
-    return (2 * overlap + SMOOTH) / (total + SMOOTH)
+    overlap = total(y_true * y_pred, voxels)
+    sizes = total(y_true, voxels) + total(y_pred, voxels)
+    return (2 * overlap + SMOOTH) / (sizes + SMOOTH)
 
 
 @keras.saving.register_keras_serializable(package="unet3d")

@@ -1,0 +1,125 @@
+"""Sums over volumes that are right at any size: one axis after the other.
+
+TensorFlow merges neighbouring axes of a sum, so that (batch, depth, height, width,
+channel) summed over its voxels is (batch, voxels, channel) summed over the middle. On a
+CPU Eigen then adds each channel's voxels to a single running sum; or to four, where
+channels fill its vectors. In float32 a running sum of n like values loses digits as it
+grows, and at 2^24 ones it stands still. The sum of 256^3 values comes out up to 8 %
+wrong, that of 144^3 up to 0.2 %: `python -m experiments.sum_error`, docs/sums.md. One
+axis at a time, no running sum is longer than an axis, and the relative error stays near
+3e-7.
+
+    (batch, depth, height, width, channel)   width first: its voxels lie together, and
+    (batch, depth, height, channel)          what is left is a width-th of the input
+    (batch, depth, channel)
+    (batch, channel)
+
+Gradients are sums too wherever a small tensor meets a volume: the gradient of `scale`
+in `volume * scale` is a sum over all voxels, which TensorFlow makes in the same way.
+`spread` repeats a small tensor along all spatial axes but the last, so that the product
+broadcasts along one axis only and the gradient's sums have one axis each.
+
+Sources: `ReductionHelper::Simplify` in TensorFlow's `reduction_ops_common.cc` merges
+the axes; `GenericDimReducer` and `InnerMostDimPreserver` in Eigen's `TensorReduction.h`
+add in a row, whereas `InnerMostDimReducer`, for sums over the last axes, adds as a
+tree. Known to TensorFlow as issue 56563. Kernels for GPUs sum otherwise; there, one
+axis at a time costs a few small ops.
+
+Known weaknesses: the gradient of a convolution's bias is TensorFlow's own sum, 0.4 %
+off at 256^3 where all its terms are alike. In front of an instance normalisation it is
+zero, so only linear heads have it. Half precision is summed in half precision.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from keras import ops
+
+__all__ = ["mean", "moments", "spread", "total"]
+
+
+def total(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
+    """Sum over `axes`, the last of them first.
+
+    Args:
+        values: Floating point, of any shape.
+        axes: Not negative; none twice.
+        keepdims: Whether these axes stay, with size 1.
+
+    Returns:
+        Of the type of `values`.
+
+    Example:
+        >>> total(tf.ones((2, 3, 4, 5)), (1, 2)).shape
+        TensorShape([2, 5])
+    """
+    for axis in sorted(axes, reverse=True):
+        values = tf.reduce_sum(values, axis, keepdims=keepdims)
+    return values
+
+
+def mean(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
+    """Mean over `axes`; arguments and result as those of `total`.
+
+    Example:
+        >>> float(mean(tf.constant([[1.0, 2.0], [3.0, 6.0]]), (0, 1)))
+        3.0
+    """
+    sizes = _sizes(values)
+    count = math.prod(sizes[axis] for axis in axes)
+    # The sum is small: dividing it, and not the input, makes no tensor of the input's
+    # size, neither here nor in the gradient.
+    return total(values, axes, keepdims=keepdims) / tf.cast(count, values.dtype)
+
+
+def moments(values: Any, axes: Sequence[int]) -> tuple[Any, Any]:
+    """Mean and variance over `axes`, which stay with size 1.
+
+    The variance takes the mean as given in the gradient too: there its part is zero.
+
+    Args:
+        values: Floating point, of any shape.
+        axes: Not negative; none twice.
+
+    Example:
+        >>> middle, variance = moments(tf.constant([[1.0, 5.0]]), (1,))
+        >>> float(middle[0, 0]), float(variance[0, 0])
+        (3.0, 4.0)
+    """
+    middle = mean(values, axes, keepdims=True)
+    # As one op: a difference and its square would be two tensors of the input's size.
+    squares = tf.math.squared_difference(values, tf.stop_gradient(middle))
+    return middle, mean(squares, axes, keepdims=True)
+
+
+def spread(values: Any, volume: Any) -> Any:
+    """Repeat along all axes of `volume` but its last spatial one.
+
+    What is made has a width-th of the volume's size. The values stay as they are; what
+    becomes exact is the gradient of a product or a sum with `volume`.
+
+    Args:
+        values: Shape (1 or batch, 1, ..., 1, channel).
+        volume: Shape (batch, ..., width, channel); only its shape is read.
+
+    Returns:
+        Shape (batch, ..., 1, channel).
+
+    Example:
+        >>> spread(tf.ones((1, 1, 1, 1, 3)), tf.ones((2, 4, 5, 6, 3))).shape
+        TensorShape([2, 4, 5, 1, 3])
+    """
+    sizes, shape = _sizes(volume), _sizes(values)
+    for axis in range(len(sizes) - 2):
+        if values.shape[axis] != volume.shape[axis]:
+            shape[axis] = sizes[axis]
+            values = tf.broadcast_to(values, shape)
+    return values
+
+
+def _sizes(values: Any) -> list[Any]:
+    """Numbers, and tensors where sizes are not known yet."""
+    shape: Any = ops.shape(values)
+    return list(shape)

@@ -4,7 +4,6 @@ Each is a process of `experiments.training_trial` on an emulated device of its o
 waits while others step, so that each has the machine to itself.
 """
 
-import os
 import re
 import subprocess
 import sys
@@ -62,7 +61,10 @@ class Turns:
         with self._log.open("w") as log:
             self._process: Any = subprocess.Popen(
                 [*module, *flags, "--in-turns", f"--output={self._output}"],
-                env={**os.environ, **variables, "TF_CPP_MIN_LOG_LEVEL": "1"},
+                env={
+                    **emulate.started_environment(variables),
+                    "TF_CPP_MIN_LOG_LEVEL": "1",
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

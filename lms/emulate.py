@@ -9,6 +9,10 @@ The limit is a whole number of MiB (the variable says MB) and 64 GiB if it is no
 both variables when the first tensor is made; `ReadBoolFromEnvVar` in
 tensorflow/core/util/env_var.cc says which words are true.
 
+The allocator takes its memory in one piece, as a GPU's does (`lms.startup`), where
+`limit_memory` was called, and in every Python that is started by `run`, by
+`python -m lms emulate`, or with `started_environment`.
+
 Known weakness: only this allocator is limited. NumPy arrays, and tensors that wrap one
 without a copy, are outside of it, as is everything else in the process.
 """
@@ -18,16 +22,22 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
+import lms.startup
 from lms.errors import LMSError
 from lms.link import LINK_VARIABLES, LinkRates, link_environment
+from lms.startup.lms_one_region import install
 from lms.units import MIB, Bytes, parse_size
 
-__all__ = ["device_limit", "environment", "limit_memory", "run"]
+__all__ = ["device_limit", "environment", "limit_memory", "run", "started_environment"]
 
 _USE_BFC: Final = "TF_CPU_ALLOCATOR_USE_BFC"
 _LIMIT: Final = "TF_CPU_BFC_MEM_LIMIT_IN_MB"
+
+# Its `sitecustomize` runs at the start of every Python that a command starts.
+_STARTUP: Final = Path(lms.startup.__file__).parent
 
 # Read by `NumInterOpThreadsFromEnvironment` in TensorFlow's process_util.cc.
 _THREADS: Final = "TF_NUM_INTEROP_THREADS"
@@ -112,6 +122,7 @@ def limit_memory(
             "program, or start the program with `python -m lms emulate`."
         )
     os.environ.update(variables)
+    install()
 
 
 def run(
@@ -147,12 +158,33 @@ def run(
         >>> run(command, memory="96MiB", capture_output=True, text=True).stdout
         '96'
     """
-    inherited = os.environ if env is None else env
+    variables = environment(memory, link=link, threads=threads)
+    started = started_environment(variables, os.environ if env is None else env)
+    return subprocess.run(command, env=started, check=check, **options)
+
+
+def started_environment(
+    variables: Mapping[str, str], inherited: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return what a program is started with on an emulated device.
+
+    A device within an emulated one has the link that it was asked for, or none. Each
+    Python lets its allocator take its memory in one piece (`lms.startup`).
+
+    Args:
+        variables: Those of `environment`.
+        inherited: What they are added to; by default this process's variables.
+
+    Example:
+        >>> started = started_environment(environment("96MiB"), {"PYTHONPATH": "mine"})
+        >>> started["PYTHONPATH"].split(os.pathsep)[1:]
+        ['mine']
+    """
     own = {
         name: value for name, value in inherited.items() if name not in LINK_VARIABLES
     }
-    variables = {**own, **environment(memory, link=link, threads=threads)}
-    return subprocess.run(command, env=variables, check=check, **options)
+    path = [str(_STARTUP), *filter(None, [own.get("PYTHONPATH")])]
+    return {**own, **variables, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def device_limit(environ: Mapping[str, str] = os.environ) -> Bytes | None:

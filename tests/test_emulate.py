@@ -110,9 +110,12 @@ def test_the_limit_of_this_process_is_set_before_tensorflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.delitem(sys.modules, "tensorflow.python.eager.context", raising=False)
     monkeypatch.setattr(os, "environ", {})
+    monkeypatch.setattr(sys, "meta_path", [])
     emulate.limit_memory("96MiB")
     assert os.environ == emulate.environment("96MiB")
+    assert len(sys.meta_path) == 1, "nothing waits to take the memory in one piece"
 
 
 def test_the_limit_of_this_process_comes_too_late_after_tensorflow(

@@ -175,7 +175,8 @@ def _environment(
     )
     own["TF_FORCE_GPU_ALLOW_GROWTH"] = "false"  # a limit is taken in one piece
     if device == "cpu":
-        own |= emulate.environment(memory or _WHOLE, link=_LINK)
+        variables = emulate.environment(memory or _WHOLE, link=_LINK)
+        own = emulate.started_environment(variables, own)
     return own
 
 

@@ -3,7 +3,7 @@
 import os
 from typing import NoReturn
 
-from lms.link import LINK_VARIABLES
+from lms.emulate import started_environment
 
 __all__ = ["become"]
 
@@ -13,7 +13,7 @@ def become(command: list[str], variables: dict[str, str]) -> NoReturn:
 
     Args:
         command: The program and its arguments; `--` before them is left out.
-        variables: What is added to the environment.
+        variables: Those of `emulate.environment`.
 
     Raises:
         ValueError: If there is no program, or it cannot be started.
@@ -23,10 +23,8 @@ def become(command: list[str], variables: dict[str, str]) -> NoReturn:
         raise ValueError(
             "COMMAND must name a program, got nothing. Write it after `--`."
         )
-    # A device within an emulated one has the link that it was asked for, or none.
-    inherited = {k: v for k, v in os.environ.items() if k not in LINK_VARIABLES}
     try:
-        os.execvpe(program[0], program, {**inherited, **variables})
+        os.execvpe(program[0], program, started_environment(variables))
     except OSError as error:
         raise ValueError(
             f"COMMAND must be a program that can be started, got '{program[0]}' "

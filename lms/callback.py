@@ -24,7 +24,8 @@ from lms.plan import SwapPlan
 from lms.planning.threshold import SyncMode
 from lms.report import StepReport, StepTimeline, headline, table
 from lms.settings import read_settings
-from lms.tf.models import check_model, step_of
+from lms.tf.compat import one_replica_s
+from lms.tf.models import check_model, own_function, step_of
 
 __all__ = ["LMSCallback"]
 
@@ -172,6 +173,7 @@ class LMSCallback(keras.callbacks.Callback):
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
+                own=own_function(model, kind),
             )
             hook = _Hook(model, kind, fitted, self._say)
             self._hooks[kind] = hook
@@ -227,6 +229,7 @@ class _Hook:
 
     def _run_steps(self, iterator: Any) -> Any:
         """`steps_per_execution` steps, as Keras's own function makes."""
+        iterator = one_replica_s(iterator)
         outputs = self._guarded(self.fitted.draw_and_run, iterator)
         for _ in range(self._model.steps_per_execution - 1):
             try:
@@ -243,9 +246,9 @@ class _Hook:
 
     def _predict_one(self, data: Any) -> Any:
         """Volumes of several sizes come in turn: each size has a plan, or none."""
-        if self._own is not None and self.fitted.runs_plain(data):
+        if self._own is not None and self.fitted.runs_plain([data]):
             return self._own([data])
-        return self._guarded(self.fitted, data)
+        return self._guarded(self.fitted, [data])
 
     def _guarded(self, run: Callable[[Any], Any], argument: Any) -> Any:
         try:

@@ -1,6 +1,7 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +15,7 @@ from lms.liveness import buffers, peak
 from lms.plan import SwapPlan, planned_graph
 from lms.planning import candidates
 from lms.planning.combining import Wish, best_plan
-from lms.planning.fitting import fit_plan
+from lms.planning.fitting import least_plan
 from lms.planning.judging import Beyond, Doubt, FittedPlan
 from lms.planning.schedule import schedule
 from lms.planning.search import best_thresholds
@@ -34,6 +35,7 @@ __all__ = [
     "choose_for_host",
     "choose_plan",
     "fits",
+    "fits_easily",
     "plain_memory",
     "plain_plan",
     "played_peak",
@@ -42,7 +44,18 @@ __all__ = [
 _LOG = logging.getLogger("lms")
 
 # How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
-_WANDERING = 1.15
+# Where it needs so many times as much, its first steps are watched.
+_WANDERING, _SURPRISING = 1.15, 1.5
+
+# Ops that it starts at once may have their scratch at once: so many of the largest.
+_AT_ONCE = 2
+
+# Beside loops and branches that make tensors of so many bytes a plan gets such a part
+# of the room: rounds overlap, and what was measured moved by a fifth between runs.
+_SOME, _BESIDE_LOOPS = 64 * 1024, 75
+
+# Parts of the room that a plan takes: less than all of it if that can be.
+_TAKEN_PERCENT = (86, 93, 100)
 
 # Parts of the room that thresholds are searched for, until the allocator's peak is
 # within all of it: the search knows bytes, and not what the allocator loses.
@@ -58,7 +71,10 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
             they belong to the peak.
     """
     reached = allocator_peak(own, _as_ready(own), capacity=UNLIMITED) or 0
-    return FittedPlan(plan=_as_ready(own), nook=NO_NOOK, peak=kept + reached)
+    scratch = sorted(op.scratch for op in own.ops)[-_AT_ONCE:-1]
+    return FittedPlan(
+        plan=_as_ready(own), nook=NO_NOOK, peak=kept + reached, beside=sum(scratch)
+    )
 
 
 def plain_memory(own: GraphView, kept: Bytes = 0) -> MemoryTimeline:
@@ -156,27 +172,74 @@ def choose_plan(
     try:
         if settings.planner == "threshold":
             return _plan_by_threshold(graph, settings, room, speeds)
+        if has_loops(graph):
+            return _beside_loops(graph, settings, room, speeds())
         return _plan_by_budget(graph, settings, room, speeds())
     except BudgetError as error:
-        raise _for_the_budget(error, room) from error
+        raise _for_the_budget(error, plain, room) from error
+
+
+def has_loops(graph: GraphView) -> bool:
+    """Whether loops or branches make tensors of some size: nobody orders their ops."""
+    return any(
+        op.fixed and any(tensor.size >= _SOME for tensor in op.outputs)
+        for op in graph.ops
+    )
+
+
+def _beside_loops(
+    graph: GraphView, settings: Settings, room: Room, speeds: Speeds
+) -> FittedPlan:
+    """A plan that leaves a part of the room to what loops do in other orders."""
+    part = room.step * _BESIDE_LOOPS // 100
+    try:
+        less = room.of(room.persistent + part)
+        return _plan_by_budget(graph, settings, less, speeds)
+    except BudgetError as error:
+        least = (error.least_bytes or 0) * 100 // _BESIDE_LOOPS
+        raise BudgetError(
+            str(error), op_name=error.op_name, least_bytes=least
+        ) from error
 
 
 def fits(plain: FittedPlan, room: Room) -> bool:
     """Whether nothing need be planned, whatever order TensorFlow takes."""
-    return plain.peak * _WANDERING <= room.step
+    return _needed(plain) <= room.step
 
 
-def _for_the_budget(error: BudgetError, room: Room) -> BudgetError:
-    """What a planner says of the step's room, said of the user's budget."""
-    step = error.least_bytes or 0
+def _needed(plain: FittedPlan) -> Bytes:
+    """What it may take, whatever order TensorFlow takes."""
+    return math.ceil(plain.peak * _WANDERING) + plain.beside
+
+
+def fits_easily(plain: FittedPlan, room: Room) -> bool:
+    """Whether it fits though much more were needed than was predicted."""
+    return plain.peak * _SURPRISING + plain.beside <= room.step
+
+
+def _for_the_budget(error: BudgetError, plain: FittedPlan, room: Room) -> BudgetError:
+    """What a planner says of the step's room, said of the budget, or of the device.
+
+    Where everything fits, no plan is needed: so much is enough in any case.
+    """
+    enough = _needed(plain)
+    step = min(error.least_bytes or enough, enough)
     needed = room.persistent + step
     cause = f"for op {error.op_name!r}" if error.op_name else "for TFLMS's rule"
     instead = "Use" if error.op_name else 'Take `planner="budget"`, or use'
+    why = (
+        f"{cause}: {format_bytes(room.persistent)} persistent bytes, and "
+        f"{format_bytes(step)} for the step with what the allocator loses"
+    )
+    if room.limit is not None and room.is_whole_device:
+        needed = room.device_for(needed)
+        rule = f"the device's memory must be at least {format_bytes(needed)} {why}, "
+        rule += f"and a margin; got {format_bytes(room.limit)}"
+    else:
+        rule = f"`budget` must be at least {format_bytes(needed)} {why}; got "
+        rule += format_bytes(room.budget or 0)
     return BudgetError(
-        f"`budget` must be at least {format_bytes(needed)} {cause}: "
-        f"{format_bytes(room.persistent)} persistent bytes, and {format_bytes(step)} "
-        f"for the step with what the allocator loses; got "
-        f"{format_bytes(room.budget or 0)}. {instead} a smaller batch or volume.",
+        f"{rule}. {instead} a smaller batch or volume.",
         op_name=error.op_name,
         least_bytes=needed,
     )
@@ -200,12 +263,48 @@ def played_peak(fitted: FittedPlan, played: Timeline) -> int:
 def _plan_by_budget(
     graph: GraphView, settings: Settings, room: Room, speeds: Speeds
 ) -> FittedPlan:
-    """With the writes last; where that takes too much room, as early as they come."""
-    wish = Wish(
-        room=room.step,
+    """With the writes last; where that takes too much room, as early as they come.
+
+    A plan that leaves room is preferred: what the allocator, small ops and input
+    pipelines do is not known to the byte. The edge of the room is for where nothing
+    else fits, and what is sure to fit nowhere is refused.
+    """
+    orders = schedule(graph), schedule(graph, writes_last=False)
+    found: list[FittedPlan] = []
+    for percent in _TAKEN_PERCENT:
+        option = _least_doubted(orders, _wish(settings, room, speeds, percent))
+        if option is not None and option.doubt is Doubt.NONE:
+            return option
+        found += [option] if option is not None else []
+    best = min(found, key=lambda option: option.doubt, default=None)
+    if best is not None and best.doubt is not Doubt.PLACE:
+        return best
+    if room.holes:  # perhaps what lies in the way goes away
+        wish = _wish(settings, room, speeds, 100)
+        whole = replace(wish, beyond=replace(wish.beyond, holes=()))
+        option = _least_doubted(orders, whole)
+        if option is not None and option.doubt is not Doubt.PLACE:
+            return replace(option, doubt=Doubt.PLACE)
+    least, sure, op_name = least_plan(orders, filters=settings.filters)
+    if least <= room.step:
+        return sure
+    raise BudgetError(
+        f"`room` must be at least {format_bytes(least)} for op {op_name!r} and what "
+        f"the allocator loses between tensors, got {format_bytes(room.step)}. Use a "
+        "smaller batch or volume.",
+        op_name=op_name,
+        least_bytes=least,
+    )
+
+
+def _wish(settings: Settings, room: Room, speeds: Speeds, percent: int) -> Wish:
+    """A plan that takes so many percent of the room."""
+    taken = room.step * percent // 100
+    return Wish(
+        room=taken,
         beyond=Beyond(
-            free=room.free - room.step,
-            bound=_bound(room),
+            free=room.free - taken,
+            bound=room.step - taken + _bound(room),
             holes=room.holes,
         ),
         speeds=speeds,
@@ -213,14 +312,6 @@ def _plan_by_budget(
         recompute=settings.recompute,
         swap_dtype=settings.swap_dtype,
     )
-    orders = schedule(graph), schedule(graph, writes_last=False)
-    best = _least_doubted(orders, wish)
-    if best is None and room.holes:  # perhaps what lies in the way goes away
-        whole = replace(wish, beyond=replace(wish.beyond, holes=()))
-        best = _least_doubted(orders, whole)
-        best = best and replace(best, doubt=Doubt.PLACE)
-    # What fits nowhere says how much it would need.
-    return best or fit_plan(orders[-1], room.step, filters=settings.filters)
 
 
 def _bound(room: Room) -> Bytes:

@@ -158,7 +158,9 @@ class _Finder:
         self.found.gives[max([buffer.producer, *near])].append(key)
         if self._rooms_first and group:  # held until its room is to be free
             self._holders[key] += 1
-            self.found.gives[max(self._groups[group - 1])].append(key)
+            # An op of a scattered group may have made it after that: it is not ordered.
+            last = max(buffer.producer, *self._groups[group - 1])
+            self.found.gives[last].append(key)
 
     def _swap_in(self, swap: Swap, copy: SwapIn) -> None:
         reads = [self._index(name) for name in copy.readers]

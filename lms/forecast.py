@@ -54,6 +54,7 @@ class Workload:
         persistent_bytes: Weights, slots and data.
         signature: Shapes of the inputs, readable.
         waiting_bytes: Of batches that may be on the device besides.
+        unknown_loops: Names of loops whose memory is not known.
     """
 
     graph: GraphView
@@ -62,6 +63,7 @@ class Workload:
     persistent_bytes: Bytes
     signature: str
     waiting_bytes: Bytes
+    unknown_loops: tuple[str, ...] = ()
 
     @property
     def kept_bytes(self) -> Bytes:
@@ -146,6 +148,7 @@ def workload_of(
         persistent_bytes=persistent,
         signature=step.signature,
         waiting_bytes=waiting,
+        unknown_loops=step.unknown_loops,
     )
 
 

@@ -66,10 +66,14 @@ class Op:
             what it reads never moves.
         group: Ops of the same group are ordered as one (the runtime may fuse them,
             which needs equal control inputs), or None.
+        keeps: Inputs that it must read from where they were made, so that they stay on
+            the device: the runtime gives it more from there.
         repeatable: Whether it may be run a second time: it is cheap, and makes the same
             bits of the same inputs.
         writes: Names of the tensors (handles) whose variables it writes, or the loops
             and branches write that wait for it.
+        varies: Whether the shapes of its outputs depend on values: their sizes are
+            what they are at most, they never move, and it is never run again.
     """
 
     name: str
@@ -85,6 +89,8 @@ class Op:
     group: str | None = None
     repeatable: bool = False
     writes: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+    varies: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,8 +46,8 @@ class Buffer:
         producer: Position of the op that makes it.
         uses: Positions of the ops that read its contents, ascending. Alias ops
             (reshapes) read no contents and are not among them.
-        pinned: Whether it must stay: it outlives the step, or a loop or branch
-            touches it.
+        pinned: Whether it must stay: it outlives the step, a loop or branch touches
+            it, or its shape depends on values.
         kept: Whether it outlives the step.
     """
 
@@ -85,7 +85,7 @@ def _find_buffers(graph: GraphView) -> tuple[Buffer, ...]:
     for position, op in enumerate(graph.ops):
         for name in op.inputs:
             root = roots[name]
-            if op.fixed:
+            if op.fixed or name in op.keeps:
                 pinned.add(root)
             if op.alias is None or op.fixed:
                 uses.setdefault(root, {})[position] = None
@@ -94,7 +94,7 @@ def _find_buffers(graph: GraphView) -> tuple[Buffer, ...]:
         for tensor in op.outputs:
             if roots[tensor.name] == tensor.name and tensor.size > 0:
                 made[tensor.name] = position
-                if op.fixed:
+                if op.fixed or op.varies:
                     pinned.add(tensor.name)
     kept = {roots[name] for name in graph.results}
     return tuple(

@@ -54,6 +54,7 @@ def can_be_narrowed(graph: GraphView, item: Narrowed) -> bool:
         and item.dtype in _BYTES
         and bool(item.readers)
         and readers >= set(item.readers)
+        and not graph.by_name[op_of(item.tensor)].varies
         and not any(graph.by_name[name].fixed for name in item.readers)
     )
 

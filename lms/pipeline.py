@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from lms.choosing import choose_for_host, fits, plain_memory, plain_plan, played_peak
+from lms.allocator import Nook
+from lms.choosing import (
+    choose_for_host,
+    fits,
+    fits_easily,
+    plain_memory,
+    plain_plan,
+    played_peak,
+)
 from lms.costs import completed
 from lms.graph import GraphView
 from lms.lanes import simulate
@@ -29,6 +37,7 @@ from lms.room import HostRoom, Room, measure_room, with_holes
 from lms.settings import Settings, read_settings
 from lms.simulator import simulate_memory
 from lms.tf.bench import forget_functions
+from lms.tf.compat import NodeDef
 from lms.tf.devices import Device, find_device, take_emulated_memory
 from lms.tf.host import free_host_bytes
 from lms.tf.measuring import (
@@ -43,9 +52,11 @@ from lms.tf.rewriting import rewrite
 from lms.tf.settling import settle_variables
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import (
+    PREPARING,
     TracedFunction,
+    called_signature,
+    flat_specs,
     gives_tensors,
-    input_specs,
     read_signature,
     signature_key,
     trace,
@@ -118,6 +129,8 @@ class FittedFunction:
         kind: Its name in reports.
         signature: Specs to trace with; None traces with what it is called with.
         planned_anew: Is told of each plan that takes the place of one that failed.
+        own: What would run otherwise, called with the same arguments: it says which
+            shapes a trace leaves open. None is the function itself.
     """
 
     def __init__(
@@ -128,8 +141,10 @@ class FittedFunction:
         kind: str,
         signature: Sequence[Any] | None = None,
         planned_anew: Callable[[StepReport], None] | None = None,
+        own: Any = None,
     ) -> None:
         self._function = function
+        self._own = function if own is None else own
         self._settings = settings
         self._kind = kind
         self._signature = None if signature is None else read_signature(signature)
@@ -150,7 +165,7 @@ class FittedFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Run one step; plans first if this signature is new."""
-        traced = self._trace(self._signature or args, None)
+        traced = self._trace(self._called(args), None)
         return self._run(traced, traced.flat_inputs(args))
 
     def draw_and_run(self, iterator: Any) -> Any:
@@ -164,22 +179,22 @@ class FittedFunction:
 
     def runs_plain(self, *args: Any) -> bool:
         """Whether this signature was seen and needs no plan."""
-        traced = self._traced.get(signature_key(self._signature or args))
+        traced = self._traced.get(signature_key(self._called(args)))
         if traced is None:
             return False
         key = _key(traced, traced.flat_inputs(args))
-        return key in self._steps and self._steps[key].plan_is_empty
+        return key in self._steps and self._steps[key].is_sure
 
     def prepare(self) -> None:
         """Plan now, if the signature leaves nothing open."""
-        traced = self._trace(self._signature or (), None)
-        specs = input_specs(traced)
+        specs = flat_specs(self._signature or ())
         if all(spec.shape.is_fully_defined() for spec in specs):
+            traced = self._trace(self._signature or (), None)
             self._prepared(traced, specs, data_is_there=self._has_example)
 
     def fits_unplanned(self) -> bool:
-        """Whether all signatures so far run without a plan."""
-        return all(step.plan_is_empty for step in self._steps.values())
+        """Whether all signatures so far run without a plan, and with room to spare."""
+        return all(step.is_sure for step in self._steps.values())
 
     def note_peak(self) -> None:
         """Take the peak of steps that ran without this function, as Keras's own do."""
@@ -191,10 +206,16 @@ class FittedFunction:
         for step in self._steps.values():
             step.transport.release()
 
+    def _called(self, args: Sequence[Any]) -> Sequence[Any]:
+        """What a call is traced with."""
+        return called_signature(self._signature, args) if self._signature else args
+
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            self._traced[key] = trace(self._function, args, iterator=iterator)
+            self._traced[key] = trace(
+                self._function, args, iterator=iterator, own=self._own
+            )
         return self._traced[key]
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
@@ -218,15 +239,16 @@ class FittedFunction:
     ) -> PreparedStep:
         key = _key(traced, inputs)
         if key not in self._steps:
-            self._steps[key] = _prepare(
-                traced,
-                inputs,
-                self._settings,
-                self._kind,
-                data_is_there=data_is_there,
-                reads_ahead=not self._has_example,  # the example is the data
-                settle=not self._steps,
-            )
+            with PREPARING:
+                self._steps[key] = _prepare(
+                    traced,
+                    inputs,
+                    self._settings,
+                    self._kind,
+                    data_is_there=data_is_there,
+                    reads_ahead=not self._has_example,  # the example is the data
+                    settle=not self._steps,
+                )
         return self._steps[key]
 
 
@@ -347,12 +369,14 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         costs = completed(speeds().costs, graph, speeds().hardware)
         played = simulate(graph, plan, costs, speeds().hardware)
         reached = played_peak(fitted, played)
+    is_sure = is_plain and fits_easily(subject.plain, room)
     transport, beginning = device.transport(), Beginning()
     guard = WriteGuard()
     if plan.planner == "budget":
         ordered = graph.reordered(plan.order)
         guard = guard_writes(ordered, simulated.device, room.step)
-    nodes = rewrite(step, plan, transport, beginning.node(guard), guard.late)
+    begun = beginning.node(guard)
+    nodes = rewrite(step, plan, transport, begun, guard.late, asks=device.is_emulated)
     timeline = StepTimeline(
         kind=subject.kind,
         signature=step.signature,
@@ -383,12 +407,32 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
             swap_count=len(plan.swaps),
             planning_seconds=planned - started,
             preparation_seconds=time.perf_counter() - started,
+            unknown_loops=step.unknown_loops,
         ),
         timeline=timeline,
-        nook=device.keep_nook(fitted.nook),
+        nook=device.keep_nook(_with_constants(fitted.nook, step.nodes, nodes)),
         beginning=beginning,
-        kept=KeptVariables.of(guard.kept, step.variables),
+        kept=KeptVariables.of(
+            tuple(step.variables) if is_plain and not is_sure else guard.kept,
+            step.variables,
+        ),
+        is_sure=is_sure,
+        can_be_planned=subject.settings.planner == "budget",
         room=room,
         measure=partial(subject.measure, data_is_there=True),
-        plan_into=partial(_build, subject),
+        plan_into=partial(_build_alone, subject),
     )
+
+
+def _with_constants(
+    nook: Nook, before: Sequence[NodeDef], after: Sequence[NodeDef]
+) -> Nook:
+    """The nook with room for the small constants of the nodes that a plan adds."""
+    added = sum(node.op == "Const" for node in after)
+    added -= sum(node.op == "Const" for node in before)
+    return replace(nook, sizes=nook.sizes + (1,) * added) if nook.sizes else nook
+
+
+def _build_alone(subject: _Subject, room: Room) -> PreparedStep:
+    with PREPARING:
+        return _build(subject, room)

@@ -14,6 +14,7 @@ next ordered op, since it takes that room too.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -177,8 +178,10 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
 
     Rules: the order is an execution order of exactly the graph's ops; the chain
     follows it; each swap moves a root tensor of the step once, that no loop or branch
-    touches and that does not outlive the step; a copy starts before its readers and
-    after its tensor was made; every reader reads one copy at most and reads the tensor.
+    touches, of a shape that no values change, and that does not outlive the step; a
+    copy starts before its readers and after its tensor was made; every reader reads one
+    copy at most and reads the tensor; ops that the runtime may merge (`Op.group`) are
+    ordered as one or not at all, and read the same copy.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -201,6 +204,7 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
             raise PlanError(f"tensor {swap.tensor!r} must be swapped once, got twice")
         seen.add(swap.tensor)
         _check_swap(graph, swap, position)
+    _check_groups(graph, plan)
 
 
 def _check_chain(
@@ -220,6 +224,30 @@ def _check_chain(
         last = max(position[name] for name in group)
 
 
+def _check_groups(graph: GraphView, plan: SwapPlan) -> None:
+    """Half of a group must be neither ordered nor moved to another copy."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for op in graph.ops:
+        if op.group is not None:
+            members[op.group].append(op.name)
+    link = {name: i for i, names in enumerate(plan.chain) for name in names}
+    for names in members.values():
+        if len({link.get(name) for name in names}) > 1:
+            raise PlanError(f"{names[0]!r} and {names[1]!r} must be ordered as one")
+    for swap in plan.swaps:
+        copy_of = {n: k for k, copy in enumerate(swap.swap_ins) for n in copy.readers}
+        grouped: dict[str, set[int | None]] = defaultdict(set)
+        for name, op in _readers(graph, swap.tensor).items():
+            if op.group is not None:
+                grouped[op.group].add(copy_of.get(name))
+        for group, copies in grouped.items():
+            if len(copies) > 1:
+                raise PlanError(
+                    f"{members[group][0]!r} and {members[group][1]!r} must read the "
+                    f"same copy of {swap.tensor!r}"
+                )
+
+
 def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> None:
     tensor = graph.tensors.get(swap.tensor)
     if tensor is None or graph.roots[swap.tensor] != swap.tensor:
@@ -230,6 +258,8 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
         raise PlanError(f"size of {swap.tensor!r} must be {tensor.size}")
     if producer.persistent or producer.fixed or swap.tensor in _kept(graph):
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
+    if producer.varies:
+        raise PlanError(f"{swap.tensor!r} cannot move: its shape depends on values")
     if any(op.fixed for op in readers.values()):
         raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
     made = position[producer.name]

@@ -173,7 +173,7 @@ def _copied(tensor: Tensor) -> Tensor:
 
 def _check(graph: GraphView, item: Recomputed) -> None:
     op = graph.by_name.get(item.op)
-    if op is None or not op.repeatable:
+    if op is None or not op.repeatable or op.varies:
         raise PlanError(f"op {item.op!r} must be one that may be run again")
     if not item.readers:
         raise PlanError(f"the second run of op {item.op!r} must have readers, got none")

@@ -19,7 +19,7 @@ from typing import Any
 
 from lms.errors import BudgetError, OutOfMemoryError
 from lms.report import StepReport, StepTimeline
-from lms.room import UNLIMITED, Room
+from lms.room import Room
 from lms.tf.devices import DeviceMemory
 from lms.tf.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.transports import Transport
@@ -28,7 +28,12 @@ from lms.units import format_bytes
 
 __all__ = ["PreparedStep", "run_recovering"]
 
-_TRIES = 3
+# What a step that ran out of memory is planned with, of the room that it had: the first
+# in which there is another plan. So often a step is planned anew in all.
+_LESS_PERCENT, _TRIES = (88, 94, 98), 6
+
+# So many calls of a step that is not planned may run out of memory and be planned.
+_WATCHED = 3
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,7 +48,10 @@ class PreparedStep:
         timeline: Its predicted memory.
         nook: What keeps room for small tensors together, as long as it lives.
         beginning: Takes note of when it begins to write.
-        kept: The variables that it writes before that.
+        kept: The variables that it writes before that; of a step that is not planned
+            and has little room left, all that it has, in its first calls.
+        is_sure: Whether it needs no plan and has room to spare.
+        can_be_planned: Whether a plan may be made if it runs out of memory.
         room: What it was planned into.
         measure: Measures what it could be planned into now.
         plan_into: Plans and builds it anew, into another room.
@@ -57,6 +65,8 @@ class PreparedStep:
     nook: object
     beginning: Beginning
     kept: KeptVariables
+    is_sure: bool
+    can_be_planned: bool
     room: Room
     measure: Callable[[], Room]
     plan_into: Callable[[Room], "PreparedStep"]
@@ -78,12 +88,14 @@ class PreparedStep:
         assert self.rebuilt is not None
         with self.lock:  # host tensors belong to one call at a time
             self.memory.watch(self)
-            values = self.kept.values()
-            self.beginning.begun = False
+            watched = not self.is_sure and self.calls < _WATCHED
+            kept = not self.plan_is_empty or watched
+            values = self.kept.values() if kept else []
+            self.beginning.begun = not kept
             try:
                 result = self.rebuilt(inputs)
             except RAN_OUT as error:
-                if self.predicted.plan.planner != "budget":
+                if not self.can_be_planned:
                     self.transport.release()
                     raise
                 reason = _first_words(error)
@@ -94,7 +106,8 @@ class PreparedStep:
                 self._measure()
                 return result
             self.transport.release()
-            self.kept.put_back(values)
+            if kept:
+                self.kept.put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
 
@@ -112,22 +125,30 @@ class PreparedStep:
             host_peak_bytes=self.predicted.host_peak_bytes if held is None else held,
         )
 
-    def planned_anew(self) -> "PreparedStep":
-        """The same step in a tighter room.
+    def planned_anew(self) -> "PreparedStep | None":
+        """The same step with another plan, in less room than the one that failed had.
 
-        If no plan fits there, it is the least room that works, at the cost of the
-        margin; if the device has not that much, the plan is the same again.
+        Returns:
+            None if there is no such plan.
+
+        Raises:
+            HostMemoryError: If the host cannot hold what would move.
         """
         self.rebuilt = self.nook = None  # frees their room for what comes
-        room = self.room.tighter(self.measure())
-        try:
-            step = self.plan_into(room)
-        except BudgetError as error:
-            least = error.least_bytes or UNLIMITED
-            there_is = least <= room.most
-            step = self.plan_into(room.of(least) if there_is else self.room)
-        step.predicted = replace(step.predicted, replans=self.predicted.replans + 1)
-        return step
+        now = self.measure()
+        if self.plan_is_empty:  # less than what it was taken to need
+            needed = self.predicted.unplanned_peak_bytes - self.room.persistent
+            now = now.of(now.persistent + min(now.step, needed))
+        for percent in _LESS_PERCENT:
+            try:
+                step = self.plan_into(self.room.tighter(now, percent))
+            except BudgetError:
+                continue
+            if step.predicted.plan != self.predicted.plan:
+                replans = self.predicted.replans + 1
+                step.predicted = replace(step.predicted, replans=replans)
+                return step
+        return None
 
     def _measure(self) -> None:
         self.calls += 1
@@ -158,18 +179,20 @@ def run_recovering(
     Raises:
         OutOfMemoryError: If it still runs out of memory, or if it had begun to write.
     """
-    tries = 0
     while True:
         try:
             return step.run(inputs)
         except _Aborted as aborted:
             reason = str(aborted)
         if step.beginning.begun:
-            raise OutOfMemoryError(_half_written(reason))
-        if tries == _TRIES:
-            raise OutOfMemoryError(_given_up(step, reason))
-        tries += 1
-        step = step.planned_anew()
+            text = _unwatched if step.plan_is_empty else _half_written
+            raise OutOfMemoryError(text(reason))
+        failed = step
+        anew = None if step.predicted.replans == _TRIES else step.planned_anew()
+        if anew is None:
+            failed.rebuilt = None
+            raise OutOfMemoryError(_given_up(failed, reason))
+        step = anew
         replaced(step)
 
 
@@ -180,11 +203,20 @@ def _first_words(error: Exception) -> str:
 
 
 def _given_up(step: PreparedStep, reason: str) -> str:
+    times = step.predicted.replans + 1
     return (
         f"a step must run in the {format_bytes(step.room.budget or 0)} that it was "
-        f"planned into, got out of memory {_TRIES + 1} times: {reason}. The model's "
+        f"planned into, got out of memory with {times} plans: {reason}. The model's "
         "variables are as before the step. Use a smaller batch or volume, let the "
         "input pipeline read less ahead, or give a smaller `budget`."
+    )
+
+
+def _unwatched(reason: str) -> str:
+    return (
+        f"a step that seemed to fit must not run out of memory, got {reason}. Some of "
+        "the model's variables may be updated and some not: load them from a "
+        "checkpoint, and give a smaller `budget`, so that the step is planned."
     )
 
 

@@ -17,7 +17,7 @@ from lms.simulator import MemoryTimeline
 from lms.timeline import Timeline
 from lms.units import Seconds, format_bytes
 
-__all__ = ["StepReport", "StepTimeline", "headline", "table"]
+__all__ = ["StepReport", "StepTimeline", "headline", "table", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,7 @@ class StepReport:
         predicted_seconds: How long a step should take by measured ops and copies; None
             where nothing is swapped.
         replans: How often it ran out of memory and was planned anew.
+        unknown_loops: Names of loops whose memory is not known: it is in no prediction.
     """
 
     kind: str
@@ -68,6 +69,7 @@ class StepReport:
     preparation_seconds: float
     predicted_seconds: Seconds | None = None
     replans: int = 0
+    unknown_loops: tuple[str, ...] = ()
 
     @property
     def fits_unplanned(self) -> bool:
@@ -99,7 +101,7 @@ class StepTimeline:
 def headline(report: StepReport) -> str:
     """One line for one plan."""
     start = f"LMS {report.kind} step ({report.signature}): "
-    needs = format_bytes(report.unplanned_peak_bytes)
+    needs = format_bytes(report.unplanned_peak_bytes) + unknown(report.unknown_loops)
     if report.budget_bytes is None:
         return f"{start}needs {needs}; the device has no limit, nothing is swapped"
     budget = format_bytes(report.budget_bytes)
@@ -113,6 +115,19 @@ def headline(report: StepReport) -> str:
         f"({format_bytes(report.swapped_out_bytes)}) swapped{_besides(report)}"
         f"{_again(report)}"
     )
+
+
+def unknown(loops: Sequence[str]) -> str:
+    """What is said beside a need that leaves loops out.
+
+    Example:
+        >>> unknown(["while"]), unknown([])
+        (' (without 1 loop whose memory is not known)', '')
+    """
+    if not loops:
+        return ""
+    count = "1 loop" if len(loops) == 1 else f"{len(loops)} loops"
+    return f" (without {count} whose memory is not known)"
 
 
 def _besides(report: StepReport) -> str:
@@ -162,10 +177,12 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
     again = [len(report.plan.recomputed) for report in reports]
     narrow = [len(report.plan.narrowed) for report in reports]
     replans = [("planned anew", [str(report.replans) for report in reports])]
+    loops = [len(report.unknown_loops) for report in reports]
     return [
         ("budget", sizes("budget_bytes")),
         ("margin kept below the limit", sizes("margin_bytes")),
         ("peak, nothing planned (predicted)", sizes("unplanned_peak_bytes")),
+        *([("loops of unknown memory", list(map(str, loops)))] if any(loops) else ()),
         ("peak, predicted", sizes("predicted_peak_bytes")),
         ("peak, measured", sizes("measured_peak_bytes")),
         ("persistent", sizes("persistent_bytes")),

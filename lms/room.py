@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from lms.settings import Settings
 from lms.tf.devices import Device
+from lms.tf.settling import shared_bytes
 from lms.tf.specialising import TracedStep
 from lms.units import MIB, Bytes
 
@@ -14,9 +15,6 @@ UNLIMITED = 1 << 62
 
 # The margin kept when the budget is the device's limit: one part of so many.
 _MARGIN = 32
-
-# What a step that ran out of memory is planned with, of the room that it had.
-_TIGHTER_PERCENT = 94
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,17 +76,33 @@ class Room:
             return UNLIMITED
         return max(self.step, self.limit - self.persistent - self.reserved)
 
-    def tighter(self, now: "Room") -> "Room":
+    def tighter(self, now: "Room", percent: int) -> "Room":
         """Less room for the step, beside what is persistent now.
+
+        Args:
+            now: The room as it is measured now.
+            percent: What is taken of the step's room.
 
         Example:
             >>> room = Room(budget=300, margin=20, persistent=100)
-            >>> tighter = room.tighter(Room(budget=300, margin=20, persistent=110))
+            >>> now = Room(budget=300, margin=20, persistent=110)
+            >>> tighter = room.tighter(now, 94)
             >>> tighter.budget, tighter.margin, tighter.persistent
             (288, 32, 110)
         """
-        step = min(self.step, now.step) * _TIGHTER_PERCENT // 100
+        step = min(self.step, now.step) * percent // 100
         return now.of(now.persistent + step)
+
+    def device_for(self, budget: int) -> int:
+        """Bytes of a device that leaves such a budget beside its margin.
+
+        Example:
+            >>> room = Room(budget=300, margin=20, persistent=100)
+            >>> room.device_for(62 * MIB) // MIB
+            64
+        """
+        without = budget + self.reserved
+        return max(without + MIB, -(-without * _MARGIN // (_MARGIN - 1)))
 
     def of(self, budget: int) -> "Room":
         """Another budget; what it leaves out counts as margin."""
@@ -157,7 +171,7 @@ def measure_room(
     # Slots of an optimizer that are still zero may share their memory: once written,
     # each takes its own.
     persistent = max(
-        device.memory.settled_bytes() or 0,
+        (device.memory.settled_bytes() or 0) + shared_bytes(step, device),
         step.captured_bytes + (data if data_is_there else 0),
     )
     if not data_is_there:

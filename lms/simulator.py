@@ -36,9 +36,6 @@ __all__ = [
 ]
 
 
-# Steps that are played where they do: what moves usually moves to and fro.
-_STEPS = 3
-
 _MEMO = "requests"
 
 
@@ -265,14 +262,12 @@ def _take(
 def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
     """Bytes of chunks in use while each op runs; None if one finds no room.
 
-    A variable's new value stays where it was made, and the old value's room is free:
-    each step leaves the region a little different to the next. So several are played,
-    and the most counts. The variables lie at the region's start at first.
+    A variable's new value stays where it was made until the step has ended, and the old
+    value's room is free. The variables lie at the region's start.
     """
     sizes = {name: size for r in requests for name, size, _ in r.replaced}
     room = sum(rounded_up(size) for size in sizes.values())
     allocator = BestFitAllocator(region.capacity + room)
-    most: list[int] = []
     try:
         variables = {
             name: allocator.allocate(size)
@@ -280,12 +275,10 @@ def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
         }
         before = allocator.in_use
         allocator.keep_nook(region.nook)
-        for _ in range(_STEPS if variables else 1):
-            used = _step(requests, allocator, variables, region)
-            most = list(map(max, used, most or used))
+        used = _step(requests, allocator, variables, region)
     except MemoryError:
         return None
-    return [used - before for used in most]
+    return [bytes_used - before for bytes_used in used]
 
 
 def _step(

@@ -15,7 +15,7 @@ from keras import layers
 
 from unet3d.model import build_unet
 
-__all__ = ["CASES", "SILENT", "Case", "conv_net"]
+__all__ = ["CASES", "SILENT", "Case", "conv_net", "mirrored", "pooled_net"]
 
 # Keras types `verbose` as text.
 SILENT: Any = 0
@@ -64,6 +64,18 @@ def _unet_data(count: int = 4) -> dict[str, Any]:
     return {"x": _noise(count, 16, 16, 16, 4), "y": masks, "batch_size": 2}
 
 
+def mirrored() -> keras.Model:
+    """A network under a strategy of one replica, as tutorials for one GPU write it."""
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        return conv_net()
+
+
+def on_one_device() -> keras.Model:
+    """A network under the strategy for one device."""
+    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+        return conv_net()
+
+
 def _residual(x: Any, filters: int, stride: int) -> Any:
     short = layers.Conv2D(filters, 1, strides=stride, use_bias=False)(x)
     x = layers.Conv2D(filters, 3, strides=stride, padding="same", use_bias=False)(x)
@@ -98,6 +110,18 @@ def _resnet_data(count: int = 24, batch_size: int = 8, **more: Any) -> dict[str,
         "batch_size": batch_size,
         **more,
     }
+
+
+def fused() -> keras.Model:
+    """Convolutions that the runtime fuses with their biases and activations."""
+    inputs = x = keras.Input((24, 24, 3))
+    for activation in ("relu", None, "elu", "leaky_relu", "tanh"):
+        x = layers.Conv2D(12, 3, padding="same", activation=activation)(x)
+    x = layers.Conv2D(12, 3, strides=2, activation="gelu")(x)
+    outputs = layers.Dense(5)(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, outputs)
+    model.compile(optimizer="adam", loss="mse")
+    return model
 
 
 def conv_net(**compiled: Any) -> keras.Model:
@@ -200,7 +224,7 @@ def transformer() -> keras.Model:
     return model
 
 
-def embedding() -> keras.Model:
+def embedding(optimizer: str = "adagrad") -> keras.Model:
     """Words, whose gradients are sparse."""
     inputs = keras.Input((64,), dtype="int32")
     x = layers.Embedding(50, 16)(inputs)
@@ -208,7 +232,29 @@ def embedding() -> keras.Model:
         x = layers.Conv1D(32, 3, padding="same", activation="relu")(x)
     x = layers.GlobalAveragePooling1D()(x)
     model = keras.Model(inputs, layers.Dense(1, activation="sigmoid")(x))
-    model.compile(optimizer="adagrad", loss="binary_crossentropy", metrics=["auc"])
+    model.compile(optimizer=optimizer, loss="binary_crossentropy", metrics=["auc"])
+    return model
+
+
+def _loss_of_labelled(labels: Any, predicted: Any) -> Any:
+    """Of words with a label alone, each kind of them weighing the same."""
+    chosen = tf.boolean_mask(predicted, labels > 0)
+    right = tf.boolean_mask(tf.one_hot(tf.cast(labels, tf.int32), 6), labels > 0)
+    losses = tf.nn.softmax_cross_entropy_with_logits(right, chosen)
+    kinds, kind = tf.unique(tf.boolean_mask(labels, labels > 0))
+    return tf.reduce_mean(
+        tf.math.unsorted_segment_mean(losses, kind, tf.shape(kinds)[0])
+    )
+
+
+def tagger() -> keras.Model:
+    """Words of which some have labels: how many the loss is of depends on values."""
+    inputs = keras.Input((64,), dtype="int32")
+    x = layers.Embedding(50, 16)(inputs)
+    for _ in range(4):
+        x = layers.Conv1D(32, 3, padding="same", activation="gelu")(x)
+    model = keras.Model(inputs, layers.Dense(6)(x))
+    model.compile(optimizer="adam", loss=_loss_of_labelled)
     return model
 
 
@@ -220,6 +266,49 @@ def shared() -> keras.Model:
     x = layers.GlobalAveragePooling2D()(conv(x))
     model = keras.Model([left, right], layers.Dense(1)(x))
     model.compile(optimizer="sgd", loss="mae")
+    return model
+
+
+def pooled_net() -> keras.Model:
+    """A classifier whose bits depend on whether the batch's size was traced."""
+    inputs = keras.Input((96, 96, 3))
+    x = inputs
+    for filters in (8, 16, 16):
+        x = layers.Conv2D(filters, 3, padding="same")(x)
+        x = layers.ReLU()(layers.BatchNormalization()(x))
+        x = layers.Dropout(0.2)(x)
+        x = layers.MaxPooling2D()(x) if filters > 8 else x
+    model = keras.Model(inputs, layers.Dense(5)(layers.GlobalAveragePooling2D()(x)))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer="adam", loss=loss)
+    return model
+
+
+def ties() -> keras.Model:
+    """Pooling after rectification: several voxels are the largest, zero."""
+    inputs = keras.Input((32, 32, 32, 4))
+    x = layers.Conv3D(8, 3, padding="same", activation="relu")(inputs)
+    y = layers.Conv3D(16, 3, padding="same", activation="relu")(
+        layers.MaxPooling3D()(x)
+    )
+    y = layers.Conv3DTranspose(8, 2, strides=2)(y)
+    x = layers.GroupNormalization(4)(layers.Concatenate()([x, y]))
+    x = layers.Add()([x, layers.UpSampling3D()(layers.AveragePooling3D(2)(x))])
+    model = keras.Model(inputs, layers.Conv3D(3, 1)(x))
+    model.compile(optimizer="adam", loss="mse")
+    return model
+
+
+def grouped() -> keras.Model:
+    """Convolutions of each channel alone, which Keras lets XLA compile on a CPU."""
+    inputs = keras.Input((16, 16, 32))
+    x = inputs
+    for _ in range(3):
+        y = layers.Conv2D(32, 5, padding="same", groups=32)(x)
+        y = layers.Dense(64, activation="gelu")(layers.LayerNormalization()(y))
+        x = layers.Add()([x, layers.Dense(32)(y)])
+    model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
+    model.compile(optimizer="adam", loss="mse")
     return model
 
 
@@ -237,8 +326,8 @@ CASES: dict[str, Case] = {
         knobs={"recompute": True},
     ),
     "mixed_float16 with second runs": Case(
-        build=resnet,
-        fit=_resnet_data(),
+        build=transformer,
+        fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
         policy="mixed_float16",
         share=0.6,
         knobs={"recompute": True},
@@ -269,8 +358,18 @@ CASES: dict[str, Case] = {
         build=transformer,
         fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
     ),
-    "mixed_float16": Case(build=resnet, fit=_resnet_data(), policy="mixed_float16"),
+    "mixed_float16": Case(  # convolutions of it are made in float32, in scratch
+        build=transformer,
+        fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
+        policy="mixed_float16",
+    ),
+    "biased convolutions in mixed_bfloat16": Case(
+        build=fused,
+        fit={"x": _noise(12, 24, 24, 3), "y": _noise(12, 5), "batch_size": 4},
+        policy="mixed_bfloat16",
+    ),
     "mixed_bfloat16": Case(build=resnet, fit=_resnet_data(), policy="mixed_bfloat16"),
+    "a strategy for one device": Case(build=on_one_device, fit=_resnet_data(48, 24)),
     "two steps per execution": Case(
         build=lambda: conv_net(steps_per_execution=2), fit=_resnet_data(40)
     ),
@@ -292,6 +391,20 @@ CASES: dict[str, Case] = {
         fit=_resnet_data(),
         fits=2,
     ),
+    "the largest of equal voxels": Case(
+        build=ties,
+        fit={
+            "x": _noise(4, 32, 32, 32, 4),
+            "y": _noise(4, 32, 32, 32, 3),
+            "batch_size": 2,
+        },
+        share=0.8,
+    ),
+    "grouped convolutions": Case(
+        build=grouped,
+        fit={"x": _noise(24, 16, 16, 32), "y": _noise(24, 1), "batch_size": 8},
+        share=0.8,
+    ),
     "an embedding": Case(
         build=embedding,
         fit={
@@ -299,6 +412,24 @@ CASES: dict[str, Case] = {
             "y": _classes(128, 2),
             "batch_size": 64,
         },
+    ),
+    "an embedding whose equal words' gradients are added up": Case(
+        build=lambda: embedding("adafactor"),
+        fit={
+            "x": _classes(128 * 64, 50).reshape(128, 64),
+            "y": _classes(128, 2),
+            "batch_size": 64,
+        },
+        share=0.5,
+    ),
+    "a loss of as many words as have labels": Case(
+        build=tagger,
+        fit={
+            "x": _classes(128 * 64, 50).reshape(128, 64),
+            "y": _classes(128 * 64, 6, seed=2).reshape(128, 64),
+            "batch_size": 64,
+        },
+        share=0.5,
     ),
     "shared layers": Case(
         build=shared,

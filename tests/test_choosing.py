@@ -73,7 +73,7 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
     limit = 100 * MIB
     margin = 4 * MIB if automatic else 0
     room = Room(budget=96 * MIB, margin=margin, persistent=16 * MIB, limit=limit)
-    again = room.tighter(room)
+    again = room.tighter(room, 94)
     assert again.step < room.step
     waiting = replace(room, budget=90 * MIB, margin=margin + 6 * MIB, reserved=6 * MIB)
     assert choosing._bound(waiting) == margin

@@ -98,6 +98,25 @@ def test_an_op_waits_for_the_room_of_a_copy_out_and_for_a_copy_in() -> None:
     assert timeline.host_peak == 100
 
 
+def test_what_an_op_without_an_order_made_is_held_until_it_has_left() -> None:
+    # b comes after a, the op before the release, but is not ordered: its copy out runs
+    # 2-2.5, and the room that c waits for is there with it.
+    ops = (
+        make_op("a", 10),
+        make_op("b", 10, "a"),
+        make_op("c", 10, "a"),
+        make_op("d", 10, "c"),
+        make_op("e", 10, "d", "b"),
+    )
+    graph = GraphView(ops=ops)
+    copy = SwapIn(trigger="d", readers=("e",))
+    swap = Swap(tensor="b:0", size=10, release="c", swap_ins=(copy,))
+    plan = replace(plan_of(graph, swap), chain=(("a",), ("c",), ("d",), ("e",)))
+    timeline = simulate(graph, plan, costs_of(graph), SLOW)
+    assert spans(timeline, Lane.D2H) == [("b:0", 2.0, 2.5)]
+    assert spans(timeline, Lane.COMPUTE)[2] == ("c", 2.5, 3.5)
+
+
 def test_cores_that_copy_do_not_compute_meanwhile() -> None:
     graph = SKIP.graph
     loaded = replace(SLOW, copy_load=0.01)

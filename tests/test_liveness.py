@@ -1,5 +1,7 @@
 """Liveness: by hand, and against a recomputation that looks at one op at a time."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 
@@ -52,6 +54,14 @@ def test_what_a_loop_touches_is_pinned_but_not_kept() -> None:
     pinned = {b.root: (b.pinned, b.kept) for b in buffers(LOOP.graph)}
     assert pinned["c:0"] == pinned["w:0"] == (True, False)
     assert pinned["a:0"] == (False, False)
+
+
+def test_what_has_a_shape_that_depends_on_values_is_pinned() -> None:
+    graph = GraphView(ops=(make_op("a", 7, varies=True), make_op("b", 1, "a")))
+    assert [(b.root, b.pinned) for b in buffers(graph)] == [
+        ("a:0", True),
+        ("b:0", False),
+    ]
 
 
 def test_an_alias_that_outlives_the_step_keeps_its_buffer() -> None:
@@ -148,3 +158,11 @@ def test_the_curve_is_what_a_naive_recomputation_gives(graph: GraphView) -> None
 def test_no_op_needs_more_by_itself_than_with_the_others(graph: GraphView) -> None:
     pairs = zip(working_sets(graph), memory_curve(graph), strict=True)
     assert all(alone <= together for alone, together in pairs)
+
+
+def test_what_an_op_must_read_from_where_it_was_made_is_pinned() -> None:
+    pool = Op(name="pool", type="A", outputs=(Tensor(name="pool:0", size=4),))
+    reads = Op(name="grad", type="B", inputs=("pool:0",), keeps=("pool:0",))
+    for reader, pinned in ((reads, True), (replace(reads, keeps=()), False)):
+        (made,) = buffers(GraphView(ops=(pool, reader)))
+        assert made.pinned is pinned

@@ -81,6 +81,7 @@ def test_casts_do_not_come_between_ops_of_one_group() -> None:
         (op("a", dtype="int32"), op("b", "a:0"), op("c", "b:0", "a:0")),
         (op("a"), op("b", "a:0"), op("c", "b:0", "a:0", fixed=True)),
         (op("a"), op("b", "a:0"), op("c", "b:0")),
+        (op("a", varies=True), op("b", "a:0"), op("c", "b:0", "a:0")),
         (op("a"), op("x", "a:0", alias="a:0"), op("c", "x:0")),
     ],
 )

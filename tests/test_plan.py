@@ -126,6 +126,12 @@ def test_what_a_loop_touches_cannot_move(tensor: str) -> None:
         validate_plan(LOOP.graph, plan)
 
 
+def test_what_has_a_shape_that_depends_on_values_cannot_move() -> None:
+    ops = (replace(SKIP.graph.ops[0], varies=True), *SKIP.graph.ops[1:])
+    with pytest.raises(PlanError, match="'a:0' cannot move: its shape depends on"):
+        validate_plan(GraphView(ops=ops), PLAN)
+
+
 def test_a_loop_cannot_be_chained() -> None:
     plan = SwapPlan(planner="", order=tuple("abcwd"), chain=(("c",), ("w",)))
     with pytest.raises(PlanError, match="'w' is in a loop or branch"):

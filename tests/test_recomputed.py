@@ -111,6 +111,12 @@ def test_what_cannot_be_run_again_is_named(again: Recomputed, rule: str) -> None
         with_recomputed(CHAIN, [again])
 
 
+def test_what_has_a_shape_that_depends_on_values_is_not_run_again() -> None:
+    ops = (op("a"), op("b", "a:0", varies=True), op("c", "b:0"), op("d", "b:0", "c:0"))
+    with pytest.raises(PlanError, match="'b' must be one that may be run again"):
+        with_recomputed(graph(*ops), [Recomputed(op="b", readers=("d",))])
+
+
 def test_a_reader_in_a_loop_reads_no_second_run() -> None:
     looped = graph(op("a"), op("b", "a:0"), op("c", "b:0", "a:0", fixed=True))
     with pytest.raises(PlanError, match="loop or branch"):

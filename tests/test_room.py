@@ -29,7 +29,12 @@ def device(*, pipeline: bool, holes: tuple[int, ...] | None = ()) -> Any:
 
 STEP = cast(
     "Any",
-    SimpleNamespace(input_bytes=4 * MIB, captured_bytes=10 * MIB, constant_bytes=MIB),
+    SimpleNamespace(
+        input_bytes=4 * MIB,
+        captured_bytes=10 * MIB,
+        constant_bytes=MIB,
+        variables={},
+    ),
 )
 
 
@@ -101,8 +106,8 @@ def test_a_budget_that_leaves_room_is_not_the_whole_device() -> None:
     room = _room(LIMIT // 2)
     assert (room.budget, room.margin, room.reserved) == (LIMIT // 2, 0, 0)
     assert not room.is_whole_device
-    assert not room.tighter(room).is_whole_device
+    assert not room.tighter(room, 94).is_whole_device
     whole = _room(None)
-    assert whole.tighter(whole).is_whole_device
+    assert whole.tighter(whole, 94).is_whole_device
     assert room_in(None, asked=None, persistent=0).is_whole_device
     assert not room_in(None, asked=MIB, persistent=0).is_whole_device

@@ -10,6 +10,7 @@ from lms.forecast import Forecast, Workload
 from lms.graph import op_of
 from lms.plan import Swap
 from lms.recomputed import original_name
+from lms.report import unknown
 from lms.timeline import Lane, Timeline
 from lms.units import Bytes, Seconds, format_bytes
 
@@ -113,9 +114,11 @@ def as_data(found: Forecast) -> dict[str, Any]:
 
 def _verdict(found: Forecast) -> str:
     needs = format_bytes(found.unplanned_peak_bytes)
+    needs += unknown(found.workload.unknown_loops)
     budget = format_bytes(found.room.budget or 0)
     if found.fits_unplanned:
-        return f"Fits: the step needs {needs} of {budget}, nothing is planned."
+        fits = "May fit" if found.workload.unknown_loops else "Fits"
+        return f"{fits}: the step needs {needs} of {budget}, nothing is planned."
     start = f"Does not fit: the step needs {needs} of {budget}."
     if found.unplanned_peak_bytes <= (found.room.budget or 0):
         start = f"May not fit: the step needs {needs} of {budget}, more by chance."

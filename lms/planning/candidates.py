@@ -199,18 +199,25 @@ def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], 
 
     Args:
         graph: The graph in the execution order wanted.
-        min_bytes: An op is ordered when it makes or reads a buffer of the step of at
-            least this size, or needs as much scratch.
+        min_bytes: An op is ordered when it, or another op of its group, makes or reads
+            a buffer of the step of at least this size, or needs as much scratch. Half
+            of a group is never ordered: the runtime would not merge it.
     """
     roots = graph.roots
     large = {buffer.root for buffer in buffers(graph) if buffer.size >= min_bytes}
+
+    def is_large(op: Op) -> bool:
+        names = (*op.inputs, *(tensor.name for tensor in op.outputs))
+        return op.scratch >= min_bytes or any(roots[name] in large for name in names)
+
+    can_be = [op for op in graph.ops if not (op.fixed or op.alias or op.persistent)]
+    ordered = {op.group or op.name for op in can_be if is_large(op)}
+    large_ops = [op for op in can_be if (op.group or op.name) in ordered]
+    scattered = _scattered(large_ops)
     groups: list[tuple[str, ...]] = []
     last: str | None = None
-    for op in graph.ops:
-        if op.fixed or op.alias is not None or op.persistent:
-            continue
-        names = (*op.inputs, *(tensor.name for tensor in op.outputs))
-        if op.scratch < min_bytes and not any(roots[name] in large for name in names):
+    for op in large_ops:
+        if op.group in scattered:
             continue
         if op.group is not None and op.group == last:
             groups[-1] = (*groups[-1], op.name)
@@ -218,3 +225,17 @@ def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], 
             groups.append((op.name,))
         last = op.group
     return tuple(groups)
+
+
+def _scattered(ops: Sequence[Op]) -> set[str]:
+    """Groups whose members are not neighbours: they cannot be ordered as one."""
+    seen: set[str] = set()
+    scattered: set[str] = set()
+    last: str | None = None
+    for op in ops:
+        if op.group is not None and op.group != last and op.group in seen:
+            scattered.add(op.group)
+        if op.group is not None:
+            seen.add(op.group)
+        last = op.group
+    return scattered

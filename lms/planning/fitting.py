@@ -9,7 +9,6 @@ until it can be placed.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 
 from lms.allocator import BestFitAllocator
 from lms.errors import BudgetError
@@ -37,12 +36,17 @@ from lms.planning.judging import (
 from lms.planning.timing import Speeds, copy_in_time
 from lms.recomputed import is_large
 from lms.simulator import allocator_peak, allocator_peaks
-from lms.units import MIB, Seconds, format_bytes
+from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["find_plan", "fit_plan", "ranked"]
+__all__ = ["find_plan", "least_plan", "ranked"]
 
 # Parts of the room that the planner is given, until the allocator can place its plan.
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
+
+# The least room is looked for with fewer of them, in steps of one part of so many; and
+# in so much smaller and larger rooms a plan must be placed as well.
+_ROUGH, _AROUND = (100, 92), 16
+_ANY = 1 << 62
 
 # Of so many plans that can be placed, so many of them alike in what may move, the
 # fastest are made faster still. Of a large graph it is the first one that is found.
@@ -57,47 +61,39 @@ _ABOUT = 1.01
 _COARSE, _FINER = 200, 4
 
 
-def fit_plan(
-    graph: GraphView,
-    room: int,
-    *,
-    filters: Filters,
-    speeds: Speeds | None = None,
-    beyond: Beyond = NOTHING,
-) -> FittedPlan:
-    """Plan a step into the room that the device's allocator has for it.
+def least_plan(
+    orders: Sequence[GraphView], *, filters: Filters
+) -> tuple[Bytes, FittedPlan, str]:
+    """The least room of the step in which a plan is sure to be placed.
+
+    Rooms are tried from what the ops need upward, whatever was asked for: so it is the
+    same for every budget. Only what is placed in regions a little smaller and larger
+    too counts.
 
     Args:
-        graph: The graph in the execution order to obey.
-        room: Bytes of device memory for the step, persistent bytes excluded.
+        orders: The step in the execution orders that may be obeyed.
         filters: Which ops' outputs may move.
-        speeds: How long ops and copies take, so that copies start in time; None lets
-            them start a few ops ahead.
-        beyond: What more the device has.
 
-    Raises:
-        BudgetError: If no plan can be placed; names the op with the largest need and
-            the least room that works.
+    Returns:
+        The room, the plan, and the name of the op with the largest need.
     """
-    fitted = find_plan(graph, room, filters=filters, speeds=speeds, beyond=beyond)
-    if fitted is not None:
-        return fitted
-    finest = smallest_worth_moving(peak(graph)) // _FINER
-    least, op_name = least_room(
-        graph,
-        movable=movable(graph, min_bytes=finest, filters=filters),
-        min_bytes=finest,
-    )
-    works = max(least, room)
-    while next(chain.from_iterable(_placements(graph, works, filters)), None) is None:
-        works += max(MIB // 16, works // 32)
-    raise BudgetError(
-        f"`room` must be at least {format_bytes(works)}: {format_bytes(least)} for op "
-        f"{op_name!r} and what the allocator loses between tensors; got "
-        f"{format_bytes(room)}. Use a smaller batch or volume.",
-        op_name=op_name,
-        least_bytes=works,
-    )
+    needs = [_least_room(graph, filters) for graph in orders]
+    room, op_name = min(needs, key=lambda need: need[0])
+    while True:
+        beyond = Beyond(free=room // _AROUND, bound=_ANY)
+        for graph in orders:
+            usual = smallest_worth_moving(peak(graph))
+            for option in _placed(graph, room, filters, usual, usual, (), _ROUGH):
+                _, fitted = judged(graph, option, room, beyond)
+                if fitted.doubt is not Doubt.PLACE:
+                    return room, fitted, op_name
+        room += max(MIB // 16, room // _AROUND)
+
+
+def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
+    usual = smallest_worth_moving(peak(graph))
+    moving = movable(graph, min_bytes=usual, filters=filters)
+    return least_room(graph, movable=moving, min_bytes=usual)
 
 
 def find_plan(
@@ -108,7 +104,19 @@ def find_plan(
     speeds: Speeds | None = None,
     beyond: Beyond = NOTHING,
 ) -> FittedPlan | None:
-    """As `fit_plan`; None if no plan can be placed."""
+    """Plan a step into the room that the device's allocator has for it.
+
+    Args:
+        graph: The graph in the execution order to obey.
+        room: Bytes of device memory for the step, persistent bytes excluded.
+        filters: Which ops' outputs may move.
+        speeds: How long ops and copies take, so that copies start in time; None lets
+            them start a few ops ahead.
+        beyond: What more the device has.
+
+    Returns:
+        None if no plan can be placed.
+    """
     sure = _surest(graph, room, filters, beyond)
     if not sure:
         return None
@@ -191,19 +199,20 @@ def _placements(
         yield _placed(graph, room, filters, moved, ordered, holes)
 
 
-def _placed(
+def _placed(  # noqa: PLR0913 - what may differ between tries
     graph: GraphView,
     room: int,
     filters: Filters,
     moved: int,
     min_bytes: int,
     holes: tuple[int, ...],
+    parts: Sequence[int] = _SHRINK_PERCENT,
 ) -> Iterator[FittedPlan]:
     """Plans that move tensors of `moved` bytes and order ops of `min_bytes`."""
     moving = movable(graph, min_bytes=moved, filters=filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
     nook = replace(small_nook(graph, min_bytes=min_bytes), holes=holes)
-    for percent in _SHRINK_PERCENT:
+    for percent in parts:
         capacity = room * percent // 100
         if capacity < max(least, 2 * (nook.bytes + sum(holes))):
             return

@@ -68,6 +68,7 @@ class FittedPlan:
             a little more or less.
         doubt: Whether it will be so in the device's memory as well.
         seconds: What the step is played to take; None if it was not played.
+        beside: Bytes that it may take besides, where ops run side by side.
     """
 
     plan: SwapPlan
@@ -75,6 +76,7 @@ class FittedPlan:
     peak: int
     doubt: Doubt = Doubt.NONE
     seconds: Seconds | None = None
+    beside: int = 0
 
 
 def seconds_of(fitted: FittedPlan) -> Seconds:

@@ -85,11 +85,11 @@ def level_graph(
     plain = levels(graph)
     ordered = graph.reordered(_by_level(graph, plain))
     chosen = _serialized(ordered, plain, serialization, serialization_by_size)
-    kept = (
-        tuple(name for name in group if plain[name] in chosen)
+    groups = tuple(
+        group
         for group in chain_groups(ordered, min_bytes=min_bytes)
+        if any(plain[name] in chosen for name in group)
     )
-    groups = tuple(group for group in kept if group)
     waits = {name: before for before, group in pairwise(groups) for name in group}
     level = _levels(ordered, waits)
     ordered = graph.reordered(_by_level(graph, level))

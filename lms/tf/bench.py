@@ -60,7 +60,10 @@ class Bench:
     def of(
         cls, graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
     ) -> "Bench | None":
-        """Cut an op out; None if it reads what cannot be made up (a resource)."""
+        """Cut an op out; None if it reads what cannot be made up.
+
+        Such are resources, and what is as large as values say.
+        """
         kept: dict[str, compat.NodeDef] = {}
         arguments: dict[str, compat.Input] = {}
         pending = [op.name]
@@ -83,6 +86,8 @@ class Bench:
                     if len(kept) > 64 or producer.name not in nodes:
                         return None
                     pending.append(producer.name)
+                elif producer.varies:
+                    return None
                 else:
                     argument = f"argument_{len(arguments)}"
                     if full in arguments:

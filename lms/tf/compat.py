@@ -6,9 +6,13 @@ Tried on TensorFlow 2.21.0. When a new release breaks something, it breaks here.
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, TypeAlias
 
 import tensorflow as tf
+
+# What XLA's compiler says of the memory of what it compiled; there is no public form.
+from tensorflow.compiler.xla.service import hlo_pb2 as _hlo
 
 # Protocol buffers of the runtime; `tf.compat.v1` is their only public home.
 from tensorflow.core.framework.graph_pb2 import GraphDef
@@ -23,6 +27,9 @@ from tensorflow.python.client import pywrap_tf_session as _pywrap_session
 # ragged elements they are not what `tf.nest.flatten` gives.
 from tensorflow.python.data.util import structure as _structure
 
+# Under a strategy of one replica an iterator wraps one for its device.
+from tensorflow.python.distribute import input_lib as _input_lib
+
 # A call that is cancelled before it starts: the graph is made, nothing runs.
 from tensorflow.python.eager import cancellation as _cancellation
 
@@ -32,6 +39,9 @@ from tensorflow.python.eager import context as _context
 
 # A graph becomes a callable through these; `tf.function` would have to trace.
 from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic
+
+# Whether an op has effects, by its name. The next two again make callables.
+from tensorflow.python.framework import op_def_registry as _op_defs
 from tensorflow.python.framework import ops as _ops
 from tensorflow.python.framework.func_graph import FuncGraph as _FuncGraph
 
@@ -59,13 +69,17 @@ __all__ = [
     "allocator_limit",
     "build_function",
     "collected_graphs",
+    "compiled_scratch",
     "constant",
+    "define_functions",
     "flat_element",
     "flat_inputs",
     "flat_shapes",
     "graph_def",
     "handle_spec",
     "infer_shapes",
+    "is_stateful_or_calls",
+    "one_replica_s",
     "onednn_is_on",
     "optimised_graph",
     "pack_outputs",
@@ -79,8 +93,9 @@ __all__ = [
 # Name of an argument's node, its spec, and for a variable's handle the variable's.
 Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]
 
-# Made when its module is imported: type checkers do not see it.
+# Made when their modules are imported: type checkers do not see them.
 XSpace: Any = _xplane.XSpace  # pyright: ignore[reportAttributeAccessIssue]
+HloProto: Any = _hlo.HloProto  # pyright: ignore[reportAttributeAccessIssue]
 
 _MARKER = "lms_end_of_collection"
 
@@ -105,6 +120,19 @@ def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
     """The flat tensors of a call's arguments, checked and converted."""
     bound = concrete.function_type.bind(*args)
     return list(concrete.function_type.unpack_inputs(bound))
+
+
+def one_replica_s(iterator: Any) -> Any:
+    """The iterator of the only device of a strategy; any other iterator as it is.
+
+    Draws from either are draws from both. A distributed one asks in a branch whether
+    there is a next element: what the branch yields would have no shape.
+    """
+    if not isinstance(iterator, _input_lib.DistributedIteratorBase):
+        return iterator
+    (worker,) = iterator._iterators
+    (own,) = worker._iterator._device_iterators
+    return own
 
 
 def flat_element(iterator_spec: Any, element: Any) -> list[tf.Tensor]:
@@ -162,7 +190,7 @@ def _end_collection() -> None:
     tf.no_op(name=_MARKER)
 
 
-def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef:
+def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef | None:
     """The placed and optimised graph of a concrete function, which is not run.
 
     The function is called with a cancellation that came before: the runtime makes the
@@ -174,9 +202,12 @@ def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef:
     Args:
         concrete: The traced function.
         arguments: All its flat inputs; of values only handles matter.
+
+    Returns:
+        The graph. None if another thread called a new function in the meantime: the
+        runtime collects what all threads make, and adds it all up.
     """
     context = _eager_context()
-
     cancelled = _cancellation.CancellationManager()
     cancelled.start_cancel()
     context.enable_graph_collection()
@@ -190,11 +221,26 @@ def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef:
         metadata = context.export_run_metadata()
     finally:
         context.disable_graph_collection()
-    graph = metadata.function_graphs[0].post_optimization_graph
-    kept = [node for node in graph.node if not node.name.startswith(_MARKER)]
-    del graph.node[:]
-    graph.node.extend(kept)
-    return graph
+    for function in metadata.function_graphs:
+        graph = function.post_optimization_graph
+        kept = [node for node in graph.node if not node.name.startswith(_MARKER)]
+        if _is_of(concrete, kept):
+            del graph.node[:]
+            graph.node.extend(kept)
+            return graph
+    return None
+
+
+def _is_of(concrete: Any, nodes: Sequence[NodeDef]) -> bool:
+    """Whether nodes have a function's results and read arguments, and no more."""
+    signature = concrete.function_def.signature
+    results = sorted(n.name for n in nodes if n.op == "_Retval")
+    if results != sorted(f"{result.name}_RetVal" for result in signature.output_arg):
+        return False
+    found = {n.attr["index"].i: n.name for n in nodes if n.op == "_Arg"}
+    return len(found) == sum(n.op == "_Arg" for n in nodes) and all(
+        signature.input_arg[i].name == name for i, name in found.items()
+    )
 
 
 def graph_def(nodes: Iterable[NodeDef], library: Any) -> GraphDef:
@@ -213,6 +259,62 @@ def constant(name: str, value: Any, dtype: tf.DType) -> NodeDef:
     node.attr["dtype"].type = dtype.as_datatype_enum
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype=dtype))
     return node
+
+
+def define_functions(functions: Iterable[Any]) -> None:
+    """Let nodes call functions, in any graph; equal ones may be given again."""
+    context = _eager_context()
+    for function in functions:
+        if not context.has_function(function.signature.name):
+            context.add_function_def(function)
+
+
+@cache
+def compiled_scratch(
+    name: str, inputs: tuple[tf.TensorSpec, ...], device: str
+) -> int | None:
+    """Bytes that a function which XLA compiles needs beside inputs and outputs.
+
+    Args:
+        name: The function's.
+        inputs: Types and shapes of its arguments.
+        device: Full name of its device.
+
+    Returns:
+        None if XLA cannot compile it, or does not say.
+    """
+    context = _eager_context()
+    try:
+        compiled = context.get_compiler_ir(
+            device_name=device,
+            platform_name=None,
+            function_name=name,
+            flat_args=list(inputs),
+            captured_inputs=[],
+            stage="optimized_hlo_proto_serialized",
+        )
+    except tf.errors.OpError:
+        return None
+    buffers = HloProto.FromString(compiled).buffer_assignment.buffer_allocations
+    if not buffers:
+        return None
+    return sum(
+        buffer.size
+        for buffer in buffers
+        if not (
+            buffer.is_entry_computation_parameter
+            or buffer.maybe_live_out
+            or buffer.is_constant
+            or buffer.is_thread_local
+        )
+    )
+
+
+def is_stateful_or_calls(node: NodeDef) -> bool:
+    """Whether an op does, or calls, more than its outputs say."""
+    known = _op_defs.get(node.op)
+    calls = any(value.HasField("func") for value in node.attr.values())
+    return known is None or known.is_stateful or calls
 
 
 def build_function(

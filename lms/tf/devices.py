@@ -119,6 +119,11 @@ class Device:
         """Whether prefetched data lies in this device's memory too: on a CPU."""
         return self.name.startswith("CPU")
 
+    @property
+    def is_emulated(self) -> bool:
+        """Whether it is a CPU whose memory is limited: some kernels need care there."""
+        return self.holds_input_pipeline and self.limit is not None
+
     def keep_nook(self, nook: Nook) -> object:
         """Make free chunks, each with a used one behind it.
 

@@ -8,6 +8,7 @@ __all__ = [
     "ALIAS",
     "BY_REFERENCE",
     "CONTROL_FLOW",
+    "HAS_WORKSPACE",
     "INPLACE",
     "MERGED_BY_ONEDNN",
     "PERSISTENT",
@@ -82,3 +83,8 @@ MERGED_BY_ONEDNN = (
     ("Pad", "Conv2D", True),
     ("Pad", "_FusedConv2D", True),
 )
+
+# Gradients that oneDNN computes with what the forward op left them (its workspace), if
+# they read this input from that op itself; else another kernel runs, with other bits
+# where several elements are the largest (mkl_layout_pass.cc, AddWorkSpaceEdgeIfNeeded).
+HAS_WORKSPACE = {"MaxPoolGrad": 1, "MaxPool3DGrad": 1, "LRNGrad": 2}

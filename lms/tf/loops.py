@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from lms.tf import compat
 from lms.tf.kernels import CONTROL_FLOW
 
-__all__ = ["control_flow", "loop_ends", "source_of"]
+__all__ = ["control_flow", "frames_around", "loop_ends", "source_of"]
 
 
 def source_of(name: str) -> str:
@@ -63,9 +63,26 @@ def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]
     Args:
         ordered: Nodes after their inputs, the edge back to Merge left out.
     """
-    loops: dict[str, tuple[str, ...]] = {}  # node -> the loops around its outputs
+    loops = frames_around(ordered)
     ends: dict[tuple[str, ...], list[str]] = defaultdict(list)
     exits: dict[str, tuple[str, ...]] = {}
+    for node in ordered:
+        if node.op in ("Enter", "RefEnter", "NextIteration", "RefNextIteration"):
+            ends[loops[node.name]].append(node.name)
+        if node.op in ("Exit", "RefExit"):
+            exits[node.name] = loops[source_of(node.input[0])]
+    return {name: tuple(ends[around]) for name, around in exits.items()}
+
+
+def frames_around(
+    ordered: Sequence[compat.NodeDef],
+) -> dict[str, tuple[str, ...]]:
+    """The loops around each node's outputs by their names, the innermost one last.
+
+    Args:
+        ordered: Nodes after their inputs, the edge back to Merge left out.
+    """
+    loops: dict[str, tuple[str, ...]] = {}
     for node in ordered:
         around = max(
             (loops.get(source_of(name), ()) for name in node.input),
@@ -74,10 +91,7 @@ def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]
         )
         if node.op in ("Enter", "RefEnter"):
             around = (*around, node.attr["frame_name"].s.decode())
-        if node.op in ("Enter", "RefEnter", "NextIteration", "RefNextIteration"):
-            ends[around].append(node.name)
         if node.op in ("Exit", "RefExit"):
-            exits[node.name] = around
             around = around[:-1]
         loops[node.name] = around
-    return {name: tuple(ends[around]) for name, around in exits.items()}
+    return loops

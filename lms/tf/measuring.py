@@ -28,6 +28,7 @@ from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
 from lms.tf import compat
 from lms.tf.bench import Bench, forget_functions, idle_seconds, seconds_of
+from lms.tf.compiled import compiled_scratch, is_compiled
 from lms.tf.devices import Device, DeviceMemory, find_device
 from lms.tf.host import available_host_bytes
 from lms.tf.specialising import TracedStep
@@ -65,6 +66,11 @@ _COLD = 64 * MIB
 # Rows of the square matrices whose product the rate of computing is taken from.
 _SQUARE, _SQUARE_OF_GPU = 256, 4096
 
+# An op whose scratch is not known is run alone only where there is room for so many
+# times what it reads and makes: oneDNN's kernels do not survive if there is too little.
+# Elsewhere the most that its type was seen to need for its bytes counts, or this.
+_ROOM_FOR_SCRATCH, _USUAL_SHARE = 3, 0.5
+
 # Functions of one op hold constants. While ops are measured there are free chunks for
 # so many: what stays behind does not lie scattered over what is planned.
 _LEFT_BEHIND = Nook(sizes=(256,) * 1024)
@@ -72,6 +78,7 @@ _LEFT_BEHIND = Nook(sizes=(256,) * 1024)
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 _scratch: dict[tuple[str, bytes], int] = {}
+_shares: dict[str, float] = {}  # the largest scratch by op type, of what ops move
 _seconds: dict[tuple[str, bytes], Seconds] = {}
 _rates: dict[str, LinkRates] = {}
 
@@ -84,33 +91,64 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
         memory: The allocator of the step's device.
 
     Returns:
-        Scratch of the ops that were run; empty without allocator statistics.
+        Scratch of the ops that were run, and what those are taken to need that had too
+        little room for it; empty without allocator statistics.
     """
     if memory.current_bytes is None:
         return {}
     nodes = {node.name: node for node in step.nodes}
     gathered = find_device().keep_nook(_LEFT_BEHIND)
     free = _free_bytes(memory)
-    found: dict[str, int] = {}
+    found = _scratch_of_compiled(step, nodes, memory.device)
     failed: set[bytes] = set()
+    unknown: list[Op] = []
     for op in step.graph.ops:
         # Element-wise ops need no scratch.
-        if op.inplace or not _is_worth_a_run(step.graph, op):
+        if op.name in found or op.inplace or not _is_worth_a_run(step.graph, op):
             continue
         bench = Bench.of(step.graph, nodes, op)
         if bench is None or bench.key in failed:
             continue
         key = memory.device, bench.key
         if key not in _scratch:
-            if not _has_room(step.graph, op, free):
+            if moved_bytes(step.graph, op) * _ROOM_FOR_SCRATCH > free:
+                unknown.append(op)
                 continue
             measured = bench.scratch(memory)
             if measured is None:
                 failed.add(bench.key)
                 continue
             _scratch[key] = measured
+            _note_share(op, measured, moved_bytes(step.graph, op))
         found[op.name] = _scratch[key]
+    for op in unknown:
+        share = _shares.get(op.type, _USUAL_SHARE)
+        found[op.name] = math.ceil(share * moved_bytes(step.graph, op))
     del gathered
+    return found
+
+
+def _note_share(op: Op, scratch: int, moved: int) -> None:
+    """The most scratch that an op of its type was seen to need for what it moves."""
+    _shares[op.type] = max(_shares.get(op.type, 0.0), scratch / moved)
+
+
+def _scratch_of_compiled(
+    step: TracedStep, nodes: Mapping[str, compat.NodeDef], device: str
+) -> dict[str, int]:
+    """Scratch of the calls that XLA compiles, which says so before they run."""
+    found: dict[str, int] = {}
+    for op in step.graph.ops:
+        if op.name not in nodes or not is_compiled(nodes[op.name]):
+            continue
+        tensors = [step.graph.tensors[name] for name in op.inputs]
+        specs = [tf.TensorSpec(t.shape, tf.as_dtype(t.dtype)) for t in tensors]
+        scratch = compiled_scratch(nodes[op.name], specs, nodes[op.name].device)
+        if scratch is None:
+            continue
+        found[op.name] = scratch
+        if (bench := Bench.of(step.graph, nodes, op)) is not None:
+            _scratch[device, bench.key] = scratch
     return found
 
 
@@ -139,7 +177,8 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
     runnable = [
         bench
         for op, bench in found
-        if (memory.device, bench.key) in _seconds or _has_room(step.graph, op, free)
+        if (memory.device, bench.key) in _seconds
+        or _has_room(step.graph, op, bench, memory.device, free)
     ]
     times = _times(runnable, memory.device)
     forget_functions()
@@ -344,7 +383,7 @@ def _free_bytes(memory: DeviceMemory) -> float:
 
 def _is_worth_a_run(graph: GraphView, op: Op) -> bool:
     """Whether an op is large, and may be run on values that are made up."""
-    if op.fixed or op.persistent or op.alias is not None:
+    if op.fixed or op.varies or op.persistent or op.alias is not None:
         return False
     if "PyFunc" in op.type:  # the user's own function must not see them
         return False
@@ -353,13 +392,19 @@ def _is_worth_a_run(graph: GraphView, op: Op) -> bool:
     return max(sizes, default=0) >= _LARGE
 
 
-def _has_room(graph: GraphView, op: Op, free: float) -> bool:
-    """Whether what an op reads and makes has room beside what is there.
+def _has_room(graph: GraphView, op: Op, bench: Bench, device: str, free: float) -> bool:
+    """Whether what an op reads, makes and needs has room beside what is there.
 
     Where it has none, TensorFlow would wait ten seconds for some before it gives up
-    (its allocator_retry.cc, as bfc_allocator.cc calls it).
+    (its allocator_retry.cc, as bfc_allocator.cc calls it), and the process may die.
     """
-    return moved_bytes(graph, op) <= free
+    moved = moved_bytes(graph, op)
+    if op.inplace:
+        return moved <= free
+    scratch = _scratch.get((device, bench.key))
+    if scratch is None:
+        return moved * _ROOM_FOR_SCRATCH <= free
+    return moved + scratch * 5 // 4 <= free
 
 
 def _idle(device: str, arguments: int) -> Seconds:

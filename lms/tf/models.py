@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 
-__all__ = ["batch_specs", "check_model", "step_of", "step_of_data"]
+__all__ = ["batch_specs", "check_model", "own_function", "step_of", "step_of_data"]
 
 _LOG = logging.getLogger("lms")
 
@@ -39,7 +39,9 @@ def check_model(model: keras.Model) -> None:
 
 
 def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
-    """One step as Keras would trace it: from an iterator, or from data for predict.
+    """One step as Keras would trace it: from an iterator, for predict from a batch.
+
+    As Keras's own, that for predict takes a list of one batch.
 
     Args:
         model: A compiled model.
@@ -51,7 +53,24 @@ def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
     def on_iterator(iterator: Any) -> Any:
         return on_data(iterator.get_next())
 
-    return on_data if kind == "predict" else on_iterator
+    @tf.autograph.experimental.do_not_convert
+    def on_list(batches: Sequence[Any]) -> Any:
+        return on_data(batches[0])
+
+    return on_list if kind == "predict" else on_iterator
+
+
+def own_function(model: keras.Model, kind: str) -> Any:
+    """The `tf.function` in which Keras itself makes a model's steps; None if not made.
+
+    Keras wraps that for training and for evaluation: it is all that they call.
+    """
+    made = getattr(model, f"{kind}_function")
+    around = getattr(made, "__closure__", None) or ()
+    for found in (made, *(cell.cell_contents for cell in around)):
+        if isinstance(found, tf.types.experimental.PolymorphicFunction):
+            return found
+    return None
 
 
 def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
@@ -62,9 +81,11 @@ def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
         "predict": model.predict_step,
     }[kind]
 
+    strategy: Any = model.distribute_strategy
+
     @tf.autograph.experimental.do_not_convert
     def on_data(data: Any) -> Any:
-        return one_step(_without_optionals(data))
+        return strategy.run(one_step, args=(_without_optionals(data),))
 
     return on_data
 

@@ -20,6 +20,7 @@ from lms.errors import PlanError
 from lms.graph import GraphView, Op, op_of
 from lms.plan import Swap, SwapPlan
 from lms.tf import compat
+from lms.tf.asking import ask_for_room
 from lms.tf.specialising import TracedStep
 from lms.tf.transports import Transport
 from lms.tf.waits import Waits, wait_for
@@ -33,6 +34,8 @@ def rewrite(
     transport: Transport,
     beginning: compat.NodeDef | None = None,
     late: Sequence[str] = (),
+    *,
+    asks: bool = False,
 ) -> list[compat.NodeDef]:
     """The step's nodes with the plan built in.
 
@@ -42,6 +45,7 @@ def rewrite(
         transport: Makes the nodes that carry tensors.
         beginning: A node that writes wait for, None if none does.
         late: Names of the ops that wait for it.
+        asks: Whether ordered ops ask for their room first (`lms.tf.asking`).
 
     Returns:
         New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
@@ -50,7 +54,8 @@ def rewrite(
         PlanError: If the plan would make ops wait for each other in a circle.
     """
     nodes = {node.name: _copy(node) for node in step.nodes}
-    waits = Waits(plan)
+    groups = _groups(step.graph)
+    waits = Waits(plan, groups)
     added: list[compat.NodeDef] = []
     for number, swap in enumerate(plan.swaps):
         producer = nodes[op_of(swap.tensor)]
@@ -83,9 +88,40 @@ def rewrite(
         added.append(beginning)
         for name in late:
             wait_for(nodes[name], [beginning.name])
+    if asks:
+        added += ask_for_room(step.graph, plan.chain, nodes)
+    _refuse_split_groups(nodes, groups)
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)
     return result
+
+
+def _groups(graph: GraphView) -> dict[str, list[str]]:
+    """The members of each op's group, by the names of the ops that are in one."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for op in graph.ops:
+        if op.group is not None:
+            members[op.group].append(op.name)
+    return {name: names for names in members.values() for name in names}
+
+
+def _refuse_split_groups(
+    nodes: Mapping[str, compat.NodeDef], groups: Mapping[str, Sequence[str]]
+) -> None:
+    """Members of a group must wait for the same, or the runtime does not merge them.
+
+    Then other kernels run, which add up in another order: the step's bits change.
+    """
+
+    def waits(name: str) -> set[str]:
+        own = {f"^{member}" for member in groups[name]}
+        return {n for n in nodes[name].input if n.startswith("^")} - own
+
+    for name, names in groups.items():
+        if waits(name) != waits(names[0]):
+            raise PlanError(
+                f"{names[0]!r} and {name!r} must wait for the same ops, to be merged"
+            )
 
 
 def _copy(node: compat.NodeDef) -> compat.NodeDef:

@@ -6,11 +6,12 @@ TensorFlow's inference leaves open what changes, or could change, while a step r
                               unless they were given shape invariants
     elements of a list        the shape of what is pushed onto it (a loop keeps what
                               its gradient needs in such lists)
-    what depends on values,   the largest tensor of known size in any loop or branch:
-    in a loop or branch       index sets of sparse gradients are no larger
+    what depends on values    its bound, where there is a rule (`lms.tf.bounds`);
+                              else, in a loop or branch, the largest tensor of known
+                              size in any: index sets of sparse gradients are no larger
 
-Known weakness: the last is a guess. Outside of loops and branches, a shape that depends
-on values stays open.
+Known weakness: the last is a guess. Outside of loops and branches, a shape without a
+bound stays open.
 
 Sources: `Enter`, `Merge` in control_flow_ops.cc and `TensorListPopBack` in list_ops.cc,
 tensorflow/core/ops.
@@ -22,6 +23,7 @@ from typing import TypeAlias
 
 import tensorflow as tf
 
+from lms.errors import UnsupportedError
 from lms.tf import compat
 from lms.tf.loops import source_of
 
@@ -51,9 +53,15 @@ def inferred_shapes(
         nodes: The step's nodes.
         library: The functions that they call.
         inputs: The arguments, as `compat.build_function` takes them.
+
+    Raises:
+        UnsupportedError: If TensorFlow does not import what it made itself.
     """
     straight = _first_round(nodes)
-    specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
+    try:
+        specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
+    except ValueError as error:
+        raise UnsupportedError(_not_imported(error)) from error
     by_name = {node.name: node for node in nodes}
     for _ in range(_ROUNDS):
         elements = {
@@ -95,6 +103,15 @@ def guessed_shapes(
             for spec in specs[name]
         ]
     return filled
+
+
+def _not_imported(error: ValueError) -> str:
+    return (
+        "the step's graph must be made of ops that TensorFlow imports again, got "
+        f"{' '.join(str(error).split())[:300]}. Turn off the pass that fuses ops, "
+        "tf.config.optimizer.set_experimental_options({'remapping': False}), or "
+        "train without large model support."
+    )
 
 
 def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:

@@ -5,6 +5,8 @@
 Assumptions
     - An iterator argument is cut off: what `IteratorGetNext` yields becomes arguments,
       so that their shapes are known and a last partial batch can be planned by itself.
+    - What depends on values in its shape counts as its bound, stays where it is, and is
+      made once: copies are of one size.
     - Ops inside loops and branches (between Switch and Merge, Enter and Exit) are
       `fixed`. A control edge into or out of them would carry a dead branch's deadness.
 """
@@ -20,14 +22,19 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.graph import GraphView, Op, Tensor
 from lms.tf import compat
+from lms.tf.assigning import NOTHING, PLACED, with_assignments_in_place
+from lms.tf.bounds import bounded_shapes
+from lms.tf.compiled import opened
 from lms.tf.kernels import (
     ALIAS,
     BY_REFERENCE,
+    HAS_WORKSPACE,
     INPLACE,
     MERGED_BY_ONEDNN,
     PERSISTENT,
     REPEATABLE,
 )
+from lms.tf.lists import Lists, find_lists
 from lms.tf.loops import control_flow, loop_ends, source_of
 from lms.tf.shapes import guessed_shapes, inferred_shapes
 from lms.tf.sums import with_plain_sums
@@ -68,6 +75,8 @@ class TracedStep:
         outputs: Names of the tensors to return.
         device: Name of the device that memory is planned for.
         own: The step as TensorFlow would run it; None if that is this one.
+        unknown_loops: Names of the loops that keep something in each round, but it is
+            not known how many there are: its bytes are not in the graph.
     """
 
     graph: GraphView
@@ -77,6 +86,7 @@ class TracedStep:
     outputs: tuple[str, ...]
     device: str
     own: "TracedStep | None" = None
+    unknown_loops: tuple[str, ...] = ()
 
     @property
     def signature(self) -> str:
@@ -133,9 +143,10 @@ def specialise(
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     cut, arguments, outputs = _cut(traced, specs)
 
-    def step_of(nodes: Sequence[compat.NodeDef], own: TracedStep | None) -> TracedStep:
-        library = traced.graph_def.library
-        graph, ordered = _seen(nodes, arguments, outputs, library, device)
+    def step_of(
+        nodes: Sequence[compat.NodeDef], library: Any, own: TracedStep | None
+    ) -> TracedStep:
+        graph, ordered, lists = _seen(nodes, arguments, outputs, library, device)
         return TracedStep(
             graph=graph,
             nodes=tuple(ordered),
@@ -144,14 +155,19 @@ def specialise(
             outputs=tuple(outputs),
             device=device,
             own=own,
+            unknown_loops=lists.unknown,
         )
 
-    own = step_of(cut, None)
-    nodes = with_plain_sums(own.nodes, control_flow(own.nodes), outputs)
-    if len(nodes) == len(own.nodes):
+    own = step_of(cut, traced.graph_def.library, None)
+    fixed = control_flow(own.nodes)
+    nodes = with_plain_sums(own.nodes, fixed, outputs)
+    nodes, library = opened(nodes, own.library, fixed, outputs)
+    variables = {a.name: a.variable for a in arguments if a.variable is not None}
+    nodes = with_assignments_in_place(nodes, variables)
+    if nodes == list(own.nodes):
         return own
     try:
-        return step_of(nodes, own)
+        return step_of(nodes, library, own)
     except UnsupportedError:  # only the variable's shape was known
         return own
 
@@ -162,27 +178,31 @@ def _seen(
     outputs: Sequence[str],
     library: Any,
     device: str,
-) -> tuple[GraphView, list[compat.NodeDef]]:
-    """What planners see of nodes, and the nodes in that order."""
+) -> tuple[GraphView, list[compat.NodeDef], Lists]:
+    """What planners see of nodes, the nodes in that order, and what loops keep."""
     given = [(a.name, a.spec, a.variable) for a in arguments]
     shapes = inferred_shapes(nodes, library, given)
     ends = loop_ends(_sorted(nodes, arguments, {}))
     ordered = _sorted(nodes, arguments, ends)
-    shapes = _bounded(ordered, shapes)
+    shapes = _completed(ordered, shapes)
+    shapes, varying = bounded_shapes(ordered, shapes)
     fixed = control_flow(ordered)
     shapes = guessed_shapes(shapes, fixed)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
+    lists = find_lists(ordered, shapes)
+    fixed |= lists.sizes.keys() | lists.shared
     groups = _merged_groups(ordered)
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
-    ops += [_op(n, shapes, fixed, groups, back_edges, device) for n in ordered]
+    ops += [_op(n, shapes, fixed, groups, back_edges, device, lists) for n in ordered]
+    ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
     ops = [
         replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
         for op in ops
     ]
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
-    return with_writes(graph, handles), ordered
+    return with_writes(graph, handles), ordered, lists
 
 
 def _cut(
@@ -192,10 +212,13 @@ def _cut(
     args = {n.attr["index"].i: n for n in traced.graph_def.node if n.op == "_Arg"}
     results = {n.attr["index"].i: n for n in traced.graph_def.node if n.op == "_Retval"}
     inner = [n for n in traced.graph_def.node if n.op not in ("_Arg", "_Retval")]
-    names = [args[i].name for i in range(len(args))]
+    names = [
+        args[i].name if i in args else f"lms_unused_{i}"  # the runtime leaves it out
+        for i in range(len(traced.concrete.inputs))
+    ]
     renamed: dict[str, str] = {}
     if traced.iterator_spec is not None:
-        draw = _draw(inner, args[0].name)
+        draw = _draw(inner, names[0])
         inner.remove(draw)
         names = [f"lms_input_{i}" for i in range(len(inputs))] + names[1:]
         renamed = {_tensor(draw.name, i): names[i] for i in range(len(inputs))}
@@ -313,22 +336,30 @@ def _merged_groups(ordered: Sequence[compat.NodeDef]) -> dict[str, str]:
             partner = by_name.get(source_of(key)) if reads else by_gradient.get(key)
             if partner is None or partner.op != first or partner.op not in firsts:
                 continue
+            if _controls(partner) != _controls(node):  # it does not merge them
+                continue
             if partner.name not in groups and node.name not in groups:
                 groups[partner.name] = groups[node.name] = partner.name
     return groups
 
 
-def _bounded(
+def _controls(node: compat.NodeDef) -> set[str]:
+    return {name for name in node.input if name.startswith("^")}
+
+
+def _completed(
     ordered: Sequence[compat.NodeDef], specs: Mapping[str, list[tf.TensorSpec]]
 ) -> dict[str, list[tf.TensorSpec]]:
-    """Specs with the shapes filled in that TensorFlow's inference leaves open.
+    """Specs with the shapes filled in that only TensorFlow's inference leaves open.
 
-    `BroadcastGradientArgs` yields as many axes as the broadcast reduced: at most the
-    length of its inputs, which is taken. `_UnaryOpsComposition` has its input's shape.
+    What takes a variable's place has no elements of its own, and
+    `_UnaryOpsComposition` has its input's shape.
     """
     known = dict(specs)
     for node in ordered:
-        if node.op not in ("BroadcastGradientArgs", "_UnaryOpsComposition"):
+        if node.name.endswith(NOTHING):
+            known[node.name] = [tf.TensorSpec([0], s.dtype) for s in known[node.name]]
+        if node.op != "_UnaryOpsComposition":
             continue
         source, _, index = _full(node.input[0]).rpartition(":")
         shape = known[source][int(index)].shape
@@ -345,35 +376,57 @@ def _argument_op(argument: Argument) -> Op:
     )
 
 
-def _op(
+def _op(  # noqa: PLR0913 - all that is known of the step
     node: compat.NodeDef,
     specs: Mapping[str, Sequence[tf.TensorSpec]],
     fixed: frozenset[str],
     groups: Mapping[str, str],
     back_edges: frozenset[str],
     device: str,
+    lists: Lists,
 ) -> Op:
     data = [_full(name) for name in node.input if not name.startswith("^")]
     data = [name for name in data if source_of(name) not in back_edges]
     controls = [name[1:] for name in node.input if name.startswith("^")]
     elsewhere = bool(node.device) and node.device != device
+    placed = node.name.endswith(PLACED)  # in the memory of a variable
+    held = 0 if elsewhere else lists.sizes.get(node.name, 0)
+    shares = (node.op in ALIAS and not held) or node.name in lists.shared
+    outputs = [
+        _described(_tensor(node.name, i), spec, counted=not (elsewhere or placed))
+        for i, spec in enumerate(specs[node.name])
+    ]
+    if held:
+        outputs[0] = replace(outputs[0], size=held)
     return Op(
         name=node.name,
         type=node.op,
         inputs=tuple(data),
         controls=tuple(dict.fromkeys(controls)),
-        outputs=tuple(
-            _described(_tensor(node.name, i), spec, counted=not elsewhere)
-            for i, spec in enumerate(specs[node.name])
-        ),
-        alias=data[0] if node.op in ALIAS and not elsewhere else None,
+        outputs=tuple(outputs),
+        alias=data[0] if shares and not elsewhere else None,
         inplace=node.op in INPLACE,
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,
         group=groups.get(node.name),
+        keeps=_kept_inputs(node, data),
         repeatable=(node.op in REPEATABLE or (node.op == "AddN" and len(data) == _PAIR))
         and not (elsewhere or node.name in fixed or node.name in groups),
     )
+
+
+def _varying(op: Op) -> Op:
+    """An op whose outputs may be smaller than they are counted."""
+    # What it writes over may be smaller too: both are counted.
+    return replace(op, varies=True, inplace=False, repeatable=False)
+
+
+def _kept_inputs(node: compat.NodeDef, data: Sequence[str]) -> tuple[str, ...]:
+    """Inputs that a node must read from where they were made."""
+    if "CPU" not in node.device or not compat.onednn_is_on():
+        return ()
+    kept = HAS_WORKSPACE.get(node.op)
+    return () if kept is None else (data[kept],)
 
 
 def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:
@@ -385,8 +438,9 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
     opaque = spec.dtype in (tf.resource, tf.variant, tf.string)
     if not (opaque or spec.shape.is_fully_defined()):
         raise UnsupportedError(
-            f"every tensor must have a known shape to be planned, got {spec.shape} "
-            f"for {name!r}. Give the inputs static shapes."
+            f"every tensor must have a known largest shape to be planned, got "
+            f"{spec.shape} for {name!r}. Compute it at a fixed size, such as with a "
+            "mask in place of `tf.boolean_mask`, or train without large model support."
         )
     shape: tuple[Any, ...] = ()
     if spec.shape.is_fully_defined():

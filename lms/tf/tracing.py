@@ -7,26 +7,50 @@ cancellation and runs none of it. Whatever TensorFlow would have run is therefor
 is planned, op by op, and the numbers stay the same.
 
       step, iterator ──trace──> ConcreteFunction ──instantiate──> optimised graph
+
+Which graph that is depends on the shapes that were known when it was traced: Grappler
+does other things where the batch's size is open, and its bits are other bits. A
+`tf.function` with `reduce_retracing`, as Keras's own are, leaves open what changed from
+the first call to the second. So the function that would run without this library is
+asked how it would be traced, and that is how its step is traced here.
+
+What the runtime makes is collected of all threads together. Those that prepare steps
+wait for each other; where another one called a new function of its own meanwhile, the
+step is traced again.
 """
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import RLock
 from typing import Any
 
 import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.tf import compat
+from lms.tf.fused import take_back
 
 __all__ = [
+    "PREPARING",
     "TracedFunction",
+    "called_signature",
+    "flat_specs",
     "gives_tensors",
     "input_specs",
     "read_signature",
     "signature_key",
     "trace",
 ]
+
+
+# Held by the thread that traces, measures the device or plans for it.
+PREPARING = RLock()
+
+_TRIES = 20
+
+# Where a function's first specs are kept until it is traced: as long as it lives.
+_FIRST = "_lms_first_specs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +91,32 @@ def read_signature(signature: Sequence[Any]) -> tuple[Any, ...]:
     return specs
 
 
+def called_signature(signature: Sequence[Any], args: Sequence[Any]) -> tuple[Any, ...]:
+    """A signature with the open dimensions of its tensors as a call has them.
+
+    Args:
+        signature: As `read_signature` gives it.
+        args: Arguments of the same structure; others leave the signature as it is.
+    """
+
+    def known(spec: Any, value: Any) -> Any:
+        if not isinstance(spec, tf.TensorSpec) or spec.shape.is_fully_defined():
+            return spec
+        shape = spec.shape.merge_with(tf.convert_to_tensor(value, spec.dtype).shape)
+        return tf.TensorSpec(shape, spec.dtype, spec.name)
+
+    try:
+        return tuple(tf.nest.map_structure(known, tuple(signature), tuple(args)))
+    except (TypeError, ValueError):  # the call itself says what is wrong
+        return tuple(signature)
+
+
+def flat_specs(signature: Sequence[Any]) -> list[tf.TensorSpec]:
+    """A signature's flat tensors, as calls of a function pass them."""
+    leaves = tf.nest.flatten(tuple(signature), expand_composites=True)
+    return [leaf for leaf in leaves if isinstance(leaf, tf.TensorSpec)]
+
+
 def gives_tensors(signature: Sequence[Any]) -> bool:
     """Whether a signature is an example in memory: nothing in it is just a spec."""
     leaves = tf.nest.flatten(tuple(signature))
@@ -104,7 +154,11 @@ def input_specs(traced: TracedFunction) -> list[tf.TensorSpec]:
 
 
 def trace(
-    function: Callable[..., Any], args: Sequence[Any], *, iterator: Any = None
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    iterator: Any = None,
+    own: Any = None,
 ) -> TracedFunction:
     """Trace a step and let TensorFlow optimise it, without running it.
 
@@ -114,29 +168,76 @@ def trace(
         args: Tensors, or specs with static shapes, in place of its arguments.
         iterator: A `tf.data` iterator that is passed instead of `args`. No element is
             drawn from it.
+        own: The `tf.function` that would be called with the same arguments otherwise:
+            its shapes are taken.
 
     Returns:
         The traced function with the graph that would run.
+
+    Raises:
+        UnsupportedError: If a dimension beyond the batch is unknown, or other threads
+            keep calling new functions.
     """
     started = time.perf_counter()
-    plain = _without_xla(function)
     if iterator is None:
-        concrete = plain.get_concrete_function(*read_signature(args))
-        inputs = [tf.zeros([], spec.dtype) for spec in _specs(concrete)]
+        specs = read_signature(args)
     else:
         for shape in compat.flat_shapes(iterator.element_spec):
             _check_shape(shape, "the data set's element")
-        concrete = plain.get_concrete_function(iterator)
-        inputs = compat.flat_inputs(concrete, [iterator])
-    captures = tuple(concrete.captured_inputs)
-    graph_def = compat.optimised_graph(concrete, [*inputs, *captures])
+        specs = (tf.data.IteratorSpec(iterator.element_spec),)
+    with PREPARING:
+        specs = _as_traced_by(own, specs)
+        concrete, graph_def = _undisturbed(function, specs, iterator)
+    take_back(graph_def)
     return TracedFunction(
         concrete=concrete,
         graph_def=graph_def,
-        captures=captures,
+        captures=tuple(concrete.captured_inputs),
         iterator_spec=None if iterator is None else iterator.element_spec,
         seconds=time.perf_counter() - started,
     )
+
+
+def _undisturbed(
+    function: Callable[..., Any], specs: Sequence[Any], iterator: Any
+) -> tuple[Any, compat.GraphDef]:
+    """A concrete function and its graph, into which no other thread's has come."""
+    for _ in range(_TRIES):
+        concrete = _without_xla(function).get_concrete_function(*specs)
+        if iterator is None:
+            inputs = [tf.zeros([], spec.dtype) for spec in _specs(concrete)]
+        else:
+            inputs = compat.flat_inputs(concrete, [iterator])
+        arguments = [*inputs, *concrete.captured_inputs]
+        graph_def = compat.optimised_graph(concrete, arguments)
+        if graph_def is not None:
+            return concrete, graph_def
+    raise UnsupportedError(
+        "a step must be traced while no other thread calls functions for the first "
+        f"time, got {_TRIES} tries in which one did. Run a first step of each thread's "
+        "model before the threads run side by side."
+    )
+
+
+def _as_traced_by(own: Any, specs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """How a function would be traced in a call with arguments of these specs.
+
+    Its first trace takes them as they are, and is not made only to know that. It is
+    made up for when other specs come, since it decides what is left open.
+    """
+    if not isinstance(own, tf.types.experimental.PolymorphicFunction):
+        return specs
+    asked: Any = own
+    if asked.input_signature is not None:
+        return tuple(asked.input_signature)
+    first = getattr(own, _FIRST, None)
+    if asked.experimental_get_tracing_count() == 0 and first in (None, specs):
+        setattr(own, _FIRST, specs)
+        return specs
+    if first is not None:
+        asked.get_concrete_function(*first)
+    traced = asked.get_concrete_function(*specs)
+    return tuple(traced.structured_input_signature[0])
 
 
 def _without_xla(function: Callable[..., Any]) -> Any:

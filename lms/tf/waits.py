@@ -30,13 +30,18 @@ class Waits:
 
     Args:
         plan: A plan that `lms.plan.validate_plan` accepts.
+        groups: The ops that wait for the same as an op, itself included, by its name;
+            those that are in no group are left out.
 
     Attributes:
         at: The group of each op that is in one.
         released: Ops that a group waits for because it needs their room.
     """
 
-    def __init__(self, plan: SwapPlan) -> None:
+    def __init__(
+        self, plan: SwapPlan, groups: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        self._groups = groups or {}
         self.at: Mapping[str | None, int] = {
             name: i for i, group in enumerate(plan.chain) for name in group
         }
@@ -99,7 +104,8 @@ class Waits:
                 begun = self._begun.get(groups, ())
                 wait_for(wait, [*self._chain[groups - 1], *begun])
         for op, ended in self._outside:
-            wait_for(nodes[op], [ended])
+            for name in self._groups.get(op, (op,)):
+                wait_for(nodes[name], [ended])
         before: Sequence[str] = ()
         for i, group in enumerate(self._chain):
             names = *before, *self.released.get(i, ()), *self._settled.get(i, ())

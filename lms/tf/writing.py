@@ -129,8 +129,16 @@ class KeptVariables:
         ]
 
     def put_back(self, values: Sequence[np.ndarray]) -> None:
-        """Let them hold what `values` returned before."""
+        """Let them hold what `values` returned before; whatever happens, all that can.
+
+        A device without room for a copy gets NumPy's memory: the value is right, and
+        lies beside the device until it is next written.
+        """
         for (handle, dtype), value in zip(self.handles, values, strict=True):
             # A copy: on a CPU the constant may be the array's own memory.
-            own = tf.raw_ops.DeepCopy(x=tf.constant(value, dtype))
+            constant = tf.constant(value, dtype)
+            try:
+                own = tf.raw_ops.DeepCopy(x=constant)
+            except tf.errors.ResourceExhaustedError:
+                own = constant
             tf.raw_ops.AssignVariableOp(resource=handle, value=own)

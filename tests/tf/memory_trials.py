@@ -26,7 +26,7 @@ from lms.tf import measuring
 from lms.tf.bench import Bench
 from lms.tf.devices import find_device
 from lms.tf.host import untouched_bytes
-from lms.tf.settling import settle_variables
+from lms.tf.settling import settle_variables, shared_bytes
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import trace
 from lms.units import MIB
@@ -39,6 +39,7 @@ __all__ = [
     "run",
     "settle_each_type",
     "settle_scattered",
+    "settle_shared",
     "settle_without_room",
     "untouched",
 ]
@@ -252,8 +253,8 @@ def measure_in_little_room() -> dict[str, Any]:
     """Cost a step of two ops: only one has room to be run alone.
 
     Returns:
-        Which were run, for their time and for their scratch; their `seconds`, those of
-        a `roofline`, and those of a small op.
+        Which were run, for their time and for their scratch; their `scratch` and
+        `seconds`, and those of a `roofline`.
     """
 
     def step(few: tf.Tensor, many: tf.Tensor) -> Any:
@@ -277,7 +278,7 @@ def measure_in_little_room() -> dict[str, Any]:
     return {
         "timed": sorted(set(run["seconds"])),
         "scratch_run": sorted(set(run["scratch"])),
-        "scratch": sorted(names[name] for name in scratch),
+        "scratch": {names[name]: scratch[name] for name in names},
         "seconds": {names[name]: costs.of(name) for name in names},
         "roofline": {names[name]: by_roofline.of(name) for name in names},
     }
@@ -310,6 +311,41 @@ def settle_scattered() -> dict[str, Any]:
         "span_before": span,
         "span_after": _span(variables),
         "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+    }
+
+
+def settle_shared() -> dict[str, Any]:
+    """Settle variables and slots that share zeros, where free chunks are a bit larger.
+
+    The allocator does not split a chunk of less than twice the size.
+    """
+    size = 3 << 18  # floats: 3 MiB
+    zeros = tf.zeros([size])
+    slots = [tf.Variable(zeros) for _ in range(3)]
+    del zeros
+    weights = [
+        tf.Variable(tf.random.stateless_normal([size], (i, 0))) for i in range(3)
+    ]
+    holes, walls = [], []
+    for _ in range(4):
+        holes.append(tf.raw_ops.Empty(shape=[7, size], dtype=tf.uint8))  # 5.25 MiB
+        walls.append(tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8))
+    del holes
+    device = find_device()
+    variables = [*weights, *slots]
+    step = _step_of(variables)
+    before = [variable.numpy() for variable in variables]
+    there = device.memory.current_bytes or 0
+    missing = shared_bytes(step, device)
+    settle_variables(step, device)
+    pairs = zip(before, variables, strict=True)
+    return {
+        "missing": missing,
+        "missing_after": shared_bytes(step, device),
+        "grown": (device.memory.current_bytes or 0) - there,
+        "bytes": sum(value.nbytes for value in before),
+        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+        "walls": len(walls),
     }
 
 

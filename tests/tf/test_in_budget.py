@@ -79,3 +79,10 @@ def test_in_half_of_the_plain_peak_a_planned_step_runs_as_predicted(
     # The bytes really left: they are neither in the device nor hidden in the process.
     room = planned["resident_before"] + limit + report["host_peak_bytes"]
     assert planned["resident_peak"] <= 1.1 * room
+
+
+@pytest.mark.parametrize("ways", [1, 2])
+def test_the_need_of_recurrent_layers_is_foreseen(ways: int, worker: Worker) -> None:
+    trial = worker.ask("tests.tf.trials:fit_recurrent", memory="1GiB", ways=ways)
+    assert trial["unknown"] == []
+    assert trial["predicted"] == pytest.approx(trial["measured"], rel=0.3)

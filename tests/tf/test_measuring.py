@@ -47,7 +47,9 @@ def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(
 ) -> None:
     """TensorFlow would wait ten seconds for each."""
     found = worker.ask("tests.tf.memory_trials:measure_in_little_room", memory="64MiB")
-    assert found["timed"] == found["scratch_run"] == found["scratch"] == ["small"]
+    assert found["timed"] == found["scratch_run"] == ["small"]
+    # What is too large to be run is taken to need as little as what is like it.
+    assert found["scratch"] == {"small": 0, "large": 0}
     assert found["seconds"]["large"] == found["roofline"]["large"] > 0
     # 40 times the bytes: a link of a chain of small ops would be less than the small.
     assert found["seconds"]["large"] > found["seconds"]["small"]
@@ -137,6 +139,17 @@ def test_variables_lie_side_by_side_and_keep_their_values(worker: Worker) -> Non
     assert found["kept"]
     assert found["span_before"] > 2 * found["bytes"]
     assert found["span_after"] < 1.1 * found["bytes"]
+
+
+def test_slots_that_shared_zeros_get_memory_of_their_own_and_little_more(
+    worker: Worker,
+) -> None:
+    found = worker.ask("tests.tf.memory_trials:settle_shared", memory="64MiB")
+    assert found["kept"]
+    assert found["bytes"] == 18 * MIB
+    assert found["missing"] == 6 * MIB  # two of three slots
+    assert found["missing_after"] == 0
+    assert found["grown"] <= found["missing"] + 0.03 * found["bytes"]
 
 
 def test_holes_are_found_without_taking_more_than_may_be(worker: Worker) -> None:

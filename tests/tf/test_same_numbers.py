@@ -14,11 +14,15 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 LONG = {
     "a 3D U-Net with second runs",
+    "a loss of as many words as have labels",
+    "a residual network with second runs",
     "a transformer",
     "a transformer with second runs",
     "an embedding",
+    "an embedding whose equal words' gradients are added up",
     "an unrolled LSTM",
     "class weights and validation inside fit",
+    "grouped convolutions",
     "mixed_bfloat16",
     "mixed_float16 with second runs",
     "sample weights and a partial last batch",
@@ -46,6 +50,25 @@ def test_swapped_training_equals_plain_training_bit_for_bit(
         assert min(r["again"] for r in trial["reports"] if r["kind"] == "train") > 0
 
 
+@pytest.mark.long
+def test_a_second_fit_with_other_batches_equals_keras_s_in_every_budget(
+    worker: Worker,
+) -> None:
+    """Keras leaves the batch's size open from then on, and so other ops are fused."""
+    budgets = ["1GiB", "60MiB", "40MiB"]
+    trial = worker.ask(
+        "tests.tf.trials:second_batch_size", memory="2GiB", budgets=budgets
+    )
+    assert trial["repeatable"]
+    assert trial["different"] == {budget: [] for budget in budgets}
+    swapped = {b: [n > 0 for n in swaps] for b, swaps in trial["swaps"].items()}
+    assert swapped == {
+        "1GiB": [False, False],
+        "60MiB": [True, False],
+        "40MiB": [True, True],
+    }
+
+
 def test_tensors_that_wait_in_fewer_bytes_change_numbers_a_little_and_aloud(
     worker: Worker,
 ) -> None:
@@ -54,3 +77,19 @@ def test_tensors_that_wait_in_fewer_bytes_change_numbers_a_little_and_aloud(
     assert trial["different"] > 0
     assert trial["worst"] < 0.05
     assert "LOSSY" in trial["summary"]
+
+
+def test_two_threads_train_side_by_side_while_a_third_calls_new_functions(
+    worker: Worker,
+) -> None:
+    trial = worker.ask("tests.tf.trials:fit_in_threads", memory="2GiB", budget="1GiB")
+    assert len(trial["swaps"]) == 2
+    assert trial["equal"] == [True, True]
+
+
+def test_one_replica_of_a_mirrored_strategy_trains_with_plain_numbers(
+    worker: Worker,
+) -> None:
+    trial = worker.ask("tests.tf.trials:fit_on_one_replica", memory="2GiB")
+    assert trial["different"] == []
+    assert trial["swaps"] > 0

@@ -240,11 +240,106 @@ def test_dimensions_that_are_unknown_beyond_the_batch_are_refused(shape: Any) ->
         fit_in_memory(lambda x: x + 1, [tf.TensorSpec(shape)], budget="1GiB")
 
 
+def test_an_argument_that_the_step_does_not_read_is_taken_all_the_same() -> None:
+    import tensorflow as tf
+
+    from lms import fit_in_memory
+
+    fitted = fit_in_memory(
+        lambda unread, x: 2 * x, [tf.TensorSpec([3]), tf.TensorSpec([2])], budget="1GiB"
+    )
+    assert fitted(tf.ones([3]), tf.ones([2])).numpy().tolist() == [2.0, 2.0]
+    assert fitted.report[0].signature == "3, 2"
+
+
 def test_a_size_that_depends_on_values_is_refused_by_the_tensor_s_name() -> None:
     import tensorflow as tf
 
     def step(x: tf.Tensor) -> tf.Tensor:
-        return tf.exp(tf.boolean_mask(x, x > 0, name="positive"))
+        count = tf.cast(tf.reduce_sum(x), tf.int32)
+        return tf.exp(tf.fill([count], 1.0, name="many"))
 
-    with pytest.raises(UnsupportedError, match=r"known shape to be .*positive"):
+    with pytest.raises(UnsupportedError, match=r"known largest shape .*many"):
         specialised(step, tf.ones([3]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("activation", [None, "relu", "elu"])
+def test_convolutions_that_the_runtime_fuses_are_taken_back_in_half_precision(
+    dtype: str, activation: str | None
+) -> None:
+    import keras
+    import tensorflow as tf
+
+    layer = keras.layers.Conv2D(4, 3, activation=activation, dtype=dtype)
+    layer.build((2, 8, 8, 3))
+    step = specialised(layer, tf.ones([2, 8, 8, 3], dtype))
+    made = [t for op in step.graph.ops if not op.persistent for t in op.outputs]
+    assert {t.dtype for t in made if t.shape == (2, 6, 6, 4)} == {dtype}
+
+
+def test_a_graph_that_tensorflow_does_not_import_is_refused_with_a_next_step() -> None:
+    import tensorflow as tf
+
+    from lms.tf import compat
+    from lms.tf.shapes import inferred_shapes
+
+    node = compat.NodeDef(name="fused", op="_FusedConv2D", input=["x", "x"])
+    node.attr["T"].type = tf.bfloat16.as_datatype_enum
+    inputs = [("x", tf.TensorSpec([3, 3, 1, 1], tf.bfloat16), None)]
+    with pytest.raises(UnsupportedError, match=r"imports again, got .*remapping"):
+        inferred_shapes([node], None, inputs)
+
+
+def repeated(rounds: Any) -> Any:
+    """The gradient of products in a loop, each of which the loop keeps."""
+    import tensorflow as tf
+
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            _, y = tf.while_loop(
+                lambda i, y: i < rounds(x), lambda i, y: (i + 1, tf.tanh(y @ x)), [0, x]
+            )
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, x)
+
+    return specialised(step, tf.eye(64))
+
+
+def test_a_loop_holds_what_it_keeps_of_each_round_until_its_gradient_is_made() -> None:
+    step = repeated(lambda x: 50)
+    entries = [op for op in of_type(step, "Enter") if op.alias is None]
+    sizes = [t.size for op in entries for t in op.outputs if t.size >= 50 * 64 * 64 * 4]
+    assert sizes == [50 * 64 * 64 * 4]  # what tanh made; it is what y was, too
+    assert step.unknown_loops == ()
+    pops = [op for op in of_type(step, "TensorListPopBack") if op.outputs[1].size]
+    assert {step.graph.roots[t.name] for op in pops for t in op.outputs} & {
+        t.name for op in entries for t in op.outputs
+    }
+
+
+def test_a_loop_whose_rounds_depend_on_values_is_named() -> None:
+    import tensorflow as tf
+
+    step = repeated(lambda x: tf.cast(tf.reduce_sum(x), tf.int32))
+    assert len(step.unknown_loops) == 1
+
+
+def test_the_report_says_that_a_loop_s_memory_is_not_known() -> None:
+    import tensorflow as tf
+
+    from lms import fit_in_memory
+    from lms.report import headline, table
+
+    x = tf.Variable(tf.eye(8))
+
+    def step(rounds: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            y = tf.while_loop(lambda y: tf.norm(y) < 9.0, lambda y: [y @ y + y], [x])[0]
+            loss = tf.reduce_sum(y) * rounds
+        return tape.gradient(loss, x)
+
+    fitted = fit_in_memory(step, [tf.TensorSpec([])], budget="1GiB")
+    assert "(without 1 loop whose memory is not known)" in headline(fitted.report[0])
+    assert "loops of unknown memory" in table(fitted.report)

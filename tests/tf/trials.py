@@ -2,6 +2,7 @@
 
 import gc
 import re
+import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from lms import LMSCallback
 from lms.errors import BudgetError, UnsupportedError
 from lms.liveness import peak
 from lms.planning.candidates import Filters
-from lms.planning.fitting import fit_plan
+from lms.planning.fitting import find_plan
 from lms.planning.schedule import schedule
 from lms.tf import compat, measuring
 from lms.tf.rebuilding import rebuild
@@ -24,14 +25,18 @@ from lms.tf.rewriting import rewrite
 from lms.tf.specialising import specialise
 from lms.tf.tracing import trace
 from lms.tf.transports import DeviceCopy
-from tests.models import CASES, SILENT, Case
+from tests.models import CASES, SILENT, Case, conv_net, mirrored, pooled_net
 
 __all__ = [
+    "fit_in_threads",
+    "fit_on_one_replica",
     "fit_on_two_replicas",
+    "fit_recurrent",
     "left_behind",
     "link_between_devices",
     "lossy_numbers",
     "same_numbers",
+    "second_batch_size",
     "swap_between_devices",
 ]
 
@@ -45,12 +50,43 @@ _SLACK = 64 * 1024
 def same_numbers(name: str) -> dict[str, Any]:
     """Train a case plainly and planned into a share of its memory, and compare."""
     tf.config.experimental.enable_op_determinism()
-    case = CASES[name]
-    keras.config.set_dtype_policy(case.policy)
-    try:
-        return _compared(case)
-    finally:
-        keras.config.set_dtype_policy("float32")
+    return _compared(CASES[name])
+
+
+def second_batch_size(budgets: Sequence[str]) -> dict[str, Any]:
+    """Train with batches of 16, then of 8: plainly twice, and in some budgets."""
+    tf.config.experimental.enable_op_determinism()
+    plain, again = _two_fits(None)[0], _two_fits(None)[0]
+    planned = {budget: _two_fits(budget) for budget in budgets}
+    return {
+        "repeatable": not _different(plain, again),
+        "different": {b: _different(plain, found) for b, (found, _) in planned.items()},
+        "swaps": {b: swaps for b, (_, swaps) in planned.items()},
+    }
+
+
+def _two_fits(budget: str | None) -> tuple[dict[str, np.ndarray], list[int]]:
+    """The numbers that two fits end with, and the swaps of each signature's step.
+
+    Each fit has a callback of its own, as in a user's loop.
+    """
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(7)
+    model = pooled_net()
+    random = np.random.default_rng(0)
+    x, y = random.standard_normal((32, 96, 96, 3)), random.integers(0, 5, 32)
+    numbers: dict[str, np.ndarray] = {}
+    swaps: list[int] = []
+    for size in (16, 8):
+        callbacks = [] if budget is None else [LMSCallback(budget=budget, verbose=0)]
+        history = model.fit(
+            x, y, batch_size=size, verbose=SILENT, callbacks=list(callbacks)
+        )
+        numbers[f"loss of {size}"] = np.array(history.history["loss"])
+        swaps += [r.swap_count for callback in callbacks for r in callback.report]
+    for variable in (*model.variables, *model.optimizer.variables):
+        numbers[variable.path] = np.array(variable)
+    return numbers, swaps
 
 
 def lossy_numbers(dtype: str) -> dict[str, Any]:
@@ -90,7 +126,8 @@ def swap_between_devices() -> dict[str, Any]:
     inputs = traced.flat_inputs([x, y])
     step = specialise(traced, inputs, device=f"{_LOCAL}/device:CPU:0")
     graph = schedule(step.graph)
-    fitted = fit_plan(graph, int(0.6 * peak(graph)), filters=Filters())
+    fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
+    assert fitted is not None
     nodes = rewrite(step, fitted.plan, DeviceCopy(host=f"{_LOCAL}/device:CPU:1"))
     swapped = rebuild(traced, step, nodes)
     graphs: list[Any] = []
@@ -218,7 +255,8 @@ def _train(
         All numbers that the training ends with, by name; the allocator's peak; and what
         the model holds without a step.
     """
-    keras.backend.clear_session()
+    keras.backend.clear_session()  # forgets the policy too
+    keras.config.set_dtype_policy(case.policy)
     start = _memory("current")
     keras.utils.set_random_seed(7)
     tf.config.experimental.reset_memory_stats(_DEVICE)
@@ -302,3 +340,94 @@ def link_between_devices() -> tuple[float, float]:
         f"{_LOCAL}/device:CPU:0", f"{_LOCAL}/device:CPU:1", 1 << 20
     )
     return rates.h2d, rates.d2h
+
+
+def fit_in_threads(budget: str | None) -> dict[str, Any]:
+    """Fit two models in two threads, and one after the other, and compare.
+
+    A third thread meanwhile calls new functions, as plain Keras does for a new model.
+    """
+    tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(7)
+    x, y = np.ones([12, 32, 32, 3], "float32"), np.arange(12) % 5
+    models = [conv_net(), conv_net()]
+    weights = [model.get_weights() for model in models]
+    callbacks = [LMSCallback(budget, verbose=0) for _ in models]
+    ended = threading.Event()
+
+    def fit(model: Any, callbacks: Sequence[Any]) -> None:
+        model.fit(
+            x, y, 4, epochs=2, shuffle=False, verbose=SILENT, callbacks=[*callbacks]
+        )
+
+    def call_new_functions() -> None:
+        while not ended.is_set():
+            tf.function(lambda x: x + 1, autograph=False)(tf.ones([2]))
+
+    threads = [
+        threading.Thread(target=fit, args=(model, [callback]))
+        for model, callback in zip(models, callbacks, strict=True)
+    ]
+    other = threading.Thread(target=call_new_functions)
+    for thread in (*threads, other):
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ended.set()
+    other.join()
+    again = [conv_net(), conv_net()]
+    for model, values in zip(again, weights, strict=True):
+        model.set_weights(values)
+        fit(model, [])
+    return {
+        "swaps": [r.swap_count for c in callbacks for r in c.report],
+        "equal": [
+            all(map(np.array_equal, one.get_weights(), other.get_weights()))
+            for one, other in zip(models, again, strict=True)
+        ],
+    }
+
+
+def fit_recurrent(ways: int) -> dict[str, Any]:
+    """Fit recurrent layers in a loop; what was predicted and what was measured."""
+    keras.utils.set_random_seed(1)
+    layers: Any = keras.layers
+    wrapped = layers.Bidirectional if ways == 2 else lambda layer: layer
+    model = keras.Sequential(
+        [
+            keras.Input((60, 32)),
+            wrapped(layers.LSTM(96, return_sequences=True)),
+            wrapped(layers.LSTM(96)),
+            layers.Dense(4),
+        ]
+    )
+    model.compile("adam", "mse")
+    callback = LMSCallback("1GiB", verbose=0)
+    x, y = np.ones([128, 60, 32]), np.ones([128, 4])
+    model.fit(x, y, 32, verbose=SILENT, callbacks=[callback])
+    (report,) = callback.report
+    return {
+        "predicted": report.unplanned_peak_bytes,
+        "measured": report.measured_peak_bytes,
+        "unknown": list(report.unknown_loops),
+    }
+
+
+def fit_on_one_replica() -> dict[str, Any]:
+    """Fit under a mirrored strategy of one replica, plainly and planned, and compare.
+
+    Its input pipeline reads ahead, as it comes: the least budget is looked for.
+    """
+    tf.config.experimental.enable_op_determinism()
+    case = Case(build=mirrored, fit=CASES["a residual network"].fit)
+    plain, reached, held = _train(case, [])
+    for percent in range(65, 150, 10):
+        budget = _memory("current") + held + (reached - held) * percent // 100
+        callback = LMSCallback(budget, verbose=0)
+        try:
+            planned = _train(case, [callback])[0]
+        except BudgetError:
+            continue
+        (report,) = callback.report
+        return {"different": _different(plain, planned), "swaps": report.swap_count}
+    raise AssertionError("no budget was found in which the case trains")

@@ -1,0 +1,65 @@
+"""What the workers run: a step with a grouped convolution, in little memory."""
+
+from typing import Any
+
+import tensorflow as tf
+
+import lms
+from lms.errors import BudgetError
+from lms.tf.devices import find_device
+from lms.tf.measuring import measure_scratch
+from lms.tf.specialising import specialise
+from lms.tf.tracing import input_specs, trace
+
+__all__ = ["grouped", "least_budget", "scratch_in_little_room"]
+
+
+def grouped(filters: tf.Variable) -> Any:
+    """A step with a convolution for each channel, which XLA compiles as Keras's is."""
+
+    @tf.function(jit_compile=True)
+    def convolved(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.convolution(x, filters, padding="SAME")
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(convolved(tf.tanh(x))))
+        gradient: Any = tape.gradient(loss, filters)
+        filters.assign_sub(0.1 * gradient)
+        return loss
+
+    return step
+
+
+def _filters(channels: int) -> tf.Variable:
+    return tf.Variable(tf.random.stateless_normal([7, 7, 1, channels], (1, 2)))
+
+
+def scratch_in_little_room(channels: int) -> dict[str, Any]:
+    """Scratch of the compiled calls, and the peak of finding it."""
+    spec = tf.TensorSpec([2, 4, 4, channels])
+    traced = trace(grouped(_filters(channels)), [spec])
+    device = find_device()
+    step = specialise(traced, input_specs(traced), device=device.full_name)
+    device.memory.reset_peak()
+    scratch = measure_scratch(step, device.memory)
+    calls = [op.name for op in step.graph.ops if "Call" in op.type]
+    return {
+        "scratch": sorted(scratch[name] for name in calls),
+        "peak": device.memory.peak_bytes,
+        "memory": device.limit,
+    }
+
+
+def least_budget(channels: int, budgets: list[str]) -> list[Any]:
+    """What each budget gives: the least budget of a refusal, or the loss."""
+    found: list[Any] = []
+    x = tf.random.stateless_normal([2, 4, 4, channels], (3, 4))
+    for budget in budgets:
+        try:
+            fitted = lms.fit_in_memory(grouped(_filters(channels)), [x], budget=budget)
+        except BudgetError as error:
+            found.append({"least": error.least_bytes, "op": error.op_name})
+        else:
+            found.append({"losses": [float(fitted(x)).hex() for _ in range(2)]})
+    return found

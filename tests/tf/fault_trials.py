@@ -1,0 +1,194 @@
+"""What the workers run: planned trainings in which an allocation fails at some point.
+
+A host function is put between two ordered ops of the planned step. When its turn comes
+it takes all memory that is free, and keeps it until the step has failed: so the next op
+that needs memory gets none, whichever it is. oneDNN's convolutions, products and
+poolings, which do not survive that, are among them.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from lms import LMSCallback, pipeline
+from lms.errors import LMSError
+from lms.recovery import PreparedStep
+from lms.tf import compat
+from lms.tf.host_store import HostStore
+from tests.models import SILENT
+
+__all__ = ["faults", "plain"]
+
+_DEVICE = "CPU:0"
+_SEED = 3
+
+
+def plain() -> list[str]:
+    """Hashes of all variables after plain Keras's training."""
+    tf.config.experimental.enable_op_determinism()
+    return _numbers(_trained([]))
+
+
+def faults(points: Sequence[int], numbers: Sequence[str]) -> dict[str, Any]:
+    """Train once for each point with an allocation that fails there.
+
+    Args:
+        points: Seeds of where in the second step's order the memory is taken.
+        numbers: What `plain` yields.
+
+    Returns:
+        For each point how the training ended: `equal`, `other` bits or `refused`; how
+        often the step was planned anew, and the type of the op that got no memory.
+    """
+    tf.config.experimental.enable_op_determinism()
+    found: list[dict[str, Any]] = []
+    for point in points:
+        hog = _Hog(point)
+        callback = LMSCallback(verbose=0)
+        try:
+            with hog.in_planned_steps():
+                own = _numbers(_trained([hog.clock, callback]))
+        except LMSError as error:
+            found.append({"point": point, "ended": "refused", "error": str(error)})
+            continue
+        found.append(
+            {
+                "point": point,
+                "ended": "equal" if own == list(numbers) else "other",
+                "taken": hog.taken,
+                "before": hog.before,
+                "replans": [report.replans for report in callback.report],
+            }
+        )
+    return {"trials": found}
+
+
+def _trained(callbacks: Sequence[Any]) -> keras.Model:
+    """Convolutions, strided and not, poolings and products; weights wander if let."""
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(_SEED)
+    x = inputs = keras.Input((48, 48, 3))
+    for _ in range(6):
+        x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
+        x = layers.BatchNormalization()(x)
+    x = layers.Conv2D(24, 3, strides=2, padding="same")(x)
+    x = layers.MaxPooling2D()(x)
+    x = layers.Dense(64, activation="gelu")(layers.Flatten()(x))
+    model = keras.Model(inputs, layers.Dense(5)(x))
+    model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
+    draw = np.random.default_rng(0)
+    data = draw.standard_normal((36, 48, 48, 3)), draw.standard_normal((36, 5))
+    model.fit(
+        *data, batch_size=12, shuffle=False, verbose=SILENT, callbacks=list(callbacks)
+    )
+    return model
+
+
+def _numbers(model: keras.Model) -> list[str]:
+    variables = (*model.variables, *model.optimizer.variables)
+    return [hashlib.sha256(np.array(v).tobytes()).hexdigest() for v in variables]
+
+
+class _Hog:
+    """Takes all memory once, at one point of the second step."""
+
+    def __init__(self, point: int) -> None:
+        self.taken = 0
+        self.before = ""
+        self._point = point
+        self._held: list[Any] = []
+        self._functions: list[Any] = []
+        self.clock = _Clock()
+
+    def in_planned_steps(self) -> Any:
+        """Within it, steps that are rewritten have it in them."""
+        return _Patched(self)
+
+    def put_into(self, nodes: list[Any], chain: Sequence[Sequence[str]]) -> None:
+        """Between two ordered groups; the second one is asked for its type."""
+        at = random.Random(self._point).randrange(1, len(chain))
+        by_name = {node.name: node for node in nodes}
+        self._functions.append(self._take)  # the graph holds it weakly
+        node = compat.NodeDef(name="lms_tests/hog", op="PyFunc")
+        node.device = by_name[chain[at][0]].device
+        node.input.extend(f"^{name}" for name in chain[at - 1])
+        node.attr["token"].s = compat.register_host_function(
+            self._functions[-1]
+        ).encode()
+        for key in ("Tin", "Tout"):
+            node.attr[key].list.SetInParent()
+        for later in by_name.values():
+            waits = set(later.input) >= {f"^{name}" for name in chain[at - 1]}
+            if waits and (later.name in chain[at] or "lms/room" in later.name):
+                later.input.append("^lms_tests/hog")
+        self.before = by_name[chain[at][0]].op
+        nodes.append(node)
+
+    def release(self) -> None:
+        """Give back what was taken."""
+        self._held.clear()
+
+    def _take(self) -> list[object]:
+        if self.taken or self.clock.step != 1:
+            return []
+        with tf.device(_DEVICE):
+            for size in self._sizes():
+                try:
+                    taken = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
+                except tf.errors.ResourceExhaustedError:
+                    break  # what is left lies in smaller pieces
+                self._held.append(taken)
+                self.taken += size
+        return []
+
+    def _sizes(self) -> Iterator[int]:
+        """Parts of what is free, as long as there is some."""
+        limit = pipeline.find_device().limit or 0
+        while True:
+            now = tf.config.experimental.get_memory_info(_DEVICE)["current"]
+            if limit - now < 64 * 1024:
+                return
+            yield max(256, (limit - now) // 16)
+
+
+class _Clock(keras.callbacks.Callback):
+    """Counts the steps that have ended."""
+
+    step = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.step = batch + 1
+
+
+class _Patched:
+    """The library with a hog in it."""
+
+    def __init__(self, hog: _Hog) -> None:
+        self._hog = hog
+
+    def __enter__(self) -> None:
+        self._rewrite, self._anew = pipeline.rewrite, PreparedStep.planned_anew
+        hog, rewrite, anew = self._hog, self._rewrite, self._anew
+
+        def with_hog(step: Any, plan: Any, *args: Any, **options: Any) -> list[Any]:
+            nodes = rewrite(step, plan, *args, **options)
+            assert any(isinstance(arg, HostStore) for arg in args)
+            if plan.chain and not hog.taken:
+                hog.put_into(nodes, plan.chain)
+            return nodes
+
+        def without_hog(self: PreparedStep) -> Any:
+            hog.release()
+            return anew(self)
+
+        pipeline.rewrite, PreparedStep.planned_anew = with_hog, without_hog
+
+    def __exit__(self, *_: object) -> None:
+        self._hog.release()
+        pipeline.rewrite, PreparedStep.planned_anew = self._rewrite, self._anew

@@ -1,0 +1,39 @@
+"""Allocations that fail anywhere in a planned step: the same numbers, or a refusal."""
+
+from functools import cache
+
+import pytest
+
+from tests.tf.worker import Worker
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+POINTS = 50
+MEMORY = "20MiB"  # the plain training takes about 32 MiB
+
+
+@cache
+def plain(worker: Worker) -> list[str]:
+    return worker.ask("tests.tf.fault_trials:plain", memory="2GiB")
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=() if point < 1 else pytest.mark.long)
+        for point in range(POINTS)
+    ],
+)
+def test_an_allocation_that_fails_ends_no_training(point: int, worker: Worker) -> None:
+    (trial,) = worker.ask(
+        "tests.tf.fault_trials:faults",
+        memory=MEMORY,
+        points=[point],
+        numbers=plain(worker),
+    )["trials"]
+    if trial["ended"] == "refused":
+        assert "must" in trial["error"]
+        return
+    assert trial["taken"] > 0, "nothing failed: the trial says nothing"
+    assert trial["replans"] == [1]
+    assert trial["ended"] == "equal"

@@ -7,6 +7,7 @@ commit it was measured, since a run may go on after a change.
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from rich.console import Console
@@ -44,6 +45,7 @@ class Ledger:
     ) -> None:
         self._path = path
         self._settings = settings
+        self._writing = Lock()
         self._rows = [] if anew else _finished_rows(path, settings)
         if self._rows:
             count = f"{len(self._rows)} row{'s' * (len(self._rows) > 1)}"
@@ -71,14 +73,16 @@ class Ledger:
         """
         found = self.find(key)
         if found is None:
-            self.add({**key, "commit": circumstances()["commit"], **measure()})
-            found = self._rows[-1]
+            commit = circumstances()["commit"]
+            found = _as_written({**key, "commit": commit, **measure()})
+            self.add(found)
         return found
 
     def add(self, *rows: Mapping[str, Any]) -> None:
-        """Write rows down, all of them or none."""
-        self._rows += map(_as_written, rows)
-        write_lines(self._path, self._settings, self._rows)
+        """Write rows down, all of them or none; threads may do so at once."""
+        with self._writing:
+            self._rows += map(_as_written, rows)
+            write_lines(self._path, self._settings, self._rows)
 
 
 def _as_written(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def read_lines(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     Where rows say at which commits they were measured, the head names those.
     """
     head, *rows = (json.loads(line) for line in path.read_text().splitlines())
-    commits = dict.fromkeys(row["commit"] for row in rows if "commit" in row)
+    commits = dict.fromkeys(row["commit"] for row in rows if row.get("commit"))
     if commits:
         head["commit"] = ", ".join(commits)
     return head, rows

@@ -52,14 +52,13 @@ from experiments.planner_comparison_report import draw
 from experiments.rule_grid import rule_rows
 from lms import emulate
 from lms.choosing import plain_plan
-from lms.errors import BudgetError
 from lms.graph import GraphView
 from lms.liveness import lower_bound
 from lms.plan import SwapPlan
 from lms.planning.candidates import Filters
 from lms.planning.combining import Wish, best_plan
-from lms.planning.fitting import fit_plan
-from lms.planning.judging import Beyond, FittedPlan
+from lms.planning.fitting import least_plan
+from lms.planning.judging import Beyond
 from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.room import UNLIMITED
@@ -161,21 +160,11 @@ def _bounds(traced: Traced, options: Any) -> dict[str, Any]:
 
 def _by_budget(traced: Traced) -> dict[str, Any]:
     """The budget planner in the least room that it does not refuse."""
-    fitted = _least_plan(schedule(traced.graph))
+    _, fitted, _ = least_plan([schedule(traced.graph)], filters=Filters())
     nook = find_device().keep_nook(fitted.nook)
     row = measured(traced, fitted.plan, "budget, least room")
     del nook
     return row | {"planned_step_bytes": fitted.peak}
-
-
-def _least_plan(graph: GraphView) -> FittedPlan:
-    """The refusal of a room that is far too small names the least."""
-    try:
-        return fit_plan(graph, 1, filters=Filters())
-    except BudgetError as error:
-        if error.least_bytes is None:
-            raise
-        return fit_plan(graph, error.least_bytes, filters=Filters())
 
 
 def _frontier(

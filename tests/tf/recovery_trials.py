@@ -22,7 +22,8 @@ def train(*, planned: bool, held: float = 0, failures: int = 0) -> dict[str, Any
 
     Args:
         planned: Whether large model support is used.
-        held: From the third batch on, so much of the step's room is in use by others.
+        held: From the third batch on, others hold all that the step leaves of the
+            device, and so much of what it takes.
         failures: So often the third batch runs out of memory after it has run in part.
 
     Returns:
@@ -101,7 +102,9 @@ class _Trouble(keras.callbacks.Callback):
         (step,) = self._callback._hooks["train"].fitted._steps.values()
         self.kept = len(step.kept.handles)
         if self._held:
-            size = int(self._held * step.room.step)
+            assert step.room.limit is not None and step.measured_peak is not None
+            taken = step.measured_peak - step.room.persistent
+            size = step.room.limit - step.measured_peak + int(self._held * taken)
             self._hog = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
         fail(step, self._failures)
 

@@ -85,4 +85,6 @@ def test_in_half_of_the_plain_peak_a_planned_step_runs_as_predicted(
 def test_the_need_of_recurrent_layers_is_foreseen(ways: int, worker: Worker) -> None:
     trial = worker.ask("tests.tf.trials:fit_recurrent", memory="1GiB", ways=ways)
     assert trial["unknown"] == []
-    assert trial["predicted"] == pytest.approx(trial["measured"], rel=0.3)
+    # Rounds that overlap, and two loops, are at their peaks together, or not.
+    assert trial["measured"] <= 1.3 * trial["predicted"]
+    assert trial["predicted"] <= 1.6 * trial["measured"]

@@ -21,10 +21,10 @@ from lms.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.candidates import movable, smallest_worth_moving
 from lms.simulator import simulate_memory
 from lms.tf.devices import find_device
-from lms.tf.measuring import measure_scratch, with_scratch
 from lms.tf.planned import planned_step
 from lms.tf.rebuilding import rebuild
 from lms.tf.rewriting import rewrite
+from lms.tf.scratch import measure_scratch, with_scratch
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import TracedFunction, trace
 from lms.units import format_bytes

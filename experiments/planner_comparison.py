@@ -63,10 +63,7 @@ from lms.planning.schedule import schedule
 from lms.planning.timing import Speeds
 from lms.room import UNLIMITED
 from lms.tf.devices import find_device, take_emulated_memory
-from lms.tf.measuring import (
-    measure_costs,
-    measure_hardware,
-)
+from lms.tf.measuring import measure_costs, measure_hardware
 from lms.units import format_bytes
 from unet3d.model import build_unet
 

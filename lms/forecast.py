@@ -27,12 +27,8 @@ from lms.planning.timing import Speeds
 from lms.room import Room, measure_room, room_in
 from lms.settings import Settings
 from lms.tf.devices import find_device, take_emulated_memory
-from lms.tf.measuring import (
-    measure_costs,
-    measure_hardware,
-    measure_scratch,
-    with_scratch,
-)
+from lms.tf.measuring import measure_costs, measure_hardware
+from lms.tf.scratch import measure_scratch, with_scratch
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import input_specs, read_signature, trace
 from lms.timeline import Timeline

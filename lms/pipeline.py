@@ -40,15 +40,12 @@ from lms.tf.bench import forget_functions
 from lms.tf.compat import NodeDef
 from lms.tf.devices import Device, find_device, take_emulated_memory
 from lms.tf.host import free_host_bytes
-from lms.tf.measuring import (
-    measure_costs,
-    measure_hardware,
-    measure_scratch,
-    with_scratch,
-)
+from lms.tf.loops import one_round_at_a_time
+from lms.tf.measuring import measure_costs, measure_hardware
 from lms.tf.planned import planned_step
 from lms.tf.rebuilding import rebuild
 from lms.tf.rewriting import rewrite
+from lms.tf.scratch import measure_scratch, with_scratch
 from lms.tf.settling import settle_variables
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import (
@@ -377,6 +374,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         guard = guard_writes(ordered, simulated.device, room.step)
     begun = beginning.node(guard)
     nodes = rewrite(step, plan, transport, begun, guard.late, asks=device.is_emulated)
+    nodes = nodes if is_sure else one_round_at_a_time(nodes)
     timeline = StepTimeline(
         kind=subject.kind,
         signature=step.signature,

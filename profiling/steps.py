@@ -21,12 +21,8 @@ from lms.report import StepReport
 from lms.settings import read_settings
 from lms.subject import Subject
 from lms.tf.devices import Device, find_device
-from lms.tf.measuring import (
-    measure_costs,
-    measure_hardware,
-    measure_scratch,
-    with_scratch,
-)
+from lms.tf.measuring import measure_costs, measure_hardware
+from lms.tf.scratch import measure_scratch, with_scratch
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import trace
 

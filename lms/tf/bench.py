@@ -28,6 +28,9 @@ __all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
 # Runs of one op: fewer when it is slow.
 _RUNS, _ENOUGH = 25, 0.05
 
+# So often an op is run again whose scratch depends on which threads are free.
+_AGAIN = 4
+
 # A call that takes so many seconds is as long without another one just before it.
 _SLOW = 0.5
 
@@ -109,19 +112,25 @@ class Bench:
             key=key,
         )
 
-    def scratch(self, memory: DeviceMemory) -> int | None:
-        """Scratch bytes of the second run; None if it cannot be run alone."""
-        found = 0
+    def scratch(self, memory: DeviceMemory, moved: int) -> int | None:
+        """Scratch bytes of the second run; None if it cannot be run alone.
+
+        What takes more than it reads and makes packs its inputs for each thread, as
+        many as happen to be free: it is the most of a few runs.
+
+        Args:
+            memory: The allocator of the op's device.
+            moved: Bytes that it reads and makes.
+        """
         try:
             call = self.call()
-            for _ in range(2):  # the first run sets the op up
-                memory.reset_peak()
-                results = call()
-                found = (memory.peak_bytes or 0) - (memory.current_bytes or 0)
-                del results
+            _peak_of(call, memory)  # the first run sets the op up
+            found = _peak_of(call, memory)
+            if found > moved:
+                found = max(found, *(_peak_of(call, memory) for _ in range(_AGAIN)))
         except tf.errors.OpError:
             return None  # no room to run it alone, or not on these values
-        return max(0, found)
+        return found
 
     def seconds(self) -> Seconds | None:
         """Seconds of a run; None if it cannot be run alone."""
@@ -148,6 +157,15 @@ class Bench:
             return results
 
         return call
+
+
+def _peak_of(call: Callable[[], Any], memory: DeviceMemory) -> int:
+    """Bytes that a call takes at its peak beside its results."""
+    memory.reset_peak()
+    results = call()
+    found = (memory.peak_bytes or 0) - (memory.current_bytes or 0)
+    del results
+    return max(0, found)
 
 
 def forget_functions() -> None:

@@ -11,7 +11,9 @@ one op. A list made of a tensor is a copy of it. What takes an element out share
 
 Each element is counted once: a tensor may be put into several lists, a loop's variable
 is what the round before has made, and what is there anyway (a variable, what the loop
-only reads, an element of another list) takes nothing.
+only reads, an element of another list) takes nothing. Where the elements of a list that
+was made of a tensor go on living in another one, they count there. A list of zeros like
+another one has elements of its own.
 
 Known weakness: lists that are filled outside of loops hold nothing here.
 
@@ -28,7 +30,6 @@ from lms.allocator import rounded_up
 from lms.tf import compat
 from lms.tf.kernels import ALIAS, PERSISTENT
 from lms.tf.loops import frames_around, source_of
-from lms.tf.overlap import waiting_bytes
 from lms.tf.trips import Trips
 
 __all__ = ["Lists", "find_lists"]
@@ -83,21 +84,21 @@ class _Finder:
 
     def found(self) -> Lists:
         """Go through all lists; those that are pushed to first, as they live longer."""
-        sizes: dict[str, int] = {}
-        for node in self._ordered:
-            if node.op == "TensorListFromTensor":
-                sizes[node.name] = self._bytes(node.input[0])
-        for name, waiting in waiting_bytes(
-            self._ordered, self._specs, self._frames, self._trips
-        ).items():
-            sizes[name] = sizes.get(name, 0) + waiting
+        made = {
+            node.name: self._bytes(node.input[0])
+            for node in self._ordered
+            if node.op == "TensorListFromTensor"
+        }
+        sizes = dict(made)
         entries = self._entries()
         for kind in _FILLS:
             for node in self._ordered:
                 enter = entries.get(node.name)
                 if node.op == kind and enter is not None:
                     held = self._held(node, enter)
+                    held += sizes.pop(self._emptied(node), 0)
                     sizes[enter.name] = sizes.get(enter.name, 0) + held
+        sizes |= self._zeros(entries, made)
         shared = {
             node.name
             for node in self._ordered
@@ -106,6 +107,36 @@ class _Finder:
         return Lists(
             sizes=sizes, shared=frozenset(shared), unknown=tuple(self._unknown)
         )
+
+    def _emptied(self, fill: compat.NodeDef) -> str:
+        """The list made of a tensor whose elements go on living in another list."""
+        name = fill.input[_FILLS[fill.op]]
+        node = self._nodes.get(source_of(name))
+        while node is not None and node.op in ALIAS:
+            node = self._nodes.get(source_of(node.input[0]))
+        maker = self._maker(node) if node is not None and node.op in _TAKES else None
+        return maker.name if maker and maker.op == "TensorListFromTensor" else ""
+
+    def _zeros(
+        self, entries: Mapping[str, compat.NodeDef], made: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Bytes of lists of zeros: of all elements of the lists that they are like."""
+        whole = dict(made)
+        for fill, enter in entries.items():
+            node = self._nodes[fill]
+            element = rounded_up(self._bytes(node.input[_FILLS[node.op]]))
+            count = self._elements(node, enter) or 0
+            whole[enter.name] = max(whole.get(enter.name, 0), count * element)
+        found: dict[str, int] = {}
+        for zeros in self._ordered:
+            if zeros.op != "ZerosLike" or not self._is_list(zeros):
+                continue
+            node = self._nodes.get(source_of(zeros.input[0]))
+            while node and node.name not in whole and node.op in ALIAS:
+                node = self._nodes.get(source_of(node.input[0]))
+            if node and whole.get(node.name):
+                found[zeros.name] = whole[node.name]
+        return found
 
     def _held(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int:
         """Bytes that a list holds of what an op puts into it in all rounds."""

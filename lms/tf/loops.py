@@ -15,7 +15,13 @@ from collections.abc import Mapping, Sequence
 from lms.tf import compat
 from lms.tf.kernels import CONTROL_FLOW
 
-__all__ = ["control_flow", "frames_around", "loop_ends", "source_of"]
+__all__ = [
+    "control_flow",
+    "frames_around",
+    "loop_ends",
+    "one_round_at_a_time",
+    "source_of",
+]
 
 
 def source_of(name: str) -> str:
@@ -95,3 +101,21 @@ def frames_around(
             around = around[:-1]
         loops[node.name] = around
     return loops
+
+
+def one_round_at_a_time(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
+    """Nodes whose loops begin a round when the round before has ended.
+
+    TensorFlow begins up to `parallel_iterations` rounds at once. What they make then
+    waits for its turn, and how much that is depends on the machine's threads.
+    """
+    return [
+        _alone(node) if node.op in ("Enter", "RefEnter") else node for node in nodes
+    ]
+
+
+def _alone(enter: compat.NodeDef) -> compat.NodeDef:
+    copy = compat.NodeDef()
+    copy.CopyFrom(enter)
+    copy.attr["parallel_iterations"].i = 1
+    return copy

@@ -1,18 +1,15 @@
-"""What ops need besides inputs and outputs, scratch memory and time; and device rates.
+"""How long ops take, and the device's rates.
 
-Ops are run alone on arguments of their shapes, equal ones once in a process. Scratch is
-the allocator's peak less what is in use afterwards. Time is that of a call less that of
-a call that does next to nothing.
+Ops are run alone on arguments of their shapes, equal ones once in a process. Time is
+that of a call less that of a call that does next to nothing.
 
 Known weakness: ops that cannot be run alone, and those in loops, are not measured. Time
 on a GPU is that of calls that follow each other: kernels shorter than a call are not
 resolved.
 """
 
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -20,7 +17,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lms.allocator import Nook
 from lms.cores import usable_cores
 from lms.costs import Costs, moved_bytes, roofline
 from lms.graph import GraphView, Op
@@ -28,22 +24,23 @@ from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
 from lms.tf import compat
 from lms.tf.bench import Bench, forget_functions, idle_seconds, seconds_of
-from lms.tf.compiled import compiled_scratch, is_compiled
 from lms.tf.devices import Device, DeviceMemory, find_device
 from lms.tf.host import available_host_bytes
+from lms.tf.scratch import (
+    LEFT_BEHIND,
+    ROOM_FOR_SCRATCH,
+    free_bytes,
+    is_worth_a_run,
+    known_scratch,
+)
 from lms.tf.specialising import TracedStep
-from lms.units import KIB, MIB, Seconds
+from lms.units import MIB, Seconds
 
 __all__ = [
     "forget_measurements",
     "measure_costs",
     "measure_hardware",
-    "measure_scratch",
-    "with_scratch",
 ]
-
-# Only ops that make or read a tensor of this size are run.
-_LARGE = 64 * KIB
 
 # Ops in the chain that the time of a small op is taken from.
 _CHAINED = 1024
@@ -66,90 +63,10 @@ _COLD = 64 * MIB
 # Rows of the square matrices whose product the rate of computing is taken from.
 _SQUARE, _SQUARE_OF_GPU = 256, 4096
 
-# An op whose scratch is not known is run alone only where there is room for so many
-# times what it reads and makes: oneDNN's kernels do not survive if there is too little.
-# Elsewhere the most that its type was seen to need for its bytes counts, or this.
-_ROOM_FOR_SCRATCH, _USUAL_SHARE = 3, 0.5
-
-# Functions of one op hold constants. While ops are measured there are free chunks for
-# so many: what stays behind does not lie scattered over what is planned.
-_LEFT_BEHIND = Nook(sizes=(256,) * 1024)
-
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
-_scratch: dict[tuple[str, bytes], int] = {}
-_shares: dict[str, float] = {}  # the largest scratch by op type, of what ops move
 _seconds: dict[tuple[str, bytes], Seconds] = {}
 _rates: dict[str, LinkRates] = {}
-
-
-def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
-    """Bytes that large ops need beside their inputs and outputs, by op name.
-
-    Args:
-        step: The traced step.
-        memory: The allocator of the step's device.
-
-    Returns:
-        Scratch of the ops that were run, and what those are taken to need that had too
-        little room for it; empty without allocator statistics.
-    """
-    if memory.current_bytes is None:
-        return {}
-    nodes = {node.name: node for node in step.nodes}
-    gathered = find_device().keep_nook(_LEFT_BEHIND)
-    free = _free_bytes(memory)
-    found = _scratch_of_compiled(step, nodes, memory.device)
-    failed: set[bytes] = set()
-    unknown: list[Op] = []
-    for op in step.graph.ops:
-        # Element-wise ops need no scratch.
-        if op.name in found or op.inplace or not _is_worth_a_run(step.graph, op):
-            continue
-        bench = Bench.of(step.graph, nodes, op)
-        if bench is None or bench.key in failed:
-            continue
-        key = memory.device, bench.key
-        if key not in _scratch:
-            if moved_bytes(step.graph, op) * _ROOM_FOR_SCRATCH > free:
-                unknown.append(op)
-                continue
-            measured = bench.scratch(memory)
-            if measured is None:
-                failed.add(bench.key)
-                continue
-            _scratch[key] = measured
-            _note_share(op, measured, moved_bytes(step.graph, op))
-        found[op.name] = _scratch[key]
-    for op in unknown:
-        share = _shares.get(op.type, _USUAL_SHARE)
-        found[op.name] = math.ceil(share * moved_bytes(step.graph, op))
-    del gathered
-    return found
-
-
-def _note_share(op: Op, scratch: int, moved: int) -> None:
-    """The most scratch that an op of its type was seen to need for what it moves."""
-    _shares[op.type] = max(_shares.get(op.type, 0.0), scratch / moved)
-
-
-def _scratch_of_compiled(
-    step: TracedStep, nodes: Mapping[str, compat.NodeDef], device: str
-) -> dict[str, int]:
-    """Scratch of the calls that XLA compiles, which says so before they run."""
-    found: dict[str, int] = {}
-    for op in step.graph.ops:
-        if op.name not in nodes or not is_compiled(nodes[op.name]):
-            continue
-        tensors = [step.graph.tensors[name] for name in op.inputs]
-        specs = [tf.TensorSpec(t.shape, tf.as_dtype(t.dtype)) for t in tensors]
-        scratch = compiled_scratch(nodes[op.name], specs, nodes[op.name].device)
-        if scratch is None:
-            continue
-        found[op.name] = scratch
-        if (bench := Bench.of(step.graph, nodes, op)) is not None:
-            _scratch[device, bench.key] = scratch
-    return found
 
 
 def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
@@ -165,12 +82,12 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
         memory: The allocator of the step's device.
     """
     nodes = {node.name: node for node in step.nodes}
-    gathered = find_device().keep_nook(_LEFT_BEHIND)
-    free = _free_bytes(memory)
+    gathered = find_device().keep_nook(LEFT_BEHIND)
+    free = free_bytes(memory)
     benches = {
         op.name: Bench.of(step.graph, nodes, op)
         for op in step.graph.ops
-        if _is_worth_a_run(step.graph, op)
+        if is_worth_a_run(step.graph, op)
     }
     by_name = step.graph.by_name
     found = ((by_name[name], bench) for name, bench in benches.items() if bench)
@@ -366,32 +283,6 @@ def _copied(device: Device) -> int:
     return most if device.limit is None else min(most, device.limit // _PART)
 
 
-def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
-    """The graph with measured scratch written into its ops."""
-    ops = (
-        replace(op, scratch=scratch[op.name]) if op.name in scratch else op
-        for op in graph.ops
-    )
-    return GraphView(ops=tuple(ops), results=graph.results)
-
-
-def _free_bytes(memory: DeviceMemory) -> float:
-    """What the device's allocator has left; infinite where it has no limit."""
-    limit = find_device().limit
-    return math.inf if limit is None else limit - (memory.current_bytes or 0)
-
-
-def _is_worth_a_run(graph: GraphView, op: Op) -> bool:
-    """Whether an op is large, and may be run on values that are made up."""
-    if op.fixed or op.varies or op.persistent or op.alias is not None:
-        return False
-    if "PyFunc" in op.type:  # the user's own function must not see them
-        return False
-    sizes = [graph.tensors[name].size for name in op.inputs]
-    sizes += [tensor.size for tensor in op.outputs]
-    return max(sizes, default=0) >= _LARGE
-
-
 def _has_room(graph: GraphView, op: Op, bench: Bench, device: str, free: float) -> bool:
     """Whether what an op reads, makes and needs has room beside what is there.
 
@@ -401,9 +292,9 @@ def _has_room(graph: GraphView, op: Op, bench: Bench, device: str, free: float) 
     moved = moved_bytes(graph, op)
     if op.inplace:
         return moved <= free
-    scratch = _scratch.get((device, bench.key))
+    scratch = known_scratch(bench, device)
     if scratch is None:
-        return moved * _ROOM_FOR_SCRATCH <= free
+        return moved * ROOM_FOR_SCRATCH <= free
     return moved + scratch * 5 // 4 <= free
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 import lms
 from lms.errors import BudgetError
 from lms.tf.devices import find_device
-from lms.tf.measuring import measure_scratch
+from lms.tf.scratch import measure_scratch
 from lms.tf.specialising import specialise
 from lms.tf.tracing import input_specs, trace
 

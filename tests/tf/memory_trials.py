@@ -21,11 +21,12 @@ import tensorflow as tf
 
 import lms
 from lms import pipeline
-from lms.costs import roofline
+from lms.costs import moved_bytes, roofline
 from lms.tf import measuring
 from lms.tf.bench import Bench
 from lms.tf.devices import find_device
 from lms.tf.host import untouched_bytes
+from lms.tf.scratch import measure_scratch
 from lms.tf.settling import settle_variables, shared_bytes
 from lms.tf.specialising import TracedStep, specialise
 from lms.tf.tracing import trace
@@ -37,6 +38,7 @@ __all__ = [
     "free_holes",
     "measure_in_little_room",
     "run",
+    "scratch_of_half_precision",
     "settle_each_type",
     "settle_scattered",
     "settle_shared",
@@ -272,7 +274,7 @@ def measure_in_little_room() -> dict[str, Any]:
         for kind, names_run in run.items():
             patch.setattr(Bench, kind, _noting(getattr(Bench, kind), names_run))
         memory = find_device().memory
-        scratch = measuring.measure_scratch(traced, memory)
+        scratch = measure_scratch(traced, memory)
         costs = measuring.measure_costs(traced, memory)
     by_roofline = roofline(traced.graph, measuring.measure_hardware(find_device()))
     return {
@@ -282,6 +284,25 @@ def measure_in_little_room() -> dict[str, Any]:
         "seconds": {names[name]: costs.of(name) for name in names},
         "roofline": {names[name]: by_roofline.of(name) for name in names},
     }
+
+
+def scratch_of_half_precision() -> dict[str, int]:
+    """Scratch of a convolution's gradient that packs its inputs for each thread."""
+    specs = [tf.TensorSpec([16, 96, 96, 32], tf.float16)] * 2
+
+    def step(x: tf.Tensor, dy: tf.Tensor) -> Any:
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=x,
+            filter_sizes=[3, 3, 32, 32],
+            out_backprop=dy,
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+        )
+
+    traced = specialise(trace(step, specs), specs, device=find_device().full_name)
+    (op,) = (op for op in traced.graph.ops if op.type == "Conv2DBackpropFilter")
+    scratch = measure_scratch(traced, find_device().memory)
+    return {"scratch": scratch[op.name], "moved": moved_bytes(traced.graph, op)}
 
 
 def _noting(method: Any, sizes: list[str]) -> Any:

@@ -102,7 +102,8 @@ class _Trouble(keras.callbacks.Callback):
         (step,) = self._callback._hooks["train"].fitted._steps.values()
         self.kept = len(step.kept.handles)
         if self._held:
-            assert step.room.limit is not None and step.measured_peak is not None
+            assert step.room.limit is not None
+            assert step.measured_peak is not None
             taken = step.measured_peak - step.room.persistent
             size = step.room.limit - step.measured_peak + int(self._held * taken)
             self._hog = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)

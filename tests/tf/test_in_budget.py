@@ -81,10 +81,12 @@ def test_in_half_of_the_plain_peak_a_planned_step_runs_as_predicted(
     assert planned["resident_peak"] <= 1.1 * room
 
 
-@pytest.mark.parametrize("ways", [1, 2])
-def test_the_need_of_recurrent_layers_is_foreseen(ways: int, worker: Worker) -> None:
-    trial = worker.ask("tests.tf.trials:fit_recurrent", memory="1GiB", ways=ways)
+@pytest.mark.parametrize(("ways", "memory"), [(1, "24MiB"), (2, "52MiB")])
+def test_the_need_of_recurrent_layers_is_foreseen(
+    ways: int, memory: str, worker: Worker
+) -> None:
+    """In too little to be sure, where loops run one round at a time."""
+    trial = worker.ask("tests.tf.trials:fit_recurrent", memory=memory, ways=ways)
     assert trial["unknown"] == []
-    # Rounds that overlap, and two loops, are at their peaks together, or not.
-    assert trial["measured"] <= 1.3 * trial["predicted"]
-    assert trial["predicted"] <= 1.6 * trial["measured"]
+    assert trial["swaps"] == 0
+    assert trial["measured"] == pytest.approx(trial["predicted"], rel=0.15)

@@ -55,6 +55,15 @@ def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(
     assert found["seconds"]["large"] > found["seconds"]["small"]
 
 
+def test_scratch_is_the_same_whatever_the_device_has_free(worker: Worker) -> None:
+    """Too large to be run there, or in a chunk of more than it needs."""
+    trial = "tests.tf.memory_trials:scratch_of_half_precision"
+    plenty = worker.ask(trial, memory="1GiB")
+    assert plenty["scratch"] > plenty["moved"]
+    for memory in ("79MiB", "44MiB"):
+        assert worker.ask(trial, memory=memory) == plenty
+
+
 def test_what_was_measured_once_counts_where_there_is_no_room_any_more(
     step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,7 +72,7 @@ def test_what_was_measured_once_counts_where_there_is_no_room_any_more(
 
     memory = find_device().memory
     before = measuring.measure_costs(step, memory)
-    monkeypatch.setattr(measuring, "_free_bytes", lambda _: 0)
+    monkeypatch.setattr(measuring, "free_bytes", lambda _: 0)
     assert measuring.measure_costs(step, memory) == before
 
 

@@ -402,7 +402,7 @@ def fit_recurrent(ways: int) -> dict[str, Any]:
         ]
     )
     model.compile("adam", "mse")
-    callback = LMSCallback("1GiB", verbose=0)
+    callback = LMSCallback(verbose=0)
     x, y = np.ones([128, 60, 32]), np.ones([128, 4])
     model.fit(x, y, 32, verbose=SILENT, callbacks=[callback])
     (report,) = callback.report
@@ -410,6 +410,7 @@ def fit_recurrent(ways: int) -> dict[str, Any]:
         "predicted": report.unplanned_peak_bytes,
         "measured": report.measured_peak_bytes,
         "unknown": list(report.unknown_loops),
+        "swaps": report.swap_count,
     }
 
 

@@ -143,7 +143,7 @@ def _report(swapping: Any) -> dict[str, Any] | None:
 
 
 def _digests(model: keras.Model) -> dict[str, Any]:
-    """Of all variables together, and the beginning of each one's own."""
+    """Hash all variables together, and each one, cut short."""
     whole, each = hashlib.sha256(), []
     for variable in _variables(model):
         own = np.asarray(variable.value).tobytes()

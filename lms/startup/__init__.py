@@ -1,1 +1,1 @@
-"""What runs before a program's first line on an emulated device."""
+"""Code that runs before a program's first line on an emulated device."""

@@ -105,14 +105,14 @@ class _Loader(Loader):
         self._loader = loader
 
     def __getattr__(self, name: str) -> Any:
-        """What else a loader can do: source, resources."""
+        """Hand on all else that a loader can do: source, resources."""
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the other one."""
+        """Make the module as the other loader does."""
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """As the other one; then watch."""
+        """Run the module as the other loader does, then watch it."""
         self._loader.exec_module(module)
         _watch(module)

@@ -85,7 +85,7 @@ def scratch_elsewhere(benches: Sequence[tuple[Bench, int]]) -> dict[bytes, int]:
 
 
 def _packed(benches: Sequence[tuple[Bench, int]]) -> bytes:
-    """What the other process reads."""
+    """Pack ops for the other process."""
     threading = tf.config.threading
     return pickle.dumps(
         {

@@ -78,7 +78,7 @@ def _broadcast(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _merge(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
-    """What ends a branch is one of its inputs; what begins a loop may change."""
+    """The larger of a branch's ends; none for a loop's beginning, which may change."""
     names = known.data(node)
     sources = [known.nodes.get(source_of(name)) for name in names]
     shapes = [known.of(name) for name in names]
@@ -95,7 +95,7 @@ def _tile(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _cut(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """As large as is asked for."""
+    """The size that is asked for, but no more than there is."""
     read, asked = known.of(node.input[0]), known.values.of(node.input[2])
     if read is None or asked is None:
         return read
@@ -139,7 +139,7 @@ def _range(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _segments(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """As many rows as there are segments."""
+    """One row for each segment."""
     data, ids = known.of(node.input[0]), known.of(node.input[1])
     count = known.values.of(node.input[2])
     if data is None or ids is None or count is None or len(count) != 1:
@@ -218,7 +218,7 @@ def _reduce(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _product(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """Of matrices, or of stacks of them."""
+    """The product of two matrices, or of stacks of them."""
     left, right = known.of(node.input[0]), known.of(node.input[1])
     if left is None or right is None:
         return None

@@ -70,7 +70,7 @@ class Values:
         return None if rule is None else rule(self, node, _index(name))
 
     def constants(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """What no number is negative of."""
+        """The numbers of a constant; none if one is negative."""
         found = _numbers(node)
         return found if found is not None and min(found, default=0) >= 0 else None
 

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from lms.cores import usable_cores
 from lms.costs import Costs, moved_bytes, roofline
-from lms.graph import GraphView, Op
 from lms.hardware import Hardware
 from lms.link import LinkRates, link_rates
 from lms.tf import compat
@@ -28,10 +27,10 @@ from lms.tf.devices import Device, DeviceMemory, find_device
 from lms.tf.host import available_host_bytes
 from lms.tf.scratch import (
     LEFT_BEHIND,
-    ROOM_FOR_SCRATCH,
+    Case,
     free_bytes,
+    has_room,
     is_worth_a_run,
-    known_scratch,
 )
 from lms.tf.specialising import TracedStep
 from lms.units import MIB, Seconds
@@ -90,12 +89,18 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
         if is_worth_a_run(step.graph, op)
     }
     by_name = step.graph.by_name
-    found = ((by_name[name], bench) for name, bench in benches.items() if bench)
+    cases = [
+        Case(
+            op=by_name[name], bench=bench, moved=moved_bytes(step.graph, by_name[name])
+        )
+        for name, bench in benches.items()
+        if bench is not None
+    ]
     runnable = [
-        bench
-        for op, bench in found
-        if (memory.device, bench.key) in _seconds
-        or _has_room(step.graph, op, bench, memory.device, free)
+        case.bench
+        for case in cases
+        if (memory.device, case.bench.key) in _seconds
+        or has_room(case, memory.device, free)
     ]
     times = _times(runnable, memory.device)
     forget_functions()
@@ -281,21 +286,6 @@ def _carried_rates(device: str, host: str, size: int) -> LinkRates:
 def _copied(device: Device) -> int:
     most = _COPIED if device.holds_input_pipeline else _COPIED_BY_GPU
     return most if device.limit is None else min(most, device.limit // _PART)
-
-
-def _has_room(graph: GraphView, op: Op, bench: Bench, device: str, free: float) -> bool:
-    """Whether what an op reads, makes and needs has room beside what is there.
-
-    Where it has none, TensorFlow would wait ten seconds for some before it gives up
-    (its allocator_retry.cc, as bfc_allocator.cc calls it), and the process may die.
-    """
-    moved = moved_bytes(graph, op)
-    if op.inplace:
-        return moved <= free
-    scratch = known_scratch(bench, device)
-    if scratch is None:
-        return moved * ROOM_FOR_SCRATCH <= free
-    return moved + scratch * 5 // 4 <= free
 
 
 def _idle(device: str, arguments: int) -> Seconds:

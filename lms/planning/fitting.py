@@ -6,15 +6,18 @@ and made again - without early copies, with less room, with smaller tensors movi
 until it can be placed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
-from lms.allocator import BestFitAllocator
+from lms.allocator import BestFitAllocator, Nook
 from lms.errors import BudgetError
 from lms.graph import GraphView
 from lms.lanes import simulate
 from lms.liveness import peak
+from lms.plan import SwapPlan
 from lms.planning.budget import PREFETCH_OPS, least_room, plans_within
 from lms.planning.candidates import (
     Filters,
@@ -40,12 +43,15 @@ from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["find_plan", "least_plan", "ranked"]
 
+# An execution order, the chunks kept for small tensors, and plans of one capacity.
+_Made: TypeAlias = tuple[GraphView, Nook, Sequence[SwapPlan]]
+
 # Parts of the room that the planner is given, until the allocator can place its plan.
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 
-# The least room is looked for with fewer of them, in steps of one part of so many; and
-# in so much smaller and larger rooms a plan must be placed as well.
-_ROUGH, _AROUND = (100, 92), 16
+# The least room is looked for in steps of one part of so many, with the plans made for
+# so many steps; and in so much smaller and larger rooms a plan must be placed as well.
+_AROUND, _TRIED = 16, 5
 _ANY = 1 << 62
 
 # Of so many plans that can be placed, so many of them alike in what may move, the
@@ -79,15 +85,40 @@ def least_plan(
     """
     needs = [_least_room(graph, filters) for graph in orders]
     room, op_name = min(needs, key=lambda need: need[0])
+    recent: deque[_Made] = deque(maxlen=_TRIED * len(orders))
     while True:
         beyond = Beyond(free=room // _AROUND, bound=_ANY)
-        for graph in orders:
-            usual = smallest_worth_moving(peak(graph))
-            for option in _placed(graph, room, filters, usual, usual, (), _ROUGH):
-                _, fitted = judged(graph, option, room, beyond)
-                if fitted.doubt is not Doubt.PLACE:
-                    return room, fitted, op_name
+        recent.extendleft(_made(graph, room, filters) for graph in orders)
+        for graph, nook, plans in recent:
+            fitted = _in_room(graph, nook, plans, room)
+            if fitted is None:
+                continue
+            _, fitted = judged(graph, fitted, room, beyond)
+            if fitted.doubt is not Doubt.PLACE:
+                return room, fitted, op_name
         room += max(MIB // 16, room // _AROUND)
+
+
+def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
+    """Plans of one capacity; none if there are none."""
+    usual = smallest_worth_moving(peak(graph))
+    moving = movable(graph, min_bytes=usual, filters=filters)
+    nook = small_nook(graph, min_bytes=usual)
+    try:
+        return graph, nook, _plans(graph, capacity, moving, usual, nook)
+    except BudgetError:
+        return graph, nook, ()
+
+
+def _in_room(
+    graph: GraphView, nook: Nook, plans: Iterable[SwapPlan], room: Bytes
+) -> FittedPlan | None:
+    """The first of some plans that the allocator can place in a room."""
+    for plan in plans:
+        reached = allocator_peak(graph, plan, capacity=room, nook=nook)
+        if reached is not None:
+            return FittedPlan(plan=plan, nook=nook, peak=reached)
+    return None
 
 
 def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
@@ -199,24 +230,45 @@ def _placements(
         yield _placed(graph, room, filters, moved, ordered, holes)
 
 
-def _placed(  # noqa: PLR0913 - what may differ between tries
+def _placed(
     graph: GraphView,
     room: int,
     filters: Filters,
     moved: int,
     min_bytes: int,
     holes: tuple[int, ...],
-    parts: Sequence[int] = _SHRINK_PERCENT,
 ) -> Iterator[FittedPlan]:
     """Plans that move tensors of `moved` bytes and order ops of `min_bytes`."""
     moving = movable(graph, min_bytes=moved, filters=filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
     nook = replace(small_nook(graph, min_bytes=min_bytes), holes=holes)
-    for percent in parts:
+    for percent in _SHRINK_PERCENT:
         capacity = room * percent // 100
         if capacity < max(least, 2 * (nook.bytes + sum(holes))):
             return
-        plans = plans_within(
+        try:
+            plans = _plans(graph, capacity, moving, min_bytes, nook)
+        except BudgetError:
+            continue  # with less room tensors may happen to lie better
+        fitted = _in_room(graph, nook, plans, room)
+        if fitted is not None:
+            yield fitted
+
+
+def _plans(
+    graph: GraphView,
+    capacity: Bytes,
+    moving: frozenset[str],
+    min_bytes: Bytes,
+    nook: Nook,
+) -> tuple[SwapPlan, ...]:
+    """With copies back that start early, and without.
+
+    Raises:
+        BudgetError: If there is none of that capacity.
+    """
+    return tuple(
+        plans_within(
             graph,
             capacity,
             movable=moving,
@@ -224,14 +276,7 @@ def _placed(  # noqa: PLR0913 - what may differ between tries
             prefetches=(PREFETCH_OPS, 0),
             arena=partial(BestFitAllocator, capacity, nook),
         )
-        try:
-            for plan in plans:
-                reached = allocator_peak(graph, plan, capacity=room, nook=nook)
-                if reached is not None:
-                    yield FittedPlan(plan=plan, nook=nook, peak=reached)
-                    break
-        except BudgetError:
-            continue  # with less room tensors may happen to lie better
+    )
 
 
 def _in_time(

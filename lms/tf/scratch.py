@@ -5,6 +5,8 @@
                                 └──> another process (`bench_process`), else as much
                                      as the largest op of its type for its bytes
 
+Small chunks that happen to be free are taken whole, so where another process is asked
+it measures all that need some.
 Ops are run alone on arguments of their shapes, equal ones once in a process.
 
 Known weakness: ops that cannot be run alone, and those in loops, are not measured.
@@ -116,6 +118,7 @@ def _measure(cases: Sequence[Case], memory: DeviceMemory) -> set[bytes]:
     free = free_bytes(memory)
     failed: set[bytes] = set()
     unknown: list[Case] = []
+    inexact: list[Case] = []
     for case in cases:
         key = case.bench.key
         if (memory.device, key) in _scratch or key in failed:
@@ -130,9 +133,10 @@ def _measure(cases: Sequence[Case], memory: DeviceMemory) -> set[bytes]:
             unknown.append(case)
         else:
             _note_scratch(case, memory.device, measured)
+            inexact += [case] if measured else []
     del gathered
     if device.is_emulated and unknown:
-        asked = [(case.bench, case.moved) for case in unknown]
+        asked = [(case.bench, case.moved) for case in unknown + inexact]
         for key, measured in scratch_elsewhere(asked).items():
             _scratch[memory.device, key] = measured
     return failed

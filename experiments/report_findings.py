@@ -54,11 +54,10 @@ def _planner_comparison(head: Head, rows: Rows) -> Finding:
     twice = [p.ratio for p in equal_peaks(rows, twice=True) if p.ratio is not None]
     if own and twice:
         text += (
-            " In each memory that both were given, it swaps out "
-            f"{min(own):.2f} to {max(own):.2f} times as many bytes as that setting of "
-            "the rule which moves least, or "
-            f"{min(twice):.2f} to {max(twice):.2f} times as many where every op that "
-            "can be run twice is."
+            " Compared with that setting of the rule which moves least at no higher a "
+            f"peak, it swaps out {min(own):.2f} to {max(own):.2f} times as many bytes, "
+            f"or {min(twice):.2f} to {max(twice):.2f} times as many if it runs ops "
+            "twice wherever it can."
         )
     size = head["settings"]["size"]
     return text, (f"The least peak of each planner, {size}^3", columns, body)

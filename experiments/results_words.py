@@ -47,8 +47,9 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
     "largest_volume": {
         "model": "and the one device memory that all of its trainings have",
-        "way": "what saves memory; RematScope is Keras's own recomputation, in the "
-        "mode that takes least here",
+        "way": "what saves memory; RematScope is Keras's own recomputation, in its "
+        "mode `activations`, since the others fail with TensorFlow "
+        "([keras#21207](https://github.com/keras-team/keras/issues/21207))",
         "largest": "the largest size that trained",
         "predicted": "the largest size that is predicted to fit, without training",
         "times": f"voxels, images or tokens of the largest, {_TIMES}",

@@ -66,8 +66,8 @@ def finding(head: Head, rows: Rows) -> Finding:
             f"the largest that trained in {format_bytes(memory)} is {best['size']}^3, "
             f"{(best['size'] / small) ** 3:.2f} times the voxels"
         )
-    text = "; ".join(part for part in parts if part)
-    return f"{text[:1].upper()}{text[1:]}.", ("Trainings", columns, body)
+    text = ". ".join(f"{part[:1].upper()}{part[1:]}" for part in parts if part)
+    return f"{text}.", ("Trainings", columns, body)
 
 
 def _main_part(

@@ -70,7 +70,7 @@ class _Contest:
     @property
     def place(self) -> str:
         """Where it was, readable."""
-        return "on one core" if self.cores == "one" else "on all cores"
+        return "On one core" if self.cores == "one" else "On all cores"
 
 
 def draw(results: Path, path: Path) -> int:
@@ -90,9 +90,8 @@ def finding(head: Head, rows: Rows) -> Finding:
     contests = _contests(head, rows)
     taken = [row["peak_bytes"] for row in rows if row["kind"] == "training"]
     text = (
-        f"Plain Keras takes {' or '.join(map(format_bytes, taken))}. In half of that, "
-        + "; ".join(_said(contest) for contest in contests)
-        + "."
+        f"Plain Keras takes {' or '.join(map(format_bytes, taken))}, the others get "
+        f"half of that. {'. '.join(map(_said, contests))}."
     )
     columns = ["cores", "link", "way", "peak", "swapped out", "ops run twice", "step"]
     columns += ["over plain", "predicted", "how it ended"]

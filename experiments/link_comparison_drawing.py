@@ -91,8 +91,9 @@ def finding(head: Head, rows: Rows) -> Finding:  # noqa: ARG001 - a finding's ar
         for server in SERVERS
     ]
     text = (
-        "A step with support in the memory that the smaller size fills, over the "
-        f"voxel-scaled smaller step without. {'. '.join(said)}. {_of_others(runs)}"
+        "A step of the larger size, with support, in a memory that the smaller size "
+        "fills: seconds per voxel, over those of the smaller size without support. "
+        f"{'. '.join(said)}. {_of_others(runs)}"
     )
     columns = ["what", "link", "size", "device", "way", "peak", "out and in", "twice"]
     columns += ["busy", "to it", "from it", "step", "two at once", "on one bus"]
@@ -120,8 +121,9 @@ def _of_others(runs: list[_Run]) -> str:
     if not said:
         return ""
     return (
-        "While a second one trains here on the other core, on a bus of its own and on "
-        f"the same bus, a step takes so many times as long: {'; '.join(said)}."
+        "A second training on the other core makes a step take longer. With a bus of "
+        "its own, and on the same bus, the step takes this many times as long: "
+        f"{'; '.join(said)}."
     )
 
 

@@ -6,7 +6,6 @@ result yet gets a section that says which command makes one.
 """
 
 import argparse
-import ast
 import contextlib
 import importlib
 import io
@@ -19,15 +18,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import track
 
-from experiments.lines import read_lines
-from experiments.report_catalogue import CATALOGUE, Entry
+from experiments.report_catalogue import Entry
 from experiments.report_page import Section, page
-from experiments.report_profiles import circumstantial, profile_sections
+from experiments.report_profiles import profile_sections
+from experiments.report_sections import RESULTS, entries_of, not_shown, section_of
 from profiling.record import circumstances, write_text
 
 __all__ = ["main"]
 
-_RESULTS = Path(__file__).parent / "results"
 _PROFILES = Path(__file__).parent.parent / "profiling" / "results"
 _COLUMNS = "118"  # of what `draw` prints
 
@@ -46,18 +44,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--results", type=Path, default=_RESULTS, help="JSON lines")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="JSON lines")
     parser.add_argument("--profiles", type=Path, default=_PROFILES, help="JSON files")
     parser.add_argument("--output", type=Path, default=Path("build") / "report")
     options = parser.parse_args(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # some experiments import it
     console, started = Console(stderr=True), time.perf_counter()
     figures = options.output / "figures"
-    entries = [*CATALOGUE, *_uncatalogued(options.results)]
     sections = [
         _experiment(entry, options.results, figures)
         for entry in track(
-            entries, "Drawing", console=console, disable=not console.is_terminal
+            entries_of(options.results),
+            "Drawing",
+            console=console,
+            disable=not console.is_terminal,
         )
     ]
     sections += profile_sections(options.profiles, figures)
@@ -82,56 +82,16 @@ def _introduction() -> str:
     )
 
 
-def _uncatalogued(results: Path) -> list[Entry]:
-    """Experiments with results that the catalogue does not know."""
-    known = {entry.name for entry in CATALOGUE}
-    there = Path(__file__).parent
-    return [
-        Entry(name=path.stem, title=path.stem.replace("_", " "), emulated="")
-        for path in sorted(results.glob("*.jsonl"))
-        if path.stem not in known and (there / f"{path.stem}.py").exists()
-    ]
-
-
 def _experiment(entry: Entry, results: Path, figures: Path) -> Section:
-    question, method = _docstring(entry.name)
+    section = section_of(entry, results)
+    if section.problem is not None:
+        return section
     path = results / f"{entry.name}.jsonl"
-    section = Section(
-        name=entry.name,
-        title=entry.title,
-        question=question,
-        method=method,
-        command=entry.command,
-    )
-    if not path.exists():
-        problem = f"No result yet. `{entry.command}` makes it."
-        return replace(section, problem=problem)
     try:
-        head, rows = read_lines(path)
-        said = entry.finding and entry.finding(head, rows)
         printed, drawn = _drawn(entry.name, path, figures)
     except Exception as error:  # one bad result must not hide the others
-        problem = f"`{path.name}` could not be shown: {type(error).__name__}: {error}"
-        return replace(section, problem=problem)
-    return replace(
-        section,
-        finding=said[0] if said else "",
-        tables=(said[1],) if said else (),
-        facts=(
-            *circumstantial(head),
-            *((("emulated", entry.emulated),) * bool(entry.emulated)),
-        ),
-        figures=drawn,
-        printed=printed,
-    )
-
-
-def _docstring(name: str) -> tuple[str, str]:
-    """A module's question and method, without importing it."""
-    source = (Path(__file__).parent / f"{name}.py").read_text()
-    text = ast.get_docstring(ast.parse(source)) or ""
-    question, _, method = text.partition("\n\n")
-    return question.replace("\n", " "), method
+        return not_shown(section, path, error)
+    return replace(section, figures=drawn, printed=printed)
 
 
 def _drawn(name: str, results: Path, figures: Path) -> tuple[str, tuple[Path, ...]]:

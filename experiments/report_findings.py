@@ -45,7 +45,7 @@ def _planner_comparison(head: Head, rows: Rows) -> Finding:
     plain = min(r["peak_bytes"] for r in ran if r["planner"] == "none")
     rule = min(r["peak_bytes"] for r in ran if r.get("default_modes"))
     text = (
-        f"The budget planner gets down to {format_bytes(budget)}: "
+        f"The least peak of the budget planner is {format_bytes(budget)}: "
         f"{budget / plain:.0%} of the peak without a plan, {budget / rule:.0%} of the "
         "best that TFLMS's rule reaches in its default modes, and "
         f"{budget / least:.2f} times what no plan can go below."
@@ -54,10 +54,10 @@ def _planner_comparison(head: Head, rows: Rows) -> Finding:
     twice = [p.ratio for p in equal_peaks(rows, twice=True) if p.ratio is not None]
     if own and twice:
         text += (
-            f" At its peaks it swaps out {min(own):.2f} to {max(own):.2f} times the "
-            f"fewest bytes of the rule's plans that stay below them, and "
-            f"{min(twice):.2f} to {max(twice):.2f} times with second runs wherever "
-            "they can be."
+            " Compared with that setting of the rule which moves least at no higher a "
+            f"peak, it swaps out {min(own):.2f} to {max(own):.2f} times as many bytes, "
+            f"or {min(twice):.2f} to {max(twice):.2f} times as many if it runs ops "
+            "twice wherever it can."
         )
     size = head["settings"]["size"]
     return text, (f"The least peak of each planner, {size}^3", columns, body)

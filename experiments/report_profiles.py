@@ -59,6 +59,8 @@ def circumstantial(head: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "machine", f"{machine['processor']}, {cores}, {size}, {machine['system']}"
     yield "versions", ", ".join(f"{k} {v}" for k, v in versions.items() if v)
     yield "commit", f"`{head['commit']}`"
+    if head.get("date"):
+        yield "date", str(head["date"])
     settings = head.get("settings") or {}
     words = ", ".join(f"{key} {value}" for key, value in settings.items())
     yield "settings", words or "none"

@@ -54,7 +54,7 @@ def finding(head: Head, rows: Rows) -> Finding:
     pace = _step(plain) / small**3 if plain and not plain["error"] else None
     trained = [r for r in rows if r["kind"] == "training"]
     columns = ["size", "way", "device", "voxels", "peak", "predicted", "swapped out"]
-    columns += ["step", "over voxel-scaled", "how it ended"]
+    columns += ["step", "step per voxel", "how it ended"]
     body = [_cells(row, small, pace) for row in trained]
     parts = [_main_part(rows, small, large, memory, pace)]
     least = _least(rows, large)
@@ -66,8 +66,8 @@ def finding(head: Head, rows: Rows) -> Finding:
             f"the largest that trained in {format_bytes(memory)} is {best['size']}^3, "
             f"{(best['size'] / small) ** 3:.2f} times the voxels"
         )
-    text = "; ".join(part for part in parts if part)
-    return f"{text[:1].upper()}{text[1:]}.", ("Trainings", columns, body)
+    text = ". ".join(f"{part[:1].upper()}{part[1:]}" for part in parts if part)
+    return f"{text}.", ("Trainings", columns, body)
 
 
 def _main_part(
@@ -82,8 +82,9 @@ def _main_part(
     return (
         f"In {format_bytes(memory)}, where {small}^3 trains plainly and {large}^3 "
         f"{ends}, {large}^3 trains with large model support: "
-        f"{format_bytes(planned['peak_bytes'])} measured, {_step(planned):.1f} s a "
-        f"step, {cost:.2f} times the voxel-scaled step of {small}^3"
+        f"{format_bytes(planned['peak_bytes'])} measured, a step of "
+        f"{_step(planned):.1f} s, {cost:.2f} times as long per voxel as one of "
+        f"{small}^3"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the README profiles: the case study's 3D U-Net, small.
+"""The case study's 3D U-Net, small: what `docs/profiling.md` measures.
 
     python -m profiling.step_timeline --output step.json profiling/example.py:unet
     python -m profiling.example --budget 57MiB --watch use.json

@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -106,7 +107,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def circumstances() -> dict[str, Any]:
-    """Machine, versions and commit; None for what cannot be found out."""
+    """Machine, versions, day and commit; None for what cannot be found out."""
     return {
         "machine": {
             "processor": _first_value("/proc/cpuinfo", "model name"),
@@ -118,6 +119,7 @@ def circumstances() -> dict[str, Any]:
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in _PACKAGES},
         "driver": _driver(),
+        "date": datetime.now(UTC).date().isoformat(),
         "commit": _commit(),
         "units": {"size": "byte", "time": "second"},
     }

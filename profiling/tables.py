@@ -9,7 +9,7 @@ from typing import Any
 
 from lms.units import format_bytes
 
-__all__ = ["TABLES", "Table", "markdown"]
+__all__ = ["TABLES", "Table", "markdown", "markdown_rows"]
 
 # A title, the names of the columns, and the rows.
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
@@ -29,9 +29,21 @@ def markdown(table: Table) -> str:
         <BLANKLINE>
     """
     title, head, rows = table
+    return f"## {title}\n\n{markdown_rows(head, rows)}\n"
+
+
+def markdown_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    r"""Columns and rows as Markdown, without a title.
+
+    Example:
+        >>> print(markdown_rows(["run", "a|b"], [["a", ""]]))
+        | run | a\|b |
+        | --- | --- |
+        | a |  |
+    """
     lines = [head, ["---"] * len(head), *rows]
-    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    return f"## {title}\n\n{body}\n"
+    cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in cells)
 
 
 def _steps(results: Results) -> list[Table]:

@@ -21,7 +21,7 @@ with its own time limit (`catalogue`). A second call goes on where the first one
 `--device cpu` rehearses all of it at a tiny size, on a CPU with the allocator and the
 limits of a GPU (`lms.emulate`): the same code runs, and its numbers say nothing.
 
-Known weakness: not yet run on a GPU. The README says what is proved.
+Known weakness: not yet run on a GPU. `docs/gpu.md` says what is proved.
 """
 
 __all__: list[str] = []

@@ -45,7 +45,7 @@ def test_the_claim_needs_a_refusal_and_a_training(
     assert main(words) == (0 if refused else 1)
     assert figure.exists()
     said = capsys.readouterr().out
-    assert "0.47 times the voxel-scaled step" in said  # 4.75 s over 8 times 1.25 s
+    assert "0.47 times as long per voxel" in said  # 4.75 s over 8 times 1.25 s
 
 
 @pytest.mark.tf

@@ -1,0 +1,101 @@
+"""What support costs, in one small table: the measured steps of several experiments.
+
+Each row is read off an experiment's own table (`Section`); experiments without results
+have no row.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from experiments.report_page import Section
+from profiling.tables import Table
+
+__all__ = ["costs"]
+
+_Row = Mapping[str, str]
+_Line = tuple[str, str, str, str]
+_COLUMNS = ("what trains", "device memory", "step time", "compared with")
+_PLAIN = "plain Keras"
+
+
+def costs(sections: Sequence[Section]) -> Table:
+    """The table, of those sections that have one.
+
+    Example:
+        >>> costs([])[2]
+        []
+    """
+    tables = {s.name: s.tables[0] for s in sections if s.tables}
+    body = [
+        line
+        for name, lines in _LINES.items()
+        if name in tables
+        for line in lines(tables[name][0], _rows(tables[name]))
+    ]
+    return "What it costs", _COLUMNS, body
+
+
+def _rows(table: Table) -> list[_Row]:
+    _, columns, body = table
+    return [dict(zip(columns, cells, strict=True)) for cells in body]
+
+
+def _fits(_: str, rows: list[_Row]) -> Iterator[_Line]:
+    for row in rows:
+        if row["time"] == "clock":
+            ratio = f"{float(row['median ratio']):.2f}"
+            yield "a small U-Net", "enough for all of it", ratio, _PLAIN
+
+
+def _half(_: str, rows: list[_Row]) -> Iterator[_Line]:
+    for row in rows:
+        if (row["cores"], row["way"]) == ("one", "budget") and row["over plain"]:
+            link = row["link"]
+            over = "" if link == "none" else f", link of {link}"
+            yield "U-Net, 48^3", f"half of it{over}", row["over plain"], _PLAIN
+
+
+def _true_size(_: str, rows: list[_Row]) -> Iterator[_Line]:
+    plain = [row for row in rows if row["way"] == "plain Keras" and row["peak"]]
+    for small in plain[:1]:
+        device, column = small["device"], "step per voxel"
+        trained = [
+            row
+            for row in rows
+            if (row["way"], row["device"]) == ("LMS", device) and row[column]
+        ]
+        if trained:
+            size, costs = _sizes(trained), _least_to_most(trained, column)
+            base = f"plain Keras at {small['size']}, per voxel"
+            yield f"full-size U-Net, {size}", device, costs, base
+
+
+def _overhead(title: str, rows: list[_Row]) -> Iterator[_Line]:
+    memory = title.removeprefix("In ").partition(",")[0]
+    for link in dict.fromkeys(row["link"] for row in rows):
+        trained = [
+            row
+            for row in rows
+            if (row["link"], row["planner"]) == (link, "budget") and row["ratio"]
+        ]
+        if trained:
+            where = f"{memory}, link as {link.partition(',')[0]}"
+            costs = _least_to_most(trained, "ratio")
+            yield f"U-Net, {_sizes(trained)}", where, costs, _PLAIN
+
+
+def _sizes(rows: list[_Row]) -> str:
+    sizes = list(dict.fromkeys(row["size"] for row in rows))
+    return sizes[0] if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
+
+
+def _least_to_most(rows: list[_Row], column: str) -> str:
+    values = sorted({row[column] for row in rows}, key=float)
+    return values[0] if len(values) == 1 else f"{values[0]} to {values[-1]}"
+
+
+_LINES: Mapping[str, Callable[[str, list[_Row]], Iterator[_Line]]] = {
+    "overhead_when_it_fits": _fits,
+    "half_the_memory": _half,
+    "true_size": _true_size,
+    "step_time_overhead": _overhead,
+}

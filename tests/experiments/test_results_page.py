@@ -1,0 +1,105 @@
+"""The page of results and the README: what the result files say, and nothing else."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.lines import write_lines
+from experiments.report_catalogue import CATALOGUE, Entry
+from experiments.report_sections import RESULTS, section_of
+from experiments.results_costs import costs
+from experiments.results_page import filled, main
+from experiments.results_words import unexplained
+
+FITS = [
+    {"turn": i, "seconds": {way: {"clock": [1.0], "processor": [2.0]} for way in ways}}
+    for i in range(4)
+    for ways in [("plain", "lms")]
+]
+README = "Before.\n\n<!-- results:costs -->\nold\n<!-- /results -->\n\nAfter.\n"
+
+
+def _run(tmp_path: Path, *words: str) -> int:
+    paths = {"results": "results", "output": "page.md", "readme": "README.md"}
+    places = [w for k, v in paths.items() for w in (f"--{k}", str(tmp_path / v))]
+    return main([*places, *words])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "results" / "overhead_when_it_fits.jsonl"
+    write_lines(path, {"steps": 1}, FITS)
+    (tmp_path / "README.md").write_text(README)
+    return tmp_path
+
+
+def test_the_committed_page_and_readme_are_what_the_results_say() -> None:
+    assert main(["--check"]) == 0, "Run `python -m experiments.results_page`."
+
+
+def test_a_result_becomes_a_finding_a_table_and_a_cost(folder: Path) -> None:
+    assert _run(folder) == 0
+    page = (folder / "page.md").read_text()
+    assert "takes 1.000 times as long" in page
+    assert "| clock | 1.000 | 1.000 | 1.000 |" in page
+    assert "No results yet: `true_size`" in page
+    readme = (folder / "README.md").read_text()
+    assert "| enough for all of it | 1.00 |" in readme
+    assert readme.startswith("Before.\n")
+    assert readme.endswith("<!-- /results -->\n\nAfter.\n")
+    assert "old" not in readme
+
+
+def test_a_check_names_what_is_old_and_writes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(folder, "--check") == 1
+    said = capsys.readouterr().err
+    assert "page.md is not" in said
+    assert "README.md is not" in said
+    assert "`python -m experiments.results_page`" in said
+    assert not (folder / "page.md").exists()
+    assert (folder / "README.md").read_text() == README
+
+
+def test_what_was_written_passes_the_check(folder: Path) -> None:
+    assert _run(folder) == 0
+    assert _run(folder, "--check") == 0
+
+
+def test_a_result_that_cannot_be_read_does_not_hide_the_others(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "results" / "planning_scale.jsonl").write_text("[]\n")
+    assert _run(folder) == 1
+    assert "planning_scale.jsonl` could not be shown" in capsys.readouterr().err
+    assert "takes 1.000 times as long" in (folder / "page.md").read_text()
+
+
+def test_a_block_of_another_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be one of costs, got 'speed'"):
+        filled("<!-- results:speed -->\n<!-- /results -->\n", [])
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)
+def test_every_column_of_the_page_is_explained(entry: Entry) -> None:
+    for _, columns, _ in section_of(entry, RESULTS).tables:
+        missing = unexplained(entry.name, columns)
+        assert not missing, f"Say in experiments/results_words.py what {missing} mean."
+
+
+def test_every_committed_cost_is_in_the_table() -> None:
+    sections = [section_of(entry, RESULTS) for entry in CATALOGUE]
+    body = costs(sections)[2]
+    assert body
+    assert all(all(cells) for cells in body)
+
+
+def test_the_page_is_made_without_tensorflow() -> None:
+    code = (
+        "import sys; from experiments.results_page import main; main(['--check']); "
+        "sys.exit('tensorflow' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,67 @@
+"""The README: one page whose commands exist and whose programs run."""
+
+import ast
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MOST_LINES, WIDEST = 150, 100
+
+
+def _blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def test_it_is_one_page() -> None:
+    lines = TEXT.splitlines()
+    assert len(lines) <= MOST_LINES
+    assert [line for line in lines if len(line) > WIDEST] == []
+
+
+def test_measured_numbers_stand_in_generated_blocks() -> None:
+    text = re.sub(r"<!-- results:.*?<!-- /results -->", "", TEXT, flags=re.DOTALL)
+    assert not re.findall(r"\d\.\d+ (?:times|s|MiB|GiB)\b|\d+ ?%", text)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_name_modules_that_exist(path: Path) -> None:
+    for block in _blocks(path.read_text(), "sh"):
+        for name in re.findall(r"python -m ([\w.]+)", block):
+            assert importlib.util.find_spec(name), f"{path.name}: {name}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    text = path.read_text()
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):
+        if not link.startswith("http"):
+            assert (path.parent / link).exists(), f"{path.name}: {link}"
+
+
+def test_its_programs_are_python() -> None:
+    programs = _blocks(TEXT, "python")
+    assert len(programs) >= 4
+    for program in programs:
+        ast.parse(program)
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_its_first_program_swaps_where_it_says(tmp_path: Path) -> None:
+    program = next(p for p in _blocks(TEXT, "python") if p.startswith("# train.py"))
+    (tmp_path / "train.py").write_text(
+        f"{program}assert callback.report[0].swap_count\n"
+    )
+    line = next(line for line in TEXT.splitlines() if "-m lms emulate" in line)
+    words = [sys.executable if w == "python" else w for w in line.split()]
+    done = subprocess.run(
+        words, check=False, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

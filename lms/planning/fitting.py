@@ -50,7 +50,8 @@ _Made: TypeAlias = tuple[GraphView, Nook, Sequence[SwapPlan]]
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 
 # The least room is looked for in steps of one part of so many, with the plans made for
-# so many steps; and in so much smaller and larger rooms a plan must be placed as well.
+# so many steps below it: what moves does not go to its edge, where a batch that lies in the way is
+# one too many. In so much smaller and larger rooms a plan must be placed as well.
 _AROUND, _TRIED = 16, 5
 _ANY = 1 << 62
 
@@ -89,9 +90,10 @@ def least_plan(
     while True:
         beyond = Beyond(free=room // _AROUND, bound=_ANY)
         recent.extendleft(_made(graph, room, filters) for graph in orders)
-        for graph, nook, plans in recent:
+        for i, (graph, nook, plans) in enumerate(recent):
             fitted = _in_room(graph, nook, plans, room)
-            if fitted is None:
+            is_at_edge = i < len(orders)
+            if fitted is None or (is_at_edge and fitted.plan.swaps):
                 continue
             _, fitted = judged(graph, fitted, room, beyond)
             if fitted.doubt is not Doubt.PLACE:

@@ -50,8 +50,8 @@ _Made: TypeAlias = tuple[GraphView, Nook, Sequence[SwapPlan]]
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
 
 # The least room is looked for in steps of one part of so many, with the plans made for
-# so many steps below it: what moves does not go to its edge, where a batch that lies in the way is
-# one too many. In so much smaller and larger rooms a plan must be placed as well.
+# so many steps below it: what moves does not go to its edge, where a batch that lies in
+# the way is one too many. In so much smaller and larger rooms it must be placed too.
 _AROUND, _TRIED = 16, 5
 _ANY = 1 << 62
 

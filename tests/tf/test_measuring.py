@@ -51,8 +51,6 @@ def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(
     # What is too large to be run is taken to need as little as what is like it.
     assert found["scratch"] == {"small": 0, "large": 0}
     assert found["seconds"]["large"] == found["roofline"]["large"] > 0
-    # 40 times the bytes: a link of a chain of small ops would be less than the small.
-    assert found["seconds"]["large"] > found["seconds"]["small"]
 
 
 def test_scratch_is_the_same_whatever_the_device_has_free(worker: Worker) -> None:

@@ -11,15 +11,19 @@ import tensorflow as tf
 from experiments.quiet import is_quiet, timed, wait_for_quiet
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
-from lms.costs import completed
-from lms.forecast import Workload, workload_of
-from lms.lanes import simulate
+from lms.commands.forecast import Workload, workload_of
+from lms.ir.plan import SwapPlan, planned_graph, validate_plan
+from lms.machine.costs import completed
 from lms.pipeline import FittedFunction
-from lms.plan import SwapPlan, planned_graph, validate_plan
-from lms.tf.devices import find_device
-from lms.tf.measuring import forget_measurements, measure_costs, measure_hardware
-from lms.tf.specialising import specialise
-from lms.tf.tracing import input_specs, read_signature, trace
+from lms.simulation.executor import simulate
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import input_specs, read_signature, trace
+from lms.tf.measure.devices import find_device
+from lms.tf.measure.measuring import (
+    forget_measurements,
+    measure_costs,
+    measure_hardware,
+)
 from profiling.record import write_json
 
 __all__ = ["main"]

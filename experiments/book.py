@@ -8,7 +8,7 @@ from rich.console import Console
 
 from experiments.ledger import Ledger
 from experiments.trials import run_trial
-from lms.link import LinkRates
+from lms.machine.emulated_link import LinkRates
 
 __all__ = ["Book"]
 

@@ -9,7 +9,7 @@
     LMSCallback, near the least     trains, with the same numbers
 
 The device is the CPU behind the allocator that TensorFlow uses on GPUs, with a hard
-limit (`lms.emulate`). Op determinism is on, so "the same" means bit for bit.
+limit (`lms.machine.emulate`). Op determinism is on, so "the same" means bit for bit.
 
 Known weakness: the copies run at the speed of the machine's memory, on cores that
 would otherwise compute. Step times say nothing of a GPU's.

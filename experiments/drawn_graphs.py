@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lms.graph import GraphView, Op, Tensor
+from lms.ir.graph import GraphView, Op, Tensor
 
 __all__ = ["unet_like"]
 

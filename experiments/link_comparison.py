@@ -41,15 +41,15 @@ from experiments.lines import command_line
 from experiments.link_comparison_drawing import draw
 from experiments.link_trainings import train
 from experiments.servers import SERVERS
-from lms.costs import completed, roofline
+from lms.commands.forecast import Forecast, Workload, forecast, workload_of
 from lms.errors import BudgetError
-from lms.forecast import Forecast, Workload, forecast, workload_of
-from lms.hardware import preset
-from lms.lanes import Bus, Job, simulate_together
-from lms.plan import planned_graph
-from lms.planning.timing import Speeds
-from lms.settings import read_settings
-from lms.timeline import Lane
+from lms.ir.plan import planned_graph
+from lms.machine.costs import completed, roofline
+from lms.machine.hardware import preset
+from lms.planning.prefetch import Speeds
+from lms.planning.settings import read_settings
+from lms.simulation.executor import Bus, Job, simulate_together
+from lms.simulation.timeline import Lane
 from unet3d.model import build_unet
 
 __all__ = ["main"]

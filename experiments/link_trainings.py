@@ -22,7 +22,7 @@ from experiments.quiet import quiet_median
 from experiments.servers import LATENCY, SERVERS
 from experiments.trials import threads_for
 from experiments.turns import Turns, take_turns
-from lms.link import LinkRates
+from lms.machine.emulated_link import LinkRates
 from lms.units import MIB, Bytes, format_bytes
 from profiling.timelines import median_figures
 

@@ -30,7 +30,8 @@ from rich.table import Table
 
 from experiments.ledger import Ledger
 from experiments.lines import command_line, read_lines
-from lms import LMSCallback, emulate
+from lms import LMSCallback
+from lms.machine import emulate
 from unet3d.model import build_unet
 
 __all__ = ["main"]

@@ -7,9 +7,9 @@ constants and shapes in both passes Grappler keeps one, under either name.
 
 from dataclasses import dataclass
 
-from lms.costs import Costs
-from lms.graph import GraphView, op_of
-from lms.liveness import peak
+from lms.ir.graph import GraphView, op_of
+from lms.ir.liveness import peak
+from lms.machine.costs import Costs
 from lms.planning.candidates import movable, smallest_worth_moving
 from lms.units import Bytes, Seconds
 
@@ -38,7 +38,7 @@ def passes(graph: GraphView, costs: Costs) -> Passes:
     """Split a step.
 
     Example:
-        >>> from lms.graph import Op, Tensor
+        >>> from lms.ir.graph import Op, Tensor
         >>> made = Op(name="x", type="Conv", outputs=(Tensor(name="x:0", size=2**20),))
         >>> y = Tensor(name="gradient_tape/y:0", size=2**20)
         >>> read = Op(

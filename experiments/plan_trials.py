@@ -15,18 +15,18 @@ import numpy as np
 import tensorflow as tf
 
 from lms.errors import PlanError
-from lms.graph import GraphView
-from lms.liveness import peak
-from lms.plan import SwapPlan, planned_graph, validate_plan
+from lms.ir.graph import GraphView
+from lms.ir.liveness import peak
+from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.candidates import movable, smallest_worth_moving
-from lms.simulator import simulate_memory
-from lms.tf.devices import find_device
-from lms.tf.planned import planned_step
-from lms.tf.rebuilding import rebuild
-from lms.tf.rewriting import rewrite
-from lms.tf.scratch import measure_scratch, with_scratch
-from lms.tf.specialising import TracedStep, specialise
-from lms.tf.tracing import TracedFunction, trace
+from lms.simulation.memory import simulate_memory
+from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.tracing import TracedFunction, trace
+from lms.tf.measure.devices import find_device
+from lms.tf.measure.scratch import measure_scratch, with_scratch
+from lms.tf.rewrite.plan_nodes import planned_step
+from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewrite.rewriting import rewrite
 from lms.units import format_bytes
 
 __all__ = ["Traced", "measured", "plan_key", "plan_row", "settled_bytes", "trace_step"]

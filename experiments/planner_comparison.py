@@ -25,8 +25,8 @@ to what no plan can go below that 0.6 times it cannot be reached by anyone, and 
 nearer with every level serialised; both are shown.
 
 Peaks are the allocator's, persistent bytes included. The first step is not counted: it
-initialises. The device is the CPU behind the allocator of GPUs (`lms.emulate`), with a
-limit that nothing comes near.
+initialises. The device is the CPU behind the allocator of GPUs (`lms.machine.emulate`),
+with a limit that nothing comes near.
 
 Known weakness: without serialization TensorFlow starts any ready op, so the threshold
 planner's peaks wander from run to run. Step times are of copies within host memory.
@@ -50,20 +50,20 @@ from experiments.plan_trials import (
 )
 from experiments.planner_comparison_report import draw
 from experiments.rule_grid import rule_rows
-from lms import emulate
-from lms.choosing import plain_plan
-from lms.graph import GraphView
-from lms.liveness import lower_bound
-from lms.plan import SwapPlan
+from lms.ir.graph import GraphView
+from lms.ir.liveness import lower_bound
+from lms.ir.plan import SwapPlan
+from lms.machine import emulate
 from lms.planning.candidates import Filters
-from lms.planning.combining import Wish, best_plan
-from lms.planning.fitting import least_plan
-from lms.planning.judging import Beyond
+from lms.planning.memory_budget import UNLIMITED
+from lms.planning.placement import least_plan
+from lms.planning.prefetch import Speeds
+from lms.planning.risk import Beyond
 from lms.planning.schedule import schedule
-from lms.planning.timing import Speeds
-from lms.room import UNLIMITED
-from lms.tf.devices import find_device, take_emulated_memory
-from lms.tf.measuring import measure_costs, measure_hardware
+from lms.planning.select import plain_plan
+from lms.planning.strategies import Wish, best_plan
+from lms.tf.measure.devices import find_device, take_emulated_memory
+from lms.tf.measure.measuring import measure_costs, measure_hardware
 from lms.units import format_bytes
 from unet3d.model import build_unet
 

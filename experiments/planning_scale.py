@@ -35,26 +35,26 @@ from rich.table import Table
 from experiments.drawn_graphs import unet_like
 from experiments.ledger import Ledger
 from experiments.lines import command_line, read_lines
-from lms.costs import roofline
-from lms.graph import GraphView
-from lms.hardware import preset
-from lms.lanes import simulate
-from lms.liveness import lower_bound
-from lms.plan import SwapPlan, planned_graph
+from lms.ir.graph import GraphView
+from lms.ir.liveness import lower_bound
+from lms.ir.plan import SwapPlan, planned_graph
+from lms.machine.costs import roofline
+from lms.machine.hardware import preset
 from lms.planning.candidates import Filters
-from lms.planning.combining import Wish, best_plan
-from lms.planning.judging import Beyond
+from lms.planning.memory_budget import UNLIMITED
+from lms.planning.prefetch import Speeds
+from lms.planning.risk import Beyond
 from lms.planning.schedule import schedule
-from lms.planning.timing import Speeds
-from lms.room import UNLIMITED
-from lms.simulator import allocator_peak
+from lms.planning.strategies import Wish, best_plan
+from lms.simulation.executor import simulate
+from lms.simulation.memory import allocator_peak
 
 __all__ = ["main"]
 
 _NAME = "planning_scale"
 _HARDWARE = "v100-pcie"  # whose times copies are planned for
 _UNLIMITED = 1 << 62
-_MARGIN = 32  # one part of the room, as in `lms.room`
+_MARGIN = 32  # one part of the room, as in `lms.planning.memory_budget`
 _CLAIMED_OPS, _CLAIMED_SECONDS, _PLAYED_SECONDS = 20_000, 10.0, 1.0
 
 
@@ -162,9 +162,9 @@ def _traced(models: Sequence[str]) -> Iterator[tuple[str, GraphView]]:
     import keras
     import tensorflow as tf
 
-    from lms.tf.devices import find_device
-    from lms.tf.specialising import specialise
-    from lms.tf.tracing import input_specs, trace
+    from lms.tf.capture.specialising import specialise
+    from lms.tf.capture.tracing import input_specs, trace
+    from lms.tf.measure.devices import find_device
     from unet3d.model import build_unet
 
     def graph(model: Any, *data: tf.TensorSpec) -> GraphView:

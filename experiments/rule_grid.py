@@ -7,8 +7,8 @@ from typing import Any
 
 from experiments.ledger import Ledger
 from experiments.plan_trials import Traced, measured, plan_key
-from lms.planning.search import grid
-from lms.planning.threshold import SyncMode, plan_by_threshold
+from lms.planning.tflms_autotune import grid
+from lms.planning.tflms_rule import SyncMode, plan_by_threshold
 
 __all__ = ["rule_rows"]
 

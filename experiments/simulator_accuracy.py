@@ -33,7 +33,7 @@ from experiments.ledger import Ledger
 from experiments.lines import command_line, read_lines
 from experiments.quiet import quiet_median
 from experiments.trials import run_trial
-from lms.link import LinkRates
+from lms.machine.emulated_link import LinkRates
 from lms.units import MIB, format_bytes
 
 __all__ = ["main"]

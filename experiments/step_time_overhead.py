@@ -11,7 +11,7 @@ against computing as there: the time to copy a card's memory once, over the publ
 step of 144^3, which filled that card; here, the time to copy what plain Keras takes at
 the first size, over its step. For x86 (PCIe 3.0 x16) that ratio is 16 GiB at 12 GB/s
 over 216 s / 228 steps; for AC922 (NVLink 2.0) it is at 64 GB/s over 197 s / 228. The
-rates are those of `lms.hardware`.
+rates are those of `lms.machine.hardware`.
 
 The budget planner takes all of the small device less its margin. TFLMS's rule is tuned
 for 0.9 of it, as TFLMS did; where that fails, for 0.7 and for 0.5.
@@ -38,8 +38,8 @@ from experiments.quiet import quiet_median
 from experiments.servers import LATENCY, SERVERS
 from experiments.step_time_overhead_drawing import draw
 from experiments.trials import threads_for
-from lms.cores import usable_cores
-from lms.link import LinkRates
+from lms.machine.cores import usable_cores
+from lms.machine.emulated_link import LinkRates
 from lms.units import MIB, format_bytes
 
 __all__ = ["main"]

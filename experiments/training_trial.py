@@ -34,14 +34,14 @@ from experiments.passes import passes
 from experiments.quiet import is_quiet, timed
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
-from lms.choosing import plain_memory
-from lms.cores import usable_cores
+from lms.commands.forecast import Forecast, forecast, workload_of
 from lms.errors import BudgetError
-from lms.forecast import Forecast, forecast, workload_of
+from lms.machine.cores import usable_cores
 from lms.pipeline import FittedFunction
-from lms.settings import read_settings
+from lms.planning.select import plain_memory
+from lms.planning.settings import read_settings
 from lms.tf.compat import recomputed_by_grappler
-from lms.tf.devices import find_device
+from lms.tf.measure.devices import find_device
 from profiling.measured import measured_steps
 from profiling.record import write_json
 from profiling.sessions import MARK, Session, recording

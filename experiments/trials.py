@@ -19,8 +19,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lms import emulate
-from lms.link import LinkRates
+from lms.machine import emulate
+from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, format_bytes
 from profiling.record import read_json
 
@@ -87,7 +87,7 @@ def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
         console: Where a spinner turns meanwhile.
         flags: More arguments.
         link: The link to the host that copies are slowed to.
-        threads: Ops at a time, as `lms.emulate.environment` takes it.
+        threads: Ops at a time, as `lms.machine.emulate.environment` takes it.
         longest: Seconds after which it is ended.
     """
     folder.mkdir(parents=True, exist_ok=True)

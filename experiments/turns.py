@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments.trials import why_it_failed
-from lms import emulate
-from lms.link import LinkRates
+from lms.machine import emulate
+from lms.machine.emulated_link import LinkRates
 from profiling.record import read_json
 
 __all__ = ["Turns", "take_turns"]

@@ -27,7 +27,7 @@ from rich.table import Table
 from experiments.ledger import Ledger
 from experiments.lines import command_line, read_lines
 from experiments.trials import why_it_failed
-from lms import emulate
+from lms.machine import emulate
 from lms.units import format_bytes, parse_size
 from unet3d.synthesis import synthesize
 

@@ -11,16 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lms.callback import LMSCallback
+    from lms.ir.plan import SwapPlan
+    from lms.machine import emulate
     from lms.pipeline import fit_in_memory
-    from lms.plan import SwapPlan
     from lms.report import StepReport
 
-__all__ = ["LMSCallback", "StepReport", "SwapPlan", "fit_in_memory"]
+__all__ = ["LMSCallback", "StepReport", "SwapPlan", "emulate", "fit_in_memory"]
 
 _HOMES = {
     "LMSCallback": "lms.callback",
     "StepReport": "lms.report",
-    "SwapPlan": "lms.plan",
+    "SwapPlan": "lms.ir.plan",
+    "emulate": "lms.machine",
     "fit_in_memory": "lms.pipeline",
 }
 
@@ -29,4 +31,5 @@ def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'lms' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    home = import_module(_HOMES[name])
+    return getattr(home, name, None) or import_module(f"{home.__name__}.{name}")

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lms.emulate import environment
+from lms.commands.model_file import find_file
 from lms.errors import LMSError
-from lms.hardware import PRESETS
-from lms.link import LinkRates
-from lms.subject import find_file
+from lms.machine.emulate import environment
+from lms.machine.emulated_link import LinkRates
+from lms.machine.hardware import PRESETS
 from lms.units import parse_size
 
 __all__ = ["main"]

@@ -19,13 +19,13 @@ import keras
 import tensorflow as tf
 from rich.console import Console
 
+from lms.ir.plan import SwapPlan
 from lms.pipeline import FittedFunction
-from lms.plan import SwapPlan
-from lms.planning.threshold import SyncMode
+from lms.planning.settings import read_settings
+from lms.planning.tflms_rule import SyncMode
 from lms.report import StepReport, StepTimeline, headline, table
-from lms.settings import read_settings
+from lms.tf.capture.keras_step import check_model, own_function, step_of
 from lms.tf.compat import one_replica_s
-from lms.tf.models import check_model, own_function, step_of
 
 __all__ = ["LMSCallback"]
 

@@ -14,8 +14,16 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
-from lms.allocator import Nook
-from lms.choosing import (
+from lms.ir.graph import GraphView
+from lms.ir.liveness import lower_bound
+from lms.ir.plan import planned_graph, validate_plan
+from lms.ir.write_guard import WriteGuard, guard_writes
+from lms.machine.costs import completed
+from lms.planning import candidates
+from lms.planning.memory_budget import HostRoom, Room
+from lms.planning.prefetch import Speeds
+from lms.planning.risk import FittedPlan
+from lms.planning.select import (
     choose_for_host,
     fits,
     fits_easily,
@@ -23,32 +31,14 @@ from lms.choosing import (
     plain_plan,
     played_peak,
 )
-from lms.costs import completed
-from lms.graph import GraphView
-from lms.lanes import simulate
-from lms.liveness import lower_bound
-from lms.plan import planned_graph, validate_plan
-from lms.planning import candidates
-from lms.planning.judging import FittedPlan
-from lms.planning.timing import Speeds
-from lms.recovery import PreparedStep, run_recovering
+from lms.planning.settings import Settings, read_settings
 from lms.report import StepReport, StepTimeline
-from lms.room import HostRoom, Room, measure_room, with_holes
-from lms.settings import Settings, read_settings
-from lms.simulator import simulate_memory
-from lms.tf.bench import forget_functions
-from lms.tf.compat import NodeDef
-from lms.tf.devices import Device, find_device, take_emulated_memory
-from lms.tf.host import free_host_bytes
-from lms.tf.loops import one_round_at_a_time
-from lms.tf.measuring import measure_costs, measure_hardware
-from lms.tf.planned import planned_step
-from lms.tf.rebuilding import rebuild
-from lms.tf.rewriting import rewrite
-from lms.tf.scratch import measure_scratch, with_scratch
-from lms.tf.settling import settle_variables
-from lms.tf.specialising import TracedStep, specialise
-from lms.tf.tracing import (
+from lms.simulation.allocator import Nook
+from lms.simulation.executor import simulate
+from lms.simulation.memory import simulate_memory
+from lms.tf.capture.loops import one_round_at_a_time
+from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.tracing import (
     PREPARING,
     TracedFunction,
     called_signature,
@@ -58,9 +48,20 @@ from lms.tf.tracing import (
     signature_key,
     trace,
 )
-from lms.tf.writing import Beginning, KeptVariables
+from lms.tf.capture.writes import Beginning, KeptVariables
+from lms.tf.compat import NodeDef
+from lms.tf.measure.compact_variables import settle_variables
+from lms.tf.measure.device_budget import measure_room, with_holes
+from lms.tf.measure.devices import Device, find_device, take_emulated_memory
+from lms.tf.measure.host_memory import free_host_bytes
+from lms.tf.measure.measuring import measure_costs, measure_hardware
+from lms.tf.measure.microbenchmark import forget_functions
+from lms.tf.measure.scratch import measure_scratch, with_scratch
+from lms.tf.recovery import PreparedStep, run_recovering
+from lms.tf.rewrite.plan_nodes import planned_step
+from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewrite.rewriting import rewrite
 from lms.units import Bytes
-from lms.writes import WriteGuard, guard_writes
 
 __all__ = ["FittedFunction", "fit_in_memory"]
 

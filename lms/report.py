@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from lms.plan import SwapPlan
-from lms.simulator import MemoryTimeline
-from lms.timeline import Timeline
+from lms.ir.plan import SwapPlan
+from lms.simulation.memory import MemoryTimeline
+from lms.simulation.timeline import Timeline
 from lms.units import Seconds, format_bytes
 
 __all__ = ["StepReport", "StepTimeline", "headline", "table", "unknown"]

@@ -19,7 +19,7 @@ from lms.figures.style import (
     save,
     tint,
 )
-from lms.timeline import Timeline
+from lms.simulation.timeline import Timeline
 from lms.units import GIB, KIB, MIB
 from profiling.timelines import timeline_from_json
 

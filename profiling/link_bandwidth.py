@@ -18,7 +18,7 @@ from typing import Any
 from rich.progress import Progress
 
 from lms.errors import LMSError
-from lms.hardware import PRESETS, Hardware
+from lms.machine.hardware import PRESETS, Hardware
 from lms.units import GIB, KIB, MIB, Bytes, Seconds, parse_size
 from profiling.link_fit import fit_link
 from profiling.links import DIRECTIONS, Timer, describe_link, open_link, room_for_copies

@@ -1,7 +1,7 @@
 """The links that can be timed: an emulated device's, and a GPU's.
 
 An emulated link is timed as tensors travel on it: NumPy copies that take as long as the
-link would (`lms.link`). It knows no pinned memory.
+link would (`lms.machine.emulated_link`). It knows no pinned memory.
 """
 
 import time
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from lms import emulate
-from lms.link import EmulatedLink, link_rates
+from lms.machine import emulate
+from lms.machine.emulated_link import EmulatedLink, link_rates
 from lms.units import GIB, MIB, Bytes, Seconds
 from profiling import nvml
 from profiling.cuda import CudaError, describe_cuda_device, open_cuda_link

@@ -16,7 +16,7 @@ Known weakness: copies within a GPU count as compute.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lms.timeline import Cause, Interval, Lane, Request, Stall, Timeline
+from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
 from lms.units import Bytes, Seconds
 from profiling.spans import Span, copied_bytes
 

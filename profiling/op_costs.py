@@ -1,7 +1,7 @@
 """What the ops of a training step take: python -m profiling.op_costs.
 
-Ops are run alone on the present device (`lms.tf.measuring`), as the planner measures
-them; the tables add them up by op type and by layer.
+Ops are run alone on the present device (`lms.tf.measure.measuring`), as the planner
+measures them; the tables add them up by op type and by layer.
 
     python -m profiling.op_costs --output costs.json profiling/example.py:unet
 """
@@ -15,10 +15,10 @@ from typing import Any
 
 from rich.progress import Progress
 
-from lms.costs import Costs, flops, moved_bytes, roofline
+from lms.commands.model_file import read_subject
 from lms.errors import LMSError
-from lms.graph import GraphView, Op
-from lms.subject import read_subject
+from lms.ir.graph import GraphView, Op
+from lms.machine.costs import Costs, flops, moved_bytes, roofline
 from lms.units import Seconds
 from profiling.record import write_result
 from profiling.step_timeline import add_subject

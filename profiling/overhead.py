@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
+from lms.commands.model_file import read_subject
 from lms.errors import LMSError
-from lms.link import link_rates
-from lms.subject import read_subject
+from lms.machine.emulated_link import link_rates
 from lms.units import Seconds
 from profiling.record import write_result
 from profiling.sampler import sampling

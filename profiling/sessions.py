@@ -10,9 +10,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from lms.simulation.timeline import Lane
 from lms.tf import compat
-from lms.tf.host_store import observed_copies
-from lms.timeline import Lane
+from lms.tf.rewrite.host_store import observed_copies
 from lms.units import Bytes, Seconds
 from profiling.measured import ObservedCopy
 from profiling.spans import Span, read_spans

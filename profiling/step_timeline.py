@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 
-from lms.dependencies import find_dependencies
+from lms.commands.model_file import Subject, read_subject
 from lms.errors import LMSError
-from lms.graph import GraphView
-from lms.lanes import simulate
-from lms.link import link_rates
-from lms.plan import SwapPlan
-from lms.subject import Subject, read_subject
-from lms.timeline import Lane, Timeline
+from lms.ir.graph import GraphView
+from lms.ir.plan import SwapPlan
+from lms.machine.emulated_link import link_rates
+from lms.simulation.dependencies import find_dependencies
+from lms.simulation.executor import simulate
+from lms.simulation.timeline import Lane, Timeline
 from profiling.measured import measured_steps
 from profiling.record import write_result
 from profiling.timelines import (

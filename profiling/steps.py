@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lms.costs import Costs
-from lms.graph import GraphView
-from lms.hardware import Hardware
+from lms.commands.model_file import Subject
+from lms.ir.graph import GraphView
+from lms.ir.plan import SwapPlan, planned_graph, validate_plan
+from lms.machine.costs import Costs
+from lms.machine.hardware import Hardware
 from lms.pipeline import FittedFunction
-from lms.plan import SwapPlan, planned_graph, validate_plan
+from lms.planning.settings import read_settings
 from lms.report import StepReport
-from lms.settings import read_settings
-from lms.subject import Subject
-from lms.tf.devices import Device, find_device
-from lms.tf.measuring import measure_costs, measure_hardware
-from lms.tf.scratch import measure_scratch, with_scratch
-from lms.tf.specialising import TracedStep, specialise
-from lms.tf.tracing import trace
+from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.tracing import trace
+from lms.tf.measure.devices import Device, find_device
+from lms.tf.measure.measuring import measure_costs, measure_hardware
+from lms.tf.measure.scratch import measure_scratch, with_scratch
 
 __all__ = ["StepGraph", "TrainingStep", "analyse", "example_batch", "fit_step"]
 

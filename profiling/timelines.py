@@ -10,7 +10,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from lms.timeline import Cause, Interval, Lane, Request, Stall, Timeline
+from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
 from lms.units import KIB, Seconds
 
 __all__ = ["condensed", "figures_of", "median_figures"]

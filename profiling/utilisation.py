@@ -21,8 +21,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lms import emulate
-from lms.link import link_rates
+from lms.machine import emulate
+from lms.machine.emulated_link import link_rates
 from lms.units import Seconds
 from profiling import nvml
 from profiling.record import write_result

@@ -8,7 +8,7 @@ source: all written down by hand, never computed.
 from dataclasses import dataclass
 from typing import Any
 
-from lms.graph import GraphView, Op, Tensor
+from lms.ir.graph import GraphView, Op, Tensor
 
 __all__ = [
     "CONTROLLED",

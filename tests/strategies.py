@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from lms.graph import GraphView, Op, Tensor
+from lms.ir.graph import GraphView, Op, Tensor
 
 __all__ = ["graphs"]
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lms.errors import BudgetError, HostMemoryError, UnsupportedError
-from lms.plan import SwapPlan
+from lms.ir.plan import SwapPlan
 from lms.units import KIB
 from tests.tf.worker import Worker
 

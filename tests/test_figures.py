@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lms.figures import MemoryCurve, draw_lanes, draw_memory
-from lms.timeline import Cause, Interval, Lane, Request, Stall, Timeline
+from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
 from lms.units import GIB, MIB
 
 RISE = MemoryCurve(label="without a plan", device=(0, 40 * MIB, 90 * MIB, MIB))

@@ -11,7 +11,7 @@ import pytest
 
 from lms import fit_in_memory
 from lms.errors import BudgetError
-from lms.room import measure_room
+from lms.tf.measure.device_budget import measure_room
 
 pytestmark = pytest.mark.tf
 

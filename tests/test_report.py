@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lms.plan import Swap, SwapIn, SwapPlan
+from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.report import StepReport, headline, table
 from lms.units import MIB
 

@@ -22,7 +22,7 @@ import tensorflow as tf
 from rich.progress import Progress
 
 from lms import LMSCallback
-from lms.emulate import device_limit
+from lms.machine.emulate import device_limit
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state

@@ -19,7 +19,8 @@ with its own time limit (`catalogue`). A second call goes on where the first one
     DIR/traces/         lanes of steps for Perfetto; TensorFlow's own traces
 
 `--device cpu` rehearses all of it at a tiny size, on a CPU with the allocator and the
-limits of a GPU (`lms.emulate`): the same code runs, and its numbers say nothing.
+limits of a GPU (`lms.machine.emulate`): the same code runs, and its numbers say
+nothing.
 
 Known weakness: not yet run on a GPU. `docs/gpu.md` says what is proved.
 """

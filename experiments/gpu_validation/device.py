@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from lms.errors import LMSError
 from lms.tf import compat
-from lms.tf.devices import Device, find_device
+from lms.tf.measure.devices import Device, find_device
 from lms.units import MIB, Bytes
 
 __all__ = ["NoGpuError", "make_device"]

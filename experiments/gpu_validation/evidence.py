@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from lms.timeline import Lane
+from lms.simulation.timeline import Lane
 from profiling.measured import ObservedCopy
 from profiling.spans import Span, copied_bytes
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from experiments.gpu_validation.training import WARM, digest
 from experiments.gpu_validation.ways import make_batch, make_model
 from lms import LMSCallback
-from lms.tf.devices import Device
+from lms.tf.measure.devices import Device
 
 __all__ = ["fit"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import tensorflow as tf
 
 from experiments.gpu_validation.ways import make_model
-from lms.subject import Subject
-from lms.tf.devices import Device
-from lms.tf.measuring import measure_hardware
+from lms.commands.model_file import Subject
+from lms.tf.measure.devices import Device
+from lms.tf.measure.measuring import measure_hardware
 from profiling import link_bandwidth
 from profiling.record import read_json, write_result
 from profiling.sampler import read_samples, sampling

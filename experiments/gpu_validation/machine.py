@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import tensorflow as tf
 
+from lms.commands.diagnosis import judge
 from lms.commands.doctor import gather
-from lms.diagnosis import judge
-from lms.tf.devices import Device
-from lms.tf.host import available_host_bytes
+from lms.tf.measure.devices import Device
+from lms.tf.measure.host_memory import available_host_bytes
 
 __all__ = ["describe"]
 

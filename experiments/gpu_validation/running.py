@@ -20,8 +20,8 @@ from typing import Any
 
 from experiments.gpu_validation.catalogue import Trial
 from experiments.lines import write_lines
-from lms import emulate
-from lms.link import LinkRates
+from lms.machine import emulate
+from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, MIB
 from profiling.record import circumstances, read_json
 

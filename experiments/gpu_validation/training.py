@@ -22,7 +22,7 @@ from experiments.gpu_validation.ways import (
     report_of,
 )
 from lms.tf import compat
-from lms.tf.devices import Device
+from lms.tf.measure.devices import Device
 from profiling.sessions import record_steps
 
 __all__ = ["WARM", "digest", "train"]

@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms.pipeline import FittedFunction
-from lms.settings import read_settings
+from lms.planning.settings import read_settings
 from lms.tf import compat
 from unet3d.model import build_unet
 

@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 from rich.console import Console
 from rich.text import Text
 
-from lms import emulate
-from lms.diagnosis import Finding, Verdict, judge
-from lms.facts import Facts
-from lms.gpus import read_driver
-from lms.link import link_rates
+from lms.commands.diagnosis import Finding, Verdict, judge
+from lms.machine import emulate
+from lms.machine.emulated_link import link_rates
+from lms.machine.inventory import Facts
+from lms.machine.nvml import read_driver
 
 __all__ = ["doctor", "gather"]
 
@@ -49,8 +49,8 @@ def gather() -> Facts:
     driver = read_driver()
     installation, failure, free = None, None, None
     try:
-        from lms.tf.host import available_host_bytes
-        from lms.tf.installation import read_installation
+        from lms.tf.measure.host_memory import available_host_bytes
+        from lms.tf.measure.installation import read_installation
 
         free = available_host_bytes()
         installation = read_installation()

@@ -3,7 +3,7 @@
 import os
 from typing import NoReturn
 
-from lms.emulate import started_environment
+from lms.machine.emulate import started_environment
 
 __all__ = ["become"]
 

@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 
 from rich.console import Console
 
-from lms.commands import planned
+from lms.commands import plan_view
+from lms.commands.forecast import Forecast, Workload, forecast, workload_of
+from lms.commands.model_file import read_subject
 from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
-from lms.forecast import Forecast, Workload, forecast, workload_of
-from lms.hardware import PRESETS
-from lms.settings import read_settings
-from lms.subject import read_subject
-from lms.tf.models import batch_specs, check_model, step_of_data
+from lms.machine.hardware import PRESETS
+from lms.planning.settings import read_settings
+from lms.tf.capture.keras_step import batch_specs, check_model, step_of_data
 
 __all__ = ["NO_PLAN", "Request", "plan"]
 
@@ -65,7 +65,7 @@ def plan(request: Request) -> int:
     model, specs = _model_and_specs(request.subject)
     workload = _workload(request, model, specs)
     console = _console()
-    about = {"subject": request.subject, "device": planned.device(workload)}
+    about = {"subject": request.subject, "device": plan_view.device(workload)}
     try:
         found = forecast(workload, settings)
         _check_room(found)
@@ -73,8 +73,8 @@ def plan(request: Request) -> int:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
         _write(request.json, about | _refusal(error))
         return NO_PLAN
-    planned.show(found, console)
-    _write(request.json, about | planned.as_data(found))
+    plan_view.show(found, console)
+    _write(request.json, about | plan_view.as_data(found))
     if request.figure is not None:
         _draw(found, request)
     return 0
@@ -133,7 +133,7 @@ def _refuse_model(name: str, error: Exception) -> NoReturn:
 def _check_room(found: Forecast) -> None:
     """The threshold rule swaps what it swaps: its plan may exceed the budget."""
     if found.peak_bytes > found.room.most:
-        raise BudgetError(planned.too_large(found), least_bytes=None)
+        raise BudgetError(plan_view.too_large(found), least_bytes=None)
 
 
 def _refusal(error: BudgetError) -> dict[str, Any]:
@@ -160,5 +160,5 @@ def _draw(found: Forecast, request: Request) -> None:
         [("nothing swapped", found.unplanned), ("planned", found.timeline)],
         request.figure,
         title=f"One training step of {Path(request.subject).name}, predicted",
-        note=planned.device(found.workload),
+        note=plan_view.device(found.workload),
     )

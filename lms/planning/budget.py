@@ -1,25 +1,25 @@
 """The budget planner: walk the order, and make room for each op.
 
-The walk (`lms.planning.walk`) says which tensors leave at which step and are back at
-which. Copies back start one or more ordered ops ahead of their reader, as far as there
-is room, and the whole is said in the plan's words: names of ops.
+The walk (`lms.planning.eviction`) says which tensors leave at which step and are back
+at which. Copies back start one or more ordered ops ahead of their reader, as far as
+there is room, and the whole is said in the plan's words: names of ops.
 
 Known weakness: distance is counted in ops, not in seconds, and copies are free;
-`lms.planning.timing` moves the copies afterwards, knowing both.
+`lms.planning.prefetch` moves the copies afterwards, knowing both.
 """
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from lms.allocator import Arena, ByteCounter
 from lms.errors import BudgetError
-from lms.graph import GraphView
-from lms.liveness import Buffer, buffers
-from lms.plan import Swap, SwapIn, SwapPlan
+from lms.ir.graph import GraphView
+from lms.ir.liveness import Buffer, buffers
+from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import chain_groups
-from lms.planning.steps import Step, needs, split_into_steps
-from lms.planning.walk import Journey, Stay, walk_within
+from lms.planning.eviction import Journey, Stay, walk_within
+from lms.planning.op_groups import Step, needs, split_into_steps
+from lms.simulation.allocator import Arena, ByteCounter
 from lms.units import format_bytes
 
 __all__ = ["PREFETCH_OPS", "least_room", "plan_within", "plans_within"]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from lms.allocator import Nook, rounded_up
-from lms.graph import GraphView, Op, op_of
-from lms.liveness import Buffer, buffers, new_value, peak
-from lms.narrowed import NARROW
+from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.liveness import Buffer, buffers, new_value, peak
+from lms.ir.narrow import NARROW
+from lms.simulation.allocator import Nook, rounded_up
 
 __all__ = [
     "Filters",

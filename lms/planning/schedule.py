@@ -13,9 +13,9 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from lms.graph import GraphView, Op
-from lms.liveness import buffers, memory_curve
-from lms.writes import can_come_last
+from lms.ir.graph import GraphView, Op
+from lms.ir.liveness import buffers, memory_curve
+from lms.ir.write_guard import can_come_last
 
 __all__ = ["greedy_order", "schedule"]
 
@@ -54,7 +54,7 @@ def greedy_order(graph: GraphView, last: Collection[str] = frozenset()) -> list[
         last: Names of ops that come, with all that follow them, after all others.
 
     Example:
-        >>> from lms.graph import Tensor
+        >>> from lms.ir.graph import Tensor
         >>> def op(name, size, *inputs):
         ...     made = (Tensor(name=f"{name}:0", size=size),)
         ...     return Op(name=name, type="T", inputs=inputs, outputs=made)

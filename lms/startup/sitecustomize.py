@@ -1,4 +1,4 @@
-"""Python imports this at its start where `lms.emulate.run` put its folder on the path.
+"""Python imports this at its start, where `lms.machine.emulate.run` put its folder.
 
 It works where `lms` itself cannot be imported. Another `sitecustomize` on the path is
 run as if this one were not there.

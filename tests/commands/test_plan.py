@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lms.hardware import PRESETS
-from lms.plan import SwapPlan
+from lms.ir.plan import SwapPlan
+from lms.machine.hardware import PRESETS
 from lms.units import MIB
 from tests.tf.worker import Worker
 

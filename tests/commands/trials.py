@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from lms import LMSCallback
 from lms.__main__ import main
-from lms.subject import read_subject
-from lms.tf.models import batch_specs
+from lms.commands.model_file import read_subject
+from lms.tf.capture.keras_step import batch_specs
 from tests.models import SILENT
 
 __all__ = ["command", "train"]

@@ -18,8 +18,8 @@ from experiments.gpu_validation.drawing import draw
 from experiments.gpu_validation.evidence import allocator_peaks, copied, swap_nodes
 from experiments.gpu_validation.running import Runner, device_memory
 from experiments.lines import read_lines, write_lines
-from lms import emulate
-from lms.link import LinkRates
+from lms.machine import emulate
+from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, KIB, MIB
 from profiling.record import read_json
 from profiling.spans import Span

@@ -7,7 +7,7 @@ import pytest
 from experiments.drawn_graphs import unet_like
 from experiments.lines import read_lines
 from experiments.planning_scale import main
-from lms.liveness import lower_bound, peak
+from lms.ir.liveness import lower_bound, peak
 
 
 def test_a_result_file_says_how_it_came_about_and_is_drawn(

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from lms.graph import GraphView
-from lms.plan import SwapPlan, validate_plan
+from lms.ir.graph import GraphView
+from lms.ir.plan import SwapPlan, validate_plan
 from lms.planning.candidates import movable
-from lms.planning.threshold import plan_by_threshold
+from lms.planning.tflms_rule import plan_by_threshold
 
 __all__ = ["plan", "readers"]
 

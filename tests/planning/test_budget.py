@@ -3,11 +3,11 @@
 import pytest
 
 from lms.errors import BudgetError
-from lms.graph import GraphView
-from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.ir.graph import GraphView
+from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.planning.budget import least_room, plan_within, plans_within
 from lms.planning.candidates import movable
-from lms.simulator import simulate_memory
+from lms.simulation.memory import simulate_memory
 from tests.graphs import (
     LOOP,
     RESHAPE,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lms.graph import GraphView, Op, Tensor
-from lms.liveness import REPLACES
+from lms.ir.graph import GraphView, Op, Tensor
+from lms.ir.liveness import REPLACES
 from lms.planning.candidates import (
     Filters,
     chain_groups,

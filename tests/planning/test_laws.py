@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms.graph import GraphView, op_of
-from lms.liveness import buffers, lower_bound, peak
-from lms.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.ir.graph import GraphView, op_of
+from lms.ir.liveness import buffers, lower_bound, peak
+from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
-from lms.planning.threshold import SyncMode, plan_by_threshold
-from lms.simulator import simulate_memory
+from lms.planning.tflms_rule import SyncMode, plan_by_threshold
+from lms.simulation.memory import simulate_memory
 from tests.strategies import graphs
 
 # What may move, and what is ordered: everything, or what is not small.

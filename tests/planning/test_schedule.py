@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given, settings
 
-from lms.graph import GraphView
-from lms.liveness import memory_curve, peak
+from lms.ir.graph import GraphView
+from lms.ir.liveness import memory_curve, peak
 from lms.planning.schedule import greedy_order, schedule
 from tests.graphs import make_op
 from tests.strategies import graphs

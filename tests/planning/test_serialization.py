@@ -2,8 +2,8 @@
 
 import pytest
 
-from lms.graph import GraphView
-from lms.planning.threshold import (
+from lms.ir.graph import GraphView
+from lms.planning.tflms_rule import (
     level_graph,
 )
 from tests.graphs import (

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from lms import emulate
-from lms.hardware import Hardware
-from lms.link import LinkRates
+from lms.machine import emulate
+from lms.machine.emulated_link import LinkRates
+from lms.machine.hardware import Hardware
 from profiling import link_bandwidth
 from profiling.record import read_result
 

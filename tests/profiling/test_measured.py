@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from lms.timeline import Cause, Interval, Lane, Timeline
+from lms.simulation.timeline import Cause, Interval, Lane, Timeline
 from profiling.measured import ObservedCopy, find_stalls, measured_steps
 from profiling.spans import Span, read_spans
 from profiling.timelines import condensed, timeline_from_json, timeline_to_json

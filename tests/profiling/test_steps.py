@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from lms import emulate
-from lms.link import LinkRates
-from lms.timeline import Cause, Lane
+from lms.machine import emulate
+from lms.machine.emulated_link import LinkRates
+from lms.simulation.timeline import Cause, Lane
 from lms.units import MIB
 from profiling import report
 from profiling.record import read_result

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lms import emulate
+from lms.machine import emulate
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,7 +86,7 @@ def test_another_sitecustomize_on_the_path_runs_as_if_this_were_not_there(
 def test_a_device_within_a_device_has_it_once() -> None:
     inner = f"""
 import sys
-from lms import emulate
+from lms.machine import emulate
 
 emulate.run([sys.executable, "-c", {STARTED!r}], memory="1MiB", check=True)
 """

@@ -6,10 +6,10 @@ import tensorflow as tf
 
 import lms
 from lms.errors import BudgetError
-from lms.tf.devices import find_device
-from lms.tf.scratch import measure_scratch
-from lms.tf.specialising import specialise
-from lms.tf.tracing import input_specs, trace
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import input_specs, trace
+from lms.tf.measure.devices import find_device
+from lms.tf.measure.scratch import measure_scratch
 
 __all__ = ["grouped", "least_budget", "scratch_in_little_room"]
 

@@ -18,9 +18,9 @@ from keras import layers
 
 from lms import LMSCallback, pipeline
 from lms.errors import LMSError
-from lms.recovery import PreparedStep
 from lms.tf import compat
-from lms.tf.host_store import HostStore
+from lms.tf.recovery import PreparedStep
+from lms.tf.rewrite.host_store import HostStore
 from tests.models import SILENT
 
 __all__ = ["faults", "plain"]

@@ -21,15 +21,15 @@ import tensorflow as tf
 
 import lms
 from lms import pipeline
-from lms.costs import moved_bytes, roofline
-from lms.tf import measuring
-from lms.tf.bench import Bench
-from lms.tf.devices import find_device
-from lms.tf.host import untouched_bytes
-from lms.tf.scratch import measure_scratch
-from lms.tf.settling import settle_variables, shared_bytes
-from lms.tf.specialising import TracedStep, specialise
-from lms.tf.tracing import trace
+from lms.machine.costs import moved_bytes, roofline
+from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.tracing import trace
+from lms.tf.measure import measuring
+from lms.tf.measure.compact_variables import settle_variables, shared_bytes
+from lms.tf.measure.devices import find_device
+from lms.tf.measure.host_memory import untouched_bytes
+from lms.tf.measure.microbenchmark import Bench
+from lms.tf.measure.scratch import measure_scratch
 from lms.units import MIB
 from tests.models import SILENT
 from unet3d.model import build_unet

@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 from lms import LMSCallback
-from lms.recovery import PreparedStep
+from lms.tf.recovery import PreparedStep
 from tests.models import SILENT
 
 __all__ = ["fail", "train"]

@@ -8,10 +8,10 @@ import tensorflow as tf
 
 import lms
 from lms.tf import compat
-from lms.tf.devices import find_device
-from lms.tf.specialising import specialise
-from lms.tf.sums import with_plain_sums
-from lms.tf.tracing import trace
+from lms.tf.capture.gradient_sums import with_plain_sums
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import trace
+from lms.tf.measure.devices import find_device
 from lms.units import MIB
 
 __all__ = ["branches", "run_sum", "sum_nodes", "sums_of_both"]

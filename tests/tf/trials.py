@@ -15,16 +15,17 @@ import tensorflow as tf
 from experiments.gpu_validation.evidence import swap_nodes
 from lms import LMSCallback
 from lms.errors import BudgetError, UnsupportedError
-from lms.liveness import peak
+from lms.ir.liveness import peak
 from lms.planning.candidates import Filters
-from lms.planning.fitting import find_plan
+from lms.planning.placement import find_plan
 from lms.planning.schedule import schedule
-from lms.tf import compat, measuring
-from lms.tf.rebuilding import rebuild
-from lms.tf.rewriting import rewrite
-from lms.tf.specialising import specialise
-from lms.tf.tracing import trace
-from lms.tf.transports import DeviceCopy
+from lms.tf import compat
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import trace
+from lms.tf.measure import measuring
+from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewrite.transports import DeviceCopy
 from tests.models import CASES, SILENT, Case, conv_net, mirrored, pooled_net
 
 __all__ = [

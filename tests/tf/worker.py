@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any
 
-from lms import emulate
+from lms.machine import emulate
 
 __all__ = ["Worker", "WorkerError"]
 

@@ -1,0 +1,272 @@
+"""Judges a machine for large model support: facts in, findings with advice out. Pure.
+
+Sources: the versions are those of `pyproject.toml`. The limit of pinned memory is
+64 GiB unless TF_GPU_HOST_MEM_LIMIT_IN_MB says otherwise
+(tensorflow/core/common_runtime/gpu/gpu_process_state.cc). Keras turns XLA on by itself
+where there is a GPU (jit_compile="auto").
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from lms.machine.inventory import Facts
+from lms.machine.nvml import Gpu
+from lms.units import GIB, MIB, Bytes, format_bytes
+
+__all__ = ["Finding", "Verdict", "judge"]
+
+# From the first of each, below the second.
+_NEEDED = {
+    "python": ((3, 11), (3, 14)),
+    "tensorflow": ((2, 21), (2, 22)),
+    "keras": ((3, 12), (4,)),
+    "numpy": ((1, 26), (99,)),
+}
+
+_PINNED_MOST = 64 * GIB
+
+# A GPU of which less than one part of so many is in use is free: desktops take that.
+_FREE = 32
+
+_INSTALL = 'Run `pip install "tflms[gpu]"`.'
+
+_EMULATE = "Try it without: python -m lms emulate --memory 96MiB -- python train.py"
+
+
+class Verdict(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        topic: What, in a word.
+        verdict: How bad it is.
+        text: What was found.
+        advice: What to do about it; "" where there is nothing to do.
+    """
+
+    topic: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+
+
+def judge(facts: Facts) -> tuple[Finding, ...]:
+    """All findings, topic by topic."""
+    rules = (
+        _versions,
+        _tensorflow,
+        _cuda,
+        _device,
+        _others,
+        _links,
+        _pinned,
+        _xla,
+        _onednn,
+        _allocator,
+    )
+    return tuple(finding for rule in rules for finding in rule(facts))
+
+
+def _ok(topic: str, text: str) -> Finding:
+    return Finding(topic=topic, verdict=Verdict.OK, text=text)
+
+
+def _note(topic: str, text: str, advice: str) -> Finding:
+    return Finding(topic=topic, verdict=Verdict.NOTE, text=text, advice=advice)
+
+
+def _problem(topic: str, text: str, advice: str) -> Finding:
+    return Finding(topic=topic, verdict=Verdict.PROBLEM, text=text, advice=advice)
+
+
+def _versions(facts: Facts) -> Iterator[Finding]:
+    for name, found in (("python", facts.python), *facts.packages):
+        least, below = _NEEDED[name]
+        range_ = f"at least {_dotted(least)} and below {_dotted(below)}"
+        if found is None:
+            yield _problem(name, "not installed", "Run `pip install tflms`.")
+        elif not least <= _numbers(found) < below:
+            advice = f"tflms needs {range_}: install such a version."
+            yield _problem(name, found, advice)
+        else:
+            yield _ok(name, found)
+
+
+def _tensorflow(facts: Facts) -> Iterator[Finding]:
+    if facts.installation is None:
+        advice = "Run `python -c 'import tensorflow'` to see all of it."
+        yield _problem("loading", facts.failure or "TensorFlow fails", advice)
+    elif facts.installation.backend != "tensorflow":
+        text = f"Keras uses the backend '{facts.installation.backend}'"
+        yield _problem("backend", text, "Set KERAS_BACKEND=tensorflow.")
+
+
+def _cuda(facts: Facts) -> Iterator[Finding]:
+    driver, there = facts.driver, facts.installation
+    if there is None:
+        return
+    text = f"TensorFlow is built with CUDA {there.cuda}, cuDNN {there.cudnn}"
+    if driver.version is None:
+        yield _ok("CUDA", f"{text}; there is no NVIDIA driver")
+        return
+    text = f"driver {driver.version} for CUDA {driver.cuda}; {text}"
+    if there.cuda is None:
+        yield _problem("CUDA", "TensorFlow is built without CUDA", _INSTALL)
+    elif driver.cuda is not None and _is_older(driver.cuda, there.cuda):
+        yield _problem("CUDA", text, "Install a newer NVIDIA driver.")
+    else:
+        yield _ok("CUDA", text)
+
+
+def _is_older(has: str, needs: str) -> bool:
+    """Within one major version, CUDA runs on drivers that are older."""
+    return _numbers(has)[0] < _numbers(needs)[0]
+
+
+def _device(facts: Facts) -> Iterator[Finding]:
+    there = facts.installation
+    if there is None:
+        return
+    if facts.emulated is not None:
+        text = f"the CPU, emulated, with {format_bytes(facts.emulated)}"
+        yield _ok("device", text)
+    elif there.gpus:
+        limit = "" if there.limit is None else f", {format_bytes(there.limit)} of it"
+        yield _ok("device", f"{there.device}{limit} for TensorFlow")
+    elif facts.driver.gpus:
+        hidden = facts.variable("CUDA_VISIBLE_DEVICES")
+        if hidden is None:
+            text = f"{len(facts.driver.gpus)} GPUs are here, TensorFlow sees none"
+            yield _problem("device", text, _INSTALL)
+        else:
+            text = f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs from TensorFlow"
+            yield _note("device", text, "Unset it to train on a GPU.")
+    else:
+        why = f" (NVML: {facts.driver.reason})" if facts.driver.reason else ""
+        text = f"no GPU{why}; the CPU has no limit of memory, so nothing is swapped"
+        yield _note("device", text, _EMULATE)
+
+
+def _others(facts: Facts) -> Iterator[Finding]:
+    for number, gpu in enumerate(facts.driver.gpus):
+        if gpu.memory is None or gpu.used is None:
+            continue
+        text = f"{format_bytes(gpu.used)} of {format_bytes(gpu.memory)} are in use"
+        if gpu.used > gpu.memory // _FREE:
+            advice = "Others use it: end them (`nvidia-smi` lists them), or take less."
+            yield _note(f"GPU {number}", f"{gpu.name}: {text}", advice)
+        else:
+            yield _ok(f"GPU {number}", f"{gpu.name}: {text}")
+
+
+def _links(facts: Facts) -> Iterator[Finding]:
+    if facts.emulated_link is not None:
+        h2d, d2h = (f"{rate / 1e9:.3g} GB/s" for rate in facts.emulated_link)
+        yield _ok("link", f"emulated: {h2d} to the device, {d2h} from it")
+    for number, gpu in enumerate(facts.driver.gpus):
+        yield _link(f"link {number}", gpu)
+
+
+def _link(topic: str, gpu: Gpu) -> Finding:
+    nvlinks = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
+    if gpu.pcie is None or gpu.pcie_most is None:
+        advice = "Measure it: python -m profiling.link_bandwidth"
+        return _note(topic, f"the driver does not tell of PCIe{nvlinks}", advice)
+    now, most = (f"PCIe {g} x{w}" for g, w in (gpu.pcie, gpu.pcie_most))
+    if gpu.pcie[1] < gpu.pcie_most[1]:
+        text = f"{now}{nvlinks}: narrower than {most}, so swapping is slower"
+        return _problem(topic, text, "Use a wider slot, or seat the GPU again.")
+    if gpu.pcie[0] < gpu.pcie_most[0]:
+        text = f"{now}{nvlinks} now, {most} at most"
+        return _note(topic, text, "Idle links slow down: look again while it trains.")
+    return _ok(topic, f"{now}{nvlinks}")
+
+
+def _pinned(facts: Facts) -> Iterator[Finding]:
+    text = f"{format_bytes(facts.host_free or 0)} of RAM are free"
+    if facts.host_free is None:
+        advice = "Swapped tensors need RAM: see `python -m lms plan`."
+        yield _note("host", "free RAM is unknown", advice)
+    elif facts.installation is None or not facts.installation.gpus:
+        yield _ok("host", f"{text} for swapped tensors")
+    else:
+        yield _limited(facts, text, facts.host_free)
+
+
+def _limited(facts: Facts, text: str, free: Bytes) -> Finding:
+    """Tensors leave a GPU through pinned memory, which has a limit of its own."""
+    name = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
+    written = facts.variable(name)
+    if written is not None and not re.fullmatch(r"[0-9]+", written.strip()):
+        advice = f"Write {name} as a whole number of MiB."
+        return _problem("host", f"{name}={written} is no number", advice)
+    limit = _PINNED_MOST if written is None else int(written) * MIB
+    text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
+    if limit >= free:
+        return _ok("host", text)
+    advice = f"Where plans need more than that, set {name}={free // MIB}."
+    return _note("host", text, advice)
+
+
+def _xla(facts: Facts) -> Iterator[Finding]:
+    flags = facts.variable("TF_XLA_FLAGS") or ""
+    clustered = re.search(r"tf_xla_auto_jit=([12]|fusible)", flags)
+    if clustered or "tf_xla_cpu_global_jit" in flags:
+        text = f"TF_XLA_FLAGS={flags} clusters ops: tensors inside cannot be swapped"
+        yield _problem("XLA", text, "Unset it.")
+    elif facts.installation is not None and facts.installation.gpus:
+        text = 'Keras turns it on (jit_compile="auto"); it is off in planned steps'
+        advice = "To compare step times, compile models with jit_compile=False."
+        yield _note("XLA", text, advice)
+    else:
+        yield _ok("XLA", "off: Keras turns it on only where there is a GPU")
+
+
+def _onednn(facts: Facts) -> Iterator[Finding]:
+    there = facts.installation
+    if there is None or there.gpus:
+        return
+    if there.onednn:
+        yield _ok("oneDNN", "on")
+    else:
+        text = "off: 3D convolutions on the CPU need more time and memory"
+        yield _note("oneDNN", text, "Set TF_ENABLE_ONEDNN_OPTS=1.")
+
+
+def _allocator(facts: Facts) -> Iterator[Finding]:
+    there = facts.installation
+    if there is None or not there.gpus:
+        return
+    name = facts.variable("TF_GPU_ALLOCATOR")
+    if name:
+        text = f"TF_GPU_ALLOCATOR={name}: predictions know the default one only"
+        yield _note("allocator", text, "Unset it, so that peaks are as predicted.")
+    elif there.growth:
+        text = "GPU memory grows bit by bit: no tensor spans two of its regions"
+        yield _note("allocator", text, "Turn memory growth off for the largest models.")
+    else:
+        yield _ok("allocator", "best fit, all memory taken at once")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major, minor.
+
+    Example:
+        >>> _numbers("2.21.0rc1"), _numbers("9")
+        ((2, 21), (9,))
+    """
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

@@ -1,0 +1,200 @@
+"""Draws what a step does over time: the profiler's picture of the case study.
+
+    device to host   ████  ██
+    host to device            ████  ███
+    compute          ███████░░░████░░██████
+    memory           the bytes of the step on the device
+
+Hatched is where the device waits: for a copy in, or for room that a copy out frees.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+
+from lms.figures.style import (
+    COLOURS,
+    FONT,
+    INK,
+    MUTED,
+    Scale,
+    beside,
+    new_figure,
+    plain,
+    save,
+    tint,
+)
+from lms.simulation.timeline import Cause, Interval, Lane, Stall, Timeline
+from lms.units import Seconds
+
+__all__ = ["draw_lanes"]
+
+_LANES = (Lane.COMPUTE, Lane.H2D, Lane.D2H)  # from below
+_COLOUR = dict(zip(_LANES, ("#009E73", "#0072B2", "#D55E00"), strict=True))
+_NAMES = {
+    Lane.COMPUTE: "compute",
+    Lane.H2D: "host to device",
+    Lane.D2H: "device to host",
+}
+_WAIT = {
+    Cause.SWAP_IN: _COLOUR[Lane.H2D],
+    Cause.SWAP_OUT: _COLOUR[Lane.D2H],
+    Cause.LAUNCH: MUTED,
+}
+
+
+def draw_lanes(
+    timelines: Sequence[tuple[str, Timeline]],
+    path: Path | str,
+    *,
+    title: str,
+    note: str = "",
+) -> None:
+    """Draw steps below each other on one axis of time.
+
+    Args:
+        timelines: What each is called, and the step; one to four.
+        path: PNG to write; written under another name first, so it is never half done.
+        title: What is seen, in one line.
+        note: Where the numbers come from, in one line.
+
+    Raises:
+        ValueError: If there are no timelines, too many, or one without intervals.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "lanes.png"
+        >>> op = Interval(lane=Lane.COMPUTE, name="conv", start=0.0, end=0.5)
+        >>> draw_lanes([("a step", Timeline(intervals=(op,)))], path, title="Busy")
+        >>> path.exists()
+        True
+    """
+    _check(timelines)
+    height = 1.15 + 2.5 * len(timelines)
+    figure = new_figure(10.0, height, title=title, note=note)
+    rows = figure.subplots(
+        2 * len(timelines), 1, sharex=True, height_ratios=[1.25, 1.0] * len(timelines)
+    )
+    figure.subplots_adjust(
+        left=0.13,
+        right=0.83,
+        top=1 - 0.85 / height,
+        bottom=0.72 / height,
+        hspace=0.35,
+    )
+    longest = max(timeline.seconds for _, timeline in timelines)
+    most = max(timeline.device_peak for _, timeline in timelines)
+    for i, (label, timeline) in enumerate(timelines):
+        _draw_busy(rows[2 * i], label, timeline, longest)
+        _draw_memory(rows[2 * i + 1], timeline, most)
+    rows[-1].set_xlim(0, longest)
+    rows[-1].set_xlabel("seconds from the start of the step", fontsize=FONT, color=INK)
+    _explain(rows[0])
+    save(figure, Path(path))
+
+
+def _check(timelines: Sequence[tuple[str, Timeline]]) -> None:
+    if not 1 <= len(timelines) <= 4:
+        raise ValueError(
+            f"`timelines` must be one to 4, got {len(timelines)}. Draw more figures."
+        )
+    for label, timeline in timelines:
+        if not timeline.intervals:
+            raise ValueError(
+                f"timeline {label!r} must have an op or copy, got none. Leave it out."
+            )
+
+
+def _draw_busy(axes: Axes, label: str, timeline: Timeline, longest: Seconds) -> None:
+    least = longest / 2000
+    for height, lane in enumerate(_LANES):
+        spans = _merged(timeline.lane(lane), least)
+        axes.broken_barh(spans, (height + 0.1, 0.8), color=_COLOUR[lane], linewidth=0)
+        axes.annotate(
+            f"busy {timeline.busy_seconds(lane) / timeline.seconds:.0%}"
+            if lane is Lane.COMPUTE
+            else f"{timeline.throughput(lane) / 1e9:.3g} GB/s",
+            xy=(1.0, height + 0.5),
+            xycoords=("axes fraction", "data"),
+            xytext=(8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=FONT - 1,
+            color=_COLOUR[lane],
+        )
+    for stall in timeline.stalls:
+        _draw_wait(axes, stall)
+    axes.set_ylim(0, len(_LANES))
+    axes.set_yticks(
+        [i + 0.5 for i in range(len(_LANES))], [_NAMES[lane] for lane in _LANES]
+    )
+    axes.tick_params(length=0, labelsize=FONT - 1, labelcolor=INK)
+    axes.tick_params(axis="x", labelbottom=False)
+    axes.spines[:].set_visible(False)
+    axes.set_title(
+        f"{label}: {timeline.seconds:.3g} s", loc="left", fontsize=FONT, color=INK
+    )
+
+
+def _draw_wait(axes: Axes, stall: Stall) -> None:
+    """Where the device waits, in the colour of the lane it waits for."""
+    axes.broken_barh(
+        [(stall.start, stall.seconds)],
+        (0.1, 0.8),
+        facecolor=tint(_WAIT[stall.cause]),
+        edgecolor=_WAIT[stall.cause],
+        hatch="////",
+        linewidth=0,
+    )
+
+
+def _merged(
+    intervals: Sequence[Interval], least: Seconds
+) -> list[tuple[Seconds, Seconds]]:
+    """Starts and lengths; gaps that no one could see are closed."""
+    spans: list[list[Seconds]] = []
+    for interval in sorted(intervals, key=lambda i: i.start):
+        if spans and interval.start - spans[-1][1] < least:
+            spans[-1][1] = max(spans[-1][1], interval.end)
+        else:
+            spans.append([interval.start, interval.end])
+    return [(start, max(end - start, least)) for start, end in spans]
+
+
+def _draw_memory(axes: Axes, timeline: Timeline, most: int) -> None:
+    scale = Scale.of(most)
+    curve = timeline.device_curve() or ((0.0, 0),)
+    moments = [0.0, *(at for at, _ in curve), timeline.seconds]
+    values = scale.values([0, *(used for _, used in curve), curve[-1][1]])
+    axes.fill_between(moments, values, step="post", color=tint(COLOURS[0]), linewidth=0)
+    axes.step(moments, values, where="post", color=COLOURS[0], linewidth=1.0)
+    plain(axes, (0.0, timeline.seconds), max(1, most) / scale.size)
+    axes.set_ylabel(scale.unit, fontsize=FONT - 1, color=INK)
+    beside(axes, max(values), f"peak {scale.text(timeline.device_peak)}", COLOURS[0])
+
+
+def _explain(axes: Axes) -> None:
+    patches = [
+        Patch(
+            facecolor=tint(_WAIT[cause]),
+            edgecolor=_WAIT[cause],
+            hatch="////",
+            linewidth=0,
+            label=label,
+        )
+        for cause, label in (
+            (Cause.SWAP_IN, "waits for a copy in"),
+            (Cause.SWAP_OUT, "waits for room: a copy out"),
+        )
+    ]
+    axes.legend(
+        handles=patches,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        ncols=2,
+        frameon=False,
+        fontsize=FONT - 2,
+        labelcolor=INK,
+    )

@@ -1,0 +1,201 @@
+"""A training step as plain data: ops, the tensors they make, and who reads them.
+
+`GraphView` is what planners and simulators see. It knows no framework: a tracer
+fills it (`lms.tf.capture.tracing`), hand-drawn examples in the tests fill it too.
+
+Assumptions
+    - Ops are listed in a valid execution order (every input is made before it is
+      read). A loop's back edges are left out: its ops are marked `fixed`.
+    - Several tensors may share one buffer (`Op.alias`): memory is counted per
+      buffer, and a buffer is named after the tensor that made it, its root.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+__all__ = ["GraphView", "Op", "Tensor", "op_of"]
+
+
+def op_of(tensor_name: str) -> str:
+    """Name of the op that makes a tensor.
+
+    Example:
+        >>> op_of("conv/Conv3D:0")
+        'conv/Conv3D'
+    """
+    return tensor_name.rpartition(":")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """One output of an op.
+
+    Args:
+        name: `op name:output index`.
+        size: Bytes in the device's allocator; 0 when it lives elsewhere.
+        shape: Its static shape, `()` for a scalar.
+        dtype: Its element type by name, such as `float32`.
+    """
+
+    name: str
+    size: int
+    shape: tuple[int, ...] = ()
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One op of the step.
+
+    Args:
+        name: Unique in its graph.
+        type: The operation, such as `Conv3D`.
+        inputs: Names of the tensors it reads, in order.
+        controls: Names of the ops that must end before it starts.
+        outputs: The tensors it makes.
+        scratch: Bytes that it needs only while it runs.
+        alias: Name of the input whose buffer all outputs share, or None.
+        inplace: Whether it may write its output into an input that nobody else
+            will read (element-wise ops of TensorFlow do).
+        persistent: Whether its outputs live outside of the step (variables,
+            constants, arguments): they take no room of the step and never move.
+        fixed: Whether it is part of a loop or branch: it is never ordered, and
+            what it reads never moves.
+        group: Ops of the same group are ordered as one (the runtime may fuse them,
+            which needs equal control inputs), or None.
+        keeps: Inputs that it must read from where they were made, so that they stay on
+            the device: the runtime gives it more from there.
+        repeatable: Whether it may be run a second time: it is cheap, and makes the same
+            bits of the same inputs.
+        writes: Names of the tensors (handles) whose variables it writes, or the loops
+            and branches write that wait for it.
+        varies: Whether the shapes of its outputs depend on values: their sizes are
+            what they are at most, they never move, and it is never run again.
+    """
+
+    name: str
+    type: str
+    inputs: tuple[str, ...] = ()
+    controls: tuple[str, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    scratch: int = 0
+    alias: str | None = None
+    inplace: bool = False
+    persistent: bool = False
+    fixed: bool = False
+    group: str | None = None
+    repeatable: bool = False
+    writes: tuple[str, ...] = ()
+    keeps: tuple[str, ...] = ()
+    varies: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphView:
+    """The ops of one step in a valid execution order.
+
+    Args:
+        ops: The ops; every input is made by an earlier op.
+        results: Names of the tensors that outlive the step (its return values).
+
+    Raises:
+        ValueError: If two ops share a name, or an op reads what no earlier op made.
+
+    Example:
+        >>> graph = GraphView(
+        ...     ops=(
+        ...         Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),)),
+        ...         Op(name="b", type="B", inputs=("a:0",)),
+        ...     )
+        ... )
+        >>> [op.name for op in graph.consumers["a:0"]]
+        ['b']
+    """
+
+    ops: tuple[Op, ...]
+    results: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check that the ops are an execution order."""
+        made: set[str] = set()
+        done: set[str] = set()
+        for op in self.ops:
+            if op.name in done:
+                raise ValueError(f"`ops` must have unique names, got {op.name!r} twice")
+            missing = [name for name in op.inputs if name not in made]
+            missing += [name for name in op.controls if name not in done]
+            if missing:
+                raise ValueError(
+                    "`ops` must be listed after what they read, "
+                    f"got {op.name!r} before {missing[0]!r}"
+                )
+            done.add(op.name)
+            made.update(tensor.name for tensor in op.outputs)
+        missing = [name for name in self.results if name not in made]
+        if missing:
+            raise ValueError(f"`results` must be tensors of the graph, got {missing}")
+
+    @cached_property
+    def memo(self) -> dict[str, Any]:
+        """What others found out about the graph; it goes with the graph."""
+        return {}
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Op]:
+        """Ops by their names."""
+        return {op.name: op for op in self.ops}
+
+    @cached_property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Tensors by their names."""
+        return {tensor.name: tensor for op in self.ops for tensor in op.outputs}
+
+    @cached_property
+    def consumers(self) -> Mapping[str, tuple[Op, ...]]:
+        """Ops that read a tensor, in execution order, each once."""
+        readers: dict[str, dict[str, Op]] = defaultdict(dict)
+        for op in self.ops:
+            for name in op.inputs:
+                readers[name][op.name] = op
+        return {
+            name: tuple(readers[name].values()) if name in readers else ()
+            for name in self.tensors
+        }
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of its constants, which are kept as long as it exists."""
+        made = (op.outputs for op in self.ops if op.type == "Const")
+        return sum(tensor.size for outputs in made for tensor in outputs)
+
+    @cached_property
+    def roots(self) -> Mapping[str, str]:
+        """The root of each tensor: the tensor whose op made the shared buffer."""
+        roots: dict[str, str] = {}
+        for op in self.ops:
+            source = roots[op.alias] if op.alias is not None else None
+            for tensor in op.outputs:
+                roots[tensor.name] = source or tensor.name
+        return roots
+
+    def reordered(self, names: Iterable[str]) -> "GraphView":
+        """The same graph with its ops in another execution order.
+
+        Raises:
+            ValueError: If the order is no execution order of these ops.
+        """
+        order = tuple(names)
+        unknown = [name for name in order if name not in self.by_name]
+        if unknown:
+            raise ValueError(f"`names` must be ops of the graph, got {unknown[0]!r}")
+        ops = tuple(self.by_name[name] for name in order)
+        if ops == self.ops:
+            return self  # with all that was found out about it
+        if len(ops) != len(self.ops):
+            raise ValueError(
+                f"`names` must list all {len(self.ops)} ops, got {len(ops)}"
+            )
+        return GraphView(ops=ops, results=self.results)

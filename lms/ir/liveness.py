@@ -1,0 +1,250 @@
+"""How long each buffer lives and what that costs in memory.
+
+A buffer is live from the op that makes it to the last op that reads it (or any
+alias of it), both included: `[producer, last use + 1)` as a half-open interval of
+positions, counted from 0. The classic liveness analysis of compilers (Aho, Lam,
+Sethi, Ullman, *Compilers*, section 9.2.5), with two facts of tensor runtimes added:
+outputs and inputs of one op are live together, and an element-wise op may write its
+output into an input that dies there (TensorFlow's `forward_input`).
+
+Known weakness: the allocator's rounding and fragmentation are not modelled here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from lms.ir.graph import GraphView, Op
+
+__all__ = [
+    "REPLACES",
+    "Buffer",
+    "buffers",
+    "largest_working_set",
+    "lower_bound",
+    "memory_curve",
+    "new_value",
+    "peak",
+    "reused_bytes",
+    "working_sets",
+    "written_over",
+]
+
+# The op that makes a tensor a variable's value; the variable's old memory is free then.
+REPLACES = "AssignVariableOp"
+
+_MEMO = "buffers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Buffer:
+    """A piece of device memory of the step and its live interval.
+
+    Args:
+        root: Name of the tensor that made it.
+        size: Bytes.
+        producer: Position of the op that makes it.
+        uses: Positions of the ops that read its contents, ascending. Alias ops
+            (reshapes) read no contents and are not among them.
+        pinned: Whether it must stay: it outlives the step, a loop or branch touches
+            it, or its shape depends on values.
+        kept: Whether it outlives the step.
+    """
+
+    root: str
+    size: int
+    producer: int
+    uses: tuple[int, ...]
+    pinned: bool = False
+    kept: bool = False
+
+    @property
+    def last(self) -> int:
+        """Position of the last op that needs it."""
+        return self.uses[-1] if self.uses else self.producer
+
+
+def buffers(graph: GraphView) -> tuple[Buffer, ...]:
+    """The step's own buffers, in the order in which they are made.
+
+    Persistent tensors and tensors of no bytes are left out.
+
+    Args:
+        graph: The ops in the execution order that positions refer to.
+    """
+    if _MEMO not in graph.memo:
+        graph.memo[_MEMO] = _find_buffers(graph)
+    return graph.memo[_MEMO]
+
+
+def _find_buffers(graph: GraphView) -> tuple[Buffer, ...]:
+    roots, tensors = graph.roots, graph.tensors
+    uses: dict[str, dict[int, None]] = {}
+    pinned: set[str] = set()
+    made: dict[str, int] = {}
+    for position, op in enumerate(graph.ops):
+        for name in op.inputs:
+            root = roots[name]
+            if op.fixed or name in op.keeps:
+                pinned.add(root)
+            if op.alias is None or op.fixed:
+                uses.setdefault(root, {})[position] = None
+        if op.persistent:
+            continue
+        for tensor in op.outputs:
+            if roots[tensor.name] == tensor.name and tensor.size > 0:
+                made[tensor.name] = position
+                if op.fixed or op.varies:
+                    pinned.add(tensor.name)
+    kept = {roots[name] for name in graph.results}
+    return tuple(
+        Buffer(
+            root=root,
+            size=tensors[root].size,
+            producer=position,
+            uses=tuple(uses.get(root, ())),
+            pinned=root in pinned or root in kept,
+            kept=root in kept,
+        )
+        for root, position in made.items()
+    )
+
+
+def reused_bytes(op: Op, dying: Sequence[int]) -> int:
+    """Bytes that an op saves by writing into a dying input of its output's size.
+
+    Args:
+        op: The op.
+        dying: Sizes of the input buffers that nobody reads later.
+
+    Example:
+        >>> from lms.ir.graph import Tensor
+        >>> add = Op(
+        ...     name="add",
+        ...     type="Add",
+        ...     outputs=(Tensor(name="add:0", size=8),),
+        ...     inplace=True,
+        ... )
+        >>> reused_bytes(add, [4, 8])
+        8
+        >>> reused_bytes(add, [4])
+        0
+    """
+    if not op.inplace or not op.outputs:
+        return 0
+    size = op.outputs[0].size
+    return size if size in dying else 0
+
+
+def written_over(
+    op: Op, roots: Mapping[str, str], dying: Mapping[str, int]
+) -> str | None:
+    """The buffer that an op's first output takes the place of; None if it is new.
+
+    Of several it is the first one among the op's inputs (TensorFlow's
+    `forward_input_or_allocate_output`, op_kernel.cc).
+
+    Args:
+        op: The op.
+        roots: The root of each tensor's buffer.
+        dying: Sizes of the input buffers that nobody reads later, by their roots.
+
+    Example:
+        >>> from lms.ir.graph import Tensor
+        >>> made = (Tensor(name="add:0", size=8),)
+        >>> inputs = ("a:0", "b:0")
+        >>> add = Op(name="add", type="Add", inputs=inputs, outputs=made, inplace=True)
+        >>> same = {"a:0": "a:0", "b:0": "b:0"}
+        >>> written_over(add, same, {"b:0": 8, "a:0": 8})
+        'a:0'
+    """
+    if not op.inplace or not op.outputs:
+        return None
+    size = op.outputs[0].size
+    own = (roots[name] for name in op.inputs)
+    return next((root for root in own if dying.get(root) == size), None)
+
+
+def new_value(op: Op) -> str | None:
+    """The tensor that becomes a variable's value as it is, without a copy.
+
+    Example:
+        >>> names = ("weights:0", "product:0")
+        >>> assign = Op(name="a", type=REPLACES, inputs=names, writes=("weights:0",))
+        >>> new_value(assign)
+        'product:0'
+    """
+    return op.inputs[1] if op.type == REPLACES and op.writes else None
+
+
+def memory_curve(graph: GraphView) -> list[int]:
+    """Bytes of the step in use while each op runs, nothing swapped.
+
+    Returns:
+        One number for each op: live buffers plus the op's scratch, less what it
+        writes in place.
+
+    Example:
+        >>> from lms.ir.graph import Tensor
+        >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),))
+        >>> b = Op(
+        ...     name="b",
+        ...     type="B",
+        ...     inputs=("a:0",),
+        ...     outputs=(Tensor(name="b:0", size=2),),
+        ... )
+        >>> memory_curve(GraphView(ops=(a, b)))
+        [8, 10]
+    """
+    ops = graph.ops
+    change = [0] * (len(ops) + 1)
+    dying: dict[int, list[int]] = {}
+    for buffer in buffers(graph):
+        end = len(ops) if buffer.kept else buffer.last + 1
+        change[buffer.producer] += buffer.size
+        change[end] -= buffer.size
+        if not buffer.kept and buffer.uses:
+            dying.setdefault(buffer.last, []).append(buffer.size)
+    live = list(accumulate(change[:-1]))
+    return [
+        live[i] + op.scratch - reused_bytes(op, dying.get(i, ()))
+        for i, op in enumerate(ops)
+    ]
+
+
+def peak(graph: GraphView) -> int:
+    """The most bytes of the step in use at once, nothing swapped."""
+    return max(memory_curve(graph), default=0)
+
+
+def working_sets(graph: GraphView) -> list[int]:
+    """Bytes each op needs by itself: its inputs, outputs and scratch.
+
+    Aliases (reshapes) need nothing of their own.
+    """
+    ops, roots = graph.ops, graph.roots
+    live = {buffer.root: buffer for buffer in buffers(graph)}
+    sets: list[int] = []
+    for position, op in enumerate(ops):
+        if op.alias is not None:
+            sets.append(0)
+            continue
+        names = dict.fromkeys(roots[name] for name in op.inputs)
+        read = [live[root] for root in names if root in live]
+        made = sum(t.size for t in op.outputs if t.name in live)
+        dying = [b.size for b in read if b.last == position and not b.kept]
+        sets.append(
+            sum(b.size for b in read) + made + op.scratch - reused_bytes(op, dying)
+        )
+    return sets
+
+
+def lower_bound(graph: GraphView) -> int:
+    """The largest single-op working set in bytes: no plan of copies can need less."""
+    return max(working_sets(graph), default=0)
+
+
+def largest_working_set(graph: GraphView) -> Op:
+    """The op that sets the lower bound; the first one when several do."""
+    sets = working_sets(graph)
+    return graph.ops[sets.index(max(sets))]

@@ -1,0 +1,313 @@
+"""A swap plan: what leaves the device, when, and when it comes back.
+
+A plan is a value: comparable, printable, JSON both ways. It says nothing of how a
+tensor travels; the rewriter obeys it, the simulator predicts it, `validate_plan`
+judges it against its graph.
+
+    producer ──> near readers ... release          trigger ... far readers
+        └──> swap-out ─────────────┘                  └──> swap-in ──┘
+
+The copy out starts as soon as the tensor exists. The op named `release` waits until
+it has ended, so that the tensor's room is free for it. The copy in starts when the
+op named `trigger` has ended; it also waits for every copy out whose release is the
+next ordered op, since it takes that room too.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lms.errors import PlanError
+from lms.ir.graph import GraphView, op_of
+from lms.ir.narrow import Narrowed, with_narrowed
+from lms.ir.recompute import Recomputed, with_recomputed
+
+__all__ = ["Swap", "SwapIn", "SwapPlan", "planned_graph", "validate_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapIn:
+    """One copy back to the device.
+
+    Args:
+        trigger: Name of the op after which the copy starts; None starts it as soon
+            as the copy out has ended.
+        readers: Names of the ops that read this copy.
+    """
+
+    trigger: str | None
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """A tensor that leaves the device once and comes back one or more times.
+
+    Args:
+        tensor: Name of the buffer's root tensor.
+        size: Bytes of one copy.
+        release: Name of the op that waits for the end of the copy out, or None.
+        swap_ins: The copies back, in execution order.
+    """
+
+    tensor: str
+    size: int
+    release: str | None
+    swap_ins: tuple[SwapIn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapPlan:
+    """An execution order and the swaps made within it.
+
+    Args:
+        planner: Name of the planner that made it.
+        order: Names of all ops in the execution order that was planned for.
+        chain: Groups of ops that are made to run in this order, each group after the
+            one before it. Empty leaves the order to the runtime.
+        swaps: The swaps, ordered by the tensor's producer.
+        recomputed: Ops that are run a second time. `order` lists the second runs too:
+            the plan is one for the graph that has them (`planned_graph`).
+        narrowed: Tensors that wait in fewer bytes, which changes numbers; `order` lists
+            their casts too.
+
+    Example:
+        >>> plan = SwapPlan(planner="budget", order=("a", "b"), chain=(("a",), ("b",)))
+        >>> SwapPlan.from_json(plan.to_json()) == plan
+        True
+    """
+
+    planner: str
+    order: tuple[str, ...]
+    chain: tuple[tuple[str, ...], ...] = ()
+    swaps: tuple[Swap, ...] = ()
+    recomputed: tuple[Recomputed, ...] = ()
+    narrowed: tuple[Narrowed, ...] = ()
+
+    @property
+    def swapped_out_bytes(self) -> int:
+        """Bytes copied from device to host in one step."""
+        return sum(swap.size for swap in self.swaps)
+
+    @property
+    def swapped_in_bytes(self) -> int:
+        """Bytes copied from host to device in one step."""
+        return sum(swap.size * len(swap.swap_ins) for swap in self.swaps)
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes copied either way in one step."""
+        return self.swapped_out_bytes + self.swapped_in_bytes
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """The plan as JSON text."""
+        return json.dumps(asdict(self), indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str) -> "SwapPlan":
+        """The plan that `to_json` wrote.
+
+        Raises:
+            PlanError: If the text is no plan.
+        """
+        try:
+            return _plan_from_dict(json.loads(text))
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanError(
+                f"`text` must be a plan written by SwapPlan.to_json, got {error!r}. "
+                "Write the plan again with to_json."
+            ) from error
+
+
+def _plan_from_dict(data: Mapping[str, Any]) -> SwapPlan:
+    return SwapPlan(
+        planner=data["planner"],
+        order=tuple(data["order"]),
+        chain=tuple(tuple(group) for group in data["chain"]),
+        swaps=tuple(
+            Swap(
+                tensor=swap["tensor"],
+                size=swap["size"],
+                release=swap["release"],
+                swap_ins=tuple(
+                    SwapIn(trigger=copy["trigger"], readers=tuple(copy["readers"]))
+                    for copy in swap["swap_ins"]
+                ),
+            )
+            for swap in data["swaps"]
+        ),
+        recomputed=tuple(
+            Recomputed(op=again["op"], readers=tuple(again["readers"]))
+            for again in data.get("recomputed", ())
+        ),
+        narrowed=tuple(
+            Narrowed(
+                tensor=item["tensor"],
+                readers=tuple(item["readers"]),
+                dtype=item["dtype"],
+            )
+            for item in data.get("narrowed", ())
+        ),
+    )
+
+
+def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
+    """The step's graph with the ops that a plan adds to it.
+
+    Args:
+        graph: The step as it was traced, in any execution order.
+        plan: A plan.
+
+    Returns:
+        The graph in the plan's order, as far as it is the step's own: what is near and
+        what is far is a matter of that order. The same graph if nothing is added.
+
+    Raises:
+        PlanError: If an op may not be run again, or a tensor not be narrowed.
+    """
+    if not plan.recomputed and not plan.narrowed:
+        return graph
+    ordered = graph.reordered(name for name in plan.order if name in graph.by_name)
+    return with_narrowed(with_recomputed(ordered, plan.recomputed), plan.narrowed)
+
+
+def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
+    """Check that a plan can be obeyed; planners do not judge themselves.
+
+    Rules: the order is an execution order of exactly the graph's ops; the chain
+    follows it; each swap moves a root tensor of the step once, that no loop or branch
+    touches, of a shape that no values change, and that does not outlive the step; a
+    copy starts before its readers and after its tensor was made; every reader reads one
+    copy at most and reads the tensor; ops that the runtime may merge (`Op.group`) are
+    ordered as one or not at all, and read the same copy.
+
+    Args:
+        graph: The graph that the plan is for (`planned_graph`), in any execution order.
+        plan: The plan.
+
+    Raises:
+        PlanError: Names the first rule that does not hold, with op or tensor.
+    """
+    if sorted(plan.order) != sorted(graph.by_name):
+        raise PlanError("the plan's order must list exactly the graph's ops, each once")
+    try:
+        graph.reordered(plan.order)
+    except ValueError as error:
+        raise PlanError(f"the plan's order cannot be executed: {error}") from error
+    position = {name: i for i, name in enumerate(plan.order)}
+    _check_chain(graph, plan.chain, position)
+    seen: set[str] = set()
+    for swap in plan.swaps:
+        if swap.tensor in seen:
+            raise PlanError(f"tensor {swap.tensor!r} must be swapped once, got twice")
+        seen.add(swap.tensor)
+        _check_swap(graph, swap, position)
+    _check_groups(graph, plan)
+
+
+def _check_chain(
+    graph: GraphView, chain: Sequence[Sequence[str]], position: Mapping[str, int]
+) -> None:
+    last = -1
+    for group in chain:
+        if not group:
+            raise PlanError("a group of the chain must name ops, got none")
+        for name in group:
+            if name not in position:
+                raise PlanError(f"chain names an unknown op {name!r}")
+            if graph.by_name[name].fixed:
+                raise PlanError(f"op {name!r} is in a loop or branch: not orderable")
+        if min(position[name] for name in group) <= last:
+            raise PlanError(f"chain must follow the order, got {group[0]!r} too late")
+        last = max(position[name] for name in group)
+
+
+def _check_groups(graph: GraphView, plan: SwapPlan) -> None:
+    """Half of a group must be neither ordered nor moved to another copy."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for op in graph.ops:
+        if op.group is not None:
+            members[op.group].append(op.name)
+    link = {name: i for i, names in enumerate(plan.chain) for name in names}
+    for names in members.values():
+        if len({link.get(name) for name in names}) > 1:
+            raise PlanError(f"{names[0]!r} and {names[1]!r} must be ordered as one")
+    for swap in plan.swaps:
+        copy_of = {n: k for k, copy in enumerate(swap.swap_ins) for n in copy.readers}
+        grouped: dict[str, set[int | None]] = defaultdict(set)
+        for name, op in _readers(graph, swap.tensor).items():
+            if op.group is not None:
+                grouped[op.group].add(copy_of.get(name))
+        for group, copies in grouped.items():
+            if len(copies) > 1:
+                raise PlanError(
+                    f"{members[group][0]!r} and {members[group][1]!r} must read the "
+                    f"same copy of {swap.tensor!r}"
+                )
+
+
+def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> None:
+    tensor = graph.tensors.get(swap.tensor)
+    if tensor is None or graph.roots[swap.tensor] != swap.tensor:
+        raise PlanError(f"{swap.tensor!r} must be a tensor that owns its buffer")
+    producer = graph.by_name[op_of(swap.tensor)]
+    readers = _readers(graph, swap.tensor)
+    if tensor.size != swap.size:
+        raise PlanError(f"size of {swap.tensor!r} must be {tensor.size}")
+    if producer.persistent or producer.fixed or swap.tensor in _kept(graph):
+        raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
+    if producer.varies:
+        raise PlanError(f"{swap.tensor!r} cannot move: its shape depends on values")
+    if any(op.fixed for op in readers.values()):
+        raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
+    made = position[producer.name]
+    if swap.release is not None and position.get(swap.release, -1) <= made:
+        raise PlanError(f"release of {swap.tensor!r} must be an op after its producer")
+    taken: set[str] = set()
+    for copy in swap.swap_ins:
+        _check_copy(swap, copy, readers, position, taken)
+
+
+def _check_copy(
+    swap: Swap,
+    copy: SwapIn,
+    readers: Mapping[str, Any],
+    position: Mapping[str, int],
+    taken: set[str],
+) -> None:
+    if not copy.readers:
+        raise PlanError(f"a swap-in of {swap.tensor!r} must have readers, got none")
+    for name in copy.readers:
+        if name not in readers:
+            raise PlanError(f"{name!r} must read {swap.tensor!r} to read its copy")
+        if name in taken:
+            raise PlanError(f"{name!r} must read one copy of {swap.tensor!r}, got two")
+        taken.add(name)
+    first = min(position[name] for name in copy.readers)
+    if copy.trigger is not None and not (
+        position[op_of(swap.tensor)] <= position.get(copy.trigger, -1) < first
+    ):
+        raise PlanError(
+            f"trigger of {swap.tensor!r} must lie between its producer and its "
+            f"readers, got {copy.trigger!r}"
+        )
+
+
+def _readers(graph: GraphView, root: str) -> dict[str, Any]:
+    """Ops that read a buffer's contents, through any alias, by name."""
+    found: dict[str, Any] = {}
+    names = [root]
+    while names:
+        for op in graph.consumers[names.pop()]:
+            if op.alias is not None and graph.roots[op.alias] == root:
+                names.extend(tensor.name for tensor in op.outputs)
+                if not op.fixed:
+                    continue
+            found[op.name] = op
+    return found
+
+
+def _kept(graph: GraphView) -> frozenset[str]:
+    return frozenset(graph.roots[name] for name in graph.results)

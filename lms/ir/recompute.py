@@ -1,0 +1,185 @@
+"""Ops that are run again where their output is needed, so that nobody keeps it.
+
+    before                                after
+    conv ──> relu ──> next                conv ──> relu ──> next
+               │                            │
+               └────────> gradient          └───────────> relu' ──> gradient
+
+A copy of an op reads what the op reads - or the copy of it, if what it reads is made
+again too. Its readers read it instead of the op. Chen et al., "Training deep nets with
+sublinear memory cost", 2016; Capuchin (ASPLOS 2020) chooses between this and swapping.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lms.errors import PlanError
+from lms.ir.graph import GraphView, Op, Tensor, op_of
+
+__all__ = [
+    "PREFIX",
+    "Recomputed",
+    "copy_name",
+    "first_runs",
+    "is_large",
+    "original_name",
+    "with_recomputed",
+]
+
+PREFIX = "lms/again/"
+
+_LARGE_OPS = 6_000  # so that 20,000 are planned in ten seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """An op of the step that is run a second time.
+
+    Args:
+        op: Its name.
+        readers: Names of the ops that read the second run's outputs: ops of the step,
+            and copies of such.
+    """
+
+    op: str
+    readers: tuple[str, ...]
+
+
+def copy_name(op_name: str) -> str:
+    """Name of an op's second run.
+
+    Example:
+        >>> copy_name("relu"), original_name("lms/again/relu"), original_name("relu")
+        ('lms/again/relu', 'relu', 'relu')
+    """
+    return PREFIX + op_name
+
+
+def original_name(op_name: str) -> str:
+    """Name of the op that an op is the second run of; its own if it is none."""
+    return op_name.removeprefix(PREFIX)
+
+
+def first_runs(graph: GraphView) -> int:
+    """How many ops a graph has, second runs not counted."""
+    return sum(not op.name.startswith(PREFIX) for op in graph.ops)
+
+
+def is_large(graph: GraphView) -> bool:
+    """Whether planners should try less, so that a plan is found in seconds.
+
+    Second runs do not make a graph large: with them it would get worse plans than
+    without.
+    """
+    return first_runs(graph) > _LARGE_OPS
+
+
+def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> GraphView:
+    """The graph with second runs of ops, each just before its first reader.
+
+    Args:
+        graph: The graph in any execution order.
+        recomputed: What is run again.
+
+    Returns:
+        A graph in an execution order; the same one if nothing is run again.
+
+    Raises:
+        PlanError: If an op may not be run again, or a reader does not read it; names
+            the rule and the op.
+
+    Example:
+        >>> from lms.ir.graph import Tensor
+        >>> def op(name, *inputs):
+        ...     made = (Tensor(name=f"{name}:0", size=8),)
+        ...     return Op(
+        ...         name=name, type="T", inputs=inputs, outputs=made, repeatable=True
+        ...     )
+        >>> ops = op("a"), op("b", "a:0"), op("c", "b:0"), op("d", "b:0", "c:0")
+        >>> again = [Recomputed(op="b", readers=("d",))]
+        >>> [o.name for o in with_recomputed(GraphView(ops=ops), again).ops]
+        ['a', 'b', 'c', 'lms/again/b', 'd']
+    """
+    if not recomputed:
+        return graph
+    for item in recomputed:
+        _check(graph, item)
+    return GraphView(ops=tuple(_Builder(graph, recomputed).ops), results=graph.results)
+
+
+class _Builder:
+    """Lists the ops with second runs among them."""
+
+    def __init__(self, graph: GraphView, recomputed: Sequence[Recomputed]) -> None:
+        self.ops: list[Op] = []
+        self._graph = graph
+        self._made: set[str] = set()
+        self._needed: dict[str, list[str]] = {}  # reader -> ops whose copies it reads
+        for item in recomputed:
+            for reader in item.readers:
+                self._needed.setdefault(reader, []).append(item.op)
+        grouped: dict[str, list[Op]] = {}
+        for op in graph.ops:
+            grouped.setdefault(op.group or op.name, []).append(op)
+        for op in graph.ops:
+            # Neighbours of one group stay neighbours: copies come before all of them.
+            for member in grouped.pop(op.group or op.name, ()):
+                self._supply(member.name)
+            self._add(op, op.name)
+        unread = [item.op for item in recomputed if item.op not in self._made]
+        if unread:
+            raise PlanError(
+                f"the second run of op {unread[0]!r} must be read by the step"
+            )
+
+    def _supply(self, name: str) -> None:
+        """Make what an op reads again; before that, what the second runs read."""
+        for source in self._needed.get(name, ()):
+            if source not in self._made:
+                self._made.add(source)
+                self._supply(copy_name(source))
+                self._add(self._graph.by_name[source], copy_name(source))
+
+    def _add(self, op: Op, name: str) -> None:
+        read = frozenset(self._needed.get(name, ()))
+        self.ops.append(_reading_copies(op, name, read))
+
+
+def _reading_copies(op: Op, name: str, sources: frozenset[str]) -> Op:
+    """An op under its own name or a copy's, reading the copies of its sources."""
+
+    def renamed(tensor: str) -> str:
+        return PREFIX + tensor if op_of(tensor) in sources else tensor
+
+    inputs = tuple(renamed(tensor) for tensor in op.inputs)
+    alias = None if op.alias is None else renamed(op.alias)
+    if name == op.name:
+        return op if not sources else replace(op, inputs=inputs, alias=alias)
+    outputs = tuple(_copied(tensor) for tensor in op.outputs)
+    return replace(
+        op,
+        name=name,
+        inputs=inputs,
+        alias=alias,
+        outputs=outputs,
+        controls=(),
+        writes=(),
+    )
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return replace(tensor, name=PREFIX + tensor.name)
+
+
+def _check(graph: GraphView, item: Recomputed) -> None:
+    op = graph.by_name.get(item.op)
+    if op is None or not op.repeatable or op.varies:
+        raise PlanError(f"op {item.op!r} must be one that may be run again")
+    if not item.readers:
+        raise PlanError(f"the second run of op {item.op!r} must have readers, got none")
+    for name in item.readers:
+        reader = graph.by_name.get(original_name(name))
+        if reader is None or item.op not in {op_of(x) for x in reader.inputs}:
+            raise PlanError(f"{name!r} must read op {item.op!r} to read its second run")
+        if reader.fixed:
+            raise PlanError(f"{name!r} is in a loop or branch: it reads no second run")

@@ -1,0 +1,64 @@
+"""What is known of a machine, before anyone judges it."""
+
+from dataclasses import dataclass
+
+from lms.machine.nvml import Driver
+from lms.units import Bytes
+
+__all__ = ["Facts", "Installation"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """TensorFlow as it is installed.
+
+    Args:
+        backend: Keras's backend.
+        cuda: The CUDA version that TensorFlow was built with; None for none.
+        cudnn: Likewise.
+        onednn: Whether ops on the CPU come from oneDNN.
+        gpus: How many GPUs TensorFlow sees.
+        device: The device that steps are planned for.
+        limit: Bytes that its allocator may hand out; None where there is no limit.
+        growth: Whether memory of GPUs is taken bit by bit.
+    """
+
+    backend: str
+    cuda: str | None
+    cudnn: str | None
+    onednn: bool
+    gpus: int
+    device: str
+    limit: Bytes | None
+    growth: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A machine as it was found.
+
+    Args:
+        python: Version.
+        packages: Names and versions; None where one is missing.
+        driver: NVIDIA's, with its GPUs, asked before TensorFlow took memory.
+        installation: TensorFlow; None if it cannot be loaded.
+        failure: Why it cannot be.
+        emulated: Bytes of the emulated device; None without one.
+        emulated_link: Bytes per second to it and from it.
+        host_free: Bytes of RAM that programs may still take; None if unknown.
+        variables: Environment variables that matter, where they are set.
+    """
+
+    python: str
+    packages: tuple[tuple[str, str | None], ...]
+    driver: Driver
+    installation: Installation | None
+    failure: str | None = None
+    emulated: Bytes | None = None
+    emulated_link: tuple[float, float] | None = None
+    host_free: Bytes | None = None
+    variables: tuple[tuple[str, str], ...] = ()
+
+    def variable(self, name: str) -> str | None:
+        """An environment variable."""
+        return dict(self.variables).get(name)

@@ -1,0 +1,302 @@
+"""Belady's walk over the steps: who leaves the device where, and who comes back.
+
+The resident tensor whose next use is farthest away leaves: Belady's rule for paging
+("A study of replacement algorithms for a virtual-storage computer", IBM Systems
+Journal 5(2), 1966). A tensor is copied out once; a later eviction just drops the
+device's copy.
+"""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from lms.ir.graph import GraphView, Op
+from lms.ir.liveness import Buffer, written_over
+from lms.ir.recompute import is_large
+from lms.planning.op_groups import Step
+from lms.simulation.allocator import Arena
+
+__all__ = ["Journey", "Stay", "Walk", "walk_within"]
+
+# How often the walk begins again with what it learned, at most; of a large graph, how
+# often it does so after it got to the end.
+_ROUNDS, _FEW_ROUNDS = 12, 4
+
+
+@dataclass(slots=True)
+class Stay:
+    """A time on the device that begins with a copy back."""
+
+    first_read: int
+    start: int
+    reads: list[int]
+
+
+@dataclass(slots=True)
+class Journey:
+    """What the walk does with one buffer; numbers are positions of steps."""
+
+    evicted: list[int] = field(default_factory=list[int])
+    stays: list[Stay] = field(default_factory=list[Stay])
+
+    def copy(self) -> "Journey":
+        """The same, with stays of its own."""
+        return Journey(self.evicted, [replace(stay) for stay in self.stays])
+
+
+def walk_within(
+    graph: GraphView,
+    steps: Sequence[Step],
+    live: Sequence[Buffer],
+    movable: frozenset[str],
+    arena: Callable[[], Arena],
+) -> "Walk | None":
+    """Walk until every step fits; None if one does not.
+
+    What a step turns out to evict must be out before it starts, so the walk begins
+    again knowing it, until nothing new turns out. A step may also fail although the
+    bytes are there, because what it reads lies scattered: then even that is moved out
+    and in at this step, and copies find places side by side.
+    """
+    course = _course(graph, steps, live, movable)
+    drops: dict[int, set[int]] = {}
+    compacted: set[int] = set()
+    walk = None
+    ends = _FEW_ROUNDS if is_large(graph) else _ROUNDS
+    for _ in range(_ROUNDS):
+        walk = Walk(course, arena(), drops)
+        failed = walk.run()
+        if failed is not None:
+            if failed in compacted:
+                return None
+            compacted.add(failed)
+            walk.late.setdefault(failed, set()).update(steps[failed].reads)
+        ends -= failed is None
+        if not walk.late or not ends:
+            return walk
+        for number, buffers_out in walk.late.items():
+            drops.setdefault(number, set()).update(buffers_out)
+    return walk if walk is not None and len(walk.usage) == len(steps) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """What one op takes and gives back; buffers are numbers.
+
+    Args:
+        taken: Outputs that need room.
+        heir: An output, and the dying input whose room it takes.
+        scratch: Bytes that the op needs while it runs.
+        given: Buffers that nobody reads later.
+    """
+
+    taken: Sequence[int]
+    heir: tuple[int, int] | None
+    scratch: int
+    given: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """What is known of a step whatever is evicted.
+
+    Args:
+        reads: What must be there when it starts, and was not made by it.
+        touched: This, and what it makes.
+        events: What its ops take and give, those that do neither left out.
+        next_uses: The movable ones of the touched that a later step reads, and the
+            first that does.
+    """
+
+    reads: Sequence[int]
+    touched: frozenset[int]
+    events: Sequence[_Event]
+    next_uses: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Course:
+    """What every round of a walk goes through."""
+
+    stages: Sequence[_Stage]
+    sizes: Sequence[int]
+    may_move: Sequence[bool]
+
+
+def _course(
+    graph: GraphView,
+    steps: Sequence[Step],
+    live: Sequence[Buffer],
+    movable: frozenset[str],
+) -> _Course:
+    events = _events(graph, live)
+    may_move = [buffer.root in movable for buffer in live]
+    following: dict[int, int] = {}  # buffer -> the next step that reads it
+    stages: list[_Stage] = []
+    end = len(graph.ops)
+    for number, step in reversed(list(enumerate(steps))):
+        touched = sorted(step.reads | step.makes)
+        stages.append(
+            _Stage(
+                reads=sorted(step.reads),
+                touched=frozenset(touched),
+                events=[e for e in events[end - step.length : end] if e is not None],
+                next_uses=[
+                    (i, following[i]) for i in touched if i in following and may_move[i]
+                ],
+            )
+        )
+        following.update(dict.fromkeys(step.reads, number))
+        end -= step.length
+    return _Course(stages[::-1], [buffer.size for buffer in live], may_move)
+
+
+def _events(graph: GraphView, live: Sequence[Buffer]) -> list[_Event | None]:
+    """What each op takes and gives; None for an op that does neither."""
+    made: dict[int, list[int]] = {}
+    dying: dict[int, list[int]] = {}
+    for i, buffer in enumerate(live):
+        made.setdefault(buffer.producer, []).append(i)
+        if not buffer.kept:
+            dying.setdefault(buffer.last, []).append(i)
+    return [
+        _event(op, graph.roots, made.get(position, ()), dying.get(position, ()), live)
+        if op.scratch or position in made or position in dying
+        else None
+        for position, op in enumerate(graph.ops)
+    ]
+
+
+def _event(
+    op: Op,
+    roots: Mapping[str, str],
+    made: Sequence[int],
+    dying: Sequence[int],
+    live: Sequence[Buffer],
+) -> _Event:
+    own = {live[i].root: i for i in made}
+    inputs = {live[i].root: i for i in dying if i not in made}  # others nobody reads
+    over = written_over(op, roots, {root: live[i].size for root, i in inputs.items()})
+    heir = None
+    if over is not None and op.outputs[0].name in own:
+        heir = own[op.outputs[0].name], inputs[over]
+    return _Event(
+        taken=[i for i in made if heir is None or i != heir[0]],
+        heir=heir,
+        scratch=op.scratch,
+        given=[i for i in dying if heir is None or i != heir[1]],
+    )
+
+
+class Walk:
+    """Belady's walk: who leaves at which step, who is back at which.
+
+    Memory is real to it: every tensor takes its room and gives it back, so whatever
+    the arena loses between tensors is made up for by one more eviction.
+    """
+
+    def __init__(
+        self, course: _Course, arena: Arena, drops: Mapping[int, set[int]]
+    ) -> None:
+        self._course = course
+        self._arena = arena
+        self._drops = drops
+        self.late: dict[int, set[int]] = {}  # evictions that `drops` did not foresee
+        self._chunk: dict[int, int] = {}  # resident buffers and their chunks
+        self._farthest: list[tuple[int, int]] = []  # (-next use, buffer), may be stale
+        self._number = 0
+        self._most = 0
+        self.journeys: list[Journey | None] = [None] * len(course.sizes)
+        self.usage: list[int] = []
+
+    def run(self) -> int | None:
+        """Walk all steps; `journeys` and `usage` (bytes at each step) are the result.
+
+        Returns:
+            The step that does not fit with everything else out; None if all fit.
+        """
+        for number, stage in enumerate(self._course.stages):
+            self._number = number
+            self._most = self._arena.in_use
+            try:
+                self._bring_in(stage)
+                for event in stage.events:
+                    self._run_op(event)
+            except MemoryError:
+                return number
+            for i, use in stage.next_uses:
+                heapq.heappush(self._farthest, (-use, i))
+            self.usage.append(self._most)
+        return None
+
+    def _bring_in(self, stage: _Stage) -> None:
+        """Drop what is known to be in the way; copy back what the step reads."""
+        for i in sorted(self._drops.get(self._number, ())):
+            if i in self._chunk and self._course.may_move[i]:
+                self._drop(i)
+        for i in stage.reads:
+            if i not in self._chunk:
+                self._take(i)
+                stay = Stay(self._number, self._number, [])
+                _known(self.journeys[i]).stays.append(stay)
+            journey = self.journeys[i]
+            if journey is not None and journey.stays:
+                journey.stays[-1].reads.append(self._number)
+
+    def _run_op(self, event: _Event) -> None:
+        """Outputs take room, or a dying input's; then what dies gives its room back."""
+        if event.heir is not None:
+            output, dead = event.heir
+            self._chunk[output] = self._chunk.pop(dead)
+        for i in event.taken:
+            self._take(i)
+        if event.scratch:
+            self._arena.free(self._allocate(event.scratch))
+        for i in event.given:
+            self._arena.free(self._chunk.pop(i))
+
+    def _take(self, i: int) -> None:
+        self._chunk[i] = self._allocate(self._course.sizes[i])
+
+    def _allocate(self, size: int) -> int:
+        """Room for `size` bytes, evicting until it is there."""
+        while True:
+            try:
+                chunk = self._arena.allocate(size)
+            except MemoryError:
+                self._evict()
+            else:
+                self._most = max(self._most, self._arena.in_use)
+                return chunk
+
+    def _evict(self) -> None:
+        """Drop the resident buffer whose next use is farthest, of those not in use."""
+        touched = self._course.stages[self._number].touched
+        passed: list[tuple[int, int]] = []
+        while self._farthest:
+            entry = heapq.heappop(self._farthest)
+            use, i = -entry[0], entry[1]
+            if i not in self._chunk or use < self._number:
+                continue
+            if i not in touched:
+                break
+            passed.append(entry)
+        else:
+            raise MemoryError(f"step {self._number} does not fit")
+        for entry in passed:
+            heapq.heappush(self._farthest, entry)
+        self.late.setdefault(self._number, set()).add(i)
+        self._drop(i)
+
+    def _drop(self, i: int) -> None:
+        """Take a buffer off the device at this step."""
+        self._arena.free(self._chunk.pop(i))
+        if self.journeys[i] is None:
+            self.journeys[i] = Journey()
+        _known(self.journeys[i]).evicted.append(self._number)
+
+
+def _known(journey: Journey | None) -> Journey:
+    if journey is None:
+        raise AssertionError("a buffer that is not resident has been evicted")
+    return journey

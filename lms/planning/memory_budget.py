@@ -1,0 +1,143 @@
+"""Memory that a step may use: the device's limit less a margin and what is there."""
+
+from dataclasses import dataclass, replace
+
+from lms.units import MIB, Bytes
+
+__all__ = ["UNLIMITED", "HostRoom", "Room", "room_in"]
+
+UNLIMITED = 1 << 62
+
+# The margin kept when the budget is the device's limit: one part of so many.
+_MARGIN = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRoom:
+    """Memory of the host for swapped tensors.
+
+    Args:
+        free: Its bytes; None if that is not known.
+        by_size: Whether its buffers are used again only for tensors of their size.
+    """
+
+    free: Bytes | None
+    by_size: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Memory of the device, in bytes; None where there is no limit.
+
+    Args:
+        budget: What may be in use.
+        margin: What is left out of the device's limit.
+        persistent: What is in use beside the step.
+        limit: What the device's allocator can hand out at most.
+        reserved: What of the margin is for batches that wait.
+        holes: Free chunks that are not one piece with the others, the largest first.
+    """
+
+    budget: int | None
+    margin: int
+    persistent: int
+    limit: int | None = None
+    reserved: int = 0
+    holes: tuple[int, ...] = ()
+
+    @property
+    def step(self) -> int:
+        """What is left for the step itself."""
+        return UNLIMITED if self.budget is None else self.budget - self.persistent
+
+    @property
+    def most(self) -> int:
+        """What may be in use at most, beside batches that wait."""
+        if self.budget is None:
+            return UNLIMITED
+        return self.budget + self.margin - self.reserved
+
+    @property
+    def is_whole_device(self) -> bool:
+        """Whether nothing but a margin is kept from the step, as without a budget."""
+        if self.budget is None:
+            return True
+        return self.limit is not None and self.budget + self.margin >= self.limit
+
+    @property
+    def free(self) -> int:
+        """What the device really has for the step, at least what is left to it."""
+        if self.limit is None:
+            return UNLIMITED
+        return max(self.step, self.limit - self.persistent - self.reserved)
+
+    def tighter(self, now: "Room", percent: int) -> "Room":
+        """Less room for the step, beside what is persistent now.
+
+        Args:
+            now: The room as it is measured now.
+            percent: What is taken of the step's room.
+
+        Example:
+            >>> room = Room(budget=300, margin=20, persistent=100)
+            >>> now = Room(budget=300, margin=20, persistent=110)
+            >>> tighter = room.tighter(now, 94)
+            >>> tighter.budget, tighter.margin, tighter.persistent
+            (288, 32, 110)
+        """
+        step = min(self.step, now.step) * percent // 100
+        return now.of(now.persistent + step)
+
+    def device_for(self, budget: int) -> int:
+        """Bytes of a device that leaves such a budget beside its margin.
+
+        Example:
+            >>> room = Room(budget=300, margin=20, persistent=100)
+            >>> room.device_for(62 * MIB) // MIB
+            64
+        """
+        without = budget + self.reserved
+        return max(without + MIB, -(-without * _MARGIN // (_MARGIN - 1)))
+
+    def of(self, budget: int) -> "Room":
+        """Another budget; what it leaves out counts as margin."""
+        left_out = (self.budget or budget) - budget
+        return replace(self, budget=budget, margin=self.margin + left_out)
+
+
+def room_in(
+    limit: Bytes | None,
+    *,
+    asked: Bytes | None,
+    persistent: Bytes,
+    waiting: Bytes = 0,
+) -> Room:
+    """The room of a step in a device: the asked budget, at most all but a margin.
+
+    Args:
+        limit: What the device can hand out; None if that is not known.
+        asked: The budget; None for as much as there is.
+        persistent: Bytes in use beside the step.
+        waiting: Bytes of batches that may come while the step runs. A budget that
+            leaves them room does not count them.
+
+    Example:
+        >>> room_in(320 << 20, asked=None, persistent=0).margin >> 20
+        10
+        >>> room_in(320 << 20, asked=100 << 20, persistent=40 << 20).step >> 20
+        60
+        >>> room_in(320 << 20, asked=1 << 40, persistent=0).margin >> 20
+        10
+    """
+    if limit is None:
+        return Room(budget=asked, margin=0, persistent=persistent)
+    margin = max(MIB, limit // _MARGIN) + waiting
+    if asked is not None and asked < limit - margin:
+        return Room(budget=asked, margin=0, persistent=persistent, limit=limit)
+    return Room(
+        budget=limit - margin,
+        margin=margin,
+        persistent=persistent,
+        limit=limit,
+        reserved=waiting,
+    )

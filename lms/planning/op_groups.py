@@ -1,0 +1,120 @@
+"""The groups of ops that the budget planner's walk takes at once, and what they need.
+
+A step here is an ordered group of large ops and the small ops up to the next group:
+between them nothing is known of the order in which TensorFlow runs the small ones, so
+memory is made for all of them together.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lms.ir.graph import GraphView
+from lms.ir.liveness import Buffer, reused_bytes
+
+__all__ = ["Step", "needs", "split_into_steps"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Step:
+    """What the walk takes at once: an ordered group and the small ops up to the next.
+
+    Buffers are numbers: indices into the graph's `buffers`. `need` is the most bytes of
+    the buffers it touches, live at once, plus scratch.
+    """
+
+    group: Sequence[str]
+    length: int = 0
+    reads: set[int] = field(default_factory=set[int])
+    makes: set[int] = field(default_factory=set[int])
+    need: int = 0
+
+
+def split_into_steps(
+    graph: GraphView, chain: Sequence[Sequence[str]], live: Sequence[Buffer]
+) -> list[Step]:
+    """The steps in the execution order, with what each reads, makes and needs.
+
+    Args:
+        graph: The graph in the execution order to obey.
+        chain: The ordered groups of op names, in the execution order.
+        live: The graph's buffers.
+    """
+    group_of = {name: i for i, group in enumerate(chain) for name in group}
+    steps: list[Step] = []
+    step_at: list[int] = []
+    for op in graph.ops:
+        group = group_of.get(op.name)
+        if not steps or (group is not None and op.name == chain[group][0]):
+            steps.append(Step(group=chain[group] if group is not None else ()))
+        steps[-1].length += 1
+        step_at.append(len(steps) - 1)
+    for i, buffer in enumerate(live):
+        steps[step_at[buffer.producer]].makes.add(i)
+        for use in buffer.uses:
+            steps[step_at[use]].reads.add(i)
+    for step in steps:
+        step.reads -= step.makes
+    _measure_needs(graph, steps, step_at, live)
+    return steps
+
+
+def _measure_needs(
+    graph: GraphView,
+    steps: Sequence[Step],
+    step_at: Sequence[int],
+    live: Sequence[Buffer],
+) -> None:
+    """Sweep the positions, counting only what the position's step touches."""
+    dying = _dying(live)
+    last = [len(graph.ops) if buffer.kept else buffer.last for buffer in live]
+    position = 0
+    for number, step in enumerate(steps):
+        present = {i: live[i].size for i in step.reads}
+        makes = sorted(step.makes, key=lambda i: live[i].producer, reverse=True)
+        while position < len(graph.ops) and step_at[position] == number:
+            op = graph.ops[position]
+            while makes and live[makes[-1]].producer == position:
+                made = makes.pop()
+                present[made] = live[made].size
+            reused = reused_bytes(op, dying.get(position, ()))
+            step.need = max(step.need, sum(present.values()) + op.scratch - reused)
+            for i in [i for i in present if last[i] == position]:
+                del present[i]
+            position += 1
+
+
+def _dying(live: Sequence[Buffer]) -> dict[int, list[int]]:
+    """Sizes of the buffers that an op may write over, by its position."""
+    dying: dict[int, list[int]] = {}
+    for buffer in live:
+        if buffer.uses and not buffer.kept:
+            dying.setdefault(buffer.last, []).append(buffer.size)
+    return dying
+
+
+def _last_steps(steps: Sequence[Step], live: Sequence[Buffer]) -> list[int]:
+    """The step after which each buffer is free; past the end for kept ones."""
+    last = [0] * len(live)
+    for position, step in enumerate(steps):
+        for i in step.reads | step.makes:
+            last[i] = position
+    return [len(steps) if b.kept else last[i] for i, b in enumerate(live)]
+
+
+def needs(
+    steps: Sequence[Step], live: Sequence[Buffer], movable: frozenset[str]
+) -> list[int]:
+    """Bytes that must be on the device at each step, all that may move being out."""
+    last = _last_steps(steps, live)
+    stays = [buffer.root not in movable for buffer in live]
+    staying = 0
+    needed: list[int] = []
+    for position, step in enumerate(steps):
+        touched = step.reads | step.makes
+        idle = staying - sum(live[i].size for i in step.reads if stays[i])
+        needed.append(idle + step.need)
+        staying += sum(live[i].size for i in step.makes if stays[i])
+        staying -= sum(
+            live[i].size for i in touched if stays[i] and last[i] == position
+        )
+    return needed

@@ -1,0 +1,300 @@
+"""A plan that the device's allocator, with all it loses, fits into the room.
+
+Planners count in chunks of a modelled allocator, but copies back that start early
+change the places of tensors. So a plan is judged by playing it to the model once more,
+and made again - without early copies, with less room, with smaller tensors moving too -
+until it can be placed.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+from lms.errors import BudgetError
+from lms.ir.graph import GraphView
+from lms.ir.liveness import peak
+from lms.ir.plan import SwapPlan
+from lms.ir.recompute import is_large
+from lms.planning.budget import PREFETCH_OPS, least_room, plans_within
+from lms.planning.candidates import (
+    Filters,
+    movable,
+    small_nook,
+    smallest_worth_moving,
+)
+from lms.planning.prefetch import Speeds, copy_in_time
+from lms.planning.risk import (
+    NOTHING,
+    Beyond,
+    Doubt,
+    FittedPlan,
+    judged,
+    middle,
+    regions_of,
+    seconds_of,
+    with_likely_peak,
+)
+from lms.simulation.allocator import BestFitAllocator, Nook
+from lms.simulation.executor import simulate
+from lms.simulation.memory import allocator_peak, allocator_peaks
+from lms.units import MIB, Bytes, Seconds
+
+__all__ = ["find_plan", "least_plan", "ranked"]
+
+# An execution order, the chunks kept for small tensors, and plans of one capacity.
+_Made: TypeAlias = tuple[GraphView, Nook, Sequence[SwapPlan]]
+
+# Parts of the room that the planner is given, until the allocator can place its plan.
+_SHRINK_PERCENT = (100, 97, 94, 90, 85)
+
+# The least room is looked for in steps of one part of so many, with the plans made for
+# so many steps below it: what moves does not go to its edge, where a batch that lies in
+# the way is one too many. In so much smaller and larger rooms it must be placed too.
+_AROUND, _TRIED = 16, 5
+_ANY = 1 << 62
+
+# Of so many plans that can be placed, so many of them alike in what may move, the
+# fastest are made faster still. Of a large graph it is the first one that is found.
+_COMPARED, _ALIKE, _TIMED = 3, 2, 2
+
+# Plans that take at most so many times as long as the fastest are as fast.
+_ABOUT = 1.01
+
+# First only tensors move that are at least one part of so many of the peak: a copy of a
+# smaller one frees little, and starting it takes about as long as for a large one. When
+# the room is too tight, tensors of a quarter of the usual least size move too.
+_COARSE, _FINER = 200, 4
+
+
+def least_plan(
+    orders: Sequence[GraphView], *, filters: Filters
+) -> tuple[Bytes, FittedPlan, str]:
+    """The least room of the step in which a plan is sure to be placed.
+
+    Rooms are tried from what the ops need upward, whatever was asked for: so it is the
+    same for every budget. Only what is placed in regions a little smaller and larger
+    too counts.
+
+    Args:
+        orders: The step in the execution orders that may be obeyed.
+        filters: Which ops' outputs may move.
+
+    Returns:
+        The room, the plan, and the name of the op with the largest need.
+    """
+    needs = [_least_room(graph, filters) for graph in orders]
+    room, op_name = min(needs, key=lambda need: need[0])
+    recent: deque[_Made] = deque(maxlen=_TRIED * len(orders))
+    while True:
+        beyond = Beyond(free=room // _AROUND, bound=_ANY)
+        recent.extendleft(_made(graph, room, filters) for graph in orders)
+        for i, (graph, nook, plans) in enumerate(recent):
+            fitted = _in_room(graph, nook, plans, room)
+            is_at_edge = i < len(orders)
+            if fitted is None or (is_at_edge and fitted.plan.swaps):
+                continue
+            _, fitted = judged(graph, fitted, room, beyond)
+            if fitted.doubt is not Doubt.PLACE:
+                return room, fitted, op_name
+        room += max(MIB // 16, room // _AROUND)
+
+
+def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
+    """Plans of one capacity; none if there are none."""
+    usual = smallest_worth_moving(peak(graph))
+    moving = movable(graph, min_bytes=usual, filters=filters)
+    nook = small_nook(graph, min_bytes=usual)
+    try:
+        return graph, nook, _plans(graph, capacity, moving, usual, nook)
+    except BudgetError:
+        return graph, nook, ()
+
+
+def _in_room(
+    graph: GraphView, nook: Nook, plans: Iterable[SwapPlan], room: Bytes
+) -> FittedPlan | None:
+    """The first of some plans that the allocator can place in a room."""
+    for plan in plans:
+        reached = allocator_peak(graph, plan, capacity=room, nook=nook)
+        if reached is not None:
+            return FittedPlan(plan=plan, nook=nook, peak=reached)
+    return None
+
+
+def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
+    usual = smallest_worth_moving(peak(graph))
+    moving = movable(graph, min_bytes=usual, filters=filters)
+    return least_room(graph, movable=moving, min_bytes=usual)
+
+
+def find_plan(
+    graph: GraphView,
+    room: int,
+    *,
+    filters: Filters,
+    speeds: Speeds | None = None,
+    beyond: Beyond = NOTHING,
+) -> FittedPlan | None:
+    """Plan a step into the room that the device's allocator has for it.
+
+    Args:
+        graph: The graph in the execution order to obey.
+        room: Bytes of device memory for the step, persistent bytes excluded.
+        filters: Which ops' outputs may move.
+        speeds: How long ops and copies take, so that copies start in time; None lets
+            them start a few ops ahead.
+        beyond: What more the device has.
+
+    Returns:
+        None if no plan can be placed.
+    """
+    sure = _surest(graph, room, filters, beyond)
+    if not sure:
+        return None
+    if speeds is None:
+        return with_likely_peak(graph, sure[0], room, beyond)
+
+    best = sure
+    if len(sure) > 1:
+        best = ranked([_played(graph, option, speeds) for option in sure])
+    options = [
+        _played(graph, timed, speeds)
+        for option in best[:_TIMED]
+        for timed in _in_time(graph, option, speeds, room, beyond)
+    ]
+    return with_likely_peak(graph, ranked(options)[0], room, beyond)
+
+
+def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
+    """Those that are about as fast as the fastest, what moves least first; the others.
+
+    Others may use the link too, and times are not known to the percent.
+    """
+    longest = min(map(seconds_of, options)) * _ABOUT
+
+    def rank(option: FittedPlan) -> tuple[bool, float, Seconds]:
+        seconds = seconds_of(option)
+        slow = seconds > longest
+        return slow, seconds if slow else option.plan.moved_bytes, seconds
+
+    return sorted(options, key=rank)
+
+
+def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
+    """The plan and how long it takes, if that is not known."""
+    if fitted.seconds is not None:
+        return fitted
+    played = simulate(graph, fitted.plan, speeds.costs, speeds.hardware)
+    return replace(fitted, seconds=played.seconds)
+
+
+def _surest(
+    graph: GraphView, room: int, filters: Filters, beyond: Beyond
+) -> list[FittedPlan]:
+    """A few plans that are sure to stay within bounds; of many ops, only one.
+
+    So tight can the room be that none is. Then it is the one that exceeds them least,
+    or the one that can be placed in most regions.
+    """
+    sure: list[FittedPlan] = []
+    others: list[tuple[int, FittedPlan]] = []
+    for alike in _placements(graph, room, filters, beyond.holes):
+        found = 0
+        for option in alike:
+            beyond_by, fitted = judged(graph, option, room, beyond)
+            if fitted.doubt is not Doubt.NONE:
+                others.append((beyond_by, fitted))
+                continue
+            sure.append(fitted)
+            found += 1
+            if len(sure) == (1 if is_large(graph) else _COMPARED):
+                return sure
+            if found == _ALIKE:
+                break
+    best = sorted(others, key=lambda other: (other[1].doubt, other[0]))
+    return sure or [option for _, option in best[:1]]
+
+
+def _placements(
+    graph: GraphView, room: int, filters: Filters, holes: tuple[int, ...] = ()
+) -> Iterator[Iterator[FittedPlan]]:
+    """Plans that the allocator can place, by the least size that may move.
+
+    Of each size those with most room for themselves come first, which move least.
+    """
+    most = peak(graph)
+    usual = smallest_worth_moving(most)
+    coarse, finer = max(usual, most // _COARSE), usual // _FINER
+    sizes = (coarse, usual), (usual, usual), (finer, finer)
+    for moved, ordered in dict.fromkeys(sizes):
+        yield _placed(graph, room, filters, moved, ordered, holes)
+
+
+def _placed(
+    graph: GraphView,
+    room: int,
+    filters: Filters,
+    moved: int,
+    min_bytes: int,
+    holes: tuple[int, ...],
+) -> Iterator[FittedPlan]:
+    """Plans that move tensors of `moved` bytes and order ops of `min_bytes`."""
+    moving = movable(graph, min_bytes=moved, filters=filters)
+    least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
+    nook = replace(small_nook(graph, min_bytes=min_bytes), holes=holes)
+    for percent in _SHRINK_PERCENT:
+        capacity = room * percent // 100
+        if capacity < max(least, 2 * (nook.bytes + sum(holes))):
+            return
+        try:
+            plans = _plans(graph, capacity, moving, min_bytes, nook)
+        except BudgetError:
+            continue  # with less room tensors may happen to lie better
+        fitted = _in_room(graph, nook, plans, room)
+        if fitted is not None:
+            yield fitted
+
+
+def _plans(
+    graph: GraphView,
+    capacity: Bytes,
+    moving: frozenset[str],
+    min_bytes: Bytes,
+    nook: Nook,
+) -> tuple[SwapPlan, ...]:
+    """With copies back that start early, and without.
+
+    Raises:
+        BudgetError: If there is none of that capacity.
+    """
+    return tuple(
+        plans_within(
+            graph,
+            capacity,
+            movable=moving,
+            min_bytes=min_bytes,
+            prefetches=(PREFETCH_OPS, 0),
+            arena=partial(BestFitAllocator, capacity, nook),
+        )
+    )
+
+
+def _in_time(
+    graph: GraphView,
+    fitted: FittedPlan,
+    speeds: Speeds,
+    room: int,
+    beyond: Beyond,
+) -> Iterator[FittedPlan]:
+    """The plan, and the same with copies back that start as early as they should."""
+    hoped = fitted.doubt is Doubt.PLACE
+    regions = regions_of(graph, room, NOTHING if hoped else beyond, fitted.nook)
+    peaks = allocator_peaks(graph, fitted.plan, regions)
+    assert peaks is not None  # it was placed in these regions before
+    bound = max(room + beyond.bound, *peaks)
+    yield replace(fitted, peak=middle(peaks))
+    for early in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
+        likely = middle(early.peaks)
+        yield replace(fitted, plan=early.plan, peak=likely, seconds=None)

@@ -1,0 +1,278 @@
+"""Start copies back in time: early enough to be there, late enough to leave room.
+
+    from the last copy backwards       when must each start, if the lane serves them one
+                                       by one and no op waits?
+    from the first copy forwards       let it start then, or as soon after as there is
+                                       room from there on
+
+The classic of real-time scheduling, latest start times on one machine by deadlines
+(Jackson's rule, 1955), with memory as a second constraint. Room is bytes here; whether
+the allocator can also place an earlier copy is tried: all at once, else in halves.
+
+Known weakness: ops are taken to run without stalls, so a step that must wait for copies
+out has more time than this knows.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lms.ir.graph import GraphView
+from lms.ir.liveness import buffers
+from lms.ir.plan import Swap, SwapPlan
+from lms.ir.recompute import is_large
+from lms.machine.costs import Costs
+from lms.machine.hardware import Hardware
+from lms.simulation.memory import Region, allocator_curve, allocator_peaks
+from lms.units import Bytes
+
+__all__ = ["EarlyPlan", "Speeds", "copy_in_time", "start_in_time"]
+
+# A copy is planned to take so many times its seconds, and of the room so many percent
+# are given to copies that start early.
+_TRIES = ((1.5, 80), (1.5, 100))
+
+# Ops of the orders that are tried, in all, to place copies that start earlier; of the
+# tries, a large graph gets the first.
+_EFFORT = 45_000
+
+_Trigger = Mapping[tuple[int, int], str]  # by swap and number of its copy back
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """How fast a device computes and copies.
+
+    Args:
+        costs: Seconds of each op.
+        hardware: The device and its link.
+    """
+
+    costs: Costs
+    hardware: Hardware
+
+
+class EarlyPlan(NamedTuple):
+    """A plan with earlier copies back, and its peaks in bytes, region by region."""
+
+    plan: SwapPlan
+    peaks: tuple[Bytes, ...]
+
+
+def copy_in_time(
+    graph: GraphView,
+    plan: SwapPlan,
+    speeds: Speeds,
+    *,
+    bound: Bytes,
+    regions: Sequence[Region],
+) -> tuple[EarlyPlan, ...]:
+    """Start copies back as early as is needed and can be placed.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        plan: A plan with a chain that the allocator can place.
+        speeds: How long ops and copies take.
+        bound: Bytes that may be in use.
+        regions: What the allocator must be able to place all in; the first one is what
+            copies that start earlier are given their room of.
+
+    Returns:
+        Plans with earlier copies that the allocator can place; none if it can place
+        no copy earlier, or not even the plan.
+    """
+    first = regions[0]
+    usage = allocator_curve(graph, plan, capacity=first.capacity, nook=first.nook)
+    if usage is None or not plan.swaps:
+        return ()
+    options: list[EarlyPlan] = []
+    for slack, percent in _TRIES[:1] if is_large(graph) else _TRIES:
+        wanted = start_in_time(
+            graph,
+            plan,
+            speeds,
+            usage=usage,
+            room=first.capacity * percent // 100,
+            slack=slack,
+        )
+        placed = _placed(graph, plan, wanted, bound, regions)
+        if placed is not None and placed not in options:
+            options.append(placed)
+    return tuple(options)
+
+
+def _placed(
+    graph: GraphView,
+    plan: SwapPlan,
+    wanted: SwapPlan,
+    bound: Bytes,
+    regions: Sequence[Region],
+) -> EarlyPlan | None:
+    """As many of the wanted triggers as the allocator can place, found by halving."""
+    changes = [
+        ((i, k), copy.trigger)
+        for i, (before, after) in enumerate(zip(plan.swaps, wanted.swaps, strict=True))
+        for k, copy in enumerate(after.swap_ins)
+        if copy.trigger is not None and copy != before.swap_ins[k]
+    ]
+    accepted: dict[tuple[int, int], str] = {}
+    found: EarlyPlan | None = None
+    pending = [changes] if changes else []
+    plays = max(2, _EFFORT // max(1, len(plan.order)))
+    while pending and plays:
+        plays -= 1
+        part = pending.pop()
+        option = _with_triggers(plan, {**accepted, **dict(part)})
+        peaks = allocator_peaks(graph, option, regions)
+        if peaks is not None and max(peaks) <= bound:
+            accepted.update(part)
+            found = EarlyPlan(option, peaks)
+        elif len(part) > 1:
+            half = len(part) // 2
+            pending += [part[half:], part[:half]]
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Return:
+    """One copy back; positions are those of the plan's order."""
+
+    swap: int
+    number: int
+    size: Bytes
+    first_read: int
+    starts: int  # the ordered op beside which it takes its room
+    earliest: int  # before it, an earlier copy of the same tensor is still there
+    wanted: int = 0
+
+
+def start_in_time(
+    graph: GraphView,
+    plan: SwapPlan,
+    speeds: Speeds,
+    *,
+    usage: Sequence[Bytes],
+    room: Bytes,
+    slack: float = 1.0,
+) -> SwapPlan:
+    """Give copies back the latest triggers with which they are there in time.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        plan: A plan with a chain; its triggers are only made earlier.
+        speeds: How long ops and copies take.
+        usage: Bytes in use at each position of the plan's order.
+        room: Bytes that may be in use.
+        slack: A copy is planned to take so many times its seconds.
+
+    Returns:
+        The same swaps with earlier triggers, where there is room.
+    """
+    boundaries = _boundaries(plan)
+    returns = _returns(graph, plan, boundaries)
+    _want(returns, plan, speeds, boundaries, slack)
+    used = np.array(usage, np.int64)
+    for copy in returns:
+        _move(copy, boundaries, used, room)
+    return _with_triggers(plan, dict(_triggers(plan, returns, boundaries)))
+
+
+def _boundaries(plan: SwapPlan) -> list[int]:
+    """Positions of the first op of each ordered group."""
+    position = {name: i for i, name in enumerate(plan.order)}
+    return [min(position[name] for name in group) for group in plan.chain]
+
+
+def _returns(
+    graph: GraphView, plan: SwapPlan, boundaries: Sequence[int]
+) -> list[_Return]:
+    """All copies back by their first reader."""
+    position = {name: i for i, name in enumerate(plan.order)}
+    by_root = {b.root: b for b in buffers(graph.reordered(plan.order))}
+    returns: list[_Return] = []
+    for i, swap in enumerate(plan.swaps):
+        far = {position[name] for copy in swap.swap_ins for name in copy.readers}
+        near = [use for use in by_root[swap.tensor].uses if use not in far]
+        gone = max([by_root[swap.tensor].producer, *near]) + 1
+        if swap.release is not None:
+            gone = max(gone, position[swap.release])
+        for k, copy in enumerate(swap.swap_ins):
+            reads = [position[name] for name in copy.readers]
+            if copy.trigger is not None:
+                after = bisect_right(boundaries, position[copy.trigger])
+                starts = (*boundaries[after : after + 1], min(reads))[0]
+                returns.append(
+                    _Return(
+                        swap=i,
+                        number=k,
+                        size=swap.size,
+                        first_read=min(reads),
+                        starts=min(starts, *reads),
+                        earliest=gone,
+                    )
+                )
+            gone = max(reads) + 1
+    return sorted(returns, key=lambda copy: copy.first_read)
+
+
+def _want(
+    returns: Sequence[_Return],
+    plan: SwapPlan,
+    speeds: Speeds,
+    boundaries: Sequence[int],
+    slack: float,
+) -> None:
+    """The last ordered op beside which each copy may start and be there in time."""
+    taken = [speeds.costs.of(name) for name in plan.order]
+    begins = [0.0, *accumulate(taken)]
+    moments = [begins[boundary] for boundary in boundaries]
+    lane_free = begins[-1]
+    for copy in reversed(returns):
+        seconds = speeds.hardware.copy_seconds(copy.size, to_device=True) * slack
+        lane_free = min(lane_free, begins[copy.first_read]) - seconds
+        copy.wanted = boundaries[max(0, bisect_right(moments, lane_free) - 1)]
+
+
+def _move(
+    copy: _Return,
+    boundaries: Sequence[int],
+    used: npt.NDArray[np.int64],
+    room: Bytes,
+) -> None:
+    """Let a copy start as early as it wants to, while there is room from there on."""
+    first = max(copy.wanted, copy.earliest)
+    full = np.flatnonzero(used[first : copy.starts] > room - copy.size)
+    if full.size:
+        first += int(full[-1]) + 1
+    index = max(1, bisect_left(boundaries, first))  # a trigger comes before it
+    if index < len(boundaries) and boundaries[index] < copy.starts:
+        used[boundaries[index] : copy.starts] += copy.size
+        copy.starts = boundaries[index]
+
+
+def _triggers(
+    plan: SwapPlan, returns: Iterable[_Return], boundaries: Sequence[int]
+) -> Iterable[tuple[tuple[int, int], str]]:
+    group_at = {boundary: g for g, boundary in enumerate(boundaries)}
+    for copy in returns:
+        group = group_at.get(copy.starts)
+        if group:
+            yield (copy.swap, copy.number), plan.chain[group - 1][-1]
+
+
+def _with_triggers(plan: SwapPlan, triggers: _Trigger) -> SwapPlan:
+    swaps = (_retimed(swap, i, triggers) for i, swap in enumerate(plan.swaps))
+    return replace(plan, swaps=tuple(swaps))
+
+
+def _retimed(swap: Swap, index: int, triggers: _Trigger) -> Swap:
+    copies = tuple(
+        replace(copy, trigger=triggers.get((index, k), copy.trigger))
+        for k, copy in enumerate(swap.swap_ins)
+    )
+    return replace(swap, swap_ins=copies)

@@ -1,0 +1,152 @@
+"""Where a plan lies in memory as it will be, not only as it was planned.
+
+What is in the way in the real memory is not known to the byte, and best fit takes the
+smallest chunk that will do: with a little more memory tensors lie elsewhere. So a plan
+is tried in several regions, and what is not known of its place is said.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from lms.ir.graph import GraphView
+from lms.ir.plan import SwapPlan
+from lms.ir.recompute import is_large
+from lms.simulation.allocator import Nook
+from lms.simulation.memory import Region, peaks_by_region
+from lms.units import Seconds
+
+__all__ = ["NOTHING", "Beyond", "Doubt", "FittedPlan"]
+__all__ += ["judged", "middle", "regions_of", "seconds_of", "with_likely_peak"]
+
+# How much more or less than the room there is in the regions that a plan is tried in,
+# as a part of what the device has beyond it; and the least of the room. What is in the
+# way in the real one is not known to the byte. A large graph is tried in fewer.
+_BEYOND_PERCENT, _FEW_PERCENT = (-60, -30, 0, 30, 60, 100, 120), (-60, 0, 100)
+_LEAST_PERCENT = 97
+
+# The regions that the likely peak is found in, unless the graph is large: also smaller
+# ones, since batches and what others leave lie in the middle of the real one. So many
+# percent of the lowest and of the highest peaks are left out; of fewer than ten, none.
+_LIKELY_PERCENT, _OUTLIERS_PERCENT = range(-60, 121, 10), 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beyond:
+    """What a device has beyond the room that a step is planned into, in bytes.
+
+    Args:
+        free: Nobody else uses it.
+        bound: The step may be in it, if the allocator happens to place tensors so.
+        holes: Free chunks that are not one piece with the others, of the room.
+    """
+
+    free: int = 0
+    bound: int = 0
+    holes: tuple[int, ...] = ()
+
+
+NOTHING = Beyond()
+
+
+class Doubt(IntEnum):
+    """What is not known of a plan's place; the least is best."""
+
+    NONE = 0  # placed in all regions, within bounds
+    BOUNDS = 1  # placed in all, beyond the bounds in some
+    PLACE = 2  # placed in the room, and not in all regions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedPlan:
+    """A plan and how the allocator takes it.
+
+    Args:
+        plan: The plan.
+        nook: Chunks to be kept for small tensors.
+        peak: Bytes of chunks in use at most: the middle of what is likely, so it may be
+            a little more or less.
+        doubt: Whether it will be so in the device's memory as well.
+        seconds: What the step is played to take; None if it was not played.
+        beside: Bytes that it may take besides, where ops run side by side.
+    """
+
+    plan: SwapPlan
+    nook: Nook
+    peak: int
+    doubt: Doubt = Doubt.NONE
+    seconds: Seconds | None = None
+    beside: int = 0
+
+
+def seconds_of(fitted: FittedPlan) -> Seconds:
+    """What the step takes, of a plan that was played."""
+    assert fitted.seconds is not None
+    return fitted.seconds
+
+
+def judged(
+    graph: GraphView, option: FittedPlan, room: int, beyond: Beyond
+) -> tuple[int, FittedPlan]:
+    """How bad the doubt is, and the plan with what is not known.
+
+    The first is only comparable between plans of one doubt: of `PLACE`, the regions in
+    which the plan cannot be placed; of `BOUNDS`, its highest peak.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        option: A plan, and the chunks that are kept for small tensors.
+        room: Bytes of device memory for the step.
+        beyond: What more the device has.
+    """
+    regions = regions_of(graph, room, beyond, option.nook)
+    peaks = list(peaks_by_region(graph, option.plan, regions))
+    placed = [peak for peak in peaks if peak is not None]
+    if len(placed) < len(regions):
+        return len(regions) - len(placed), replace(option, doubt=Doubt.PLACE)
+    sure = replace(option, peak=middle(placed), doubt=Doubt.NONE)
+    if max(placed) > room + beyond.bound:
+        return max(placed), replace(sure, doubt=Doubt.BOUNDS)
+    return 0, sure
+
+
+def middle(peaks: Sequence[int]) -> int:
+    """Halfway between the low and the high ones.
+
+    The same plan may peak at 32 or at 36 MiB, by what the allocator loses in the chunk
+    at the region's end, which is not split. Which it will be is not known, so the
+    promise is what is nearest to both. A median is one of the two.
+    """
+    ranked = sorted(peaks)
+    left_out = len(ranked) * _OUTLIERS_PERCENT // 100
+    return (ranked[left_out] + ranked[-1 - left_out]) // 2
+
+
+def regions_of(
+    graph: GraphView, room: int, beyond: Beyond, nook: Nook
+) -> tuple[Region, ...]:
+    """What a plan is to be placed in: its room, and regions like what will be there.
+
+    Best fit takes the smallest chunk that will do, so a little more memory can mean
+    other chunks, other holes, and a tensor that no hole is large enough for.
+    """
+    percent = _FEW_PERCENT if is_large(graph) else _BEYOND_PERCENT
+    more = (beyond.free * part // 100 for part in percent)
+    sizes = (max(room * _LEAST_PERCENT // 100, room + part) for part in more)
+    return tuple(
+        Region(capacity=size, nook=nook, scratch_first=i % 2 == 1)
+        for i, size in enumerate(dict.fromkeys(sizes))
+    )
+
+
+def with_likely_peak(
+    graph: GraphView, fitted: FittedPlan, room: int, beyond: Beyond
+) -> FittedPlan:
+    """The plan with the middle of its peaks in many regions."""
+    if is_large(graph):
+        return fitted
+    sizes = (room + beyond.free * part // 100 for part in _LIKELY_PERCENT)
+    regions = [Region(capacity=size, nook=fitted.nook) for size in sizes]
+    found = peaks_by_region(graph, fitted.plan, regions)
+    peaks = [peak for peak in found if peak is not None]
+    return replace(fitted, peak=middle(peaks)) if peaks else fitted

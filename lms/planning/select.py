@@ -1,0 +1,388 @@
+"""Which plan a step gets: the plain one if it fits, else what the settings ask for."""
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+from lms.errors import BudgetError, HostMemoryError
+from lms.ir.graph import GraphView
+from lms.ir.liveness import buffers, peak
+from lms.ir.plan import SwapPlan, planned_graph
+from lms.planning import candidates
+from lms.planning.memory_budget import UNLIMITED, HostRoom, Room
+from lms.planning.placement import least_plan
+from lms.planning.prefetch import Speeds
+from lms.planning.risk import Beyond, Doubt, FittedPlan
+from lms.planning.schedule import schedule
+from lms.planning.settings import Settings
+from lms.planning.strategies import Wish, best_plan
+from lms.planning.tflms_autotune import best_thresholds
+from lms.planning.tflms_rule import plan_by_threshold
+from lms.simulation.allocator import NO_NOOK
+from lms.simulation.memory import (
+    MemoryTimeline,
+    allocator_peak,
+    simulate_memory,
+)
+from lms.simulation.timeline import Timeline
+from lms.units import Bytes, format_bytes
+
+__all__ = [
+    "choose_for_host",
+    "choose_plan",
+    "fits",
+    "fits_easily",
+    "plain_memory",
+    "plain_plan",
+    "played_peak",
+]
+
+_LOG = logging.getLogger("lms")
+
+# How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
+# Where it needs so many times as much, its first steps are watched.
+_WANDERING, _SURPRISING = 1.15, 1.5
+
+# Ops that it starts at once may have their scratch at once: so many of the largest.
+_AT_ONCE = 2
+
+# Beside loops and branches that make tensors of so many bytes a plan gets such a part
+# of the room, and plain TensorFlow may exceed its predicted peak by such a part more:
+# nobody orders their ops, and what was measured moved by a fifth between runs.
+_SOME, _BESIDE_LOOPS, _MORE_IN_LOOPS = 64 * 1024, 75, 0.10
+
+# Parts of the room that a plan takes: less than all of it if that can be.
+_TAKEN_PERCENT = (86, 93, 100)
+
+# Parts of the room that thresholds are searched for, until the allocator's peak is
+# within all of it: the search knows bytes, and not what the allocator loses.
+_SEARCHED_PERCENT = (100, 94, 88, 82)
+
+
+def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
+    """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped.
+
+    Args:
+        own: TensorFlow's own graph of the step.
+        kept: Bytes of constants that it keeps and the graph to be planned does not:
+            they belong to the peak.
+    """
+    reached = allocator_peak(own, _as_ready(own), capacity=UNLIMITED) or 0
+    beside = sum(sorted(op.scratch for op in own.ops)[-_AT_ONCE:-1])
+    if has_loops(own):
+        beside += math.ceil(reached * _MORE_IN_LOOPS)
+    return FittedPlan(
+        plan=_as_ready(own), nook=NO_NOOK, peak=kept + reached, beside=beside
+    )
+
+
+def plain_memory(own: GraphView, kept: Bytes = 0) -> MemoryTimeline:
+    """Predicted memory of a step in TensorFlow's own way; arguments of `plain_plan`."""
+    found = simulate_memory(own, _as_ready(own))
+    return replace(found, device=tuple(kept + used for used in found.device))
+
+
+def _as_ready(graph: GraphView) -> SwapPlan:
+    return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+
+
+def choose_for_host(
+    graph: GraphView,
+    plain: FittedPlan,
+    settings: Settings,
+    room: Room,
+    speeds: Callable[[], Speeds],
+    host: HostRoom,
+) -> FittedPlan:
+    """As `choose_plan`, with its arguments; what `host` cannot hold is made again.
+
+    Raises:
+        BudgetError: As `choose_plan`.
+        HostMemoryError: If the host cannot hold what still moves.
+    """
+    fitted = choose_plan(graph, plain, settings, room, speeds)
+    needed = _on_host(graph, fitted.plan, host)
+    if host.free is None or needed <= host.free:
+        return fitted
+    if settings.planner == "budget" and settings.recompute is None:
+        _LOG.warning(
+            "The host has %s for swapped tensors, the fastest plan moves %s: more is "
+            "computed again instead.",
+            format_bytes(host.free),
+            format_bytes(needed),
+        )
+        always = replace(settings, recompute=True)
+        fitted = choose_plan(graph, plain, always, room, speeds)
+        needed = _on_host(graph, fitted.plan, host)
+    if needed > host.free:
+        raise HostMemoryError(
+            f"host memory must hold {format_bytes(needed)} of swapped tensors, "
+            f"{format_bytes(host.free)} are free. Close other programs, or use a "
+            "larger `budget`, a smaller batch or a smaller volume."
+        )
+    return fitted
+
+
+def _on_host(graph: GraphView, plan: SwapPlan, host: HostRoom) -> Bytes:
+    """Bytes that the host holds at most."""
+    if not plan.swaps:
+        return 0
+    planned = planned_graph(graph, plan)
+    if host.by_size:
+        return _buffers_by_size(planned, plan)
+    return simulate_memory(planned, plan).host_peak
+
+
+def _buffers_by_size(graph: GraphView, plan: SwapPlan) -> Bytes:
+    """Bytes of the host's buffers, each used again only for tensors of its size."""
+    moved = {swap.tensor for swap in plan.swaps}
+    moments: dict[Bytes, list[tuple[int, int]]] = defaultdict(list)
+    for buffer in buffers(graph.reordered(plan.order)):
+        if buffer.root in moved:
+            moments[buffer.size] += [(buffer.producer, 1), (buffer.last + 1, -1)]
+    return sum(
+        size * max(accumulate(change for _, change in sorted(changes)))
+        for size, changes in moments.items()
+    )
+
+
+def choose_plan(
+    graph: GraphView,
+    plain: FittedPlan,
+    settings: Settings,
+    room: Room,
+    speeds: Callable[[], Speeds],
+) -> FittedPlan:
+    """The plan that the settings ask for; the plain one when everything fits.
+
+    Args:
+        graph: The step.
+        plain: The plain plan, of TensorFlow's own graph.
+        settings: The user's knobs.
+        room: What the step may use.
+        speeds: Yields how long ops and copies take; called only if it matters.
+
+    Raises:
+        BudgetError: If no plan fits; names the op and the least budget.
+    """
+    forced = settings.swapout_threshold is not None
+    if not forced and fits(plain, room):
+        return plain
+    try:
+        if settings.planner == "threshold":
+            return _plan_by_threshold(graph, settings, room, speeds)
+        if has_loops(graph):
+            return _beside_loops(graph, settings, room, speeds())
+        return _plan_by_budget(graph, settings, room, speeds())
+    except BudgetError as error:
+        raise _for_the_budget(error, plain, room) from error
+
+
+def has_loops(graph: GraphView) -> bool:
+    """Whether loops or branches make tensors of some size: nobody orders their ops."""
+    return any(
+        op.fixed and any(tensor.size >= _SOME for tensor in op.outputs)
+        for op in graph.ops
+    )
+
+
+def _beside_loops(
+    graph: GraphView, settings: Settings, room: Room, speeds: Speeds
+) -> FittedPlan:
+    """A plan that leaves a part of the room to what loops do in other orders."""
+    part = room.step * _BESIDE_LOOPS // 100
+    try:
+        less = room.of(room.persistent + part)
+        return _plan_by_budget(graph, settings, less, speeds)
+    except BudgetError as error:
+        least = (error.least_bytes or 0) * 100 // _BESIDE_LOOPS
+        raise BudgetError(
+            str(error), op_name=error.op_name, least_bytes=least
+        ) from error
+
+
+def fits(plain: FittedPlan, room: Room) -> bool:
+    """Whether nothing need be planned, whatever order TensorFlow takes."""
+    return _needed(plain) <= room.step
+
+
+def _needed(plain: FittedPlan) -> Bytes:
+    """What it may take, whatever order TensorFlow takes."""
+    return math.ceil(plain.peak * _WANDERING) + plain.beside
+
+
+def fits_easily(plain: FittedPlan, room: Room) -> bool:
+    """Whether it fits though much more were needed than was predicted."""
+    return plain.peak * _SURPRISING + plain.beside <= room.step
+
+
+def _for_the_budget(error: BudgetError, plain: FittedPlan, room: Room) -> BudgetError:
+    """What a planner says of the step's room, said of the budget, or of the device.
+
+    Where everything fits, no plan is needed: so much is enough in any case.
+    """
+    enough = _needed(plain)
+    step = min(error.least_bytes or enough, enough)
+    needed = room.persistent + step
+    cause = f"for op {error.op_name!r}" if error.op_name else "for TFLMS's rule"
+    instead = "Use" if error.op_name else 'Take `planner="budget"`, or use'
+    why = (
+        f"{cause}: {format_bytes(room.persistent)} persistent bytes, and "
+        f"{format_bytes(step)} for the step with what the allocator loses"
+    )
+    if room.limit is not None and room.is_whole_device:
+        needed = room.device_for(needed)
+        rule = f"the device's memory must be at least {format_bytes(needed)} {why}, "
+        rule += f"and a margin; got {format_bytes(room.limit)}"
+    else:
+        rule = f"`budget` must be at least {format_bytes(needed)} {why}; got "
+        rule += format_bytes(room.budget or 0)
+    return BudgetError(
+        f"{rule}. {instead} a smaller batch or volume.",
+        op_name=error.op_name,
+        least_bytes=needed,
+    )
+
+
+def played_peak(fitted: FittedPlan, played: Timeline) -> int:
+    """Bytes of the step at its peak, copies ending when they do.
+
+    Where the plan says which op waits for room, room is given back just before it.
+    Where it does not, as with TFLMS's rule, a slow link keeps tensors on the device.
+
+    Args:
+        fitted: A plan, and its peak if all room is free when the plan says.
+        played: The plan over time.
+    """
+    if all(swap.release is not None for swap in fitted.plan.swaps):
+        return fitted.peak
+    return played.allocator_peak(capacity=UNLIMITED) or fitted.peak
+
+
+def _plan_by_budget(
+    graph: GraphView, settings: Settings, room: Room, speeds: Speeds
+) -> FittedPlan:
+    """With the writes last; where that takes too much room, as early as they come.
+
+    A plan that leaves room is preferred: what the allocator, small ops and input
+    pipelines do is not known to the byte. The edge of the room is for where nothing
+    else fits, and what is sure to fit nowhere is refused.
+    """
+    orders = schedule(graph), schedule(graph, writes_last=False)
+    found: list[FittedPlan] = []
+    for percent in _TAKEN_PERCENT:
+        option = _least_doubted(orders, _wish(settings, room, speeds, percent))
+        if option is not None and option.doubt is Doubt.NONE:
+            return option
+        found += [option] if option is not None else []
+    best = min(found, key=lambda option: option.doubt, default=None)
+    if best is not None and best.doubt is not Doubt.PLACE:
+        return best
+    if room.holes:  # perhaps what lies in the way goes away
+        wish = _wish(settings, room, speeds, 100)
+        whole = replace(wish, beyond=replace(wish.beyond, holes=()))
+        option = _least_doubted(orders, whole)
+        if option is not None and option.doubt is not Doubt.PLACE:
+            return replace(option, doubt=Doubt.PLACE)
+    least, sure, op_name = least_plan(orders, filters=settings.filters)
+    if least <= room.step:
+        return sure
+    raise BudgetError(
+        f"`room` must be at least {format_bytes(least)} for op {op_name!r} and what "
+        f"the allocator loses between tensors, got {format_bytes(room.step)}. Use a "
+        "smaller batch or volume.",
+        op_name=op_name,
+        least_bytes=least,
+    )
+
+
+def _wish(settings: Settings, room: Room, speeds: Speeds, percent: int) -> Wish:
+    """A plan that takes so many percent of the room."""
+    taken = room.step * percent // 100
+    return Wish(
+        room=taken,
+        beyond=Beyond(
+            free=room.free - taken,
+            bound=room.step - taken + _bound(room),
+            holes=room.holes,
+        ),
+        speeds=speeds,
+        filters=settings.filters,
+        recompute=settings.recompute,
+        swap_dtype=settings.swap_dtype,
+    )
+
+
+def _bound(room: Room) -> Bytes:
+    """Bytes beyond the step's room that it may be in; no limit where that is all.
+
+    A tensor may take all of the chunk at the device's end, which is not split: then it
+    is as large as the chunk, whatever the device has. But a batch that waits needs
+    room.
+    """
+    if room.is_whole_device and not room.reserved:
+        return UNLIMITED
+    return max(0, room.margin - room.reserved)
+
+
+def _least_doubted(orders: Iterable[GraphView], wish: Wish) -> FittedPlan | None:
+    """The plan of the first order that leaves no doubt, else that of the least."""
+    found: list[FittedPlan] = []
+    for graph in orders:
+        option = best_plan(graph, wish)
+        if option is not None:
+            found.append(option)
+            if option.doubt is Doubt.NONE:
+                break
+    return min(found, key=lambda option: option.doubt, default=None)
+
+
+def _plan_by_threshold(
+    graph: GraphView, settings: Settings, room: Room, speeds: Callable[[], Speeds]
+) -> FittedPlan:
+    min_bytes = candidates.smallest_worth_moving(peak(graph))
+    knobs: dict[str, Any] = {
+        "swapout_threshold": settings.swapout_threshold,
+        "swapin_ahead": settings.swapin_ahead,
+        "swapin_groupby": settings.swapin_groupby,
+    }
+    others: dict[str, Any] = {
+        "movable": candidates.movable(
+            graph, min_bytes=min_bytes, filters=settings.filters
+        ),
+        "min_bytes": min_bytes,
+        "sync_mode": settings.sync_mode,
+        "serialization": settings.serialization,
+        "serialization_by_size": settings.serialization_by_size,
+    }
+    if None not in knobs.values():
+        return _placed_by_threshold(graph, knobs, others)
+    found: FittedPlan | None = None
+    for percent in _SEARCHED_PERCENT:
+        part = room.step * percent // 100
+        try:
+            choice = best_thresholds(graph, part, speeds=speeds(), **knobs, **others)
+        except BudgetError:
+            if found is None:
+                raise
+            break
+        chosen = {name: getattr(choice, name) for name in knobs}
+        option = _placed_by_threshold(graph, chosen, others)
+        if found is None or option.peak < found.peak:
+            found = option
+        if found.peak <= room.step:
+            break
+    assert found is not None  # or the first search has raised
+    return found
+
+
+def _placed_by_threshold(
+    graph: GraphView, knobs: Mapping[str, Any], others: Mapping[str, Any]
+) -> FittedPlan:
+    plan = plan_by_threshold(graph, **knobs, **others)
+    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
+    return FittedPlan(plan=plan, nook=NO_NOOK, peak=reached)

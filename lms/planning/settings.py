@@ -1,0 +1,175 @@
+"""The user's knobs: read, checked, and turned into the library's own types.
+
+TFLMS's names are kept; its -1 for "choose for me" is None here.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+
+from lms.planning.candidates import Filters
+from lms.planning.tflms_rule import SyncMode
+from lms.units import parse_size
+
+__all__ = ["Settings", "read_settings"]
+
+_NARROW = ("bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user asked for; None means: choose for me.
+
+    Args:
+        budget: Bytes of device memory that a step may use, persistent bytes included.
+        planner: `budget` or `threshold`.
+        swapout_threshold: TFLMS: levels between a tensor's producer and a reader,
+            above which the reader reads a swapped-in copy.
+        swapin_ahead: TFLMS: levels before its reader at which a copy back starts.
+        swapin_groupby: TFLMS: readers within so many levels share a copy.
+        sync_mode: TFLMS: which copies the computation waits for.
+        serialization: TFLMS: levels whose ops are made to run one by one.
+        serialization_by_size: TFLMS: bytes of a level above which it is serialised.
+        filters: Which ops' outputs may move.
+        recompute: Whether tensors may be made again instead of being moved: None where
+            that is predicted to be faster, or about as fast and less is moved, and
+            where the host cannot hold what would be moved; True wherever it can be.
+        swap_dtype: What tensors that move wait as, with other numbers; None for what
+            they are.
+    """
+
+    budget: int | None = None
+    planner: str = "budget"
+    swapout_threshold: int | None = None
+    swapin_ahead: int | None = None
+    swapin_groupby: int | None = None
+    sync_mode: SyncMode = SyncMode.OFF
+    serialization: tuple[int | str, ...] = ()
+    serialization_by_size: int = 0
+    filters: Filters = field(default_factory=Filters)
+    recompute: bool | None = None
+    swap_dtype: str | None = None
+
+
+def read_settings(  # noqa: PLR0913 - the public knobs
+    *,
+    budget: int | str | None = None,
+    planner: str | None = None,
+    swapout_threshold: int | None = None,
+    swapin_ahead: int | None = None,
+    swapin_groupby: int | None = None,
+    sync_mode: SyncMode | str | int = SyncMode.OFF,
+    serialization: Sequence[int | str] = (),
+    serialization_by_size: int | str | None = None,
+    recompute: bool | None = None,
+    swap_dtype: str | None = None,
+    **filters: Sequence[str],
+) -> Settings:
+    """Read the user's knobs.
+
+    Raises:
+        TypeError: If a knob is of the wrong type or unknown.
+        ValueError: If a value breaks its rule, or a budget is given together with
+            thresholds.
+    """
+    thresholds = {
+        "swapout_threshold": swapout_threshold,
+        "swapin_ahead": swapin_ahead,
+        "swapin_groupby": swapin_groupby,
+    }
+    given = [name for name, value in thresholds.items() if value is not None]
+    if planner not in (None, "budget", "threshold"):
+        raise ValueError(
+            f"`planner` must be 'budget' or 'threshold', got {planner!r}. "
+            "Leave it out to let the budget decide."
+        )
+    if given and (budget is not None or planner == "budget"):
+        raise ValueError(
+            f"`{given[0]}` must not be given together with a budget: thresholds say "
+            "what is swapped whatever memory there is, a budget says how much there is "
+            "and chooses what is swapped. Give one of them."
+        )
+    for name in given:
+        _check_count(name, thresholds[name], least=0 if "group" in name else 1)
+    if isinstance(serialization, str):
+        raise TypeError(
+            "`serialization` must be a list of levels, got the text "
+            f"{serialization!r}. Write serialization=[{serialization!r}]."
+        )
+    ours = budget is not None and planner != "threshold"
+    _check_choice("recompute", recompute)
+    if recompute and (given or planner == "threshold"):
+        raise ValueError(
+            "`recompute` must not be given together with thresholds: TFLMS's rule only "
+            "moves tensors. Give a budget, or leave `recompute` out."
+        )
+    if swap_dtype not in (None, *_NARROW):
+        raise ValueError(
+            f"`swap_dtype` must be one of {', '.join(_NARROW)} or None, got "
+            f"{swap_dtype!r}. None moves tensors as they are, with the same numbers."
+        )
+    if swap_dtype and (given or planner == "threshold"):
+        raise ValueError(
+            "`swap_dtype` must not be given together with thresholds: TFLMS's rule "
+            "moves tensors as they are. Give a budget, or leave `swap_dtype` out."
+        )
+    mode = SyncMode.parse(sync_mode)
+    if ours and (mode is not SyncMode.OFF or serialization or serialization_by_size):
+        raise ValueError(
+            "`sync_mode` and `serialization` must not be given together with a budget: "
+            "the budget planner orders ops and copies itself. Give thresholds, or "
+            "planner='threshold'."
+        )
+    return Settings(
+        budget=None if budget is None else parse_size(budget, name="budget"),
+        planner=planner or ("threshold" if given else "budget"),
+        sync_mode=mode,
+        serialization=tuple(serialization),
+        serialization_by_size=(
+            0
+            if not serialization_by_size
+            else parse_size(serialization_by_size, name="serialization_by_size")
+        ),
+        filters=_filters(**filters),
+        recompute=recompute,
+        swap_dtype=swap_dtype,
+        **thresholds,
+    )
+
+
+def _check_count(name: str, value: object, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(
+            f"`{name}` must be a whole number or None, got {value!r}. "
+            "None chooses for you."
+        )
+    if value < least:
+        raise ValueError(
+            f"`{name}` must be at least {least}, got {value}. None chooses for you."
+        )
+
+
+def _check_choice(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(
+            f"`{name}` must be True, False or None, got {value!r}. None chooses "
+            "for you."
+        )
+
+
+def _filters(**filters: Sequence[str]) -> Filters:
+    known = {field.name for field in fields(Filters)}
+    for name, value in filters.items():
+        if name not in known:
+            raise TypeError(
+                f"`{name}` is no knob of large model support. Knobs are those of "
+                f"LMSCallback: thresholds, modes, {', '.join(sorted(known))}."
+            )
+        if not _is_names(value):
+            raise TypeError(
+                f"`{name}` must be a list of names, got {value!r}. Write {name}=[...] ."
+            )
+    return Filters(**{name: tuple(value) for name, value in filters.items()})
+
+
+def _is_names(value: Iterable[object]) -> bool:
+    return not isinstance(value, str) and all(isinstance(part, str) for part in value)

@@ -1,0 +1,361 @@
+"""TFLMS's rule: a reader that lies too many levels behind its tensor reads a copy.
+
+The level of an op is the longest path of edges, data and control, from a source. A
+tensor leaves the device if a reader lies more than `swapout_threshold` levels behind
+its producer; such far readers read copies that come back, the others the original.
+
+    level 0   1     2     3     4          swapout_threshold=1, swapin_ahead=1
+          a ──> b ──> c ──> d ──> e        distance(a, b) = 1: near
+          └───────────────────────┘        distance(a, e) = 4: far; its copy starts
+                                           after c, at level(e) - ahead - 1 = 2
+
+Source: TFLMS v2 (github.com/IBM/tensorflow-large-model-support, branch tflmsv2), after
+Le, Imai, Negishi, Kawachiya, "TFLMS: Large Model Support in TensorFlow by Graph
+Rewriting" (arXiv:1807.02037, 2018), sections 4.1-4.4. The rule is theirs, the words are
+a `SwapPlan`'s. Three simplifications follow from that:
+
+- Swap-out sync made all readers of the producer wait for the copy out. Here the first
+  of them in execution order does, as the plan's `release`; if all readers are far, the
+  first op behind the producer's level.
+- Swap-in sync made a copy in wait for all other inputs of its reader. Here it waits for
+  the last of them in execution order, as the plan's `trigger`.
+- Of several ops that may trigger a copy, the first in execution order does, and never
+  an alias, a persistent op or a part of a loop: those cannot be waited for.
+
+Known weakness: a level says nothing of bytes or seconds, so good thresholds must be
+searched (`lms.planning.tflms_autotune`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import chain
+
+from lms.ir.graph import GraphView, op_of
+from lms.ir.liveness import Buffer
+from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.planning.tflms_levels import LevelledGraph, can_wait, level_graph, levels
+
+__all__ = [
+    "LevelledGraph",
+    "SyncMode",
+    "ThresholdRule",
+    "level_graph",
+    "levels",
+    "plan_by_rule",
+    "plan_by_threshold",
+]
+
+# How many levels below `swapin_ahead` are searched for a trigger: TFLMS's constant.
+_SEARCHED_LEVELS = 10
+
+
+class SyncMode(Enum):
+    """Which copies the computation waits for; the values are TFLMS's numbers.
+
+    Example:
+        >>> SyncMode(1), SyncMode.parse("swap-out"), SyncMode.parse(1).label
+        (<SyncMode.SWAP_OUT: 1>, <SyncMode.SWAP_OUT: 1>, 'swap-out')
+    """
+
+    OFF = 0
+    SWAP_OUT = 1
+    SWAP_IN = 2
+    BOTH = 3
+
+    @property
+    def label(self) -> str:
+        """Its name as a person writes it."""
+        return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def parse(cls, value: "int | str | SyncMode") -> "SyncMode":
+        """Read a mode that a person wrote: a label, one of TFLMS's numbers, or a mode.
+
+        Raises:
+            ValueError: If it is none of these.
+        """
+        for mode in cls:
+            known = (mode, mode.label, mode.value)
+            if not isinstance(value, bool) and value in known:
+                return mode
+        raise ValueError(
+            "`sync_mode` must be one of 'off' (0), 'swap-out' (1), 'swap-in' (2) and "
+            f"'both' (3), got {value!r}. Leave it out to wait for no copies."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdRule:
+    """TFLMS's knobs of what is swapped, in levels.
+
+    Args:
+        swapout_threshold: Readers more than so many levels behind the producer read a
+            copy; at least 1.
+        swapin_ahead: A copy starts more than so many levels ahead of its first reader;
+            at least 1.
+        swapin_groupby: A reader shares the copy of the reader before it within so many
+            levels; 0 makes one copy for each reader.
+        sync_mode: Which copies the computation waits for.
+
+    Raises:
+        ValueError: If a knob is below its least value.
+    """
+
+    swapout_threshold: int
+    swapin_ahead: int
+    swapin_groupby: int
+    sync_mode: SyncMode = SyncMode.OFF
+
+    def __post_init__(self) -> None:
+        """Check the least values."""
+        _check_least("swapout_threshold", self.swapout_threshold, 1)
+        _check_least("swapin_ahead", self.swapin_ahead, 1)
+        _check_least("swapin_groupby", self.swapin_groupby, 0)
+
+
+def plan_by_threshold(  # noqa: PLR0913 - TFLMS's knobs
+    graph: GraphView,
+    *,
+    swapout_threshold: int,
+    swapin_ahead: int,
+    swapin_groupby: int,
+    movable: frozenset[str],
+    min_bytes: int,
+    sync_mode: SyncMode = SyncMode.OFF,
+    serialization: Sequence[int | str] = (),
+    serialization_by_size: int = 0,
+) -> SwapPlan:
+    """Plan a step by TFLMS's rule; what it needs in memory is what it happens to need.
+
+    Args:
+        graph: The graph in any execution order.
+        swapout_threshold: See `ThresholdRule`.
+        swapin_ahead: See `ThresholdRule`.
+        swapin_groupby: See `ThresholdRule`.
+        movable: Names of the root tensors that may move.
+        min_bytes: Only ops that touch a tensor of at least this size are serialised.
+        sync_mode: Which copies the computation waits for.
+        serialization: Levels whose ops run one by one: 4, '4', or a slice as in Python
+            such as '3:5', ':2', '10:', ':'. Levels beyond the last are ignored.
+        serialization_by_size: Bytes; levels whose ops read and make more run one by one
+            too. 0 adds none.
+
+    Returns:
+        A plan whose order is by level, then by position in `graph`.
+
+    Raises:
+        ValueError: If a knob is below its least value, or a level is written wrongly.
+
+    Example:
+        >>> from lms.ir.graph import Op, Tensor
+        >>> def op(name, *inputs):
+        ...     made = (Tensor(name=f"{name}:0", size=8),)
+        ...     return Op(name=name, type="T", inputs=inputs, outputs=made)
+        >>> ops = op("a"), op("b", "a:0"), op("c", "b:0"), op("d", "c:0", "a:0")
+        >>> plan = plan_by_threshold(
+        ...     GraphView(ops=ops),
+        ...     swapout_threshold=1,
+        ...     swapin_ahead=1,
+        ...     swapin_groupby=0,
+        ...     movable=frozenset(["a:0"]),
+        ...     min_bytes=1,
+        ... )
+        >>> plan.swaps[0].swap_ins
+        (SwapIn(trigger='b', readers=('d',)),)
+    """
+    rule = ThresholdRule(
+        swapout_threshold=swapout_threshold,
+        swapin_ahead=swapin_ahead,
+        swapin_groupby=swapin_groupby,
+        sync_mode=sync_mode,
+    )
+    levelled = level_graph(
+        graph,
+        min_bytes=min_bytes,
+        serialization=serialization,
+        serialization_by_size=serialization_by_size,
+    )
+    return plan_by_rule(levelled, rule, movable=movable)
+
+
+def plan_by_rule(
+    levelled: LevelledGraph, rule: ThresholdRule, *, movable: frozenset[str]
+) -> SwapPlan:
+    """Apply a rule to a levelled graph.
+
+    Args:
+        levelled: What `level_graph` returned.
+        rule: The knobs.
+        movable: Names of the root tensors that may move.
+    """
+    far = {
+        buffer.root: _far_readers(levelled, buffer, rule)
+        for buffer in levelled.live
+        if buffer.root in movable and not buffer.pinned
+    }
+    ops = levelled.graph.ops
+    swaps = tuple(
+        Swap(
+            tensor=buffer.root,
+            size=buffer.size,
+            release=_release(levelled, buffer, rule, far),
+            swap_ins=tuple(
+                SwapIn(
+                    trigger=_trigger(levelled, buffer, group[0], rule),
+                    readers=tuple(ops[reader].name for reader in group),
+                )
+                for group in _grouped(levelled, far[buffer.root], rule)
+            ),
+        )
+        for buffer in levelled.live
+        if far.get(buffer.root)
+    )
+    return SwapPlan(
+        planner="threshold",
+        order=tuple(op.name for op in ops),
+        chain=levelled.chain,
+        swaps=_without_circles(levelled, swaps),
+    )
+
+
+def _check_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(
+            f"`{name}` must be at least {least}, got {value}. "
+            "Leave it out to have it chosen."
+        )
+
+
+def _far_readers(
+    levelled: LevelledGraph, buffer: Buffer, rule: ThresholdRule
+) -> tuple[int, ...]:
+    """Readers beyond the threshold; ops of one group only if all of them are."""
+    ops, level = levelled.graph.ops, levelled.level
+    nearest = level[buffer.producer] + rule.swapout_threshold
+    near = {ops[use].group for use in buffer.uses if level[use] <= nearest} - {None}
+    return tuple(
+        use
+        for use in buffer.uses
+        if level[use] > nearest and ops[use].group not in near
+    )
+
+
+def _grouped(
+    levelled: LevelledGraph, far: Sequence[int], rule: ThresholdRule
+) -> list[list[int]]:
+    """Readers that share a copy: each within the gap of the one before it.
+
+    Those of one group share one whatever the gap: the runtime merges them.
+    """
+    ops, level = levelled.graph.ops, levelled.level
+    groups: list[list[int]] = []
+    merged: dict[str, list[int]] = {}
+    for reader in far:
+        group = ops[reader].group
+        if group in merged:
+            merged[group].append(reader)
+            continue
+        gap = level[reader] - level[groups[-1][-1]] if groups else 0
+        if groups and rule.swapin_groupby > 0 and gap <= rule.swapin_groupby:
+            groups[-1].append(reader)
+        else:
+            groups.append([reader])
+        if group is not None:
+            merged[group] = groups[-1]
+    return groups
+
+
+def _release(
+    levelled: LevelledGraph,
+    buffer: Buffer,
+    rule: ThresholdRule,
+    far: Mapping[str, Sequence[int]],
+) -> str | None:
+    """The op that waits for the copy out."""
+    if rule.sync_mode not in (SyncMode.SWAP_OUT, SyncMode.BOTH):
+        return None
+    ops, made = levelled.graph.ops, buffer.producer
+    near = {
+        use
+        for other in levelled.live
+        if other.producer == made
+        for use in other.uses
+        if use not in far.get(other.root, ())
+    }
+    behind = range(levelled.start[levelled.level[made] + 1], len(ops))
+    for position in (*sorted(near), *behind):
+        if can_wait(ops[position]) and levelled.span[position][0] > made:
+            return ops[position].name
+    return None
+
+
+def _trigger(
+    levelled: LevelledGraph, buffer: Buffer, reader: int, rule: ThresholdRule
+) -> str | None:
+    """The op after which the copy for a reader starts."""
+    found = None
+    if rule.sync_mode in (SyncMode.OFF, SyncMode.SWAP_OUT):
+        found = _trigger_ahead(levelled, buffer, reader, rule.swapin_ahead)
+    if found is None:
+        found = _trigger_beside(levelled, buffer, reader)
+    return None if found is None else levelled.graph.ops[found].name
+
+
+def _trigger_ahead(
+    levelled: LevelledGraph, buffer: Buffer, reader: int, ahead: int
+) -> int | None:
+    """An op some levels ahead from which the reader can be reached by data edges."""
+    level, start = levelled.level, levelled.start
+    # No path through the tensor itself counts: what leads to it lies below `lowest`.
+    ancestors = levelled.ancestors[reader]
+    highest = level[reader] - ahead - 1
+    lowest = max(level[reader] - ahead - _SEARCHED_LEVELS, level[buffer.producer] + 1)
+    for number in range(highest, lowest - 1, -1):
+        for position in range(start[number], start[number + 1]):
+            if ancestors >> position & 1 and _can_trigger(levelled, position, reader):
+                return position
+    return None
+
+
+def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int | None:
+    """The last other input of the reader, else the last op below its level."""
+    op, made = levelled.graph.ops[reader], buffer.producer
+    names = {*map(op_of, op.inputs), *op.controls}
+    inputs = sorted(levelled.position[name] for name in names)
+    below = range(made + 1, levelled.start[levelled.level[reader]])
+    for found in chain(reversed(inputs), reversed(below)):
+        if found > made and _can_trigger(levelled, found, reader):
+            return found
+    return made if _can_trigger(levelled, made, reader) else None
+
+
+def _can_trigger(levelled: LevelledGraph, position: int, reader: int) -> bool:
+    op = levelled.graph.ops[position]
+    return can_wait(op) and levelled.span[position][1] < reader
+
+
+def _without_circles(
+    levelled: LevelledGraph, swaps: Sequence[Swap]
+) -> tuple[Swap, ...]:
+    """Drop the releases that would close a circle.
+
+    A copy in waits for the copies out that the next chained op releases. One of these
+    may belong to a tensor that is made, unchained, after the copy in is read.
+    """
+    group_of = {name: i for i, group in enumerate(levelled.chain) for name in group}
+    first_read: dict[int, int] = {}  # by the group that a copy in starts beside
+    for swap in swaps:
+        for copy in swap.swap_ins:
+            beside = group_of.get(copy.trigger or "", -2) + 1
+            reader = levelled.position[copy.readers[0]]
+            first_read[beside] = min(reader, first_read.get(beside, reader))
+
+    def circular(swap: Swap) -> bool:
+        reader = first_read.get(group_of.get(swap.release or "", -2))
+        made = levelled.position[op_of(swap.tensor)]
+        return reader is not None and reader <= made
+
+    return tuple(
+        replace(swap, release=None) if circular(swap) else swap for swap in swaps
+    )

@@ -1,0 +1,1 @@
+"""What a step does without running it: memory by position, events by time."""

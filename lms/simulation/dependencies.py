@@ -1,0 +1,242 @@
+"""What waits for what in a step that obeys a plan, and who takes and gives memory.
+
+The simulator of time (`lms.simulation.executor`) plays this; here is no clock. Ops are
+positions of the plan's order, copies and pieces of memory are numbers.
+
+    op ──> copy out ──> ops that wait for its room
+               └──────> copy in ──> ops that read it
+    trigger ───────────────┘  └──> ops beside which it takes its room
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from lms.ir.graph import GraphView
+from lms.ir.liveness import buffers, written_over
+from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.simulation.timeline import Lane
+from lms.units import Bytes
+
+__all__ = ["Copy", "Dependencies", "Take", "find_dependencies"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """A piece of device memory that an op or a copy in begins to hold.
+
+    Args:
+        key: Its number.
+        size: Bytes; 0 when an op writes over the piece that its input leaves.
+        holders: How many ends must come before it is free.
+    """
+
+    key: int
+    size: Bytes
+    holders: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Copy:
+    """One copy of a swapped tensor.
+
+    Args:
+        lane: Its direction.
+        tensor: The tensor's name.
+        size: Bytes.
+        waits: How many ends must come before it may start.
+        ops: Positions of ops that wait for its end.
+        copies: Numbers of copies in that wait for its end.
+        beside: Positions of ops that wait until it has its room.
+        out: Number of the copy out that a copy in belongs to.
+        take: The room of a copy in.
+        gives: The piece that the end of a copy out no longer holds.
+        frees_host: Whether the host needs the tensor no longer when it has ended.
+    """
+
+    lane: Lane
+    tensor: str
+    size: Bytes
+    waits: int = 0
+    ops: list[int] = field(default_factory=list[int])
+    copies: list[int] = field(default_factory=list[int])
+    beside: list[int] = field(default_factory=list[int])
+    out: int = -1
+    take: Take | None = None
+    gives: int | None = None
+    frees_host: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Dependencies:
+    """The dependencies of one step.
+
+    Args:
+        copies: All copies; those of one swap follow each other, the copy out first.
+        after_op: Copies that wait for the end of an op.
+        waits: How many copies an op waits for.
+        takes: What an op begins to hold when it starts.
+        gives: Pieces that an op no longer holds when it has ended.
+    """
+
+    copies: list[Copy] = field(default_factory=list[Copy])
+    after_op: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    waits: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    takes: dict[int, list[Take]] = field(default_factory=lambda: defaultdict(list))
+    gives: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+def find_dependencies(
+    ordered: GraphView, plan: SwapPlan, *, rooms_first: bool
+) -> Dependencies:
+    """Work out the dependencies of a step.
+
+    Args:
+        ordered: The graph in the plan's order.
+        plan: A plan that `validate_plan` accepts.
+        rooms_first: Whether an ordered op waits until the copies in that start beside
+            it have their room, and until what it waits for has given its room back.
+    """
+    return _Finder(ordered, plan, rooms_first=rooms_first).found
+
+
+class _Finder:
+    """Fills `Dependencies` once; holds the lookups that its parts share."""
+
+    def __init__(self, graph: GraphView, plan: SwapPlan, *, rooms_first: bool) -> None:
+        self.found = Dependencies()
+        self._graph = graph
+        self._rooms_first = rooms_first
+        self._position = {name: i for i, name in enumerate(plan.order)}
+        self._groups = [[self._index(n) for n in group] for group in plan.chain]
+        self._group_at = {
+            name: g for g, names in enumerate(plan.chain) for name in names
+        }
+        self._buffers = {buffer.root: buffer for buffer in buffers(graph)}
+        self._key = {root: key for key, root in enumerate(self._buffers)}
+        self._size = {self._key[r]: b.size for r, b in self._buffers.items()}
+        self._holders = dict.fromkeys(self._size, 1)
+        self._dying: dict[int, dict[str, int]] = defaultdict(dict)  # keys by roots
+        self._outs: dict[str, int] = {}
+        self._released: dict[int, list[int]] = defaultdict(list)
+        self._stay({swap.tensor for swap in plan.swaps})
+        for swap in plan.swaps:
+            self._swap_out(swap)
+        for swap in plan.swaps:
+            for copy in swap.swap_ins:
+                self._swap_in(swap, copy)
+        self._take_outputs()
+
+    def _index(self, name: str) -> int:
+        return self._position[name]
+
+    def _stay(self, moved: set[str]) -> None:
+        """Buffers that do not move end with their last reader, or outlive the step."""
+        for root, buffer in self._buffers.items():
+            if root in moved or buffer.kept:
+                continue
+            self.found.gives[buffer.last].append(self._key[root])
+            if buffer.uses:
+                self._dying[buffer.last][root] = self._key[root]
+
+    def _swap_out(self, swap: Swap) -> None:
+        buffer, key = self._buffers[swap.tensor], self._key[swap.tensor]
+        out = Copy(
+            lane=Lane.D2H, tensor=swap.tensor, size=swap.size, waits=1, gives=key
+        )
+        self._outs[swap.tensor] = number = self._add(out)
+        self.found.after_op[buffer.producer].append(number)
+        group = self._group_at.get(swap.release or "")
+        if group is not None:
+            self._released[group].append(number)
+            self._wait(out.ops, self._groups[group])
+        elif swap.release is not None:
+            self._wait(out.ops, [self._index(swap.release)])
+        far = {self._index(name) for copy in swap.swap_ins for name in copy.readers}
+        near = [use for use in buffer.uses if use not in far]
+        self._holders[key] = 2  # the copy, and the last near reader
+        self.found.gives[max([buffer.producer, *near])].append(key)
+        if self._rooms_first and group:  # held until its room is to be free
+            self._holders[key] += 1
+            # An op of a scattered group may have made it after that: it is not ordered.
+            last = max(buffer.producer, *self._groups[group - 1])
+            self.found.gives[last].append(key)
+
+    def _swap_in(self, swap: Swap, copy: SwapIn) -> None:
+        reads = [self._index(name) for name in copy.readers]
+        key = len(self._size)
+        self._size[key] = swap.size
+        back = Copy(
+            lane=Lane.H2D,
+            tensor=swap.tensor,
+            size=swap.size,
+            out=self._outs[swap.tensor],
+            take=Take(key=key, size=swap.size, holders=1),
+            frees_host=copy is swap.swap_ins[-1],
+        )
+        number = self._add(back)
+        self.found.gives[max(reads)].append(key)
+        self._dying[max(reads)][swap.tensor] = key
+        self._wait(back.ops, reads)
+        needed = [back.out]
+        group = self._group_at.get(copy.trigger or "")
+        if group is not None:
+            needed += [o for o in self._released[group + 1] if o not in needed]
+            after = max(self._groups[group])
+            if self._rooms_first:
+                self._wait(back.beside, *self._groups[group + 1 : group + 2])
+        else:
+            after = None if copy.trigger is None else self._index(copy.trigger)
+        for out in needed:
+            self.found.copies[out].copies.append(number)
+        back.waits = len(needed)
+        if after is not None:
+            back.waits += 1
+            self.found.after_op[after].append(number)
+
+    def _add(self, copy: Copy) -> int:
+        self.found.copies.append(copy)
+        return len(self.found.copies) - 1
+
+    def _wait(self, waiting: list[int], positions: Iterable[int] = ()) -> None:
+        for position in positions:
+            waiting.append(position)
+            self.found.waits[position] += 1
+
+    def _take_outputs(self) -> None:
+        """Outputs take new memory, or are written over an input that ends there.
+
+        What is written over is not given back: the output goes by its key from then on.
+        """
+        actual: dict[int, int] = {}
+        for position, op in enumerate(self._graph.ops):
+            if op.persistent:
+                continue
+            own = [self._key[t.name] for t in op.outputs if t.name in self._key]
+            over = self._written_over(position, own)
+            for key in own:
+                size = self._size[key]
+                if over is not None and key == self._key.get(op.outputs[0].name):
+                    self.found.gives[position].remove(over)
+                    actual[key] = actual.get(over, over)
+                    size = 0
+                take = Take(
+                    key=actual.get(key, key), size=size, holders=self._holders[key]
+                )
+                self.found.takes[position].append(take)
+        for given in self.found.gives.values():
+            given[:] = [actual.get(key, key) for key in given]
+        for copy in self.found.copies:
+            if copy.gives is not None:
+                copy.gives = actual.get(copy.gives, copy.gives)
+
+    def _written_over(self, position: int, own: list[int]) -> int | None:
+        op = self._graph.ops[position]
+        if not op.inplace or not op.outputs or op.outputs[0].name not in self._key:
+            return None
+        dying = {
+            root: key for root, key in self._dying[position].items() if key not in own
+        }
+        sizes = {root: self._size[key] for root, key in dying.items()}
+        over = written_over(op, self._graph.roots, sizes)
+        return None if over is None else dying[over]

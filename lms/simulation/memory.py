@@ -1,0 +1,385 @@
+"""What a plan does to memory: bytes on the device while each op runs.
+
+Each tensor of the step has one or more residencies: the original from its producer to
+its last near reader - or until the op that waits for its release - and one for each
+copy back, from its trigger to its last reader. Two views are taken of them:
+
+- `simulate_memory` adds up sizes: what the step needs by itself.
+- `allocator_peak` plays them to a model of the allocator: what it will report, lost
+  parts of chunks included.
+
+Known weakness: positions, not seconds. A copy out is taken to end where its release
+says, or right after the last near reader where nothing waits for it. A new value of a
+variable that is read after it was assigned is taken to go with its last reader.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from lms.ir.graph import GraphView, Op
+from lms.ir.liveness import Buffer, buffers, new_value, reused_bytes, written_over
+from lms.ir.plan import Swap, SwapPlan
+from lms.simulation.allocator import NO_NOOK, BestFitAllocator, Nook, rounded_up
+
+__all__ = [
+    "MemoryTimeline",
+    "Region",
+    "allocator_curve",
+    "allocator_peak",
+    "allocator_peaks",
+    "peaks_by_region",
+    "simulate_memory",
+]
+
+
+_MEMO = "requests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTimeline:
+    """Memory over one step, position by position of the plan's order.
+
+    Args:
+        device: Bytes of the step on the device while each op runs.
+        host: Bytes of swapped-out tensors on the host while each op runs.
+    """
+
+    device: tuple[int, ...]
+    host: tuple[int, ...]
+
+    @property
+    def device_peak(self) -> int:
+        """The most bytes of the step on the device at once."""
+        return max(self.device, default=0)
+
+    @property
+    def host_peak(self) -> int:
+        """The most bytes of swapped-out tensors on the host at once."""
+        return max(self.host, default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Memory in one piece that an allocator hands out.
+
+    Args:
+        capacity: Its bytes.
+        nook: Chunks kept for small tensors.
+        scratch_first: Whether ops take their scratch, in two halves, before their
+            outputs; else in one piece after them. Kernels do the one or the other.
+    """
+
+    capacity: int
+    nook: Nook = NO_NOOK
+    scratch_first: bool = False
+
+
+class _Residency(NamedTuple):
+    """Half-open interval of positions in which one copy of a buffer is on the device.
+
+    `dies_at` is the position of the op that reads it last and may write over it.
+    """
+
+    root: str
+    start: int
+    end: int
+    size: int
+    dies_at: int | None
+
+
+class _Request(NamedTuple):
+    """What an op wants of the allocator; numbers are keys of chunks.
+
+    Args:
+        taken: Chunks and their sizes.
+        scratch: Bytes while it runs.
+        given: Chunks that are given back.
+        replaced: Variables with the size and the chunk of their new value.
+    """
+
+    taken: Sequence[tuple[int, int]] = ()
+    scratch: int = 0
+    given: Sequence[int] = ()
+    replaced: Sequence[tuple[str, int, int]] = ()
+
+
+_NO_REQUEST = _Request()
+
+
+def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
+    """Predict the memory of a step that obeys a plan.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        plan: A plan that `validate_plan` accepts.
+
+    Returns:
+        Bytes on device and host while each op of `plan.order` runs.
+    """
+    ordered = graph.reordered(plan.order)
+    device = [0] * (len(plan.order) + 1)
+    dying: dict[int, list[int]] = defaultdict(list)
+    for life in _residencies(ordered, plan):
+        device[life.start] += life.size
+        device[life.end] -= life.size
+        if life.dies_at is not None:
+            dying[life.dies_at].append(life.size)
+    live = list(accumulate(device[:-1]))
+    used = tuple(
+        live[i] + op.scratch - reused_bytes(op, dying.get(i, ()))
+        for i, op in enumerate(ordered.ops)
+    )
+    return MemoryTimeline(device=used, host=_host_curve(ordered, plan))
+
+
+def allocator_peak(
+    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: Nook = NO_NOOK
+) -> int | None:
+    """Predict the peak that the allocator reports for the step, in bytes.
+
+    Args:
+        graph: The graph that the plan is for, in any execution order.
+        plan: A plan that `validate_plan` accepts.
+        capacity: Bytes of device memory that the step may use.
+        nook: Chunks kept for small tensors.
+
+    Returns:
+        Bytes of chunks in use at most; None if the allocator runs out of memory.
+    """
+    peaks = allocator_peaks(graph, plan, [Region(capacity=capacity, nook=nook)])
+    return None if peaks is None else peaks[0]
+
+
+def allocator_peaks(
+    graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
+) -> tuple[int, ...] | None:
+    """As `allocator_peak`, in several regions; None if it runs out in one of them."""
+    found: list[int] = []
+    for peak in peaks_by_region(graph, plan, regions):
+        if peak is None:
+            return None
+        found.append(peak)
+    return tuple(found)
+
+
+def peaks_by_region(
+    graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
+) -> Iterator[int | None]:
+    """As `allocator_peak`, in one region after the other."""
+    least = min((region.nook.below for region in regions), default=0)
+    requests = [r for r in _requests(graph, plan, least) if r is not _NO_REQUEST]
+    for region in regions:
+        used = _play(requests, region)
+        yield None if used is None else max(used, default=0)
+
+
+def allocator_curve(
+    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: Nook = NO_NOOK
+) -> tuple[int, ...] | None:
+    """As `allocator_peak`: bytes of chunks in use while each op of the order runs."""
+    requests = _requests(graph, plan, nook.below)
+    used = _play(requests, Region(capacity=capacity, nook=nook))
+    return None if used is None else tuple(used)
+
+
+def _requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
+    """What each op of the order wants of the allocator, in pieces of `least` bytes.
+
+    Those of the last plan are kept: it is asked for in one region after another.
+    """
+    known = graph.memo.get(_MEMO)
+    if known is None or known[0] is not plan or known[1] != least:
+        known = (plan, least, _find_requests(graph, plan, least))
+        graph.memo[_MEMO] = known
+    return known[2]
+
+
+def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
+    ordered = graph.reordered(plan.order)
+    starts: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
+    ends: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
+    for key, life in enumerate(_residencies(ordered, plan)):
+        if life.size < least:
+            continue
+        starts[life.start].append((key, life))
+        ends[life.end - 1].append((key, life))
+    held: dict[int, int] = {}  # residency -> the key of its chunk
+    found: list[_Request] = []
+    for position, op in enumerate(ordered.ops):
+        ending = ends.get(position, ())
+        if not ending and position not in starts:
+            scratch = op.scratch if op.scratch >= max(1, least) else 0
+            found.append(_Request(scratch=scratch) if scratch else _NO_REQUEST)
+            continue
+        taken = _take(op, graph.roots, position, starts.get(position, ()), ending, held)
+        value = graph.roots.get(new_value(op) or "")
+        given: list[int] = []
+        replaced: list[tuple[str, int, int]] = []
+        for key, life in ending:
+            if key not in held:
+                continue
+            if life.root == value:
+                replaced.append((op.writes[0], life.size, held.pop(key)))
+            else:
+                given.append(held.pop(key))
+        found.append(
+            _Request(taken=taken, scratch=op.scratch, given=given, replaced=replaced)
+        )
+    return found
+
+
+def _take(
+    op: Op,
+    roots: Mapping[str, str],
+    position: int,
+    starting: Sequence[tuple[int, _Residency]],
+    ending: Sequence[tuple[int, _Residency]],
+    held: dict[int, int],
+) -> list[tuple[int, int]]:
+    """Chunks that an op's outputs need; one may be in the place of a dying input."""
+    first = op.outputs[0].name if op.inplace and op.outputs else None
+    dying = {
+        life.root: (key, life.size)
+        for key, life in ending
+        if first is not None and life.dies_at == position
+    }
+    over = written_over(op, roots, {root: size for root, (_, size) in dying.items()})
+    taken: list[tuple[int, int]] = []
+    # Copies back that start beside the op come before its outputs: made earlier.
+    for key, life in starting:
+        if over is not None and life.root == first:
+            held[key] = held.pop(dying[over][0])
+        else:
+            taken.append((key, life.size))
+            held[key] = key
+    return taken
+
+
+def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
+    """Bytes of chunks in use while each op runs; None if one finds no room.
+
+    A variable's new value stays where it was made until the step has ended, and the old
+    value's room is free. The variables lie at the region's start.
+    """
+    sizes = {name: size for r in requests for name, size, _ in r.replaced}
+    room = sum(rounded_up(size) for size in sizes.values())
+    allocator = BestFitAllocator(region.capacity + room)
+    try:
+        variables = {
+            name: allocator.allocate(size)
+            for name, size in sorted(sizes.items(), key=lambda item: -item[1])
+        }
+        before = allocator.in_use
+        allocator.keep_nook(region.nook)
+        used = _step(requests, allocator, variables, region)
+    except MemoryError:
+        return None
+    return [bytes_used - before for bytes_used in used]
+
+
+def _step(
+    requests: Sequence[_Request],
+    allocator: BestFitAllocator,
+    variables: dict[str, int],
+    region: Region,
+) -> list[int]:
+    """Bytes of chunks in use while each op of one step runs."""
+    chunk: dict[int, int] = {}
+    used: list[int] = []
+    for request in requests:
+        scratch = request.scratch
+        halves = [scratch // 2, scratch - scratch // 2] if scratch else []
+        passing = [allocator.allocate(h) for h in halves if region.scratch_first]
+        for key, size in request.taken:
+            chunk[key] = allocator.allocate(size)
+        if scratch and not passing:
+            passing = [allocator.allocate(scratch)]
+        used.append(allocator.in_use)
+        for address in passing:
+            allocator.free(address)
+        for key in request.given:
+            allocator.free(chunk.pop(key))
+        for name, _, key in request.replaced:
+            allocator.free(variables[name])
+            variables[name] = chunk.pop(key)
+    return used
+
+
+def _host_curve(ordered: GraphView, plan: SwapPlan) -> tuple[int, ...]:
+    """A swapped tensor is on the host from its producer to its last reader."""
+    moved = {swap.tensor for swap in plan.swaps}
+    host = [0] * (len(plan.order) + 1)
+    for buffer in buffers(ordered):
+        if buffer.root in moved:
+            host[min(buffer.producer + 1, buffer.last)] += buffer.size
+            host[buffer.last + 1] -= buffer.size
+    return tuple(accumulate(host[:-1]))
+
+
+def _residencies(ordered: GraphView, plan: SwapPlan) -> list[_Residency]:
+    position = {name: i for i, name in enumerate(plan.order)}
+    chained = sorted(position[name] for group in plan.chain for name in group)
+    swaps = {swap.tensor: swap for swap in plan.swaps}
+    lives: list[_Residency] = []
+    for buffer in buffers(ordered):
+        swap = swaps.get(buffer.root)
+        if swap is None:
+            lives.append(_whole(buffer, len(plan.order)))
+        else:
+            lives += _parts(buffer, swap, position, chained)
+    return lives
+
+
+def _whole(buffer: Buffer, steps: int) -> _Residency:
+    """The residency of a buffer that stays."""
+    return _Residency(
+        root=buffer.root,
+        start=buffer.producer,
+        end=steps if buffer.kept else buffer.last + 1,
+        size=buffer.size,
+        dies_at=None if buffer.kept or not buffer.uses else buffer.last,
+    )
+
+
+def _parts(
+    buffer: Buffer, swap: Swap, position: dict[str, int], chained: Sequence[int]
+) -> list[_Residency]:
+    """The residencies of a buffer that moves: the original, then each copy back."""
+    far = {position[name] for copy in swap.swap_ins for name in copy.readers}
+    near = [use for use in buffer.uses if use not in far]
+    gone = max([buffer.producer, *near]) + 1
+    if swap.release is not None:
+        gone = max(gone, position[swap.release])
+    lives = [
+        _Residency(
+            root=buffer.root,
+            start=buffer.producer,
+            end=gone,
+            size=buffer.size,
+            dies_at=None,
+        )
+    ]
+    for copy in swap.swap_ins:
+        reads = [position[name] for name in copy.readers]
+        start = buffer.producer if copy.trigger is None else position[copy.trigger]
+        lives.append(
+            _Residency(
+                root=buffer.root,
+                start=_next_ordered(start, min(reads), chained),
+                end=max(reads) + 1,
+                size=buffer.size,
+                dies_at=max(reads),
+            )
+        )
+    return lives
+
+
+def _next_ordered(trigger: int, first_read: int, chained: Sequence[int]) -> int:
+    """Where a copy in starts to take room: beside the next ordered op."""
+    following = bisect_right(chained, trigger)
+    after = chained[following] if following < len(chained) else trigger + 1
+    return min(after, first_read)

@@ -1,0 +1,252 @@
+"""What a step does over time: who was busy when, who waited for whom, bytes in use.
+
+    compute  ████████████░░░░██████████      ░ stall: the op waits for a copy
+    h2d               ████████████
+    d2h        █████████
+
+A timeline is a value; `lms.simulation.executor` predicts one, a profiler measures one.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from lms.simulation.allocator import NO_NOOK, BestFitAllocator, Nook
+from lms.units import Bytes, Seconds
+
+__all__ = ["Cause", "Interval", "Lane", "Request", "Stall", "Timeline"]
+
+
+class Lane(StrEnum):
+    """What works independently of the others."""
+
+    COMPUTE = "compute"
+    H2D = "host to device"
+    D2H = "device to host"
+
+
+class Cause(StrEnum):
+    """Why the compute lane stood still."""
+
+    SWAP_IN = "waits for a copy in"
+    SWAP_OUT = "waits for room: a copy out"
+    LAUNCH = "waits for the host to start ops"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """One op or copy.
+
+    Args:
+        lane: Where it ran.
+        name: The op, or the tensor that was copied.
+        start: Seconds from the start of the step.
+        end: As `start`.
+        size: Bytes copied; 0 for ops.
+    """
+
+    lane: Lane
+    name: str
+    start: Seconds
+    end: Seconds
+    size: Bytes = 0
+
+    @property
+    def seconds(self) -> Seconds:
+        """How long it took."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """A gap in the compute lane.
+
+    Args:
+        op: The op that waited.
+        start: Seconds from the start of the step.
+        end: As `start`.
+        cause: What it waited for.
+        tensor: The tensor that was copied; "" when it was no copy.
+    """
+
+    op: str
+    start: Seconds
+    end: Seconds
+    cause: Cause
+    tensor: str = ""
+
+    @property
+    def seconds(self) -> Seconds:
+        """How long it waited."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Memory taken from the device's allocator, or given back.
+
+    Args:
+        at: Seconds from the start of the step.
+        key: Which piece; the same number takes and gives it back.
+        size: Bytes taken; negative when they are given back.
+    """
+
+    at: Seconds
+    key: int
+    size: Bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """One step on one device.
+
+    Args:
+        intervals: Ops and copies, in the order of their starts within each lane.
+        stalls: Gaps of the compute lane that have a cause.
+        requests: Device memory taken and given back, in order.
+        host_requests: Host memory likewise, for swapped tensors.
+
+    Example:
+        >>> a = Interval(lane=Lane.COMPUTE, name="a", start=0.0, end=1.0)
+        >>> b = Interval(lane=Lane.COMPUTE, name="b", start=3.0, end=4.0)
+        >>> back = Interval(lane=Lane.H2D, name="x:0", start=1.0, end=3.0, size=8)
+        >>> timeline = Timeline(intervals=(a, b, back))
+        >>> timeline.seconds, timeline.utilisation, timeline.throughput(Lane.H2D)
+        (4.0, 0.5, 4.0)
+    """
+
+    intervals: tuple[Interval, ...] = ()
+    stalls: tuple[Stall, ...] = ()
+    requests: tuple[Request, ...] = ()
+    host_requests: tuple[Request, ...] = ()
+
+    @property
+    def seconds(self) -> Seconds:
+        """From the start of the step to the end of the last op or copy."""
+        return max((i.end for i in self.intervals), default=0.0)
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the step in which the compute lane was busy, 0 to 1."""
+        return self.busy_seconds(Lane.COMPUTE) / self.seconds if self.seconds else 0.0
+
+    @property
+    def stalled_seconds(self) -> Seconds:
+        """Seconds in which an op waited for a copy or for the host."""
+        return sum(stall.seconds for stall in self.stalls)
+
+    @property
+    def device_peak(self) -> Bytes:
+        """The most bytes of the step on the device at once."""
+        return max((used for _, used in self.device_curve()), default=0)
+
+    @property
+    def host_peak(self) -> Bytes:
+        """The most bytes of swapped-out tensors on the host at once."""
+        return max((used for _, used in _curve(self.host_requests)), default=0)
+
+    def lane(self, lane: Lane) -> tuple[Interval, ...]:
+        """The intervals of one lane."""
+        return tuple(i for i in self.intervals if i.lane is lane)
+
+    def busy_seconds(self, lane: Lane) -> Seconds:
+        """Seconds in which a lane worked; overlaps count once."""
+        busy, reached = 0.0, 0.0
+        for interval in sorted(self.lane(lane), key=lambda i: i.start):
+            busy += max(0.0, interval.end - max(reached, interval.start))
+            reached = max(reached, interval.end)
+        return busy
+
+    def copied_bytes(self, lane: Lane) -> Bytes:
+        """Bytes that a lane copied."""
+        return sum(interval.size for interval in self.lane(lane))
+
+    def throughput(self, lane: Lane) -> float:
+        """Bytes per second while the lane copied, as profilers state it; or 0."""
+        busy = self.busy_seconds(lane)
+        return self.copied_bytes(lane) / busy if busy else 0.0
+
+    def device_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
+        """Bytes on the device from each moment on."""
+        return tuple(_curve(self.requests))
+
+    def host_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
+        """Bytes of swapped tensors on the host from each moment on."""
+        return tuple(_curve(self.host_requests))
+
+    def allocator_peak(self, *, capacity: Bytes, nook: Nook = NO_NOOK) -> Bytes | None:
+        """The peak that the device's allocator reports, rounding and loss included.
+
+        Args:
+            capacity: Bytes that the step may use.
+            nook: Chunks kept for small tensors.
+
+        Returns:
+            Bytes of chunks in use at most; None if the allocator runs out of memory.
+        """
+        allocator = BestFitAllocator(capacity, nook)
+        chunks: dict[int, int] = {}
+        try:
+            for request in self.requests:
+                if request.size > 0:
+                    chunks[request.key] = allocator.allocate(request.size)
+                else:
+                    allocator.free(chunks.pop(request.key))
+        except MemoryError:
+            return None
+        return allocator.peak
+
+    def to_chrome_trace(self, *, name: str = "step") -> str:
+        """The timeline as JSON text that Perfetto and chrome://tracing open.
+
+        Args:
+            name: What the process is called there.
+
+        Source of the format: "Trace Event Format", Google, 2016; times in microseconds.
+        """
+        return json.dumps({"traceEvents": list(_trace_events(self, name))})
+
+
+def _curve(requests: Sequence[Request]) -> Iterator[tuple[Seconds, Bytes]]:
+    used = 0
+    for request in requests:
+        used += request.size
+        yield request.at, used
+
+
+def _trace_events(timeline: Timeline, name: str) -> Iterator[dict[str, Any]]:
+    threads = {lane: i for i, lane in enumerate(Lane, start=1)}
+    yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": name}}
+    for lane, thread in threads.items():
+        about = {"ph": "M", "pid": 1, "tid": thread, "name": "thread_name"}
+        yield {**about, "args": {"name": str(lane)}}
+    for interval in timeline.intervals:
+        yield _complete(
+            interval.name,
+            threads[interval.lane],
+            interval,
+            {"bytes": interval.size} if interval.size else {},
+        )
+    for stall in timeline.stalls:
+        args = {"op": stall.op, "tensor": stall.tensor}
+        yield _complete(f"stall: {stall.cause}", len(threads) + 1, stall, args)
+    about = {"ph": "M", "pid": 1, "tid": len(threads) + 1, "name": "thread_name"}
+    yield {**about, "args": {"name": "stalls"}}
+    for label, curve in (
+        ("device bytes", timeline.device_curve()),
+        ("host bytes", timeline.host_curve()),
+    ):
+        last = [now for now, later in pairwise(curve) if now[0] != later[0]]
+        for at, used in [*last, *curve[-1:]]:
+            event = {"ph": "C", "pid": 1, "name": label, "ts": at * 1e6}
+            yield {**event, "args": {"bytes": used}}
+
+
+def _complete(
+    name: str, thread: int, span: Interval | Stall, args: dict[str, Any]
+) -> dict[str, Any]:
+    event = {"ph": "X", "pid": 1, "tid": thread, "name": name, "args": args}
+    return {**event, "ts": span.start * 1e6, "dur": span.seconds * 1e6}

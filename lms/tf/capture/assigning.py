@@ -1,0 +1,120 @@
+"""Large variables stay where they are: a new value is copied into the old one's memory.
+
+    before                          after
+    value ──> Assign                Read ──> (^)Assign nothing ──> (^)Select ──> Assign
+                                      └───────────────────────────────↑ ↑
+                                                               value ───┘
+
+`AssignVariableOp` takes the new value's memory as the variable's and frees the old, so
+variables wander: after each step memory has other holes, and since a chunk of less than
+twice a tensor's size is not split, variables may take up to twice their bytes. What was
+planned for one step need not fit into the next.
+
+Here the variable lets go of its memory first. Then nobody but `Select` holds it, which
+so writes its result into it: the new value, whatever the old one was. If somebody else
+does hold it (an array that a callback keeps, a reader that has not run yet), `Select`
+takes the new value's memory instead, as `AssignVariableOp` would have. So the bits are
+the same in any case, and nobody sees a value change that he holds.
+
+Sources: `AssignVariableOp` in resource_variable_ops.cc, `SelectOp` in
+cwise_op_select.cc, `forward_input_or_allocate_output` in op_kernel.cc.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from lms.tf import compat
+from lms.tf.capture.loops import source_of
+from lms.tf.capture.op_types import READS_VARIABLES
+
+__all__ = ["NOTHING", "PLACED", "with_assignments_in_place"]
+
+# How the names of ops end whose results lie in a variable's own memory, and of those
+# that yield no elements, which shape inference must not know.
+PLACED, NOTHING = "/lms_placed", "/lms_nothing"
+
+# Smaller ones find room in chunks that are kept for small tensors.
+_LEAST = 4 * 1024
+
+_TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
+
+
+def with_assignments_in_place(
+    nodes: Sequence[compat.NodeDef], variables: Mapping[str, tf.TensorSpec]
+) -> list[compat.NodeDef]:
+    """Nodes whose assignments of large variables copy; the others as they are.
+
+    Left are variables that more than one op writes, or that are read in pieces: then
+    TensorFlow copies them at each read.
+
+    Args:
+        nodes: The step's nodes.
+        variables: Types and shapes of variables by the names of their handles' nodes.
+    """
+    written, in_pieces = dict[str, int](), set[str]()
+    for node in nodes:
+        for name in {source_of(name) for name in node.input} & variables.keys():
+            if node.op not in READS_VARIABLES:
+                written[name] = written.get(name, 0) + 1
+            elif "Gather" in node.op:
+                in_pieces.add(name)
+    once = {name for name, count in written.items() if count == 1} - in_pieces
+    large = {name for name in once if _is_large(variables[name])}
+    changed: list[compat.NodeDef] = []
+    for node in nodes:
+        if node.op == "AssignVariableOp" and source_of(node.input[0]) in large:
+            changed += _in_place(node)
+        else:
+            changed.append(node)
+    return changed
+
+
+def _is_large(spec: tf.TensorSpec) -> bool:
+    if spec.dtype not in _TYPES or not spec.shape.is_fully_defined():
+        return False
+    return spec.shape.num_elements() * spec.dtype.size >= _LEAST
+
+
+def _in_place(node: compat.NodeDef) -> list[compat.NodeDef]:
+    """The assignment, and what goes before it."""
+    handle, value, *controls = node.input
+    dtype = tf.as_dtype(node.attr["dtype"].type)
+
+    def made(name: str, op: str, inputs: Sequence[str], key: str) -> compat.NodeDef:
+        new = compat.NodeDef(name=f"{node.name}{name}", op=op, device=node.device)
+        new.input.extend(inputs)
+        new.attr[key].type = dtype.as_datatype_enum
+        return new
+
+    first = compat.constant(f"{node.name}/lms_first", 0, tf.int32)
+    no = compat.constant(f"{node.name}/lms_no", [False], tf.bool)
+    empty = compat.constant(f"{node.name}/lms_empty", [], dtype)
+    for constant in (first, no, empty):
+        constant.device = node.device
+    nothing = made(NOTHING, "PlaceholderWithDefault", [empty.name], "dtype")
+    nothing.attr["shape"].shape.unknown_rank = True
+    read = made("/lms_read", "ReadVariableOp", [handle, *controls], "dtype")
+    emptied = made(
+        "/lms_emptied",
+        "AssignVariableOp",
+        [handle, nothing.name, f"^{read.name}", f"^{source_of(value)}"],
+        "dtype",
+    )
+    # One row of a condition: for a scalar `Select` just hands on what it chooses.
+    old = made("/lms_old", "ExpandDims", [read.name, first.name], "T")
+    new = made("/lms_new", "ExpandDims", [value, first.name], "T")
+    for row in (old, new):
+        row.attr["Tdim"].type = tf.int32.as_datatype_enum
+    rows = [no.name, old.name, new.name, f"^{emptied.name}"]
+    placed = made(PLACED, "Select", rows, "T")
+    whole = made("/lms_whole", "Squeeze", [placed.name], "T")
+    whole.attr["squeeze_dims"].list.i.append(0)
+    assigned = compat.NodeDef()
+    assigned.CopyFrom(node)
+    assigned.input[1] = whole.name
+    assigned.attr["validate_shape"].b = False
+    return [
+        *(first, no, empty, nothing, read, emptied),
+        *(old, new, placed, whole, assigned),
+    ]

@@ -1,0 +1,329 @@
+"""How large an op's output can be, by the op's type and what it reads.
+
+Each rule is sure: no values make an output larger than its bound, axis by axis. An op
+that has none is not here. Outputs that are as large as an input at most, of whatever
+shape, are under `PARTS_OF`.
+
+Sources: the shape functions in tensorflow/core/ops.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from lms.tf import compat
+from lms.tf.capture.bound_values import Shape, Values, all_equal, attribute, full_name
+from lms.tf.capture.loops import source_of
+
+__all__ = ["PARTS_OF", "RULES", "Partial", "Shapes", "partial_shape"]
+
+Partial: TypeAlias = list[int | None] | None
+"""A shape as far as TensorFlow's inference knows it; None if not even its rank."""
+
+
+class Shapes:
+    """Looks up how large tensors can be.
+
+    Args:
+        ordered: Nodes after their inputs.
+        specs: Types and shapes of their outputs; open ones may be filled in.
+    """
+
+    def __init__(
+        self,
+        ordered: Sequence[compat.NodeDef],
+        specs: Mapping[str, list[tf.TensorSpec]],
+    ) -> None:
+        self.specs = dict(specs)
+        self.nodes = {node.name: node for node in ordered}
+        self.values = Values(self.nodes, self.of)
+        self.flat: set[str] = set()
+        """Tensors of which only the number of elements is bound."""
+
+    def of(self, name: str) -> Shape | None:
+        """A tensor's bound; None if there is none."""
+        return None if full_name(name) in self.flat else self.elements(name)
+
+    def elements(self, name: str) -> Shape | None:
+        """The same; of a flat one as if it had one axis."""
+        source, _, index = full_name(name).rpartition(":")
+        shape = self.specs[source][int(index)].shape
+        return whole(shape.as_list()) if shape.is_fully_defined() else None
+
+    def data(self, node: compat.NodeDef) -> list[str]:
+        """Names of the tensors that an op reads."""
+        return [name for name in node.input if not name.startswith("^")]
+
+
+Rule: TypeAlias = Callable[[Shapes, compat.NodeDef, int], Shape | None]
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+def _as_first(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    return known.of(node.input[0])
+
+
+def _as_second(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    return known.of(node.input[1])
+
+
+def _broadcast(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    """Axis by axis the largest: an axis is as long as the others, or one long."""
+    return _largest([known.of(name) for name in known.data(node)])
+
+
+def _merge(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
+    """The larger of a branch's ends; none for a loop's beginning, which may change."""
+    names = known.data(node)
+    sources = [known.nodes.get(source_of(name)) for name in names]
+    shapes = [known.of(name) for name in names]
+    ranks = [None if shape is None else len(shape) for shape in shapes]
+    loops = any(s is None or s.op in ("NextIteration", "Enter") for s in sources)
+    return None if index or loops or not all_equal(ranks) else _largest(shapes)
+
+
+def _tile(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    read, times = known.of(node.input[0]), known.values.of(node.input[1])
+    if read is None or times is None:
+        return None
+    return tuple(size * count for size, count in zip(read, times, strict=True))
+
+
+def _cut(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    """The size that is asked for, but no more than there is."""
+    read, asked = known.of(node.input[0]), known.values.of(node.input[2])
+    if read is None or asked is None:
+        return read
+    return tuple(min(sizes) for sizes in zip(read, asked, strict=True))
+
+
+def _slice(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    """With the same axes, each no longer; else as few elements."""
+    moved = any(attribute(node, f"{name}_mask") for name in ("new_axis", "shrink_axis"))
+    return (
+        None if moved or attribute(node, "ellipsis_mask") else known.of(node.input[0])
+    )
+
+
+def _where(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    read = known.of(node.input[0])
+    return None if read is None else (math.prod(read), len(read))
+
+
+def _unique(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    read = known.of(node.input[0])
+    return read if read is not None and len(read) == 1 else None
+
+
+def _given(index: int) -> Rule:
+    """Ops that are told their shape by an input."""
+
+    def rule(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+        return known.values.of(node.input[index])
+
+    return rule
+
+
+def _range(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    """From a number that is not negative, upwards in steps of one or more."""
+    start, limit, step = (known.values.of(name) for name in known.data(node))
+    if start is None or limit is None:
+        return None
+    steps = known.values.constant(node.input[2])
+    return limit if step and steps is not None and steps[0] > 0 else None
+
+
+def _segments(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    """One row for each segment."""
+    data, ids = known.of(node.input[0]), known.of(node.input[1])
+    count = known.values.of(node.input[2])
+    if data is None or ids is None or count is None or len(count) != 1:
+        return None
+    return (*count, *data[len(ids) :])
+
+
+def _sorted_segments(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    """One row for each of the ids that `Unique` numbers, so no more than data."""
+    name = node.input[1]
+    source = known.nodes.get(source_of(name))
+    while source is not None and source.op in ("Identity", "Cast"):
+        name = source.input[0]
+        source = known.nodes.get(source_of(name))
+    numbered = source is not None and source.op in ("Unique", "UniqueWithCounts")
+    return known.of(node.input[0]) if numbered and name.endswith(":1") else None
+
+
+def _gather(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    params, ids = known.of(node.input[0]), known.of(node.input[1])
+    axis = known.values.constant(node.input[2])
+    if params is None or ids is None or axis is None:
+        return None
+    at, batch = axis[0] % len(params), attribute(node, "batch_dims")
+    if batch < 0:
+        return None
+    return (*params[:at], *ids[batch:], *params[at + 1 :])
+
+
+def _rows_of(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    """A row for each index, of which TensorFlow knows the shape."""
+    ids = known.of(node.input[1])
+    shape = partial_shape(known.specs[node.name][0].shape)
+    if ids is None or shape is None or attribute(node, "batch_dims"):
+        return None
+    axes = len(ids) - (node.op in ("GatherNd", "ResourceGatherNd"))
+    row = whole(shape[axes:])
+    return None if row is None else (*ids[:axes], *row)
+
+
+def _concat(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    *names, last = known.data(node)
+    shapes = [known.of(name) for name in names]
+    axis, largest = known.values.constant(last), _largest(shapes)
+    if axis is None or not largest or not all_equal([len(s) for s in shapes if s]):
+        return None
+    at = axis[0] % len(largest)
+    total = sum(shape[at] for shape in shapes if shape)
+    return (*largest[:at], total, *largest[at + 1 :])
+
+
+def _pack(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    names = known.data(node)
+    each = _largest([known.of(name) for name in names])
+    if each is None:
+        return None
+    at = attribute(node, "axis") % (len(each) + 1)
+    return (*each[:at], len(names), *each[at:])
+
+
+def _transpose(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    read, axes = known.of(node.input[0]), known.values.constant(node.input[1])
+    return None if read is None or axes is None else tuple(read[i] for i in axes)
+
+
+def _reduce(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    read, axes = known.of(node.input[0]), known.values.constant(node.input[1])
+    if read is not None and axes is None and attribute(node, "keep_dims"):
+        return tuple(max(1, size) for size in read)
+    if read is None or axes is None:
+        return None
+    gone = {i % len(read) for i in axes}
+    if attribute(node, "keep_dims"):
+        return tuple(1 if i in gone else size for i, size in enumerate(read))
+    return tuple(size for i, size in enumerate(read) if i not in gone)
+
+
+def _product(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
+    """The product of two matrices, or of stacks of them."""
+    left, right = known.of(node.input[0]), known.of(node.input[1])
+    if left is None or right is None:
+        return None
+    stacks = _largest([left[:-2], right[:-2]])
+    rows = left[-1 if attribute(node, "transpose_a", "adj_x") else -2]
+    columns = right[-2 if attribute(node, "transpose_b", "adj_y") else -1]
+    return None if stacks is None else (*stacks, rows, columns)
+
+
+def _entropy(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
+    """A loss for each row, and the gradient of the logits."""
+    logits = known.of(node.input[0])
+    return logits if logits is None or index else logits[:1]
+
+
+_MOST_AXES = 32  # more than any kernel takes
+
+_ALIKE = _words(
+    """Identity StopGradient PreventGradient EnsureShape CheckNumerics Snapshot DeepCopy
+    Switch Cast ZerosLike OnesLike Cumsum Cumprod ReverseV2 BiasAdd Neg Abs Sqrt Rsqrt
+    Square Exp Expm1 Log Log1p Tanh Sigmoid Sign Floor Ceil Round Rint Reciprocal Inv
+    Erf Erfc Sin Cos Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Softmax LogSoftmax
+    LogicalNot IsFinite IsNan IsInf ClipByValue _UnaryOpsComposition"""
+)
+
+# Ops whose outputs have no more elements than this input of theirs.
+PARTS_OF = dict.fromkeys(
+    _ALIKE
+    + _words(
+        """Reshape Squeeze ExpandDims StridedSlice Slice Transpose Sum Mean Prod Max Min
+        All Any ArgMax ArgMin DynamicPartition SplitV Unpack UniqueV2"""
+    ),
+    0,
+) | {"Split": 1}
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(PARTS_OF, lambda *_: None),
+    **dict.fromkeys((*_ALIKE, "ListDiff"), _as_first),
+    **dict.fromkeys(
+        _words(
+            """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan FloorDiv FloorMod Maximum
+            Minimum Pow SquaredDifference Xdivy Xlogy Atan2 LogicalAnd LogicalOr Greater
+            GreaterEqual Less LessEqual Equal NotEqual SelectV2 AddN TanhGrad
+            SigmoidGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad ReluGrad Relu6Grad
+            LeakyReluGrad EluGrad SeluGrad SoftplusGrad SoftsignGrad"""
+        ),
+        _broadcast,
+    ),
+    **dict.fromkeys(_words("Sum Mean Prod Max Min All Any"), _reduce),
+    **dict.fromkeys(_words("Unique UniqueWithCounts UniqueV2"), _unique),
+    **dict.fromkeys(
+        [f"UnsortedSegment{how}" for how in ("Sum", "Prod", "Max", "Min")], _segments
+    ),
+    **dict.fromkeys(
+        [f"Segment{how}" for how in ("Sum", "Mean", "Prod", "Max", "Min")],
+        _sorted_segments,
+    ),
+    **dict.fromkeys(
+        _words("ResourceGather ResourceGatherNd GatherNd Gather"), _rows_of
+    ),
+    **dict.fromkeys(_words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2"), _product),
+    **dict.fromkeys(
+        _words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
+        _entropy,
+    ),
+    **dict.fromkeys(
+        _words(
+            "Fill RandomUniform RandomStandardNormal TruncatedNormal StridedSliceGrad"
+        ),
+        _given(0),
+    ),
+    **dict.fromkeys(_words("BroadcastTo Reshape"), _given(1)),
+    "ScatterNd": _given(2),
+    "ConcatV2": _concat,
+    "GatherV2": _gather,
+    "BroadcastGradientArgs": _broadcast,  # axes of what was broadcast
+    "Merge": _merge,
+    "Pack": _pack,
+    "Range": _range,
+    "Select": _as_second,
+    "Slice": _cut,
+    "StridedSlice": _slice,
+    "TensorListElementShape": lambda *_: (_MOST_AXES,),
+    "Tile": _tile,
+    "Transpose": _transpose,
+    "Where": _where,
+}
+
+
+def _largest(shapes: Sequence[Shape | None]) -> Shape | None:
+    """The longest of each axis, axes counted from the last; None if one is None."""
+    known = [shape for shape in shapes if shape is not None]
+    if len(known) != len(shapes) or not known:
+        return None
+    rank = max(map(len, known))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in known]
+    return tuple(max(sizes) for sizes in zip(*padded, strict=True))
+
+
+def partial_shape(shape: tf.TensorShape) -> Partial:
+    """A shape as far as it is known."""
+    """A shape as far as it is known."""
+    return None if shape.rank is None else list(shape.as_list())
+
+
+def whole(sizes: Sequence[int | None]) -> Shape | None:
+    known = tuple(size for size in sizes if size is not None)
+    return known if len(known) == len(sizes) else None

@@ -1,0 +1,230 @@
+"""The largest values that shapes and counts of a step can have.
+
+Small tensors of whole numbers that say how large other tensors are: shapes, parts of
+shapes, products of them. Where a shape depends on values (`lms.tf.capture.bounds`),
+they have bounds too. All rules are for numbers that are not negative; what may be has
+no bound.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from lms.tf import compat
+
+__all__ = ["Shape", "Values", "all_equal", "attribute", "full_name"]
+
+Shape: TypeAlias = tuple[int, ...]
+
+_MOST = 64  # numbers; shapes have fewer
+
+_COMBINES: dict[str, Callable[[int, int], int]] = {
+    "Mul": operator.mul,
+    "Add": operator.add,
+    "AddV2": operator.add,
+    "Maximum": max,
+    "Minimum": min,
+}
+
+_HANDS_ON = frozenset(
+    {"Identity", "Cast", "Reshape", "Squeeze", "ExpandDims", "Switch", "Snapshot"}
+)
+
+
+class Values:
+    """Looks up how large the numbers in a tensor can be.
+
+    Args:
+        nodes: The step's nodes by name.
+        bound: Gives a tensor's largest shape, None if it has none.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, compat.NodeDef],
+        bound: Callable[[str], Shape | None],
+    ) -> None:
+        self._nodes = nodes
+        self._bound = bound
+
+    def constant(self, name: str) -> Shape | None:
+        """The numbers of a constant, row by row."""
+        node = self._nodes.get(_source(name))
+        if node is None or node.op != "Const":
+            return None
+        return _numbers(node)
+
+    def of(self, name: str) -> Shape | None:
+        """The largest of each number in a vector, of one in a scalar; or None."""
+        node, shape = self._nodes.get(_source(name)), self._bound(name)
+        if node is None or shape is None or len(shape) > 1:
+            return None
+        if node.op in _HANDS_ON:
+            whole = node.op != "Cast" or node.attr["SrcT"].type in _WHOLE
+            return self.of(node.input[0]) if whole else None
+        if node.op in _COMBINES:
+            return self._combined(node)
+        rule = _RULES.get(node.op)
+        return None if rule is None else rule(self, node, _index(name))
+
+    def constants(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """The numbers of a constant; none if one is negative."""
+        found = _numbers(node)
+        return found if found is not None and min(found, default=0) >= 0 else None
+
+    def shape(self, node: compat.NodeDef, index: int) -> Shape | None:
+        """The shape of what is read."""
+        return self._bound(node.input[index])
+
+    def size(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """The number of elements of what is read."""
+        shape = self._bound(node.input[0])
+        return None if shape is None else (math.prod(shape),)
+
+    def product(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """The product of a vector."""
+        factors = self.of(node.input[0])
+        return None if factors is None else (math.prod(factors),)
+
+    def joined(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """Numbers, or vectors, one after the other."""
+        names = [name for name in node.input if not name.startswith("^")]
+        parts = [self.of(name) for name in names[: node.attr["N"].i]]
+        if any(part is None for part in parts):
+            return None
+        return tuple(number for part in parts for number in part or ())
+
+    def picked(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """Numbers of a vector by their indices."""
+        numbers, indices = self.of(node.input[0]), self.constant(node.input[1])
+        if numbers is None or indices is None or attribute(node, "batch_dims"):
+            return None
+        return tuple(numbers[i] for i in indices)
+
+    def sliced(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """A slice of a vector."""
+        numbers = self.of(node.input[0])
+        limits = [self.constant(name) for name in node.input[1:4]]
+        if numbers is None or any(limit is None or len(limit) != 1 for limit in limits):
+            return None
+        if attribute(node, "ellipsis_mask", "new_axis_mask"):
+            return None
+        begin, end, step = (limit[0] for limit in limits if limit)
+        if attribute(node, "shrink_axis_mask"):
+            return (numbers[begin],)
+        first = None if attribute(node, "begin_mask") else begin
+        last = None if attribute(node, "end_mask") else end
+        return numbers[first:last:step]
+
+    def stitched(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """Vectors of which each number has its place; of two for one, the later."""
+        count = node.attr["N"].i
+        placed: dict[int, int] = {}
+        for at, name in zip(node.input[:count], node.input[count:], strict=False):
+            places, numbers = self.constant(at), self.of(name)
+            if places is None or numbers is None or len(places) != len(numbers):
+                return None
+            placed |= dict(zip(places, numbers, strict=True))
+        return tuple(placed.get(i, 0) for i in range(max(placed, default=-1) + 1))
+
+    def divided(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """No more than what is divided, by whole numbers that are not zero."""
+        numbers, divisor = self.of(node.input[0]), self.of(node.input[1])
+        if numbers is None or divisor is None or len(divisor) not in (1, len(numbers)):
+            return None
+        return numbers
+
+    def merged(self, node: compat.NodeDef, index: int) -> Shape | None:
+        """The larger of two branches' numbers; a loop's may grow."""
+        names = [name for name in node.input if not name.startswith("^")]
+        sources = [self._nodes.get(_source(name)) for name in names]
+        if index or any(s is None or s.op in _OF_LOOPS for s in sources):
+            return None
+        return _pairwise(max, [self.of(name) for name in names])
+
+    def _combined(self, node: compat.NodeDef) -> Shape | None:
+        if node.attr["T"].type not in _WHOLE:
+            return None
+        return _pairwise(_COMBINES[node.op], [self.of(name) for name in node.input[:2]])
+
+
+_Rule: TypeAlias = Callable[[Values, compat.NodeDef, int], Shape | None]
+
+_WHOLE = frozenset({tf.int32.as_datatype_enum, tf.int64.as_datatype_enum})
+_OF_LOOPS = frozenset({"NextIteration", "Enter"})
+
+_RULES: dict[str, _Rule] = {
+    "Const": Values.constants,
+    "Shape": Values.shape,
+    "ShapeN": Values.shape,
+    "Size": Values.size,
+    "Prod": Values.product,
+    "Pack": Values.joined,
+    "ConcatV2": Values.joined,
+    "DynamicStitch": Values.stitched,
+    "FloorDiv": Values.divided,
+    "GatherV2": Values.picked,
+    "StridedSlice": Values.sliced,
+    "Merge": Values.merged,
+}
+
+
+def full_name(name: str) -> str:
+    """A tensor's name with its index.
+
+    Example:
+        >>> full_name("a"), full_name("a:1")
+        ('a:0', 'a:1')
+    """
+    return name if ":" in name else f"{name}:0"
+
+
+def all_equal(values: Sequence[Any]) -> bool:
+    """Whether there is no more than one value.
+
+    Example:
+        >>> all_equal([2, 2]), all_equal([2, 3])
+        (True, False)
+    """
+    return len(set(values)) < 2
+
+
+def attribute(node: compat.NodeDef, *names: str) -> int:
+    """The first of a node's attributes that is neither absent nor zero; else 0."""
+    given = (node.attr[name] for name in names if name in node.attr)
+    return next((value.i or int(value.b) for value in given if value.i or value.b), 0)
+
+
+def _source(name: str) -> str:
+    return full_name(name).rpartition(":")[0]
+
+
+def _index(name: str) -> int:
+    return int(full_name(name).rpartition(":")[2])
+
+
+def _numbers(node: compat.NodeDef) -> Shape | None:
+    proto = node.attr["value"].tensor
+    size = math.prod(dim.size for dim in proto.tensor_shape.dim)
+    if size > _MOST or proto.dtype not in _WHOLE:
+        return None
+    return tuple(int(number) for number in tf.make_ndarray(proto).ravel())
+
+
+def _pairwise(
+    combine: Callable[[int, int], int], parts: Sequence[Shape | None]
+) -> Shape | None:
+    known = [part for part in parts if part is not None]
+    if len(known) != len(parts) or not known:
+        return None
+    length = max(map(len, known))
+    if any(len(part) not in (1, length) for part in known):
+        return None
+    columns = [part * (length // len(part)) for part in known]
+    first, *others = columns
+    for other in others:
+        first = tuple(map(combine, first, other))
+    return first

@@ -1,0 +1,310 @@
+"""Functions that XLA compiles: what needs no compiling is taken out of them.
+
+TensorFlow does not inline a function that was marked with `jit_compile=True`: it is one
+op in a step's graph, and its bits are those of XLA. Keras marks grouped convolutions in
+this way, whose gradients have no kernel on a CPU.
+
+    before                                     after
+    call(variable, x)                          read <── variable
+      ├──> convolution of both                 call(read, x) ──> convolution
+      ├──> the variable's value                the value is `read`
+      └──> x, once more                        x is x
+
+What a function hands on takes no memory of its own: XLA lets such an output share its
+argument's buffer (`alias_passthrough_params` in what it compiles). A call that reads a
+variable looks like one that might write it. Outside, both are ordinary tensors that can
+move. All that is computed stays as it was compiled.
+
+XLA takes its scratch as one block, which may be many times what it reads and makes: the
+gradient of a grouped convolution's filter is that of a filter between all channels,
+twice. The compiler says how much, so that nothing need be run.
+
+Sources: `LowerFunctionalOpsPass` in lower_functional_ops.cc, `BufferAllocationProto` in
+xla/service/hlo.proto.
+
+Known weakness: a function without XLA that asks not to be inlined, and one that writes
+variables or calls others, stays as it is.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from lms.tf import compat
+from lms.tf.capture.loops import source_of
+
+__all__ = ["compiled_scratch", "is_compiled", "opened"]
+
+_CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
+_MARK = "_XlaMustCompile"
+
+# Hands its input on.
+_SAME = frozenset({"Identity", "StopGradient", "PreventGradient"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """What a call becomes.
+
+    Args:
+        nodes: The nodes instead of it.
+        function: What the last of them calls; None if nothing is computed.
+        tensors: New names of its outputs.
+    """
+
+    nodes: tuple[compat.NodeDef, ...]
+    function: Any
+    tensors: Mapping[str, str]
+
+
+def is_compiled(node: compat.NodeDef) -> bool:
+    """Whether a node is a call that XLA compiles."""
+    return node.op in _CALLS and node.attr[_MARK].b
+
+
+def compiled_scratch(
+    node: compat.NodeDef, inputs: Sequence[tf.TensorSpec], device: str
+) -> int | None:
+    """Bytes that a compiled call needs beside what it reads and makes.
+
+    Args:
+        node: The call.
+        inputs: Types and shapes of what it reads.
+        device: Full name of its device.
+
+    Returns:
+        None if the compiler does not say: for arguments that are variables, or whose
+        values it must know.
+    """
+    if "CPU" not in device or any(spec.dtype == tf.resource for spec in inputs):
+        return None
+    return compat.compiled_scratch(node.attr["f"].func.name, tuple(inputs), device)
+
+
+def opened(
+    nodes: Sequence[compat.NodeDef],
+    library: Any,
+    fixed: Collection[str],
+    outputs: Sequence[str] = (),
+) -> tuple[list[compat.NodeDef], Any]:
+    """Nodes that yield the same with less in functions of XLA, and their library.
+
+    Args:
+        nodes: A step's nodes; they are not changed.
+        library: The functions that they call.
+        fixed: Names of those in loops and branches, which stay as they are.
+        outputs: Names of the tensors that are returned.
+    """
+    functions = {f.signature.name: f for f in library.function}
+    kept = {source_of(name) for name in outputs} | set(fixed)
+    found: dict[str, _Opened] = {}
+    for node in nodes:
+        if not is_compiled(node) or node.name in kept:
+            continue
+        function = functions.get(node.attr["f"].func.name)
+        body = None if function is None else _Body(function)
+        if body is not None and body.can_be_opened and body.hands_on:
+            found[node.name] = _opened(node, body)
+    if not found:
+        return list(nodes), library
+    made = {
+        one.function.signature.name: one.function
+        for one in found.values()
+        if one.function is not None
+    }
+    compat.define_functions(made.values())
+    larger = type(library)()
+    larger.CopyFrom(library)
+    larger.function.extend(made.values())
+    given = (
+        one
+        for node in nodes
+        for one in (found[node.name].nodes if node.name in found else [node])
+    )
+    return [_reading(node, found) for node in given], larger
+
+
+class _Body:
+    """What a function computes: from where each of its outputs comes."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.nodes = {node.name: node for node in function.node_def}
+        self.arguments = {a.name: a.type for a in function.signature.input_arg}
+        self.results = [
+            self._source(function.ret[out.name])
+            for out in function.signature.output_arg
+        ]
+        self.reads = {
+            node.name: node.input[0]
+            for node in function.node_def
+            if node.op == "ReadVariableOp"
+        }
+
+    @property
+    def can_be_opened(self) -> bool:
+        """Whether it writes nothing, and reads variables only for their values."""
+        resource = tf.resource.as_datatype_enum
+        handles = {name for name, kind in self.arguments.items() if kind == resource}
+        if not handles.isdisjoint(self.results):
+            return False
+        for node in self.nodes.values():
+            if node.name in self.reads:
+                if node.input[0] not in handles:
+                    return False
+            elif compat.is_stateful_or_calls(node) or handles & set(node.input):
+                return False
+        return True
+
+    @property
+    def hands_on(self) -> bool:
+        """Whether there is anything to take out."""
+        return bool(self.reads) or any(name in self.arguments for name in self.results)
+
+    def is_computed(self, result: str) -> bool:
+        """Whether a result is neither an argument nor a variable's value."""
+        return result not in self.arguments and _node(result) not in self.reads
+
+    def type_of(self, argument: str) -> int:
+        """Type of an argument; of a variable's value for its handle."""
+        for name, handle in self.reads.items():
+            if handle == argument:
+                return self.nodes[name].attr["dtype"].type
+        return self.arguments[argument]
+
+    def needed(self) -> list[compat.NodeDef]:
+        """The nodes that compute what is computed."""
+        pending = [_node(value) for value in self.results if self.is_computed(value)]
+        seen: set[str] = set()
+        while pending:
+            name = pending.pop()
+            if name in self.nodes and name not in seen | self.reads.keys():
+                seen.add(name)
+                pending += [_node(value) for value in _data(self.nodes[name])]
+        return [node for name, node in self.nodes.items() if name in seen]
+
+    def _source(self, value: str) -> str:
+        """A value, or the one that is handed on to it."""
+        while (node := self.nodes.get(_node(value))) is not None and node.op in _SAME:
+            value = node.input[0]
+        return value
+
+
+def _node(value: str) -> str:
+    """The node, or the argument, of a value in a function: `node:output:0`."""
+    return value.partition(":")[0]
+
+
+def _data(node: compat.NodeDef) -> list[str]:
+    return [name for name in node.input if not name.startswith("^")]
+
+
+def _opened(call: compat.NodeDef, body: _Body) -> _Opened:
+    """What a call becomes."""
+    given = dict(zip(body.arguments, _data(call), strict=True))
+    controls = [name for name in call.input if name.startswith("^")]
+    reads: dict[str, compat.NodeDef] = {}
+    for number, handle in enumerate(dict.fromkeys(body.reads.values())):
+        read = compat.NodeDef(
+            name=f"{call.name}/lms_read_{number}",
+            op="ReadVariableOp",
+            input=[given[handle], *controls],
+            device=call.device,
+        )
+        read.attr["dtype"].type = tf.as_dtype(body.type_of(handle)).as_datatype_enum
+        reads[handle] = read
+        given[handle] = f"{read.name}:0"
+    tensors: dict[str, str] = {}
+    computed = 0
+    for i, result in enumerate(body.results):
+        tensors[f"{call.name}:{i}"] = f"{call.name}:{computed}"
+        if body.is_computed(result):
+            computed += 1
+        else:
+            argument = body.reads.get(_node(result), result)
+            tensors[f"{call.name}:{i}"] = _full(given[argument])
+    if not computed:
+        return _Opened(nodes=tuple(reads.values()), function=None, tensors=tensors)
+    function = _smaller(body)
+    passed = [given[argument.name] for argument in function.signature.input_arg]
+    less = _call(call, function, [*passed, *controls])
+    return _Opened(nodes=(*reads.values(), less), function=function, tensors=tensors)
+
+
+def _smaller(body: _Body) -> Any:
+    """The function of what is computed; variables come in as their values."""
+    function = type(body.function)()
+    signature = function.signature
+    signature.name = f"{body.function.signature.name}_lms"
+    values = {f"{name}:value:0": handle for name, handle in body.reads.items()}
+    for node in body.needed():
+        copy = function.node_def.add()
+        copy.CopyFrom(node)
+        del copy.input[:]
+        copy.input.extend(values.get(name, name) for name in _data(node))
+    used = {name for node in function.node_def for name in node.input}
+    for argument in body.arguments:
+        if argument in used:
+            signature.input_arg.add(name=argument, type=body.type_of(argument))
+    results = zip(body.function.signature.output_arg, body.results, strict=True)
+    for output, result in results:
+        if body.is_computed(result):
+            signature.output_arg.add(name=output.name, type=output.type)
+            function.ret[output.name] = result
+    for key, value in body.function.attr.items():
+        if not key.endswith("_function_name"):  # gradients are there already
+            function.attr[key].CopyFrom(value)
+    return function
+
+
+def _call(call: compat.NodeDef, function: Any, inputs: Sequence[str]) -> compat.NodeDef:
+    """A call like the one given, of a function without variables."""
+    node = compat.NodeDef()
+    node.CopyFrom(call)
+    node.op = "PartitionedCall"
+    del node.input[:]
+    node.input.extend(inputs)
+    node.attr["f"].func.name = function.signature.name
+    for key, args in (
+        ("Tin", function.signature.input_arg),
+        ("Tout", function.signature.output_arg),
+    ):
+        node.attr[key].list.ClearField("type")
+        node.attr[key].list.type.extend(arg.type for arg in args)
+    for key in ("_read_only_resource_inputs", "_input_hostmem"):
+        node.attr[key].list.ClearField("i")
+    return node
+
+
+def _reading(node: compat.NodeDef, found: Mapping[str, _Opened]) -> compat.NodeDef:
+    """A node that reads what calls have become."""
+    if not any(source_of(name) in found for name in node.input):
+        return node
+    copy = compat.NodeDef()
+    copy.CopyFrom(node)
+    del copy.input[:]
+    copy.input.extend(_followed(_full(name), found) for name in _data(node))
+    waits = (name for name in node.input if name.startswith("^"))
+    copy.input.extend(dict.fromkeys(_waited_for(waits, found)))
+    return copy
+
+
+def _waited_for(controls: Iterable[str], found: Mapping[str, _Opened]) -> Iterable[str]:
+    for name in controls:
+        one = found.get(source_of(name))
+        yield from [name] if one is None else (f"^{n.name}" for n in one.nodes)
+
+
+def _followed(name: str, found: Mapping[str, _Opened]) -> str:
+    """A tensor's new name; what a call hands on may come from another call."""
+    one = found.get(source_of(name))
+    following = name if one is None else one.tensors.get(name, name)
+    if one is None or source_of(following) in {node.name for node in one.nodes}:
+        return following
+    return _followed(following, found)
+
+
+def _full(name: str) -> str:
+    return name if ":" in name else f"{name}:0"

@@ -1,0 +1,194 @@
+"""Shapes of all tensors of a step, loops and branches included.
+
+TensorFlow's inference leaves open what changes, or could change, while a step runs:
+
+    what enters a loop        the shape of the first round: loops keep their shapes
+                              unless they were given shape invariants
+    elements of a list        the shape of what is pushed onto it (a loop keeps what
+                              its gradient needs in such lists)
+    what depends on values    its bound, where there is a rule (`bounds.py`);
+                              else, in a loop or branch, the largest tensor of known
+                              size in any: index sets of sparse gradients are no larger
+
+Known weakness: the last is a guess. Outside of loops and branches, a shape without a
+bound stays open.
+
+Sources: `Enter`, `Merge` in control_flow_ops.cc and `TensorListPopBack` in list_ops.cc,
+tensorflow/core/ops.
+"""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from typing import TypeAlias
+
+import tensorflow as tf
+
+from lms.errors import UnsupportedError
+from lms.tf import compat
+from lms.tf.capture.loops import source_of
+
+__all__ = ["guessed_shapes", "inferred_shapes"]
+
+Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
+"""Types and shapes of an op's outputs, by op name."""
+
+# How deep lists may depend on each other: a gradient's lists on its loop's.
+_ROUNDS = 4
+
+# Ops that hand a list on; `Merge` from either input.
+_HANDS_ON = frozenset({"Identity", "Enter", "Exit", "NextIteration", "Switch", "Merge"})
+_LIST_IS_INPUT = _HANDS_ON | {
+    "TensorListPushBack",
+    "TensorListPopBack",
+    "TensorListSetItem",
+}
+
+
+def inferred_shapes(
+    nodes: Sequence[compat.NodeDef], library: object, inputs: Sequence[compat.Input]
+) -> Specs:
+    """What follows from the inputs' shapes.
+
+    Args:
+        nodes: The step's nodes.
+        library: The functions that they call.
+        inputs: The arguments, as `compat.build_function` takes them.
+
+    Raises:
+        UnsupportedError: If TensorFlow does not import what it made itself.
+    """
+    straight = _first_round(nodes)
+    try:
+        specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
+    except ValueError as error:
+        raise UnsupportedError(_not_imported(error)) from error
+    by_name = {node.name: node for node in nodes}
+    for _ in range(_ROUNDS):
+        elements = {
+            node.name: shape
+            for node in nodes
+            if node.op == "TensorListPopBack"
+            and not specs[node.name][1].shape.is_fully_defined()
+            and (shape := _element_shape(node, by_name, specs)) is not None
+        }
+        if not elements:
+            break
+        straight = _with_element_shapes(straight, elements)
+        specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
+    return specs
+
+
+def guessed_shapes(
+    specs: Mapping[str, list[tf.TensorSpec]], branched: Set[str]
+) -> Specs:
+    """The same, with open shapes in loops and branches filled in.
+
+    Args:
+        specs: What was inferred.
+        branched: Names of the ops in loops and branches.
+    """
+    known = [
+        _bytes(spec)
+        for name in branched
+        for spec in specs[name]
+        if spec.shape.is_fully_defined() and not _opaque(spec)
+    ]
+    largest = max(known, default=0)
+    filled = dict(specs)
+    for name in branched:
+        filled[name] = [
+            spec
+            if _opaque(spec) or spec.shape.is_fully_defined()
+            else tf.TensorSpec([-(-largest // spec.dtype.size)], spec.dtype)
+            for spec in specs[name]
+        ]
+    return filled
+
+
+def _not_imported(error: ValueError) -> str:
+    return (
+        "the step's graph must be made of ops that TensorFlow imports again, got "
+        f"{' '.join(str(error).split())[:300]}. Turn off the pass that fuses ops, "
+        "tf.config.optimizer.set_experimental_options({'remapping': False}), or "
+        "train without large model support."
+    )
+
+
+def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
+    """The nodes without loops, only for inference."""
+    back_edges = {node.name for node in nodes if node.op == "NextIteration"}
+    straight: list[compat.NodeDef] = []
+    for node in nodes:
+        if node.op not in ("Enter", "Merge"):
+            straight.append(node)
+            continue
+        entered = [name for name in node.input if source_of(name) not in back_edges]
+        copy = compat.NodeDef(name=node.name, op=node.op, input=entered)
+        copy.attr["T"].CopyFrom(node.attr["T"])
+        if node.op == "Enter":
+            copy.op = "Identity"
+        else:
+            copy.attr["N"].i = sum(not name.startswith("^") for name in entered)
+        straight.append(copy)
+    return straight
+
+
+def _element_shape(
+    pop: compat.NodeDef, by_name: Mapping[str, compat.NodeDef], specs: Specs
+) -> tuple[int, ...] | None:
+    """The largest shape of what is pushed onto the list that is popped from."""
+    shapes: list[tuple[int, ...]] = []
+    pending, seen = [pop.name], {pop.name}
+    while pending:
+        node = by_name[pending.pop()]
+        if node.op == "TensorListPushBack":
+            pushed = specs[source_of(node.input[1])][_index(node.input[1])].shape
+            if pushed.is_fully_defined():
+                shapes.append(tuple(int(size or 0) for size in pushed))
+        sources = node.input if node.op == "Merge" else node.input[:1]
+        for name in map(source_of, sources):
+            source = by_name.get(name)
+            if source is None or name in seen or source.op not in _LIST_IS_INPUT:
+                continue
+            seen.add(name)
+            pending.append(name)
+    return max(shapes, key=math.prod, default=None)
+
+
+def _with_element_shapes(
+    nodes: Sequence[compat.NodeDef], elements: Mapping[str, tuple[int, ...]]
+) -> list[compat.NodeDef]:
+    """Let `TensorListPopBack` pop from new lists of such elements.
+
+    It looks at its list, not at the shape that it is asked for.
+    """
+    popped: list[compat.NodeDef] = []
+    for node in nodes:
+        if node.name not in elements:
+            popped.append(node)
+            continue
+        copy = compat.NodeDef()
+        copy.CopyFrom(node)
+        name = f"lms/{node.name}"
+        shape = compat.constant(f"{name}/shape", elements[node.name], tf.int32)
+        limit = compat.constant(f"{name}/limit", -1, tf.int32)
+        made = compat.NodeDef(
+            name=name, op="EmptyTensorList", input=[shape.name, limit.name]
+        )
+        made.attr["element_dtype"].CopyFrom(node.attr["element_dtype"])
+        made.attr["shape_type"].type = tf.int32.as_datatype_enum
+        copy.input[0] = name
+        popped += [shape, limit, made, copy]
+    return popped
+
+
+def _index(tensor: str) -> int:
+    return int(tensor.partition(":")[2] or 0)
+
+
+def _opaque(spec: tf.TensorSpec) -> bool:
+    return spec.dtype in (tf.resource, tf.variant, tf.string)
+
+
+def _bytes(spec: tf.TensorSpec) -> int:
+    return spec.dtype.size * (spec.shape.num_elements() or 0)

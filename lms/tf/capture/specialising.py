@@ -1,0 +1,449 @@
+"""From a traced function and the shapes of one call to plain data for planners.
+
+      optimised graph + shapes of a batch ──specialise──> TracedStep (GraphView, nodes)
+
+Assumptions
+    - An iterator argument is cut off: what `IteratorGetNext` yields becomes arguments,
+      so that their shapes are known and a last partial batch can be planned by itself.
+    - What depends on values in its shape counts as its bound, stays where it is, and is
+      made once: copies are of one size.
+    - Ops inside loops and branches (between Switch and Merge, Enter and Exit) are
+      `fixed`. A control edge into or out of them would carry a dead branch's deadness.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tensorflow as tf
+
+from lms.errors import UnsupportedError
+from lms.ir.graph import GraphView, Op, Tensor
+from lms.tf import compat
+from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
+from lms.tf.capture.bounds import bounded_shapes
+from lms.tf.capture.compiled import opened
+from lms.tf.capture.gradient_sums import with_plain_sums
+from lms.tf.capture.loops import control_flow, loop_ends, source_of
+from lms.tf.capture.op_types import (
+    ALIAS,
+    BY_REFERENCE,
+    HAS_WORKSPACE,
+    INPLACE,
+    MERGED_BY_ONEDNN,
+    PERSISTENT,
+    REPEATABLE,
+)
+from lms.tf.capture.shapes import guessed_shapes, inferred_shapes
+from lms.tf.capture.tensor_lists import Lists, find_lists
+from lms.tf.capture.tracing import TracedFunction
+from lms.tf.capture.writes import with_writes
+
+__all__ = ["Argument", "TracedStep", "specialise"]
+
+_PAIR = 2  # tensors; their sum has the same bits either way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One flat argument of a step.
+
+    Args:
+        name: Name of its node.
+        spec: Its type and static shape.
+        variable: For a variable's handle: the variable's type and shape.
+        captured: The captured tensor that is always passed; None for an input.
+    """
+
+    name: str
+    spec: tf.TensorSpec
+    variable: tf.TensorSpec | None = None
+    captured: tf.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedStep:
+    """One signature of a traced function: all shapes known.
+
+    Args:
+        graph: What planners see.
+        nodes: The same ops as TensorFlow's nodes, arguments and results excluded.
+        library: Functions that the nodes call (loop bodies, data sets).
+        arguments: Inputs first, then captures.
+        outputs: Names of the tensors to return.
+        device: Name of the device that memory is planned for.
+        own: The step as TensorFlow would run it; None if that is this one.
+        unknown_loops: Names of the loops that keep something in each round, but it is
+            not known how many there are: its bytes are not in the graph.
+    """
+
+    graph: GraphView
+    nodes: tuple[compat.NodeDef, ...]
+    library: Any
+    arguments: tuple[Argument, ...]
+    outputs: tuple[str, ...]
+    device: str
+    own: "TracedStep | None" = None
+    unknown_loops: tuple[str, ...] = ()
+
+    @property
+    def signature(self) -> str:
+        """Shapes of the inputs, readable."""
+        shapes = ["x".join(map(str, a.spec.shape)) for a in self._inputs]
+        return ", ".join(shape or "scalar" for shape in shapes)
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the inputs."""
+        return sum(self.graph.tensors[f"{a.name}:0"].size for a in self._inputs)
+
+    @property
+    def captured_bytes(self) -> int:
+        """Bytes of the variables and tensors that the step captures."""
+        specs = (a.variable or a.spec for a in self.arguments if a.captured is not None)
+        return sum(_described("capture", spec).size for spec in specs)
+
+    @property
+    def variables(self) -> dict[str, tuple[tf.Tensor, tf.DType]]:
+        """Handles and types of the captured variables, by names in the graph."""
+        return {
+            _tensor(a.name, 0): (a.captured, a.variable.dtype)
+            for a in self.arguments
+            if a.captured is not None and a.variable is not None
+        }
+
+    @property
+    def constant_bytes(self) -> int:
+        """Bytes of the constants that the graph holds while it exists."""
+        return self.graph.constant_bytes
+
+    @property
+    def _inputs(self) -> list[Argument]:
+        return [a for a in self.arguments if a.captured is None]
+
+
+def specialise(
+    traced: TracedFunction, inputs: Sequence[Any], *, device: str
+) -> TracedStep:
+    """Give a traced function the shapes of one call.
+
+    Args:
+        traced: The traced function.
+        inputs: The flat inputs or their specs, all shapes known.
+        device: Full name of the device that memory is planned for.
+
+    Returns:
+        The step as plain data beside its nodes.
+
+    Raises:
+        UnsupportedError: If the size of a large tensor cannot be known.
+    """
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
+    cut, arguments, outputs = _cut(traced, specs)
+
+    def step_of(
+        nodes: Sequence[compat.NodeDef], library: Any, own: TracedStep | None
+    ) -> TracedStep:
+        graph, ordered, lists = _seen(nodes, arguments, outputs, library, device)
+        return TracedStep(
+            graph=graph,
+            nodes=tuple(ordered),
+            library=library,
+            arguments=arguments,
+            outputs=tuple(outputs),
+            device=device,
+            own=own,
+            unknown_loops=lists.unknown,
+        )
+
+    own = step_of(cut, traced.graph_def.library, None)
+    fixed = control_flow(own.nodes)
+    nodes = with_plain_sums(own.nodes, fixed, outputs)
+    nodes, library = opened(nodes, own.library, fixed, outputs)
+    variables = {a.name: a.variable for a in arguments if a.variable is not None}
+    nodes = with_assignments_in_place(nodes, variables)
+    if nodes == list(own.nodes):
+        return own
+    try:
+        return step_of(nodes, library, own)
+    except UnsupportedError:  # only the variable's shape was known
+        return own
+
+
+def _seen(
+    nodes: Sequence[compat.NodeDef],
+    arguments: Sequence[Argument],
+    outputs: Sequence[str],
+    library: Any,
+    device: str,
+) -> tuple[GraphView, list[compat.NodeDef], Lists]:
+    """What planners see of nodes, the nodes in that order, and what loops keep."""
+    given = [(a.name, a.spec, a.variable) for a in arguments]
+    shapes = inferred_shapes(nodes, library, given)
+    ends = loop_ends(_sorted(nodes, arguments, {}))
+    ordered = _sorted(nodes, arguments, ends)
+    shapes = _completed(ordered, shapes)
+    shapes, varying = bounded_shapes(ordered, shapes)
+    fixed = control_flow(ordered)
+    shapes = guessed_shapes(shapes, fixed)
+    fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
+    lists = find_lists(ordered, shapes)
+    fixed |= lists.sizes.keys() | lists.shared
+    groups = _merged_groups(ordered)
+    ops = [_argument_op(argument) for argument in arguments]
+    back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
+    ops += [_op(n, shapes, fixed, groups, back_edges, device, lists) for n in ordered]
+    ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
+    ops = [
+        replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
+        for op in ops
+    ]
+    graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
+    handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
+    return with_writes(graph, handles), ordered, lists
+
+
+def _cut(
+    traced: TracedFunction, inputs: Sequence[tf.TensorSpec]
+) -> tuple[list[compat.NodeDef], tuple[Argument, ...], list[str]]:
+    """The inner nodes, the arguments and the results of the optimised graph."""
+    args = {n.attr["index"].i: n for n in traced.graph_def.node if n.op == "_Arg"}
+    results = {n.attr["index"].i: n for n in traced.graph_def.node if n.op == "_Retval"}
+    inner = [n for n in traced.graph_def.node if n.op not in ("_Arg", "_Retval")]
+    names = [
+        args[i].name if i in args else f"lms_unused_{i}"  # the runtime leaves it out
+        for i in range(len(traced.concrete.inputs))
+    ]
+    renamed: dict[str, str] = {}
+    if traced.iterator_spec is not None:
+        draw = _draw(inner, names[0])
+        inner.remove(draw)
+        names = [f"lms_input_{i}" for i in range(len(inputs))] + names[1:]
+        renamed = {_tensor(draw.name, i): names[i] for i in range(len(inputs))}
+        renamed[f"^{draw.name}"] = ""
+    renamed |= {f"^{name}": "" for name in names}
+    arguments = [
+        Argument(name=name, spec=spec)
+        for name, spec in zip(names[: len(inputs)], inputs, strict=True)
+    ]
+    arguments += [
+        Argument(
+            name=name,
+            spec=tf.TensorSpec(capture.shape, capture.dtype),
+            variable=compat.handle_spec(capture),
+            captured=capture,
+        )
+        for name, capture in zip(names[len(inputs) :], traced.captures, strict=True)
+    ]
+    outputs = [
+        renamed.get(_full(results[i].input[0]), _full(results[i].input[0]))
+        for i in range(len(results))
+    ]
+    return (
+        [_renamed(node, renamed) for node in inner],
+        tuple(arguments),
+        [_full(name) for name in outputs],
+    )
+
+
+def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:
+    """The op that draws the step's batch from its iterator argument."""
+    draws = [
+        node
+        for node in nodes
+        if node.op == "IteratorGetNext" and source_of(node.input[0]) == iterator
+    ]
+    if len(draws) != 1:
+        raise UnsupportedError(
+            f"a step must draw one batch from its iterator, got {len(draws)} draws. "
+            "Draw once, and split the batch in the step."
+        )
+    return draws[0]
+
+
+def _full(name: str) -> str:
+    """A data input with its output index: `a` means `a:0`."""
+    return name if ":" in name or name.startswith("^") else f"{name}:0"
+
+
+def _tensor(op: str, index: int) -> str:
+    return f"{op}:{index}"
+
+
+def _renamed(node: compat.NodeDef, renamed: Mapping[str, str]) -> compat.NodeDef:
+    """A copy whose inputs have new names, and without notes of earlier passes."""
+    copy = compat.NodeDef()
+    copy.CopyFrom(node)
+    names = [renamed.get(_full(name), name) for name in node.input]
+    del copy.input[:]
+    copy.input.extend(name for name in names if name)
+    for key in ("_output_shapes", "_class", "_XlaHasReferenceVars"):
+        copy.attr.pop(key, None)
+    copy.ClearField("experimental_debug_info")
+    return copy
+
+
+def _sorted(
+    nodes: Sequence[compat.NodeDef],
+    arguments: Sequence[Argument],
+    ends: Mapping[str, Sequence[str]],
+) -> list[compat.NodeDef]:
+    """First come, first served: about the order of TensorFlow's ready queue.
+
+    Edges from NextIteration back to Merge are left out; `ends` are waited for besides.
+    """
+    by_name = {node.name: node for node in nodes}
+    given = {argument.name for argument in arguments}
+    waiting: dict[str, int] = {}
+    followers: dict[str, list[str]] = {name: [] for name in by_name}
+    for node in nodes:
+        sources = {source_of(name) for name in node.input} - given
+        if node.op == "Merge":
+            sources = {n for n in sources if by_name[n].op != "NextIteration"}
+        sources |= set(ends.get(node.name, ()))
+        waiting[node.name] = len(sources)
+        for source in sources:
+            followers[source].append(node.name)
+    queue = deque(node.name for node in nodes if waiting[node.name] == 0)
+    ordered: list[compat.NodeDef] = []
+    while queue:
+        name = queue.popleft()
+        ordered.append(by_name[name])
+        for follower in followers[name]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                queue.append(follower)
+    if len(ordered) != len(nodes):
+        raise UnsupportedError("the step's graph must have no cycles outside of loops")
+    return ordered
+
+
+def _merged_groups(ordered: Sequence[compat.NodeDef]) -> dict[str, str]:
+    """Group names of ops that oneDNN's pass may merge, by op name."""
+    by_name = {node.name: node for node in ordered}
+    firsts = {first for first, _, _ in MERGED_BY_ONEDNN}
+    groups: dict[str, str] = {}
+    by_gradient = {
+        node.input[2]: node for node in ordered if node.op == "Conv2DBackpropFilter"
+    }
+    for node in ordered:
+        for first, second, reads in MERGED_BY_ONEDNN:
+            if node.op != second:
+                continue
+            key = node.input[0]
+            partner = by_name.get(source_of(key)) if reads else by_gradient.get(key)
+            if partner is None or partner.op != first or partner.op not in firsts:
+                continue
+            if _controls(partner) != _controls(node):  # it does not merge them
+                continue
+            if partner.name not in groups and node.name not in groups:
+                groups[partner.name] = groups[node.name] = partner.name
+    return groups
+
+
+def _controls(node: compat.NodeDef) -> set[str]:
+    return {name for name in node.input if name.startswith("^")}
+
+
+def _completed(
+    ordered: Sequence[compat.NodeDef], specs: Mapping[str, list[tf.TensorSpec]]
+) -> dict[str, list[tf.TensorSpec]]:
+    """Specs with the shapes filled in that only TensorFlow's inference leaves open.
+
+    What takes a variable's place has no elements of its own, and
+    `_UnaryOpsComposition` has its input's shape.
+    """
+    known = dict(specs)
+    for node in ordered:
+        if node.name.endswith(NOTHING):
+            known[node.name] = [tf.TensorSpec([0], s.dtype) for s in known[node.name]]
+        if node.op != "_UnaryOpsComposition":
+            continue
+        source, _, index = _full(node.input[0]).rpartition(":")
+        shape = known[source][int(index)].shape
+        known[node.name] = [tf.TensorSpec(shape, s.dtype) for s in known[node.name]]
+    return known
+
+
+def _argument_op(argument: Argument) -> Op:
+    return Op(
+        name=argument.name,
+        type="Placeholder",
+        outputs=(_described(_tensor(argument.name, 0), argument.spec),),
+        persistent=True,
+    )
+
+
+def _op(  # noqa: PLR0913 - all that is known of the step
+    node: compat.NodeDef,
+    specs: Mapping[str, Sequence[tf.TensorSpec]],
+    fixed: frozenset[str],
+    groups: Mapping[str, str],
+    back_edges: frozenset[str],
+    device: str,
+    lists: Lists,
+) -> Op:
+    data = [_full(name) for name in node.input if not name.startswith("^")]
+    data = [name for name in data if source_of(name) not in back_edges]
+    controls = [name[1:] for name in node.input if name.startswith("^")]
+    elsewhere = bool(node.device) and node.device != device
+    placed = node.name.endswith(PLACED)  # in the memory of a variable
+    held = 0 if elsewhere else lists.sizes.get(node.name, 0)
+    shares = (node.op in ALIAS and not held) or node.name in lists.shared
+    outputs = [
+        _described(_tensor(node.name, i), spec, counted=not (elsewhere or placed))
+        for i, spec in enumerate(specs[node.name])
+    ]
+    if held:
+        outputs[0] = replace(outputs[0], size=held)
+    return Op(
+        name=node.name,
+        type=node.op,
+        inputs=tuple(data),
+        controls=tuple(dict.fromkeys(controls)),
+        outputs=tuple(outputs),
+        alias=data[0] if shares and not elsewhere else None,
+        inplace=node.op in INPLACE,
+        persistent=node.op in PERSISTENT or elsewhere,
+        fixed=node.name in fixed,
+        group=groups.get(node.name),
+        keeps=_kept_inputs(node, data),
+        repeatable=(node.op in REPEATABLE or (node.op == "AddN" and len(data) == _PAIR))
+        and not (elsewhere or node.name in fixed or node.name in groups),
+    )
+
+
+def _varying(op: Op) -> Op:
+    """An op whose outputs may be smaller than they are counted."""
+    # What it writes over may be smaller too: both are counted.
+    return replace(op, varies=True, inplace=False, repeatable=False)
+
+
+def _kept_inputs(node: compat.NodeDef, data: Sequence[str]) -> tuple[str, ...]:
+    """Inputs that a node must read from where they were made."""
+    if "CPU" not in node.device or not compat.onednn_is_on():
+        return ()
+    kept = HAS_WORKSPACE.get(node.op)
+    return () if kept is None else (data[kept],)
+
+
+def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:
+    """A tensor in the graph's words; handles and variants have no bytes of their own.
+
+    Raises:
+        UnsupportedError: If its size is unknown.
+    """
+    opaque = spec.dtype in (tf.resource, tf.variant, tf.string)
+    if not (opaque or spec.shape.is_fully_defined()):
+        raise UnsupportedError(
+            f"every tensor must have a known largest shape to be planned, got "
+            f"{spec.shape} for {name!r}. Compute it at a fixed size, such as with a "
+            "mask in place of `tf.boolean_mask`, or train without large model support."
+        )
+    shape: tuple[Any, ...] = ()
+    if spec.shape.is_fully_defined():
+        shape = tuple(spec.shape.as_list())
+    size = 0 if opaque or not counted else spec.dtype.size * math.prod(shape)
+    return Tensor(name=name, size=size, shape=shape, dtype=spec.dtype.name)

@@ -1,0 +1,234 @@
+"""What loops keep in lists: the bytes of their elements, and who holds them.
+
+A loop's gradient needs what each round has made; TensorFlow keeps that in lists, which
+are variants of no size of their own. Other lists are a loop's results, round by round.
+
+    list ─> Enter ─> Merge ─> Switch ─> TensorListPushBack ─> NextIteration
+            └ holds rounds x bytes of an element from here to the list's last reader
+
+The bytes are those of a list's `Enter`, as Grappler lets lists that begin empty share
+one op. A list made of a tensor is a copy of it. What takes an element out shares it.
+
+Each element is counted once: a tensor may be put into several lists, a loop's variable
+is what the round before has made, and what is there anyway (a variable, what the loop
+only reads, an element of another list) takes nothing. Where the elements of a list that
+was made of a tensor go on living in another one, they count there. A list of zeros like
+another one has elements of its own.
+
+Known weakness: lists that are filled outside of loops hold nothing here.
+
+Sources: list_ops.cc, list_kernels.h and while_v2.py of TensorFlow.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from lms.simulation.allocator import rounded_up
+from lms.tf import compat
+from lms.tf.capture.loops import frames_around, source_of
+from lms.tf.capture.op_types import ALIAS, PERSISTENT
+from lms.tf.capture.trip_counts import Trips
+
+__all__ = ["Lists", "find_lists"]
+
+_FILLS = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # index of the element
+_TAKES = frozenset({"TensorListPopBack", "TensorListGetItem"})
+_HANDS_ON = ALIAS | _FILLS.keys() | _TAKES | {"AddN", "Add", "AddV2"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lists:
+    """Lists of a step.
+
+    Args:
+        sizes: Bytes that a node's first output holds, by the node's name.
+        shared: Names of the nodes whose outputs share the list that they read.
+        unknown: Names of the loops that keep nobody knows how much.
+    """
+
+    sizes: Mapping[str, int]
+    shared: frozenset[str]
+    unknown: tuple[str, ...]
+
+
+def find_lists(
+    ordered: Sequence[compat.NodeDef], specs: Mapping[str, Sequence[tf.TensorSpec]]
+) -> Lists:
+    """Find what lists hold.
+
+    Args:
+        ordered: Nodes after their inputs, the edge back to Merge left out.
+        specs: Types and shapes of their outputs.
+    """
+    return _Finder(ordered, specs).found()
+
+
+class _Finder:
+    """Holds the lookups that its parts share."""
+
+    def __init__(
+        self,
+        ordered: Sequence[compat.NodeDef],
+        specs: Mapping[str, Sequence[tf.TensorSpec]],
+    ) -> None:
+        self._ordered = ordered
+        self._specs = specs
+        self._nodes = {node.name: node for node in ordered}
+        self._frames = frames_around(ordered)
+        self._trips = Trips(self._nodes, self._frames)
+        self._counted: set[str] = set()
+        self._unknown: dict[str, None] = {}
+
+    def found(self) -> Lists:
+        """Go through all lists; those that are pushed to first, as they live longer."""
+        made = {
+            node.name: self._bytes(node.input[0])
+            for node in self._ordered
+            if node.op == "TensorListFromTensor"
+        }
+        sizes = dict(made)
+        entries = self._entries()
+        for kind in _FILLS:
+            for node in self._ordered:
+                enter = entries.get(node.name)
+                if node.op == kind and enter is not None:
+                    held = self._held(node, enter)
+                    held += sizes.pop(self._emptied(node), 0)
+                    sizes[enter.name] = sizes.get(enter.name, 0) + held
+        sizes |= self._zeros(entries, made)
+        shared = {
+            node.name
+            for node in self._ordered
+            if node.op in _FILLS or (node.op in _TAKES and self._frames[node.name])
+        }
+        return Lists(
+            sizes=sizes, shared=frozenset(shared), unknown=tuple(self._unknown)
+        )
+
+    def _emptied(self, fill: compat.NodeDef) -> str:
+        """The list made of a tensor whose elements go on living in another list."""
+        name = fill.input[_FILLS[fill.op]]
+        node = self._nodes.get(source_of(name))
+        while node is not None and node.op in ALIAS:
+            node = self._nodes.get(source_of(node.input[0]))
+        maker = self._maker(node) if node is not None and node.op in _TAKES else None
+        return maker.name if maker and maker.op == "TensorListFromTensor" else ""
+
+    def _zeros(
+        self, entries: Mapping[str, compat.NodeDef], made: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Bytes of lists of zeros: of all elements of the lists that they are like."""
+        whole = dict(made)
+        for fill, enter in entries.items():
+            node = self._nodes[fill]
+            element = rounded_up(self._bytes(node.input[_FILLS[node.op]]))
+            count = self._elements(node, enter) or 0
+            whole[enter.name] = max(whole.get(enter.name, 0), count * element)
+        found: dict[str, int] = {}
+        for zeros in self._ordered:
+            if zeros.op != "ZerosLike" or not self._is_list(zeros):
+                continue
+            node = self._nodes.get(source_of(zeros.input[0]))
+            while node and node.name not in whole and node.op in ALIAS:
+                node = self._nodes.get(source_of(node.input[0]))
+            if node and whole.get(node.name):
+                found[zeros.name] = whole[node.name]
+        return found
+
+    def _held(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int:
+        """Bytes that a list holds of what an op puts into it in all rounds."""
+        element = self._made(fill.input[_FILLS[fill.op]], self._frames[fill.name])
+        if element is None or element in self._counted:
+            return 0
+        self._counted.add(element)
+        size = self._bytes(element)
+        if size == 0:
+            return 0
+        rounds = self._elements(fill, enter)
+        if rounds is None:
+            self._unknown[self._frames[fill.name][-1]] = None
+            return 0
+        return rounds * rounded_up(size)  # each is an allocation of its own
+
+    def _elements(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int | None:
+        """How many elements there are: what the list takes, or the loops' rounds."""
+        maker = self._maker(enter)
+        most = None
+        if maker is not None and maker.op in ("TensorListReserve", "EmptyTensorList"):
+            most = self._trips.value(maker.input[1])
+        if most is not None and most >= 0:
+            return most
+        frame = self._frames[fill.name]
+        rounds = [self._trips.of(frame[: i + 1]) for i in range(len(frame))]
+        known = [count for count in rounds if count is not None]
+        return math.prod(known) if len(known) == len(rounds) else None
+
+    def _entries(self) -> dict[str, compat.NodeDef]:
+        """For each op that puts something into a list, the list's Enter."""
+        entries: dict[str, compat.NodeDef] = {}
+        for merge in self._ordered:
+            data = [self._nodes.get(source_of(name)) for name in merge.input]
+            enter = next((n for n in data if n and n.op == "Enter"), None)
+            if merge.op != "Merge" or enter is None or not self._is_list(enter):
+                continue
+            pending = [name for name in merge.input if self._is_back_edge(name)]
+            seen = {merge.name}
+            while pending:
+                node = self._nodes.get(source_of(pending.pop()))
+                if node is None or node.name in seen:
+                    continue
+                seen.add(node.name)
+                if node.op in _FILLS:
+                    entries.setdefault(node.name, enter)
+                pending += [name for name in node.input if self._hands_on(node, name)]
+        return entries
+
+    def _is_list(self, node: compat.NodeDef) -> bool:
+        return self._specs[node.name][0].dtype == tf.variant
+
+    def _hands_on(self, node: compat.NodeDef, name: str) -> bool:
+        """Whether a list that an op reads is in the list that it makes."""
+        if name[0] == "^" or node.op not in _HANDS_ON:
+            return False
+        specs, index = self._specs.get(source_of(name)), name.partition(":")[2]
+        return specs is not None and specs[int(index or 0)].dtype == tf.variant
+
+    def _maker(self, node: compat.NodeDef) -> compat.NodeDef | None:
+        """The op that made a list."""
+        while node.op in ALIAS or node.op in _FILLS or node.op in _TAKES:
+            before = self._nodes.get(source_of(node.input[0]))
+            if before is None:
+                return None
+            node = before
+        return node
+
+    def _made(self, name: str, frame: tuple[str, ...]) -> str | None:
+        """The tensor of this loop that an element is; None if it was there before."""
+        seen: set[str] = set()
+        while (node := self._nodes.get(source_of(name))) is not None:
+            if node.name in seen or self._frames[node.name] != frame:
+                return None
+            seen.add(node.name)
+            if node.op in PERSISTENT or node.op in _TAKES or node.op == "Enter":
+                return None
+            if node.op == "Merge":
+                after = [n for n in node.input if self._is_back_edge(n)]
+                name = after[0] if after else node.input[0]
+            elif node.op in ALIAS:
+                name = node.input[0]
+            else:
+                return name
+        return None
+
+    def _is_back_edge(self, name: str) -> bool:
+        node = self._nodes.get(source_of(name))
+        return node is not None and node.op == "NextIteration"
+
+    def _bytes(self, name: str) -> int:
+        spec = self._specs[source_of(name)][int(name.partition(":")[2] or 0)]
+        if spec.dtype in (tf.resource, tf.variant, tf.string):
+            return 0
+        return spec.dtype.size * (spec.shape.num_elements() or 0)

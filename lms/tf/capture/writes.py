@@ -1,0 +1,144 @@
+"""Writes to variables: which ops make them, when they begin, and how they are undone.
+
+Any op with a variable's handle may write it, unless it is known to read only. An op in
+a loop or branch cannot be ordered; the op can that decides whether the branch runs, or
+that the loop begins with. It stands for what they write.
+
+Known weaknesses: other side effects (printing, a data set's or table's state, random
+state inside of a kernel) happen again when a step is repeated.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.write_guard import WriteGuard
+from lms.tf import compat
+from lms.tf.capture.op_types import READS_VARIABLES
+
+__all__ = ["Beginning", "KeptVariables", "with_writes"]
+
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+_GATED = ("Switch", "RefSwitch", "_SwitchN", "Enter", "RefEnter")
+
+
+def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
+    """The graph with `Op.writes` filled in.
+
+    Args:
+        graph: The graph.
+        handles: Names of the tensors that are variables' handles.
+    """
+    known = frozenset(handles)
+    writes: dict[str, dict[str, None]] = defaultdict(dict)
+    for op in graph.ops:
+        if op.alias is not None or op.persistent or op.type in READS_VARIABLES:
+            continue
+        found = {graph.roots[name]: None for name in op.inputs}
+        found = {name: None for name in found if name in known}
+        gate = _gate(graph, op) if op.fixed and found else None
+        if found:
+            writes[gate or op.name].update(found)
+    ops = (
+        replace(op, writes=tuple(writes[op.name])) if op.name in writes else op
+        for op in graph.ops
+    )
+    return GraphView(ops=tuple(ops), results=graph.results)
+
+
+def _gate(graph: GraphView, inner: Op) -> str | None:
+    """The op outside of all loops and branches that a write inside must wait for.
+
+    Of a Switch it makes the predicate, of an Enter the value. A Merge of branches waits
+    for one of its inputs only: the way back ends there.
+    """
+    pending, seen = [inner], {inner.name}
+    while pending:
+        op = pending.pop()
+        names = [*(op_of(name) for name in op.inputs), *op.controls]
+        if op.type in _GATED:
+            names = [op_of(op.inputs[-1])]
+        for source in (graph.by_name[name] for name in names):
+            if op.type in _GATED and not (source.fixed or source.persistent):
+                return source.name
+            merges = "Merge" in source.type and len(source.inputs) > 1
+            if source.fixed and source.name not in seen and not merges:
+                seen.add(source.name)
+                pending.append(source)
+    return None
+
+
+@dataclass(slots=True)
+class Beginning:
+    """Whether a step has begun to write: a host function takes note of it.
+
+    It runs when all ops have ended before which nothing may be written.
+    """
+
+    begun: bool = False
+    _functions: list[Callable[[], Any]] = field(default_factory=list)
+
+    def node(self, guard: WriteGuard) -> compat.NodeDef | None:
+        """The op on the host that late writes wait for; None if none are late."""
+        if not guard.late:
+            return None
+        self._functions.append(self._note)
+        node = compat.NodeDef(name="lms/writes_begin", op="PyFunc", device=_HOST)
+        node.input.extend(f"^{name}" for name in guard.barrier)
+        token = compat.register_host_function(self._functions[-1])
+        node.attr["token"].s = token.encode()
+        for key in ("Tin", "Tout"):
+            node.attr[key].list.SetInParent()
+        return node
+
+    def _note(self) -> list[object]:
+        self.begun = True
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class KeptVariables:
+    """Values of variables, copied to the host before a step and put back after it.
+
+    Args:
+        handles: Handles and types of the variables.
+    """
+
+    handles: tuple[tuple[tf.Tensor, tf.DType], ...]
+
+    @classmethod
+    def of(
+        cls,
+        names: Sequence[str],
+        captured: Mapping[str, tuple[tf.Tensor, tf.DType]],
+    ) -> "KeptVariables":
+        """The variables behind the named handles."""
+        return cls(tuple(captured[name] for name in names if name in captured))
+
+    def values(self) -> list[np.ndarray]:
+        """What they hold now."""
+        return [
+            np.array(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+            for handle, dtype in self.handles
+        ]
+
+    def put_back(self, values: Sequence[np.ndarray]) -> None:
+        """Let them hold what `values` returned before; whatever happens, all that can.
+
+        A device without room for a copy gets NumPy's memory: the value is right, and
+        lies beside the device until it is next written.
+        """
+        for (handle, dtype), value in zip(self.handles, values, strict=True):
+            # A copy: on a CPU the constant may be the array's own memory.
+            constant = tf.constant(value, dtype)
+            try:
+                own = tf.raw_ops.DeepCopy(x=constant)
+            except tf.errors.ResourceExhaustedError:
+                own = constant
+            tf.raw_ops.AssignVariableOp(resource=handle, value=own)

@@ -1,0 +1,1 @@
+"""What the present device, link and host can do, and what ops take."""

@@ -1,0 +1,232 @@
+"""Variables side by side in the device's memory, before a step is planned around them.
+
+    |v|..|v|....|v|.|v|......|        settle        |v|v|v|v|.................|
+
+Two things are in the way of a plan otherwise. What is free lies in pieces between
+variables, in chunks that may be up to twice as large as they need be; how large a
+tensor fits there is not known. And slots of an optimizer that begin as the same zeros
+share one buffer until they are written: in the first step each would take its own, in
+the middle of what is planned.
+
+Known weakness: for a moment the variables are on the host alone, and whoever else
+reads them then finds nothing in them.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import tensorflow as tf
+
+from lms.ir.liveness import new_value
+from lms.simulation.allocator import rounded_up
+from lms.tf import compat
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.measure.devices import Device
+
+__all__ = ["settle_variables", "shared_bytes"]
+
+_ALIGNMENT = 64  # bytes; Eigen's, with AVX-512
+
+# A tensor loses much where it takes one part of so many more than it needs. Another
+# chunk is looked for while there is free memory for so many of it.
+_MUCH, _SURE = 16, 2
+
+_Held = tuple[Any, Any]  # a variable's handle and its value on the host
+
+# Once is enough, and plans rely on where variables lie. By the handle's identity.
+_settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+def settle_variables(step: TracedStep, device: Device) -> None:
+    """Move each captured variable to memory of its own; values stay.
+
+    Large ones come first, and last those that the step gives another tensor.
+
+    Variables on other devices, of text, that are empty, or moved before are left. All
+    are where there might be no room for them to come back to.
+
+    Args:
+        step: The traced step.
+        device: The device whose memory is planned.
+    """
+    handles = [
+        (handle, dtype)
+        for handle, dtype in _on_device(step, device)
+        if _settled.get(id(handle)) is not handle
+    ]
+    needed, there = _needed_and_there(handles)
+    beside = (device.memory.current_bytes or 0) - there
+    if device.limit and beside + needed > device.limit:
+        return
+    replaced = _replaced(step)
+    held: list[_Held] = []
+    others: list[_Held] = []
+    try:
+        for handle, dtype in handles:
+            value = _value(handle, dtype)
+            if value is None:
+                continue
+            (others if id(handle) in replaced else held).append((handle, value))
+            _settled[id(handle)] = handle
+            nothing = tf.zeros([0], dtype)
+            tf.raw_ops.AssignVariableOp(resource=handle, value=nothing)
+    finally:
+        _put_back([*_by_size(held), *_by_size(others)], device)
+
+
+def _replaced(step: TracedStep) -> set[int]:
+    """Handles, by identity, of variables that get another tensor as their value.
+
+    They wander: each new value lies where it was made. Side by side they leave one hole
+    instead of many between variables that stay.
+    """
+    names = {op.writes[0] for op in step.graph.ops if new_value(op) is not None}
+    return {id(handle) for n, (handle, _) in step.variables.items() if n in names}
+
+
+def _by_size(held: Iterable[_Held]) -> list[_Held]:
+    return sorted(held, key=lambda pair: -pair[1].nbytes)
+
+
+def shared_bytes(step: TracedStep, device: Device) -> int:
+    """Bytes that captured variables still need: those that share memory with others.
+
+    Each takes memory of its own when it is first written.
+
+    Args:
+        step: The traced step.
+        device: The device whose memory is planned.
+    """
+    needed, there = _needed_and_there(_on_device(step, device))
+    return needed - there
+
+
+def _on_device(step: TracedStep, device: Device) -> list[tuple[Any, tf.DType]]:
+    """Handles and types of captured variables of numbers that lie on a device."""
+    return [
+        (handle, dtype)
+        for handle, dtype in step.variables.values()
+        if dtype not in (tf.string, tf.variant, tf.resource)
+        and handle.device == device.full_name
+    ]
+
+
+def _needed_and_there(handles: Iterable[tuple[Any, tf.DType]]) -> tuple[int, int]:
+    """Bytes of variables if each has its own memory, and of the memory they have."""
+    needed, by_address = 0, dict[int, int]()
+    for handle, dtype in handles:
+        value = _read(handle, dtype)
+        if value is None:
+            continue
+        size = value.shape.num_elements() * dtype.size
+        needed += size
+        try:
+            address = compat.address_of(value)
+        except (ValueError, BufferError, RuntimeError, tf.errors.OpError):
+            address = -len(by_address) - 1  # of a type that cannot tell
+        by_address[address] = max(size, by_address.get(address, 0))
+    return needed, sum(by_address.values())
+
+
+def _read(handle: Any, dtype: tf.DType) -> Any:
+    """A variable's value; None if it has none."""
+    try:
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    except tf.errors.OpError:
+        return None
+    return value if value.shape.num_elements() else None
+
+
+def _value(handle: Any, dtype: tf.DType) -> Any:
+    """A variable's value on the host; None if there is none."""
+    value = _read(handle, dtype)
+    return None if value is None else _on_host(value.numpy())
+
+
+def _on_host(value: Any) -> Any:
+    """A copy in NumPy memory that TensorFlow can take as it is, being aligned.
+
+    Otherwise `tf.constant` copies, and where there is no room for that it crashes.
+    """
+    memory = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    own = memory[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
+    own[...] = value
+    return own
+
+
+def _put_back(held: Iterable[_Held], device: Device) -> None:
+    """Give the variables their values; whatever happens, all that can be.
+
+    TensorFlow waits ten seconds for memory that is not there, so after the first
+    failure values are given as they are: NumPy's memory on a CPU.
+    """
+    failed: list[_Held] = []
+    error: BaseException | None = None
+    packer = _Packer(device)
+    with tf.device(device.full_name):
+        for handle, value in held:
+            try:
+                if error is None:
+                    _assign(handle, packer.place(value))
+                else:
+                    _assign(handle, tf.constant(value))
+            except BaseException as found:
+                failed.append((handle, value))
+                error = error or found
+        packer.release()
+        for handle, value in failed:
+            _assign(handle, tf.constant(value))
+    if error is not None and not isinstance(error, tf.errors.OpError):
+        raise error
+
+
+def _assign(handle: Any, value: Any) -> None:
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+class _Packer:
+    """Places tensors, the largest first, so that chunks lose little.
+
+    A free chunk of less than twice a tensor's size is not split: all of it is taken. So
+    where a tensor would lose much, its chunk is blocked until smaller ones come, and
+    the tensor lies in the next larger chunk.
+
+    Args:
+        device: Where they lie; its statistics tell what a tensor took.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._memory = device.memory
+        self._limit = device.limit
+        self._copies = device.holds_input_pipeline
+        self._blocks: list[Any] = []
+        self._size = 0
+
+    def place(self, value: Any) -> Any:
+        """A tensor of the value."""
+        if value.nbytes != self._size:
+            self.release()
+            self._size = value.nbytes
+        while True:
+            before = self._memory.current_bytes
+            tensor = self._tensor(value)
+            after = self._memory.current_bytes
+            if self._limit is None or before is None or after is None:
+                return tensor
+            lost = after - before - rounded_up(value.nbytes)
+            free = self._limit - after
+            if lost * _MUCH <= value.nbytes or free < _SURE * value.nbytes:
+                return tensor
+            self._blocks.append(tensor)
+
+    def release(self) -> None:
+        """Let go of what is blocked."""
+        self._blocks.clear()
+
+    def _tensor(self, value: Any) -> Any:
+        tensor = tf.constant(value)
+        # NumPy's memory may be taken as it is: the copy is the device's own.
+        return tf.raw_ops.DeepCopy(x=tensor) if self._copies else tensor

@@ -1,0 +1,62 @@
+"""The memory budget of a step on the device that is here, as it is now."""
+
+import gc
+from dataclasses import replace
+
+from lms.planning.memory_budget import Room, room_in
+from lms.planning.settings import Settings
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.measure.compact_variables import shared_bytes
+from lms.tf.measure.devices import Device
+
+__all__ = ["measure_room", "with_holes"]
+
+
+def measure_room(
+    step: TracedStep,
+    settings: Settings,
+    device: Device,
+    *,
+    data_is_there: bool,
+    reads_ahead: bool,
+) -> Room:
+    """What the step may use on a device, as it is now.
+
+    Args:
+        step: The step.
+        settings: The user's knobs.
+        device: Where it is to run.
+        data_is_there: Whether the batch is in the memory that is used already.
+        reads_ahead: Whether one more batch may come while the step runs.
+    """
+    gc.collect()
+    data_is_there = data_is_there and device.holds_input_pipeline
+    data = step.input_bytes
+    # Slots of an optimizer that are still zero may share their memory: once written,
+    # each takes its own.
+    persistent = max(
+        (device.memory.settled_bytes() or 0) + shared_bytes(step, device),
+        step.captured_bytes + (data if data_is_there else 0),
+    )
+    if not data_is_there:
+        persistent += data
+    persistent += step.constant_bytes
+    may_wait = reads_ahead and device.holds_input_pipeline
+    return room_in(
+        device.limit,
+        asked=settings.budget,
+        persistent=persistent,
+        waiting=data if may_wait else 0,
+    )
+
+
+def with_holes(room: Room, device: Device) -> Room:
+    """The room with the holes in it that matter: the step cannot do without them.
+
+    To look takes memory for a moment, as much as the step may use at most.
+    """
+    beside = room.free - room.step
+    if room.limit is None or beside >= room.step:
+        return room
+    holes = device.free_holes(room.step)
+    return replace(room, holes=holes if beside < sum(holes) else ())

@@ -1,0 +1,230 @@
+"""The device that memory is planned for: its limit, its allocator, its transport.
+
+It is the first GPU, else the CPU. A CPU has a limit when it is emulated
+(`lms.machine.emulate`): then it uses the allocator of a GPU, which keeps statistics.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from lms.machine import emulate
+from lms.simulation.allocator import Nook
+from lms.tf import compat
+from lms.tf.rewrite.host_store import HostStore
+from lms.tf.rewrite.transports import DeviceCopy, Transport
+from lms.units import KIB, MIB
+
+__all__ = [
+    "Device",
+    "DeviceMemory",
+    "find_device",
+    "take_emulated_memory",
+]
+
+_LOCAL = "/job:localhost/replica:0/task:0/device:"
+_HOST = f"{_LOCAL}CPU:0"
+
+
+_POLLS, _POLL_SECONDS = 10, 0.1
+
+# Chunks are of whole such pieces; smaller holes, and more, are not looked for.
+_CHUNK, _LEAST_HOLE, _MOST_HOLES = 256, 64 * KIB, 64
+
+_watchers: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """The allocator of one device.
+
+    Args:
+        device: Its short name, such as `GPU:0`.
+    """
+
+    device: str
+
+    def watch(self, watcher: object) -> None:
+        """Reset the peak when another step than before is about to run."""
+        if not self.is_watched_by(watcher):
+            _watchers[self.device] = id(watcher)
+            self.reset_peak()
+
+    def is_watched_by(self, watcher: object) -> bool:
+        """Whether the peak since the last reset belongs to this step."""
+        return _watchers.get(self.device) == id(watcher)
+
+    @property
+    def current_bytes(self) -> int | None:
+        """Bytes in use; None where the allocator keeps no statistics."""
+        info = self._info()
+        return None if info is None else info["current"]
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The most bytes in use since `reset_peak`; None without statistics."""
+        info = self._info()
+        return None if info is None else info["peak"]
+
+    def settled_bytes(self) -> int | None:
+        """Bytes in use once they have stopped changing: input pipelines prefetch."""
+        before = self.current_bytes
+        for _ in range(_POLLS):
+            time.sleep(_POLL_SECONDS)
+            now = self.current_bytes
+            if now == before:
+                break
+            before = now
+        return before
+
+    def reset_peak(self) -> None:
+        """Let the peak start again at the bytes in use."""
+        if self._info() is not None:
+            tf.config.experimental.reset_memory_stats(self.device)
+
+    def _info(self) -> dict[str, int] | None:
+        try:
+            return tf.config.experimental.get_memory_info(self.device)
+        except (ValueError, RuntimeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device with its memory.
+
+    Args:
+        name: Short name, such as `GPU:0`.
+        limit: Bytes that its allocator may hand out; None where there is no limit.
+    """
+
+    name: str
+    limit: int | None
+
+    @property
+    def full_name(self) -> str:
+        """The name by which placed ops know it."""
+        return f"{_LOCAL}{self.name}"
+
+    @property
+    def memory(self) -> DeviceMemory:
+        """Its allocator."""
+        return DeviceMemory(device=self.name)
+
+    @property
+    def holds_input_pipeline(self) -> bool:
+        """Whether prefetched data lies in this device's memory too: on a CPU."""
+        return self.name.startswith("CPU")
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether it is a CPU whose memory is limited: some kernels need care there."""
+        return self.holds_input_pipeline and self.limit is not None
+
+    def keep_nook(self, nook: Nook) -> object:
+        """Make free chunks, each with a used one behind it.
+
+        Returns:
+            What keeps the chunks apart while it lives; None without a nook.
+        """
+        if not nook.sizes or self.memory.current_bytes is None:
+            return None
+        with tf.device(self.name):
+            chunks, walls = [], []
+            for size in nook.sizes:
+                chunks.append(_nothing(size))
+                walls.append(_nothing(1))
+        return walls
+
+    def free_holes(self, most: int) -> tuple[int, ...]:
+        """Bytes of the free chunks beside the one at the end, the largest first.
+
+        Batches, variables and what was freed between them leave holes; a tensor larger
+        than each must lie at the end. The allocator does not say where they are, but it
+        takes the smallest chunk that will do: so what it takes for a size tells whether
+        there is a hole as large.
+
+        Args:
+            most: Bytes; larger ones are not looked for. So much is taken for a moment,
+                beside what is in the holes.
+
+        Returns:
+            None of them where it cannot be told: they lie so scattered that no chunk is
+            the one at the end, or others take memory meanwhile.
+        """
+        now = self.memory.current_bytes
+        if self.limit is None or now is None:
+            return ()
+        most = min(most, (self.limit - now) // 2)
+        try:
+            with tf.device(self.name):
+                return _holes(most) if most >= _LEAST_HOLE else ()
+        except (tf.errors.OpError, ValueError):
+            return ()
+
+    def transport(self) -> Transport:
+        """How tensors leave it: to host arrays from a CPU, to the host from a GPU."""
+        if self.name.startswith("CPU"):
+            return HostStore()
+        return DeviceCopy(host=_HOST)
+
+
+def _holes(most: int) -> tuple[int, ...]:
+    """Sizes of the holes of at most so many bytes, on the device of this context."""
+    end = compat.address_of(_nothing(most))
+    fillers: list[tuple[int, Any]] = []
+    while len(fillers) < _MOST_HOLES:
+        size = _largest(lambda s: compat.address_of(_nothing(s)) != end, most)
+        if size < _LEAST_HOLE:
+            break
+        fillers.append((size, _nothing(size)))
+        most = size
+    return tuple(size for size, _ in fillers)
+
+
+def _largest(is_in_hole: Callable[[int], bool], most: int) -> int:
+    """The most bytes, in whole chunks, that are still in a hole."""
+    low, high = 0, most // _CHUNK + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_in_hole(middle * _CHUNK) else (low, middle)
+    return low * _CHUNK
+
+
+def _nothing(size: int) -> Any:
+    """Memory that nothing is written into, of whole chunks where it is larger than one.
+
+    In rows: TensorFlow makes this op's sizes from 32 bits, fewer than 2 GiB need.
+    """
+    shape = [-(-size // _CHUNK), _CHUNK] if size > _CHUNK else [size]
+    return tf.raw_ops.Empty(shape=shape, dtype=tf.uint8, init=False)
+
+
+def find_device() -> Device:
+    """The device that models run on: the first GPU, else the CPU."""
+    gpus = tf.config.list_logical_devices("GPU")
+    if gpus:
+        name = gpus[0].name.removeprefix("/device:")
+        return Device(name=name, limit=compat.allocator_limit(f"{_LOCAL}{name}"))
+    return Device(name="CPU:0", limit=emulate.device_limit())
+
+
+def take_emulated_memory() -> None:
+    """Make an emulated device's allocator take its memory in one piece, if it can.
+
+    A CPU's allocator grows by regions that double, and no tensor can span two; a GPU's
+    takes all at the start, as this does. Tensors made before split the memory for good,
+    so this is called when lms is loaded. The pages are not touched: they cost nothing.
+    """
+    limit = emulate.device_limit()
+    memory = DeviceMemory(device="CPU:0")
+    if limit is None or (memory.peak_bytes or 0) > MIB:
+        return
+    try:
+        tf.raw_ops.Empty(shape=[limit // MIB - 4, MIB], dtype=tf.uint8, init=False)
+    except (tf.errors.OpError, ValueError):
+        return  # too small, or taken already: its regions stay as they are
+    memory.reset_peak()

@@ -1,0 +1,331 @@
+"""How long ops take, and the device's rates.
+
+Ops are run alone on arguments of their shapes, equal ones once in a process. Time is
+that of a call less that of a call that does next to nothing.
+
+Known weakness: ops that cannot be run alone, and those in loops, are not measured. Time
+on a GPU is that of calls that follow each other: kernels shorter than a call are not
+resolved.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lms.machine.cores import usable_cores
+from lms.machine.costs import Costs, moved_bytes, roofline
+from lms.machine.emulated_link import LinkRates, link_rates
+from lms.machine.hardware import Hardware
+from lms.tf import compat
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.measure.devices import Device, DeviceMemory, find_device
+from lms.tf.measure.host_memory import available_host_bytes
+from lms.tf.measure.microbenchmark import (
+    Bench,
+    forget_functions,
+    idle_seconds,
+    seconds_of,
+)
+from lms.tf.measure.scratch import (
+    LEFT_BEHIND,
+    Case,
+    free_bytes,
+    has_room,
+    is_worth_a_run,
+)
+from lms.units import MIB, Seconds
+
+__all__ = [
+    "forget_measurements",
+    "measure_costs",
+    "measure_hardware",
+]
+
+# Ops in the chain that the time of a small op is taken from.
+_CHAINED = 1024
+
+# A call that takes longer than so many idle calls says how long its op takes.
+_RESOLVED = 1.3
+
+# Ops that take this part of the step are timed once more after all others, and the mean
+# counts: one moment in which the machine was busy, or was not, must not decide.
+_TWICE_PERCENT = 75
+
+# Bytes of a copy that rates are taken from; a part of a small device. A GPU copies a
+# few MiB in less time than it takes to ask for it.
+_COPIED, _COPIED_BY_GPU, _PART = 4 * MIB, 128 * MIB, 32
+
+# Copies within the host's memory are timed on pieces of so many bytes in turn: what a
+# step copies is seldom in the processor's cache.
+_COLD = 64 * MIB
+
+# Rows of the square matrices whose product the rate of computing is taken from.
+_SQUARE, _SQUARE_OF_GPU = 256, 4096
+
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+_seconds: dict[tuple[str, bytes], Seconds] = {}
+_rates: dict[str, LinkRates] = {}
+
+
+def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
+    """Seconds of each op on the present device.
+
+    Ops that make or read a tensor of 64 KiB are run alone. Those that cannot be, have
+    no room beside what is there, or are over in about the time of a call, take a
+    roofline of the device's measured rates. Small ops count as links of a chain of
+    small ops.
+
+    Args:
+        step: The traced step.
+        memory: The allocator of the step's device.
+    """
+    nodes = {node.name: node for node in step.nodes}
+    gathered = find_device().keep_nook(LEFT_BEHIND)
+    free = free_bytes(memory)
+    benches = {
+        op.name: Bench.of(step.graph, nodes, op)
+        for op in step.graph.ops
+        if is_worth_a_run(step.graph, op)
+    }
+    by_name = step.graph.by_name
+    cases = [
+        Case(
+            op=by_name[name], bench=bench, moved=moved_bytes(step.graph, by_name[name])
+        )
+        for name, bench in benches.items()
+        if bench is not None
+    ]
+    runnable = [
+        case.bench
+        for case in cases
+        if (memory.device, case.bench.key) in _seconds
+        or has_room(case, memory.device, free)
+    ]
+    times = _times(runnable, memory.device)
+    forget_functions()
+    del gathered
+    small = _small_seconds(memory.device)
+    least = roofline(step.graph, measure_hardware(find_device()))
+    seconds: dict[str, Seconds] = {}
+    for op in step.graph.ops:
+        if op.persistent or op.alias is not None:
+            continue
+        seconds[op.name] = small
+        if op.name not in benches:
+            continue
+        bench = benches[op.name]
+        taken = None if bench is None else times.get(bench.key)
+        if bench is None or taken is None:
+            seconds[op.name] = max(small, least.of(op.name))
+            continue
+        idle = _idle(memory.device, len(bench.arguments))
+        # What is as short as a call is not resolved; it takes no longer than the call.
+        floor = min(least.of(op.name), taken) if taken <= _RESOLVED * idle else 0.0
+        seconds[op.name] = max(small, floor, taken - idle)
+    return Costs(seconds=seconds, source="measured")
+
+
+def _times(benches: Sequence[Bench], device: str) -> dict[bytes, Seconds]:
+    """Seconds of a call of each op that can be run alone, by the benches' keys."""
+    known = {bench.key for bench in benches if (device, bench.key) in _seconds}
+    times: dict[bytes, Seconds] = {}
+    for bench in {bench.key: bench for bench in benches}.values():
+        taken = _taken(bench, device)
+        if taken is not None:
+            times[bench.key] = taken
+    uses = Counter(bench.key for bench in benches if bench.key in times)
+    share = {key: times[key] * count for key, count in uses.items()}
+    left = sum(share.values()) * _TWICE_PERCENT / 100
+    distinct = {bench.key: bench for bench in benches if bench.key in times}
+    for key in sorted(distinct, key=lambda key: -share[key]):
+        if left <= 0:
+            break
+        left -= share[key]
+        again = None if key in known else distinct[key].seconds()
+        if again is not None:
+            times[key] = _seconds[device, key] = (times[key] + again) / 2
+    return times
+
+
+def forget_measurements() -> None:
+    """Time again what is asked for next: the machine may be slower or faster now."""
+    _seconds.clear()
+    _rates.clear()
+
+
+def _taken(bench: Bench, device: str) -> Seconds | None:
+    key = device, bench.key
+    if key not in _seconds:
+        taken = bench.seconds()
+        if taken is None:
+            return None
+        _seconds[key] = taken
+    return _seconds[key]
+
+
+def measure_hardware(device: Device) -> Hardware:
+    """The present device and its link, measured; an emulated link is as it was asked.
+
+    On an emulated device a core copies that would compute. Two that share an op wait
+    for each other, so a copy costs its own time there, and less of more cores. Over an
+    emulated link the next op waits until the copy is made.
+
+    Args:
+        device: The device that steps run on.
+    """
+    own = _link_rates(device)
+    rates = (link_rates() if device.holds_input_pipeline else None) or own
+    small = _small_seconds(device.name)
+    return Hardware(
+        name=device.name,
+        memory=device.limit or available_host_bytes() or 1,
+        flops=_flops(device),
+        memory_bandwidth=_memory_bandwidth(device),
+        h2d=rates.h2d,
+        d2h=rates.d2h,
+        latency=rates.latency,
+        launch=small,
+        asynchronous=not device.holds_input_pipeline,
+        copy_load=_copy_load(device, own.d2h),
+        source="measured",
+    )
+
+
+def _copy_load(device: Device, rate: float) -> Seconds:
+    """Seconds of computing that a byte costs which a core copies at this rate."""
+    if not device.holds_input_pipeline:
+        return 0.0
+    return (1.0 if link_rates() else min(1.0, 2 / usable_cores())) / rate
+
+
+def _flops(device: Device) -> float:
+    """Float operations per second of a product of two square matrices."""
+    size = _SQUARE if device.holds_input_pipeline else _SQUARE_OF_GPU
+    size = min(size, int((_copied(device) / 4) ** 0.5) // 64 * 64 or 64)
+    key = device.name, b"square %d" % size
+    if key not in _seconds:
+        with tf.device(device.full_name):
+            square = tf.ones([size, size])
+        _seconds[key] = seconds_of(partial(tf.linalg.matmul, square, square))
+    return 2 * size**3 / _seconds[key]
+
+
+def _memory_bandwidth(device: Device) -> float:
+    """Bytes per second that the device reads and writes when it copies a tensor."""
+    size = _copied(device)
+    key = device.name, b"copy %d" % size
+    if key not in _seconds:
+        with tf.device(device.full_name):
+            source = tf.ones([size // 4])
+        taken = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
+        if not device.holds_input_pipeline:
+            taken = max(taken - _idle(device.name, 1), taken / 10)
+        _seconds[key] = taken
+    return 2 * size / _seconds[key]
+
+
+def _link_rates(device: Device) -> LinkRates:
+    """Rates of copies between the device and the host's memory; measured once."""
+    if device.name not in _rates:
+        _rates[device.name] = _measured_rates(device, _copied(device))
+    return _rates[device.name]
+
+
+def _measured_rates(device: Device, size: int) -> LinkRates:
+    if not device.holds_input_pipeline:
+        return _carried_rates(device.full_name, _HOST, size)
+    pieces = cycle(np.ones((max(2, _COLD // size // 2), 2, size), np.uint8))
+
+    def copy() -> None:
+        source, target = next(pieces)
+        np.copyto(target, source)
+
+    rate = size / seconds_of(copy)
+    return LinkRates(h2d=rate, d2h=rate)
+
+
+def _carried_rates(device: str, host: str, size: int) -> LinkRates:
+    """Rates of copies as swaps make them: by send and receive within a function.
+
+    Copies of eager tensors would say something else: they take pageable memory, first
+    wait for the whole device, and a copy of an op's input is kept and not made again
+    (`CopyToDevice` in tensor_handle.cc, `mirror` in execute.cc, both in TensorFlow's
+    common_runtime/eager).
+    """
+
+    @tf.function(autograph=False)
+    def out(tensor: Any) -> Any:
+        with tf.device(host):
+            return tf.identity(tensor)
+
+    @tf.function(autograph=False)
+    def out_and_back(tensor: Any) -> Any:
+        with tf.device(host):
+            held = tf.identity(tensor)
+        with tf.device(device):
+            return tf.identity(held)
+
+    with tf.device(device):
+        there = tf.ones([size // 4])
+
+    def seconds(function: Any) -> Seconds:
+        def call() -> Any:
+            with compat.planned_as_is():  # Grappler would leave identities out
+                return function(there)
+
+        return seconds_of(call)
+
+    idle = _idle(device, 1)
+    away, both = seconds(out), seconds(out_and_back)
+    # What is in the noise of a call still takes a part of it.
+    d2h = max(away - idle, away / 10)
+    return LinkRates(h2d=size / max(both - away, both / 10), d2h=size / d2h)
+
+
+def _copied(device: Device) -> int:
+    most = _COPIED if device.holds_input_pipeline else _COPIED_BY_GPU
+    return most if device.limit is None else min(most, device.limit // _PART)
+
+
+def _idle(device: str, arguments: int) -> Seconds:
+    """Seconds of a call that does nothing with so many arguments."""
+    count = max(1, arguments)
+    key = device, b"idle %d" % count
+    if key not in _seconds:
+        _seconds[key] = idle_seconds(count)
+    return _seconds[key]
+
+
+def _small_seconds(device: str) -> Seconds:
+    """Seconds of a small op in a chain of them."""
+    key = device, b"small"
+    if key not in _seconds:
+        one, many = (seconds_of(_chain(count)) for count in (1, _CHAINED))
+        # Something else may have held the short call up; no op takes no time at all.
+        alone = many - one if many > one else many
+        _seconds[key] = alone / (_CHAINED - 1)
+    return _seconds[key]
+
+
+def _chain(count: int) -> Callable[[], Any]:
+    """A call of a function of `count` small ops, one after the other."""
+
+    @tf.function(autograph=False)
+    def chain() -> Any:
+        value: Any = start.read_value()
+        for _ in range(count):
+            value = tf.raw_ops.Sin(x=value)
+        return value
+
+    def call() -> Any:
+        with compat.planned_as_is():  # they would be composed into one
+            return chain()
+
+    start = tf.Variable(tf.ones([]))
+    return call

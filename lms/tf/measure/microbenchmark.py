@@ -1,0 +1,260 @@
+"""One op cut out of its graph, to be run alone: for its scratch, and for its time.
+
+Float inputs become arguments of ones. Small whole-number inputs (shapes, axes) keep
+the ops that make them, because what the op does depends on their values; a `Shape`
+becomes a constant.
+
+Known weakness: an op whose scratch or time depends on values is measured on ones.
+"""
+
+import gc
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import tensorflow as tf
+
+from lms.ir.graph import GraphView, Op, op_of
+from lms.machine.stolen import stolen_seconds
+from lms.tf import compat
+from lms.tf.measure.devices import DeviceMemory
+from lms.units import Seconds
+
+__all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
+
+# Runs of one op: fewer when it is slow.
+_RUNS, _ENOUGH = 25, 0.05
+
+# So often an op is run again whose scratch depends on which threads are free.
+_AGAIN = 4
+
+# A call that takes so many seconds is as long without another one just before it.
+_SLOW = 0.5
+
+# How often they are tried while a hypervisor gives more of the cores to others.
+_TRIES, _DISTURBED = 3, 0.02
+
+# Functions of one op, by the benches' keys: each is run for its scratch, for its time,
+# and perhaps once more; to build it takes longer than that.
+_functions: dict[bytes, Any] = {}
+_called: set[bytes] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """An op and what it needs to run.
+
+    Args:
+        nodes: The op, and the makers of its small inputs.
+        arguments: Its other inputs.
+        outputs: Names of the tensors it makes.
+        key: The same for ops that do the same.
+    """
+
+    nodes: tuple[compat.NodeDef, ...]
+    arguments: tuple[compat.Input, ...]
+    outputs: tuple[str, ...]
+    key: bytes
+
+    @classmethod
+    def of(
+        cls, graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
+    ) -> "Bench | None":
+        """Cut an op out; None if it reads what cannot be made up.
+
+        Such are resources, and what is as large as values say.
+        """
+        kept: dict[str, compat.NodeDef] = {}
+        arguments: dict[str, compat.Input] = {}
+        pending = [op.name]
+        while pending:
+            name = pending.pop()
+            if name in kept:
+                continue
+            kept[name] = _bare(nodes[name])
+            for i, source in enumerate(kept[name].input):
+                full = source if ":" in source else f"{source}:0"
+                tensor = graph.tensors[full]
+                if tensor.dtype in ("resource", "variant", "string"):
+                    return None
+                producer = graph.by_name[op_of(full)]
+                if producer.type in ("Shape", "ShapeN"):
+                    constant = _shape_constant(graph, producer, full)
+                    kept[constant.name] = constant
+                    kept[name].input[i] = constant.name
+                elif tensor.dtype in ("int32", "int64") and tensor.size <= 1024:
+                    if len(kept) > 64 or producer.name not in nodes:
+                        return None
+                    pending.append(producer.name)
+                elif producer.varies:
+                    return None
+                else:
+                    argument = f"argument_{len(arguments)}"
+                    if full in arguments:
+                        argument = arguments[full][0]
+                    spec = tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
+                    arguments[full] = (argument, spec, None)
+                    kept[name].input[i] = argument
+        key = b"|".join(
+            [
+                _unnamed(kept[op.name]),
+                *(repr(spec).encode() for _, spec, _ in arguments.values()),
+                *(_unnamed(node) for node in list(kept.values())[1:]),
+            ]
+        )
+        return cls(
+            nodes=tuple(kept.values()),
+            arguments=tuple(arguments.values()),
+            outputs=tuple(tensor.name for tensor in op.outputs),
+            key=key,
+        )
+
+    def scratch(self, memory: DeviceMemory, moved: int) -> int | None:
+        """Scratch bytes of the second run; None if it cannot be run alone.
+
+        What takes more than it reads and makes packs its inputs for each thread, as
+        many as happen to be free: it is the most of a few runs.
+
+        Args:
+            memory: The allocator of the op's device.
+            moved: Bytes that it reads and makes.
+        """
+        try:
+            call = self.call()
+            _peak_of(call, memory)  # the first run sets the op up
+            found = _peak_of(call, memory)
+            if found > moved:
+                found = max(found, *(_peak_of(call, memory) for _ in range(_AGAIN)))
+        except tf.errors.OpError:
+            return None  # no room to run it alone, or not on these values
+        return found
+
+    def seconds(self) -> Seconds | None:
+        """Seconds of a run; None if it cannot be run alone."""
+        try:
+            call = self.call()
+            return seconds_of(call, set_up=self.key in _called)
+        except tf.errors.OpError:
+            return None
+
+    def call(self) -> Callable[[], Any]:
+        """A call of a function of the op alone."""
+        if self.key not in _functions:
+            graph_def = compat.graph_def(self.nodes, None)
+            _functions[self.key] = compat.build_function(
+                graph_def, self.arguments, self.outputs
+            )
+        function = _functions[self.key]
+        inputs = [tf.ones(spec.shape, spec.dtype) for _, spec, _ in self.arguments]
+
+        def call() -> Any:
+            with compat.planned_as_is():
+                results = function.call_flat(*inputs)
+            _called.add(self.key)
+            return results
+
+        return call
+
+
+def _peak_of(call: Callable[[], Any], memory: DeviceMemory) -> int:
+    """Bytes that a call takes at its peak beside its results."""
+    memory.reset_peak()
+    results = call()
+    found = (memory.peak_bytes or 0) - (memory.current_bytes or 0)
+    del results
+    return max(0, found)
+
+
+def forget_functions() -> None:
+    """Let go of what was built to run ops alone, and of the memory of its constants.
+
+    At once: freed at some later time, it would leave holes in the middle of a plan.
+    """
+    _functions.clear()
+    _called.clear()
+    gc.collect()
+
+
+def idle_seconds(arguments: int) -> Seconds:
+    """Seconds of a call that passes one of its arguments on.
+
+    Args:
+        arguments: How many scalars it takes, at least one.
+    """
+    specs = [(f"argument_{i}", tf.TensorSpec([]), None) for i in range(arguments)]
+    node = compat.NodeDef(name="passed", op="Identity", input=["argument_0"])
+    node.attr["T"].type = tf.float32.as_datatype_enum
+    bench = Bench(
+        nodes=(node,),
+        arguments=tuple(specs),
+        outputs=("passed:0",),
+        key=b"idle %d" % arguments,
+    )
+    return seconds_of(bench.call())
+
+
+def seconds_of(call: Callable[[], Any], *, set_up: bool = False) -> Seconds:
+    """Seconds of a call after the first one, what it started included.
+
+    The median of a few calls: what disturbs a call disturbs steps as often. Not so
+    what a hypervisor takes: then a few more are made, and if it goes on, the shortest
+    counts.
+
+    Args:
+        call: What to time.
+        set_up: Whether it was called before. Then the first call counts if it is slow;
+            else it is made to warm up, and a slow call takes twice as long to time.
+    """
+    found, disturbed = _timed(call, runs=1)
+    if not set_up or found[0] < _SLOW:
+        found.clear()
+    elif not disturbed:
+        return found[0]
+    for _ in range(_TRIES):
+        taken, disturbed = _timed(call, runs=_RUNS)
+        if not disturbed:
+            return median(taken)
+        found += taken
+    return min(found)
+
+
+def _timed(call: Callable[[], Any], *, runs: int) -> tuple[list[Seconds], bool]:
+    """Seconds of each of a few calls, and whether a hypervisor held them up."""
+    stolen, started = stolen_seconds(), time.perf_counter()
+    taken: list[Seconds] = []
+    while len(taken) < runs and sum(taken) < _ENOUGH:
+        tf.test.experimental.sync_devices()
+        begun = time.perf_counter()
+        results = call()
+        tf.test.experimental.sync_devices()
+        taken.append(time.perf_counter() - begun)
+        del results
+    elapsed = (time.perf_counter() - started) * (os.cpu_count() or 1)
+    return taken, stolen_seconds() - stolen > _DISTURBED * elapsed
+
+
+def _bare(node: compat.NodeDef) -> compat.NodeDef:
+    copy = compat.NodeDef()
+    copy.CopyFrom(node)
+    del copy.input[:]
+    copy.input.extend(name for name in node.input if not name.startswith("^"))
+    return copy
+
+
+def _unnamed(node: compat.NodeDef) -> bytes:
+    copy = compat.NodeDef()
+    copy.CopyFrom(node)
+    copy.name = ""
+    del copy.input[:]
+    return copy.SerializeToString(deterministic=True)
+
+
+def _shape_constant(graph: GraphView, producer: Op, full: str) -> compat.NodeDef:
+    index = int(full.rpartition(":")[2])
+    shape = graph.tensors[producer.inputs[index]].shape
+    name = full.replace(":", "_") + "_value"
+    made = graph.tensors[full]
+    return compat.constant(name, shape, tf.as_dtype(made.dtype))

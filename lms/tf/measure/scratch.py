@@ -1,0 +1,214 @@
+"""Memory that ops need besides their inputs and outputs.
+
+    is it worth a run? ──> room for it here? ──yes──> run alone: the allocator's peak
+                                │no                   less what is in use afterwards
+                                └──> another process (`bench_process`), else as much
+                                     as the largest op of its type for its bytes
+
+Small chunks that happen to be free are taken whole, so where another process is asked
+it measures all that need some.
+Ops are run alone on arguments of their shapes, equal ones once in a process.
+
+Known weakness: ops that cannot be run alone, and those in loops, are not measured.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import tensorflow as tf
+
+from lms.ir.graph import GraphView, Op
+from lms.machine.costs import moved_bytes
+from lms.simulation.allocator import Nook
+from lms.tf import compat
+from lms.tf.capture.compiled import compiled_scratch, is_compiled
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.measure.devices import DeviceMemory, find_device
+from lms.tf.measure.microbenchmark import Bench
+from lms.tf.measure.microbenchmark_process import scratch_elsewhere
+from lms.units import KIB
+
+__all__ = [
+    "LEFT_BEHIND",
+    "Case",
+    "free_bytes",
+    "has_room",
+    "is_worth_a_run",
+    "measure_scratch",
+    "with_scratch",
+]
+
+# Only ops that make or read a tensor of this size are run.
+_LARGE = 64 * KIB
+
+# An op whose scratch is not known is run alone only where there is room for so many
+# times what it reads and makes: kernels of a CPU do not survive if there is too little.
+# Those of half precision pack their inputs for each thread (seen: 8.6 times).
+# Elsewhere it counts what the largest op of its type that was run needs for its bytes
+# (small ones need more, as a part of theirs), or this.
+_TIMES, _TIMES_OF_HALF, _USUAL_SHARE = 3, 12, 0.5
+
+# Where an op took one part of so many of what was free, it may have taken more than it
+# needs: a chunk is not split that is less than twice as large.
+_SPLIT = 2
+
+_HALF = frozenset({"float16", "bfloat16"})
+
+# Functions of one op hold constants. While ops are measured there are free chunks for
+# so many: what stays behind does not lie scattered over what is planned.
+LEFT_BEHIND = Nook(sizes=(256,) * 1024)
+
+_scratch: dict[tuple[str, bytes], int] = {}
+# By op type, what the largest op that was run moves and needs.
+_largest: dict[str, tuple[float, float]] = {}
+
+
+def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
+    """Bytes that large ops need beside their inputs and outputs, by op name.
+
+    Args:
+        step: The traced step.
+        memory: The allocator of the step's device.
+
+    Returns:
+        Scratch of the ops that were run, here or where there is room; and what those
+        are taken to need that were not. Empty without allocator statistics.
+    """
+    if memory.current_bytes is None:
+        return {}
+    nodes = {node.name: node for node in step.nodes}
+    found = _scratch_of_compiled(step, nodes, memory.device)
+    cases = [
+        Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
+        for op in step.graph.ops
+        # Element-wise ops need no scratch.
+        if not (op.name in found or op.inplace)
+        and is_worth_a_run(step.graph, op)
+        and (bench := Bench.of(step.graph, nodes, op)) is not None
+    ]
+    failed = _measure(cases, memory)
+    for case in cases:
+        known = _scratch.get((memory.device, case.bench.key))
+        if known is not None:
+            found[case.op.name] = known
+        elif case.bench.key not in failed:
+            largest, needed = _largest.get(case.op.type, (1.0, _USUAL_SHARE))
+            found[case.op.name] = math.ceil(needed / largest * case.moved)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """An op, the op alone, and the bytes that it reads and makes."""
+
+    op: Op
+    bench: Bench
+    moved: int
+
+
+def _measure(cases: Sequence[Case], memory: DeviceMemory) -> set[bytes]:
+    """Run ops whose scratch is not known, here or where there is room.
+
+    Returns:
+        The keys of those that cannot be run on values that are made up.
+    """
+    device = find_device()
+    gathered = device.keep_nook(LEFT_BEHIND)
+    free = free_bytes(memory)
+    failed: set[bytes] = set()
+    unknown: list[Case] = []
+    inexact: list[Case] = []
+    for case in cases:
+        key = case.bench.key
+        if (memory.device, key) in _scratch or key in failed:
+            continue
+        if not has_room(case, memory.device, free):
+            unknown.append(case)
+            continue
+        measured = case.bench.scratch(memory, case.moved)
+        if measured is None:
+            failed.add(key)
+        elif device.is_emulated and (case.moved + measured) * _SPLIT > free:
+            unknown.append(case)
+        else:
+            _note_scratch(case, memory.device, measured)
+            inexact += [case] if measured else []
+    del gathered
+    if device.is_emulated and unknown:
+        asked = [(case.bench, case.moved) for case in unknown + inexact]
+        for key, measured in scratch_elsewhere(asked).items():
+            _scratch[memory.device, key] = measured
+    return failed
+
+
+def _note_scratch(case: Case, device: str, scratch: int) -> None:
+    """Keep what an op needs, and whether it is the largest of its type."""
+    _scratch[device, case.bench.key] = scratch
+    largest = _largest.get(case.op.type, (0, 0))
+    _largest[case.op.type] = max(largest, (case.moved, scratch))
+
+
+def _scratch_of_compiled(
+    step: TracedStep, nodes: Mapping[str, compat.NodeDef], device: str
+) -> dict[str, int]:
+    """Scratch of the calls that XLA compiles, which says so before they run."""
+    found: dict[str, int] = {}
+    for op in step.graph.ops:
+        if op.name not in nodes or not is_compiled(nodes[op.name]):
+            continue
+        tensors = [step.graph.tensors[name] for name in op.inputs]
+        specs = [tf.TensorSpec(t.shape, tf.as_dtype(t.dtype)) for t in tensors]
+        scratch = compiled_scratch(nodes[op.name], specs, nodes[op.name].device)
+        if scratch is None:
+            continue
+        found[op.name] = scratch
+        if (bench := Bench.of(step.graph, nodes, op)) is not None:
+            _scratch[device, bench.key] = scratch
+    return found
+
+
+def has_room(case: Case, device: str, free: float) -> bool:
+    """Whether what an op reads, makes and needs has room beside what is there.
+
+    Where it has none, TensorFlow would wait ten seconds for some before it gives up
+    (its allocator_retry.cc, as bfc_allocator.cc calls it), and the process may die.
+
+    Args:
+        case: The op.
+        device: Its device's short name.
+        free: Bytes that its allocator has left.
+    """
+    if case.op.inplace:
+        return case.moved <= free
+    scratch = _scratch.get((device, case.bench.key))
+    if scratch is not None:
+        return (case.moved + scratch) * _SPLIT <= free
+    packs = "CPU" in device and any(t.dtype in _HALF for t in case.op.outputs)
+    return case.moved * (_TIMES_OF_HALF if packs else _TIMES) <= free
+
+
+def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
+    """The graph with measured scratch written into its ops."""
+    ops = (
+        replace(op, scratch=scratch[op.name]) if op.name in scratch else op
+        for op in graph.ops
+    )
+    return GraphView(ops=tuple(ops), results=graph.results)
+
+
+def free_bytes(memory: DeviceMemory) -> float:
+    """What the device's allocator has left; infinite where it has no limit."""
+    limit = find_device().limit
+    return math.inf if limit is None else limit - (memory.current_bytes or 0)
+
+
+def is_worth_a_run(graph: GraphView, op: Op) -> bool:
+    """Whether an op is large, and may be run on values that are made up."""
+    if op.fixed or op.varies or op.persistent or op.alias is not None:
+        return False
+    if "PyFunc" in op.type:  # the user's own function must not see them
+        return False
+    sizes = [graph.tensors[name].size for name in op.inputs]
+    sizes += [tensor.size for tensor in op.outputs]
+    return max(sizes, default=0) >= _LARGE

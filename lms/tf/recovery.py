@@ -1,0 +1,228 @@
+"""Run a planned step; if it runs out of memory, plan it into less and repeat it.
+
+    run ──out of memory──> undo ──> tighter room ──> plan, rewrite, rebuild ──> run
+
+A plan is made for a device with a certain amount of memory in use, at certain places.
+Batches that an input pipeline reads ahead, or tensors of other programs, can be in the
+way. What the aborted step has written is put back (`lms.ir.write_guard`), so the batch
+can be repeated: the numbers are those of a step that never failed.
+
+Known weaknesses: TensorFlow waits ten seconds for memory before a step fails, and some
+of its convolutions on a CPU do not survive a failure. Plans by thresholds are as the
+user wants them, and are not made anew.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+from lms.errors import BudgetError, OutOfMemoryError
+from lms.planning.memory_budget import Room
+from lms.report import StepReport, StepTimeline
+from lms.tf.capture.writes import Beginning, KeptVariables
+from lms.tf.measure.devices import DeviceMemory
+from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
+from lms.tf.rewrite.transports import Transport
+from lms.units import format_bytes
+
+__all__ = ["PreparedStep", "run_recovering"]
+
+# What a step that ran out of memory is planned with, of the room that it had: the first
+# in which there is another plan. So often a step is planned anew in all.
+_LESS_PERCENT, _TRIES = (88, 94, 98), 6
+
+# So many calls of a step that is not planned may run out of memory and be planned.
+_WATCHED = 3
+
+
+@dataclass(slots=True, kw_only=True)
+class PreparedStep:
+    """A rebuilt step, what was predicted of it, and what was measured of it.
+
+    Args:
+        rebuilt: What runs.
+        transport: How its tensors travel.
+        memory: The allocator of its device.
+        predicted: Its report before it ran.
+        timeline: Its predicted memory.
+        nook: What keeps room for small tensors together, as long as it lives.
+        beginning: Takes note of when it begins to write.
+        kept: The variables that it writes before that; of a step that is not planned
+            and has little room left, all that it has, in its first calls.
+        is_sure: Whether it needs no plan and has room to spare.
+        can_be_planned: Whether a plan may be made if it runs out of memory.
+        room: What it was planned into.
+        measure: Measures what it could be planned into now.
+        plan_into: Plans and builds it anew, into another room.
+    """
+
+    rebuilt: RebuiltStep | None
+    transport: Transport
+    memory: DeviceMemory
+    predicted: StepReport
+    timeline: StepTimeline
+    nook: object
+    beginning: Beginning
+    kept: KeptVariables
+    is_sure: bool
+    can_be_planned: bool
+    room: Room
+    measure: Callable[[], Room]
+    plan_into: Callable[[Room], "PreparedStep"]
+    lock: Any = field(default_factory=Lock)
+    calls: int = 0
+    measured_peak: int | None = None
+
+    @property
+    def plan_is_empty(self) -> bool:
+        """Whether it runs as TensorFlow would run it."""
+        return self.predicted.fits_unplanned
+
+    def run(self, inputs: Sequence[Any]) -> Any:
+        """Run a step; the first one initialises and does not count as a measurement.
+
+        Raises:
+            _Aborted: If a planned step ran out of memory; early writes are undone.
+        """
+        assert self.rebuilt is not None
+        with self.lock:  # host tensors belong to one call at a time
+            self.memory.watch(self)
+            watched = not self.is_sure and self.calls < _WATCHED
+            kept = not self.plan_is_empty or watched
+            values = self.kept.values() if kept else []
+            self.beginning.begun = not kept
+            try:
+                result = self.rebuilt(inputs)
+            except RAN_OUT as error:
+                if not self.can_be_planned:
+                    self.transport.release()
+                    raise
+                reason = _first_words(error)
+            except BaseException:
+                self.transport.release()  # what the step had swapped out
+                raise
+            else:
+                self._measure()
+                return result
+            self.transport.release()
+            if kept:
+                self.kept.put_back(values)
+        # Not within the handler: the error holds on to frames and their tensors.
+        raise _Aborted(reason)
+
+    def note_peak(self) -> None:
+        """Take the peak of steps that Keras's own function ran."""
+        if self.plan_is_empty and self.memory.is_watched_by(self):
+            self.measured_peak = self.memory.peak_bytes
+
+    def report(self) -> StepReport:
+        """What was planned and what was measured."""
+        held = self.transport.host_peak_bytes()
+        return replace(
+            self.predicted,
+            measured_peak_bytes=self.measured_peak or None,
+            host_peak_bytes=self.predicted.host_peak_bytes if held is None else held,
+        )
+
+    def planned_anew(self) -> "PreparedStep | None":
+        """The same step with another plan, in less room than the one that failed had.
+
+        Returns:
+            None if there is no such plan.
+
+        Raises:
+            HostMemoryError: If the host cannot hold what would move.
+        """
+        self.rebuilt = self.nook = None  # frees their room for what comes
+        now = self.measure()
+        if self.plan_is_empty:  # less than what it was taken to need
+            needed = self.predicted.unplanned_peak_bytes - self.room.persistent
+            now = now.of(now.persistent + min(now.step, needed))
+        for percent in _LESS_PERCENT:
+            try:
+                step = self.plan_into(self.room.tighter(now, percent))
+            except BudgetError:
+                continue
+            if step.predicted.plan != self.predicted.plan:
+                replans = self.predicted.replans + 1
+                step.predicted = replace(step.predicted, replans=replans)
+                return step
+        return None
+
+    def _measure(self) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            self.memory.reset_peak()
+        else:
+            self.measured_peak = max(
+                self.measured_peak or 0, self.memory.peak_bytes or 0
+            )
+
+
+class _Aborted(Exception):  # noqa: N818 - it never leaves this file
+    """A planned step ran out of memory; the message is TensorFlow's."""
+
+
+def run_recovering(
+    step: PreparedStep,
+    inputs: Sequence[Any],
+    replaced: Callable[[PreparedStep], None],
+) -> Any:
+    """Run a step, and plan it anew as often as it runs out of memory and that may help.
+
+    Args:
+        step: The step.
+        inputs: Its flat inputs.
+        replaced: Is told of each step that takes the place of the one before.
+
+    Raises:
+        OutOfMemoryError: If it still runs out of memory, or if it had begun to write.
+    """
+    while True:
+        try:
+            return step.run(inputs)
+        except _Aborted as aborted:
+            reason = str(aborted)
+        if step.beginning.begun:
+            text = _unwatched if step.plan_is_empty else _half_written
+            raise OutOfMemoryError(text(reason))
+        failed = step
+        anew = None if step.predicted.replans == _TRIES else step.planned_anew()
+        if anew is None:
+            failed.rebuilt = None
+            raise OutOfMemoryError(_given_up(failed, reason))
+        step = anew
+        replaced(step)
+
+
+def _first_words(error: Exception) -> str:
+    """The line of TensorFlow's message that says what did not fit."""
+    lines = str(error).splitlines()
+    return next((line for line in lines if line.startswith("OOM")), lines[0]).strip()
+
+
+def _given_up(step: PreparedStep, reason: str) -> str:
+    times = step.predicted.replans + 1
+    return (
+        f"a step must run in the {format_bytes(step.room.budget or 0)} that it was "
+        f"planned into, got out of memory with {times} plans: {reason}. The model's "
+        "variables are as before the step. Use a smaller batch or volume, let the "
+        "input pipeline read less ahead, or give a smaller `budget`."
+    )
+
+
+def _unwatched(reason: str) -> str:
+    return (
+        f"a step that seemed to fit must not run out of memory, got {reason}. Some of "
+        "the model's variables may be updated and some not: load them from a "
+        "checkpoint, and give a smaller `budget`, so that the step is planned."
+    )
+
+
+def _half_written(reason: str) -> str:
+    return (
+        "a step must not run out of memory while it writes variables, got "
+        f"{reason}. Some of the model's variables are updated and some are not: load "
+        "them from a checkpoint, and use a smaller `budget`, batch or volume."
+    )

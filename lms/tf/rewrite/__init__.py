@@ -1,0 +1,1 @@
+"""From a graph and a plan to a function that runs."""

@@ -1,0 +1,245 @@
+"""Obey a plan: a new list of nodes with copies out, copies in, and an order.
+
+    before                                   after
+    conv ──> relu                            conv ──> relu
+      │                                        ├──> out
+      └────────> conv_grad                     ┆     ┆(ends before `release` starts)
+                                               in <─(starts after `trigger`)
+                                               └────────> conv_grad
+
+The nodes given are never changed. Ops that only give a buffer another shape (aliases)
+are made again on each copy, for the readers of that copy.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+from lms.errors import PlanError
+from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.plan import Swap, SwapPlan
+from lms.tf import compat
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.rewrite.asking import ask_for_room
+from lms.tf.rewrite.control_edges import Waits, wait_for
+from lms.tf.rewrite.transports import Transport
+
+__all__ = ["rewrite"]
+
+
+def rewrite(
+    step: TracedStep,
+    plan: SwapPlan,
+    transport: Transport,
+    beginning: compat.NodeDef | None = None,
+    late: Sequence[str] = (),
+    *,
+    asks: bool = False,
+) -> list[compat.NodeDef]:
+    """The step's nodes with the plan built in.
+
+    Args:
+        step: The traced step.
+        plan: A plan that `validate_plan` accepts for `step.graph`.
+        transport: Makes the nodes that carry tensors.
+        beginning: A node that writes wait for, None if none does.
+        late: Names of the ops that wait for it.
+        asks: Whether ordered ops ask for their room first (`lms.tf.rewrite.asking`).
+
+    Returns:
+        New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
+
+    Raises:
+        PlanError: If the plan would make ops wait for each other in a circle.
+    """
+    nodes = {node.name: _copy(node) for node in step.nodes}
+    groups = _groups(step.graph)
+    waits = Waits(plan, groups)
+    added: list[compat.NodeDef] = []
+    for number, swap in enumerate(plan.swaps):
+        producer = nodes[op_of(swap.tensor)]
+        spec = _spec(step.graph, swap.tensor)
+        prefix = f"lms/{number}/{producer.name}"
+        out = transport.swap_out(
+            f"{prefix}/out",
+            swap.tensor,
+            spec,
+            device=producer.device,
+            copies=len(swap.swap_ins),
+        )
+        added += out.nodes
+        waits.leave(swap, producer.name, out)
+        keeper, at = _keeper(step.graph, swap, prefix, producer.device, plan, waits.at)
+        if transport.takes_room_first and keeper is not None:
+            added.append(keeper)
+            waits.released[at].append(keeper.name)
+        for k, copy in enumerate(swap.swap_ins):
+            back = transport.swap_in(
+                f"{prefix}/in{k}", out, spec, device=producer.device
+            )
+            added += back.nodes
+            waits.come(copy, back)
+            added += _reroute(
+                step.graph, nodes, copy.readers, swap.tensor, back.end.name, f"in{k}"
+            )
+    waits.wire(nodes)
+    if beginning is not None:
+        added.append(beginning)
+        for name in late:
+            wait_for(nodes[name], [beginning.name])
+    if asks:
+        added += ask_for_room(step.graph, plan.chain, nodes)
+    _refuse_split_groups(nodes, groups)
+    result = [*nodes.values(), *added]
+    _refuse_cycle(result, step.graph)
+    return result
+
+
+def _groups(graph: GraphView) -> dict[str, list[str]]:
+    """The members of each op's group, by the names of the ops that are in one."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for op in graph.ops:
+        if op.group is not None:
+            members[op.group].append(op.name)
+    return {name: names for names in members.values() for name in names}
+
+
+def _refuse_split_groups(
+    nodes: Mapping[str, compat.NodeDef], groups: Mapping[str, Sequence[str]]
+) -> None:
+    """Members of a group must wait for the same, or the runtime does not merge them.
+
+    Then other kernels run, which add up in another order: the step's bits change.
+    """
+
+    def waits(name: str) -> set[str]:
+        own = {f"^{member}" for member in groups[name]}
+        return {n for n in nodes[name].input if n.startswith("^")} - own
+
+    for name, names in groups.items():
+        if waits(name) != waits(names[0]):
+            raise PlanError(
+                f"{names[0]!r} and {name!r} must wait for the same ops, to be merged"
+            )
+
+
+def _copy(node: compat.NodeDef) -> compat.NodeDef:
+    copy = compat.NodeDef()
+    copy.CopyFrom(node)
+    return copy
+
+
+def _spec(graph: GraphView, name: str) -> tf.TensorSpec:
+    tensor = graph.tensors[name]
+    return tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
+
+
+def _keeper(
+    graph: GraphView,
+    swap: Swap,
+    prefix: str,
+    device: str,
+    plan: SwapPlan,
+    group_at: Mapping[str | None, int],
+) -> tuple[compat.NodeDef | None, int]:
+    """An op that holds the original until its room is to be free.
+
+    A copy out may end at any time before the op that waits for it. If the room were
+    free from then on, other tensors would take it, other ones each time, and the
+    allocator would end up with other holes than were planned. Element-wise readers
+    would write over it, or not.
+
+    Returns:
+        The op and the group before which it must run; None where there is no choice.
+    """
+    far = {name for copy in swap.swap_ins for name in copy.readers}
+    near = [op for op in _readers(graph, swap.tensor) if op.name not in far]
+    last = max((group_at.get(op.name, -1) for op in near), default=-1)
+    until = group_at.get(swap.release or "", 0)
+    if until == 0 and (last < 0 or not any(op.inplace for op in near)):
+        return None, 0
+    names = [op.name for op in near if op.name in group_at]
+    names += plan.chain[until - 1] if until else ()
+    keeper = compat.NodeDef(name=f"{prefix}/keep", op="Shape", device=device)
+    keeper.input.append(swap.tensor)
+    keeper.input.extend(f"^{name}" for name in dict.fromkeys(names))
+    dtype = tf.as_dtype(graph.tensors[swap.tensor].dtype)
+    keeper.attr["T"].type = dtype.as_datatype_enum
+    keeper.attr["out_type"].type = tf.int32.as_datatype_enum
+    return keeper, max(last + 1, until)
+
+
+def _readers(graph: GraphView, tensor: str) -> list[Op]:
+    """The ops that read a buffer, by its own name or by an alias."""
+    found: list[Op] = []
+    for op in graph.consumers[tensor]:
+        if op.alias == tensor:
+            for output in op.outputs:
+                found += _readers(graph, output.name)
+        else:
+            found.append(op)
+    return found
+
+
+def _reroute(
+    graph: GraphView,
+    nodes: Mapping[str, compat.NodeDef],
+    readers: Sequence[str],
+    root: str,
+    copy: str,
+    suffix: str,
+) -> list[compat.NodeDef]:
+    """Let readers read the copy; returns the alias ops that were made for them."""
+    on_copy = {root: f"{copy}:0"}
+    made: list[compat.NodeDef] = []
+
+    def moved(tensor: str) -> str:
+        if tensor not in on_copy:
+            op = graph.by_name[op_of(tensor)]
+            alias = _copy(nodes[op.name])
+            alias.name = f"{copy}/{suffix}/{op.name}"
+            source = moved(op.alias or root)
+            rest = list(alias.input[1:])
+            del alias.input[:]
+            alias.input.extend([source, *rest])
+            made.append(alias)
+            on_copy[tensor] = f"{alias.name}:{tensor.rpartition(':')[2]}"
+        return on_copy[tensor]
+
+    for reader in readers:
+        node = nodes[reader]
+        for i, name in enumerate(node.input):
+            full = name if ":" in name or name[0] == "^" else f"{name}:0"
+            if full[0] != "^" and graph.roots.get(full) == root:
+                node.input[i] = moved(full)
+    return made
+
+
+def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
+    """Kahn's algorithm; a loop's back edges count as its ends waiting for its body.
+
+    TensorFlow would not complain: a step whose ops wait in a circle ends without them.
+    """
+    types = {node.name: node.op for node in nodes}
+    followers: dict[str, list[str]] = defaultdict(list)
+    waiting: dict[str, int] = {}
+    for node in nodes:
+        sources = {name.removeprefix("^").partition(":")[0] for name in node.input}
+        sources = {n for n in sources if types.get(n, "") not in ("", "NextIteration")}
+        if node.op == "Exit" and node.name in graph.by_name:
+            sources |= set(graph.by_name[node.name].controls) & types.keys()
+        waiting[node.name] = len(sources)
+        for source in sources:
+            followers[source].append(node.name)
+    ready = [name for name, count in waiting.items() if count == 0]
+    done = 0
+    while ready:
+        done += 1
+        for follower in followers[ready.pop()]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                ready.append(follower)
+    if done != len(nodes):
+        stuck = next(name for name, count in waiting.items() if count > 0)
+        raise PlanError(f"the plan makes ops wait in a circle, at {stuck!r}")

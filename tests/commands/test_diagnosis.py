@@ -1,0 +1,166 @@
+"""What the doctor says of machines, from plain facts."""
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lms.commands.diagnosis import Verdict, judge
+from lms.machine.inventory import Facts, Installation
+from lms.machine.nvml import Driver, Gpu, read_driver
+from lms.units import GIB, MIB
+from tests.profiling.recorded import A100, Recorded, RecordedError
+
+TENSORFLOW = Installation(
+    backend="tensorflow",
+    cuda="12.5.1",
+    cudnn="9",
+    onednn=True,
+    gpus=1,
+    device="GPU:0",
+    limit=14 * GIB,
+    growth=False,
+)
+GPU = Gpu(
+    name="V100",
+    memory=16 * GIB,
+    used=100 * MIB,
+    pcie=(3, 16),
+    pcie_most=(3, 16),
+)
+SERVER = Facts(
+    python="3.11.7",
+    packages=(("tensorflow", "2.21.0"), ("keras", "3.15.1"), ("numpy", "2.4.6")),
+    driver=Driver(version="550.54.15", cuda="12.4", gpus=(GPU,)),
+    installation=TENSORFLOW,
+    host_free=60 * GIB,
+)
+LAPTOP = replace(
+    SERVER,
+    driver=Driver(reason="NVML Shared Library Not Found"),
+    installation=replace(TENSORFLOW, gpus=0, device="CPU:0", limit=None),
+)
+
+
+def changed(**changes: Any) -> Facts:
+    """The server with another GPU, installation or environment."""
+    gpu = {k: v for k, v in changes.items() if hasattr(GPU, k)}
+    there = {k: v for k, v in changes.items() if hasattr(TENSORFLOW, k)}
+    others = {k: v for k, v in changes.items() if k not in gpu and k not in there}
+    driver = replace(SERVER.driver, gpus=(replace(GPU, **gpu),))
+    facts = replace(SERVER, installation=replace(TENSORFLOW, **there), driver=driver)
+    return replace(facts, **others)
+
+
+def test_a_good_server_has_no_problem_and_only_xla_to_note() -> None:
+    noted = [f.topic for f in judge(SERVER) if f.verdict is not Verdict.OK]
+    assert noted == ["XLA"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "topic", "verdict", "words"),
+    [
+        (replace(SERVER, python="3.10.4"), "python", "problem", "below 3.14"),
+        (
+            replace(SERVER, packages=(("tensorflow", "2.20.0"),)),
+            *("tensorflow", "problem", "at least 2.21"),
+        ),
+        (replace(SERVER, packages=(("keras", None),)), "keras", "problem", "pip"),
+        (
+            replace(SERVER, installation=None, failure="ImportError: no"),
+            *("loading", "problem", "import tensorflow"),
+        ),
+        (changed(backend="torch"), "backend", "problem", "KERAS_BACKEND=tensorflow"),
+        (
+            replace(SERVER, driver=replace(SERVER.driver, cuda="11.8")),
+            *("CUDA", "problem", "newer NVIDIA driver"),
+        ),
+        (changed(cuda=None), "CUDA", "problem", "tflms[gpu]"),
+        (changed(gpus=0), "device", "problem", "tflms[gpu]"),
+        (
+            replace(changed(gpus=0), variables=(("CUDA_VISIBLE_DEVICES", "-1"),)),
+            *("device", "note", "Unset it"),
+        ),
+        (LAPTOP, "device", "note", "python -m lms emulate"),
+        (changed(used=8 * GIB), "GPU 0", "note", "nvidia-smi"),
+        (changed(pcie=(3, 8)), "link 0", "problem", "wider slot"),
+        (changed(pcie=(1, 16)), "link 0", "note", "while it trains"),
+        (changed(pcie=None), "link 0", "note", "profiling.link_bandwidth"),
+        (changed(host_free=100 * GIB), "host", "note", "LIMIT_IN_MB=102400"),
+        (changed(host_free=None), "host", "note", "python -m lms plan"),
+        (
+            replace(SERVER, variables=(("TF_GPU_HOST_MEM_LIMIT_IN_MB", "lots"),)),
+            *("host", "problem", "whole number"),
+        ),
+        (
+            replace(SERVER, variables=(("TF_XLA_FLAGS", "--tf_xla_auto_jit=2"),)),
+            *("XLA", "problem", "Unset it"),
+        ),
+        (
+            replace(LAPTOP, installation=replace(TENSORFLOW, gpus=0, onednn=False)),
+            *("oneDNN", "note", "TF_ENABLE_ONEDNN_OPTS=1"),
+        ),
+        (
+            replace(SERVER, variables=(("TF_GPU_ALLOCATOR", "cuda_malloc_async"),)),
+            *("allocator", "note", "Unset it"),
+        ),
+        (changed(growth=True), "allocator", "note", "memory growth"),
+    ],
+)
+def test_what_is_wrong_is_found_with_what_to_do(
+    facts: Facts, topic: str, verdict: str, words: str
+) -> None:
+    (found,) = (f for f in judge(facts) if f.topic == topic)
+    assert found.verdict == verdict
+    assert words in found.advice
+
+
+@pytest.mark.parametrize(
+    ("facts", "topic", "words"),
+    [
+        (SERVER, "device", "GPU:0, 14.00 GiB of it for TensorFlow"),
+        (SERVER, "link 0", "PCIe 3 x16"),
+        (SERVER, "host", "64.00 GiB may be pinned"),
+        (SERVER, "CUDA", "driver 550.54.15 for CUDA 12.4; TensorFlow is built with"),
+        (changed(nvlinks=6), "link 0", "PCIe 3 x16, 6 NVLinks"),
+        (replace(LAPTOP, emulated=64 * MIB), "device", "emulated, with 64.00 MiB"),
+        (replace(LAPTOP, emulated_link=(12e9, 6e9)), "link", "12 GB/s to the device"),
+        (LAPTOP, "host", "60.00 GiB of RAM are free for swapped tensors"),
+        (LAPTOP, "CUDA", "there is no NVIDIA driver"),
+    ],
+)
+def test_what_is_right_is_said_too(facts: Facts, topic: str, words: str) -> None:
+    (found,) = (f for f in judge(facts) if f.topic == topic)
+    assert (found.verdict, found.advice) == (Verdict.OK, "")
+    assert words in found.text
+
+
+def recorded(**changes: Any) -> Recorded:
+    values = {"nvmlInit": None, "nvmlSystemGetCudaDriverVersion": 12040}
+    return Recorded(A100 | values | changes)
+
+
+def test_the_driver_is_asked_for_versions_memory_and_links() -> None:
+    links = {"nvmlDeviceGetNvLinkState": 1, "nvmlDeviceGetCurrPcieLinkWidth": 8}
+    driver = read_driver(recorded(**links))
+    assert (driver.version, driver.cuda, driver.reason) == ("550.54.15", "12.4", None)
+    (gpu,) = driver.gpus
+    assert (gpu.memory, gpu.used) == (40 * GIB, GIB)
+    assert (gpu.pcie, gpu.pcie_most, gpu.nvlinks) == ((4, 8), (4, 16), 4)
+
+
+def test_what_the_driver_does_not_say_spares_the_rest() -> None:
+    silent = {"nvmlDeviceGetMemoryInfo": RecordedError(3)}
+    (gpu,) = read_driver(recorded(**silent)).gpus
+    assert (gpu.memory, gpu.used, gpu.pcie) == (None, None, (4, 16))
+
+
+def test_without_a_driver_there_is_a_reason() -> None:
+    driver = read_driver(recorded(nvmlInit=RecordedError(6)))
+    assert driver == Driver(reason="Not Found")
+
+
+def test_a_missing_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert "nvidia-ml-py is missing" in (read_driver().reason or "")

@@ -1,0 +1,168 @@
+"""Liveness: by hand, and against a recomputation that looks at one op at a time."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+
+from lms.ir.graph import GraphView, Op, Tensor
+from lms.ir.liveness import (
+    Buffer,
+    buffers,
+    largest_working_set,
+    lower_bound,
+    memory_curve,
+    peak,
+    reused_bytes,
+    working_sets,
+)
+from tests.graphs import LOOP, RESHAPE, SKIP, Drawn, all_drawn, make_op
+from tests.strategies import graphs
+
+drawn = pytest.mark.parametrize("drawn", all_drawn().values(), ids=all_drawn())
+
+
+@drawn
+def test_the_memory_curve_is_the_one_worked_out(drawn: Drawn) -> None:
+    assert tuple(memory_curve(drawn.graph)) == drawn.curve
+    assert peak(drawn.graph) == max(drawn.curve)
+
+
+@drawn
+def test_working_sets_are_those_worked_out(drawn: Drawn) -> None:
+    assert tuple(working_sets(drawn.graph)) == drawn.sets
+    assert lower_bound(drawn.graph) == max(drawn.sets)
+
+
+def test_the_first_op_with_the_largest_working_set_is_named() -> None:
+    assert largest_working_set(SKIP.graph).name == "e"
+
+
+def test_a_buffer_lives_through_the_readers_of_its_aliases() -> None:
+    first = buffers(RESHAPE.graph)[0]
+    assert first == Buffer(root="a:0", size=100, producer=0, uses=(2, 4))
+    assert first.last == 4
+
+
+def test_a_buffer_without_readers_lives_while_it_is_made() -> None:
+    graph = GraphView(ops=(make_op("a", 7), make_op("b", 1)))
+    assert buffers(graph)[0].last == 0
+    assert memory_curve(graph) == [7, 1]
+
+
+def test_what_a_loop_touches_is_pinned_but_not_kept() -> None:
+    pinned = {b.root: (b.pinned, b.kept) for b in buffers(LOOP.graph)}
+    assert pinned["c:0"] == pinned["w:0"] == (True, False)
+    assert pinned["a:0"] == (False, False)
+
+
+def test_what_has_a_shape_that_depends_on_values_is_pinned() -> None:
+    graph = GraphView(ops=(make_op("a", 7, varies=True), make_op("b", 1, "a")))
+    assert [(b.root, b.pinned) for b in buffers(graph)] == [
+        ("a:0", True),
+        ("b:0", False),
+    ]
+
+
+def test_an_alias_that_outlives_the_step_keeps_its_buffer() -> None:
+    graph = GraphView(ops=RESHAPE.graph.ops, results=("r:0",))
+    assert [(b.root, b.pinned) for b in buffers(graph) if b.kept] == [("a:0", True)]
+
+
+def test_persistent_and_empty_tensors_are_no_buffers() -> None:
+    graph = GraphView(
+        ops=(
+            make_op("weights", 1000, persistent=True),
+            make_op("same", 1000, "weights", alias="weights:0"),
+            make_op("nothing", 0),
+            make_op("a", 5, "same", "nothing"),
+        )
+    )
+    assert [buffer.root for buffer in buffers(graph)] == ["a:0"]
+    assert peak(graph) == 5
+
+
+def test_an_op_writes_over_an_input_that_dies_there() -> None:
+    graph = GraphView(ops=(make_op("a", 8), make_op("b", 8, "a", inplace=True)))
+    assert memory_curve(graph) == [8, 8]
+
+
+def test_an_op_writes_over_no_input_that_is_read_later() -> None:
+    graph = GraphView(
+        ops=(
+            make_op("a", 8),
+            make_op("b", 8, "a", inplace=True),
+            make_op("c", 1, "a", "b"),
+        )
+    )
+    assert memory_curve(graph) == [8, 16, 17]
+
+
+def test_an_op_writes_over_no_input_of_another_size() -> None:
+    op = make_op("b", 8, inplace=True)
+    assert [reused_bytes(op, sizes) for sizes in ([], [16], [16, 8])] == [0, 0, 8]
+
+
+def test_a_graph_without_ops_needs_nothing() -> None:
+    assert (peak(GraphView(ops=())), lower_bound(GraphView(ops=()))) == (0, 0)
+
+
+def naive_root(graph: GraphView, name: str) -> str:
+    """Follow aliases back, one at a time."""
+    maker = next(op for op in graph.ops if name in [t.name for t in op.outputs])
+    return name if maker.alias is None else naive_root(graph, maker.alias)
+
+
+def naive_curve(graph: GraphView) -> list[int]:
+    """At each op, add up every buffer that somebody still needs."""
+    reads: list[set[str]] = [
+        {naive_root(graph, name) for name in op.inputs}
+        if op.alias is None or op.fixed
+        else set()
+        for op in graph.ops
+    ]
+    kept = {naive_root(graph, name) for name in graph.results}
+    own: list[tuple[int, Tensor]] = [
+        (i, tensor)
+        for i, op in enumerate(graph.ops)
+        if not op.persistent and op.alias is None
+        for tensor in op.outputs
+    ]
+    curve: list[int] = []
+    for now, op in enumerate(graph.ops):
+        alive = [
+            tensor
+            for made, tensor in own
+            if made == now or (made < now and tensor.name in kept.union(*reads[now:]))
+        ]
+        later = kept.union(*reads[now + 1 :])
+        dying = [t for t in alive if t.name in reads[now] and t.name not in later]
+        curve.append(sum(t.size for t in alive) + op.scratch - saved(op, dying))
+    return curve
+
+
+def saved(op: Op, dying: list[Tensor]) -> int:
+    if not op.inplace or not op.outputs:
+        return 0
+    return max((t.size for t in dying if t.size == op.outputs[0].size), default=0)
+
+
+@given(graphs())
+@settings(deadline=None, max_examples=100)
+def test_the_curve_is_what_a_naive_recomputation_gives(graph: GraphView) -> None:
+    assert memory_curve(graph) == naive_curve(graph)
+
+
+@given(graphs())
+@settings(deadline=None, max_examples=50)
+def test_no_op_needs_more_by_itself_than_with_the_others(graph: GraphView) -> None:
+    pairs = zip(working_sets(graph), memory_curve(graph), strict=True)
+    assert all(alone <= together for alone, together in pairs)
+
+
+def test_what_an_op_must_read_from_where_it_was_made_is_pinned() -> None:
+    pool = Op(name="pool", type="A", outputs=(Tensor(name="pool:0", size=4),))
+    reads = Op(name="grad", type="B", inputs=("pool:0",), keeps=("pool:0",))
+    for reader, pinned in ((reads, True), (replace(reads, keeps=()), False)):
+        (made,) = buffers(GraphView(ops=(pool, reader)))
+        assert made.pinned is pinned

@@ -1,0 +1,181 @@
+"""Plans: JSON both ways, and a validator that names each rule that is broken."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from lms.errors import PlanError
+from lms.ir.graph import GraphView
+from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
+from tests.graphs import LOOP, RESHAPE, SKIP, TWICE, make_op
+
+PLAN = SwapPlan(
+    planner="by hand",
+    order=("a", "b", "c", "d", "e"),
+    chain=(("a",), ("b", "c"), ("e",)),
+    swaps=(
+        Swap(
+            tensor="a:0",
+            size=100,
+            release="c",
+            swap_ins=(SwapIn(trigger="c", readers=("e",)),),
+        ),
+    ),
+)
+
+
+def moved(**changes: object) -> SwapPlan:
+    """The plan with its swap changed."""
+    return replace(PLAN, swaps=(replace(PLAN.swaps[0], **changes),))
+
+
+def copied(*copies: SwapIn) -> SwapPlan:
+    """The plan with other copies back."""
+    return moved(swap_ins=copies)
+
+
+def test_a_plan_that_can_be_obeyed_is_accepted() -> None:
+    validate_plan(SKIP.graph, PLAN)
+
+
+def test_a_copy_back_may_start_as_soon_as_the_copy_out_has_ended() -> None:
+    validate_plan(SKIP.graph, copied(SwapIn(trigger=None, readers=("e",))))
+
+
+def test_a_copy_back_may_start_after_its_producer() -> None:
+    validate_plan(SKIP.graph, copied(SwapIn(trigger="a", readers=("e",))))
+
+
+def test_nothing_needs_to_wait_for_a_copy_out() -> None:
+    validate_plan(SKIP.graph, moved(release=None))
+
+
+def test_the_reader_of_an_alias_may_read_a_copy() -> None:
+    copy = SwapIn(trigger="b", readers=("d",))
+    swap = Swap(tensor="a:0", size=100, release="c", swap_ins=(copy,))
+    order = ("a", "r", "b", "c", "d")
+    validate_plan(RESHAPE.graph, SwapPlan(planner="", order=order, swaps=(swap,)))
+
+
+def test_bytes_are_counted_once_out_and_for_each_copy_back() -> None:
+    copies = SwapIn(trigger="b", readers=("d",)), SwapIn(trigger="d", readers=("f",))
+    swap = Swap(tensor="a:0", size=100, release="c", swap_ins=copies)
+    plan = SwapPlan(planner="", order=tuple("abcdef"), swaps=(swap,))
+    validate_plan(TWICE.graph, plan)
+    assert (plan.swapped_out_bytes, plan.swapped_in_bytes) == (100, 200)
+
+
+@pytest.mark.parametrize(
+    ("plan", "rule"),
+    [
+        (replace(PLAN, order=tuple("abcd")), "exactly the graph's ops"),
+        (replace(PLAN, order=tuple("abcdee")), "exactly the graph's ops"),
+        (replace(PLAN, order=tuple("abcdx")), "exactly the graph's ops"),
+        (replace(PLAN, order=tuple("bacde")), "cannot be executed: .*'b' before 'a:0'"),
+        (replace(PLAN, chain=(("x",),)), "chain names an unknown op 'x'"),
+        (replace(PLAN, chain=(("b",), ("a",))), "chain must follow the order, got 'a'"),
+        (replace(PLAN, chain=(("a", "c"), ("b",))), "follow the order, got 'b'"),
+        (replace(PLAN, chain=(("a",), ())), "must name ops, got none"),
+        (replace(PLAN, swaps=PLAN.swaps * 2), "'a:0' must be swapped once"),
+        (moved(tensor="x:0"), "'x:0' must be a tensor that owns its buffer"),
+        (moved(size=99), "size of 'a:0' must be 100"),
+        (moved(release="a"), "release of 'a:0' must be an op after its producer"),
+        (moved(release="x"), "release of 'a:0' must be an op after its producer"),
+        (copied(SwapIn(trigger="c", readers=())), "must have readers, got none"),
+        (copied(SwapIn(trigger="b", readers=("d",))), "'d' must read 'a:0'"),
+        (
+            copied(*[SwapIn(trigger="c", readers=("e",))] * 2),
+            "'e' must read one copy of 'a:0', got two",
+        ),
+        (
+            copied(SwapIn(trigger="e", readers=("e",))),
+            "trigger of 'a:0' must lie between .*, got 'e'",
+        ),
+        (
+            copied(SwapIn(trigger="c", readers=("b", "e"))),
+            "trigger of 'a:0' must lie between .*, got 'c'",
+        ),
+        (copied(SwapIn(trigger="x", readers=("e",))), "must lie between .*, got 'x'"),
+    ],
+)
+def test_a_broken_rule_is_named(plan: SwapPlan, rule: str) -> None:
+    with pytest.raises(PlanError, match=rule):
+        validate_plan(SKIP.graph, plan)
+
+
+def test_a_copy_back_cannot_start_before_its_tensor_is_made() -> None:
+    graph = GraphView(ops=(make_op("early", 1), *SKIP.graph.ops))
+    plan = copied(SwapIn(trigger="early", readers=("e",)))
+    with pytest.raises(PlanError, match="must lie between its producer"):
+        validate_plan(graph, replace(plan, order=("early", *PLAN.order)))
+
+
+def test_an_alias_cannot_move_without_its_root() -> None:
+    swap = Swap(tensor="r:0", size=100, release=None, swap_ins=())
+    plan = SwapPlan(planner="", order=("a", "r", "b", "c", "d"), swaps=(swap,))
+    with pytest.raises(PlanError, match="'r:0' must be a tensor that owns its buffer"):
+        validate_plan(RESHAPE.graph, plan)
+
+
+@pytest.mark.parametrize("tensor", ["c:0", "w:0"], ids=["what it reads", "its own"])
+def test_what_a_loop_touches_cannot_move(tensor: str) -> None:
+    swap = Swap(tensor=tensor, size=10, release=None, swap_ins=())
+    plan = SwapPlan(planner="", order=tuple("abcwd"), swaps=(swap,))
+    with pytest.raises(PlanError, match=f"{tensor!r} cannot move"):
+        validate_plan(LOOP.graph, plan)
+
+
+def test_what_has_a_shape_that_depends_on_values_cannot_move() -> None:
+    ops = (replace(SKIP.graph.ops[0], varies=True), *SKIP.graph.ops[1:])
+    with pytest.raises(PlanError, match="'a:0' cannot move: its shape depends on"):
+        validate_plan(GraphView(ops=ops), PLAN)
+
+
+def test_a_loop_cannot_be_chained() -> None:
+    plan = SwapPlan(planner="", order=tuple("abcwd"), chain=(("c",), ("w",)))
+    with pytest.raises(PlanError, match="'w' is in a loop or branch"):
+        validate_plan(LOOP.graph, plan)
+
+
+def test_a_result_cannot_move() -> None:
+    graph = replace(SKIP.graph, results=("a:0",))
+    with pytest.raises(PlanError, match="'a:0' cannot move: it lives outside"):
+        validate_plan(graph, PLAN)
+
+
+def test_a_tensor_whose_alias_is_a_result_cannot_move() -> None:
+    graph = replace(RESHAPE.graph, results=("r:0",))
+    swap = Swap(tensor="a:0", size=100, release=None, swap_ins=())
+    plan = SwapPlan(planner="", order=("a", "r", "b", "c", "d"), swaps=(swap,))
+    with pytest.raises(PlanError, match="'a:0' cannot move: it lives outside"):
+        validate_plan(graph, plan)
+
+
+def test_a_persistent_tensor_cannot_move() -> None:
+    ops = (replace(SKIP.graph.ops[0], persistent=True), *SKIP.graph.ops[1:])
+    with pytest.raises(PlanError, match="'a:0' cannot move: it lives outside"):
+        validate_plan(GraphView(ops=ops), PLAN)
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_json_gives_the_plan_back(indent: int | None) -> None:
+    assert SwapPlan.from_json(PLAN.to_json(indent=indent)) == PLAN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        json.dumps({"planner": "", "order": []}),
+        json.dumps({"planner": "", "order": [], "chain": [], "swaps": [{}]}),
+        json.dumps({"planner": "", "order": 3, "chain": [], "swaps": []}),
+    ],
+)
+def test_text_that_is_no_plan_is_refused(text: str) -> None:
+    with pytest.raises(PlanError, match=r"`text` must be a plan .* Write the plan"):
+        SwapPlan.from_json(text)

@@ -1,0 +1,117 @@
+"""Copies in time: worked out by hand, then laws on random graphs."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lms.ir.graph import GraphView
+from lms.ir.liveness import peak
+from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.machine.costs import Costs
+from lms.machine.hardware import Hardware
+from lms.planning.budget import least_room, plan_within
+from lms.planning.candidates import movable
+from lms.planning.prefetch import Speeds, copy_in_time, start_in_time
+from lms.planning.schedule import schedule
+from lms.simulation.executor import simulate
+from lms.simulation.memory import Region, allocator_peaks, simulate_memory
+from tests.graphs import make_op
+from tests.strategies import graphs
+
+AMPLE = Region(capacity=1 << 20)
+
+LINK = Hardware(
+    name="link",
+    memory=1000,
+    flops=1.0,
+    memory_bandwidth=1.0,
+    h2d=10.0,
+    d2h=1e9,
+    asynchronous=False,
+)
+
+# a (20) is read by b and, much later, by f; c, d and e are small.
+LONG = GraphView(
+    ops=(
+        make_op("a", 20),
+        make_op("b", 90, "a"),
+        make_op("c", 1, "b"),
+        make_op("d", 1, "c"),
+        make_op("e", 1, "d"),
+        make_op("f", 1, "e", "a"),
+    )
+)
+
+
+def speeds_of(graph: GraphView, seconds: float = 1.0) -> Speeds:
+    costs = {op.name: seconds for op in graph.ops}
+    return Speeds(costs=Costs(seconds=costs, source="measured"), hardware=LINK)
+
+
+def triggers(plan: SwapPlan) -> list[str | None]:
+    return [copy.trigger for swap in plan.swaps for copy in swap.swap_ins]
+
+
+def evicted_plan() -> SwapPlan:
+    """a:0 leaves after b, and comes back just before f."""
+    order = tuple(op.name for op in LONG.ops)
+    back = SwapIn(trigger="e", readers=("f",))
+    swap = Swap(tensor="a:0", size=20, release="c", swap_ins=(back,))
+    chain = tuple((name,) for name in order)
+    return SwapPlan(planner="budget", order=order, chain=chain, swaps=(swap,))
+
+
+def test_a_copy_starts_as_late_as_it_can_be_there_in_time() -> None:
+    plan = evicted_plan()
+    usage = simulate_memory(LONG, plan).device
+    # f starts at 5; the copy takes 2: it starts when c has ended, at 3.
+    early = start_in_time(LONG, plan, speeds_of(LONG), usage=usage, room=1000)
+    assert triggers(early) == ["c"]
+    slow = start_in_time(LONG, plan, speeds_of(LONG), usage=usage, room=1000, slack=1.2)
+    assert triggers(slow) == ["b"]
+
+
+def test_a_copy_waits_for_room() -> None:
+    plan = evicted_plan()
+    usage = simulate_memory(LONG, plan).device
+    #                      a   b    c   d  e  f
+    assert usage == (20, 110, 91, 2, 2, 22)
+    slow = start_in_time(LONG, plan, speeds_of(LONG), usage=usage, room=110, slack=9.0)
+    assert triggers(slow) == ["c"]  # beside c there is no room for 20 more
+
+
+def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
+    plan = evicted_plan()
+    speeds = speeds_of(LONG)
+    assert simulate(LONG, plan, speeds.costs, LINK).seconds > 7
+    options = copy_in_time(LONG, plan, speeds, bound=1 << 20, regions=[AMPLE])
+    seconds = [simulate(LONG, p, speeds.costs, LINK).seconds for p, _ in options]
+    assert min(seconds) < 6.001
+
+
+@given(
+    data=st.data(),
+    graph=graphs(),
+    rate=st.sampled_from((5.0, 50.0, 500.0)),
+    ahead=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_copies_in_time_stay_in_the_room(
+    data: st.DataObject, graph: GraphView, rate: float, *, ahead: bool
+) -> None:
+    graph = schedule(graph)
+    able = movable(graph, min_bytes=1)
+    least, _ = least_room(graph, movable=able, min_bytes=1)
+    room = data.draw(st.integers(least, max(least, peak(graph))))
+    plan = plan_within(graph, room, movable=able, min_bytes=1, prefetch_ops=0)
+    hardware = replace(LINK, h2d=rate, d2h=rate, asynchronous=ahead)
+    speeds = replace(speeds_of(graph), hardware=hardware)
+    options = copy_in_time(graph, plan, speeds, bound=1 << 20, regions=[AMPLE])
+    for option, peaks in options:
+        assert option != plan
+        validate_plan(graph, option)
+        assert allocator_peaks(graph, option, [AMPLE]) == peaks
+    usage = simulate_memory(graph, plan).device
+    early = start_in_time(graph, plan, speeds, usage=usage, room=room, slack=3.0)
+    assert simulate_memory(graph, early).device_peak <= room

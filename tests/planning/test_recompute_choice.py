@@ -1,0 +1,222 @@
+"""What is made again, on graphs drawn by hand."""
+
+import math
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.drawn_graphs import unet_like
+from lms.ir.graph import GraphView, Op, Tensor, op_of
+from lms.ir.liveness import buffers, peak
+from lms.ir.recompute import original_name, with_recomputed
+from lms.machine.costs import Costs
+from lms.planning.recompute_choice import choose_recomputed, idle_at_peak
+
+CHEAP = {"mul", "add", "relu", "sum", "cast"}
+
+
+def op(name: str, *inputs: str, size: int = 64, kind: str = "", **others: object) -> Op:
+    outputs = (Tensor(name=f"{name}:0", size=size),)
+    options = {"repeatable": (kind or name.rstrip("0123456789")) in CHEAP, **others}
+    return Op(name=name, type="T", inputs=inputs, outputs=outputs, **options)
+
+
+def chosen(
+    graph: GraphView, *tensors: str, seconds: float = 1.0, most: float = math.inf
+) -> dict[str, tuple[str, ...]]:
+    costs = Costs(seconds={op.name: seconds for op in graph.ops}, source="drawn")
+    found = choose_recomputed(
+        graph, [f"{name}:0" for name in tensors], costs, most=lambda _: most
+    )
+    with_recomputed(graph, found)  # raises if it is no such thing
+    return {item.op: item.readers for item in found}
+
+
+# conv's output is read by its own gradient, so it is there when relu's is needed.
+SAVED = GraphView(
+    ops=(
+        op("conv"),
+        op("mul", "conv:0"),
+        op("relu", "mul:0"),
+        op("next", "relu:0"),
+        op("relu_grad", "next:0", "relu:0", size=1),
+        op("conv_grad", "relu_grad:0", "conv:0", size=1),
+    )
+)
+
+
+def test_a_tensor_is_made_again_from_what_is_there_later() -> None:
+    assert chosen(SAVED, "relu") == {
+        "mul": ("lms/again/relu",),
+        "relu": ("relu_grad",),
+    }
+
+
+def test_what_no_cheap_op_made_is_kept() -> None:
+    assert chosen(SAVED, "conv") == {}
+
+
+def test_what_takes_longer_than_it_may_is_kept() -> None:
+    assert chosen(SAVED, "relu", most=1.9) == {}  # two ops of a second each
+    assert chosen(SAVED, "relu", most=2.1) != {}
+
+
+def test_a_source_that_is_gone_is_kept_only_if_it_is_smaller() -> None:
+    def graph(size: int) -> GraphView:
+        return GraphView(
+            ops=(
+                op("small", size=size),
+                op("cast", "small:0"),
+                op("next", "cast:0"),
+                op("grad", "next:0", "cast:0"),
+            )
+        )
+
+    assert chosen(graph(16), "cast") == {"cast": ("grad",)}
+    assert chosen(graph(64), "cast") == {}
+
+
+def test_of_two_sums_in_a_row_one_is_kept_for_the_other() -> None:
+    residual = GraphView(
+        ops=(
+            op("conv0"),
+            op("conv1", "conv0:0"),
+            op("sum1", "conv0:0", "conv1:0"),
+            op("conv2", "sum1:0"),
+            op("sum2", "sum1:0", "conv2:0"),
+            op("conv3", "sum2:0"),
+            *(
+                op(f"far{i}", f"{'conv3' if i == 0 else f'far{i - 1}'}:0")
+                for i in range(40)
+            ),
+            op("grad3", "far39:0", "sum2:0"),
+            op("grad2", "grad3:0", "conv2:0"),
+            *(
+                op(f"and{i}", f"{'grad2' if i == 0 else f'and{i - 1}'}:0")
+                for i in range(40)
+            ),
+            op("grad1", "and39:0", "sum1:0"),
+            op("grad0", "grad1:0", "conv1:0", "conv0:0"),
+        )
+    )
+    assert chosen(residual, "sum1", "sum2") == {"sum1": ("grad1",)}
+    assert chosen(residual, "sum2") == {"sum2": ("grad3",)}
+
+
+def test_an_alias_is_made_again_with_its_buffer() -> None:
+    graph = GraphView(
+        ops=(
+            op("conv"),
+            op("relu", "conv:0"),
+            op("flat", "relu:0", alias="relu:0", repeatable=True),
+            op("next", "flat:0"),
+            op("far", "next:0"),
+            op("and", "far:0"),
+            op("grad", "and:0", "flat:0"),
+            op("conv_grad", "grad:0", "conv:0"),
+        )
+    )
+    assert chosen(graph, "relu") == {
+        "relu": ("lms/again/flat",),
+        "flat": ("grad",),
+    }
+
+
+def test_what_a_loop_reads_or_the_step_returns_is_kept() -> None:
+    ops = [
+        op("conv"),
+        op("relu", "conv:0"),
+        op("next", "relu:0"),
+        op("grad", "next:0", "relu:0", "conv:0", fixed=True),
+    ]
+    assert chosen(GraphView(ops=tuple(ops)), "relu") == {}
+    ops[-1] = op("grad", "next:0", "relu:0", "conv:0")
+    assert chosen(GraphView(ops=tuple(ops), results=("relu:0",)), "relu") == {}
+    assert chosen(GraphView(ops=tuple(ops)), "relu") == {"relu": ("grad",)}
+
+
+def test_what_is_idle_at_the_peak_is_what_waits_for_the_way_back() -> None:
+    assert idle_at_peak(SAVED) == {"conv:0"}  # next reads relu's output at the peak
+
+
+def values(graph: GraphView) -> dict[str, int]:
+    """What each op of the step computes: its name and what it read, as one number."""
+    found: dict[str, int] = {}
+    for op in graph.ops:
+        read = tuple(found[op_of(tensor)] for tensor in op.inputs)
+        found[op.name] = hash((original_name(op.name), read))
+    return {name: found[name] for name in found if original_name(name) == name}
+
+
+@settings(deadline=None, max_examples=20)
+@given(ops=st.integers(300, 700), data=st.data())
+def test_every_op_reads_the_same_values_whatever_is_made_again(
+    ops: int, data: st.DataObject
+) -> None:
+    drawn = unet_like(ops)
+    repeatable = {op.name for op in drawn.ops if "Conv" not in op.type and op.outputs}
+    graph = GraphView(
+        ops=tuple(
+            replace(op, repeatable=op.name in repeatable and not op.persistent)
+            for op in drawn.ops
+        ),
+        results=drawn.results,
+    )
+    large = sorted(b.root for b in buffers(graph) if b.size > 256)
+    wanted = data.draw(st.sets(st.sampled_from(large), min_size=1))
+    costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
+    found = choose_recomputed(graph, wanted, costs, most=lambda _: math.inf)
+    again = with_recomputed(graph, found)
+    assert len(again.ops) == len(graph.ops) + len(found)
+    assert values(again) == values(graph)
+
+
+def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
+    layers = range(4)
+    ops = [op("x0")]
+    for i in layers:
+        ops += [op(f"conv{i}", f"x{i}:0"), op(f"x{i + 1}", f"conv{i}:0", kind="relu")]
+    gradient = "x4:0"
+    for i in reversed(layers):  # relu's gradient reads relu's output; conv's conv's
+        ops.append(op(f"grad_x{i}", gradient, f"x{i + 1}:0"))
+        ops.append(op(f"grad{i}", f"grad_x{i}:0", f"conv{i}:0"))
+        gradient = f"grad{i}:0"
+    graph = GraphView(ops=tuple(ops))
+    costs = Costs(seconds={op.name: 1.0 for op in ops}, source="drawn")
+    idle = idle_at_peak(graph)
+    found = choose_recomputed(graph, idle, costs, most=lambda _: math.inf)
+    assert [item.op for item in found] == ["x1", "x2", "x3"]
+    assert peak(graph) == 9 * 64  # four pairs, and the gradient of the last
+    assert peak(with_recomputed(graph, found)) == 6 * 64
+
+
+def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
+    def graph(size: int) -> GraphView:
+        weight = Tensor(name="w:0", size=64)
+        return GraphView(
+            ops=(
+                op("conv"),
+                op("scale", "conv:0", size=size, repeatable=True),
+                op("mul", "conv:0", "scale:0"),
+                op("next", "mul:0"),
+                Op(name="w", type="ReadVariableOp", outputs=(weight,), persistent=True),
+                op("cast", "w:0"),
+                op("far", "next:0", "cast:0"),
+                op("and", "far:0"),
+                op("grad", "and:0", "mul:0", "conv:0", "cast:0"),
+            )
+        )
+
+    costs = Costs(seconds={}, source="drawn")
+
+    def found(size: int, tensor: str) -> list[str]:
+        items = choose_recomputed(
+            graph(size), {tensor}, costs, most=lambda _: math.inf, least=32
+        )
+        return [item.op for item in items]
+
+    assert found(16, "mul:0") == ["mul"]
+    assert found(64, "mul:0") == ["scale", "mul"]
+    assert found(16, "scale:0") == []
+    assert found(16, "cast:0") == []

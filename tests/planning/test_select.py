@@ -1,0 +1,83 @@
+"""Which plan a step gets, and what is said when it gets none."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from experiments.drawn_graphs import unet_like
+from lms.errors import BudgetError
+from lms.ir.liveness import peak
+from lms.ir.plan import planned_graph, validate_plan
+from lms.machine.costs import roofline
+from lms.machine.hardware import preset
+from lms.planning import select
+from lms.planning.memory_budget import Room
+from lms.planning.prefetch import Speeds
+from lms.planning.risk import Doubt, FittedPlan
+from lms.planning.schedule import schedule
+from lms.planning.select import choose_plan, plain_plan
+from lms.planning.settings import read_settings
+from lms.planning.strategies import best_plan
+from lms.units import MIB
+
+
+@pytest.mark.parametrize(
+    ("planner", "said"),
+    [
+        ("budget", r"for op '.*persistent bytes.*Use a smaller batch or volume\.$"),
+        ("threshold", r"for TFLMS's rule: .*Take `planner=\"budget\"`, or use"),
+    ],
+)
+def test_a_budget_below_what_a_planner_can_do_says_what_would_do(
+    planner: str, said: str
+) -> None:
+    graph, hardware = unet_like(300), preset("v100-pcie")
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+    room = Room(budget=11 * MIB, margin=0, persistent=10 * MIB)
+    asked = read_settings(planner=planner, budget=room.budget)
+    with pytest.raises(BudgetError, match=said) as no:
+        choose_plan(graph, plain_plan(graph), asked, room, lambda: speeds)
+    least = no.value.least_bytes
+    assert least is not None
+    assert least > 11 * MIB
+    assert (no.value.op_name is None) is (planner == "threshold")
+
+
+def test_a_plan_that_only_fits_without_the_holes_is_doubted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, hardware = unet_like(300), preset("v100-pcie")
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+    chosen: list[FittedPlan | None] = []
+
+    def noted(*args: Any) -> FittedPlan | None:
+        chosen.append(best_plan(*args))
+        return chosen[-1]
+
+    monkeypatch.setattr(select, "best_plan", noted)
+    step = peak(schedule(graph)) * 45 // 100
+    room = Room(
+        budget=step, margin=MIB, persistent=0, limit=step + MIB, holes=(step // 2,)
+    )
+    plan = choose_plan(graph, plain_plan(graph), read_settings(), room, lambda: speeds)
+    assert None in chosen
+    assert plan.doubt is Doubt.PLACE
+    assert plan.seconds is not None
+    validate_plan(planned_graph(graph, plan.plan), plan.plan)
+
+
+@pytest.mark.parametrize("automatic", [True, False])
+def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
+    """The chunk at the end of the device is not split: a tensor may take all of it."""
+    limit = 100 * MIB
+    margin = 4 * MIB if automatic else 0
+    room = Room(budget=96 * MIB, margin=margin, persistent=16 * MIB, limit=limit)
+    again = room.tighter(room, 94)
+    assert again.step < room.step
+    waiting = replace(room, budget=90 * MIB, margin=margin + 6 * MIB, reserved=6 * MIB)
+    assert select._bound(waiting) == margin
+    for each in (room, again):
+        bound = select._bound(each)
+        assert (each.step + bound > limit) is automatic
+        assert automatic or each.step + bound == room.step

@@ -1,0 +1,155 @@
+"""The user's knobs: what they become, and what is refused before anything is traced."""
+
+from typing import Any
+
+import pytest
+
+from lms.planning.candidates import Filters
+from lms.planning.settings import Settings, read_settings
+from lms.planning.tflms_rule import SyncMode
+from lms.units import MIB
+
+
+def test_nothing_given_means_choose_for_me() -> None:
+    settings = read_settings()
+    assert settings == Settings()
+    assert (settings.budget, settings.planner) == (None, "budget")
+
+
+@pytest.mark.parametrize("budget", ["96MiB", 96 * MIB, "100663296"])
+def test_a_budget_is_bytes_or_text(budget: int | str) -> None:
+    assert read_settings(budget=budget).budget == 96 * MIB
+
+
+@pytest.mark.parametrize(
+    "thresholds",
+    [
+        {"swapout_threshold": 20},
+        {"swapin_ahead": 3},
+        {"swapin_groupby": 5},
+        {"swapout_threshold": 20, "swapin_ahead": 3, "swapin_groupby": 0},
+    ],
+)
+def test_a_threshold_asks_for_tflms_s_planner(thresholds: dict[str, Any]) -> None:
+    settings = read_settings(**thresholds)
+    assert settings.planner == "threshold"
+    assert {name: getattr(settings, name) for name in thresholds} == thresholds
+
+
+def test_tflms_s_planner_can_tune_itself_to_a_budget() -> None:
+    settings = read_settings(planner="threshold", budget="96MiB")
+    assert (settings.planner, settings.budget) == ("threshold", 96 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [(0, SyncMode.OFF), (3, SyncMode.BOTH), ("swap-in", SyncMode.SWAP_IN)],
+)
+def test_tflms_s_numbers_of_the_sync_mode_are_taken(
+    given: int | str, mode: SyncMode
+) -> None:
+    assert read_settings(sync_mode=given).sync_mode is mode
+
+
+def test_filters_and_serialization_are_taken_as_they_are() -> None:
+    settings = read_settings(
+        serialization=[1, "3:5", "10:"],
+        serialization_by_size="1MiB",
+        include_scopes=["encoder"],
+        exclude_types=["Relu"],
+    )
+    assert settings.serialization == (1, "3:5", "10:")
+    assert settings.serialization_by_size == MIB
+    assert settings.filters == Filters(
+        include_scopes=("encoder",), exclude_types=("Relu",)
+    )
+
+
+@pytest.mark.parametrize("budget", ["", "lots", "-1GiB", "0", 0, -5, "5 apples", "nan"])
+def test_what_is_no_size_is_refused(budget: int | str) -> None:
+    with pytest.raises(ValueError, match="`budget` must be"):
+        read_settings(budget=budget)
+
+
+@pytest.mark.parametrize("budget", [1.5, True, [96], b"96MiB"])
+def test_what_is_no_size_s_type_is_refused(budget: Any) -> None:
+    with pytest.raises(TypeError, match="`budget` must be"):
+        read_settings(budget=budget)
+
+
+@pytest.mark.parametrize(
+    "budget", [{"budget": "96MiB"}, {"planner": "budget"}], ids=["budget", "planner"]
+)
+@pytest.mark.parametrize("name", ["swapout_threshold", "swapin_ahead"])
+def test_a_budget_together_with_thresholds_is_refused_with_the_reason(
+    name: str, budget: dict[str, Any]
+) -> None:
+    budget = {**budget, name: 3}
+    with pytest.raises(ValueError, match=f"`{name}` must not .* how much there is"):
+        read_settings(**budget)
+
+
+@pytest.mark.parametrize(
+    ("knob", "least"),
+    [("swapout_threshold", 1), ("swapin_ahead", 1), ("swapin_groupby", 0)],
+)
+def test_a_threshold_below_its_least_is_refused(knob: str, least: int) -> None:
+    enough: dict[str, Any] = {knob: least}
+    assert getattr(read_settings(**enough), knob) == least
+    too_little: dict[str, Any] = {knob: least - 1}
+    with pytest.raises(ValueError, match=f"`{knob}` must be at least {least}, got"):
+        read_settings(**too_little)
+
+
+@pytest.mark.parametrize("value", [2.0, "3", True, [1]])
+def test_a_threshold_of_another_type_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="`swapin_ahead` must be a whole number"):
+        read_settings(swapin_ahead=value)
+
+
+@pytest.mark.parametrize("planner", ["Budget", "lru", ""])
+def test_an_unknown_planner_is_refused(planner: str) -> None:
+    with pytest.raises(ValueError, match="`planner` must be 'budget' or 'threshold'"):
+        read_settings(planner=planner)
+
+
+@pytest.mark.parametrize("mode", [4, -1, "always", True])
+def test_an_unknown_sync_mode_is_refused(mode: Any) -> None:
+    with pytest.raises(ValueError, match="`sync_mode` must be one of"):
+        read_settings(sync_mode=mode)
+
+
+@pytest.mark.parametrize("scopes", ["encoder", ["encoder", 3]])
+def test_scopes_are_a_list_of_names(scopes: Any) -> None:
+    with pytest.raises(TypeError, match="`include_scopes` must be a list of names"):
+        read_settings(include_scopes=scopes)
+
+
+def test_an_unknown_knob_is_refused() -> None:
+    with pytest.raises(TypeError, match="swap_branches"):
+        read_settings(swap_branches=["x"])
+
+
+@pytest.mark.parametrize("recompute", [True, False, None])
+def test_making_again_may_be_asked_for_or_not(recompute: Any) -> None:
+    assert read_settings(budget="1GiB", recompute=recompute).recompute is recompute
+
+
+def test_making_again_is_a_yes_or_a_no() -> None:
+    with pytest.raises(TypeError, match="`recompute` must be True, False or None"):
+        read_settings(recompute=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("others", [{"planner": "threshold"}, {"swapout_threshold": 9}])
+def test_tflms_s_rule_makes_nothing_again(others: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="`recompute` must not be given together"):
+        read_settings(recompute=True, **others)
+
+
+def test_a_narrow_type_must_be_asked_for_by_its_name() -> None:
+    assert read_settings(swap_dtype="bfloat16").swap_dtype == "bfloat16"
+    assert read_settings().swap_dtype is None
+    with pytest.raises(ValueError, match="`swap_dtype` must be one of bfloat16"):
+        read_settings(swap_dtype="int8")
+    with pytest.raises(ValueError, match="`swap_dtype` must not be given together"):
+        read_settings(swap_dtype="bfloat16", swapin_ahead=2)

@@ -1,0 +1,160 @@
+"""Moving and making again, compared: a step whose activations half fit."""
+
+import gc
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from experiments.drawn_graphs import unet_like
+from lms.ir import recompute
+from lms.ir.graph import GraphView, Op, Tensor
+from lms.ir.liveness import peak
+from lms.ir.plan import planned_graph, validate_plan
+from lms.machine.costs import Costs, roofline
+from lms.machine.hardware import preset
+from lms.planning import strategies
+from lms.planning.candidates import Filters
+from lms.planning.placement import find_plan
+from lms.planning.prefetch import Speeds
+from lms.planning.risk import Beyond, seconds_of
+from lms.planning.schedule import schedule
+from lms.planning.strategies import Wish, _made_again, best_plan
+from lms.units import MIB
+
+LAYERS = range(8)
+
+
+def op(name: str, *inputs: str, repeatable: bool = False) -> Op:
+    outputs = (Tensor(name=f"{name}:0", size=MIB, shape=(MIB // 4,)),)
+    return Op(
+        name=name, type="T", inputs=inputs, outputs=outputs, repeatable=repeatable
+    )
+
+
+def step() -> GraphView:
+    """Convolutions whose outputs, and cheap activations, gradients read."""
+    ops = [op("x0")]
+    for i in LAYERS:
+        ops.append(op(f"conv{i}", f"x{i}:0"))
+        ops.append(op(f"x{i + 1}", f"conv{i}:0", repeatable=True))
+    gradient = f"x{len(LAYERS)}:0"
+    for i in reversed(LAYERS):
+        ops.append(op(f"grad_x{i}", gradient, f"x{i + 1}:0"))
+        ops.append(op(f"grad{i}", f"grad_x{i}:0", f"conv{i}:0"))
+        gradient = f"grad{i}:0"
+    return GraphView(ops=tuple(ops))
+
+
+GRAPH = step()
+
+
+def wish(*, cheap: float, **knobs: Any) -> Wish:
+    seconds = {o.name: cheap if o.repeatable else 1e-5 for o in GRAPH.ops}
+    costs = Costs(seconds=seconds, source="drawn")
+    return Wish(
+        room=peak(GRAPH) * 6 // 10,
+        beyond=Beyond(),
+        speeds=Speeds(costs=costs, hardware=preset("v100-pcie")),
+        filters=Filters(),
+        **knobs,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cheap", "recompute", "again"),
+    [
+        (1e-6, None, True),  # a microsecond, and a copy takes a hundred
+        (1e-6, False, False),
+        (1.5e-4, None, True),  # 1 % slower than to move 14 MiB, and moves 8
+        (1e-1, None, False),
+        (1e-1, True, True),
+    ],
+)
+def test_what_is_made_again_is_what_is_about_as_fast_or_asked_for(
+    cheap: float, recompute: Any, again: Any
+) -> None:
+    found = best_plan(GRAPH, wish(cheap=cheap, recompute=recompute))
+    assert found is not None
+    assert bool(found.plan.recomputed) is again
+    validate_plan(planned_graph(GRAPH, found.plan), found.plan)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        asked = wish(cheap=1e-6)
+        assert best_plan(GRAPH, asked) is not None
+        assert gc.isenabled() is enabled
+        with pytest.raises(AttributeError):
+            best_plan(GRAPH, replace(asked, speeds=cast("Any", "none")))
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+
+
+def test_what_moves_waits_narrow_if_it_is_asked_for() -> None:
+    asked = wish(cheap=1e-6, recompute=False, swap_dtype="bfloat16")
+    found = best_plan(GRAPH, asked)
+    assert found is not None
+    assert found.plan.narrowed
+    assert all(item.dtype == "bfloat16" for item in found.plan.narrowed)
+    validate_plan(planned_graph(GRAPH, found.plan), found.plan)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_on_a_slow_link_all_is_made_again_that_can_be(
+    monkeypatch: pytest.MonkeyPatch, *, large: bool
+) -> None:
+    if large:
+        monkeypatch.setattr(recompute, "_LARGE_OPS", 100)
+    graph = schedule(unet_like(600))
+    hardware = preset("v100-pcie")
+    costs = roofline(graph, hardware)
+    asked = Wish(
+        room=peak(graph) // 2,
+        beyond=Beyond(),
+        speeds=Speeds(costs=costs, hardware=hardware),
+        filters=Filters(),
+    )
+    moving = best_plan(graph, replace(asked, recompute=False))
+    found = best_plan(graph, asked)
+    assert moving is not None
+    assert found is not None
+    validate_plan(planned_graph(graph, found.plan), found.plan)
+    assert seconds_of(moving) > 2 * costs.total
+    assert seconds_of(found) < 1.5 * costs.total
+
+
+def test_a_large_graph_that_does_not_stall_is_planned_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recompute, "_LARGE_OPS", 100)
+    graph = schedule(unet_like(300))
+    hardware = replace(preset("v100-nvlink"), h2d=1e15, d2h=1e15, latency=0.0)
+    asked = Wish(
+        room=peak(graph) // 2,
+        beyond=Beyond(),
+        speeds=Speeds(costs=roofline(graph, hardware), hardware=hardware),
+        filters=Filters(),
+    )
+    planned: list[GraphView] = []
+    asked_for: list[set[str]] = []
+
+    def noted(graph: GraphView, *rest: Any, **knobs: Any) -> Any:
+        planned.append(graph)
+        return find_plan(graph, *rest, **knobs)
+
+    def made_again(graph: GraphView, asked: set[str], *rest: Any) -> Any:
+        asked_for.append(asked)
+        return _made_again(graph, asked, *rest)
+
+    monkeypatch.setattr(strategies, "find_plan", noted)
+    monkeypatch.setattr(strategies, "_made_again", made_again)
+    found = best_plan(graph, asked)
+    assert found is not None
+    assert found.plan.swaps
+    assert len(planned) == 1
+    # Nor is it looked for what else could be made again.
+    assert asked_for == [{swap.tensor for swap in found.plan.swaps}]

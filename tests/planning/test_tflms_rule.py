@@ -1,0 +1,323 @@
+"""TFLMS's rule: plans equal those worked out by hand on graphs of at most six ops."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from lms.ir.graph import GraphView
+from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.planning.tflms_rule import (
+    SyncMode,
+    ThresholdRule,
+    levels,
+)
+from tests.graphs import (
+    CONTROLLED,
+    LOOP,
+    RESHAPE,
+    SKIP,
+    Drawn,
+    all_drawn,
+    make_op,
+)
+from tests.planning.ruled import plan, readers
+from tests.strategies import graphs
+
+# a ─> b ─> c ─> d ─> e ─> f, and c, d and f read a: distances 2, 3 and 5.
+FANNED = GraphView(
+    ops=(
+        make_op("a", 8),
+        make_op("b", 1, "a"),
+        make_op("c", 1, "b", "a"),
+        make_op("d", 1, "c", "a"),
+        make_op("e", 1, "d"),
+        make_op("f", 1, "e", "a"),
+    )
+)
+
+
+def trigger(made: SwapPlan) -> str | None:
+    """What the only copy back waits for."""
+    ((swap_in,),) = (swap.swap_ins for swap in made.swaps)
+    return swap_in.trigger
+
+
+# ------------------------------------------------------------------------------ levels
+
+
+@pytest.mark.parametrize("drawn", all_drawn().values(), ids=all_drawn())
+def test_a_level_is_the_longest_path_from_a_source(drawn: Drawn) -> None:
+    assert tuple(levels(drawn.graph).values()) == drawn.levels
+
+
+@given(graphs())
+@settings(deadline=None, max_examples=40)
+def test_an_op_is_one_level_above_the_highest_it_waits_for(graph: GraphView) -> None:
+    level = levels(graph)
+    maker = {t.name: op.name for op in graph.ops for t in op.outputs}
+    for op in graph.ops:
+        before = {maker[name] for name in op.inputs} | set(op.controls)
+        assert level[op.name] == max([level[name] + 1 for name in before], default=0)
+
+
+def test_the_order_is_by_level_then_as_given() -> None:
+    graph = GraphView(
+        ops=(make_op("a", 1), make_op("b", 1, "a"), make_op("z", 1), make_op("c", 1))
+    )
+    assert plan(graph).order == ("a", "z", "c", "b")
+
+
+def test_ops_of_a_group_stay_together_in_their_level() -> None:
+    graph = GraphView(
+        ops=(make_op("a", 1, group="g"), make_op("b", 1), make_op("c", 1, group="g"))
+    )
+    made = plan(graph, serialization=[0])
+    assert made.order == ("a", "c", "b")
+    assert made.chain == (("a", "c"), ("b",))
+
+
+# --------------------------------------------------------------- which readers are far
+
+
+def test_a_reader_at_the_threshold_is_near_and_one_above_it_is_far() -> None:
+    assert plan(SKIP.graph, 4).swaps == ()
+    copy = SwapIn(trigger="c", readers=("e",))
+    assert plan(SKIP.graph, 3).swaps == (
+        Swap(tensor="a:0", size=100, release=None, swap_ins=(copy,)),
+    )
+
+
+def test_a_plan_without_serialization_leaves_the_order_to_the_runtime() -> None:
+    made = plan(SKIP.graph, 3)
+    assert (made.planner, made.chain) == ("threshold", ())
+
+
+def test_near_readers_keep_the_original() -> None:
+    assert readers(plan(FANNED, 2)) == ["d", "f"]
+
+
+def test_only_what_may_move_moves() -> None:
+    assert plan(SKIP.graph, 3, movable=frozenset(["b:0"])).swaps == ()
+
+
+def test_what_must_stay_stays_even_if_it_is_said_to_be_movable() -> None:
+    graph = GraphView(ops=SKIP.graph.ops, results=("a:0",))
+    assert plan(graph, 3, movable=frozenset(["a:0"])).swaps == ()
+
+
+def test_the_reader_of_an_alias_counts_with_its_own_level() -> None:
+    # a is at 0, its reshape at 1, the reader of the reshape at 3.
+    assert plan(RESHAPE.graph, 3).swaps == ()
+    assert readers(plan(RESHAPE.graph, 2)) == ["d"]
+
+
+# ------------------------------------------------------------------------- copies back
+
+
+@pytest.mark.parametrize(
+    ("groupby", "expected"),
+    [(0, ["c", "d", "f"]), (1, ["cd", "f"]), (2, ["cdf"])],
+)
+def test_a_reader_shares_the_copy_of_the_reader_before_it(
+    groupby: int, expected: list[str]
+) -> None:
+    # c, d and f are at levels 2, 3 and 5: from the first to the last are three levels,
+    # and no gap is larger than two.
+    assert readers(plan(FANNED, 1, swapin_groupby=groupby)) == expected
+
+
+@pytest.mark.parametrize(
+    ("ahead", "expected"), [(1, "c"), (2, "b"), (3, "d"), (9, "d")]
+)
+def test_the_trigger_is_more_than_so_many_levels_ahead(
+    ahead: int, expected: str
+) -> None:
+    # e is at level 4: level 2, 1; then there is no level left above a's, and e's other
+    # input is waited for.
+    assert trigger(plan(SKIP.graph, 3, swapin_ahead=ahead)) == expected
+
+
+def test_of_several_triggers_the_first_in_execution_order_is_taken() -> None:
+    graph = GraphView(
+        ops=(
+            make_op("a", 100),
+            make_op("p", 1, "a"),
+            make_op("q", 1, "a"),
+            make_op("r", 1, "q", "p"),
+            make_op("e", 1, "r", "a"),
+        )
+    )
+    assert trigger(plan(graph, 2)) == "p"
+
+
+def test_a_trigger_is_an_op_that_the_reader_needs() -> None:
+    # At level 1, p comes first, but e does not read what p makes.
+    graph = GraphView(
+        ops=(
+            make_op("a", 100),
+            make_op("p", 1, "a"),
+            make_op("q", 1, "a"),
+            make_op("r", 1, "q"),
+            make_op("e", 1, "r", "a"),
+        )
+    )
+    assert trigger(plan(graph, 2)) == "q"
+
+
+def test_control_edges_make_levels_but_no_triggers() -> None:
+    # p is at the level to look at, but reaches e by control edges only: e's other
+    # predecessor is waited for.
+    assert trigger(plan(CONTROLLED.graph, 2)) == "q"
+
+
+def test_a_path_through_the_tensor_itself_makes_no_trigger() -> None:
+    # e reads a only by way of two reshapes: nothing else reaches it. No other input
+    # either, so the last op below its level is waited for.
+    graph = GraphView(
+        ops=(
+            make_op("a", 100),
+            make_op("r", 100, "a", alias="a:0"),
+            make_op("s", 100, "r", alias="r:0"),
+            make_op("b", 1, "a"),
+            make_op("c", 1, "b"),
+            make_op("e", 1, "s"),
+        )
+    )
+    assert trigger(plan(graph, 2)) == "c"
+
+
+def test_a_copy_waits_for_no_group_that_its_reader_is_in() -> None:
+    # Between a and e there is a reshape alone, and a is ordered together with e.
+    graph = GraphView(
+        ops=(
+            make_op("a", 8, group="g"),
+            make_op("r", 8, "a", alias="a:0"),
+            make_op("e", 8, "r", group="g"),
+        )
+    )
+    made = plan(graph, 1, serialization=[":"])
+    assert made.chain == (("a", "e"),)
+    assert trigger(made) is None
+
+
+def test_a_loop_is_no_trigger() -> None:
+    # d at level 4 reads w at 3; one level ahead is c at 2; w itself never is.
+    assert trigger(plan(LOOP.graph, 3)) == "c"
+    assert trigger(plan(LOOP.graph, 3, sync_mode=SyncMode.SWAP_IN)) == "c"
+
+
+# ----------------------------------------------------------------------------- waiting
+
+
+@pytest.mark.parametrize(
+    ("mode", "release", "start"),
+    [
+        (SyncMode.OFF, None, "c"),
+        (SyncMode.SWAP_OUT, "b", "c"),
+        (SyncMode.SWAP_IN, None, "d"),
+        (SyncMode.BOTH, "b", "d"),
+    ],
+)
+def test_a_sync_mode_chooses_what_waits(
+    mode: SyncMode, release: str | None, start: str
+) -> None:
+    made = plan(SKIP.graph, 3, sync_mode=mode)
+    assert (made.swaps[0].release, trigger(made)) == (release, start)
+
+
+def test_without_near_readers_the_next_level_waits_for_the_copy_out() -> None:
+    made = plan(CONTROLLED.graph, 2, sync_mode=SyncMode.SWAP_OUT)
+    assert made.swaps[0].release == "p"
+
+
+def test_an_alias_does_not_wait_for_the_copy_out() -> None:
+    made = plan(RESHAPE.graph, 2, sync_mode=SyncMode.SWAP_OUT)
+    assert made.swaps[0].release == "b"
+
+
+def test_no_copy_in_waits_for_a_copy_out_of_what_it_leads_to() -> None:
+    # Serialised are b and f alone. The copy that e reads starts beside f, and would
+    # wait for the copies out that f releases: x's, which e makes.
+    graph = GraphView(
+        ops=(
+            make_op("a", 8),
+            make_op("b", 8, "a"),
+            make_op("e", 8, "b", "a"),
+            make_op("f", 8, "e"),
+            make_op("g", 8, "f", "e"),
+        )
+    )
+    both = frozenset(["a:0", "e:0"])
+    made = plan(
+        graph,
+        movable=both,
+        sync_mode=SyncMode.BOTH,
+        serialization=["1", "3"],
+    )
+    assert made.chain == (("b",), ("f",))
+    waits = {swap.tensor: swap.release for swap in made.swaps}
+    starts = {swap.tensor: swap.swap_ins[0].trigger for swap in made.swaps}
+    assert starts == {"a:0": "b", "e:0": "f"}
+    assert waits == {"a:0": "b", "e:0": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        (0, SyncMode.OFF),
+        (1, SyncMode.SWAP_OUT),
+        (2, SyncMode.SWAP_IN),
+        (3, SyncMode.BOTH),
+        ("off", SyncMode.OFF),
+        ("swap-out", SyncMode.SWAP_OUT),
+        ("swap-in", SyncMode.SWAP_IN),
+        ("both", SyncMode.BOTH),
+        (SyncMode.BOTH, SyncMode.BOTH),
+    ],
+)
+def test_a_sync_mode_is_read_from_number_and_name(
+    given: int | str | SyncMode, mode: SyncMode
+) -> None:
+    assert SyncMode.parse(given) is mode
+
+
+@pytest.mark.parametrize("given", [4, -1, "", "swapout", "BOTH ", True])
+def test_an_unknown_sync_mode_is_refused(given: int | str) -> None:
+    with pytest.raises(ValueError, match=r"`sync_mode` must be one of 'off' \(0\), "):
+        SyncMode.parse(given)
+
+
+# -------------------------------------------------------------------------- bad values
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "least"),
+    [
+        ("swapout_threshold", 0, 1),
+        ("swapin_ahead", 0, 1),
+        ("swapin_groupby", -1, 0),
+        ("swapout_threshold", -1, 1),
+    ],
+)
+def test_a_knob_below_its_least_value_is_named(
+    knob: str, value: int, least: int
+) -> None:
+    knobs: dict[str, Any] = {
+        "swapout_threshold": 1,
+        "swapin_ahead": 1,
+        "swapin_groupby": 0,
+    }
+    with pytest.raises(
+        ValueError, match=f"`{knob}` must be at least {least}, got {value}"
+    ):
+        ThresholdRule(**{**knobs, knob: value})
+
+
+def test_a_negative_size_of_levels_is_refused() -> None:
+    with pytest.raises(ValueError, match="`serialization_by_size` must be at least 0"):
+        plan(SKIP.graph, serialization_by_size=-1)
+
+
+def test_a_graph_without_ops_has_an_empty_plan() -> None:
+    assert plan(GraphView(ops=()), serialization=[":"]).order == ()

@@ -1,0 +1,151 @@
+"""The allocator's model: by hand, and laws over random requests."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lms.simulation.allocator import BestFitAllocator, Nook
+from lms.units import MIB
+
+
+def test_a_request_is_rounded_up_to_256_bytes() -> None:
+    allocator = BestFitAllocator(4096)
+    allocator.allocate(1)
+    assert allocator.in_use == 256
+    allocator.allocate(257)
+    assert allocator.in_use == 256 + 512
+
+
+def test_the_smallest_free_chunk_that_is_large_enough_is_taken() -> None:
+    allocator = BestFitAllocator(8192)
+    large, _, small, _ = (allocator.allocate(size) for size in (1024, 256, 512, 256))
+    allocator.free(large)
+    allocator.free(small)
+    assert allocator.allocate(512) == small
+
+
+def test_of_equal_chunks_the_one_at_the_lowest_address_is_taken() -> None:
+    allocator = BestFitAllocator(8192)
+    first, _, second, _ = (allocator.allocate(512) for _ in range(4))
+    allocator.free(second)
+    allocator.free(first)
+    assert allocator.allocate(512) == first
+
+
+def test_a_chunk_less_than_twice_as_large_is_not_split() -> None:
+    allocator = BestFitAllocator(1024)
+    allocator.allocate(768)
+    assert allocator.in_use == 1024
+
+
+def test_a_chunk_128_mib_larger_is_split_though_less_than_twice_as_large() -> None:
+    allocator = BestFitAllocator(428 * MIB)
+    allocator.allocate(300 * MIB)
+    assert allocator.in_use == 300 * MIB
+
+
+def test_a_full_region_raises_memory_error() -> None:
+    allocator = BestFitAllocator(512)
+    allocator.allocate(512)
+    with pytest.raises(MemoryError, match="no free chunk of 256 bytes"):
+        allocator.allocate(1)
+
+
+def test_fragments_that_only_together_suffice_do_not() -> None:
+    allocator = BestFitAllocator(1024)
+    chunks = [allocator.allocate(256) for _ in range(4)]
+    allocator.free(chunks[0])
+    allocator.free(chunks[2])
+    with pytest.raises(MemoryError):
+        allocator.allocate(512)
+
+
+def test_the_peak_stays_when_memory_is_given_back() -> None:
+    allocator = BestFitAllocator(1024)
+    allocator.free(allocator.allocate(512))
+    assert (allocator.in_use, allocator.peak) == (0, 512)
+
+
+# Positive: allocate so many bytes; otherwise free one of the chunks, by its number.
+_ACTIONS = st.lists(st.one_of(st.integers(1, 4000), st.integers(-20, 0)), max_size=60)
+
+
+@given(_ACTIONS)
+@settings(deadline=None, max_examples=100)
+def test_chunks_never_overlap_and_in_use_is_their_sum(actions: list[int]) -> None:
+    capacity = 64 * 256
+    allocator = BestFitAllocator(capacity)
+    used: dict[int, int] = {}
+    for action in actions:
+        if action <= 0 and used:
+            address = sorted(used)[-action % len(used)]
+            allocator.free(address)
+            del used[address]
+        if action > 0:
+            try:
+                address = allocator.allocate(action)
+            except MemoryError:
+                continue
+            used[address] = allocator.in_use - sum(used.values())
+            assert used[address] >= action
+        ends = sorted((start, start + size) for start, size in used.items())
+        assert all(end <= start for (_, end), (start, _) in pairwise(ends))
+        assert all(start >= 0 and end <= capacity for start, end in ends)
+        assert allocator.in_use == sum(used.values()) <= allocator.peak <= capacity
+
+
+@given(st.lists(st.integers(1, 4000), max_size=30), st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=50)
+def test_freeing_everything_gives_back_one_chunk(
+    sizes: list[int], random: Random
+) -> None:
+    capacity = 512 * 256
+    allocator = BestFitAllocator(capacity)
+    chunks = [allocator.allocate(size) for size in sizes]
+    random.shuffle(chunks)
+    for chunk in chunks:
+        allocator.free(chunk)
+    assert allocator.allocate(capacity) == 0
+    assert allocator.in_use == capacity
+
+
+def test_small_tensors_have_chunks_of_their_own_in_a_nook() -> None:
+    nook = Nook(sizes=(512, 256, 256), below=1024)
+    allocator = BestFitAllocator(8192, nook)
+    assert allocator.in_use == nook.bytes == 512 + 2 * 256 + 3 * 256
+    large = allocator.allocate(8192 - nook.bytes)  # all that is left
+    small = [allocator.allocate(200) for _ in range(3)]
+    assert allocator.in_use == 8192
+    for address in (*small, large):
+        allocator.free(address)
+    assert allocator.in_use == nook.bytes
+
+
+def test_larger_chunks_of_a_nook_are_there_for_whoever_comes() -> None:
+    allocator = BestFitAllocator(16384, Nook(sizes=(2048,), below=1024))
+    assert allocator.in_use == 256  # what keeps the chunk apart
+    first, second = allocator.allocate(2048), allocator.allocate(2048)
+    assert (first, second) == (0, 2048 + 256)
+
+
+def test_a_nook_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(MemoryError):
+        BestFitAllocator(1024, Nook(sizes=(1024,), below=4096))
+
+
+def test_holes_are_for_any_tensor_and_a_nooks_chunks_lie_in_them() -> None:
+    nook = Nook(sizes=(768, 256), below=512, holes=(1024, 2048))
+    allocator = BestFitAllocator(8192)
+    allocator.keep_nook(nook)
+    # Chunks of 1024 (768 is too large to split it), two walls of holes, two of chunks,
+    # and 256 for small tensors.
+    assert allocator.in_use == 5 * 256
+    walled = allocator.allocate(768)  # the nook's large chunk is free
+    assert walled == 0
+    assert allocator.allocate(1280) < 3584  # what is left of the other hole
+    assert allocator.allocate(4608) >= 3584
+    with pytest.raises(MemoryError):
+        allocator.allocate(512)

@@ -1,0 +1,70 @@
+"""Large variables stay where they are, step after step, with plain Keras's bits."""
+
+import pytest
+
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+# Trainable kernels of 9 KiB, and their slots.
+LARGE = {"momentum": 8, "nesterov": 8, "AdamW": 12, "RMSprop": 16, "Lion": 8}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", LARGE)
+def test_variables_stay_where_they_are_and_arrays_of_them_as_they_were(
+    optimizer: str, worker: Worker
+) -> None:
+    trial = worker.ask(
+        "tests.tf.assigning_trials:train", memory="2GiB", optimizer=optimizer
+    )
+    assert trial["swaps"] > 0, "the step is not planned: this says nothing"
+    assert trial["large"] == LARGE[optimizer]
+    assert trial["steps"] == 9
+    assert trial["different"] == []
+    assert trial["moved"] == []
+    # What somebody holds is left to him: then the new value lies elsewhere.
+    assert trial["is_held"]
+    assert trial["trained"]
+    assert trial["unchanged"]
+    assert trial["moved_while_held"] == ["sequential/second/kernel"]
+
+
+def test_only_large_variables_that_one_op_writes_and_none_reads_in_pieces_stay() -> (
+    None
+):
+    import tensorflow as tf
+
+    from lms.tf.capture.assigning import PLACED
+    from lms.tf.capture.specialising import specialise
+    from lms.tf.capture.tracing import trace
+
+    ones = tf.ones([64, 16])  # 4 KiB
+    variables = {
+        "stays": tf.Variable(ones),
+        "small": tf.Variable(ones[:63]),
+        "whole numbers": tf.Variable(tf.cast(ones, tf.int32)),
+        "written twice": tf.Variable(ones),
+        "read in pieces": tf.Variable(ones),
+        "only read": tf.Variable(ones),
+    }
+
+    def step() -> tf.Tensor:
+        for name, variable in variables.items():
+            if name != "only read":
+                variable.assign(2 * variable)
+        variables["written twice"].assign_add(ones)
+        read = tf.gather(variables["read in pieces"], [1, 2])
+        return tf.reduce_sum(read) + tf.reduce_sum(variables["only read"])
+
+    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    planned = specialise(trace(step, []), [], device=device)
+    names = {id(variable.handle): name for name, variable in variables.items()}
+    handles = {n: names[id(handle)] for n, (handle, _) in planned.variables.items()}
+    by_name = {node.name: node for node in planned.nodes}
+    placed = [name for name in by_name if name.endswith(PLACED)]
+    assigned = [by_name[name.removesuffix(PLACED)] for name in placed]
+    assert [handles[f"{node.input[0]}:0"] for node in assigned] == ["stays"]
+    # What lies in the variable's memory takes none of the step's.
+    (size,) = (t.size for name in placed for t in planned.graph.by_name[name].outputs)
+    assert size == 0

@@ -1,0 +1,171 @@
+"""Bounds of shapes that depend on values: what runs is never larger than is counted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lms.errors import UnsupportedError
+from lms.ir.liveness import buffers
+
+pytestmark = pytest.mark.tf
+
+_ROWS = 8
+_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+Step = Callable[[Any, Any], Any]
+
+
+def _masked(x: Any, ids: Any) -> Any:
+    """Rows that are chosen, and the gradient of what is computed of them."""
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        chosen = tf.boolean_mask(tf.sin(x), ids > 3)
+        loss = tf.reduce_sum(tf.nn.softmax(chosen) * tf.exp(chosen)[:, :1])
+    return chosen, tape.gradient(loss, x)
+
+
+def _labelled(x: Any, ids: Any) -> Any:
+    """A loss of the rows that have a label, as of words that are not padding."""
+    import tensorflow as tf
+
+    weights = tf.ones([4, 5])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        logits = tf.boolean_mask(x, ids > 3) @ weights
+        labels = tf.boolean_mask(ids % 5, ids > 3)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        loss = tf.reduce_mean(losses)
+    return losses, tape.gradient(loss, x)
+
+
+def _deduplicated(x: Any, ids: Any) -> Any:
+    """Rows of equal ids added up, as optimizers do with sparse gradients."""
+    import tensorflow as tf
+
+    unique, where = tf.unique(ids)
+    count = tf.shape(unique)[0]
+    sums = tf.math.unsorted_segment_sum(x, where, count)
+    means = sums / tf.math.rsqrt(tf.reduce_mean(tf.square(sums), 1, keepdims=True))
+    back = tf.gather(means, where)
+    return unique, sums, means, back, tf.zeros([2 * count, 3]), tf.range(count)
+
+
+def _branched(x: Any, ids: Any) -> Any:
+    import tensorflow as tf
+
+    rows = tf.cond(
+        tf.reduce_sum(x) > 0,
+        lambda: tf.boolean_mask(x, ids > 3),
+        lambda: tf.boolean_mask(x, ids > 5) + tf.constant(1.0),
+    )
+    return tf.square(rows) * 2.0
+
+
+def _shaped(x: Any, ids: Any) -> Any:
+    import tensorflow as tf
+
+    rows = tf.boolean_mask(x, ids > 3)
+    two = tf.concat([rows, x, rows], 0)
+    flat = tf.reshape(rows, [-1])
+    square = tf.matmul(rows, rows, transpose_b=True)
+    size = tf.shape(rows)
+    some = tf.reshape(tf.stack([rows, rows], 1), tf.stack([size[0] * 2, size[1]]))
+    return (
+        two,
+        flat,
+        tf.transpose(square)[1:],
+        some,
+        rows[::2],
+        tf.where(rows > 0),
+        tf.broadcast_to(rows[:, 1], [3, size[0]]),
+        square + rows[:, 1],
+    )
+
+
+def _specialised(step: Step, *args: Any) -> Any:
+    from lms.tf.capture.specialising import specialise
+    from lms.tf.capture.tracing import trace
+
+    traced = trace(step, args)
+    return specialise(traced, traced.flat_inputs(args), device=_DEVICE)
+
+
+def _run(step: Any, names: list[str], *args: Any) -> Any:
+    """Tensors of a step."""
+    from lms.tf import compat
+
+    nodes = compat.graph_def(step.nodes, step.library)
+    given = [(a.name, a.spec, a.variable) for a in step.arguments]
+    function = compat.build_function(nodes, given, names)
+    captured = [a.captured for a in step.arguments if a.captured is not None]
+    with compat.planned_as_is():
+        return function.call_flat(*args, *captured)
+
+
+def _arguments(seed: int) -> tuple[Any, Any]:
+    import tensorflow as tf
+
+    random = np.random.default_rng(seed)
+    highest = (1, 3, 6, 9)[seed % 4]
+    values = random.standard_normal((_ROWS, 4)).astype("float32")
+    return tf.constant(values), tf.constant(random.integers(0, highest, _ROWS))
+
+
+@pytest.mark.parametrize(
+    "step", [_masked, _labelled, _deduplicated, _branched, _shaped]
+)
+def test_no_values_make_a_tensor_larger_than_it_is_counted(step: Step) -> None:
+    traced = _specialised(step, *_arguments(0))
+    graph = traced.graph
+    names = [
+        tensor.name
+        for op in graph.ops
+        if not op.persistent and (not op.fixed or op.type == "Merge")
+        for tensor in op.outputs
+        if tensor.dtype not in ("resource", "variant", "string")
+    ]
+    smaller: set[str] = set()
+    for seed in range(12):
+        made = _run(traced, names, *_arguments(seed))
+        for name, value in zip(names, made, strict=True):
+            most = graph.tensors[name].shape
+            assert len(value.shape) == len(most), name
+            assert all(a <= b for a, b in zip(value.shape, most, strict=True)), name
+            if tuple(value.shape) != most:
+                smaller.add(name)
+    varying = {t.name for op in graph.ops if op.varies or op.fixed for t in op.outputs}
+    assert smaller
+    assert smaller <= varying
+
+
+def test_rows_of_equal_ids_are_at_most_as_many_as_all() -> None:
+    graph = _specialised(_deduplicated, *_arguments(0)).graph
+    shapes = {op.type: op.outputs[0].shape for op in graph.ops if op.varies}
+    assert shapes["Unique"] == (_ROWS,)
+    assert shapes["UnsortedSegmentSum"] == (_ROWS, 4)
+    assert shapes["Fill"] == (2 * _ROWS, 3)
+
+
+def test_what_depends_on_values_neither_moves_nor_is_made_again() -> None:
+    graph = _specialised(_masked, *_arguments(0)).graph
+    varying = [op for op in graph.ops if op.varies]
+    assert {"GatherV2", "Exp", "Mul"} <= {op.type for op in varying}
+    assert not any(op.repeatable or op.inplace for op in varying)
+    roots = {graph.roots[t.name] for op in varying if not op.alias for t in op.outputs}
+    assert all(buffer.pinned for buffer in buffers(graph) if buffer.root in roots)
+    free = [buffer.root for buffer in buffers(graph) if not buffer.pinned]
+    assert any(graph.tensors[root].shape == (_ROWS, 4) for root in free)
+
+
+def test_a_number_of_rows_without_a_bound_is_refused_with_a_next_step() -> None:
+    import tensorflow as tf
+
+    def step(x: Any, ids: Any) -> Any:
+        return x, tf.zeros([tf.reduce_max(ids)], name="rows")
+
+    with pytest.raises(UnsupportedError, match=r"largest shape .*rows.* fixed size"):
+        _specialised(step, *_arguments(1))

@@ -1,0 +1,142 @@
+"""Functions that XLA compiles: what is taken out of them, and what they need."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lms.units import MIB
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+CHANNELS = 256
+
+# The gradient of the filter is computed between all channels, and held twice.
+SCRATCH = 2 * 7 * 7 * CHANNELS * CHANNELS * 4
+
+
+def specialised(function: Callable[..., Any], *args: Any) -> Any:
+    from lms.tf.capture.specialising import specialise
+    from lms.tf.capture.tracing import trace
+
+    traced = trace(function, args)
+    return specialise(traced, traced.flat_inputs(args), device=DEVICE)
+
+
+def calls(step: Any) -> list[Any]:
+    return [op for op in step.graph.ops if "Call" in op.type]
+
+
+@pytest.fixture(scope="module")
+def step() -> Any:
+    import tensorflow as tf
+
+    from tests.tf.compiled_trials import grouped
+
+    return specialised(
+        grouped(tf.Variable(tf.ones([3, 3, 1, 8]))), tf.ones([2, 5, 5, 8])
+    )
+
+
+def test_a_compiled_function_gets_a_variable_s_value_and_not_the_variable(
+    step: Any,
+) -> None:
+    given = {op.type for op in calls(step.own)}
+    assert given == {"StatefulPartitionedCall", "PartitionedCall"}
+    assert {op.type for op in calls(step)} == {"PartitionedCall"}
+    read = {step.graph.tensors[name].dtype for op in calls(step) for name in op.inputs}
+    assert read == {"float32"}
+
+
+def test_what_a_compiled_function_hands_on_is_what_it_was_given(step: Any) -> None:
+    forward, backward = calls(step)
+    assert len(calls(step.own)[0].outputs) == 3
+    assert len(forward.outputs) == 1
+    assert set(forward.inputs) < set(backward.inputs)
+
+
+def test_a_function_that_writes_a_variable_stays_as_it_is() -> None:
+    import tensorflow as tf
+
+    count = tf.Variable(tf.zeros([]))
+
+    @tf.function(jit_compile=True)
+    def counted(x: tf.Tensor) -> tf.Tensor:
+        count.assign_add(1.0)
+        return x * 2.0
+
+    step = specialised(lambda x: counted(x) + 1.0, tf.ones([4]))
+    (call,) = calls(step)
+    assert call.type == "StatefulPartitionedCall"
+
+
+@pytest.mark.parametrize("where", ["returned", "in a loop"])
+def test_a_call_that_is_returned_or_in_a_loop_stays_as_it_is(
+    step: Any, where: str
+) -> None:
+    from lms.tf.capture.compiled import opened
+
+    names = [op.name for op in calls(step.own)]
+    fixed, outputs = (names, []) if where == "in a loop" else ([], names)
+    nodes, library = opened(step.own.nodes, step.own.library, fixed, outputs)
+    assert nodes == list(step.own.nodes)
+    assert library is step.own.library
+
+
+def test_a_call_of_which_nothing_is_left_is_no_longer_there() -> None:
+    import tensorflow as tf
+
+    from lms.tf.capture.specialising import specialise
+    from lms.tf.capture.tracing import trace
+    from lms.tf.rewrite.rebuilding import rebuild
+
+    weights = tf.Variable(tf.constant([1.0, 2.0]))
+
+    @tf.function(jit_compile=True)
+    def both(x: tf.Tensor) -> Any:
+        return x, weights.read_value()
+
+    def step(x: tf.Tensor) -> Any:
+        one, other = both(x + 1.0)
+        with tf.control_dependencies([one]):
+            return one * other
+
+    args = [tf.constant([3.0, 4.0])]
+    traced = trace(step, args)
+    found = specialise(traced, args, device=DEVICE)
+    assert calls(found.own) != []
+    assert calls(found) == []
+    rebuilt = rebuild(traced, found, found.nodes)
+    assert rebuilt(args).numpy().tolist() == [4.0, 10.0]
+
+
+def test_scratch_of_a_compiled_function_is_known_without_room_to_run_it(
+    worker: Worker,
+) -> None:
+    found = worker.ask(
+        "tests.tf.compiled_trials:scratch_in_little_room",
+        memory="16MiB",
+        channels=CHANNELS,
+    )
+    assert found["scratch"][-1] == pytest.approx(SCRATCH, rel=0.01)
+    assert found["scratch"][-1] > found["memory"]
+    assert found["peak"] < 8 * MIB
+
+
+@pytest.mark.slow
+def test_a_budget_without_room_for_the_scratch_is_refused_with_one_that_works(
+    worker: Worker,
+) -> None:
+    ask = "tests.tf.compiled_trials:least_budget"
+    (refused, *_), (roomy,) = (
+        worker.ask(ask, memory="128MiB", channels=CHANNELS, budgets=budgets)
+        for budgets in (["12MiB"], ["100MiB"])
+    )
+    assert refused["op"] == "PartitionedCall"
+    assert SCRATCH < refused["least"] < SCRATCH + 2 * MIB
+    (least,) = worker.ask(
+        ask, memory="128MiB", channels=CHANNELS, budgets=[refused["least"]]
+    )
+    assert least == roomy

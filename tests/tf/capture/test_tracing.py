@@ -1,0 +1,345 @@
+"""Tracing: the runtime's own graph as plain data, and nothing done on the way."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lms.errors import UnsupportedError
+from lms.ir.graph import Op, op_of
+
+pytestmark = pytest.mark.tf
+
+DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+
+def specialised(function: Any, *args: Any) -> Any:
+    from lms.tf.capture.specialising import specialise
+    from lms.tf.capture.tracing import trace
+
+    traced = trace(function, args)
+    return specialise(traced, traced.flat_inputs(args), device=DEVICE)
+
+
+def of_type(step: Any, kind: str) -> list[Op]:
+    return [op for op in step.graph.ops if op.type == kind]
+
+
+def test_an_op_has_the_type_shape_and_bytes_of_its_output() -> None:
+    import tensorflow as tf
+
+    step = specialised(lambda x: tf.matmul(x, x, transpose_b=True), tf.ones([3, 4]))
+    (matmul,) = of_type(step, "MatMul")
+    (made,) = matmul.outputs
+    assert (made.shape, made.dtype, made.size) == ((3, 3), "float32", 36)
+    assert step.signature == "3x4"
+    assert step.input_bytes == 48
+
+
+def test_shapes_are_those_of_the_batch_that_came_though_the_data_set_left_it_open() -> (
+    None
+):
+    import tensorflow as tf
+
+    from lms.tf.capture.specialising import specialise
+    from lms.tf.capture.tracing import trace
+
+    weights = tf.Variable(tf.ones([4, 2]))
+
+    def step(iterator: Any) -> tf.Tensor:
+        x = iterator.get_next()
+        return tf.nn.relu(tf.reshape(x @ weights, [-1, 1, 2]))
+
+    batches = tf.data.Dataset.from_tensor_slices(tf.ones([5, 4])).batch(3)
+    iterator: Any = iter(batches)
+    assert iterator.element_spec.shape.as_list() == [None, 4]
+    traced = trace(step, [], iterator=iterator)
+    signatures, relus = [], []
+    for batch in iterator:
+        specialised_step = specialise(
+            traced, traced.flat_inputs([batch]), device=DEVICE
+        )
+        signatures.append(specialised_step.signature)
+        relus += [op.outputs[0].shape for op in of_type(specialised_step, "Relu")]
+    assert signatures == ["3x4", "2x4"]
+    assert relus == [(3, 1, 2), (2, 1, 2)]
+
+
+def test_tracing_changes_no_variable_and_runs_nothing() -> None:
+    import tensorflow as tf
+
+    from lms.tf.capture.tracing import trace
+
+    count, ran = tf.Variable(tf.ones([])), []
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        tf.numpy_function(lambda: ran.append(1) or np.float32(0), [], tf.float32)
+        count.assign_add(tf.reduce_sum(x))
+        return count.read_value()
+
+    trace(step, [tf.ones([3])])
+    assert float(count) == 1.0
+    assert ran == []
+
+
+def test_tracing_draws_no_element_from_the_iterator() -> None:
+    import tensorflow as tf
+
+    from lms.tf.capture.tracing import trace
+
+    iterator = iter(tf.data.Dataset.range(3))
+    trace(lambda iterator: iterator.get_next() + 1, [], iterator=iterator)
+    assert [int(element) for element in iterator] == [0, 1, 2]
+
+
+def test_tracing_moves_no_random_generator() -> None:
+    import tensorflow as tf
+
+    from lms.tf.capture.tracing import trace
+
+    generator = tf.random.Generator.from_seed(5)
+    before = generator.state.numpy().tolist()
+    trace(lambda x: x + generator.normal([3]), [tf.ones([3])])
+    assert generator.state.numpy().tolist() == before
+
+
+def test_variables_and_inputs_are_persistent_and_the_rest_is_the_step_s() -> None:
+    import tensorflow as tf
+
+    weights = tf.Variable(tf.ones([4, 4]))
+    step = specialised(lambda x: tf.nn.relu(x @ weights), tf.ones([3, 4]))
+    persistent = {op.type for op in step.graph.ops if op.persistent}
+    assert persistent <= {"Placeholder", "ReadVariableOp", "Const"}
+    assert not any(op.persistent for op in of_type(step, "MatMul"))
+    assert step.captured_bytes == 64
+
+
+def test_what_shares_its_input_s_buffer_is_an_alias() -> None:
+    import tensorflow as tf
+
+    step = specialised(lambda x: tf.exp(tf.reshape(tf.exp(x), [4, 3])), tf.ones([3, 4]))
+    (reshape,) = of_type(step, "Reshape")
+    assert reshape.alias == reshape.inputs[0]
+    assert step.graph.roots[f"{reshape.name}:0"] == reshape.inputs[0]
+
+
+def test_nested_functions_become_part_of_the_graph() -> None:
+    import tensorflow as tf
+
+    @tf.function
+    def inner(x: tf.Tensor) -> tf.Tensor:
+        return tf.linalg.matmul(x, x)
+
+    step = specialised(lambda x: inner(inner(x)), tf.ones([3, 3]))
+    assert len(of_type(step, "MatMul")) == 2
+    assert not of_type(step, "PartitionedCall")
+    assert not of_type(step, "StatefulPartitionedCall")
+
+
+def test_ops_of_a_conditional_are_fixed_and_those_around_it_are_not() -> None:
+    import tensorflow as tf
+
+    def branching(x: tf.Tensor) -> tf.Tensor:
+        x = tf.linalg.matmul(x, x)
+        y = tf.cond(tf.reduce_sum(x) > 0, lambda: tf.exp(x), lambda: tf.nn.softmax(x))
+        return tf.linalg.inv(y)
+
+    step = specialised(branching, tf.ones([3, 3]))
+    fixed = Counter(op.type for op in step.graph.ops if op.fixed)
+    assert {"Switch", "Merge", "Exp", "Softmax"} <= fixed.keys()
+    assert not {"MatMul", "MatrixInverse"} & fixed.keys()
+
+
+def loop(x: Any) -> Any:
+    """Repeated multiplication with a matrix made before, and an op after it."""
+    import tensorflow as tf
+
+    other = tf.linalg.inv(x)
+    _, y = tf.while_loop(
+        lambda i, y: i < 3,
+        lambda i, y: (i + 1, tf.linalg.matmul(y, other)),
+        [tf.constant(0), x],
+    )
+    return tf.nn.softmax(y)
+
+
+def test_ops_of_a_loop_are_fixed_and_know_their_shapes() -> None:
+    import tensorflow as tf
+
+    step = specialised(loop, 2 * tf.eye(3))
+    (matmul,) = of_type(step, "MatMul")
+    assert matmul.fixed
+    assert matmul.outputs[0].shape == (3, 3)
+    fixed = {op.type for op in step.graph.ops if op.fixed}
+    assert {"Enter", "Merge", "Switch", "NextIteration", "Exit"} <= fixed
+    assert not {"MatrixInverse", "Softmax"} & fixed
+
+
+def test_what_reads_a_loop_s_result_comes_after_all_that_the_loop_reads() -> None:
+    import tensorflow as tf
+
+    step = specialised(loop, 2 * tf.eye(3))
+    order = [op.type for op in step.graph.ops]
+    waited_for = {name for op in of_type(step, "Exit") for name in op.controls}
+    assert {op.name for op in of_type(step, "NextIteration")} <= waited_for
+    assert order.index("MatrixInverse") < order.index("MatMul")
+    assert order.index("MatMul") < order.index("Exit") < order.index("Softmax")
+
+
+def test_a_loop_and_its_gradient_know_all_shapes() -> None:
+    import tensorflow as tf
+
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = tf.reduce_sum(loop(x))
+        return tape.gradient(y, x)
+
+    traced = specialised(step, 2 * tf.eye(4))
+    matmuls = of_type(traced, "MatMul")
+    assert len(matmuls) >= 3
+    assert {op.outputs[0].shape for op in matmuls} == {(4, 4)}
+
+
+def test_functions_that_ops_call_are_kept_in_the_library() -> None:
+    import tensorflow as tf
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        return tf.map_fn(tf.exp, x, parallel_iterations=1) + tf.data.Dataset.range(
+            3
+        ).map(lambda i: tf.cast(i, tf.float32)).reduce(0.0, tf.add)
+
+    traced = specialised(step, tf.ones([3]))
+    called = {
+        attribute.func.name
+        for node in traced.nodes
+        for attribute in node.attr.values()
+        if attribute.HasField("func")
+    }
+    known = {function.signature.name for function in traced.library.function}
+    assert called
+    assert called <= known
+
+
+def test_every_result_is_a_tensor_of_the_graph() -> None:
+    import tensorflow as tf
+
+    step = specialised(lambda x: {"twice": 2 * x, "same": x}, tf.ones([3]))
+    assert len(step.outputs) == 2
+    assert {op_of(name) for name in step.outputs} <= set(step.graph.by_name)
+
+
+@pytest.mark.parametrize("shape", [(None, None, 3), (2, None), None])
+def test_dimensions_that_are_unknown_beyond_the_batch_are_refused(shape: Any) -> None:
+    import tensorflow as tf
+
+    from lms import fit_in_memory
+
+    with pytest.raises(UnsupportedError, match="known dimensions beyond the batch"):
+        fit_in_memory(lambda x: x + 1, [tf.TensorSpec(shape)], budget="1GiB")
+
+
+def test_an_argument_that_the_step_does_not_read_is_taken_all_the_same() -> None:
+    import tensorflow as tf
+
+    from lms import fit_in_memory
+
+    fitted = fit_in_memory(
+        lambda unread, x: 2 * x, [tf.TensorSpec([3]), tf.TensorSpec([2])], budget="1GiB"
+    )
+    assert fitted(tf.ones([3]), tf.ones([2])).numpy().tolist() == [2.0, 2.0]
+    assert fitted.report[0].signature == "3, 2"
+
+
+def test_a_size_that_depends_on_values_is_refused_by_the_tensor_s_name() -> None:
+    import tensorflow as tf
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        count = tf.cast(tf.reduce_sum(x), tf.int32)
+        return tf.exp(tf.fill([count], 1.0, name="many"))
+
+    with pytest.raises(UnsupportedError, match=r"known largest shape .*many"):
+        specialised(step, tf.ones([3]))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("activation", [None, "relu", "elu"])
+def test_convolutions_that_the_runtime_fuses_are_taken_back_in_half_precision(
+    dtype: str, activation: str | None
+) -> None:
+    import keras
+    import tensorflow as tf
+
+    layer = keras.layers.Conv2D(4, 3, activation=activation, dtype=dtype)
+    layer.build((2, 8, 8, 3))
+    step = specialised(layer, tf.ones([2, 8, 8, 3], dtype))
+    made = [t for op in step.graph.ops if not op.persistent for t in op.outputs]
+    assert {t.dtype for t in made if t.shape == (2, 6, 6, 4)} == {dtype}
+
+
+def test_a_graph_that_tensorflow_does_not_import_is_refused_with_a_next_step() -> None:
+    import tensorflow as tf
+
+    from lms.tf import compat
+    from lms.tf.capture.shapes import inferred_shapes
+
+    node = compat.NodeDef(name="fused", op="_FusedConv2D", input=["x", "x"])
+    node.attr["T"].type = tf.bfloat16.as_datatype_enum
+    inputs = [("x", tf.TensorSpec([3, 3, 1, 1], tf.bfloat16), None)]
+    with pytest.raises(UnsupportedError, match=r"imports again, got .*remapping"):
+        inferred_shapes([node], None, inputs)
+
+
+def repeated(rounds: Any) -> Any:
+    """The gradient of products in a loop, each of which the loop keeps."""
+    import tensorflow as tf
+
+    def step(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            _, y = tf.while_loop(
+                lambda i, y: i < rounds(x), lambda i, y: (i + 1, tf.tanh(y @ x)), [0, x]
+            )
+            loss = tf.reduce_sum(y)
+        return tape.gradient(loss, x)
+
+    return specialised(step, tf.eye(64))
+
+
+def test_a_loop_holds_what_it_keeps_of_each_round_until_its_gradient_is_made() -> None:
+    step = repeated(lambda x: 50)
+    entries = [op for op in of_type(step, "Enter") if op.alias is None]
+    sizes = [t.size for op in entries for t in op.outputs if t.size >= 50 * 64 * 64 * 4]
+    assert sizes == [50 * 64 * 64 * 4]  # what tanh made; it is what y was, too
+    assert step.unknown_loops == ()
+    pops = [op for op in of_type(step, "TensorListPopBack") if op.outputs[1].size]
+    assert {step.graph.roots[t.name] for op in pops for t in op.outputs} & {
+        t.name for op in entries for t in op.outputs
+    }
+
+
+def test_a_loop_whose_rounds_depend_on_values_is_named() -> None:
+    import tensorflow as tf
+
+    step = repeated(lambda x: tf.cast(tf.reduce_sum(x), tf.int32))
+    assert len(step.unknown_loops) == 1
+
+
+def test_the_report_says_that_a_loop_s_memory_is_not_known() -> None:
+    import tensorflow as tf
+
+    from lms import fit_in_memory
+    from lms.report import headline, table
+
+    x = tf.Variable(tf.eye(8))
+
+    def step(rounds: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            y = tf.while_loop(lambda y: tf.norm(y) < 9.0, lambda y: [y @ y + y], [x])[0]
+            loss = tf.reduce_sum(y) * rounds
+        return tape.gradient(loss, x)
+
+    fitted = fit_in_memory(step, [tf.TensorSpec([])], budget="1GiB")
+    assert "(without 1 loop whose memory is not known)" in headline(fitted.report[0])
+    assert "loops of unknown memory" in table(fitted.report)

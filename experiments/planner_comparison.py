@@ -58,10 +58,10 @@ from lms.planning.candidates import Filters
 from lms.planning.memory_budget import UNLIMITED
 from lms.planning.placement import least_plan
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import Beyond
+from lms.planning.risk import Headroom
 from lms.planning.schedule import schedule
 from lms.planning.select import plain_plan
-from lms.planning.strategies import Wish, best_plan
+from lms.planning.strategies import PlanRequest, best_plan
 from lms.tf.measure.devices import find_device, take_emulated_memory
 from lms.tf.measure.measuring import measure_costs, measure_hardware
 from lms.units import format_bytes
@@ -158,9 +158,9 @@ def _bounds(traced: Traced, options: Any) -> dict[str, Any]:
 def _by_budget(traced: Traced) -> dict[str, Any]:
     """The budget planner in the least room that it does not refuse."""
     _, fitted, _ = least_plan([schedule(traced.graph)], filters=Filters())
-    nook = find_device().keep_nook(fitted.nook)
+    small_pool = find_device().keep_pool(fitted.small_pool)
     row = measured(traced, fitted.plan, "budget, least room")
-    del nook
+    del small_pool
     return row | {"planned_step_bytes": fitted.peak}
 
 
@@ -181,28 +181,30 @@ def _frontier(
         "TensorFlow's order": (traced.graph, None),
     }
     for part, (name, (graph, recompute)) in itertools.product(parts, variants.items()):
-        room = int(part * unplanned)
-        wish = Wish(
-            room=room,
-            beyond=Beyond(free=room // 32, bound=UNLIMITED),
+        budget = int(part * unplanned)
+        request = PlanRequest(
+            budget=budget,
+            headroom=Headroom(free=budget // 32, bound=UNLIMITED),
             speeds=speeds,
             filters=Filters(),
             recompute=recompute,
         )
-        settings = {"part": part, "variant": name, "room_bytes": room}
+        settings = {"part": part, "variant": name, "room_bytes": budget}
         ledger.once(
             plan_key("budget", settings),
-            lambda graph=graph, wish=wish: _in_a_room(traced, graph, wish),
+            lambda graph=graph, request=request: _in_a_room(traced, graph, request),
         )
 
 
-def _in_a_room(traced: Traced, graph: GraphView, wish: Wish) -> dict[str, Any]:
-    fitted = best_plan(graph, wish)
+def _in_a_room(
+    traced: Traced, graph: GraphView, request: PlanRequest
+) -> dict[str, Any]:
+    fitted = best_plan(graph, request)
     if fitted is None:
         return plan_row(_plain(graph)) | {"error": "no plan fits"}
-    nook = find_device().keep_nook(fitted.nook)
-    row = measured(traced, fitted.plan, f"budget in {format_bytes(wish.room)}")
-    del nook
+    small_pool = find_device().keep_pool(fitted.small_pool)
+    row = measured(traced, fitted.plan, f"budget in {format_bytes(request.budget)}")
+    del small_pool
     return row | {"planned_step_bytes": fitted.peak}
 
 

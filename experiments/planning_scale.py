@@ -43,9 +43,9 @@ from lms.machine.hardware import preset
 from lms.planning.candidates import Filters
 from lms.planning.memory_budget import UNLIMITED
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import Beyond
+from lms.planning.risk import Headroom
 from lms.planning.schedule import schedule
-from lms.planning.strategies import Wish, best_plan
+from lms.planning.strategies import PlanRequest, best_plan
 from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak
 
@@ -106,20 +106,20 @@ def _run(options: Any) -> None:
 def _measured(graph: GraphView, options: Any) -> dict[str, Any]:
     plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
     unplanned = allocator_peak(graph, plain, capacity=_UNLIMITED) or 0
-    room = int(unplanned * options.share)
+    budget = int(unplanned * options.share)
     times = ("seconds", "processor_seconds", "order_seconds", "simulation_seconds")
-    runs = [_timed(graph, room) for _ in range(options.repeats)]
+    runs = [_timed(graph, budget) for _ in range(options.repeats)]
     return {
         "unplanned_bytes": unplanned,
         "lower_bound_bytes": lower_bound(graph),
-        "room_bytes": room,
+        "room_bytes": budget,
         **{key: statistics.median(run[key] for run in runs) for key in times},
         "slowest_seconds": max(run["seconds"] for run in runs),
         **{key: runs[0][key] for key in ("chained", "swaps", "twice", "peak_bytes")},
     }
 
 
-def _timed(graph: GraphView, room: int) -> dict[str, Any]:
+def _timed(graph: GraphView, budget: int) -> dict[str, Any]:
     """Plan once, from a graph that nothing was asked about before."""
     fresh = GraphView(ops=graph.ops, results=graph.results)
     hardware = preset(_HARDWARE)
@@ -127,14 +127,14 @@ def _timed(graph: GraphView, room: int) -> dict[str, Any]:
     started, busy = time.perf_counter(), time.process_time()
     ordered = schedule(fresh)
     order_seconds = time.perf_counter() - started
-    margin = room // _MARGIN
-    wish = Wish(
-        room=room,
-        beyond=Beyond(free=margin, bound=UNLIMITED),
+    margin = budget // _MARGIN
+    request = PlanRequest(
+        budget=budget,
+        headroom=Headroom(free=margin, bound=UNLIMITED),
         speeds=speeds,
         filters=Filters(),
     )
-    fitted = best_plan(ordered, wish)
+    fitted = best_plan(ordered, request)
     taken = {
         "seconds": time.perf_counter() - started,
         "processor_seconds": time.process_time() - busy,

@@ -20,7 +20,7 @@ from lms.ir.plan import planned_graph, validate_plan
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.machine.costs import completed
 from lms.planning import candidates
-from lms.planning.memory_budget import HostRoom, Room
+from lms.planning.memory_budget import HostBudget, MemoryBudget
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan
 from lms.planning.select import (
@@ -33,7 +33,7 @@ from lms.planning.select import (
 )
 from lms.planning.settings import Settings, read_settings
 from lms.report import StepReport, StepTimeline
-from lms.simulation.allocator import Nook
+from lms.simulation.allocator import SmallPool
 from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
 from lms.tf.capture.loops import one_round_at_a_time
@@ -48,10 +48,10 @@ from lms.tf.capture.tracing import (
     signature_key,
     trace,
 )
-from lms.tf.capture.writes import Beginning, KeptVariables
+from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.compat import NodeDef
 from lms.tf.measure.compact_variables import settle_variables
-from lms.tf.measure.device_budget import measure_room, with_holes
+from lms.tf.measure.device_budget import measure_budget, with_holes
 from lms.tf.measure.devices import Device, find_device, take_emulated_memory
 from lms.tf.measure.host_memory import free_host_bytes
 from lms.tf.measure.measuring import measure_costs, measure_hardware
@@ -273,7 +273,7 @@ class _Subject:
     plain: FittedPlan
     device: Device
     settings: Settings
-    measure: Callable[..., Room]
+    measure: Callable[..., MemoryBudget]
 
     def speeds(self) -> Speeds:
         """How long ops and copies take on the present device; measured once."""
@@ -299,11 +299,11 @@ def _prepare(  # noqa: PLR0913 - what differs between callers
     step = specialise(traced, inputs, device=device.full_name)
     if settle:  # once: other plans rely on where variables lie
         settle_variables(step, device)
-    measure = partial(measure_room, step, settings, device, reads_ahead=reads_ahead)
-    room = measure(data_is_there=data_is_there)
+    measure = partial(measure_budget, step, settings, device, reads_ahead=reads_ahead)
+    budget = measure(data_is_there=data_is_there)
     try:
         subject = _subject(traced, step, settings, kind, device, measure)
-        prepared = _build(subject, room)
+        prepared = _build(subject, budget)
     finally:
         forget_functions()
     seconds = traced.seconds + time.perf_counter() - started
@@ -317,7 +317,7 @@ def _subject(
     settings: Settings,
     kind: str,
     device: Device,
-    measure: Callable[..., Room],
+    measure: Callable[..., MemoryBudget],
 ) -> _Subject:
     """What is planned, with measured scratch."""
     scratch = measure_scratch(step, device.memory)
@@ -340,18 +340,20 @@ def _subject(
     )
 
 
-def _build(subject: _Subject, room: Room) -> PreparedStep:
+def _build(subject: _Subject, budget: MemoryBudget) -> PreparedStep:
     """The stages from the plan on; repeated when a step ran out of memory."""
     started = time.perf_counter()
     graph, step, device = subject.graph, subject.step, subject.device
     speeds = cache(subject.speeds)
-    if subject.settings.planner == "budget" and not fits(subject.plain, room):
-        room = with_holes(room, device)
-    taken = None if room.is_whole_device else room.budget
-    host = HostRoom(
+    if subject.settings.planner == "budget" and not fits(subject.plain, budget):
+        budget = with_holes(budget, device)
+    taken = None if budget.is_whole_device else budget.total
+    host = HostBudget(
         free=free_host_bytes(device, taken), by_size=device.holds_input_pipeline
     )
-    fitted = choose_for_host(graph, subject.plain, subject.settings, room, speeds, host)
+    fitted = choose_for_host(
+        graph, subject.plain, subject.settings, budget, speeds, host
+    )
     plan = fitted.plan
     unplanned = simulated = plain_memory(subject.own, subject.kept)
     is_plain = plan == subject.plain.plan
@@ -367,13 +369,13 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         costs = completed(speeds().costs, graph, speeds().hardware)
         played = simulate(graph, plan, costs, speeds().hardware)
         reached = played_peak(fitted, played)
-    is_sure = is_plain and fits_easily(subject.plain, room)
-    transport, beginning = device.transport(), Beginning()
+    is_sure = is_plain and fits_easily(subject.plain, budget)
+    transport, commit_flag = device.transport(), CommitFlag()
     guard = WriteGuard()
     if plan.planner == "budget":
         ordered = graph.reordered(plan.order)
-        guard = guard_writes(ordered, simulated.device, room.step)
-    begun = beginning.node(guard)
+        guard = guard_writes(ordered, simulated.device, budget.step)
+    begun = commit_flag.node(guard)
     nodes = rewrite(step, plan, transport, begun, guard.late, asks=device.is_emulated)
     nodes = nodes if is_sure else one_round_at_a_time(nodes)
     timeline = StepTimeline(
@@ -381,7 +383,7 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
         signature=step.signature,
         unplanned=unplanned,
         planned=simulated,
-        persistent_bytes=room.persistent,
+        persistent_bytes=budget.persistent,
         lanes=played,
     )
     return PreparedStep(
@@ -392,13 +394,13 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
             kind=subject.kind,
             signature=step.signature,
             plan=plan,
-            budget_bytes=room.budget,
-            margin_bytes=room.margin,
-            predicted_peak_bytes=room.persistent + reached,
+            budget_bytes=budget.total,
+            margin_bytes=budget.margin,
+            predicted_peak_bytes=budget.persistent + reached,
             predicted_seconds=None if played is None else played.seconds,
             measured_peak_bytes=None,
-            unplanned_peak_bytes=room.persistent + subject.plain.peak,
-            persistent_bytes=room.persistent,
+            unplanned_peak_bytes=budget.persistent + subject.plain.peak,
+            persistent_bytes=budget.persistent,
             lower_bound_bytes=lower_bound(subject.graph),
             swapped_out_bytes=plan.swapped_out_bytes,
             swapped_in_bytes=plan.swapped_in_bytes,
@@ -409,29 +411,35 @@ def _build(subject: _Subject, room: Room) -> PreparedStep:
             unknown_loops=step.unknown_loops,
         ),
         timeline=timeline,
-        nook=device.keep_nook(_with_constants(fitted.nook, step.nodes, nodes)),
-        beginning=beginning,
+        small_pool=device.keep_pool(
+            _with_constants(fitted.small_pool, step.nodes, nodes)
+        ),
+        commit_flag=commit_flag,
         kept=KeptVariables.of(
             tuple(step.variables) if is_plain and not is_sure else guard.kept,
             step.variables,
         ),
         is_sure=is_sure,
         can_be_planned=subject.settings.planner == "budget",
-        room=room,
+        budget=budget,
         measure=partial(subject.measure, data_is_there=True),
         plan_into=partial(_build_alone, subject),
     )
 
 
 def _with_constants(
-    nook: Nook, before: Sequence[NodeDef], after: Sequence[NodeDef]
-) -> Nook:
+    small_pool: SmallPool, before: Sequence[NodeDef], after: Sequence[NodeDef]
+) -> SmallPool:
     """The nook with room for the small constants of the nodes that a plan adds."""
     added = sum(node.op == "Const" for node in after)
     added -= sum(node.op == "Const" for node in before)
-    return replace(nook, sizes=nook.sizes + (1,) * added) if nook.sizes else nook
+    return (
+        replace(small_pool, sizes=small_pool.sizes + (1,) * added)
+        if small_pool.sizes
+        else small_pool
+    )
 
 
-def _build_alone(subject: _Subject, room: Room) -> PreparedStep:
+def _build_alone(subject: _Subject, budget: MemoryBudget) -> PreparedStep:
     with PREPARING:
-        return _build(subject, room)
+        return _build(subject, budget)

@@ -11,7 +11,7 @@ import pytest
 
 from lms import fit_in_memory
 from lms.errors import BudgetError
-from lms.tf.measure.device_budget import measure_room
+from lms.tf.measure.device_budget import measure_budget
 
 pytestmark = pytest.mark.tf
 
@@ -166,9 +166,9 @@ def test_a_batch_beside_an_example_is_not_reckoned_with(
 
     def noted(*args: Any, reads_ahead: bool, **knobs: Any) -> Any:
         asked.append(reads_ahead)
-        return measure_room(*args, reads_ahead=reads_ahead, **knobs)
+        return measure_budget(*args, reads_ahead=reads_ahead, **knobs)
 
-    monkeypatch.setattr(pipeline, "measure_room", noted)
+    monkeypatch.setattr(pipeline, "measure_budget", noted)
     step, _ = make_step()
     signature = batch if given == "tensors" else specs(1024)
     fitted = fit_in_memory(step, signature, **KNOBS)

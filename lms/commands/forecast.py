@@ -20,7 +20,7 @@ from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware
-from lms.planning.memory_budget import Room, room_in
+from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan
 from lms.planning.select import choose_plan, plain_plan, played_peak
@@ -29,7 +29,7 @@ from lms.simulation.executor import simulate
 from lms.simulation.timeline import Timeline
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import input_specs, read_signature, trace
-from lms.tf.measure.device_budget import measure_room
+from lms.tf.measure.device_budget import measure_budget
 from lms.tf.measure.devices import find_device, take_emulated_memory
 from lms.tf.measure.measuring import measure_costs, measure_hardware
 from lms.tf.measure.scratch import measure_scratch, with_scratch
@@ -80,7 +80,7 @@ class Forecast:
     Args:
         workload: What was planned.
         plan: Its plan; without swaps if it fits.
-        room: The budget, and what is left out of it.
+        budget: The budget, and what is left out of it.
         peak_bytes: Predicted peak, persistent bytes included.
         unplanned_peak_bytes: The same with nothing swapped.
         lower_bound_bytes: The largest single-op working set, without persistent bytes.
@@ -90,7 +90,7 @@ class Forecast:
 
     workload: Workload
     plan: SwapPlan
-    room: Room
+    budget: MemoryBudget
     peak_bytes: Bytes
     unplanned_peak_bytes: Bytes
     lower_bound_bytes: Bytes
@@ -156,7 +156,7 @@ def _left_out(
     held = step.captured_bytes + step.input_bytes + step.constant_bytes
     if hardware is not None:
         return held, 0
-    room = measure_room(
+    budget = measure_budget(
         step,
         Settings(),
         find_device(),
@@ -164,7 +164,7 @@ def _left_out(
         reads_ahead=reads_ahead,
     )
     # Slots that were never written share their zeros: less is in use than will be.
-    return max(held, room.persistent), room.reserved
+    return max(held, budget.persistent), budget.reserved
 
 
 def forecast(workload: Workload, settings: Settings) -> Forecast:
@@ -179,14 +179,14 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
         BudgetError: If no plan fits; names the op and the least budget.
     """
     graph, speeds = workload.graph, workload.speeds
-    room = room_in(
+    budget = budget_in(
         speeds.hardware.memory,
         asked=settings.budget,
         persistent=workload.persistent_bytes,
         waiting=workload.waiting_bytes,
     )
     plain, own = workload.plain, workload.own
-    fitted = choose_plan(graph, plain, settings, room, cache(lambda: speeds))
+    fitted = choose_plan(graph, plain, settings, budget, cache(lambda: speeds))
     is_plain = fitted.plan == plain.plan
     planned = own if is_plain else planned_graph(graph, fitted.plan)
     validate_plan(planned, fitted.plan)
@@ -195,9 +195,9 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
     return Forecast(
         workload=workload,
         plan=fitted.plan,
-        room=room,
-        peak_bytes=room.persistent + played_peak(fitted, timeline),
-        unplanned_peak_bytes=room.persistent + plain.peak,
+        budget=budget,
+        peak_bytes=budget.persistent + played_peak(fitted, timeline),
+        unplanned_peak_bytes=budget.persistent + plain.peak,
         lower_bound_bytes=lower_bound(graph),
         timeline=timeline,
         unplanned=simulate(

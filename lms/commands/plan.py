@@ -132,7 +132,7 @@ def _refuse_model(name: str, error: Exception) -> NoReturn:
 
 def _check_room(found: Forecast) -> None:
     """The threshold rule swaps what it swaps: its plan may exceed the budget."""
-    if found.peak_bytes > found.room.most:
+    if found.peak_bytes > found.budget.most:
         raise BudgetError(plan_view.too_large(found), least_bytes=None)
 
 

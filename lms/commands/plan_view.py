@@ -65,7 +65,7 @@ def too_large(found: Forecast) -> str:
     """Why a plan that exceeds its budget is none."""
     return (
         f"`budget` must be at least {format_bytes(found.peak_bytes)} for this plan, "
-        f"got {format_bytes(found.room.budget or 0)}. Use a larger budget, or the "
+        f"got {format_bytes(found.budget.total or 0)}. Use a larger budget, or the "
         "budget planner."
     )
 
@@ -88,9 +88,9 @@ def as_data(found: Forecast) -> dict[str, Any]:
         "signature": found.workload.signature,
         "costs": found.workload.speeds.costs.source,
         "hardware": asdict(found.workload.speeds.hardware),
-        "budget_bytes": found.room.budget,
-        "margin_bytes": found.room.margin,
-        "persistent_bytes": found.room.persistent,
+        "budget_bytes": found.budget.total,
+        "margin_bytes": found.budget.margin,
+        "persistent_bytes": found.budget.persistent,
         "unplanned_peak_bytes": found.unplanned_peak_bytes,
         "predicted_peak_bytes": found.peak_bytes,
         "lower_bound_bytes": found.lower_bound_bytes,
@@ -115,12 +115,12 @@ def as_data(found: Forecast) -> dict[str, Any]:
 def _verdict(found: Forecast) -> str:
     needs = format_bytes(found.unplanned_peak_bytes)
     needs += unknown(found.workload.unknown_loops)
-    budget = format_bytes(found.room.budget or 0)
+    budget = format_bytes(found.budget.total or 0)
     if found.fits_unplanned:
         fits = "May fit" if found.workload.unknown_loops else "Fits"
         return f"{fits}: the step needs {needs} of {budget}, nothing is planned."
     start = f"Does not fit: the step needs {needs} of {budget}."
-    if found.unplanned_peak_bytes <= (found.room.budget or 0):
+    if found.unplanned_peak_bytes <= (found.budget.total or 0):
         start = f"May not fit: the step needs {needs} of {budget}, more by chance."
     moved = f"{len(found.plan.swaps)} tensors" if found.plan.swaps else "nothing"
     peak = format_bytes(found.peak_bytes)
@@ -139,9 +139,9 @@ def _table(found: Forecast) -> Table:
 def _rows(found: Forecast) -> list[tuple[str, str]]:
     timeline, plan = found.timeline, found.plan
     sizes = [
-        ("budget", found.room.budget or 0),
-        ("margin kept below the limit", found.room.margin),
-        ("persistent", found.room.persistent),
+        ("budget", found.budget.total or 0),
+        ("margin kept below the limit", found.budget.margin),
+        ("persistent", found.budget.persistent),
         ("peak, nothing planned", found.unplanned_peak_bytes),
         ("peak, planned", found.peak_bytes),
         ("lower bound (one op)", found.lower_bound_bytes),

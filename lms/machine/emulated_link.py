@@ -28,7 +28,7 @@ from typing import Final, Protocol
 from lms.machine.hardware import Hardware
 from lms.units import Bytes, Seconds
 
-__all__ = ["LINK_VARIABLES", "EmulatedLink", "LinkRates", "Passage"]
+__all__ = ["LINK_VARIABLES", "EmulatedLink", "LinkRates", "PendingCopy"]
 __all__ += ["link_environment", "link_rates"]
 
 _H2D: Final = "LMS_LINK_H2D"
@@ -175,7 +175,7 @@ class EmulatedLink:
         copy: Callable[[], object],
         *,
         to_device: bool,
-    ) -> "Passage":
+    ) -> "PendingCopy":
         """Make a copy, and let it be on its way as long as the link would take.
 
         Args:
@@ -201,7 +201,7 @@ class EmulatedLink:
         return self.begin(size, copy, to_device=to_device).wait()[0]
 
 
-class Passage(Protocol):
+class PendingCopy(Protocol):
     """A copy on its way."""
 
     def wait(self) -> tuple[Seconds, Seconds]:
@@ -238,7 +238,7 @@ class _OwnLane:
         self._free: Seconds = 0.0
         self._lock = threading.Lock()
 
-    def __call__(self, size: Bytes, copy: Callable[[], object]) -> Passage:
+    def __call__(self, size: Bytes, copy: Callable[[], object]) -> PendingCopy:
         with self._lock:
             start = max(time.monotonic(), self._free)
             self._free = end = start + self._latency + size / self._rate
@@ -273,7 +273,7 @@ class _SharedLane:
         self._cancelled = threading.Event()
         self._end: Seconds = 0.0  # of this process's last slice
 
-    def __call__(self, size: Bytes, copy: Callable[[], object]) -> Passage:
+    def __call__(self, size: Bytes, copy: Callable[[], object]) -> PendingCopy:
         asked = time.monotonic()
         copy()
         served = self._server.submit(self._serve, asked, size, self._cancelled)

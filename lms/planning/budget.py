@@ -17,7 +17,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import chain_groups
-from lms.planning.eviction import Journey, Stay, walk_within
+from lms.planning.eviction import Residency, SwapHistory, walk_within
 from lms.planning.op_groups import Step, needs, split_into_steps
 from lms.simulation.allocator import Arena, ByteCounter
 from lms.units import format_bytes
@@ -29,22 +29,22 @@ PREFETCH_OPS = 4
 
 def plan_within(
     graph: GraphView,
-    room: int,
+    budget: int,
     *,
     movable: frozenset[str],
     min_bytes: int,
     prefetch_ops: int = PREFETCH_OPS,
     arena: Callable[[], Arena] | None = None,
 ) -> SwapPlan:
-    """Plan a step whose own memory never exceeds `room`.
+    """Plan a step whose own memory never exceeds `budget`.
 
     Args:
         graph: The graph in the execution order to obey.
-        room: Bytes that the step may use, persistent bytes excluded.
+        budget: Bytes that the step may use, persistent bytes excluded.
         movable: Names of the root tensors that may move.
         min_bytes: Ops that touch a tensor of at least this size are ordered.
         prefetch_ops: How many ordered ops before its reader a copy back may start.
-        arena: Makes what tensors take their room from, of `room` bytes. None counts
+        arena: Makes what tensors take their room from, of `budget` bytes. None counts
             bytes; a `BestFitAllocator` loses what a real allocator loses.
 
     Returns:
@@ -56,7 +56,7 @@ def plan_within(
     """
     plans = plans_within(
         graph,
-        room,
+        budget,
         movable=movable,
         min_bytes=min_bytes,
         prefetches=[prefetch_ops],
@@ -67,7 +67,7 @@ def plan_within(
 
 def plans_within(
     graph: GraphView,
-    room: int,
+    budget: int,
     *,
     movable: frozenset[str],
     min_bytes: int,
@@ -77,22 +77,26 @@ def plans_within(
     """As `plan_within`: one walk's plans, one for each of `prefetches`."""
     live = buffers(graph)
     chain, steps = _outline(graph, min_bytes)
-    _refuse_if_infeasible(steps, live, movable, room)
-    walk = walk_within(graph, steps, live, movable, arena or partial(ByteCounter, room))
+    _refuse_if_infeasible(steps, live, movable, budget)
+    walk = walk_within(
+        graph, steps, live, movable, arena or partial(ByteCounter, budget)
+    )
     if walk is None:
         raise BudgetError(
-            "`room` must hold every op's tensors in the arena's chunks, got "
-            f"{format_bytes(room)}. Use more room."
+            "`budget` must hold every op's tensors in the arena's chunks, got "
+            f"{format_bytes(budget)}. Use more room."
         )
     for prefetch_ops in prefetches:
-        journeys = [journey and journey.copy() for journey in walk.journeys]
+        histories = [history and history.copy() for history in walk.histories]
         usage = walk.usage.copy()
-        _prefetch(steps, live, journeys, usage, room=room, prefetch_ops=prefetch_ops)
+        _prefetch(
+            steps, live, histories, usage, budget=budget, prefetch_ops=prefetch_ops
+        )
         yield SwapPlan(
             planner="budget",
             order=tuple(op.name for op in graph.ops),
             chain=chain,
-            swaps=_swaps(graph, steps, live, journeys),
+            swaps=_swaps(graph, steps, live, histories),
         )
 
 
@@ -130,15 +134,15 @@ def _refuse_if_infeasible(
     steps: Sequence[Step],
     live: Sequence[Buffer],
     movable: frozenset[str],
-    room: int,
+    budget: int,
 ) -> None:
     needed = needs(steps, live, movable)
     most = max(needed, default=0)
-    if most > room:
+    if most > budget:
         name = _name(steps[needed.index(most)])
         raise BudgetError(
-            f"`room` must be at least {format_bytes(most)}, what op {name!r} needs, "
-            f"got {format_bytes(room)}. Use a smaller batch or volume.",
+            f"`budget` must be at least {format_bytes(most)}, what op {name!r} needs, "
+            f"got {format_bytes(budget)}. Use a smaller batch or volume.",
             op_name=name,
             least_bytes=most,
         )
@@ -147,36 +151,38 @@ def _refuse_if_infeasible(
 def _prefetch(
     steps: Sequence[Step],
     live: Sequence[Buffer],
-    journeys: Sequence[Journey | None],
+    histories: Sequence[SwapHistory | None],
     usage: list[int],
     *,
-    room: int,
+    budget: int,
     prefetch_ops: int,
 ) -> None:
     """Start copies back earlier, step by ordered step, while there is room."""
     chained = [position for position, step in enumerate(steps) if step.group]
-    stays = [
-        (stay, live[i].size, journey.evicted[k])
-        for i, journey in enumerate(journeys)
-        if journey is not None
-        for k, stay in enumerate(journey.stays)
+    residencies = [
+        (residency, live[i].size, history.evicted[k])
+        for i, history in enumerate(histories)
+        if history is not None
+        for k, residency in enumerate(history.residencies)
     ]
-    for stay, size, evicted in sorted(stays, key=lambda item: item[0].first_read):
-        index = bisect_left(chained, stay.first_read) - 1
+    for residency, size, evicted in sorted(
+        residencies, key=lambda item: item[0].first_read
+    ):
+        index = bisect_left(chained, residency.first_read) - 1
         for earlier in reversed(chained[max(0, index + 1 - prefetch_ops) : index + 1]):
-            between = range(earlier, stay.start)
-            if earlier <= evicted or any(usage[p] + size > room for p in between):
+            between = range(earlier, residency.start)
+            if earlier <= evicted or any(usage[p] + size > budget for p in between):
                 break
             for p in between:
                 usage[p] += size
-            stay.start = earlier
+            residency.start = earlier
 
 
 def _swaps(
     graph: GraphView,
     steps: Sequence[Step],
     live: Sequence[Buffer],
-    journeys: Sequence[Journey | None],
+    histories: Sequence[SwapHistory | None],
 ) -> tuple[Swap, ...]:
     """The journeys in the plan's words: names of ops instead of steps."""
     chained = [position for position, step in enumerate(steps) if step.group]
@@ -192,8 +198,8 @@ def _swaps(
 
     step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
 
-    def readers(buffer: Buffer, stay: Stay) -> tuple[str, ...]:
-        within = set(stay.reads)
+    def readers(buffer: Buffer, residency: Residency) -> tuple[str, ...]:
+        within = set(residency.reads)
         uses = (use for use in buffer.uses if step_at[use] in within)
         return tuple(graph.ops[use].name for use in uses)
 
@@ -201,12 +207,14 @@ def _swaps(
         Swap(
             tensor=buffer.root,
             size=buffer.size,
-            release=release(journey.evicted[0]),
+            release=release(history.evicted[0]),
             swap_ins=tuple(
-                SwapIn(trigger=trigger(stay.start), readers=readers(buffer, stay))
-                for stay in journey.stays
+                SwapIn(
+                    trigger=trigger(residency.start), readers=readers(buffer, residency)
+                )
+                for residency in history.residencies
             ),
         )
-        for buffer, journey in zip(live, journeys, strict=True)
-        if journey is not None
+        for buffer, history in zip(live, histories, strict=True)
+        if history is not None
     )

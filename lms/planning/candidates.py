@@ -16,14 +16,14 @@ from itertools import accumulate
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers, new_value, peak
 from lms.ir.narrow import NARROW
-from lms.simulation.allocator import Nook, rounded_up
+from lms.simulation.allocator import SmallPool, rounded_up
 
 __all__ = [
     "Filters",
     "chain_groups",
     "check_scopes",
     "movable",
-    "small_nook",
+    "small_pool_for",
     "smallest_worth_moving",
 ]
 
@@ -150,7 +150,7 @@ def movable(
     return frozenset(buffer.root for buffer in buffers(graph) if moves(buffer))
 
 
-def small_nook(graph: GraphView, *, min_bytes: int) -> Nook:
+def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
     """Chunks for the buffers below `min_bytes`: of each size as many as live at once.
 
     A quarter is added for those that live longer, since small ops are not ordered; and
@@ -178,7 +178,7 @@ def small_nook(graph: GraphView, *, min_bytes: int) -> Nook:
         live = max(accumulate(change for _, change in sorted(moments)))
         counts[chunk] += live * 5 // 4 + 1
     chunks = sorted(counts.elements(), reverse=True)
-    return Nook(sizes=tuple(chunks), below=min_bytes)
+    return SmallPool(sizes=tuple(chunks), below=min_bytes)
 
 
 def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:

@@ -16,7 +16,7 @@ from lms.ir.recompute import is_large
 from lms.planning.op_groups import Step
 from lms.simulation.allocator import Arena
 
-__all__ = ["Journey", "Stay", "Walk", "walk_within"]
+__all__ = ["Residency", "SwapHistory", "Walk", "walk_within"]
 
 # How often the walk begins again with what it learned, at most; of a large graph, how
 # often it does so after it got to the end.
@@ -24,7 +24,7 @@ _ROUNDS, _FEW_ROUNDS = 12, 4
 
 
 @dataclass(slots=True)
-class Stay:
+class Residency:
     """A time on the device that begins with a copy back."""
 
     first_read: int
@@ -33,15 +33,17 @@ class Stay:
 
 
 @dataclass(slots=True)
-class Journey:
+class SwapHistory:
     """What the walk does with one buffer; numbers are positions of steps."""
 
     evicted: list[int] = field(default_factory=list[int])
-    stays: list[Stay] = field(default_factory=list[Stay])
+    residencies: list[Residency] = field(default_factory=list[Residency])
 
-    def copy(self) -> "Journey":
+    def copy(self) -> "SwapHistory":
         """The same, with stays of its own."""
-        return Journey(self.evicted, [replace(stay) for stay in self.stays])
+        return SwapHistory(
+            self.evicted, [replace(residency) for residency in self.residencies]
+        )
 
 
 def walk_within(
@@ -206,11 +208,11 @@ class Walk:
         self._farthest: list[tuple[int, int]] = []  # (-next use, buffer), may be stale
         self._number = 0
         self._most = 0
-        self.journeys: list[Journey | None] = [None] * len(course.sizes)
+        self.histories: list[SwapHistory | None] = [None] * len(course.sizes)
         self.usage: list[int] = []
 
     def run(self) -> int | None:
-        """Walk all steps; `journeys` and `usage` (bytes at each step) are the result.
+        """Walk all steps; `histories` and `usage` (bytes at each step) are the result.
 
         Returns:
             The step that does not fit with everything else out; None if all fit.
@@ -237,11 +239,11 @@ class Walk:
         for i in stage.reads:
             if i not in self._chunk:
                 self._take(i)
-                stay = Stay(self._number, self._number, [])
-                _known(self.journeys[i]).stays.append(stay)
-            journey = self.journeys[i]
-            if journey is not None and journey.stays:
-                journey.stays[-1].reads.append(self._number)
+                residency = Residency(self._number, self._number, [])
+                _known(self.histories[i]).residencies.append(residency)
+            history = self.histories[i]
+            if history is not None and history.residencies:
+                history.residencies[-1].reads.append(self._number)
 
     def _run_op(self, event: _Event) -> None:
         """Outputs take room, or a dying input's; then what dies gives its room back."""
@@ -259,7 +261,7 @@ class Walk:
         self._chunk[i] = self._allocate(self._course.sizes[i])
 
     def _allocate(self, size: int) -> int:
-        """Room for `size` bytes, evicting until it is there."""
+        """MemoryBudget for `size` bytes, evicting until it is there."""
         while True:
             try:
                 chunk = self._arena.allocate(size)
@@ -291,12 +293,12 @@ class Walk:
     def _drop(self, i: int) -> None:
         """Take a buffer off the device at this step."""
         self._arena.free(self._chunk.pop(i))
-        if self.journeys[i] is None:
-            self.journeys[i] = Journey()
-        _known(self.journeys[i]).evicted.append(self._number)
+        if self.histories[i] is None:
+            self.histories[i] = SwapHistory()
+        _known(self.histories[i]).evicted.append(self._number)
 
 
-def _known(journey: Journey | None) -> Journey:
-    if journey is None:
+def _known(history: SwapHistory | None) -> SwapHistory:
+    if history is None:
         raise AssertionError("a buffer that is not resident has been evicted")
-    return journey
+    return history

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from lms.units import MIB, Bytes
 
-__all__ = ["UNLIMITED", "HostRoom", "Room", "room_in"]
+__all__ = ["UNLIMITED", "HostBudget", "MemoryBudget", "budget_in"]
 
 UNLIMITED = 1 << 62
 
@@ -13,7 +13,7 @@ _MARGIN = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostRoom:
+class HostBudget:
     """Memory of the host for swapped tensors.
 
     Args:
@@ -26,11 +26,11 @@ class HostRoom:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class MemoryBudget:
     """Memory of the device, in bytes; None where there is no limit.
 
     Args:
-        budget: What may be in use.
+        total: What may be in use.
         margin: What is left out of the device's limit.
         persistent: What is in use beside the step.
         limit: What the device's allocator can hand out at most.
@@ -38,7 +38,7 @@ class Room:
         holes: Free chunks that are not one piece with the others, the largest first.
     """
 
-    budget: int | None
+    total: int | None
     margin: int
     persistent: int
     limit: int | None = None
@@ -48,21 +48,21 @@ class Room:
     @property
     def step(self) -> int:
         """What is left for the step itself."""
-        return UNLIMITED if self.budget is None else self.budget - self.persistent
+        return UNLIMITED if self.total is None else self.total - self.persistent
 
     @property
     def most(self) -> int:
         """What may be in use at most, beside batches that wait."""
-        if self.budget is None:
+        if self.total is None:
             return UNLIMITED
-        return self.budget + self.margin - self.reserved
+        return self.total + self.margin - self.reserved
 
     @property
     def is_whole_device(self) -> bool:
         """Whether nothing but a margin is kept from the step, as without a budget."""
-        if self.budget is None:
+        if self.total is None:
             return True
-        return self.limit is not None and self.budget + self.margin >= self.limit
+        return self.limit is not None and self.total + self.margin >= self.limit
 
     @property
     def free(self) -> int:
@@ -71,7 +71,7 @@ class Room:
             return UNLIMITED
         return max(self.step, self.limit - self.persistent - self.reserved)
 
-    def tighter(self, now: "Room", percent: int) -> "Room":
+    def tighter(self, now: "MemoryBudget", percent: int) -> "MemoryBudget":
         """Less room for the step, beside what is persistent now.
 
         Args:
@@ -79,10 +79,10 @@ class Room:
             percent: What is taken of the step's room.
 
         Example:
-            >>> room = Room(budget=300, margin=20, persistent=100)
-            >>> now = Room(budget=300, margin=20, persistent=110)
-            >>> tighter = room.tighter(now, 94)
-            >>> tighter.budget, tighter.margin, tighter.persistent
+            >>> budget = MemoryBudget(total=300, margin=20, persistent=100)
+            >>> now = MemoryBudget(total=300, margin=20, persistent=110)
+            >>> tighter = budget.tighter(now, 94)
+            >>> tighter.total, tighter.margin, tighter.persistent
             (288, 32, 110)
         """
         step = min(self.step, now.step) * percent // 100
@@ -92,26 +92,26 @@ class Room:
         """Bytes of a device that leaves such a budget beside its margin.
 
         Example:
-            >>> room = Room(budget=300, margin=20, persistent=100)
-            >>> room.device_for(62 * MIB) // MIB
+            >>> budget = MemoryBudget(total=300, margin=20, persistent=100)
+            >>> budget.device_for(62 * MIB) // MIB
             64
         """
         without = budget + self.reserved
         return max(without + MIB, -(-without * _MARGIN // (_MARGIN - 1)))
 
-    def of(self, budget: int) -> "Room":
+    def of(self, budget: int) -> "MemoryBudget":
         """Another budget; what it leaves out counts as margin."""
-        left_out = (self.budget or budget) - budget
-        return replace(self, budget=budget, margin=self.margin + left_out)
+        left_out = (self.total or budget) - budget
+        return replace(self, total=budget, margin=self.margin + left_out)
 
 
-def room_in(
+def budget_in(
     limit: Bytes | None,
     *,
     asked: Bytes | None,
     persistent: Bytes,
     waiting: Bytes = 0,
-) -> Room:
+) -> MemoryBudget:
     """The room of a step in a device: the asked budget, at most all but a margin.
 
     Args:
@@ -122,20 +122,20 @@ def room_in(
             leaves them room does not count them.
 
     Example:
-        >>> room_in(320 << 20, asked=None, persistent=0).margin >> 20
+        >>> budget_in(320 << 20, asked=None, persistent=0).margin >> 20
         10
-        >>> room_in(320 << 20, asked=100 << 20, persistent=40 << 20).step >> 20
+        >>> budget_in(320 << 20, asked=100 << 20, persistent=40 << 20).step >> 20
         60
-        >>> room_in(320 << 20, asked=1 << 40, persistent=0).margin >> 20
+        >>> budget_in(320 << 20, asked=1 << 40, persistent=0).margin >> 20
         10
     """
     if limit is None:
-        return Room(budget=asked, margin=0, persistent=persistent)
+        return MemoryBudget(total=asked, margin=0, persistent=persistent)
     margin = max(MIB, limit // _MARGIN) + waiting
     if asked is not None and asked < limit - margin:
-        return Room(budget=asked, margin=0, persistent=persistent, limit=limit)
-    return Room(
-        budget=limit - margin,
+        return MemoryBudget(total=asked, margin=0, persistent=persistent, limit=limit)
+    return MemoryBudget(
+        total=limit - margin,
         margin=margin,
         persistent=persistent,
         limit=limit,

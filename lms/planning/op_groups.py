@@ -106,15 +106,15 @@ def needs(
 ) -> list[int]:
     """Bytes that must be on the device at each step, all that may move being out."""
     last = _last_steps(steps, live)
-    stays = [buffer.root not in movable for buffer in live]
+    residencies = [buffer.root not in movable for buffer in live]
     staying = 0
     needed: list[int] = []
     for position, step in enumerate(steps):
         touched = step.reads | step.makes
-        idle = staying - sum(live[i].size for i in step.reads if stays[i])
+        idle = staying - sum(live[i].size for i in step.reads if residencies[i])
         needed.append(idle + step.need)
-        staying += sum(live[i].size for i in step.makes if stays[i])
+        staying += sum(live[i].size for i in step.makes if residencies[i])
         staying -= sum(
-            live[i].size for i in touched if stays[i] and last[i] == position
+            live[i].size for i in touched if residencies[i] and last[i] == position
         )
     return needed

@@ -21,22 +21,22 @@ from lms.planning.budget import PREFETCH_OPS, least_room, plans_within
 from lms.planning.candidates import (
     Filters,
     movable,
-    small_nook,
+    small_pool_for,
     smallest_worth_moving,
 )
 from lms.planning.prefetch import Speeds, copy_in_time
 from lms.planning.risk import (
     NOTHING,
-    Beyond,
-    Doubt,
     FittedPlan,
+    Headroom,
+    Risk,
     judged,
     middle,
     regions_of,
     seconds_of,
     with_likely_peak,
 )
-from lms.simulation.allocator import BestFitAllocator, Nook
+from lms.simulation.allocator import BestFitAllocator, SmallPool
 from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak, allocator_peaks
 from lms.units import MIB, Bytes, Seconds
@@ -44,7 +44,7 @@ from lms.units import MIB, Bytes, Seconds
 __all__ = ["find_plan", "least_plan", "ranked"]
 
 # An execution order, the chunks kept for small tensors, and plans of one capacity.
-_Made: TypeAlias = tuple[GraphView, Nook, Sequence[SwapPlan]]
+_Made: TypeAlias = tuple[GraphView, SmallPool, Sequence[SwapPlan]]
 
 # Parts of the room that the planner is given, until the allocator can place its plan.
 _SHRINK_PERCENT = (100, 97, 94, 90, 85)
@@ -85,41 +85,41 @@ def least_plan(
         The room, the plan, and the name of the op with the largest need.
     """
     needs = [_least_room(graph, filters) for graph in orders]
-    room, op_name = min(needs, key=lambda need: need[0])
+    budget, op_name = min(needs, key=lambda need: need[0])
     recent: deque[_Made] = deque(maxlen=_TRIED * len(orders))
     while True:
-        beyond = Beyond(free=room // _AROUND, bound=_ANY)
-        recent.extendleft(_made(graph, room, filters) for graph in orders)
-        for i, (graph, nook, plans) in enumerate(recent):
-            fitted = _in_room(graph, nook, plans, room)
+        headroom = Headroom(free=budget // _AROUND, bound=_ANY)
+        recent.extendleft(_made(graph, budget, filters) for graph in orders)
+        for i, (graph, small_pool, plans) in enumerate(recent):
+            fitted = _in_room(graph, small_pool, plans, budget)
             is_at_edge = i < len(orders)
             if fitted is None or (is_at_edge and fitted.plan.swaps):
                 continue
-            _, fitted = judged(graph, fitted, room, beyond)
-            if fitted.doubt is not Doubt.PLACE:
-                return room, fitted, op_name
-        room += max(MIB // 16, room // _AROUND)
+            _, fitted = judged(graph, fitted, budget, headroom)
+            if fitted.risk is not Risk.PLACE:
+                return budget, fitted, op_name
+        budget += max(MIB // 16, budget // _AROUND)
 
 
 def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
     """Plans of one capacity; none if there are none."""
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
-    nook = small_nook(graph, min_bytes=usual)
+    small_pool = small_pool_for(graph, min_bytes=usual)
     try:
-        return graph, nook, _plans(graph, capacity, moving, usual, nook)
+        return graph, small_pool, _plans(graph, capacity, moving, usual, small_pool)
     except BudgetError:
-        return graph, nook, ()
+        return graph, small_pool, ()
 
 
 def _in_room(
-    graph: GraphView, nook: Nook, plans: Iterable[SwapPlan], room: Bytes
+    graph: GraphView, small_pool: SmallPool, plans: Iterable[SwapPlan], budget: Bytes
 ) -> FittedPlan | None:
     """The first of some plans that the allocator can place in a room."""
     for plan in plans:
-        reached = allocator_peak(graph, plan, capacity=room, nook=nook)
+        reached = allocator_peak(graph, plan, capacity=budget, small_pool=small_pool)
         if reached is not None:
-            return FittedPlan(plan=plan, nook=nook, peak=reached)
+            return FittedPlan(plan=plan, small_pool=small_pool, peak=reached)
     return None
 
 
@@ -131,30 +131,30 @@ def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
 
 def find_plan(
     graph: GraphView,
-    room: int,
+    budget: int,
     *,
     filters: Filters,
     speeds: Speeds | None = None,
-    beyond: Beyond = NOTHING,
+    headroom: Headroom = NOTHING,
 ) -> FittedPlan | None:
     """Plan a step into the room that the device's allocator has for it.
 
     Args:
         graph: The graph in the execution order to obey.
-        room: Bytes of device memory for the step, persistent bytes excluded.
+        budget: Bytes of device memory for the step, persistent bytes excluded.
         filters: Which ops' outputs may move.
         speeds: How long ops and copies take, so that copies start in time; None lets
             them start a few ops ahead.
-        beyond: What more the device has.
+        headroom: What more the device has.
 
     Returns:
         None if no plan can be placed.
     """
-    sure = _surest(graph, room, filters, beyond)
+    sure = _surest(graph, budget, filters, headroom)
     if not sure:
         return None
     if speeds is None:
-        return with_likely_peak(graph, sure[0], room, beyond)
+        return with_likely_peak(graph, sure[0], budget, headroom)
 
     best = sure
     if len(sure) > 1:
@@ -162,9 +162,9 @@ def find_plan(
     options = [
         _played(graph, timed, speeds)
         for option in best[:_TIMED]
-        for timed in _in_time(graph, option, speeds, room, beyond)
+        for timed in _in_time(graph, option, speeds, budget, headroom)
     ]
-    return with_likely_peak(graph, ranked(options)[0], room, beyond)
+    return with_likely_peak(graph, ranked(options)[0], budget, headroom)
 
 
 def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
@@ -191,7 +191,7 @@ def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
 
 
 def _surest(
-    graph: GraphView, room: int, filters: Filters, beyond: Beyond
+    graph: GraphView, budget: int, filters: Filters, headroom: Headroom
 ) -> list[FittedPlan]:
     """A few plans that are sure to stay within bounds; of many ops, only one.
 
@@ -200,11 +200,11 @@ def _surest(
     """
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
-    for alike in _placements(graph, room, filters, beyond.holes):
+    for alike in _placements(graph, budget, filters, headroom.holes):
         found = 0
         for option in alike:
-            beyond_by, fitted = judged(graph, option, room, beyond)
-            if fitted.doubt is not Doubt.NONE:
+            beyond_by, fitted = judged(graph, option, budget, headroom)
+            if fitted.risk is not Risk.NONE:
                 others.append((beyond_by, fitted))
                 continue
             sure.append(fitted)
@@ -213,12 +213,12 @@ def _surest(
                 return sure
             if found == _ALIKE:
                 break
-    best = sorted(others, key=lambda other: (other[1].doubt, other[0]))
+    best = sorted(others, key=lambda other: (other[1].risk, other[0]))
     return sure or [option for _, option in best[:1]]
 
 
 def _placements(
-    graph: GraphView, room: int, filters: Filters, holes: tuple[int, ...] = ()
+    graph: GraphView, budget: int, filters: Filters, holes: tuple[int, ...] = ()
 ) -> Iterator[Iterator[FittedPlan]]:
     """Plans that the allocator can place, by the least size that may move.
 
@@ -229,12 +229,12 @@ def _placements(
     coarse, finer = max(usual, most // _COARSE), usual // _FINER
     sizes = (coarse, usual), (usual, usual), (finer, finer)
     for moved, ordered in dict.fromkeys(sizes):
-        yield _placed(graph, room, filters, moved, ordered, holes)
+        yield _placed(graph, budget, filters, moved, ordered, holes)
 
 
 def _placed(
     graph: GraphView,
-    room: int,
+    budget: int,
     filters: Filters,
     moved: int,
     min_bytes: int,
@@ -243,16 +243,16 @@ def _placed(
     """Plans that move tensors of `moved` bytes and order ops of `min_bytes`."""
     moving = movable(graph, min_bytes=moved, filters=filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
-    nook = replace(small_nook(graph, min_bytes=min_bytes), holes=holes)
+    small_pool = replace(small_pool_for(graph, min_bytes=min_bytes), holes=holes)
     for percent in _SHRINK_PERCENT:
-        capacity = room * percent // 100
-        if capacity < max(least, 2 * (nook.bytes + sum(holes))):
+        capacity = budget * percent // 100
+        if capacity < max(least, 2 * (small_pool.bytes + sum(holes))):
             return
         try:
-            plans = _plans(graph, capacity, moving, min_bytes, nook)
+            plans = _plans(graph, capacity, moving, min_bytes, small_pool)
         except BudgetError:
             continue  # with less room tensors may happen to lie better
-        fitted = _in_room(graph, nook, plans, room)
+        fitted = _in_room(graph, small_pool, plans, budget)
         if fitted is not None:
             yield fitted
 
@@ -262,7 +262,7 @@ def _plans(
     capacity: Bytes,
     moving: frozenset[str],
     min_bytes: Bytes,
-    nook: Nook,
+    small_pool: SmallPool,
 ) -> tuple[SwapPlan, ...]:
     """With copies back that start early, and without.
 
@@ -276,7 +276,7 @@ def _plans(
             movable=moving,
             min_bytes=min_bytes,
             prefetches=(PREFETCH_OPS, 0),
-            arena=partial(BestFitAllocator, capacity, nook),
+            arena=partial(BestFitAllocator, capacity, small_pool),
         )
     )
 
@@ -285,15 +285,17 @@ def _in_time(
     graph: GraphView,
     fitted: FittedPlan,
     speeds: Speeds,
-    room: int,
-    beyond: Beyond,
+    budget: int,
+    headroom: Headroom,
 ) -> Iterator[FittedPlan]:
     """The plan, and the same with copies back that start as early as they should."""
-    hoped = fitted.doubt is Doubt.PLACE
-    regions = regions_of(graph, room, NOTHING if hoped else beyond, fitted.nook)
+    hoped = fitted.risk is Risk.PLACE
+    regions = regions_of(
+        graph, budget, NOTHING if hoped else headroom, fitted.small_pool
+    )
     peaks = allocator_peaks(graph, fitted.plan, regions)
     assert peaks is not None  # it was placed in these regions before
-    bound = max(room + beyond.bound, *peaks)
+    bound = max(budget + headroom.bound, *peaks)
     yield replace(fitted, peak=middle(peaks))
     for early in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
         likely = middle(early.peaks)

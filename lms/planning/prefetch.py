@@ -6,8 +6,9 @@
                                        room from there on
 
 The classic of real-time scheduling, latest start times on one machine by deadlines
-(Jackson's rule, 1955), with memory as a second constraint. Room is bytes here; whether
-the allocator can also place an earlier copy is tried: all at once, else in halves.
+(Jackson's rule, 1955), with memory as a second constraint. MemoryBudget is bytes here;
+whether the allocator can also place an earlier copy is tried: all at once, else in
+halves.
 
 Known weakness: ops are taken to run without stalls, so a step that must wait for copies
 out has more time than this knows.
@@ -87,7 +88,9 @@ def copy_in_time(
         no copy earlier, or not even the plan.
     """
     first = regions[0]
-    usage = allocator_curve(graph, plan, capacity=first.capacity, nook=first.nook)
+    usage = allocator_curve(
+        graph, plan, capacity=first.capacity, small_pool=first.small_pool
+    )
     if usage is None or not plan.swaps:
         return ()
     options: list[EarlyPlan] = []
@@ -97,7 +100,7 @@ def copy_in_time(
             plan,
             speeds,
             usage=usage,
-            room=first.capacity * percent // 100,
+            budget=first.capacity * percent // 100,
             slack=slack,
         )
         placed = _placed(graph, plan, wanted, bound, regions)
@@ -157,7 +160,7 @@ def start_in_time(
     speeds: Speeds,
     *,
     usage: Sequence[Bytes],
-    room: Bytes,
+    budget: Bytes,
     slack: float = 1.0,
 ) -> SwapPlan:
     """Give copies back the latest triggers with which they are there in time.
@@ -167,7 +170,7 @@ def start_in_time(
         plan: A plan with a chain; its triggers are only made earlier.
         speeds: How long ops and copies take.
         usage: Bytes in use at each position of the plan's order.
-        room: Bytes that may be in use.
+        budget: Bytes that may be in use.
         slack: A copy is planned to take so many times its seconds.
 
     Returns:
@@ -178,7 +181,7 @@ def start_in_time(
     _want(returns, plan, speeds, boundaries, slack)
     used = np.array(usage, np.int64)
     for copy in returns:
-        _move(copy, boundaries, used, room)
+        _move(copy, boundaries, used, budget)
     return _with_triggers(plan, dict(_triggers(plan, returns, boundaries)))
 
 
@@ -242,11 +245,11 @@ def _move(
     copy: _Return,
     boundaries: Sequence[int],
     used: npt.NDArray[np.int64],
-    room: Bytes,
+    budget: Bytes,
 ) -> None:
     """Let a copy start as early as it wants to, while there is room from there on."""
     first = max(copy.wanted, copy.earliest)
-    full = np.flatnonzero(used[first : copy.starts] > room - copy.size)
+    full = np.flatnonzero(used[first : copy.starts] > budget - copy.size)
     if full.size:
         first += int(full[-1]) + 1
     index = max(1, bisect_left(boundaries, first))  # a trigger comes before it

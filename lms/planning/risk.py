@@ -12,11 +12,11 @@ from enum import IntEnum
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.recompute import is_large
-from lms.simulation.allocator import Nook
+from lms.simulation.allocator import SmallPool
 from lms.simulation.memory import Region, peaks_by_region
 from lms.units import Seconds
 
-__all__ = ["NOTHING", "Beyond", "Doubt", "FittedPlan"]
+__all__ = ["NOTHING", "FittedPlan", "Headroom", "Risk"]
 __all__ += ["judged", "middle", "regions_of", "seconds_of", "with_likely_peak"]
 
 # How much more or less than the room there is in the regions that a plan is tried in,
@@ -32,7 +32,7 @@ _LIKELY_PERCENT, _OUTLIERS_PERCENT = range(-60, 121, 10), 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beyond:
+class Headroom:
     """What a device has beyond the room that a step is planned into, in bytes.
 
     Args:
@@ -46,10 +46,10 @@ class Beyond:
     holes: tuple[int, ...] = ()
 
 
-NOTHING = Beyond()
+NOTHING = Headroom()
 
 
-class Doubt(IntEnum):
+class Risk(IntEnum):
     """What is not known of a plan's place; the least is best."""
 
     NONE = 0  # placed in all regions, within bounds
@@ -63,18 +63,18 @@ class FittedPlan:
 
     Args:
         plan: The plan.
-        nook: Chunks to be kept for small tensors.
+        small_pool: Chunks to be kept for small tensors.
         peak: Bytes of chunks in use at most: the middle of what is likely, so it may be
             a little more or less.
-        doubt: Whether it will be so in the device's memory as well.
+        risk: Whether it will be so in the device's memory as well.
         seconds: What the step is played to take; None if it was not played.
         beside: Bytes that it may take besides, where ops run side by side.
     """
 
     plan: SwapPlan
-    nook: Nook
+    small_pool: SmallPool
     peak: int
-    doubt: Doubt = Doubt.NONE
+    risk: Risk = Risk.NONE
     seconds: Seconds | None = None
     beside: int = 0
 
@@ -86,7 +86,7 @@ def seconds_of(fitted: FittedPlan) -> Seconds:
 
 
 def judged(
-    graph: GraphView, option: FittedPlan, room: int, beyond: Beyond
+    graph: GraphView, option: FittedPlan, budget: int, headroom: Headroom
 ) -> tuple[int, FittedPlan]:
     """How bad the doubt is, and the plan with what is not known.
 
@@ -96,17 +96,17 @@ def judged(
     Args:
         graph: The graph that the plan is for, in any execution order.
         option: A plan, and the chunks that are kept for small tensors.
-        room: Bytes of device memory for the step.
-        beyond: What more the device has.
+        budget: Bytes of device memory for the step.
+        headroom: What more the device has.
     """
-    regions = regions_of(graph, room, beyond, option.nook)
+    regions = regions_of(graph, budget, headroom, option.small_pool)
     peaks = list(peaks_by_region(graph, option.plan, regions))
     placed = [peak for peak in peaks if peak is not None]
     if len(placed) < len(regions):
-        return len(regions) - len(placed), replace(option, doubt=Doubt.PLACE)
-    sure = replace(option, peak=middle(placed), doubt=Doubt.NONE)
-    if max(placed) > room + beyond.bound:
-        return max(placed), replace(sure, doubt=Doubt.BOUNDS)
+        return len(regions) - len(placed), replace(option, risk=Risk.PLACE)
+    sure = replace(option, peak=middle(placed), risk=Risk.NONE)
+    if max(placed) > budget + headroom.bound:
+        return max(placed), replace(sure, risk=Risk.BOUNDS)
     return 0, sure
 
 
@@ -123,7 +123,7 @@ def middle(peaks: Sequence[int]) -> int:
 
 
 def regions_of(
-    graph: GraphView, room: int, beyond: Beyond, nook: Nook
+    graph: GraphView, budget: int, headroom: Headroom, small_pool: SmallPool
 ) -> tuple[Region, ...]:
     """What a plan is to be placed in: its room, and regions like what will be there.
 
@@ -131,22 +131,22 @@ def regions_of(
     other chunks, other holes, and a tensor that no hole is large enough for.
     """
     percent = _FEW_PERCENT if is_large(graph) else _BEYOND_PERCENT
-    more = (beyond.free * part // 100 for part in percent)
-    sizes = (max(room * _LEAST_PERCENT // 100, room + part) for part in more)
+    more = (headroom.free * part // 100 for part in percent)
+    sizes = (max(budget * _LEAST_PERCENT // 100, budget + part) for part in more)
     return tuple(
-        Region(capacity=size, nook=nook, scratch_first=i % 2 == 1)
+        Region(capacity=size, small_pool=small_pool, scratch_first=i % 2 == 1)
         for i, size in enumerate(dict.fromkeys(sizes))
     )
 
 
 def with_likely_peak(
-    graph: GraphView, fitted: FittedPlan, room: int, beyond: Beyond
+    graph: GraphView, fitted: FittedPlan, budget: int, headroom: Headroom
 ) -> FittedPlan:
     """The plan with the middle of its peaks in many regions."""
     if is_large(graph):
         return fitted
-    sizes = (room + beyond.free * part // 100 for part in _LIKELY_PERCENT)
-    regions = [Region(capacity=size, nook=fitted.nook) for size in sizes]
+    sizes = (budget + headroom.free * part // 100 for part in _LIKELY_PERCENT)
+    regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
     found = peaks_by_region(graph, fitted.plan, regions)
     peaks = [peak for peak in found if peak is not None]
     return replace(fitted, peak=middle(peaks)) if peaks else fitted

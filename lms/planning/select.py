@@ -13,16 +13,16 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan, planned_graph
 from lms.planning import candidates
-from lms.planning.memory_budget import UNLIMITED, HostRoom, Room
+from lms.planning.memory_budget import UNLIMITED, HostBudget, MemoryBudget
 from lms.planning.placement import least_plan
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import Beyond, Doubt, FittedPlan
+from lms.planning.risk import FittedPlan, Headroom, Risk
 from lms.planning.schedule import schedule
 from lms.planning.settings import Settings
-from lms.planning.strategies import Wish, best_plan
+from lms.planning.strategies import PlanRequest, best_plan
 from lms.planning.tflms_autotune import best_thresholds
 from lms.planning.tflms_rule import plan_by_threshold
-from lms.simulation.allocator import NO_NOOK
+from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import (
     MemoryTimeline,
     allocator_peak,
@@ -76,7 +76,7 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
     if has_loops(own):
         beside += math.ceil(reached * _MORE_IN_LOOPS)
     return FittedPlan(
-        plan=_as_ready(own), nook=NO_NOOK, peak=kept + reached, beside=beside
+        plan=_as_ready(own), small_pool=NO_POOL, peak=kept + reached, beside=beside
     )
 
 
@@ -94,9 +94,9 @@ def choose_for_host(
     graph: GraphView,
     plain: FittedPlan,
     settings: Settings,
-    room: Room,
+    budget: MemoryBudget,
     speeds: Callable[[], Speeds],
-    host: HostRoom,
+    host: HostBudget,
 ) -> FittedPlan:
     """As `choose_plan`, with its arguments; what `host` cannot hold is made again.
 
@@ -104,7 +104,7 @@ def choose_for_host(
         BudgetError: As `choose_plan`.
         HostMemoryError: If the host cannot hold what still moves.
     """
-    fitted = choose_plan(graph, plain, settings, room, speeds)
+    fitted = choose_plan(graph, plain, settings, budget, speeds)
     needed = _on_host(graph, fitted.plan, host)
     if host.free is None or needed <= host.free:
         return fitted
@@ -116,7 +116,7 @@ def choose_for_host(
             format_bytes(needed),
         )
         always = replace(settings, recompute=True)
-        fitted = choose_plan(graph, plain, always, room, speeds)
+        fitted = choose_plan(graph, plain, always, budget, speeds)
         needed = _on_host(graph, fitted.plan, host)
     if needed > host.free:
         raise HostMemoryError(
@@ -127,7 +127,7 @@ def choose_for_host(
     return fitted
 
 
-def _on_host(graph: GraphView, plan: SwapPlan, host: HostRoom) -> Bytes:
+def _on_host(graph: GraphView, plan: SwapPlan, host: HostBudget) -> Bytes:
     """Bytes that the host holds at most."""
     if not plan.swaps:
         return 0
@@ -154,7 +154,7 @@ def choose_plan(
     graph: GraphView,
     plain: FittedPlan,
     settings: Settings,
-    room: Room,
+    budget: MemoryBudget,
     speeds: Callable[[], Speeds],
 ) -> FittedPlan:
     """The plan that the settings ask for; the plain one when everything fits.
@@ -163,23 +163,23 @@ def choose_plan(
         graph: The step.
         plain: The plain plan, of TensorFlow's own graph.
         settings: The user's knobs.
-        room: What the step may use.
+        budget: What the step may use.
         speeds: Yields how long ops and copies take; called only if it matters.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
     """
     forced = settings.swapout_threshold is not None
-    if not forced and fits(plain, room):
+    if not forced and fits(plain, budget):
         return plain
     try:
         if settings.planner == "threshold":
-            return _plan_by_threshold(graph, settings, room, speeds)
+            return _plan_by_threshold(graph, settings, budget, speeds)
         if has_loops(graph):
-            return _beside_loops(graph, settings, room, speeds())
-        return _plan_by_budget(graph, settings, room, speeds())
+            return _beside_loops(graph, settings, budget, speeds())
+        return _plan_by_budget(graph, settings, budget, speeds())
     except BudgetError as error:
-        raise _for_the_budget(error, plain, room) from error
+        raise _for_the_budget(error, plain, budget) from error
 
 
 def has_loops(graph: GraphView) -> bool:
@@ -191,12 +191,12 @@ def has_loops(graph: GraphView) -> bool:
 
 
 def _beside_loops(
-    graph: GraphView, settings: Settings, room: Room, speeds: Speeds
+    graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
 ) -> FittedPlan:
     """A plan that leaves a part of the room to what loops do in other orders."""
-    part = room.step * _BESIDE_LOOPS // 100
+    part = budget.step * _BESIDE_LOOPS // 100
     try:
-        less = room.of(room.persistent + part)
+        less = budget.of(budget.persistent + part)
         return _plan_by_budget(graph, settings, less, speeds)
     except BudgetError as error:
         least = (error.least_bytes or 0) * 100 // _BESIDE_LOOPS
@@ -205,9 +205,9 @@ def _beside_loops(
         ) from error
 
 
-def fits(plain: FittedPlan, room: Room) -> bool:
+def fits(plain: FittedPlan, budget: MemoryBudget) -> bool:
     """Whether nothing need be planned, whatever order TensorFlow takes."""
-    return _needed(plain) <= room.step
+    return _needed(plain) <= budget.step
 
 
 def _needed(plain: FittedPlan) -> Bytes:
@@ -215,32 +215,34 @@ def _needed(plain: FittedPlan) -> Bytes:
     return math.ceil(plain.peak * _WANDERING) + plain.beside
 
 
-def fits_easily(plain: FittedPlan, room: Room) -> bool:
+def fits_easily(plain: FittedPlan, budget: MemoryBudget) -> bool:
     """Whether it fits though much more were needed than was predicted."""
-    return plain.peak * _SURPRISING + plain.beside <= room.step
+    return plain.peak * _SURPRISING + plain.beside <= budget.step
 
 
-def _for_the_budget(error: BudgetError, plain: FittedPlan, room: Room) -> BudgetError:
+def _for_the_budget(
+    error: BudgetError, plain: FittedPlan, budget: MemoryBudget
+) -> BudgetError:
     """What a planner says of the step's room, said of the budget, or of the device.
 
     Where everything fits, no plan is needed: so much is enough in any case.
     """
     enough = _needed(plain)
     step = min(error.least_bytes or enough, enough)
-    needed = room.persistent + step
+    needed = budget.persistent + step
     cause = f"for op {error.op_name!r}" if error.op_name else "for TFLMS's rule"
     instead = "Use" if error.op_name else 'Take `planner="budget"`, or use'
     why = (
-        f"{cause}: {format_bytes(room.persistent)} persistent bytes, and "
+        f"{cause}: {format_bytes(budget.persistent)} persistent bytes, and "
         f"{format_bytes(step)} for the step with what the allocator loses"
     )
-    if room.limit is not None and room.is_whole_device:
-        needed = room.device_for(needed)
+    if budget.limit is not None and budget.is_whole_device:
+        needed = budget.device_for(needed)
         rule = f"the device's memory must be at least {format_bytes(needed)} {why}, "
-        rule += f"and a margin; got {format_bytes(room.limit)}"
+        rule += f"and a margin; got {format_bytes(budget.limit)}"
     else:
         rule = f"`budget` must be at least {format_bytes(needed)} {why}; got "
-        rule += format_bytes(room.budget or 0)
+        rule += format_bytes(budget.total or 0)
     return BudgetError(
         f"{rule}. {instead} a smaller batch or volume.",
         op_name=error.op_name,
@@ -264,7 +266,7 @@ def played_peak(fitted: FittedPlan, played: Timeline) -> int:
 
 
 def _plan_by_budget(
-    graph: GraphView, settings: Settings, room: Room, speeds: Speeds
+    graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
 ) -> FittedPlan:
     """With the writes last; where that takes too much room, as early as they come.
 
@@ -275,40 +277,42 @@ def _plan_by_budget(
     orders = schedule(graph), schedule(graph, writes_last=False)
     found: list[FittedPlan] = []
     for percent in _TAKEN_PERCENT:
-        option = _least_doubted(orders, _wish(settings, room, speeds, percent))
-        if option is not None and option.doubt is Doubt.NONE:
+        option = _least_doubted(orders, _wish(settings, budget, speeds, percent))
+        if option is not None and option.risk is Risk.NONE:
             return option
         found += [option] if option is not None else []
-    best = min(found, key=lambda option: option.doubt, default=None)
-    if best is not None and best.doubt is not Doubt.PLACE:
+    best = min(found, key=lambda option: option.risk, default=None)
+    if best is not None and best.risk is not Risk.PLACE:
         return best
-    if room.holes:  # perhaps what lies in the way goes away
-        wish = _wish(settings, room, speeds, 100)
-        whole = replace(wish, beyond=replace(wish.beyond, holes=()))
+    if budget.holes:  # perhaps what lies in the way goes away
+        request = _wish(settings, budget, speeds, 100)
+        whole = replace(request, headroom=replace(request.headroom, holes=()))
         option = _least_doubted(orders, whole)
-        if option is not None and option.doubt is not Doubt.PLACE:
-            return replace(option, doubt=Doubt.PLACE)
+        if option is not None and option.risk is not Risk.PLACE:
+            return replace(option, risk=Risk.PLACE)
     least, sure, op_name = least_plan(orders, filters=settings.filters)
-    if least <= room.step:
+    if least <= budget.step:
         return sure
     raise BudgetError(
-        f"`room` must be at least {format_bytes(least)} for op {op_name!r} and what "
-        f"the allocator loses between tensors, got {format_bytes(room.step)}. Use a "
+        f"`budget` must be at least {format_bytes(least)} for op {op_name!r} and what "
+        f"the allocator loses between tensors, got {format_bytes(budget.step)}. Use a "
         "smaller batch or volume.",
         op_name=op_name,
         least_bytes=least,
     )
 
 
-def _wish(settings: Settings, room: Room, speeds: Speeds, percent: int) -> Wish:
+def _wish(
+    settings: Settings, budget: MemoryBudget, speeds: Speeds, percent: int
+) -> PlanRequest:
     """A plan that takes so many percent of the room."""
-    taken = room.step * percent // 100
-    return Wish(
-        room=taken,
-        beyond=Beyond(
-            free=room.free - taken,
-            bound=room.step - taken + _bound(room),
-            holes=room.holes,
+    taken = budget.step * percent // 100
+    return PlanRequest(
+        budget=taken,
+        headroom=Headroom(
+            free=budget.free - taken,
+            bound=budget.step - taken + _bound(budget),
+            holes=budget.holes,
         ),
         speeds=speeds,
         filters=settings.filters,
@@ -317,32 +321,37 @@ def _wish(settings: Settings, room: Room, speeds: Speeds, percent: int) -> Wish:
     )
 
 
-def _bound(room: Room) -> Bytes:
+def _bound(budget: MemoryBudget) -> Bytes:
     """Bytes beyond the step's room that it may be in; no limit where that is all.
 
     A tensor may take all of the chunk at the device's end, which is not split: then it
     is as large as the chunk, whatever the device has. But a batch that waits needs
     room.
     """
-    if room.is_whole_device and not room.reserved:
+    if budget.is_whole_device and not budget.reserved:
         return UNLIMITED
-    return max(0, room.margin - room.reserved)
+    return max(0, budget.margin - budget.reserved)
 
 
-def _least_doubted(orders: Iterable[GraphView], wish: Wish) -> FittedPlan | None:
+def _least_doubted(
+    orders: Iterable[GraphView], request: PlanRequest
+) -> FittedPlan | None:
     """The plan of the first order that leaves no doubt, else that of the least."""
     found: list[FittedPlan] = []
     for graph in orders:
-        option = best_plan(graph, wish)
+        option = best_plan(graph, request)
         if option is not None:
             found.append(option)
-            if option.doubt is Doubt.NONE:
+            if option.risk is Risk.NONE:
                 break
-    return min(found, key=lambda option: option.doubt, default=None)
+    return min(found, key=lambda option: option.risk, default=None)
 
 
 def _plan_by_threshold(
-    graph: GraphView, settings: Settings, room: Room, speeds: Callable[[], Speeds]
+    graph: GraphView,
+    settings: Settings,
+    budget: MemoryBudget,
+    speeds: Callable[[], Speeds],
 ) -> FittedPlan:
     min_bytes = candidates.smallest_worth_moving(peak(graph))
     knobs: dict[str, Any] = {
@@ -363,7 +372,7 @@ def _plan_by_threshold(
         return _placed_by_threshold(graph, knobs, others)
     found: FittedPlan | None = None
     for percent in _SEARCHED_PERCENT:
-        part = room.step * percent // 100
+        part = budget.step * percent // 100
         try:
             choice = best_thresholds(graph, part, speeds=speeds(), **knobs, **others)
         except BudgetError:
@@ -374,7 +383,7 @@ def _plan_by_threshold(
         option = _placed_by_threshold(graph, chosen, others)
         if found is None or option.peak < found.peak:
             found = option
-        if found.peak <= room.step:
+        if found.peak <= budget.step:
             break
     assert found is not None  # or the first search has raised
     return found
@@ -385,4 +394,4 @@ def _placed_by_threshold(
 ) -> FittedPlan:
     plan = plan_by_threshold(graph, **knobs, **others)
     reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
-    return FittedPlan(plan=plan, nook=NO_NOOK, peak=reached)
+    return FittedPlan(plan=plan, small_pool=NO_POOL, peak=reached)

@@ -22,11 +22,11 @@ from lms.planning.candidates import Filters, movable, smallest_worth_moving
 from lms.planning.placement import find_plan, ranked
 from lms.planning.prefetch import Speeds
 from lms.planning.recompute_choice import choose_recomputed, idle_at_peak
-from lms.planning.risk import Beyond, Doubt, FittedPlan, seconds_of
+from lms.planning.risk import FittedPlan, Headroom, Risk, seconds_of
 from lms.simulation.gc_pause import collector_paused
 from lms.units import Bytes, Seconds
 
-__all__ = ["Wish", "best_plan"]
+__all__ = ["PlanRequest", "best_plan"]
 
 # What might be made again is asked so often: of what plans move, and last of all that
 # is idle at the peak. Of a large graph the former is asked once, and the latter if the
@@ -35,12 +35,12 @@ _ROUNDS, _STALLED = 3, 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class PlanRequest:
     """What a plan is to be like.
 
     Args:
-        room: Bytes that the step may use, persistent bytes excluded.
-        beyond: What more the device has.
+        budget: Bytes that the step may use, persistent bytes excluded.
+        headroom: What more the device has.
         speeds: How long ops and copies take.
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be made again: None where that is faster, or
@@ -48,81 +48,81 @@ class Wish:
         swap_dtype: What tensors that move wait as; None for what they are.
     """
 
-    room: Bytes
-    beyond: Beyond
+    budget: Bytes
+    headroom: Headroom
     speeds: Speeds
     filters: Filters
     recompute: bool | None = None
     swap_dtype: str | None = None
 
 
-def best_plan(graph: GraphView, wish: Wish) -> FittedPlan | None:
+def best_plan(graph: GraphView, request: PlanRequest) -> FittedPlan | None:
     """The plan with the least doubt, and of those the fastest; None if none fits.
 
     Args:
         graph: The step in the execution order to obey.
-        wish: What is asked for.
+        request: What is asked for.
 
     Returns:
         A plan for `planned_graph(graph, plan)`.
     """
     with collector_paused():
-        best = _best(_options(graph, wish))
-        if best is None or wish.swap_dtype is None:
+        best = _best(_options(graph, request))
+        if best is None or request.swap_dtype is None:
             return best
-        return _narrowed(graph, best, wish) or best
+        return _narrowed(graph, best, request) or best
 
 
 def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
     """The least doubt; then the least time, or a little more if less is moved."""
-    least = min((option.doubt for option in options), default=Doubt.NONE)
-    likeliest = [option for option in options if option.doubt is least]
+    least = min((option.risk for option in options), default=Risk.NONE)
+    likeliest = [option for option in options if option.risk is least]
     return ranked(likeliest)[0] if likeliest else None
 
 
-def _options(graph: GraphView, wish: Wish) -> list[FittedPlan]:
+def _options(graph: GraphView, request: PlanRequest) -> list[FittedPlan]:
     """The plan that only moves, and plans that make tensors again too."""
-    moving = _find(graph, wish)
-    if wish.recompute is False or (moving and not moving.plan.swaps):
+    moving = _find(graph, request)
+    if request.recompute is False or (moving and not moving.plan.swaps):
         return [moving] if moving else []
     options = [moving] if moving else []
     min_bytes = smallest_worth_moving(peak(graph))
-    may_move = movable(graph, min_bytes=min_bytes, filters=wish.filters)
+    may_move = movable(graph, min_bytes=min_bytes, filters=request.filters)
     idle = idle_at_peak(graph) & may_move
     known: tuple[Recomputed, ...] = ()
     for number in range(_ROUNDS):
         asked = {swap.tensor for option in options for swap in option.plan.swaps}
-        if not moving or wish.recompute or number == _ROUNDS - 1:
+        if not moving or request.recompute or number == _ROUNDS - 1:
             asked |= idle
         elif number and is_large(graph):
             continue
-        items = _made_again(graph, asked, wish, min_bytes)
+        items = _made_again(graph, asked, request, min_bytes)
         if items != known:
             known = items
-            option = _find(with_recomputed(graph, items), wish)
+            option = _find(with_recomputed(graph, items), request)
             if option is not None:
                 options.append(_with(option, recomputed=items))
-        if is_large(graph) and not _stalls(options, wish):
+        if is_large(graph) and not _stalls(options, request):
             break
     again = [option for option in options if option.plan.recomputed]
-    return again if wish.recompute and again else options
+    return again if request.recompute and again else options
 
 
-def _stalls(options: Sequence[FittedPlan], wish: Wish) -> bool:
+def _stalls(options: Sequence[FittedPlan], request: PlanRequest) -> bool:
     """Whether a step waits much for its copies in all of the plans."""
-    longest = _STALLED * wish.speeds.costs.total
+    longest = _STALLED * request.speeds.costs.total
     return all(seconds_of(option) > longest for option in options)
 
 
 def _find(
-    graph: GraphView, wish: Wish, speeds: Speeds | None = None
+    graph: GraphView, request: PlanRequest, speeds: Speeds | None = None
 ) -> FittedPlan | None:
     return find_plan(
         graph,
-        wish.room,
-        filters=wish.filters,
-        speeds=speeds or wish.speeds,
-        beyond=wish.beyond,
+        request.budget,
+        filters=request.filters,
+        speeds=speeds or request.speeds,
+        headroom=request.headroom,
     )
 
 
@@ -132,38 +132,40 @@ def _with(fitted: FittedPlan, **changes: object) -> FittedPlan:
 
 
 def _made_again(
-    graph: GraphView, tensors: Collection[str], wish: Wish, min_bytes: Bytes
+    graph: GraphView, tensors: Collection[str], request: PlanRequest, min_bytes: Bytes
 ) -> tuple[Recomputed, ...]:
     """What to run again for tensors, where that takes less time than to move them."""
-    link = wish.speeds.hardware
+    link = request.speeds.hardware
 
     def most(size: Bytes) -> Seconds:
-        if wish.recompute:
+        if request.recompute:
             return math.inf
         there = link.copy_seconds(size, to_device=False)
         return there + link.copy_seconds(size, to_device=True)
 
     return choose_recomputed(
-        graph, tensors, wish.speeds.costs, most=most, least=min_bytes
+        graph, tensors, request.speeds.costs, most=most, least=min_bytes
     )
 
 
-def _narrowed(graph: GraphView, fitted: FittedPlan, wish: Wish) -> FittedPlan | None:
+def _narrowed(
+    graph: GraphView, fitted: FittedPlan, request: PlanRequest
+) -> FittedPlan | None:
     """The plan in which what moves waits in fewer bytes; None if that has no place."""
     again = planned_graph(graph, fitted.plan)
     items = [
         Narrowed(
             tensor=swap.tensor,
             readers=tuple(name for copy in swap.swap_ins for name in copy.readers),
-            dtype=wish.swap_dtype or "",
+            dtype=request.swap_dtype or "",
         )
         for swap in fitted.plan.swaps
     ]
     items = [item for item in items if can_be_narrowed(again, item)]
     narrow = with_narrowed(again, items)
-    costs = completed(wish.speeds.costs, narrow, wish.speeds.hardware)
-    option = _find(narrow, wish, replace(wish.speeds, costs=costs))
-    if option is None or (option.doubt is Doubt.PLACE and fitted.doubt < Doubt.PLACE):
+    costs = completed(request.speeds.costs, narrow, request.speeds.hardware)
+    option = _find(narrow, request, replace(request.speeds, costs=costs))
+    if option is None or (option.risk is Risk.PLACE and fitted.risk < Risk.PLACE):
         return None
     recomputed = fitted.plan.recomputed
     return _with(option, recomputed=recomputed, narrowed=tuple(items))

@@ -56,7 +56,7 @@ class ThresholdChoice:
 
 def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
     graph: GraphView,
-    room: int,
+    budget: int,
     *,
     movable: frozenset[str],
     min_bytes: int,
@@ -72,7 +72,7 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
 
     Args:
         graph: The graph in any execution order.
-        room: Bytes that the step may use, persistent bytes excluded.
+        budget: Bytes that the step may use, persistent bytes excluded.
         movable: Names of the root tensors that may move.
         min_bytes: As for `lms.planning.tflms_rule.plan_by_threshold`, like all below.
         swapout_threshold: Kept if given.
@@ -84,7 +84,7 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
         speeds: How long ops and copies take; None leaves time out, as TFLMS did.
 
     Returns:
-        The choice; its peak is at most `room`.
+        The choice; its peak is at most `budget`.
 
     Raises:
         BudgetError: If nothing that was tried fits; names the least peak, and its
@@ -107,7 +107,7 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
             sync_mode=sync_mode,
         )
         tried.append(_evaluate(levelled, rule, movable, speeds))
-        return tried[-1] if tried[-1].peak <= room else None
+        return tried[-1] if tried[-1].peak <= budget else None
 
     ahead = 1 if swapin_ahead is None else swapin_ahead
     groupby = 0 if swapin_groupby is None else swapin_groupby
@@ -117,14 +117,14 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
     else:
         best = attempt(swapout_threshold, ahead, groupby)
     if best is None:
-        raise _nothing_fits(tried, room)
+        raise _nothing_fits(tried, budget)
     threshold = best.swapout_threshold
     if swapin_ahead is None:
         best = _largest(count, lambda value: attempt(threshold, value, groupby)) or best
     ahead = best.swapin_ahead
     if swapin_groupby is None:
         best = _largest(count, lambda value: attempt(threshold, ahead, value)) or best
-    fitting = (choice for choice in tried if choice.peak <= room)
+    fitting = (choice for choice in tried if choice.peak <= budget)
     return best if speeds is None else min(fitting, key=lambda c: c.seconds or 0.0)
 
 
@@ -215,13 +215,13 @@ def _largest(
     return best
 
 
-def _nothing_fits(tried: Sequence[ThresholdChoice], room: int) -> BudgetError:
+def _nothing_fits(tried: Sequence[ThresholdChoice], budget: int) -> BudgetError:
     least = min(tried, key=lambda choice: choice.peak)
     return BudgetError(
-        f"`room` must be at least {format_bytes(least.peak)}, the least peak found (at "
-        f"swapout_threshold={least.swapout_threshold}, "
+        f"`budget` must be at least {format_bytes(least.peak)}, the least peak found "
+        f"(at swapout_threshold={least.swapout_threshold}, "
         f"swapin_ahead={least.swapin_ahead}, swapin_groupby={least.swapin_groupby}), "
-        f"got {format_bytes(room)}. Plan by budget instead, or use a smaller batch or "
-        "volume.",
+        f"got {format_bytes(budget)}. Plan by budget instead, or use a smaller "
+        "batch or volume.",
         least_bytes=least.peak,
     )

@@ -20,7 +20,14 @@ from typing import Protocol
 
 from lms.units import MIB
 
-__all__ = ["NO_NOOK", "Arena", "BestFitAllocator", "ByteCounter", "Nook", "rounded_up"]
+__all__ = [
+    "NO_POOL",
+    "Arena",
+    "BestFitAllocator",
+    "ByteCounter",
+    "SmallPool",
+    "rounded_up",
+]
 
 _ALIGNMENT = 256
 _MAX_LOST = 128 * MIB
@@ -39,7 +46,7 @@ def rounded_up(size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nook:
+class SmallPool:
     """Free chunks for small tensors, each kept apart by a used one behind it.
 
         |  free  |w| free |w| free |w| ... what is left of the region ...
@@ -55,7 +62,7 @@ class Nook:
             chunks lie in them too.
 
     Example:
-        >>> Nook(sizes=(512, 256), below=1024).bytes  # with two chunks that are used
+        >>> SmallPool(sizes=(512, 256), below=1024).bytes  # and two chunks in use
         1280
     """
 
@@ -69,7 +76,7 @@ class Nook:
         return sum(self.sizes) + _ALIGNMENT * len(self.sizes)
 
 
-NO_NOOK = Nook()
+NO_POOL = SmallPool()
 
 
 class Arena(Protocol):
@@ -118,7 +125,8 @@ class BestFitAllocator:
 
     Args:
         capacity: Bytes of the region.
-        nook: Chunks at its start for small tensors; those that are sure to find theirs
+        small_pool: Chunks at its start for small tensors; those that are sure to find
+        theirs
             are not told apart, and all of it counts as in use.
 
     Example:
@@ -130,7 +138,7 @@ class BestFitAllocator:
         (1280, 1280)
     """
 
-    def __init__(self, capacity: int, nook: Nook = NO_NOOK) -> None:
+    def __init__(self, capacity: int, small_pool: SmallPool = NO_POOL) -> None:
         self.in_use = 0
         self.peak = 0
         self._free = [(capacity, 0)]  # (size, address), sorted
@@ -138,23 +146,23 @@ class BestFitAllocator:
         self._end = {capacity: 0}  # end address -> address
         self._used: set[int] = set()
         self._below = 0
-        self.keep_nook(nook)
+        self.keep_pool(small_pool)
 
-    def keep_nook(self, nook: Nook) -> None:
+    def keep_pool(self, small_pool: SmallPool) -> None:
         """Keep a nook of what is free.
 
         Raises:
             MemoryError: If there is not enough.
         """
-        self._wall_off(nook.holes)
-        sizes = nook.sizes
-        if not nook.holes:  # then it does not matter where the small ones are
-            sizes = [size for size in nook.sizes if size >= nook.below]
-            apart = nook.bytes - sum(size + _ALIGNMENT for size in sizes)
+        self._wall_off(small_pool.holes)
+        sizes = small_pool.sizes
+        if not small_pool.holes:  # then it does not matter where the small ones are
+            sizes = [size for size in small_pool.sizes if size >= small_pool.below]
+            apart = small_pool.bytes - sum(size + _ALIGNMENT for size in sizes)
             if apart:
                 self.allocate(apart)
-        self._wall_off(sizes, free_from=nook.below)
-        self._below = nook.below
+        self._wall_off(sizes, free_from=small_pool.below)
+        self._below = small_pool.below
 
     def _wall_off(self, sizes: Sequence[int], *, free_from: int = 0) -> None:
         """Make chunks with a used one behind each, and free those of some size on."""

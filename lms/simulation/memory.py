@@ -23,7 +23,7 @@ from typing import NamedTuple
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import Buffer, buffers, new_value, reused_bytes, written_over
 from lms.ir.plan import Swap, SwapPlan
-from lms.simulation.allocator import NO_NOOK, BestFitAllocator, Nook, rounded_up
+from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
 __all__ = [
     "MemoryTimeline",
@@ -68,13 +68,13 @@ class Region:
 
     Args:
         capacity: Its bytes.
-        nook: Chunks kept for small tensors.
+        small_pool: Chunks kept for small tensors.
         scratch_first: Whether ops take their scratch, in two halves, before their
             outputs; else in one piece after them. Kernels do the one or the other.
     """
 
     capacity: int
-    nook: Nook = NO_NOOK
+    small_pool: SmallPool = NO_POOL
     scratch_first: bool = False
 
 
@@ -137,7 +137,7 @@ def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
 
 
 def allocator_peak(
-    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: Nook = NO_NOOK
+    graph: GraphView, plan: SwapPlan, *, capacity: int, small_pool: SmallPool = NO_POOL
 ) -> int | None:
     """Predict the peak that the allocator reports for the step, in bytes.
 
@@ -145,12 +145,14 @@ def allocator_peak(
         graph: The graph that the plan is for, in any execution order.
         plan: A plan that `validate_plan` accepts.
         capacity: Bytes of device memory that the step may use.
-        nook: Chunks kept for small tensors.
+        small_pool: Chunks kept for small tensors.
 
     Returns:
         Bytes of chunks in use at most; None if the allocator runs out of memory.
     """
-    peaks = allocator_peaks(graph, plan, [Region(capacity=capacity, nook=nook)])
+    peaks = allocator_peaks(
+        graph, plan, [Region(capacity=capacity, small_pool=small_pool)]
+    )
     return None if peaks is None else peaks[0]
 
 
@@ -170,7 +172,7 @@ def peaks_by_region(
     graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
 ) -> Iterator[int | None]:
     """As `allocator_peak`, in one region after the other."""
-    least = min((region.nook.below for region in regions), default=0)
+    least = min((region.small_pool.below for region in regions), default=0)
     requests = [r for r in _requests(graph, plan, least) if r is not _NO_REQUEST]
     for region in regions:
         used = _play(requests, region)
@@ -178,11 +180,11 @@ def peaks_by_region(
 
 
 def allocator_curve(
-    graph: GraphView, plan: SwapPlan, *, capacity: int, nook: Nook = NO_NOOK
+    graph: GraphView, plan: SwapPlan, *, capacity: int, small_pool: SmallPool = NO_POOL
 ) -> tuple[int, ...] | None:
     """As `allocator_peak`: bytes of chunks in use while each op of the order runs."""
-    requests = _requests(graph, plan, nook.below)
-    used = _play(requests, Region(capacity=capacity, nook=nook))
+    requests = _requests(graph, plan, small_pool.below)
+    used = _play(requests, Region(capacity=capacity, small_pool=small_pool))
     return None if used is None else tuple(used)
 
 
@@ -266,15 +268,15 @@ def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
     value's room is free. The variables lie at the region's start.
     """
     sizes = {name: size for r in requests for name, size, _ in r.replaced}
-    room = sum(rounded_up(size) for size in sizes.values())
-    allocator = BestFitAllocator(region.capacity + room)
+    budget = sum(rounded_up(size) for size in sizes.values())
+    allocator = BestFitAllocator(region.capacity + budget)
     try:
         variables = {
             name: allocator.allocate(size)
             for name, size in sorted(sizes.items(), key=lambda item: -item[1])
         }
         before = allocator.in_use
-        allocator.keep_nook(region.nook)
+        allocator.keep_pool(region.small_pool)
         used = _step(requests, allocator, variables, region)
     except MemoryError:
         return None

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from lms.simulation.allocator import NO_NOOK, BestFitAllocator, Nook
+from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool
 from lms.units import Bytes, Seconds
 
 __all__ = ["Cause", "Interval", "Lane", "Request", "Stall", "Timeline"]
@@ -177,17 +177,19 @@ class Timeline:
         """Bytes of swapped tensors on the host from each moment on."""
         return tuple(_curve(self.host_requests))
 
-    def allocator_peak(self, *, capacity: Bytes, nook: Nook = NO_NOOK) -> Bytes | None:
+    def allocator_peak(
+        self, *, capacity: Bytes, small_pool: SmallPool = NO_POOL
+    ) -> Bytes | None:
         """The peak that the device's allocator reports, rounding and loss included.
 
         Args:
             capacity: Bytes that the step may use.
-            nook: Chunks kept for small tensors.
+            small_pool: Chunks kept for small tensors.
 
         Returns:
             Bytes of chunks in use at most; None if the allocator runs out of memory.
         """
-        allocator = BestFitAllocator(capacity, nook)
+        allocator = BestFitAllocator(capacity, small_pool)
         chunks: dict[int, int] = {}
         try:
             for request in self.requests:

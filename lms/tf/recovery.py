@@ -18,9 +18,9 @@ from threading import Lock
 from typing import Any
 
 from lms.errors import BudgetError, OutOfMemoryError
-from lms.planning.memory_budget import Room
+from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
-from lms.tf.capture.writes import Beginning, KeptVariables
+from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.rewrite.transports import Transport
@@ -46,13 +46,13 @@ class PreparedStep:
         memory: The allocator of its device.
         predicted: Its report before it ran.
         timeline: Its predicted memory.
-        nook: What keeps room for small tensors together, as long as it lives.
-        beginning: Takes note of when it begins to write.
+        small_pool: What keeps room for small tensors together, as long as it lives.
+        commit_flag: Takes note of when it begins to write.
         kept: The variables that it writes before that; of a step that is not planned
             and has little room left, all that it has, in its first calls.
         is_sure: Whether it needs no plan and has room to spare.
         can_be_planned: Whether a plan may be made if it runs out of memory.
-        room: What it was planned into.
+        budget: What it was planned into.
         measure: Measures what it could be planned into now.
         plan_into: Plans and builds it anew, into another room.
     """
@@ -62,14 +62,14 @@ class PreparedStep:
     memory: DeviceMemory
     predicted: StepReport
     timeline: StepTimeline
-    nook: object
-    beginning: Beginning
+    small_pool: object
+    commit_flag: CommitFlag
     kept: KeptVariables
     is_sure: bool
     can_be_planned: bool
-    room: Room
-    measure: Callable[[], Room]
-    plan_into: Callable[[Room], "PreparedStep"]
+    budget: MemoryBudget
+    measure: Callable[[], MemoryBudget]
+    plan_into: Callable[[MemoryBudget], "PreparedStep"]
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     measured_peak: int | None = None
@@ -91,7 +91,7 @@ class PreparedStep:
             watched = not self.is_sure and self.calls < _WATCHED
             kept = not self.plan_is_empty or watched
             values = self.kept.values() if kept else []
-            self.beginning.begun = not kept
+            self.commit_flag.begun = not kept
             try:
                 result = self.rebuilt(inputs)
             except RAN_OUT as error:
@@ -134,14 +134,14 @@ class PreparedStep:
         Raises:
             HostMemoryError: If the host cannot hold what would move.
         """
-        self.rebuilt = self.nook = None  # frees their room for what comes
+        self.rebuilt = self.small_pool = None  # frees their room for what comes
         now = self.measure()
         if self.plan_is_empty:  # less than what it was taken to need
-            needed = self.predicted.unplanned_peak_bytes - self.room.persistent
+            needed = self.predicted.unplanned_peak_bytes - self.budget.persistent
             now = now.of(now.persistent + min(now.step, needed))
         for percent in _LESS_PERCENT:
             try:
-                step = self.plan_into(self.room.tighter(now, percent))
+                step = self.plan_into(self.budget.tighter(now, percent))
             except BudgetError:
                 continue
             if step.predicted.plan != self.predicted.plan:
@@ -184,7 +184,7 @@ def run_recovering(
             return step.run(inputs)
         except _Aborted as aborted:
             reason = str(aborted)
-        if step.beginning.begun:
+        if step.commit_flag.begun:
             text = _unwatched if step.plan_is_empty else _half_written
             raise OutOfMemoryError(text(reason))
         failed = step
@@ -205,7 +205,7 @@ def _first_words(error: Exception) -> str:
 def _given_up(step: PreparedStep, reason: str) -> str:
     times = step.predicted.replans + 1
     return (
-        f"a step must run in the {format_bytes(step.room.budget or 0)} that it was "
+        f"a step must run in the {format_bytes(step.budget.total or 0)} that it was "
         f"planned into, got out of memory with {times} plans: {reason}. The model's "
         "variables are as before the step. Use a smaller batch or volume, let the "
         "input pipeline read less ahead, or give a smaller `budget`."

@@ -20,11 +20,11 @@ from tests.graphs import (
 )
 
 
-def plan(graph: GraphView, room: int, *, prefetch_ops: int = 4) -> SwapPlan:
+def plan(graph: GraphView, budget: int, *, prefetch_ops: int = 4) -> SwapPlan:
     """A valid plan for a graph in which everything is large enough to move."""
     able = movable(graph, min_bytes=1)
     made = plan_within(
-        graph, room, movable=able, min_bytes=1, prefetch_ops=prefetch_ops
+        graph, budget, movable=able, min_bytes=1, prefetch_ops=prefetch_ops
     )
     validate_plan(graph, made)
     return made
@@ -55,9 +55,9 @@ def test_an_idle_tensor_leaves_for_an_op_and_is_back_for_its_reader() -> None:
 def test_plans_of_one_walk_are_those_of_walks_of_their_own(drawn: Drawn) -> None:
     graph = drawn.graph
     able = movable(graph, min_bytes=1)
-    room, _ = least(graph)
-    made = plans_within(graph, room, movable=able, min_bytes=1, prefetches=(4, 0, 2))
-    assert list(made) == [plan(graph, room, prefetch_ops=ops) for ops in (4, 0, 2)]
+    budget, _ = least(graph)
+    made = plans_within(graph, budget, movable=able, min_bytes=1, prefetches=(4, 0, 2))
+    assert list(made) == [plan(graph, budget, prefetch_ops=ops) for ops in (4, 0, 2)]
 
 
 def test_of_two_idle_tensors_the_one_read_last_leaves() -> None:

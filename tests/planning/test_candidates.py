@@ -9,7 +9,7 @@ from lms.planning.candidates import (
     chain_groups,
     check_scopes,
     movable,
-    small_nook,
+    small_pool_for,
     smallest_worth_moving,
 )
 from lms.units import GIB, KIB, MIB
@@ -194,10 +194,10 @@ def test_a_nook_has_a_chunk_for_each_small_tensor_that_lives_at_once() -> None:
         made("t", 4, "large:0", "constant:0"),
         made("u", 300, "t:0"),
     )
-    nook = small_nook(GraphView(ops=ops), min_bytes=4096)
+    small_pool = small_pool_for(GraphView(ops=ops), min_bytes=4096)
     # A quarter more and one, of each size; and the constant.
-    assert nook.sizes == (512,) * (4 + 1 + 1) + (256,) * (1 + 1 + 1)
-    assert nook.below == 4096
+    assert small_pool.sizes == (512,) * (4 + 1 + 1) + (256,) * (1 + 1 + 1)
+    assert small_pool.below == 4096
 
 
 def test_new_values_of_variables_have_chunks_too_unless_they_are_much() -> None:
@@ -226,8 +226,8 @@ def test_new_values_of_variables_have_chunks_too_unless_they_are_much() -> None:
             )
         )
 
-    assert small_nook(assigned(1024), min_bytes=512).sizes == (1024,)
-    assert small_nook(assigned(32000), min_bytes=512).sizes == ()
+    assert small_pool_for(assigned(1024), min_bytes=512).sizes == (1024,)
+    assert small_pool_for(assigned(32000), min_bytes=512).sizes == ()
 
 
 def test_a_nook_has_room_for_the_largest_small_scratch_whole_and_halved() -> None:
@@ -236,4 +236,4 @@ def test_a_nook_has_room_for_the_largest_small_scratch_whole_and_halved() -> Non
         return Op(name=f"op{scratch}", type="T", outputs=made, scratch=scratch)
 
     graph = GraphView(ops=(needs(1024), needs(512), needs(6144), needs(9000)))
-    assert small_nook(graph, min_bytes=4096).sizes == (3072, 3072, 1024)
+    assert small_pool_for(graph, min_bytes=4096).sizes == (3072, 3072, 1024)

@@ -39,12 +39,12 @@ def budget_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
     least_size = draw(_LEAST_SIZES)
     able = movable(graph, min_bytes=least_size)
     least, _ = least_room(graph, movable=able, min_bytes=least_size)
-    room = draw(st.integers(least, max(least, peak(graph))))
+    budget = draw(st.integers(least, max(least, peak(graph))))
     prefetch = draw(st.integers(0, 5))
 
     def planner(graph: GraphView) -> SwapPlan:
         return plan_within(
-            graph, room, movable=able, min_bytes=least_size, prefetch_ops=prefetch
+            graph, budget, movable=able, min_bytes=least_size, prefetch_ops=prefetch
         )
 
     return planner
@@ -209,9 +209,9 @@ def test_a_budget_plan_never_exceeds_its_room(data: st.DataObject) -> None:
     least_size = data.draw(_LEAST_SIZES)
     able = movable(graph, min_bytes=least_size)
     least, _ = least_room(graph, movable=able, min_bytes=least_size)
-    room = data.draw(st.integers(least, max(least, peak(graph))))
-    plan = plan_within(graph, room, movable=able, min_bytes=least_size)
-    assert simulate_memory(graph, plan).device_peak <= room
+    budget = data.draw(st.integers(least, max(least, peak(graph))))
+    plan = plan_within(graph, budget, movable=able, min_bytes=least_size)
+    assert simulate_memory(graph, plan).device_peak <= budget
 
 
 @given(ordered_graphs(), _LEAST_SIZES)

@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
-from lms.planning.memory_budget import Room, room_in
+from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.settings import read_settings
-from lms.tf.measure.device_budget import measure_room, with_holes
+from lms.tf.measure.device_budget import measure_budget, with_holes
 from lms.units import MIB
 
 LIMIT = 320 * MIB
@@ -44,7 +44,7 @@ STEP = cast(
 def test_a_batch_that_may_wait_is_neither_the_steps_nor_free(
     *, pipeline: bool, reads_ahead: bool
 ) -> None:
-    room = measure_room(
+    budget = measure_budget(
         STEP,
         read_settings(),
         device(pipeline=pipeline),
@@ -52,9 +52,9 @@ def test_a_batch_that_may_wait_is_neither_the_steps_nor_free(
         reads_ahead=reads_ahead,
     )
     waiting = 4 * MIB if pipeline and reads_ahead else 0
-    assert room.margin == LIMIT // 32 + waiting
-    assert room.free == LIMIT - room.persistent - waiting
-    assert room.free - room.step == room.margin - room.reserved
+    assert budget.margin == LIMIT // 32 + waiting
+    assert budget.free == LIMIT - budget.persistent - waiting
+    assert budget.free - budget.step == budget.margin - budget.reserved
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_holes_matter_where_a_step_needs_them_too(
 ) -> None:
     settings = read_settings(budget=budget)
     there = device(pipeline=True, holes=holes)
-    room = measure_room(STEP, settings, there, data_is_there=True, reads_ahead=True)
-    assert with_holes(room, there).holes == (holes if matter else ())
+    found = measure_budget(STEP, settings, there, data_is_there=True, reads_ahead=True)
+    assert with_holes(found, there).holes == (holes if matter else ())
 
 
-def _room(budget: int | None) -> Room:
-    return measure_room(
+def _room(budget: int | None) -> MemoryBudget:
+    return measure_budget(
         STEP,
         read_settings(budget=budget),
         device(pipeline=True),
@@ -97,18 +97,18 @@ def test_a_budget_beyond_the_device_is_all_that_the_device_has() -> None:
 def test_more_budget_is_never_less_room() -> None:
     budgets = range(LIMIT // 2, 2 * LIMIT, MIB)
     steps = [
-        room_in(LIMIT, asked=budget, persistent=MIB, waiting=4 * MIB).step
+        budget_in(LIMIT, asked=budget, persistent=MIB, waiting=4 * MIB).step
         for budget in budgets
     ]
     assert steps == sorted(steps)
 
 
 def test_a_budget_that_leaves_room_is_not_the_whole_device() -> None:
-    room = _room(LIMIT // 2)
-    assert (room.budget, room.margin, room.reserved) == (LIMIT // 2, 0, 0)
-    assert not room.is_whole_device
-    assert not room.tighter(room, 94).is_whole_device
+    budget = _room(LIMIT // 2)
+    assert (budget.total, budget.margin, budget.reserved) == (LIMIT // 2, 0, 0)
+    assert not budget.is_whole_device
+    assert not budget.tighter(budget, 94).is_whole_device
     whole = _room(None)
     assert whole.tighter(whole, 94).is_whole_device
-    assert room_in(None, asked=None, persistent=0).is_whole_device
-    assert not room_in(None, asked=MIB, persistent=0).is_whole_device
+    assert budget_in(None, asked=None, persistent=0).is_whole_device
+    assert not budget_in(None, asked=MIB, persistent=0).is_whole_device

@@ -20,9 +20,9 @@ from lms.planning import placement, risk
 from lms.planning.candidates import Filters
 from lms.planning.placement import find_plan, ranked
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import Beyond, Doubt, FittedPlan
+from lms.planning.risk import FittedPlan, Headroom, Risk
 from lms.planning.schedule import schedule
-from lms.simulation.allocator import NO_NOOK
+from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import (
     Region,
     allocator_peak,
@@ -32,7 +32,7 @@ from lms.simulation.memory import (
 
 FILTERS = Filters()
 
-FITTED = FittedPlan(plan=SwapPlan(planner="none", order=()), nook=NO_NOOK, peak=1)
+FITTED = FittedPlan(plan=SwapPlan(planner="none", order=()), small_pool=NO_POOL, peak=1)
 
 
 @cache
@@ -40,10 +40,13 @@ def drawn() -> GraphView:
     return schedule(unet_like(600))
 
 
-def regions(room: int, beyond: Beyond, fitted: FittedPlan) -> list[Region]:
+def regions(budget: int, headroom: Headroom, fitted: FittedPlan) -> list[Region]:
     """Memory of the room's size, of all that there is, and of some between."""
     return [
-        Region(capacity=room + beyond.free * percent // 100, nook=fitted.nook)
+        Region(
+            capacity=budget + headroom.free * percent // 100,
+            small_pool=fitted.small_pool,
+        )
         for percent in (0, 60, 100)
     ]
 
@@ -54,30 +57,30 @@ def test_a_plan_without_doubt_stays_within_bounds_wherever_it_is_placed(
     share: int,
 ) -> None:
     graph = drawn()
-    room = peak(graph) * share // 100
-    beyond = Beyond(free=room // 10, bound=room // 20)
-    found = find_plan(graph, room, filters=FILTERS, beyond=beyond)
+    budget = peak(graph) * share // 100
+    headroom = Headroom(free=budget // 10, bound=budget // 20)
+    found = find_plan(graph, budget, filters=FILTERS, headroom=headroom)
     assert found is not None
     validate_plan(graph, found.plan)
-    peaks = allocator_peaks(graph, found.plan, regions(room, beyond, found))
-    assert (peaks is None) <= (found.doubt is Doubt.PLACE)
-    if found.doubt is Doubt.NONE:
-        assert max(peaks or ()) <= room + beyond.bound
+    peaks = allocator_peaks(graph, found.plan, regions(budget, headroom, found))
+    assert (peaks is None) <= (found.risk is Risk.PLACE)
+    if found.risk is Risk.NONE:
+        assert max(peaks or ()) <= budget + headroom.bound
 
 
 def test_the_first_plan_that_fits_is_not_always_one_that_is_sure_to() -> None:
     graph = drawn()
     passed_over = 0
     for share in range(45, 90, 5):
-        room = peak(graph) * share // 100
-        beyond = Beyond(free=room // 10)
-        first = find_plan(graph, room, filters=FILTERS)
-        surer = find_plan(graph, room, filters=FILTERS, beyond=beyond)
+        budget = peak(graph) * share // 100
+        headroom = Headroom(free=budget // 10)
+        first = find_plan(graph, budget, filters=FILTERS)
+        surer = find_plan(graph, budget, filters=FILTERS, headroom=headroom)
         assert first is not None
         assert surer is not None
-        peaks = allocator_peaks(graph, first.plan, regions(room, beyond, first))
-        doubtful = peaks is None or max(peaks) > room
-        passed_over += doubtful and surer.doubt is Doubt.NONE
+        peaks = allocator_peaks(graph, first.plan, regions(budget, headroom, first))
+        doubtful = peaks is None or max(peaks) > budget
+        passed_over += doubtful and surer.risk is Risk.NONE
     assert passed_over
 
 
@@ -99,14 +102,18 @@ def test_a_large_graph_is_planned_with_less_and_stays_within_bounds(
     hardware = preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     for share in (40, 60, 80):
-        room = peak(graph) * share // 100
-        beyond = Beyond(free=room // 10, bound=room // 20)
-        found = find_plan(graph, room, filters=FILTERS, speeds=speeds, beyond=beyond)
+        budget = peak(graph) * share // 100
+        headroom = Headroom(free=budget // 10, bound=budget // 20)
+        found = find_plan(
+            graph, budget, filters=FILTERS, speeds=speeds, headroom=headroom
+        )
         assert found is not None
         validate_plan(graph, found.plan)
-        reached = allocator_peak(graph, found.plan, capacity=room, nook=found.nook)
+        reached = allocator_peak(
+            graph, found.plan, capacity=budget, small_pool=found.small_pool
+        )
         assert reached is not None
-        assert reached <= room
+        assert reached <= budget
     assert max(tried) == 3
 
 
@@ -115,8 +122,8 @@ def test_the_walk_lays_tensors_where_the_allocator_does(percent: int) -> None:
     # Little room is left: where the walk took another of two dying inputs to be written
     # over, none of its plans could be placed.
     graph = schedule(unet_like(300))
-    room = peak(graph) * percent // 100
-    found = find_plan(graph, room, filters=FILTERS)
+    budget = peak(graph) * percent // 100
+    found = find_plan(graph, budget, filters=FILTERS)
     assert found is not None
 
 
@@ -140,16 +147,16 @@ def test_what_is_kept_of_one_plan_is_not_taken_for_another() -> None:
 
 def test_copies_in_time_leave_no_doubt_either() -> None:
     graph = drawn()
-    room = peak(graph) * 6 // 10
+    budget = peak(graph) * 6 // 10
     hardware = preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
-    beyond = Beyond(free=room // 20, bound=room // 20)
-    found = find_plan(graph, room, filters=FILTERS, speeds=speeds, beyond=beyond)
+    headroom = Headroom(free=budget // 20, bound=budget // 20)
+    found = find_plan(graph, budget, filters=FILTERS, speeds=speeds, headroom=headroom)
     assert found is not None
-    assert found.doubt is Doubt.NONE
-    peaks = allocator_peaks(graph, found.plan, regions(room, beyond, found))
+    assert found.risk is Risk.NONE
+    peaks = allocator_peaks(graph, found.plan, regions(budget, headroom, found))
     assert peaks is not None
-    assert max(peaks) <= room + beyond.bound
+    assert max(peaks) <= budget + headroom.bound
 
 
 def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
@@ -157,7 +164,7 @@ def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
 ) -> None:
     graph = drawn()
     rooms = [peak(graph) * percent // 100 for percent in (40, 55, 70)]
-    found = [find_plan(graph, room, filters=FILTERS) for room in rooms]
+    found = [find_plan(graph, budget, filters=FILTERS) for budget in rooms]
     options = [
         replace(option, seconds=seconds)
         for option, seconds in zip(found, (1.000, 1.005, 1.020), strict=True)
@@ -176,13 +183,17 @@ def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
 
 def test_a_budget_below_the_limit_bounds_what_is_in_use() -> None:
     graph = drawn()
-    room = peak(graph) * 6 // 10
-    found = find_plan(graph, room, filters=FILTERS, beyond=Beyond(free=100 * room))
+    budget = peak(graph) * 6 // 10
+    found = find_plan(
+        graph, budget, filters=FILTERS, headroom=Headroom(free=100 * budget)
+    )
     assert found is not None
-    assert found.doubt is Doubt.NONE
-    roomy = allocator_peak(graph, found.plan, capacity=100 * room, nook=found.nook)
+    assert found.risk is Risk.NONE
+    roomy = allocator_peak(
+        graph, found.plan, capacity=100 * budget, small_pool=found.small_pool
+    )
     assert roomy is not None
-    assert roomy <= room
+    assert roomy <= budget
 
 
 @pytest.mark.parametrize(
@@ -208,14 +219,17 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
 
 def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:
     graph = drawn()
-    room = peak(graph)
-    while find_plan(graph, room * 97 // 100, filters=FILTERS) is not None:
-        room = room * 97 // 100
-    beyond = Beyond(free=room // 50)
-    found = find_plan(graph, room, filters=FILTERS, beyond=beyond)
+    budget = peak(graph)
+    while find_plan(graph, budget * 97 // 100, filters=FILTERS) is not None:
+        budget = budget * 97 // 100
+    headroom = Headroom(free=budget // 50)
+    found = find_plan(graph, budget, filters=FILTERS, headroom=headroom)
     assert found is not None
-    assert found.doubt is not Doubt.NONE
-    assert allocator_peak(graph, found.plan, capacity=room, nook=found.nook) is not None
+    assert found.risk is not Risk.NONE
+    assert (
+        allocator_peak(graph, found.plan, capacity=budget, small_pool=found.small_pool)
+        is not None
+    )
 
 
 def test_large_tensors_move_first_and_small_ones_where_they_must() -> None:

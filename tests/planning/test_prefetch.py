@@ -66,9 +66,11 @@ def test_a_copy_starts_as_late_as_it_can_be_there_in_time() -> None:
     plan = evicted_plan()
     usage = simulate_memory(LONG, plan).device
     # f starts at 5; the copy takes 2: it starts when c has ended, at 3.
-    early = start_in_time(LONG, plan, speeds_of(LONG), usage=usage, room=1000)
+    early = start_in_time(LONG, plan, speeds_of(LONG), usage=usage, budget=1000)
     assert triggers(early) == ["c"]
-    slow = start_in_time(LONG, plan, speeds_of(LONG), usage=usage, room=1000, slack=1.2)
+    slow = start_in_time(
+        LONG, plan, speeds_of(LONG), usage=usage, budget=1000, slack=1.2
+    )
     assert triggers(slow) == ["b"]
 
 
@@ -77,7 +79,9 @@ def test_a_copy_waits_for_room() -> None:
     usage = simulate_memory(LONG, plan).device
     #                      a   b    c   d  e  f
     assert usage == (20, 110, 91, 2, 2, 22)
-    slow = start_in_time(LONG, plan, speeds_of(LONG), usage=usage, room=110, slack=9.0)
+    slow = start_in_time(
+        LONG, plan, speeds_of(LONG), usage=usage, budget=110, slack=9.0
+    )
     assert triggers(slow) == ["c"]  # beside c there is no room for 20 more
 
 
@@ -103,8 +107,8 @@ def test_copies_in_time_stay_in_the_room(
     graph = schedule(graph)
     able = movable(graph, min_bytes=1)
     least, _ = least_room(graph, movable=able, min_bytes=1)
-    room = data.draw(st.integers(least, max(least, peak(graph))))
-    plan = plan_within(graph, room, movable=able, min_bytes=1, prefetch_ops=0)
+    budget = data.draw(st.integers(least, max(least, peak(graph))))
+    plan = plan_within(graph, budget, movable=able, min_bytes=1, prefetch_ops=0)
     hardware = replace(LINK, h2d=rate, d2h=rate, asynchronous=ahead)
     speeds = replace(speeds_of(graph), hardware=hardware)
     options = copy_in_time(graph, plan, speeds, bound=1 << 20, regions=[AMPLE])
@@ -113,5 +117,5 @@ def test_copies_in_time_stay_in_the_room(
         validate_plan(graph, option)
         assert allocator_peaks(graph, option, [AMPLE]) == peaks
     usage = simulate_memory(graph, plan).device
-    early = start_in_time(graph, plan, speeds, usage=usage, room=room, slack=3.0)
-    assert simulate_memory(graph, early).device_peak <= room
+    early = start_in_time(graph, plan, speeds, usage=usage, budget=budget, slack=3.0)
+    assert simulate_memory(graph, early).device_peak <= budget

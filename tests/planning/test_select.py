@@ -12,9 +12,9 @@ from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning import select
-from lms.planning.memory_budget import Room
+from lms.planning.memory_budget import MemoryBudget
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import Doubt, FittedPlan
+from lms.planning.risk import FittedPlan, Risk
 from lms.planning.schedule import schedule
 from lms.planning.select import choose_plan, plain_plan
 from lms.planning.settings import read_settings
@@ -34,10 +34,10 @@ def test_a_budget_below_what_a_planner_can_do_says_what_would_do(
 ) -> None:
     graph, hardware = unet_like(300), preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
-    room = Room(budget=11 * MIB, margin=0, persistent=10 * MIB)
-    asked = read_settings(planner=planner, budget=room.budget)
+    budget = MemoryBudget(total=11 * MIB, margin=0, persistent=10 * MIB)
+    asked = read_settings(planner=planner, budget=budget.total)
     with pytest.raises(BudgetError, match=said) as no:
-        choose_plan(graph, plain_plan(graph), asked, room, lambda: speeds)
+        choose_plan(graph, plain_plan(graph), asked, budget, lambda: speeds)
     least = no.value.least_bytes
     assert least is not None
     assert least > 11 * MIB
@@ -57,12 +57,14 @@ def test_a_plan_that_only_fits_without_the_holes_is_doubted(
 
     monkeypatch.setattr(select, "best_plan", noted)
     step = peak(schedule(graph)) * 45 // 100
-    room = Room(
-        budget=step, margin=MIB, persistent=0, limit=step + MIB, holes=(step // 2,)
+    budget = MemoryBudget(
+        total=step, margin=MIB, persistent=0, limit=step + MIB, holes=(step // 2,)
     )
-    plan = choose_plan(graph, plain_plan(graph), read_settings(), room, lambda: speeds)
+    plan = choose_plan(
+        graph, plain_plan(graph), read_settings(), budget, lambda: speeds
+    )
     assert None in chosen
-    assert plan.doubt is Doubt.PLACE
+    assert plan.risk is Risk.PLACE
     assert plan.seconds is not None
     validate_plan(planned_graph(graph, plan.plan), plan.plan)
 
@@ -72,12 +74,14 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
     """The chunk at the end of the device is not split: a tensor may take all of it."""
     limit = 100 * MIB
     margin = 4 * MIB if automatic else 0
-    room = Room(budget=96 * MIB, margin=margin, persistent=16 * MIB, limit=limit)
-    again = room.tighter(room, 94)
-    assert again.step < room.step
-    waiting = replace(room, budget=90 * MIB, margin=margin + 6 * MIB, reserved=6 * MIB)
+    budget = MemoryBudget(
+        total=96 * MIB, margin=margin, persistent=16 * MIB, limit=limit
+    )
+    again = budget.tighter(budget, 94)
+    assert again.step < budget.step
+    waiting = replace(budget, total=90 * MIB, margin=margin + 6 * MIB, reserved=6 * MIB)
     assert select._bound(waiting) == margin
-    for each in (room, again):
+    for each in (budget, again):
         bound = select._bound(each)
         assert (each.step + bound > limit) is automatic
-        assert automatic or each.step + bound == room.step
+        assert automatic or each.step + bound == budget.step

@@ -17,9 +17,9 @@ from lms.planning import strategies
 from lms.planning.candidates import Filters
 from lms.planning.placement import find_plan
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import Beyond, seconds_of
+from lms.planning.risk import Headroom, seconds_of
 from lms.planning.schedule import schedule
-from lms.planning.strategies import Wish, _made_again, best_plan
+from lms.planning.strategies import PlanRequest, _made_again, best_plan
 from lms.units import MIB
 
 LAYERS = range(8)
@@ -49,12 +49,12 @@ def step() -> GraphView:
 GRAPH = step()
 
 
-def wish(*, cheap: float, **knobs: Any) -> Wish:
+def request(*, cheap: float, **knobs: Any) -> PlanRequest:
     seconds = {o.name: cheap if o.repeatable else 1e-5 for o in GRAPH.ops}
     costs = Costs(seconds=seconds, source="drawn")
-    return Wish(
-        room=peak(GRAPH) * 6 // 10,
-        beyond=Beyond(),
+    return PlanRequest(
+        budget=peak(GRAPH) * 6 // 10,
+        headroom=Headroom(),
         speeds=Speeds(costs=costs, hardware=preset("v100-pcie")),
         filters=Filters(),
         **knobs,
@@ -74,7 +74,7 @@ def wish(*, cheap: float, **knobs: Any) -> Wish:
 def test_what_is_made_again_is_what_is_about_as_fast_or_asked_for(
     cheap: float, recompute: Any, again: Any
 ) -> None:
-    found = best_plan(GRAPH, wish(cheap=cheap, recompute=recompute))
+    found = best_plan(GRAPH, request(cheap=cheap, recompute=recompute))
     assert found is not None
     assert bool(found.plan.recomputed) is again
     validate_plan(planned_graph(GRAPH, found.plan), found.plan)
@@ -84,7 +84,7 @@ def test_what_is_made_again_is_what_is_about_as_fast_or_asked_for(
 def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
     (gc.enable if enabled else gc.disable)()
     try:
-        asked = wish(cheap=1e-6)
+        asked = request(cheap=1e-6)
         assert best_plan(GRAPH, asked) is not None
         assert gc.isenabled() is enabled
         with pytest.raises(AttributeError):
@@ -95,7 +95,7 @@ def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
 
 
 def test_what_moves_waits_narrow_if_it_is_asked_for() -> None:
-    asked = wish(cheap=1e-6, recompute=False, swap_dtype="bfloat16")
+    asked = request(cheap=1e-6, recompute=False, swap_dtype="bfloat16")
     found = best_plan(GRAPH, asked)
     assert found is not None
     assert found.plan.narrowed
@@ -112,9 +112,9 @@ def test_on_a_slow_link_all_is_made_again_that_can_be(
     graph = schedule(unet_like(600))
     hardware = preset("v100-pcie")
     costs = roofline(graph, hardware)
-    asked = Wish(
-        room=peak(graph) // 2,
-        beyond=Beyond(),
+    asked = PlanRequest(
+        budget=peak(graph) // 2,
+        headroom=Headroom(),
         speeds=Speeds(costs=costs, hardware=hardware),
         filters=Filters(),
     )
@@ -133,9 +133,9 @@ def test_a_large_graph_that_does_not_stall_is_planned_once(
     monkeypatch.setattr(recompute, "_LARGE_OPS", 100)
     graph = schedule(unet_like(300))
     hardware = replace(preset("v100-nvlink"), h2d=1e15, d2h=1e15, latency=0.0)
-    asked = Wish(
-        room=peak(graph) // 2,
-        beyond=Beyond(),
+    asked = PlanRequest(
+        budget=peak(graph) // 2,
+        headroom=Headroom(),
         speeds=Speeds(costs=roofline(graph, hardware), hardware=hardware),
         filters=Filters(),
     )

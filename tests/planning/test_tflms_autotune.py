@@ -105,14 +105,16 @@ def test_a_graph_without_ops_fits() -> None:
 @given(graphs(max_ops=15), st.integers(0, 300), st.sampled_from(SyncMode))
 @settings(deadline=None, max_examples=40)
 def test_what_is_chosen_fits_and_has_the_peak_it_says(
-    graph: GraphView, room: int, mode: SyncMode
+    graph: GraphView, budget: int, mode: SyncMode
 ) -> None:
     able = movable(graph, min_bytes=1)
     try:
-        choice = best_thresholds(graph, room, movable=able, min_bytes=1, sync_mode=mode)
+        choice = best_thresholds(
+            graph, budget, movable=able, min_bytes=1, sync_mode=mode
+        )
     except BudgetError:
         reject()
-    assert choice.peak <= room
+    assert choice.peak <= budget
     plan = plan_by_threshold(
         graph,
         swapout_threshold=choice.swapout_threshold,

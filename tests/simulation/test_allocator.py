@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lms.simulation.allocator import BestFitAllocator, Nook
+from lms.simulation.allocator import BestFitAllocator, SmallPool
 from lms.units import MIB
 
 
@@ -113,19 +113,19 @@ def test_freeing_everything_gives_back_one_chunk(
 
 
 def test_small_tensors_have_chunks_of_their_own_in_a_nook() -> None:
-    nook = Nook(sizes=(512, 256, 256), below=1024)
-    allocator = BestFitAllocator(8192, nook)
-    assert allocator.in_use == nook.bytes == 512 + 2 * 256 + 3 * 256
-    large = allocator.allocate(8192 - nook.bytes)  # all that is left
+    small_pool = SmallPool(sizes=(512, 256, 256), below=1024)
+    allocator = BestFitAllocator(8192, small_pool)
+    assert allocator.in_use == small_pool.bytes == 512 + 2 * 256 + 3 * 256
+    large = allocator.allocate(8192 - small_pool.bytes)  # all that is left
     small = [allocator.allocate(200) for _ in range(3)]
     assert allocator.in_use == 8192
     for address in (*small, large):
         allocator.free(address)
-    assert allocator.in_use == nook.bytes
+    assert allocator.in_use == small_pool.bytes
 
 
 def test_larger_chunks_of_a_nook_are_there_for_whoever_comes() -> None:
-    allocator = BestFitAllocator(16384, Nook(sizes=(2048,), below=1024))
+    allocator = BestFitAllocator(16384, SmallPool(sizes=(2048,), below=1024))
     assert allocator.in_use == 256  # what keeps the chunk apart
     first, second = allocator.allocate(2048), allocator.allocate(2048)
     assert (first, second) == (0, 2048 + 256)
@@ -133,13 +133,13 @@ def test_larger_chunks_of_a_nook_are_there_for_whoever_comes() -> None:
 
 def test_a_nook_that_does_not_fit_is_an_error() -> None:
     with pytest.raises(MemoryError):
-        BestFitAllocator(1024, Nook(sizes=(1024,), below=4096))
+        BestFitAllocator(1024, SmallPool(sizes=(1024,), below=4096))
 
 
 def test_holes_are_for_any_tensor_and_a_nooks_chunks_lie_in_them() -> None:
-    nook = Nook(sizes=(768, 256), below=512, holes=(1024, 2048))
+    small_pool = SmallPool(sizes=(768, 256), below=512, holes=(1024, 2048))
     allocator = BestFitAllocator(8192)
-    allocator.keep_nook(nook)
+    allocator.keep_pool(small_pool)
     # Chunks of 1024 (768 is too large to split it), two walls of holes, two of chunks,
     # and 256 for small tensors.
     assert allocator.in_use == 5 * 256

@@ -102,10 +102,10 @@ class _Trouble(keras.callbacks.Callback):
         (step,) = self._callback._hooks["train"].fitted._steps.values()
         self.kept = len(step.kept.handles)
         if self._held:
-            assert step.room.limit is not None
+            assert step.budget.limit is not None
             assert step.measured_peak is not None
-            taken = step.measured_peak - step.room.persistent
-            size = step.room.limit - step.measured_peak + int(self._held * taken)
+            taken = step.measured_peak - step.budget.persistent
+            size = step.budget.limit - step.measured_peak + int(self._held * taken)
             self._hog = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8, init=False)
         fail(step, self._failures)
 
@@ -121,8 +121,8 @@ def fail(step: PreparedStep, failures: int) -> None:
         step.rebuilt = rebuilt
         raise tf.errors.ResourceExhaustedError(None, None, "OOM as the test wants it")
 
-    def plan_failing(room: Any) -> PreparedStep:
-        following = plan_into(room)
+    def plan_failing(budget: Any) -> PreparedStep:
+        following = plan_into(budget)
         fail(following, failures - 1)
         return following
 

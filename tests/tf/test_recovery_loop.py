@@ -69,7 +69,7 @@ def test_early_writes_are_kept_and_late_ones_wait(fitted: Any) -> None:
     assert any(handle is state.handle for handle in handles)
     assert not any(handle is weights.handle for handle in handles)
     made(batch())
-    assert step.beginning.begun
+    assert step.commit_flag.begun
 
 
 def test_a_step_that_failed_is_repeated_with_the_same_batch(fitted: Any) -> None:
@@ -104,7 +104,7 @@ def test_a_failure_among_the_writes_is_said(fitted: Any) -> None:
     step = prepared(made)
 
     def failing(inputs: Any) -> Any:
-        step.beginning.begun = True
+        step.commit_flag.begun = True
         raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
     step.rebuilt = failing
@@ -122,9 +122,9 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any) -> None:
     def failing(inputs: Any) -> Any:
         raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
-    def the_same(room: Any) -> Any:
-        budgets.append(room.budget)
-        return replace(plan_into(step.room), predicted=step.predicted)
+    def the_same(budget: Any) -> Any:
+        budgets.append(budget.total)
+        return replace(plan_into(step.budget), predicted=step.predicted)
 
     step.rebuilt, step.plan_into = failing, the_same
     with pytest.raises(OutOfMemoryError, match="with 1 plans: OOM"):

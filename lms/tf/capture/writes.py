@@ -21,7 +21,7 @@ from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
 from lms.tf.capture.op_types import READS_VARIABLES
 
-__all__ = ["Beginning", "KeptVariables", "with_writes"]
+__all__ = ["CommitFlag", "KeptVariables", "with_writes"]
 
 _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
@@ -75,7 +75,7 @@ def _gate(graph: GraphView, inner: Op) -> str | None:
 
 
 @dataclass(slots=True)
-class Beginning:
+class CommitFlag:
     """Whether a step has begun to write: a host function takes note of it.
 
     It runs when all ops have ended before which nothing may be written.

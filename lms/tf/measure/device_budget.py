@@ -3,23 +3,23 @@
 import gc
 from dataclasses import replace
 
-from lms.planning.memory_budget import Room, room_in
+from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.settings import Settings
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device
 
-__all__ = ["measure_room", "with_holes"]
+__all__ = ["measure_budget", "with_holes"]
 
 
-def measure_room(
+def measure_budget(
     step: TracedStep,
     settings: Settings,
     device: Device,
     *,
     data_is_there: bool,
     reads_ahead: bool,
-) -> Room:
+) -> MemoryBudget:
     """What the step may use on a device, as it is now.
 
     Args:
@@ -42,7 +42,7 @@ def measure_room(
         persistent += data
     persistent += step.constant_bytes
     may_wait = reads_ahead and device.holds_input_pipeline
-    return room_in(
+    return budget_in(
         device.limit,
         asked=settings.budget,
         persistent=persistent,
@@ -50,13 +50,13 @@ def measure_room(
     )
 
 
-def with_holes(room: Room, device: Device) -> Room:
+def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
     """The room with the holes in it that matter: the step cannot do without them.
 
     To look takes memory for a moment, as much as the step may use at most.
     """
-    beside = room.free - room.step
-    if room.limit is None or beside >= room.step:
-        return room
-    holes = device.free_holes(room.step)
-    return replace(room, holes=holes if beside < sum(holes) else ())
+    beside = budget.free - budget.step
+    if budget.limit is None or beside >= budget.step:
+        return budget
+    holes = device.free_holes(budget.step)
+    return replace(budget, holes=holes if beside < sum(holes) else ())

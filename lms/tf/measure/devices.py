@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.machine import emulate
-from lms.simulation.allocator import Nook
+from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.rewrite.host_store import HostStore
 from lms.tf.rewrite.transports import DeviceCopy, Transport
@@ -124,17 +124,17 @@ class Device:
         """Whether it is a CPU whose memory is limited: some kernels need care there."""
         return self.holds_input_pipeline and self.limit is not None
 
-    def keep_nook(self, nook: Nook) -> object:
+    def keep_pool(self, small_pool: SmallPool) -> object:
         """Make free chunks, each with a used one behind it.
 
         Returns:
             What keeps the chunks apart while it lives; None without a nook.
         """
-        if not nook.sizes or self.memory.current_bytes is None:
+        if not small_pool.sizes or self.memory.current_bytes is None:
             return None
         with tf.device(self.name):
             chunks, walls = [], []
-            for size in nook.sizes:
+            for size in small_pool.sizes:
                 chunks.append(_nothing(size))
                 walls.append(_nothing(1))
         return walls

@@ -86,7 +86,7 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
         memory: The allocator of the step's device.
     """
     nodes = {node.name: node for node in step.nodes}
-    gathered = find_device().keep_nook(LEFT_BEHIND)
+    gathered = find_device().keep_pool(LEFT_BEHIND)
     free = free_bytes(memory)
     benches = {
         op.name: Bench.of(step.graph, nodes, op)

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
 from lms.machine.costs import moved_bytes
-from lms.simulation.allocator import Nook
+from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled
 from lms.tf.capture.specialising import TracedStep
@@ -57,7 +57,7 @@ _HALF = frozenset({"float16", "bfloat16"})
 
 # Functions of one op hold constants. While ops are measured there are free chunks for
 # so many: what stays behind does not lie scattered over what is planned.
-LEFT_BEHIND = Nook(sizes=(256,) * 1024)
+LEFT_BEHIND = SmallPool(sizes=(256,) * 1024)
 
 _scratch: dict[tuple[str, bytes], int] = {}
 # By op type, what the largest op that was run moves and needs.
@@ -114,7 +114,7 @@ def _measure(cases: Sequence[Case], memory: DeviceMemory) -> set[bytes]:
         The keys of those that cannot be run on values that are made up.
     """
     device = find_device()
-    gathered = device.keep_nook(LEFT_BEHIND)
+    gathered = device.keep_pool(LEFT_BEHIND)
     free = free_bytes(memory)
     failed: set[bytes] = set()
     unknown: list[Case] = []

@@ -1,4 +1,4 @@
-"""Room is asked for before an op whose kernel does not survive a refusal.
+"""MemoryBudget is asked for before an op whose kernel does not survive a refusal.
 
     group 3 ──> conv          becomes         group 3 ──> Empty, Empty ──> conv
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.tf import compat
-from lms.tf.rewrite.transports import Travel
+from lms.tf.rewrite.transports import CopyOps
 
 __all__ = ["Waits", "wait_for"]
 
@@ -56,7 +56,7 @@ class Waits:
         self._triggered: list[tuple[compat.NodeDef, str]] = []
         self._outside: list[tuple[str, str]] = []  # ops that are in no group
 
-    def leave(self, swap: Swap, producer: str, out: Travel) -> None:
+    def leave(self, swap: Swap, producer: str, out: CopyOps) -> None:
         """Take down a tensor's copy out."""
         if swap.release in self.at:
             self.released[self.at[swap.release]].append(out.end.name)
@@ -70,7 +70,7 @@ class Waits:
         if out.wait is not None:
             self._late.append((out.wait, self._latest_end(swap)))
 
-    def come(self, copy: SwapIn, back: Travel) -> None:
+    def come(self, copy: SwapIn, back: CopyOps) -> None:
         """Take down a copy in."""
         if copy.trigger is not None:
             self._triggered.append((back.start, copy.trigger))

@@ -19,9 +19,9 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from lms.machine.emulated_link import EmulatedLink, Passage, link_rates
+from lms.machine.emulated_link import EmulatedLink, PendingCopy, link_rates
 from lms.tf import compat
-from lms.tf.rewrite.transports import Travel, made_node
+from lms.tf.rewrite.transports import CopyOps, made_node
 from lms.units import Seconds
 
 __all__ = ["HostStore", "Observer", "observed_copies"]
@@ -65,7 +65,7 @@ class _Underway:
     tensor: str
     size: int
     to_device: bool
-    passage: Passage
+    pending: PendingCopy
 
 
 @dataclass(slots=True)
@@ -97,12 +97,12 @@ class HostStore:
 
     def swap_out(
         self, name: str, source: str, spec: tf.TensorSpec, *, device: str, copies: int
-    ) -> Travel:
+    ) -> CopyOps:
         """A host function that copies the tensor into the store."""
         self._copies[name] = source, copies
         put = self._call(name, [source], [spec.dtype], device, partial(self._put, name))
         if self._link is None:
-            return Travel(nodes=(put,), start=put, end=put)
+            return CopyOps(nodes=(put,), start=put, end=put)
         # It reads the tensor too, which so keeps its room until the copy has ended.
         ended = self._call(
             f"{name}/ended",
@@ -111,11 +111,13 @@ class HostStore:
             device,
             partial(self._wait, name),
         )
-        return Travel(nodes=(put, ended), start=put, end=ended, settled=put, wait=ended)
+        return CopyOps(
+            nodes=(put, ended), start=put, end=ended, settled=put, wait=ended
+        )
 
     def swap_in(
-        self, name: str, out: Travel, spec: tf.TensorSpec, *, device: str
-    ) -> Travel:
+        self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
+    ) -> CopyOps:
         """Room on the device, a host function that fills it, and the filled tensor."""
         shape = compat.constant(f"{name}/shape", spec.shape.as_list(), tf.int32)
         shape.device = device
@@ -146,7 +148,7 @@ class HostStore:
         filled = made_node(
             name, "Identity", [room.name, f"^{nodes[-1].name}"], device, T=spec.dtype
         )
-        return Travel(
+        return CopyOps(
             nodes=(*nodes, filled),
             start=room,
             end=filled,
@@ -206,7 +208,7 @@ class HostStore:
 
     def _wait(self, name: str, *_: np.ndarray) -> list[object]:
         copy = self._underway.pop(name)
-        begun, ended = copy.passage.wait()
+        begun, ended = copy.pending.wait()
         _tell(copy.to_device, copy.tensor, begun, ended, copy.size)
         return []
 
@@ -230,7 +232,7 @@ class HostStore:
             tensor=tensor,
             size=into.nbytes,
             to_device=to_device,
-            passage=self._link.begin(into.nbytes, copy, to_device=to_device),
+            pending=self._link.begin(into.nbytes, copy, to_device=to_device),
         )
 
     def _take(self, size: int) -> np.ndarray:

@@ -32,7 +32,7 @@ def rewrite(
     step: TracedStep,
     plan: SwapPlan,
     transport: Transport,
-    beginning: compat.NodeDef | None = None,
+    commit_flag: compat.NodeDef | None = None,
     late: Sequence[str] = (),
     *,
     asks: bool = False,
@@ -43,7 +43,7 @@ def rewrite(
         step: The traced step.
         plan: A plan that `validate_plan` accepts for `step.graph`.
         transport: Makes the nodes that carry tensors.
-        beginning: A node that writes wait for, None if none does.
+        commit_flag: A node that writes wait for, None if none does.
         late: Names of the ops that wait for it.
         asks: Whether ordered ops ask for their room first (`lms.tf.rewrite.asking`).
 
@@ -70,10 +70,12 @@ def rewrite(
         )
         added += out.nodes
         waits.leave(swap, producer.name, out)
-        keeper, at = _keeper(step.graph, swap, prefix, producer.device, plan, waits.at)
-        if transport.takes_room_first and keeper is not None:
-            added.append(keeper)
-            waits.released[at].append(keeper.name)
+        extender, at = _keeper(
+            step.graph, swap, prefix, producer.device, plan, waits.at
+        )
+        if transport.takes_room_first and extender is not None:
+            added.append(extender)
+            waits.released[at].append(extender.name)
         for k, copy in enumerate(swap.swap_ins):
             back = transport.swap_in(
                 f"{prefix}/in{k}", out, spec, device=producer.device
@@ -84,10 +86,10 @@ def rewrite(
                 step.graph, nodes, copy.readers, swap.tensor, back.end.name, f"in{k}"
             )
     waits.wire(nodes)
-    if beginning is not None:
-        added.append(beginning)
+    if commit_flag is not None:
+        added.append(commit_flag)
         for name in late:
-            wait_for(nodes[name], [beginning.name])
+            wait_for(nodes[name], [commit_flag.name])
     if asks:
         added += ask_for_room(step.graph, plan.chain, nodes)
     _refuse_split_groups(nodes, groups)
@@ -161,13 +163,13 @@ def _keeper(
         return None, 0
     names = [op.name for op in near if op.name in group_at]
     names += plan.chain[until - 1] if until else ()
-    keeper = compat.NodeDef(name=f"{prefix}/keep", op="Shape", device=device)
-    keeper.input.append(swap.tensor)
-    keeper.input.extend(f"^{name}" for name in dict.fromkeys(names))
+    extender = compat.NodeDef(name=f"{prefix}/keep", op="Shape", device=device)
+    extender.input.append(swap.tensor)
+    extender.input.extend(f"^{name}" for name in dict.fromkeys(names))
     dtype = tf.as_dtype(graph.tensors[swap.tensor].dtype)
-    keeper.attr["T"].type = dtype.as_datatype_enum
-    keeper.attr["out_type"].type = tf.int32.as_datatype_enum
-    return keeper, max(last + 1, until)
+    extender.attr["T"].type = dtype.as_datatype_enum
+    extender.attr["out_type"].type = tf.int32.as_datatype_enum
+    return extender, max(last + 1, until)
 
 
 def _readers(graph: GraphView, tensor: str) -> list[Op]:

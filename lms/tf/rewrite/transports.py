@@ -18,11 +18,11 @@ import tensorflow as tf
 
 from lms.tf import compat
 
-__all__ = ["DeviceCopy", "Transport", "Travel", "made_node"]
+__all__ = ["CopyOps", "DeviceCopy", "Transport", "made_node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Travel:
+class CopyOps:
     """The ops of one copy.
 
     Args:
@@ -53,13 +53,13 @@ class Transport(Protocol):
 
     def swap_out(
         self, name: str, source: str, spec: tf.TensorSpec, *, device: str, copies: int
-    ) -> Travel:
+    ) -> CopyOps:
         """The ops that copy `source` to the host."""
         ...
 
     def swap_in(
-        self, name: str, out: Travel, spec: tf.TensorSpec, *, device: str
-    ) -> Travel:
+        self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
+    ) -> CopyOps:
         """The ops that copy back."""
         ...
 
@@ -90,19 +90,19 @@ class DeviceCopy:
 
     def swap_out(
         self, name: str, source: str, spec: tf.TensorSpec, *, device: str, copies: int
-    ) -> Travel:
+    ) -> CopyOps:
         """An `Identity` on the host that reads the tensor."""
         del device, copies
         node = made_node(name, "Identity", [source], self.host, T=spec.dtype)
-        return Travel(nodes=(node,), start=node, end=node)
+        return CopyOps(nodes=(node,), start=node, end=node)
 
     def swap_in(
-        self, name: str, out: Travel, spec: tf.TensorSpec, *, device: str
-    ) -> Travel:
+        self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
+    ) -> CopyOps:
         """An `Identity` on the host; its readers on the device receive from it."""
         del device
         node = made_node(name, "Identity", [out.end.name], self.host, T=spec.dtype)
-        return Travel(nodes=(node,), start=node, end=node)
+        return CopyOps(nodes=(node,), start=node, end=node)
 
     def host_peak_bytes(self) -> int | None:
         """Unknown: TensorFlow's host allocator holds the tensors."""

@@ -261,7 +261,7 @@ class Walk:
         self._chunk[i] = self._allocate(self._course.sizes[i])
 
     def _allocate(self, size: int) -> int:
-        """MemoryBudget for `size` bytes, evicting until it is there."""
+        """Room for `size` bytes, evicting until it is there."""
         while True:
             try:
                 chunk = self._arena.allocate(size)

@@ -1,4 +1,4 @@
-"""MemoryBudget is asked for before an op whose kernel does not survive a refusal.
+"""Room is asked for before an op whose kernel does not survive a refusal.
 
     group 3 ──> conv          becomes         group 3 ──> Empty, Empty ──> conv
 

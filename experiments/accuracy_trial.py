@@ -11,7 +11,7 @@ import tensorflow as tf
 from experiments.quiet import is_quiet, timed, wait_for_quiet
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
-from lms.commands.forecast import Workload, workload_of
+from lms.commands.forecast import DeviceWorkload, workload_of
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import completed
 from lms.pipeline import FittedFunction
@@ -110,8 +110,8 @@ class _Again:
         return simulate(self._graph, self._plan, costs, hardware).seconds
 
 
-def _unplanned(workload: Workload) -> int:
-    return workload.persistent_bytes + workload.plain.peak
+def _unplanned(workload: DeviceWorkload) -> int:
+    return workload.persistent_bytes + workload.step.plain.peak
 
 
 def _in_turns(

@@ -41,7 +41,7 @@ from experiments.lines import command_line
 from experiments.link_comparison_drawing import draw
 from experiments.link_trainings import train
 from experiments.servers import SERVERS
-from lms.commands.forecast import Forecast, Workload, forecast, workload_of
+from lms.commands.forecast import DeviceWorkload, Forecast, forecast, workload_of
 from lms.errors import BudgetError
 from lms.ir.plan import planned_graph
 from lms.machine.costs import completed, roofline
@@ -125,7 +125,7 @@ def _predicted(options: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _workload(size: int, options: Any) -> Workload:
+def _workload(size: int, options: Any) -> DeviceWorkload:
     model = build_unet(size, options.filters, options.depth)
 
     def step(x: tf.Tensor, y: tf.Tensor) -> object:
@@ -136,13 +136,15 @@ def _workload(size: int, options: Any) -> Workload:
     return workload_of(step, signature, hardware=preset(SERVERS["x86"].hardware))
 
 
-def _on(workload: Workload, server: str, memory: int) -> Workload:
+def _on(workload: DeviceWorkload, server: str, memory: int) -> DeviceWorkload:
     hardware = replace(preset(SERVERS[server].hardware), memory=memory)
     costs = roofline(workload.graph, hardware)
     return replace(workload, speeds=Speeds(costs=costs, hardware=hardware))
 
 
-def _row(server: str, size: int, workload: Workload, planner: str) -> dict[str, Any]:
+def _row(
+    server: str, size: int, workload: DeviceWorkload, planner: str
+) -> dict[str, Any]:
     row = {"kind": "predicted", "server": server, "size": size, "planner": planner}
     row["memory_bytes"] = workload.speeds.hardware.memory
     chosen = None if planner == "none" else planner

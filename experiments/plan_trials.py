@@ -124,7 +124,7 @@ def measured(traced: Traced, plan: SwapPlan, name: str) -> dict[str, Any]:
         "simulated_step_bytes": simulate_memory(graph, plan).device_peak,
         "start_bytes": settled_bytes(),
     }
-    step = planned_step(traced.step, plan)
+    step = planned_step(traced.step, planned_graph(traced.step.graph, plan))
     try:
         rebuilt = rebuild(traced.function, step, rewrite(step, plan, transport))
     except PlanError as error:

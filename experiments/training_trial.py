@@ -38,7 +38,6 @@ from lms.commands.forecast import Forecast, forecast, workload_of
 from lms.errors import BudgetError
 from lms.machine.cores import usable_cores
 from lms.pipeline import FittedFunction
-from lms.planning.select import plain_memory
 from lms.planning.settings import read_settings
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.measure.devices import find_device
@@ -288,7 +287,7 @@ def _predicted(
     planned = options.way in _PLANNERS
     memory = options.memory if planned else _ENOUGH
     hardware = replace(workload.speeds.hardware, memory=memory)
-    workload = replace(workload, speeds=replace(workload.speeds, hardware=hardware))
+    workload = workload.on(hardware)
     settings = read_settings(
         budget=options.budget if planned else None,
         planner=options.way if planned else None,
@@ -299,7 +298,7 @@ def _predicted(
         return {"error": str(error), "least_bytes": error.least_bytes}
     result = _told(found)
     if options.curves:
-        unplanned = plain_memory(workload.own, workload.kept_bytes)
+        unplanned = workload.step.plain_memory
         result["curves"] = {"unplanned": _thinned(unplanned.device)}
     if found.peak_bytes > options.memory:
         return result | {"error": f"needs {found.peak_bytes} bytes"}

@@ -342,9 +342,9 @@ def test_xla_is_turned_off_aloud(
 def test_a_host_without_room_for_what_is_swapped_is_an_error(
     model: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lms import pipeline
+    from lms.tf.measure import device_budget
 
-    monkeypatch.setattr(pipeline, "free_host_bytes", lambda *_: 1024)
+    monkeypatch.setattr(device_budget, "free_host_bytes", lambda *_: 1024)
     with pytest.raises(HostMemoryError, match=r"1\.00 KiB are free"):
         model.fit(**data, callbacks=[lms_callback()])
     assert not is_replaced(model)
@@ -353,11 +353,11 @@ def test_a_host_without_room_for_what_is_swapped_is_an_error(
 def test_what_a_host_with_little_room_cannot_hold_is_made_again(
     data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lms import pipeline
+    from lms.tf.measure import device_budget
     from tests.models import resnet
 
     # 768 KiB move where the host has room for them.
-    monkeypatch.setattr(pipeline, "free_host_bytes", lambda *_: 512 * KIB)
+    monkeypatch.setattr(device_budget, "free_host_bytes", lambda *_: 512 * KIB)
     callback = lms_callback()
     resnet().fit(**data, callbacks=[callback])
     (report,) = callback.report

@@ -11,7 +11,7 @@ import pytest
 
 from lms import fit_in_memory
 from lms.errors import BudgetError
-from lms.tf.measure.device_budget import measure_budget
+from lms.tf.measure.device_budget import Batches, measure_budget
 
 pytestmark = pytest.mark.tf
 
@@ -160,17 +160,17 @@ def test_a_tensor_of_another_shape_is_refused_by_tensorflow(batch: list[Any]) ->
 def test_a_batch_beside_an_example_is_not_reckoned_with(
     given: str, batch: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lms import pipeline
+    from lms.tf import prepare
 
     asked: list[bool] = []
 
-    def noted(*args: Any, reads_ahead: bool, **knobs: Any) -> Any:
-        asked.append(reads_ahead)
-        return measure_budget(*args, reads_ahead=reads_ahead, **knobs)
+    def noted(*args: Any, batches: Batches) -> Any:
+        asked.append(batches.read_ahead)
+        return measure_budget(*args, batches=batches)
 
-    monkeypatch.setattr(pipeline, "measure_budget", noted)
+    monkeypatch.setattr(prepare, "measure_budget", noted)
     step, _ = make_step()
     signature = batch if given == "tensors" else specs(1024)
     fitted = fit_in_memory(step, signature, **KNOBS)
-    fitted._steps.popitem()[1].measure()
+    fitted._steps.popitem()[1].source.budget_now()
     assert asked == [given == "specs"] * 2

@@ -1,9 +1,11 @@
 """What a step would need and take on some device, before it runs anywhere.
 
-    trace ──> specialise ──> plan ──> simulate          nothing is rewritten or trained
+    capture ──> measure, or a roofline ──> plan ──> Forecast     nothing is rewritten
 
-On the present device ops are measured, each alone. For other hardware they come from a
-roofline, and scratch memory, which depends on the kernels there, counts as nothing.
+On the present device ops are measured, each alone, and the plan is the one that `fit`
+would make there; `fit` counts the batches that its pipeline holds already, which are
+expected here. For other hardware costs come from a roofline, and scratch memory, which
+depends on the kernels there, counts as nothing.
 
 Known weaknesses: the graph is the one that TensorFlow makes for the present device, so
 layouts and fused ops may differ elsewhere. A roofline is what hardware could do at
@@ -11,37 +13,40 @@ best.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
-from lms.ir.plan import SwapPlan, planned_graph, validate_plan
+from lms.ir.plan import SwapPlan
 from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware
-from lms.planning.memory_budget import MemoryBudget, budget_in
+from lms.planning.memory_budget import HostBudget, MemoryBudget, budget_in
+from lms.planning.plan_step import PlannedStep, Workload, plan_step
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import FittedPlan
-from lms.planning.select import choose_plan, plain_plan, played_peak
 from lms.planning.settings import Settings
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Timeline
+from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
 from lms.tf.capture.specialising import TracedStep, specialise
-from lms.tf.capture.tracing import input_specs, read_signature, trace
-from lms.tf.measure.device_budget import measure_budget
-from lms.tf.measure.devices import find_device, take_emulated_memory
-from lms.tf.measure.measuring import measure_costs, measure_hardware
-from lms.tf.measure.scratch import measure_scratch, with_scratch
+from lms.tf.capture.tracing import (
+    TracedFunction,
+    input_specs,
+    read_signature,
+    trace,
+)
+from lms.tf.measure.device_budget import Batches
+from lms.tf.measure.devices import Device, find_device, take_emulated_memory
+from lms.tf.measure.workload import plan_here
+from lms.tf.prepare import capture
 from lms.units import Bytes
 
-__all__ = ["Forecast", "Workload", "forecast", "workload_of"]
-
-take_emulated_memory()
+__all__ = ["DeviceWorkload", "Forecast", "forecast", "training_of", "workload_of"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+@dataclass(frozen=True, kw_only=True)
+class DeviceWorkload:
     """A traced step on some device.
 
     Args:
@@ -52,6 +57,7 @@ class Workload:
         signature: Shapes of the inputs, readable.
         waiting_bytes: Of batches that may be on the device besides.
         unknown_loops: Names of loops whose memory is not known.
+        device: The device if it is here; None for other hardware.
     """
 
     graph: GraphView
@@ -61,16 +67,17 @@ class Workload:
     signature: str
     waiting_bytes: Bytes
     unknown_loops: tuple[str, ...] = ()
+    device: Device | None = None
 
-    @property
-    def kept_bytes(self) -> Bytes:
-        """Bytes of constants that only TensorFlow's own graph keeps."""
-        return self.own.constant_bytes - self.graph.constant_bytes
+    @cached_property
+    def step(self) -> Workload:
+        """The workload for the planner."""
+        return Workload.of(self.graph, self.own, lambda: self.speeds)
 
-    @property
-    def plain(self) -> FittedPlan:
-        """The plan without swaps, of TensorFlow's own graph."""
-        return plain_plan(self.own, self.kept_bytes)
+    def on(self, hardware: Hardware) -> "DeviceWorkload":
+        """The same ops, as fast as they are, with other memory or another link."""
+        speeds = replace(self.speeds, hardware=hardware)
+        return replace(self, speeds=speeds, device=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,33 +86,72 @@ class Forecast:
 
     Args:
         workload: What was planned.
-        plan: Its plan; without swaps if it fits.
-        budget: The budget, and what is left out of it.
-        peak_bytes: Predicted peak, persistent bytes included.
-        unplanned_peak_bytes: The same with nothing swapped.
-        lower_bound_bytes: The largest single-op working set, without persistent bytes.
+        planned: What was planned for it.
         timeline: The planned step over time.
         unplanned: The step with nothing swapped on a device with enough memory.
     """
 
-    workload: Workload
-    plan: SwapPlan
-    budget: MemoryBudget
-    peak_bytes: Bytes
-    unplanned_peak_bytes: Bytes
-    lower_bound_bytes: Bytes
+    workload: DeviceWorkload
+    planned: PlannedStep
     timeline: Timeline
     unplanned: Timeline
 
     @property
+    def plan(self) -> SwapPlan:
+        """The plan; without swaps if the step fits."""
+        return self.planned.plan
+
+    @property
+    def budget(self) -> MemoryBudget:
+        """The budget, and what is left out of it."""
+        return self.planned.budget
+
+    @property
+    def peak_bytes(self) -> Bytes:
+        """Predicted peak, persistent bytes included."""
+        return self.planned.peak_bytes
+
+    @property
+    def unplanned_peak_bytes(self) -> Bytes:
+        """The same with nothing swapped."""
+        return self.planned.plain_peak_bytes
+
+    @property
+    def lower_bound_bytes(self) -> Bytes:
+        """The largest single-op working set, without persistent bytes."""
+        return lower_bound(self.workload.graph)
+
+    @property
     def fits_unplanned(self) -> bool:
         """Whether the step runs as TensorFlow would run it: no order, no swaps."""
-        return not self.plan.chain and not self.plan.swaps
+        return self.planned.runs_plain
 
     @property
     def slowdown(self) -> float:
         """Seconds of the planned step over those of the unplanned one."""
         return self.timeline.seconds / self.unplanned.seconds
+
+
+def training_of(
+    model: Any, specs: Sequence[Any], *, hardware: Hardware | None = None
+) -> DeviceWorkload:
+    """The training step of a Keras model, traced as `fit` traces it.
+
+    Args:
+        model: A compiled model.
+        specs: The batch, as `batch_specs` returns it.
+        hardware: The device; None measures the present one.
+
+    Raises:
+        UnsupportedError: If a shape is not known.
+    """
+    take_emulated_memory()
+    if any(part is None for part in specs):  # no data set has such elements
+        function = step_of_data(model, "train")
+        return workload_of(function, [tuple(specs)], hardware=hardware)
+    iterator = iterator_of(specs)
+    traced = trace(step_of(model, "train"), (), iterator=iterator)
+    return _workload(traced, hardware, reads_ahead=True)
 
 
 def workload_of(
@@ -114,7 +160,7 @@ def workload_of(
     *,
     hardware: Hardware | None = None,
     reads_ahead: bool = True,
-) -> Workload:
+) -> DeviceWorkload:
     """Trace a step for some device.
 
     Args:
@@ -127,47 +173,57 @@ def workload_of(
     Raises:
         UnsupportedError: If a shape is not known.
     """
-    device = find_device()
+    take_emulated_memory()
     traced = trace(function, read_signature(signature))
-    step = specialise(traced, input_specs(traced), device=device.full_name)
+    return _workload(traced, hardware, reads_ahead=reads_ahead)
+
+
+def _workload(
+    traced: TracedFunction, hardware: Hardware | None, *, reads_ahead: bool
+) -> DeviceWorkload:
+    inputs = input_specs(traced)
     if hardware is not None:
-        speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
-        scratch = dict[str, int]()
-    else:
-        scratch = measure_scratch(step, device.memory)
-        costs = measure_costs(step, device.memory)
-        speeds = Speeds(costs=costs, hardware=measure_hardware(device))
-    persistent, waiting = _left_out(step, hardware, reads_ahead=reads_ahead)
-    return Workload(
-        graph=with_scratch(step.graph, scratch),
-        own=with_scratch((step.own or step).graph, scratch),
-        speeds=speeds,
-        persistent_bytes=persistent,
+        return _elsewhere(traced, inputs, hardware)
+    captured, budget = capture(
+        traced,
+        inputs,
+        Settings(),
+        kind="plan",
+        batches=Batches(is_there=False, read_ahead=reads_ahead),
+    )
+    return DeviceWorkload(
+        graph=captured.workload.graph,
+        own=captured.workload.own,
+        speeds=captured.workload.speeds(),
+        # Slots that were never written share their zeros: less is in use than will be.
+        persistent_bytes=max(_held(captured.step), budget.persistent),
+        signature=captured.step.signature,
+        waiting_bytes=budget.reserved,
+        unknown_loops=captured.step.unknown_loops,
+        device=captured.device,
+    )
+
+
+def _elsewhere(
+    traced: TracedFunction, inputs: Sequence[Any], hardware: Hardware
+) -> DeviceWorkload:
+    step = specialise(traced, inputs, device=find_device().full_name)
+    return DeviceWorkload(
+        graph=step.graph,
+        own=(step.own or step).graph,
+        speeds=Speeds(costs=roofline(step.graph, hardware), hardware=hardware),
+        persistent_bytes=_held(step),
         signature=step.signature,
-        waiting_bytes=waiting,
+        waiting_bytes=0,
         unknown_loops=step.unknown_loops,
     )
 
 
-def _left_out(
-    step: TracedStep, hardware: Hardware | None, *, reads_ahead: bool
-) -> tuple[Bytes, Bytes]:
-    """Persistent bytes, and those of batches that wait."""
-    held = step.captured_bytes + step.input_bytes + step.constant_bytes
-    if hardware is not None:
-        return held, 0
-    budget = measure_budget(
-        step,
-        Settings(),
-        find_device(),
-        data_is_there=False,
-        reads_ahead=reads_ahead,
-    )
-    # Slots that were never written share their zeros: less is in use than will be.
-    return max(held, budget.persistent), budget.reserved
+def _held(step: TracedStep) -> Bytes:
+    return step.captured_bytes + step.input_bytes + step.constant_bytes
 
 
-def forecast(workload: Workload, settings: Settings) -> Forecast:
+def forecast(workload: DeviceWorkload, settings: Settings) -> Forecast:
     """Plan a step, and play it.
 
     Args:
@@ -177,33 +233,25 @@ def forecast(workload: Workload, settings: Settings) -> Forecast:
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
+        HostMemoryError: If this host cannot hold what is swapped out.
     """
-    graph, speeds = workload.graph, workload.speeds
+    speeds, step = workload.speeds, workload.step
     budget = budget_in(
         speeds.hardware.memory,
         asked=settings.budget,
         persistent=workload.persistent_bytes,
         waiting=workload.waiting_bytes,
     )
-    plain, own = workload.plain, workload.own
-    fitted = choose_plan(graph, plain, settings, budget, cache(lambda: speeds))
-    is_plain = fitted.plan == plain.plan
-    planned = own if is_plain else planned_graph(graph, fitted.plan)
-    validate_plan(planned, fitted.plan)
-    costs = completed(speeds.costs, planned, speeds.hardware)
-    timeline = simulate(planned, fitted.plan, costs, speeds.hardware)
+    if workload.device is None:
+        nowhere = HostBudget(free=None, by_size=False)
+        planned = plan_step(step, settings, budget, nowhere)
+    else:
+        planned = plan_here(step, settings, workload.device, budget)
+    costs = completed(speeds.costs, step.own, speeds.hardware)
+    unplanned = simulate(step.own, step.plain.plan, costs, speeds.hardware)
     return Forecast(
         workload=workload,
-        plan=fitted.plan,
-        budget=budget,
-        peak_bytes=budget.persistent + played_peak(fitted, timeline),
-        unplanned_peak_bytes=budget.persistent + plain.peak,
-        lower_bound_bytes=lower_bound(graph),
-        timeline=timeline,
-        unplanned=simulate(
-            own,
-            plain.plan,
-            completed(speeds.costs, own, speeds.hardware),
-            speeds.hardware,
-        ),
+        planned=planned,
+        timeline=planned.timeline or unplanned,
+        unplanned=unplanned,
     )

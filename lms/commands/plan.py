@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 from rich.console import Console
 
 from lms.commands import plan_view
-from lms.commands.forecast import Forecast, Workload, forecast, workload_of
+from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_of
 from lms.commands.model_file import read_subject
 from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
 from lms.machine.hardware import PRESETS
 from lms.planning.settings import read_settings
-from lms.tf.capture.keras_step import batch_specs, check_model, step_of_data
+from lms.tf.capture.keras_step import batch_specs, check_model
 
 __all__ = ["NO_PLAN", "Request", "plan"]
 
@@ -102,12 +102,10 @@ def _model_and_specs(name: str) -> tuple[Any, tuple[Any, ...]]:
     return subject.model, batch_specs(subject.batch)
 
 
-def _workload(request: Request, model: Any, specs: Sequence[Any]) -> Workload:
+def _workload(request: Request, model: Any, specs: Sequence[Any]) -> DeviceWorkload:
     hardware = None if request.hardware is None else PRESETS[request.hardware]
     try:
-        workload = workload_of(
-            step_of_data(model, "train"), [tuple(specs)], hardware=hardware
-        )
+        workload = training_of(model, specs, hardware=hardware)
     except LMSError:
         raise
     except Exception as error:  # the model's own code fails in any way it likes
@@ -115,11 +113,10 @@ def _workload(request: Request, model: Any, specs: Sequence[Any]) -> Workload:
     if request.link is None:
         return workload
     link = PRESETS[request.link]
-    speeds = workload.speeds
-    relinked = replace(
-        speeds.hardware, h2d=link.h2d, d2h=link.d2h, latency=link.latency
+    hardware = workload.speeds.hardware
+    return workload.on(
+        replace(hardware, h2d=link.h2d, d2h=link.d2h, latency=link.latency)
     )
-    return replace(workload, speeds=replace(speeds, hardware=relinked))
 
 
 def _refuse_model(name: str, error: Exception) -> NoReturn:

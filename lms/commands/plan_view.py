@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from lms.commands.forecast import Forecast, Workload
+from lms.commands.forecast import DeviceWorkload, Forecast
 from lms.ir.graph import op_of
 from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
@@ -39,7 +39,7 @@ class Moved:
     back: tuple[Seconds, ...]
 
 
-def device(workload: Workload) -> str:
+def device(workload: DeviceWorkload) -> str:
     """What the numbers are for and where they come from, in one line."""
     hardware = workload.speeds.hardware
     if workload.speeds.costs.source == "measured":

@@ -6,7 +6,7 @@
                                        room from there on
 
 The classic of real-time scheduling, latest start times on one machine by deadlines
-(Jackson's rule, 1955), with memory as a second constraint. MemoryBudget is bytes here;
+(Jackson's rule, 1955), with memory as a second constraint. Room is bytes here;
 whether the allocator can also place an earlier copy is tried: all at once, else in
 halves.
 

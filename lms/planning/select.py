@@ -1,19 +1,16 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
-import logging
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
-from lms.errors import BudgetError, HostMemoryError
+from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.ir.liveness import buffers, peak
-from lms.ir.plan import SwapPlan, planned_graph
+from lms.ir.liveness import peak
+from lms.ir.plan import SwapPlan
 from lms.planning import candidates
-from lms.planning.memory_budget import UNLIMITED, HostBudget, MemoryBudget
+from lms.planning.memory_budget import UNLIMITED, MemoryBudget
 from lms.planning.placement import least_plan
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan, Headroom, Risk
@@ -23,25 +20,15 @@ from lms.planning.strategies import PlanRequest, best_plan
 from lms.planning.tflms_autotune import best_thresholds
 from lms.planning.tflms_rule import plan_by_threshold
 from lms.simulation.allocator import NO_POOL
-from lms.simulation.memory import (
-    MemoryTimeline,
-    allocator_peak,
-    simulate_memory,
-)
-from lms.simulation.timeline import Timeline
+from lms.simulation.memory import allocator_peak
 from lms.units import Bytes, format_bytes
 
 __all__ = [
-    "choose_for_host",
     "choose_plan",
     "fits",
     "fits_easily",
-    "plain_memory",
     "plain_plan",
-    "played_peak",
 ]
-
-_LOG = logging.getLogger("lms")
 
 # How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
 # Where it needs so many times as much, its first steps are watched.
@@ -80,74 +67,8 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
     )
 
 
-def plain_memory(own: GraphView, kept: Bytes = 0) -> MemoryTimeline:
-    """Predicted memory of a step in TensorFlow's own way; arguments of `plain_plan`."""
-    found = simulate_memory(own, _as_ready(own))
-    return replace(found, device=tuple(kept + used for used in found.device))
-
-
 def _as_ready(graph: GraphView) -> SwapPlan:
     return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
-
-
-def choose_for_host(
-    graph: GraphView,
-    plain: FittedPlan,
-    settings: Settings,
-    budget: MemoryBudget,
-    speeds: Callable[[], Speeds],
-    host: HostBudget,
-) -> FittedPlan:
-    """As `choose_plan`, with its arguments; what `host` cannot hold is made again.
-
-    Raises:
-        BudgetError: As `choose_plan`.
-        HostMemoryError: If the host cannot hold what still moves.
-    """
-    fitted = choose_plan(graph, plain, settings, budget, speeds)
-    needed = _on_host(graph, fitted.plan, host)
-    if host.free is None or needed <= host.free:
-        return fitted
-    if settings.planner == "budget" and settings.recompute is None:
-        _LOG.warning(
-            "The host has %s for swapped tensors, the fastest plan moves %s: more is "
-            "computed again instead.",
-            format_bytes(host.free),
-            format_bytes(needed),
-        )
-        always = replace(settings, recompute=True)
-        fitted = choose_plan(graph, plain, always, budget, speeds)
-        needed = _on_host(graph, fitted.plan, host)
-    if needed > host.free:
-        raise HostMemoryError(
-            f"host memory must hold {format_bytes(needed)} of swapped tensors, "
-            f"{format_bytes(host.free)} are free. Close other programs, or use a "
-            "larger `budget`, a smaller batch or a smaller volume."
-        )
-    return fitted
-
-
-def _on_host(graph: GraphView, plan: SwapPlan, host: HostBudget) -> Bytes:
-    """Bytes that the host holds at most."""
-    if not plan.swaps:
-        return 0
-    planned = planned_graph(graph, plan)
-    if host.by_size:
-        return _buffers_by_size(planned, plan)
-    return simulate_memory(planned, plan).host_peak
-
-
-def _buffers_by_size(graph: GraphView, plan: SwapPlan) -> Bytes:
-    """Bytes of the host's buffers, each used again only for tensors of its size."""
-    moved = {swap.tensor for swap in plan.swaps}
-    moments: dict[Bytes, list[tuple[int, int]]] = defaultdict(list)
-    for buffer in buffers(graph.reordered(plan.order)):
-        if buffer.root in moved:
-            moments[buffer.size] += [(buffer.producer, 1), (buffer.last + 1, -1)]
-    return sum(
-        size * max(accumulate(change for _, change in sorted(changes)))
-        for size, changes in moments.items()
-    )
 
 
 def choose_plan(
@@ -248,21 +169,6 @@ def _for_the_budget(
         op_name=error.op_name,
         least_bytes=needed,
     )
-
-
-def played_peak(fitted: FittedPlan, played: Timeline) -> int:
-    """Bytes of the step at its peak, copies ending when they do.
-
-    Where the plan says which op waits for room, room is given back just before it.
-    Where it does not, as with TFLMS's rule, a slow link keeps tensors on the device.
-
-    Args:
-        fitted: A plan, and its peak if all room is free when the plan says.
-        played: The plan over time.
-    """
-    if all(swap.release is not None for swap in fitted.plan.swaps):
-        return fitted.peak
-    return played.allocator_peak(capacity=UNLIMITED) or fitted.peak
 
 
 def _plan_by_budget(

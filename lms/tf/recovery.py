@@ -15,7 +15,7 @@ user wants them, and are not made anew.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 from lms.errors import BudgetError, OutOfMemoryError
 from lms.planning.memory_budget import MemoryBudget
@@ -26,7 +26,7 @@ from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.rewrite.transports import Transport
 from lms.units import format_bytes
 
-__all__ = ["PreparedStep", "run_recovering"]
+__all__ = ["PreparedStep", "StepSource", "run_recovering"]
 
 # What a step that ran out of memory is planned with, of the room that it had: the first
 # in which there is another plan. So often a step is planned anew in all.
@@ -34,6 +34,23 @@ _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
 # So many calls of a step that is not planned may run out of memory and be planned.
 _WATCHED = 3
+
+
+class StepSource(Protocol):
+    """Where a step comes from: it can be prepared anew."""
+
+    def budget_now(self) -> MemoryBudget:
+        """What a step may use, as the device is now."""
+        ...
+
+    def prepare(self, budget: MemoryBudget) -> "PreparedStep":
+        """Plan and build a step into a budget.
+
+        Raises:
+            BudgetError: If no plan fits.
+            HostMemoryError: If the host cannot hold what is swapped out.
+        """
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,8 +85,7 @@ class PreparedStep:
     is_sure: bool
     can_be_planned: bool
     budget: MemoryBudget
-    measure: Callable[[], MemoryBudget]
-    plan_into: Callable[[MemoryBudget], "PreparedStep"]
+    source: "StepSource"
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     measured_peak: int | None = None
@@ -135,13 +151,13 @@ class PreparedStep:
             HostMemoryError: If the host cannot hold what would move.
         """
         self.rebuilt = self.small_pool = None  # frees their room for what comes
-        now = self.measure()
+        now = self.source.budget_now()
         if self.plan_is_empty:  # less than what it was taken to need
             needed = self.predicted.unplanned_peak_bytes - self.budget.persistent
             now = now.of(now.persistent + min(now.step, needed))
         for percent in _LESS_PERCENT:
             try:
-                step = self.plan_into(self.budget.tighter(now, percent))
+                step = self.source.prepare(self.budget.tighter(now, percent))
             except BudgetError:
                 continue
             if step.predicted.plan != self.predicted.plan:

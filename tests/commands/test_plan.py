@@ -163,3 +163,13 @@ def test_the_doctor_knows_an_emulated_device(worker: Worker) -> None:
     assert "emulated, with 64.00 MiB" in found["device"]["text"]
     shown = worker.ask(COMMAND, memory="64MiB", arguments=["doctor"])["out"]
     assert all(topic in shown for topic in found)
+
+
+@pytest.mark.slow
+def test_the_plan_is_the_one_that_fit_makes(worker: Worker) -> None:
+    """On one device and one host; `fit` counts batches that it holds already."""
+    forecast, fitted = worker.ask(
+        "tests.commands.trials:both_plans", memory="64MiB", budget="14MiB"
+    )
+    assert forecast["swaps"]
+    assert forecast == fitted

@@ -7,7 +7,7 @@ import pytest
 
 from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.settings import read_settings
-from lms.tf.measure.device_budget import measure_budget, with_holes
+from lms.tf.measure.device_budget import Batches, measure_budget, with_holes
 from lms.units import MIB
 
 LIMIT = 320 * MIB
@@ -48,8 +48,7 @@ def test_a_batch_that_may_wait_is_neither_the_steps_nor_free(
         STEP,
         read_settings(),
         device(pipeline=pipeline),
-        data_is_there=True,
-        reads_ahead=reads_ahead,
+        batches=Batches(is_there=True, read_ahead=reads_ahead),
     )
     waiting = 4 * MIB if pipeline and reads_ahead else 0
     assert budget.margin == LIMIT // 32 + waiting
@@ -71,7 +70,9 @@ def test_holes_matter_where_a_step_needs_them_too(
 ) -> None:
     settings = read_settings(budget=budget)
     there = device(pipeline=True, holes=holes)
-    found = measure_budget(STEP, settings, there, data_is_there=True, reads_ahead=True)
+    found = measure_budget(
+        STEP, settings, there, batches=Batches(is_there=True, read_ahead=True)
+    )
     assert with_holes(found, there).holes == (holes if matter else ())
 
 
@@ -80,8 +81,7 @@ def _room(budget: int | None) -> MemoryBudget:
         STEP,
         read_settings(budget=budget),
         device(pipeline=True),
-        data_is_there=True,
-        reads_ahead=True,
+        batches=Batches(is_there=True, read_ahead=True),
     )
 
 

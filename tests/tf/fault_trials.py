@@ -16,9 +16,10 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from lms import LMSCallback, pipeline
+from lms import LMSCallback
 from lms.errors import LMSError
-from lms.tf import compat
+from lms.tf import compat, prepare
+from lms.tf.measure.devices import find_device
 from lms.tf.recovery import PreparedStep
 from lms.tf.rewrite.host_store import HostStore
 from tests.models import SILENT
@@ -149,7 +150,7 @@ class _Hog:
 
     def _sizes(self) -> Iterator[int]:
         """Parts of what is free, as long as there is some."""
-        limit = pipeline.find_device().limit or 0
+        limit = find_device().limit or 0
         while True:
             now = tf.config.experimental.get_memory_info(_DEVICE)["current"]
             if limit - now < 64 * 1024:
@@ -173,7 +174,7 @@ class _Patched:
         self._hog = hog
 
     def __enter__(self) -> None:
-        self._rewrite, self._anew = pipeline.rewrite, PreparedStep.planned_anew
+        self._rewrite, self._anew = prepare.rewrite, PreparedStep.planned_anew
         hog, rewrite, anew = self._hog, self._rewrite, self._anew
 
         def with_hog(step: Any, plan: Any, *args: Any, **options: Any) -> list[Any]:
@@ -187,8 +188,8 @@ class _Patched:
             hog.release()
             return anew(self)
 
-        pipeline.rewrite, PreparedStep.planned_anew = with_hog, without_hog
+        prepare.rewrite, PreparedStep.planned_anew = with_hog, without_hog
 
     def __exit__(self, *_: object) -> None:
         self._hog.release()
-        pipeline.rewrite, PreparedStep.planned_anew = self._rewrite, self._anew
+        prepare.rewrite, PreparedStep.planned_anew = self._rewrite, self._anew

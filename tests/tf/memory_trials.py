@@ -20,8 +20,8 @@ import pytest
 import tensorflow as tf
 
 import lms
-from lms import pipeline
 from lms.machine.costs import moved_bytes, roofline
+from lms.tf import prepare
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.measure import measuring
@@ -149,18 +149,18 @@ def _begins_after_planning(watch: _Watch) -> Iterator[None]:
 
     Planning is not what is watched: tracing needs memory too, but not for tensors.
     """
-    rebuild = pipeline.rebuild
+    rebuild = prepare.rebuild
 
     def then_begin(*args: Any) -> Any:
         rebuilt = rebuild(*args)
         watch.begin()
         return rebuilt
 
-    pipeline.rebuild = then_begin
+    prepare.rebuild = then_begin
     try:
         yield
     finally:
-        pipeline.rebuild = rebuild
+        prepare.rebuild = rebuild
 
 
 def _by_keras(model: keras.Model, kind: str, size: int, callbacks: list[Any]) -> None:

@@ -9,7 +9,8 @@ import tensorflow as tf
 from keras import layers
 
 from lms import LMSCallback
-from lms.tf.recovery import PreparedStep
+from lms.planning.memory_budget import MemoryBudget
+from lms.tf.recovery import PreparedStep, StepSource
 from tests.models import SILENT
 
 __all__ = ["fail", "train"]
@@ -112,7 +113,7 @@ class _Trouble(keras.callbacks.Callback):
 
 def fail(step: PreparedStep, failures: int) -> None:
     """Let a step, and those that take its place, fail after their early writes."""
-    rebuilt, plan_into = step.rebuilt, step.plan_into
+    rebuilt = step.rebuilt
 
     def failing(inputs: Any) -> Any:
         for handle, dtype in step.kept.handles:
@@ -121,11 +122,22 @@ def fail(step: PreparedStep, failures: int) -> None:
         step.rebuilt = rebuilt
         raise tf.errors.ResourceExhaustedError(None, None, "OOM as the test wants it")
 
-    def plan_failing(budget: Any) -> PreparedStep:
-        following = plan_into(budget)
-        fail(following, failures - 1)
-        return following
-
     if failures > 0:
         step.rebuilt = failing  # pyright: ignore[reportAttributeAccessIssue]
-        step.plan_into = plan_failing
+        step.source = _Failing(step.source, failures - 1)
+
+
+class _Failing:
+    """A source of steps that fail so often."""
+
+    def __init__(self, source: StepSource, failures: int) -> None:
+        self._source = source
+        self._failures = failures
+
+    def budget_now(self) -> MemoryBudget:
+        return self._source.budget_now()
+
+    def prepare(self, budget: MemoryBudget) -> PreparedStep:
+        following = self._source.prepare(budget)
+        fail(following, self._failures)
+        return following

@@ -117,16 +117,20 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any) -> None:
 
     made, _ = fitted
     step = prepared(made)
-    plan_into, budgets = step.plan_into, []
+    source, budgets = step.source, []
 
     def failing(inputs: Any) -> Any:
         raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
-    def the_same(budget: Any) -> Any:
-        budgets.append(budget.total)
-        return replace(plan_into(step.budget), predicted=step.predicted)
+    class TheSame:
+        def budget_now(self) -> Any:
+            return source.budget_now()
 
-    step.rebuilt, step.plan_into = failing, the_same
+        def prepare(self, budget: Any) -> Any:
+            budgets.append(budget.total)
+            return replace(source.prepare(step.budget), predicted=step.predicted)
+
+    step.rebuilt, step.source = failing, TheSame()
     with pytest.raises(OutOfMemoryError, match="with 1 plans: OOM"):
         made(batch())
     assert budgets == sorted(budgets)  # from the least on

@@ -91,6 +91,7 @@ def _answer(question: str) -> str:
     os.environ.update(variables)
     module, _, function = name.partition(":")
     try:
+        importlib.import_module("lms.tf.measure.devices").take_emulated_memory()
         returned = getattr(importlib.import_module(module), function)(**arguments)
         return json.dumps({"returned": returned})
     except Exception:

@@ -9,7 +9,14 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 
-__all__ = ["batch_specs", "check_model", "own_function", "step_of", "step_of_data"]
+__all__ = [
+    "batch_specs",
+    "check_model",
+    "iterator_of",
+    "own_function",
+    "step_of",
+    "step_of_data",
+]
 
 _LOG = logging.getLogger("lms")
 
@@ -107,6 +114,18 @@ def batch_specs(batch: Sequence[Any]) -> tuple[Any, ...]:
                 "batch size too: tf.TensorSpec([1, 48, 48, 48, 4])."
             )
     return specs
+
+
+def iterator_of(specs: Sequence[Any]) -> Any:
+    """An iterator over batches of such specs, as `fit` draws from; it has none.
+
+    Args:
+        specs: Parts of a batch, none absent.
+    """
+    empty = tf.data.Dataset.from_generator(
+        lambda: iter(()), output_signature=tuple(specs)
+    )
+    return iter(empty)
 
 
 def _spec(value: Any) -> tf.TensorSpec | None:

@@ -150,6 +150,8 @@ def signature_key(tensors: Sequence[Any]) -> str:
 
 def input_specs(traced: TracedFunction) -> list[tf.TensorSpec]:
     """Specs of the flat inputs, as they were traced."""
+    if traced.iterator_spec is not None:
+        return tf.nest.flatten(traced.iterator_spec, expand_composites=True)
     return _specs(traced.concrete)
 
 

@@ -1,24 +1,36 @@
 """The memory budget of a step on the device that is here, as it is now."""
 
 import gc
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from lms.planning.memory_budget import MemoryBudget, budget_in
+from lms.planning.memory_budget import HostBudget, MemoryBudget, budget_in
 from lms.planning.settings import Settings
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device
+from lms.tf.measure.host_memory import free_host_bytes
 
-__all__ = ["measure_budget", "with_holes"]
+__all__ = ["Batches", "host_budget", "measure_budget", "with_holes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batches:
+    """Where the batches of a step are while it is planned.
+
+    Args:
+        is_there: Whether the batch is in the memory that is used already.
+        read_ahead: Whether one more batch may come while the step runs.
+    """
+
+    is_there: bool
+    read_ahead: bool
 
 
 def measure_budget(
     step: TracedStep,
     settings: Settings,
     device: Device,
-    *,
-    data_is_there: bool,
-    reads_ahead: bool,
+    batches: Batches,
 ) -> MemoryBudget:
     """What the step may use on a device, as it is now.
 
@@ -26,11 +38,10 @@ def measure_budget(
         step: The step.
         settings: The user's knobs.
         device: Where it is to run.
-        data_is_there: Whether the batch is in the memory that is used already.
-        reads_ahead: Whether one more batch may come while the step runs.
+        batches: Where the batches are.
     """
     gc.collect()
-    data_is_there = data_is_there and device.holds_input_pipeline
+    data_is_there = batches.is_there and device.holds_input_pipeline
     data = step.input_bytes
     # Slots of an optimizer that are still zero may share their memory: once written,
     # each takes its own.
@@ -41,7 +52,7 @@ def measure_budget(
     if not data_is_there:
         persistent += data
     persistent += step.constant_bytes
-    may_wait = reads_ahead and device.holds_input_pipeline
+    may_wait = batches.read_ahead and device.holds_input_pipeline
     return budget_in(
         device.limit,
         asked=settings.budget,
@@ -60,3 +71,11 @@ def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
         return budget
     holes = device.free_holes(budget.step)
     return replace(budget, holes=holes if beside < sum(holes) else ())
+
+
+def host_budget(device: Device, budget: MemoryBudget) -> HostBudget:
+    """Memory of the host for swapped tensors, beside the device's if it is emulated."""
+    taken = None if budget.is_whole_device else budget.total
+    return HostBudget(
+        free=free_host_bytes(device, taken), by_size=device.holds_input_pipeline
+    )

@@ -11,7 +11,6 @@ from dataclasses import replace
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op, op_of
-from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import original_name
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
@@ -19,20 +18,16 @@ from lms.tf.capture.specialising import TracedStep
 __all__ = ["planned_step"]
 
 
-def planned_step(step: TracedStep, plan: SwapPlan) -> TracedStep:
+def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
     """The step with what a plan adds to it.
 
     Args:
         step: The traced step.
-        plan: A plan for `planned_graph(step.graph, plan)`.
+        graph: What `planned_graph(step.graph, plan)` returns.
 
     Returns:
         A step with that graph; the nodes given are not changed.
-
-    Raises:
-        PlanError: As `planned_graph`.
     """
-    graph = planned_graph(step.graph, plan)
     if graph is step.graph:
         return step
     given = {node.name: node for node in step.nodes}

@@ -1,0 +1,81 @@
+"""The workload of a step on the device that is here, and its plan.
+
+    TracedStep ──with_scratch──> TracedStep ──workload_here──> Workload ──plan_here──>
+
+What ops take is measured only when it matters: a step that fits is not measured.
+"""
+
+import logging
+from dataclasses import replace
+from functools import cache
+
+from lms.planning.memory_budget import MemoryBudget
+from lms.planning.plan_step import PlannedStep, Reason, Workload, plan_step
+from lms.planning.prefetch import Speeds
+from lms.planning.select import fits
+from lms.planning.settings import Settings
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.measure.device_budget import host_budget, with_holes
+from lms.tf.measure.devices import Device
+from lms.tf.measure.measuring import measure_costs, measure_hardware
+from lms.tf.measure.scratch import measure_scratch, with_scratch
+from lms.units import format_bytes
+
+__all__ = ["plan_here", "with_measured_scratch", "workload_here"]
+
+_LOG = logging.getLogger("lms")
+
+
+def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
+    """The step, and TensorFlow's own, with the scratch memory of their ops."""
+    scratch = measure_scratch(step, device.memory)
+    own = step.own
+    if own is not None:
+        own = replace(own, graph=with_scratch(own.graph, scratch))
+    return replace(step, graph=with_scratch(step.graph, scratch), own=own)
+
+
+def workload_here(step: TracedStep, device: Device) -> Workload:
+    """The workload of a step with measured scratch.
+
+    Args:
+        step: The step, as `with_measured_scratch` returns it.
+        device: Where it is to run; ops and copies are measured there, once.
+    """
+
+    @cache
+    def speeds() -> Speeds:
+        return Speeds(
+            costs=measure_costs(step, device.memory),
+            hardware=measure_hardware(device),
+        )
+
+    return Workload.of(step.graph, (step.own or step).graph, speeds)
+
+
+def plan_here(
+    workload: Workload, settings: Settings, device: Device, budget: MemoryBudget
+) -> PlannedStep:
+    """Plan a workload on the device and host that are here.
+
+    Args:
+        workload: The step.
+        settings: The user's knobs.
+        device: Where it is to run.
+        budget: What it may use; its holes are looked for if a plan is needed.
+
+    Raises:
+        BudgetError: If no plan fits; names the op and the least budget.
+        HostMemoryError: If the host cannot hold what is swapped out.
+    """
+    if settings.planner == "budget" and not fits(workload.plain, budget):
+        budget = with_holes(budget, device)
+    host = host_budget(device, budget)
+    planned = plan_step(workload, settings, budget, host)
+    if planned.reason is Reason.SMALL_HOST:
+        _LOG.warning(
+            "The host has %s for swapped tensors, less than the fastest plan moves: "
+            "more is recomputed instead.",
+            format_bytes(host.free or 0),
+        )
+    return planned

@@ -1,0 +1,261 @@
+"""From a traced function to a step that runs: the stages in order, the library's map.
+
+    capture ──> measure ──> plan ──> rewrite ──> build ──> PreparedStep
+                             ^                                  │
+                             └──── out of memory (recovery) <───┘
+
+The first two stages depend on the step and the device alone; a step that ran out of
+memory is prepared from the third on, into less.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lms.ir.liveness import lower_bound
+from lms.ir.write_guard import WriteGuard, guard_writes
+from lms.planning.candidates import check_scopes
+from lms.planning.memory_budget import MemoryBudget
+from lms.planning.plan_step import PlannedStep, Reason, Workload
+from lms.planning.settings import Settings
+from lms.report import StepReport, StepTimeline
+from lms.simulation.allocator import SmallPool
+from lms.tf.capture.loops import one_round_at_a_time
+from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.tracing import PREPARING, TracedFunction
+from lms.tf.capture.writes import CommitFlag, KeptVariables
+from lms.tf.compat import NodeDef
+from lms.tf.measure.compact_variables import settle_variables
+from lms.tf.measure.device_budget import Batches, measure_budget
+from lms.tf.measure.devices import Device, find_device
+from lms.tf.measure.microbenchmark import forget_functions
+from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
+from lms.tf.recovery import PreparedStep
+from lms.tf.rewrite.plan_nodes import planned_step
+from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewrite.rewriting import rewrite
+from lms.units import Seconds
+
+__all__ = ["Captured", "capture", "prepare"]
+
+# Kinds of steps that have all ops of training; evaluation lacks some.
+_TRAINING = ("train", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """A step on the device that is here, measured: what any plan of it starts from.
+
+    It is what recovery asks for another step (`lms.tf.recovery.StepSource`).
+
+    Args:
+        kind: `train`, `test`, `predict` or `step`.
+        traced: The function that was traced.
+        step: One signature of it, with measured scratch.
+        workload: The same for the planner.
+        device: Where it runs.
+        settings: The user's knobs.
+        batches: Where its batches are once it runs.
+    """
+
+    kind: str
+    traced: TracedFunction
+    step: TracedStep
+    workload: Workload
+    device: Device
+    settings: Settings
+    batches: Batches
+
+    def budget_now(self) -> MemoryBudget:
+        """What the step may use, as the device is now."""
+        return measure_budget(
+            self.step, self.settings, self.device, batches=self.batches
+        )
+
+    def prepare(self, budget: MemoryBudget) -> PreparedStep:
+        """The stages from the plan on.
+
+        Raises:
+            BudgetError: If no plan fits.
+            HostMemoryError: If the host cannot hold what is swapped out.
+        """
+        with PREPARING:
+            try:
+                return _build(self, budget)
+            finally:
+                forget_functions()
+
+
+def prepare(
+    traced: TracedFunction,
+    inputs: Sequence[Any],
+    settings: Settings,
+    *,
+    kind: str,
+    batches: Batches,
+    settle: bool,
+) -> PreparedStep:
+    """All stages for one signature.
+
+    Args:
+        traced: The traced function.
+        inputs: Its flat inputs, tensors or specs.
+        settings: The user's knobs.
+        kind: `train`, `test`, `predict` or `step`.
+        batches: Where the batches are now.
+        settle: Whether variables may be moved together: only before any other plan,
+            which would rely on where they lie.
+
+    Raises:
+        BudgetError: If no plan keeps the step within its budget.
+        HostMemoryError: If the host cannot hold what is swapped out.
+        UnsupportedError: If a shape is not known.
+    """
+    started = time.perf_counter()
+    try:
+        captured, budget = capture(
+            traced, inputs, settings, kind=kind, batches=batches, settle=settle
+        )
+        prepared = _build(captured, budget)
+    finally:
+        forget_functions()
+    seconds = traced.seconds + time.perf_counter() - started
+    prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
+    return prepared
+
+
+def capture(
+    traced: TracedFunction,
+    inputs: Sequence[Any],
+    settings: Settings,
+    *,
+    kind: str,
+    batches: Batches,
+    settle: bool = False,
+) -> tuple[Captured, MemoryBudget]:
+    """The step on the device that is here, measured, and its memory budget.
+
+    The arguments are those of `prepare`.
+    """
+    device = find_device()
+    step = specialise(traced, inputs, device=device.full_name)
+    if settle:
+        settle_variables(step, device)
+    budget = measure_budget(step, settings, device, batches=batches)
+    step = with_measured_scratch(step, device)
+    if kind in _TRAINING:
+        check_scopes(step.graph, settings.filters)
+    captured = Captured(
+        kind=kind,
+        traced=traced,
+        step=step,
+        workload=workload_here(step, device),
+        device=device,
+        settings=settings,
+        batches=replace(batches, is_there=True),
+    )
+    return captured, budget
+
+
+def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
+    """Plan, rewrite and build."""
+    started = time.perf_counter()
+    settings, device = captured.settings, captured.device
+    planned = plan_here(captured.workload, settings, device, budget)
+    planning_seconds = time.perf_counter() - started
+    step = _step_of(captured, planned)
+    guard, commit_flag, transport = _guard(planned), CommitFlag(), device.transport()
+    begun = commit_flag.node(guard)
+    asks = device.is_emulated
+    nodes = rewrite(step, planned.plan, transport, begun, guard.late, asks=asks)
+    if planned.reason is not Reason.FITS_EASILY:
+        nodes = one_round_at_a_time(nodes)
+    pool = _with_constants(planned.small_pool, step.nodes, nodes)
+    return PreparedStep(
+        rebuilt=rebuild(captured.traced, step, nodes),
+        transport=transport,
+        memory=device.memory,
+        predicted=_report(captured, step, planned, planning_seconds),
+        timeline=_timeline(captured, step, planned),
+        small_pool=device.keep_pool(pool),
+        commit_flag=commit_flag,
+        kept=KeptVariables.of(_kept(step, planned, guard), step.variables),
+        is_sure=planned.reason is Reason.FITS_EASILY,
+        can_be_planned=settings.planner == "budget",
+        budget=planned.budget,
+        source=captured,
+    )
+
+
+def _step_of(captured: Captured, planned: PlannedStep) -> TracedStep:
+    """The step that is rewritten: TensorFlow's own, or one with what the plan adds."""
+    step = captured.step
+    if planned.runs_plain:
+        return step.own or step
+    return planned_step(step, planned.graph)
+
+
+def _guard(planned: PlannedStep) -> WriteGuard:
+    if planned.plan.planner != "budget":
+        return WriteGuard()
+    ordered = planned.graph.reordered(planned.plan.order)
+    return guard_writes(ordered, planned.memory.device, planned.budget.step)
+
+
+def _kept(step: TracedStep, planned: PlannedStep, guard: WriteGuard) -> tuple[str, ...]:
+    """The variables that are put back if the step fails."""
+    return tuple(step.variables) if planned.reason is Reason.FITS else guard.kept
+
+
+def _report(
+    captured: Captured,
+    step: TracedStep,
+    planned: PlannedStep,
+    planning_seconds: Seconds,
+) -> StepReport:
+    plan, budget, timeline = planned.plan, planned.budget, planned.timeline
+    return StepReport(
+        kind=captured.kind,
+        signature=step.signature,
+        plan=plan,
+        budget_bytes=budget.total,
+        margin_bytes=budget.margin,
+        predicted_peak_bytes=planned.peak_bytes,
+        predicted_seconds=None if timeline is None else timeline.seconds,
+        measured_peak_bytes=None,
+        unplanned_peak_bytes=planned.plain_peak_bytes,
+        persistent_bytes=budget.persistent,
+        lower_bound_bytes=lower_bound(captured.step.graph),
+        swapped_out_bytes=plan.swapped_out_bytes,
+        swapped_in_bytes=plan.swapped_in_bytes,
+        host_peak_bytes=planned.memory.host_peak,
+        swap_count=len(plan.swaps),
+        planning_seconds=planning_seconds,
+        preparation_seconds=planning_seconds,  # `prepare` adds what came before
+        unknown_loops=step.unknown_loops,
+    )
+
+
+def _timeline(
+    captured: Captured, step: TracedStep, planned: PlannedStep
+) -> StepTimeline:
+    return StepTimeline(
+        kind=captured.kind,
+        signature=step.signature,
+        unplanned=captured.workload.plain_memory,
+        planned=planned.memory,
+        persistent_bytes=planned.budget.persistent,
+        lanes=planned.timeline,
+    )
+
+
+def _with_constants(
+    pool: SmallPool, before: Sequence[NodeDef], after: Sequence[NodeDef]
+) -> SmallPool:
+    """The pool with room for the small constants of the nodes that a plan adds."""
+    if not pool.sizes:
+        return pool
+    added = sum(node.op == "Const" for node in after)
+    added -= sum(node.op == "Const" for node in before)
+    return replace(pool, sizes=pool.sizes + (1,) * added)

@@ -169,7 +169,7 @@ def test_the_doctor_knows_an_emulated_device(worker: Worker) -> None:
 def test_the_plan_is_the_one_that_fit_makes(worker: Worker) -> None:
     """On one device and one host; `fit` counts batches that it holds already."""
     forecast, fitted = worker.ask(
-        "tests.commands.trials:both_plans", memory="64MiB", budget="14MiB"
+        "tests.commands.trials:both_plans", memory="64MiB", budget="7MiB"
     )
     assert forecast["swaps"]
     assert forecast == fitted

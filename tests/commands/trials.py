@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,14 @@ import tensorflow as tf
 
 from lms import LMSCallback
 from lms.__main__ import main
+from lms.commands.forecast import forecast, training_of
 from lms.commands.model_file import read_subject
-from lms.tf.capture.keras_step import batch_specs
-from tests.models import SILENT
+from lms.planning.settings import read_settings
+from lms.tf.capture.keras_step import batch_specs, iterator_of, step_of
+from lms.tf.capture.tracing import input_specs, trace
+from lms.tf.measure.device_budget import Batches
+from lms.tf.prepare import prepare
+from tests.models import SILENT, resnet
 
 __all__ = ["command", "train"]
 
@@ -56,3 +62,23 @@ def _data(specs: tuple[Any, ...]) -> tf.data.Dataset:
 
     data = tf.data.Dataset.from_generator(batches, output_signature=specs)
     return data.apply(tf.data.experimental.assert_cardinality(_STEPS))
+
+
+def both_plans(budget: str) -> list[dict[str, Any]]:
+    """The same step planned by `python -m lms plan`'s road and by that of `fit`."""
+    model = resnet()
+    model.optimizer.build(model.trainable_variables)
+    specs = (tf.TensorSpec([32, 32, 32, 3]), tf.TensorSpec([32]))
+    settings = read_settings(budget=budget)
+    found = forecast(training_of(model, specs), settings)
+    iterator = iterator_of(specs)
+    traced = trace(step_of(model, "train"), (), iterator=iterator)
+    prepared = prepare(
+        traced,
+        input_specs(traced),
+        settings,
+        kind="train",
+        batches=Batches(is_there=False, read_ahead=True),
+        settle=False,
+    )
+    return [asdict(found.plan), asdict(prepared.predicted.plan)]

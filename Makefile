@@ -21,8 +21,13 @@ demo: $(READY)  ## out of memory without the callback, trained with it
 report: $(READY)  ## one page of all results: build/report/index.html
 	$(BIN)/python -m experiments.report
 
+# On a machine that others load, a training may miss its time or its memory once: what
+# failed runs once more, alone. A crash or an error in collecting (exit codes above 1) ends
+# the run.
 test: lint  ## lint, then run the tests and the examples in docstrings
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) || { [ $$? -eq 1 ] && \
+		echo "What failed runs once more, alone." && \
+		$(BIN)/python -m pytest --last-failed --last-failed-no-failures none; }
 
 test-all: lint  ## the tests that take long too: a quarter of an hour
 	$(BIN)/python -m pytest $(PARALLEL) -m "long or not long"

@@ -1,0 +1,61 @@
+"""What planners are asked about stored steps, and what they answered when recorded.
+
+One line of `recorded/plans.jsonl` is one question with its answer.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tests.planning.stored import FOLDER
+
+__all__ = ["Answer", "Question", "read_plans", "write_plans"]
+
+_PLANS = FOLDER / "plans.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked for.
+
+    Args:
+        step: Name of a stored step.
+        case: What tells it from others about that step.
+        hardware: A preset, or `cpu`.
+        memory: Bytes of the device; None for the preset's.
+        waiting: Bytes of batches that may come while the step runs.
+        holes: Free chunks that are not one piece with the others.
+        knobs: As for `read_settings`.
+    """
+
+    step: str
+    case: str
+    hardware: str
+    memory: int | None = None
+    waiting: int = 0
+    holes: tuple[int, ...] = ()
+    knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __str__(self) -> str:
+        return f"{self.step}: {self.case}"
+
+
+# By field: numbers of a plan, or the words of a refusal.
+Answer = dict[str, Any]
+
+
+def write_plans(plans: Iterable[tuple[Question, Answer]]) -> None:
+    """Record answers, one a line so that a difference can be read."""
+    rows = (json.dumps(asdict(question) | {"answer": got}) for question, got in plans)
+    _PLANS.write_text("\n".join(rows) + "\n")
+
+
+def read_plans() -> list[tuple[Question, Answer]]:
+    """The recorded answers."""
+    return [_plan(json.loads(line)) for line in _PLANS.read_text().splitlines()]
+
+
+def _plan(row: dict[str, Any]) -> tuple[Question, Answer]:
+    recorded, holes = row.pop("answer"), tuple(row.pop("holes"))
+    return Question(holes=holes, **row), recorded

@@ -1,0 +1,120 @@
+"""The one door to the planners for `test_recorded_plans`: a question, an answer.
+
+All that is asked of them is asked in `planned`, the way `lms.forecast` does it. Whoever
+moves modules or names changes this file, and no record.
+
+Seconds come from a roofline of a preset, and are compared to nine digits: Python 3.12
+adds floats up more exactly than 3.11.
+"""
+
+import hashlib
+from dataclasses import replace
+
+from lms.choosing import choose_plan, plain_plan, played_peak
+from lms.costs import completed, roofline
+from lms.errors import BudgetError
+from lms.graph import GraphView
+from lms.hardware import Hardware, preset
+from lms.lanes import simulate
+from lms.plan import planned_graph, validate_plan
+from lms.planning.timing import Speeds
+from lms.room import room_in
+from lms.settings import read_settings
+from lms.simulator import simulate_memory
+from tests.planning.questions import Answer, Question
+from tests.planning.stored import StoredStep
+
+__all__ = ["answer", "plain_peak"]
+
+
+def answer(step: StoredStep, question: Question) -> Answer:
+    """What is planned, or why nothing is."""
+    try:
+        return planned(_anew(step), question)
+    except BudgetError as error:
+        refusal = {"refused": str(error), "op": error.op_name}
+        return refusal | {"least_bytes": error.least_bytes}
+
+
+def planned(step: StoredStep, question: Question) -> Answer:
+    """The plan, and the step that obeys it.
+
+    Raises:
+        BudgetError: If no plan fits.
+    """
+    graph, own, hardware = step.graph, step.own, _hardware(question)
+    settings = read_settings(**question.knobs)
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+    room = room_in(
+        hardware.memory,
+        asked=settings.budget,
+        persistent=step.persistent,
+        waiting=question.waiting,
+    )
+    room = replace(room, holes=question.holes)
+    plain = plain_plan(own, _kept(step))
+    fitted = choose_plan(graph, plain, settings, room, lambda: speeds)
+    plan, is_plain = fitted.plan, fitted.plan == plain.plan
+    obeying = own if is_plain else planned_graph(graph, plan)
+    validate_plan(obeying, plan)
+    costs = completed(speeds.costs, obeying, hardware)
+    played = simulate(obeying, plan, costs, hardware)
+    memory = simulate_memory(obeying, plan)
+    return {
+        "planner": plan.planner,
+        "swaps": len(plan.swaps),
+        "swap_ins": sum(len(swap.swap_ins) for swap in plan.swaps),
+        "swapped_out_bytes": plan.swapped_out_bytes,
+        "swapped_in_bytes": plan.swapped_in_bytes,
+        "recomputed": len(plan.recomputed),
+        "narrowed": len(plan.narrowed),
+        "chained": len(plan.chain),
+        "order": _digest(" ".join(plan.order)),
+        "plan": _digest(plan.to_json()),
+        "doubt": fitted.doubt.name,
+        "nook": fitted.nook.bytes,
+        "peak": step.persistent + played_peak(fitted, played),
+        "simulated_peak": memory.device_peak,
+        "host_peak": memory.host_peak,
+        "seconds": float(f"{played.seconds:.9g}"),
+    }
+
+
+def plain_peak(step: StoredStep) -> int:
+    """Bytes of the step with nothing planned."""
+    return plain_plan(step.own, _kept(step)).peak
+
+
+def _kept(step: StoredStep) -> int:
+    return step.own.constant_bytes - step.graph.constant_bytes
+
+
+def _anew(step: StoredStep) -> StoredStep:
+    """The step without what earlier questions found out about its graphs."""
+    graph = GraphView(ops=step.graph.ops, results=step.graph.results)
+    own = GraphView(ops=step.own.ops, results=step.own.results)
+    return replace(step, graph=graph, own=own)
+
+
+def _hardware(question: Question) -> Hardware:
+    found = _CPU if question.hardware == "cpu" else preset(question.hardware)
+    return replace(found, memory=question.memory or found.memory)
+
+
+# As a CPU measures itself, in round numbers: it copies with its own cores.
+_CPU = Hardware(
+    name="cpu",
+    memory=1 << 36,
+    flops=1e11,
+    memory_bandwidth=1e10,
+    h2d=5e9,
+    d2h=5e9,
+    latency=2e-5,
+    launch=5e-6,
+    asynchronous=False,
+    copy_load=1e-10,
+)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

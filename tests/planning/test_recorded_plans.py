@@ -1,0 +1,30 @@
+"""Planners plan what they planned when it was recorded, on any machine.
+
+Where a change is meant to change plans: `python -m tests.planning.record --plans`.
+"""
+
+from functools import cache
+
+import pytest
+
+from tests.planning.questions import Answer, Question, read_plans
+from tests.planning.replaying import answer
+from tests.planning.stored import read_step
+
+_stored = cache(read_step)
+
+
+@pytest.mark.parametrize(
+    ("question", "recorded"),
+    [pytest.param(*each, id=str(each[0])) for each in read_plans()],
+)
+def test_what_is_planned_is_what_was_recorded(
+    question: Question, recorded: Answer
+) -> None:
+    got = answer(_stored(question.step), question)
+    differences = [
+        f"{name} was {recorded.get(name)}, now {got.get(name)}"
+        for name in recorded | got
+        if recorded.get(name) != got.get(name)
+    ]
+    assert not differences, "\n".join(differences)

@@ -20,7 +20,7 @@ from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import completed
 from lms.planning.memory_budget import UNLIMITED, HostBudget, MemoryBudget
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import FittedPlan
+from lms.planning.risk import FittedPlan, Risk
 from lms.planning.select import choose_plan, fits_easily, plain_plan
 from lms.planning.settings import Settings
 from lms.simulation.allocator import SmallPool
@@ -93,6 +93,7 @@ class PlannedStep:
         timeline: The planned step over time; None for a step that runs as it is.
         step_bytes: Predicted peak, without persistent bytes.
         host_bytes: What the host must have for swapped tensors.
+        risk: What is not known of the plan's placement.
     """
 
     workload: Workload
@@ -105,6 +106,7 @@ class PlannedStep:
     timeline: Timeline | None
     step_bytes: Bytes
     host_bytes: Bytes
+    risk: Risk
 
     @property
     def peak_bytes(self) -> Bytes:
@@ -181,6 +183,7 @@ def _planned(
         host_bytes=(
             _buffers_by_size(graph, plan) if host.by_size else memory.host_peak
         ),
+        risk=fitted.risk,
     )
 
 
@@ -198,6 +201,7 @@ def _plain(workload: Workload, fitted: FittedPlan, budget: MemoryBudget) -> Plan
         timeline=None,
         step_bytes=fitted.peak,
         host_bytes=0,
+        risk=fitted.risk,
     )
 
 

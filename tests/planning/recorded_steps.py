@@ -14,11 +14,11 @@ import tensorflow as tf
 from keras import layers
 
 from experiments.drawn_graphs import unet_like
-from lms.forecast import workload_of
-from lms.graph import GraphView, Op
-from lms.hardware import preset
-from lms.tf.models import step_of_data
-from lms.tf.scratch import with_scratch
+from lms.commands.forecast import workload_of
+from lms.ir.graph import GraphView, Op
+from lms.machine.hardware import preset
+from lms.tf.capture.keras_step import step_of_data
+from lms.tf.measure.scratch import with_scratch
 from lms.units import MIB
 from tests import graphs, models
 from tests.planning.stored import StoredStep

@@ -1,7 +1,7 @@
 """The one door to the planners for `test_recorded_plans`: a question, an answer.
 
-All that is asked of them is asked in `planned`, the way `lms.forecast` does it. Whoever
-moves modules or names changes this file, and no record.
+All that is asked of them is asked in `planned`. Whoever moves modules or names changes
+this file, and no record.
 
 Seconds come from a roofline of a preset, and are compared to nine digits: Python 3.12
 adds floats up more exactly than 3.11.
@@ -10,21 +10,22 @@ adds floats up more exactly than 3.11.
 import hashlib
 from dataclasses import replace
 
-from lms.choosing import choose_plan, plain_plan, played_peak
-from lms.costs import completed, roofline
 from lms.errors import BudgetError
-from lms.graph import GraphView
-from lms.hardware import Hardware, preset
-from lms.lanes import simulate
-from lms.plan import planned_graph, validate_plan
-from lms.planning.timing import Speeds
-from lms.room import room_in
-from lms.settings import read_settings
-from lms.simulator import simulate_memory
+from lms.ir.graph import GraphView
+from lms.machine.costs import completed, roofline
+from lms.machine.hardware import Hardware, preset
+from lms.planning.memory_budget import HostBudget, budget_in
+from lms.planning.plan_step import Workload, plan_step
+from lms.planning.prefetch import Speeds
+from lms.planning.select import plain_plan
+from lms.planning.settings import read_settings
+from lms.simulation.executor import simulate
 from tests.planning.questions import Answer, Question
 from tests.planning.stored import StoredStep
 
 __all__ = ["answer", "plain_peak"]
+
+_HOST = HostBudget(free=None, by_size=False)
 
 
 def answer(step: StoredStep, question: Question) -> Answer:
@@ -45,21 +46,18 @@ def planned(step: StoredStep, question: Question) -> Answer:
     graph, own, hardware = step.graph, step.own, _hardware(question)
     settings = read_settings(**question.knobs)
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
-    room = room_in(
+    budget = budget_in(
         hardware.memory,
         asked=settings.budget,
         persistent=step.persistent,
         waiting=question.waiting,
     )
-    room = replace(room, holes=question.holes)
-    plain = plain_plan(own, _kept(step))
-    fitted = choose_plan(graph, plain, settings, room, lambda: speeds)
-    plan, is_plain = fitted.plan, fitted.plan == plain.plan
-    obeying = own if is_plain else planned_graph(graph, plan)
-    validate_plan(obeying, plan)
-    costs = completed(speeds.costs, obeying, hardware)
-    played = simulate(obeying, plan, costs, hardware)
-    memory = simulate_memory(obeying, plan)
+    budget = replace(budget, holes=question.holes)
+    found = plan_step(Workload.of(graph, own, lambda: speeds), settings, budget, _HOST)
+    plan, played = found.plan, found.timeline
+    if played is None:
+        costs = completed(speeds.costs, found.graph, hardware)
+        played = simulate(found.graph, plan, costs, hardware)
     return {
         "planner": plan.planner,
         "swaps": len(plan.swaps),
@@ -71,11 +69,11 @@ def planned(step: StoredStep, question: Question) -> Answer:
         "chained": len(plan.chain),
         "order": _digest(" ".join(plan.order)),
         "plan": _digest(plan.to_json()),
-        "doubt": fitted.doubt.name,
-        "nook": fitted.nook.bytes,
-        "peak": step.persistent + played_peak(fitted, played),
-        "simulated_peak": memory.device_peak,
-        "host_peak": memory.host_peak,
+        "risk": found.risk.name,
+        "small_pool": found.small_pool.bytes,
+        "peak": found.peak_bytes,
+        "simulated_peak": found.memory.device_peak,
+        "host_peak": found.memory.host_peak,
         "seconds": float(f"{played.seconds:.9g}"),
     }
 

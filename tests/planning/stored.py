@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from lms.graph import GraphView, Op, Tensor
+from lms.ir.graph import GraphView, Op, Tensor
 
 __all__ = ["FOLDER", "StoredStep", "read_step", "write_step"]
 

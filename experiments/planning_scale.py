@@ -46,6 +46,7 @@ from lms.planning.prefetch import Speeds
 from lms.planning.risk import Headroom
 from lms.planning.schedule import schedule
 from lms.planning.strategies import PlanRequest, best_plan
+from lms.planning.tuning import TUNING
 from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak
 
@@ -54,7 +55,6 @@ __all__ = ["main"]
 _NAME = "planning_scale"
 _HARDWARE = "v100-pcie"  # whose times copies are planned for
 _UNLIMITED = 1 << 62
-_MARGIN = 32  # one part of the room, as in `lms.planning.memory_budget`
 _CLAIMED_OPS, _CLAIMED_SECONDS, _PLAYED_SECONDS = 20_000, 10.0, 1.0
 
 
@@ -127,7 +127,7 @@ def _timed(graph: GraphView, budget: int) -> dict[str, Any]:
     started, busy = time.perf_counter(), time.process_time()
     ordered = schedule(fresh)
     order_seconds = time.perf_counter() - started
-    margin = budget // _MARGIN
+    margin = budget // TUNING.margin_part
     request = PlanRequest(
         budget=budget,
         headroom=Headroom(free=margin, bound=UNLIMITED),

@@ -16,6 +16,7 @@ from itertools import accumulate
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers, new_value, peak
 from lms.ir.narrow import NARROW
+from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool, rounded_up
 
 __all__ = [
@@ -26,12 +27,6 @@ __all__ = [
     "small_pool_for",
     "smallest_worth_moving",
 ]
-
-_LARGEST_MINIMUM = 64 * 1024
-_SMALLEST_MINIMUM = 4 * 1024
-
-# New values of variables are given room of their own up to one part of so many.
-_NEW_PART = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +115,7 @@ def smallest_worth_moving(step_peak: int) -> int:
         >>> smallest_worth_moving(2**30), smallest_worth_moving(2**22)
         (65536, 8192)
     """
-    return max(_SMALLEST_MINIMUM, min(_LARGEST_MINIMUM, step_peak // 512))
+    return max(TUNING.least_size_least, min(TUNING.least_size_most, step_peak // 512))
 
 
 def movable(
@@ -167,7 +162,7 @@ def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
             changes.setdefault(chunk, []).extend([(buffer.producer, 1), (end, -1)])
     values = (new_value(op) for op in graph.ops)
     new = [sizes.get(graph.roots[name], 0) for name in values if name is not None]
-    few = sum(new) <= peak(graph) // _NEW_PART
+    few = sum(new) <= peak(graph) // TUNING.new_value_part
     counts = Counter(chunk for chunk in new if few or chunk < min_bytes)
     counts.update(_scratch_chunks(graph, min_bytes))
     made = (op.outputs for op in graph.ops if op.type == "Const")

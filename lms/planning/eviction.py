@@ -14,13 +14,10 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import Buffer, written_over
 from lms.ir.recompute import is_large
 from lms.planning.op_groups import Step
+from lms.planning.tuning import TUNING
 from lms.simulation.allocator import Arena
 
 __all__ = ["Residency", "SwapHistory", "Walk", "walk_within"]
-
-# How often the walk begins again with what it learned, at most; of a large graph, how
-# often it does so after it got to the end.
-_ROUNDS, _FEW_ROUNDS = 12, 4
 
 
 @dataclass(slots=True)
@@ -64,8 +61,8 @@ def walk_within(
     drops: dict[int, set[int]] = {}
     compacted: set[int] = set()
     walk = None
-    ends = _FEW_ROUNDS if is_large(graph) else _ROUNDS
-    for _ in range(_ROUNDS):
+    ends = TUNING.eviction_rounds_large if is_large(graph) else TUNING.eviction_rounds
+    for _ in range(TUNING.eviction_rounds):
         walk = Walk(course, arena(), drops)
         failed = walk.run()
         if failed is not None:

@@ -2,14 +2,12 @@
 
 from dataclasses import dataclass, replace
 
+from lms.planning.tuning import TUNING
 from lms.units import MIB, Bytes
 
 __all__ = ["UNLIMITED", "HostBudget", "MemoryBudget", "budget_in"]
 
 UNLIMITED = 1 << 62
-
-# The margin kept when the budget is the device's limit: one part of so many.
-_MARGIN = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,9 @@ class MemoryBudget:
             64
         """
         without = budget + self.reserved
-        return max(without + MIB, -(-without * _MARGIN // (_MARGIN - 1)))
+        return max(
+            without + MIB, -(-without * TUNING.margin_part // (TUNING.margin_part - 1))
+        )
 
     def of(self, budget: int) -> "MemoryBudget":
         """Another budget; what it leaves out counts as margin."""
@@ -131,7 +131,7 @@ def budget_in(
     """
     if limit is None:
         return MemoryBudget(total=asked, margin=0, persistent=persistent)
-    margin = max(MIB, limit // _MARGIN) + waiting
+    margin = max(MIB, limit // TUNING.margin_part) + waiting
     if asked is not None and asked < limit - margin:
         return MemoryBudget(total=asked, margin=0, persistent=persistent, limit=limit)
     return MemoryBudget(

@@ -36,6 +36,7 @@ from lms.planning.risk import (
     seconds_of,
     with_likely_peak,
 )
+from lms.planning.tuning import TUNING
 from lms.simulation.allocator import BestFitAllocator, SmallPool
 from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak, allocator_peaks
@@ -45,27 +46,7 @@ __all__ = ["find_plan", "least_plan", "ranked"]
 
 # An execution order, the chunks kept for small tensors, and plans of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, Sequence[SwapPlan]]
-
-# Parts of the room that the planner is given, until the allocator can place its plan.
-_SHRINK_PERCENT = (100, 97, 94, 90, 85)
-
-# The least room is looked for in steps of one part of so many, with the plans made for
-# so many steps below it: what moves does not go to its edge, where a batch that lies in
-# the way is one too many. In so much smaller and larger rooms it must be placed too.
-_AROUND, _TRIED = 16, 5
 _ANY = 1 << 62
-
-# Of so many plans that can be placed, so many of them alike in what may move, the
-# fastest are made faster still. Of a large graph it is the first one that is found.
-_COMPARED, _ALIKE, _TIMED = 3, 2, 2
-
-# Plans that take at most so many times as long as the fastest are as fast.
-_ABOUT = 1.01
-
-# First only tensors move that are at least one part of so many of the peak: a copy of a
-# smaller one frees little, and starting it takes about as long as for a large one. When
-# the room is too tight, tensors of a quarter of the usual least size move too.
-_COARSE, _FINER = 200, 4
 
 
 def least_plan(
@@ -86,9 +67,9 @@ def least_plan(
     """
     needs = [_least_room(graph, filters) for graph in orders]
     budget, op_name = min(needs, key=lambda need: need[0])
-    recent: deque[_Made] = deque(maxlen=_TRIED * len(orders))
+    recent: deque[_Made] = deque(maxlen=TUNING.least_below * len(orders))
     while True:
-        headroom = Headroom(free=budget // _AROUND, bound=_ANY)
+        headroom = Headroom(free=budget // TUNING.least_part, bound=_ANY)
         recent.extendleft(_made(graph, budget, filters) for graph in orders)
         for i, (graph, small_pool, plans) in enumerate(recent):
             fitted = _in_room(graph, small_pool, plans, budget)
@@ -98,7 +79,7 @@ def least_plan(
             _, fitted = judged(graph, fitted, budget, headroom)
             if fitted.risk is not Risk.PLACE:
                 return budget, fitted, op_name
-        budget += max(MIB // 16, budget // _AROUND)
+        budget += max(MIB // 16, budget // TUNING.least_part)
 
 
 def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
@@ -161,7 +142,7 @@ def find_plan(
         best = ranked([_played(graph, option, speeds) for option in sure])
     options = [
         _played(graph, timed, speeds)
-        for option in best[:_TIMED]
+        for option in best[: TUNING.timed_plans]
         for timed in _in_time(graph, option, speeds, budget, headroom)
     ]
     return with_likely_peak(graph, ranked(options)[0], budget, headroom)
@@ -172,7 +153,7 @@ def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
 
     Others may use the link too, and times are not known to the percent.
     """
-    longest = min(map(seconds_of, options)) * _ABOUT
+    longest = min(map(seconds_of, options)) * TUNING.about_as_fast
 
     def rank(option: FittedPlan) -> tuple[bool, float, Seconds]:
         seconds = seconds_of(option)
@@ -209,9 +190,9 @@ def _surest(
                 continue
             sure.append(fitted)
             found += 1
-            if len(sure) == (1 if is_large(graph) else _COMPARED):
+            if len(sure) == (1 if is_large(graph) else TUNING.compared_plans):
                 return sure
-            if found == _ALIKE:
+            if found == TUNING.alike_plans:
                 break
     best = sorted(others, key=lambda other: (other[1].risk, other[0]))
     return sure or [option for _, option in best[:1]]
@@ -226,7 +207,7 @@ def _placements(
     """
     most = peak(graph)
     usual = smallest_worth_moving(most)
-    coarse, finer = max(usual, most // _COARSE), usual // _FINER
+    coarse, finer = max(usual, most // TUNING.coarse_part), usual // TUNING.finer_factor
     sizes = (coarse, usual), (usual, usual), (finer, finer)
     for moved, ordered in dict.fromkeys(sizes):
         yield _placed(graph, budget, filters, moved, ordered, holes)
@@ -244,7 +225,7 @@ def _placed(
     moving = movable(graph, min_bytes=moved, filters=filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
     small_pool = replace(small_pool_for(graph, min_bytes=min_bytes), holes=holes)
-    for percent in _SHRINK_PERCENT:
+    for percent in TUNING.shrink_percent:
         capacity = budget * percent // 100
         if capacity < max(least, 2 * (small_pool.bytes + sum(holes))):
             return

@@ -29,18 +29,11 @@ from lms.ir.plan import Swap, SwapPlan
 from lms.ir.recompute import is_large
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
+from lms.planning.tuning import TUNING
 from lms.simulation.memory import Region, allocator_curve, allocator_peaks
 from lms.units import Bytes
 
 __all__ = ["EarlyPlan", "Speeds", "copy_in_time", "start_in_time"]
-
-# A copy is planned to take so many times its seconds, and of the room so many percent
-# are given to copies that start early.
-_TRIES = ((1.5, 80), (1.5, 100))
-
-# Ops of the orders that are tried, in all, to place copies that start earlier; of the
-# tries, a large graph gets the first.
-_EFFORT = 45_000
 
 _Trigger = Mapping[tuple[int, int], str]  # by swap and number of its copy back
 
@@ -94,7 +87,9 @@ def copy_in_time(
     if usage is None or not plan.swaps:
         return ()
     options: list[EarlyPlan] = []
-    for slack, percent in _TRIES[:1] if is_large(graph) else _TRIES:
+    for slack, percent in (
+        TUNING.early_tries[:1] if is_large(graph) else TUNING.early_tries
+    ):
         wanted = start_in_time(
             graph,
             plan,
@@ -126,7 +121,7 @@ def _placed(
     accepted: dict[tuple[int, int], str] = {}
     found: EarlyPlan | None = None
     pending = [changes] if changes else []
-    plays = max(2, _EFFORT // max(1, len(plan.order)))
+    plays = max(2, TUNING.early_effort // max(1, len(plan.order)))
     while pending and plays:
         plays -= 1
         part = pending.pop()

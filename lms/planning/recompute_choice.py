@@ -23,15 +23,10 @@ from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers, memory_curve
 from lms.ir.recompute import Recomputed, copy_name
 from lms.machine.costs import Costs
+from lms.planning.tuning import TUNING
 from lms.units import Bytes, Seconds
 
 __all__ = ["choose_recomputed", "idle_at_peak"]
-
-# Cheap ops that one tensor may need, aliases not counted.
-_DEEPEST = 8
-
-# What is made again for one reader stays for others within this part of the step.
-_NEAR_PART = 32
 
 
 def idle_at_peak(graph: GraphView) -> frozenset[str]:
@@ -136,7 +131,7 @@ class _Chosen:
         op = self._graph.by_name[name]
         trial.made[name] = None
         deep = sum(self._graph.by_name[made].alias is None for made in trial.made)
-        if not op.repeatable or deep > _DEEPEST:
+        if not op.repeatable or deep > TUNING.recompute_deepest:
             return False
         roots = dict.fromkeys(self._graph.roots[tensor] for tensor in op.inputs)
         return all(self._supply(op, root, at, trial) for root in roots)
@@ -183,7 +178,7 @@ class _Chosen:
 
     def _is_near(self, one: int, other: int) -> bool:
         apart = abs(self._begins[one] - self._begins[other])
-        return apart * _NEAR_PART <= self._begins[-1]
+        return apart * TUNING.recompute_near_part <= self._begins[-1]
 
 
 def _end_of_longest_gap(buffer: Buffer) -> int | None:

@@ -12,23 +12,13 @@ from enum import IntEnum
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.recompute import is_large
+from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool
 from lms.simulation.memory import Region, peaks_by_region
 from lms.units import Seconds
 
 __all__ = ["NOTHING", "FittedPlan", "Headroom", "Risk"]
 __all__ += ["judged", "middle", "regions_of", "seconds_of", "with_likely_peak"]
-
-# How much more or less than the room there is in the regions that a plan is tried in,
-# as a part of what the device has beyond it; and the least of the room. What is in the
-# way in the real one is not known to the byte. A large graph is tried in fewer.
-_BEYOND_PERCENT, _FEW_PERCENT = (-60, -30, 0, 30, 60, 100, 120), (-60, 0, 100)
-_LEAST_PERCENT = 97
-
-# The regions that the likely peak is found in, unless the graph is large: also smaller
-# ones, since batches and what others leave lie in the middle of the real one. So many
-# percent of the lowest and of the highest peaks are left out; of fewer than ten, none.
-_LIKELY_PERCENT, _OUTLIERS_PERCENT = range(-60, 121, 10), 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +108,7 @@ def middle(peaks: Sequence[int]) -> int:
     promise is what is nearest to both. A median is one of the two.
     """
     ranked = sorted(peaks)
-    left_out = len(ranked) * _OUTLIERS_PERCENT // 100
+    left_out = len(ranked) * TUNING.outliers_percent // 100
     return (ranked[left_out] + ranked[-1 - left_out]) // 2
 
 
@@ -130,9 +120,11 @@ def regions_of(
     Best fit takes the smallest chunk that will do, so a little more memory can mean
     other chunks, other holes, and a tensor that no hole is large enough for.
     """
-    percent = _FEW_PERCENT if is_large(graph) else _BEYOND_PERCENT
+    percent = TUNING.region_percent_large if is_large(graph) else TUNING.region_percent
     more = (headroom.free * part // 100 for part in percent)
-    sizes = (max(budget * _LEAST_PERCENT // 100, budget + part) for part in more)
+    sizes = (
+        max(budget * TUNING.region_least_percent // 100, budget + part) for part in more
+    )
     return tuple(
         Region(capacity=size, small_pool=small_pool, scratch_first=i % 2 == 1)
         for i, size in enumerate(dict.fromkeys(sizes))
@@ -145,7 +137,7 @@ def with_likely_peak(
     """The plan with the middle of its peaks in many regions."""
     if is_large(graph):
         return fitted
-    sizes = (budget + headroom.free * part // 100 for part in _LIKELY_PERCENT)
+    sizes = (budget + headroom.free * part // 100 for part in TUNING.likely_percent)
     regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
     found = peaks_by_region(graph, fitted.plan, regions)
     peaks = [peak for peak in found if peak is not None]

@@ -19,6 +19,7 @@ from lms.planning.settings import Settings
 from lms.planning.strategies import PlanRequest, best_plan
 from lms.planning.tflms_autotune import best_thresholds
 from lms.planning.tflms_rule import plan_by_threshold
+from lms.planning.tuning import TUNING
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import allocator_peak
 from lms.units import Bytes, format_bytes
@@ -30,25 +31,6 @@ __all__ = [
     "plain_plan",
 ]
 
-# How much plain TensorFlow may exceed its predicted peak, since it starts any ready op.
-# Where it needs so many times as much, its first steps are watched.
-_WANDERING, _SURPRISING = 1.15, 1.5
-
-# Ops that it starts at once may have their scratch at once: so many of the largest.
-_AT_ONCE = 2
-
-# Beside loops and branches that make tensors of so many bytes a plan gets such a part
-# of the room, and plain TensorFlow may exceed its predicted peak by such a part more:
-# nobody orders their ops, and what was measured moved by a fifth between runs.
-_SOME, _BESIDE_LOOPS, _MORE_IN_LOOPS = 64 * 1024, 75, 0.10
-
-# Parts of the room that a plan takes: less than all of it if that can be.
-_TAKEN_PERCENT = (86, 93, 100)
-
-# Parts of the room that thresholds are searched for, until the allocator's peak is
-# within all of it: the search knows bytes, and not what the allocator loses.
-_SEARCHED_PERCENT = (100, 94, 88, 82)
-
 
 def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
     """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped.
@@ -59,9 +41,9 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
             they belong to the peak.
     """
     reached = allocator_peak(own, _as_ready(own), capacity=UNLIMITED) or 0
-    beside = sum(sorted(op.scratch for op in own.ops)[-_AT_ONCE:-1])
+    beside = sum(sorted(op.scratch for op in own.ops)[-TUNING.concurrent_scratch : -1])
     if has_loops(own):
-        beside += math.ceil(reached * _MORE_IN_LOOPS)
+        beside += math.ceil(reached * TUNING.loop_excess)
     return FittedPlan(
         plan=_as_ready(own), small_pool=NO_POOL, peak=kept + reached, beside=beside
     )
@@ -106,7 +88,7 @@ def choose_plan(
 def has_loops(graph: GraphView) -> bool:
     """Whether loops or branches make tensors of some size: nobody orders their ops."""
     return any(
-        op.fixed and any(tensor.size >= _SOME for tensor in op.outputs)
+        op.fixed and any(tensor.size >= TUNING.loop_tensor for tensor in op.outputs)
         for op in graph.ops
     )
 
@@ -115,12 +97,12 @@ def _beside_loops(
     graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
 ) -> FittedPlan:
     """A plan that leaves a part of the room to what loops do in other orders."""
-    part = budget.step * _BESIDE_LOOPS // 100
+    part = budget.step * TUNING.beside_loops_percent // 100
     try:
         less = budget.of(budget.persistent + part)
         return _plan_by_budget(graph, settings, less, speeds)
     except BudgetError as error:
-        least = (error.least_bytes or 0) * 100 // _BESIDE_LOOPS
+        least = (error.least_bytes or 0) * 100 // TUNING.beside_loops_percent
         raise BudgetError(
             str(error), op_name=error.op_name, least_bytes=least
         ) from error
@@ -133,12 +115,12 @@ def fits(plain: FittedPlan, budget: MemoryBudget) -> bool:
 
 def _needed(plain: FittedPlan) -> Bytes:
     """What it may take, whatever order TensorFlow takes."""
-    return math.ceil(plain.peak * _WANDERING) + plain.beside
+    return math.ceil(plain.peak * TUNING.unordered_factor) + plain.beside
 
 
 def fits_easily(plain: FittedPlan, budget: MemoryBudget) -> bool:
     """Whether it fits though much more were needed than was predicted."""
-    return plain.peak * _SURPRISING + plain.beside <= budget.step
+    return plain.peak * TUNING.surprising_factor + plain.beside <= budget.step
 
 
 def _for_the_budget(
@@ -182,7 +164,7 @@ def _plan_by_budget(
     """
     orders = schedule(graph), schedule(graph, writes_last=False)
     found: list[FittedPlan] = []
-    for percent in _TAKEN_PERCENT:
+    for percent in TUNING.taken_percent:
         option = _least_doubted(orders, _wish(settings, budget, speeds, percent))
         if option is not None and option.risk is Risk.NONE:
             return option
@@ -277,7 +259,7 @@ def _plan_by_threshold(
     if None not in knobs.values():
         return _placed_by_threshold(graph, knobs, others)
     found: FittedPlan | None = None
-    for percent in _SEARCHED_PERCENT:
+    for percent in TUNING.autotuned_percent:
         part = budget.step * percent // 100
         try:
             choice = best_thresholds(graph, part, speeds=speeds(), **knobs, **others)

@@ -23,15 +23,11 @@ from lms.planning.placement import find_plan, ranked
 from lms.planning.prefetch import Speeds
 from lms.planning.recompute_choice import choose_recomputed, idle_at_peak
 from lms.planning.risk import FittedPlan, Headroom, Risk, seconds_of
+from lms.planning.tuning import TUNING
 from lms.simulation.gc_pause import collector_paused
 from lms.units import Bytes, Seconds
 
 __all__ = ["PlanRequest", "best_plan"]
-
-# What might be made again is asked so often: of what plans move, and last of all that
-# is idle at the peak. Of a large graph the former is asked once, and the latter if the
-# plan stalls, so that the step takes so many times as long as its ops.
-_ROUNDS, _STALLED = 3, 1.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +86,9 @@ def _options(graph: GraphView, request: PlanRequest) -> list[FittedPlan]:
     may_move = movable(graph, min_bytes=min_bytes, filters=request.filters)
     idle = idle_at_peak(graph) & may_move
     known: tuple[Recomputed, ...] = ()
-    for number in range(_ROUNDS):
+    for number in range(TUNING.recompute_rounds):
         asked = {swap.tensor for option in options for swap in option.plan.swaps}
-        if not moving or request.recompute or number == _ROUNDS - 1:
+        if not moving or request.recompute or number == TUNING.recompute_rounds - 1:
             asked |= idle
         elif number and is_large(graph):
             continue
@@ -110,7 +106,7 @@ def _options(graph: GraphView, request: PlanRequest) -> list[FittedPlan]:
 
 def _stalls(options: Sequence[FittedPlan], request: PlanRequest) -> bool:
     """Whether a step waits much for its copies in all of the plans."""
-    longest = _STALLED * request.speeds.costs.total
+    longest = TUNING.stalled_factor * request.speeds.costs.total
     return all(seconds_of(option) > longest for option in options)
 
 

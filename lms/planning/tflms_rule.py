@@ -35,6 +35,7 @@ from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import Buffer
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.tflms_levels import LevelledGraph, can_wait, level_graph, levels
+from lms.planning.tuning import TUNING
 
 __all__ = [
     "LevelledGraph",
@@ -45,9 +46,6 @@ __all__ = [
     "plan_by_rule",
     "plan_by_threshold",
 ]
-
-# How many levels below `swapin_ahead` are searched for a trigger: TFLMS's constant.
-_SEARCHED_LEVELS = 10
 
 
 class SyncMode(Enum):
@@ -310,7 +308,9 @@ def _trigger_ahead(
     # No path through the tensor itself counts: what leads to it lies below `lowest`.
     ancestors = levelled.ancestors[reader]
     highest = level[reader] - ahead - 1
-    lowest = max(level[reader] - ahead - _SEARCHED_LEVELS, level[buffer.producer] + 1)
+    lowest = max(
+        level[reader] - ahead - TUNING.rule_trigger_levels, level[buffer.producer] + 1
+    )
     for number in range(highest, lowest - 1, -1):
         for position in range(start[number], start[number + 1]):
             if ancestors >> position & 1 and _can_trigger(levelled, position, reader):

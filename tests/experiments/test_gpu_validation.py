@@ -187,6 +187,7 @@ def runner(folder: Path, said: list[Any], seconds: float = 60.0) -> Runner:
     )
 
 
+@pytest.mark.tf
 def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_runs(
     tmp_path: Path,
 ) -> None:

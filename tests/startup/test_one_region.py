@@ -108,7 +108,7 @@ def test_the_command_line_does_it_where_lms_is_not_on_the_path(tmp_path: Path) -
 
 def test_a_python_that_is_not_emulated_is_left_alone() -> None:
     code = "import sys; sys.path.insert(0, sys.argv[1]); import sitecustomize\n"
-    folder = Path(emulate.__file__).parent / "startup"
+    folder = Path(emulate.__file__).parents[1] / "startup"
     plain = {k: v for k, v in os.environ.items() if not k.startswith("TF_CPU_")}
     ended = subprocess.run(
         [sys.executable, "-S", "-c", code + STARTED, str(folder)],

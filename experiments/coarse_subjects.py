@@ -17,6 +17,7 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
+from lms.storage.files import draft_of
 from unet3d.synthesis import synthesize
 
 __all__ = ["coarsen", "make_coarse_subjects"]
@@ -86,7 +87,5 @@ def _coarsen_file(source: Path, target: Path, factor: int) -> None:
 
 
 def _save(image: Any, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f"partial-{target.name}")
-    nibabel.save(image, temporary)
-    temporary.replace(target)
+    with draft_of(target) as draft:
+        nibabel.save(image, draft)

@@ -22,12 +22,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
 from experiments.demo_report import draw, failed_claims, print_table, save
 from experiments.trials import Trial, run_trial
+from lms.storage.files import write_arrays
 from lms.units import MIB, format_bytes
 from unet3d.data import MODALITIES, load_batch
 from unet3d.synthesis import synthesize
@@ -114,9 +114,7 @@ def _arrays(
     cube = f"{options.size}x{options.size}x{options.size}"
     with console.status(f"Reading {len(folders)} subjects at {cube}"):
         volumes, regions = load_batch(folders, options.size)
-        temporary = path.with_name(f"partial-{path.name}")
-        np.savez(temporary, x=volumes, y=regions)
-        temporary.replace(path)
+        write_arrays(path, {"x": volumes, "y": regions})
     console.print(
         f"{len(folders)} subjects read at {cube}, "
         f"{format_bytes(volumes.nbytes + regions.nbytes)}"

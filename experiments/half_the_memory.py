@@ -48,8 +48,8 @@ from experiments.lines import command_line
 from experiments.quiet import quiet_median
 from experiments.trials import threads_for
 from experiments.turns import Turns, take_turns
-from lms.machine.cores import usable_cores
 from lms.machine.emulated_link import LinkRates
+from lms.machine.host_cpu import usable_cores
 from lms.units import MIB, format_bytes
 
 __all__ = ["main"]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lms.storage.files import write_text
 from profiling.record import circumstances
 
 __all__ = ["command_line", "read_lines", "write_lines"]
@@ -31,11 +32,8 @@ def write_lines(
         >>> head["settings"], rows
         ({'repeats': 3}, [{'peak_bytes': 7}])
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     lines = [circumstances() | {"settings": dict(settings)}, *rows]
-    temporary = path.with_name(f"partial-{path.name}")
-    temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    temporary.replace(path)
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read_lines(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

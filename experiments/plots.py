@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from lms.storage.files import draft_of
+
 __all__ = [
     "COLOURS",
     "INK",
@@ -69,7 +71,5 @@ def source(head: Mapping[str, Any]) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG under another name first, so that it is never half done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"partial-{path.name}")
-    figure.savefig(temporary, format="png")
-    temporary.replace(path)
+    with draft_of(path) as draft:
+        figure.savefig(draft, format="png")

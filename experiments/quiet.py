@@ -1,8 +1,8 @@
 """Steps that were not disturbed: the hypervisor did not give the processor to others.
 
 On a shared virtual machine steps take up to twice as long for seconds on end. Linux
-counts what was taken (`lms.machine.stolen`); steps that were disturbed are left out of
-medians, and the rows keep all of them.
+counts what was taken (`lms.machine.host_cpu`); steps that were disturbed are left out
+of medians, and the rows keep all of them.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lms.machine.stolen import stolen_seconds
+from lms.machine.host_cpu import stolen_seconds
 
 __all__ = ["is_quiet", "quiet", "quiet_median", "timed", "wait_for_quiet"]
 

@@ -22,7 +22,8 @@ from experiments.report_catalogue import Entry
 from experiments.report_page import Section, page
 from experiments.report_profiles import profile_sections
 from experiments.report_sections import RESULTS, entries_of, not_shown, section_of
-from profiling.record import circumstances, write_text
+from lms.storage.files import write_text
+from profiling.record import circumstances
 
 __all__ = ["main"]
 

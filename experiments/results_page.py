@@ -22,7 +22,7 @@ from experiments.report_page import Section
 from experiments.report_sections import RESULTS, entries_of, section_of
 from experiments.results_costs import costs
 from experiments.results_words import WORDS, explained
-from profiling.record import write_text
+from lms.storage.files import write_text
 from profiling.tables import Table, markdown_rows
 
 __all__ = ["filled", "main", "results_page"]

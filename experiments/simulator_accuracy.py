@@ -34,6 +34,7 @@ from experiments.lines import command_line, read_lines
 from experiments.quiet import quiet_median
 from experiments.trials import run_trial
 from lms.machine.emulated_link import LinkRates
+from lms.storage.files import draft_of
 from lms.units import MIB, format_bytes
 
 __all__ = ["main"]
@@ -239,10 +240,8 @@ def _plot(rows: Sequence[Mapping[str, Any]], path: Path, source: str) -> None:
         _TIME_CLAIM,
         "step (seconds)",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"partial-{path.name}")
-    figure.savefig(temporary, format="png")
-    temporary.replace(path)
+    with draft_of(path) as draft:
+        figure.savefig(draft, format="png")
 
 
 def _scatter(

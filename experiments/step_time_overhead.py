@@ -38,8 +38,8 @@ from experiments.quiet import quiet_median
 from experiments.servers import LATENCY, SERVERS
 from experiments.step_time_overhead_drawing import draw
 from experiments.trials import threads_for
-from lms.machine.cores import usable_cores
 from lms.machine.emulated_link import LinkRates
+from lms.machine.host_cpu import usable_cores
 from lms.units import MIB, format_bytes
 
 __all__ = ["main"]

@@ -36,7 +36,7 @@ from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.commands.forecast import Forecast, forecast, workload_of
 from lms.errors import BudgetError
-from lms.machine.cores import usable_cores
+from lms.machine.host_cpu import usable_cores
 from lms.pipeline import FittedFunction
 from lms.planning.settings import read_settings
 from lms.tf.compat import recomputed_by_grappler

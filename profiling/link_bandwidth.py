@@ -19,10 +19,11 @@ from rich.progress import Progress
 
 from lms.errors import LMSError
 from lms.machine.hardware import PRESETS, Hardware
+from lms.storage.files import write_text
 from lms.units import GIB, KIB, MIB, Bytes, Seconds, parse_size
 from profiling.link_fit import fit_link
 from profiling.links import DIRECTIONS, Timer, describe_link, open_link, room_for_copies
-from profiling.record import write_result, write_text
+from profiling.record import write_result
 
 __all__ = ["main", "measured_hardware", "sizes_between", "summary"]
 

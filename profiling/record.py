@@ -14,10 +14,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from lms.storage.files import write_text
 from profiling import nvml
 
 __all__ = ["circumstances", "read_json", "read_result"]
-__all__ += ["write_json", "write_result", "write_text"]
+__all__ += ["write_json", "write_result"]
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "nvidia-ml-py")
 
@@ -33,14 +34,6 @@ def write_json(path: Path, value: Any) -> None:
         {'peak': 3}
     """
     write_text(path, "".join(_lines(value, "\n")) + "\n")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all; the folder is made if missing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"partial-{path.name}")
-    temporary.write_text(text)
-    temporary.replace(path)
 
 
 def _lines(value: Any, margin: str) -> Iterator[str]:

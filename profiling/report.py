@@ -17,8 +17,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from lms.storage.files import write_text
 from profiling.drawing import FIGURES, slug
-from profiling.record import read_result, write_text
+from profiling.record import read_result
 from profiling.tables import TABLES, Table, markdown
 from profiling.timelines import timeline_from_json
 

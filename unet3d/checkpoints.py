@@ -24,7 +24,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from unet3d.files import write_arrays, write_text
+from lms.storage.files import draft_of, write_arrays, write_text
 
 __all__ = ["MONITOR", "ResumePoint", "restore_state", "save_weights"]
 
@@ -137,10 +137,8 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
 
 def save_weights(model: Any, path: Path) -> None:
     """Write weights as Keras does, complete or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"partial-{path.name}")
-    model.save_weights(temporary)
-    temporary.replace(path)
+    with draft_of(path) as draft:
+        model.save_weights(draft)
 
 
 def _variables(model: Any) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from unet3d.files import write_file
+from lms.storage.files import write_file
 
 __all__ = ["MOST_SETS", "Slice", "draw_boxes", "draw_gallery", "draw_losses"]
 

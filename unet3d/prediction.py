@@ -17,8 +17,8 @@ import nibabel
 import numpy as np
 from rich.progress import Progress
 
+from lms.storage.files import draft_of, write_arrays, write_json
 from unet3d.data import prepare_images
-from unet3d.files import write_arrays, write_json
 from unet3d.preparing import SKIP, usable
 from unet3d.reading import Images, read_images
 from unet3d.restoring import THRESHOLD, as_image, restore, to_labels
@@ -169,9 +169,8 @@ def _segment(
     cube = to_labels(probabilities > THRESHOLD, scheme)
     write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
     path = output / f"{files.name}.nii.gz"
-    temporary = path.with_name(f"partial-{path.name}")
-    nibabel.save(as_image(labels, source), temporary)
-    temporary.replace(path)
+    with draft_of(path) as draft:
+        nibabel.save(as_image(labels, source), draft)
 
 
 def _labels(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unet3d.files import read_json
+from lms.storage.files import DRAFT, read_json
 from unet3d.preparing import SKIP
 from unet3d.reading import Labels, read_segmentation
 from unet3d.schemes import LabelScheme, scheme_named
@@ -50,7 +50,7 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
     """
     files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
     names = {path.name.removesuffix(".gz").removesuffix(".nii") for path in files}
-    names = {name for name in names if not name.startswith("partial-")}
+    names = {name for name in names if not name.startswith(DRAFT)}
     if not names:
         raise FileNotFoundError(
             f"`predictions` must be folders of NIfTI files, got '{folder}' without "

@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.table import Table
 
+from lms.storage.files import write_json, write_text
 from unet3d.evaluation import (
     MEASURES,
     Score,
@@ -26,7 +27,6 @@ from unet3d.evaluation import (
     summarise,
 )
 from unet3d.figures import draw_boxes, draw_gallery, draw_losses
-from unet3d.files import write_json, write_text
 from unet3d.gallery import choose_subjects, gather_slice, read_logs
 from unet3d.prediction_sets import PredictionSet, common_subjects
 from unet3d.preparing import SKIP, usable

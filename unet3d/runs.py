@@ -17,7 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from unet3d.files import read_json, write_json
+from lms.storage.files import read_json, write_json
 
 __all__ = ["Configuration", "check_same", "read_configuration", "versions"]
 __all__ += ["write_configuration"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unet3d.files import read_json, write_json
+from lms.storage.files import read_json, write_json
 
 __all__ = ["Split", "known_split", "make_split", "read_split", "without", "write_split"]
 

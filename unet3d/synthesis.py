@@ -23,6 +23,7 @@ import nibabel
 import numpy as np
 from numpy.typing import NDArray
 
+from lms.storage.files import draft_of
 from unet3d.phantom import Phantom, draw_phantom
 
 __all__ = ["AFFINE", "GRID", "synthesize", "write_subject"]
@@ -117,6 +118,5 @@ def _save(volume: NDArray[np.integer], path: Path) -> None:
     """Write under a temporary name, then rename: a file is complete or absent."""
     image = nibabel.Nifti1Image(volume, AFFINE)
     image.header.set_xyzt_units("mm", "sec")
-    temporary = path.with_name(f"partial-{path.name}")
-    nibabel.save(image, temporary)
-    temporary.replace(path)
+    with draft_of(path) as draft:
+        nibabel.save(image, draft)

@@ -23,10 +23,10 @@ from rich.progress import Progress
 
 from lms import LMSCallback
 from lms.machine.emulate import device_limit
+from lms.storage.files import write_json, write_text
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
-from unet3d.files import write_json, write_text
 from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whole
 from unet3d.model import build_unet
 from unet3d.preparing import prepare_all, usable

@@ -19,6 +19,7 @@ from experiments.gpu_validation.claims import (
     predictions,
 )
 from experiments.lines import read_lines
+from lms.storage.files import draft_of
 from lms.units import format_bytes
 
 __all__ = ["draw"]
@@ -130,7 +131,5 @@ def _plot(rows: Sequence[Mapping[str, Any]], where: str, path: Path) -> None:
     right.tick_params(axis="y", labelsize=7)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"partial-{path.name}")
-    figure.savefig(temporary, format="png")
-    temporary.replace(path)
+    with draft_of(path) as draft:
+        figure.savefig(draft, format="png")

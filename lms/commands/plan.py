@@ -15,6 +15,7 @@ from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
 from lms.machine.hardware import PRESETS
 from lms.planning.settings import read_settings
+from lms.storage.files import write_text
 from lms.tf.capture.keras_step import batch_specs, check_model
 
 __all__ = ["NO_PLAN", "Request", "plan"]
@@ -144,11 +145,8 @@ def _refusal(error: BudgetError) -> dict[str, Any]:
 
 
 def _write(path: Path | None, data: dict[str, Any]) -> None:
-    if path is None:
-        return
-    draft = path.with_name(f".{path.name}.part")
-    draft.write_text(json.dumps(data) + "\n")
-    draft.replace(path)
+    if path is not None:
+        write_text(path, json.dumps(data) + "\n")
 
 
 def _draw(found: Forecast, request: Request) -> None:

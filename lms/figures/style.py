@@ -12,6 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from lms.storage.files import draft_of
 from lms.units import GIB, MIB
 
 __all__ = ["BAND", "COLOURS", "FONT", "INK", "MUTED", "Scale"]
@@ -88,7 +89,5 @@ def beside(axes: Axes, height: float, text: str, colour: str) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG under another name first, so that it is never half done."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"partial-{path.name}")
-    figure.savefig(temporary, format="png", dpi=_DPI)
-    temporary.replace(path)
+    with draft_of(path) as draft:
+        figure.savefig(draft, format="png", dpi=_DPI)

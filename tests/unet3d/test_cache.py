@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lms.storage.files import write_file
 from tests.unet3d.tiny import save, volumes, write_folder
 from unet3d.cache import cache_entry, load_prepared
 from unet3d.data import prepare
-from unet3d.files import write_file
 from unet3d.reading import read_subject
 from unet3d.schemes import BRATS2017, SCHEMES
 from unet3d.subjects import SubjectFiles, files_in

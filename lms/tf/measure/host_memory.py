@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import psutil
 import tensorflow as tf
 
 from lms.tf import compat
@@ -23,7 +24,10 @@ _BOUNDS = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 
 def available_host_bytes() -> Bytes | None:
     """Host memory that programs may still take; None where the system does not say."""
-    return _kib(_lines("/proc/meminfo"), "MemAvailable")
+    try:
+        return psutil.virtual_memory().available
+    except (OSError, RuntimeError):
+        return None
 
 
 def free_host_bytes(device: Device, budget: Bytes | None) -> Bytes | None:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lms.machine.cores import usable_cores
 from lms.machine.costs import Costs, moved_bytes, roofline
 from lms.machine.emulated_link import LinkRates, link_rates
 from lms.machine.hardware import Hardware
+from lms.machine.host_cpu import usable_cores
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device, DeviceMemory, find_device

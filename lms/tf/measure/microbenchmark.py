@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op, op_of
-from lms.machine.stolen import stolen_seconds
+from lms.machine.host_cpu import stolen_seconds
 from lms.tf import compat
 from lms.tf.measure.devices import DeviceMemory
 from lms.units import Seconds

@@ -8,14 +8,26 @@ Known weakness: a killed process leaves its `partial-*` file behind.
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["read_json", "write_arrays", "write_file", "write_json", "write_text"]
+__all__ = [
+    "DRAFT",
+    "draft_of",
+    "read_json",
+    "write_arrays",
+    "write_file",
+    "write_json",
+    "write_text",
+]
+
+# What names of files begin with while they are written.
+DRAFT = "partial-"
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -28,17 +40,34 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
         >>> [p.name for p in path.parent.iterdir()], path.read_text()
         (['greeting'], 'hello')
     """
+    with draft_of(path) as draft, draft.open("wb") as file:
+        write(file)
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """A path to write to instead, for libraries that open files themselves.
+
+    It takes the place of `path` at the end; after an error it is deleted.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "greeting.txt"
+        >>> with draft_of(path) as draft:
+        ...     _ = draft.write_text("hello")
+        >>> [p.name for p in path.parent.iterdir()]
+        ['greeting.txt']
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     # The name keeps its end: some writers choose the format by it.
-    temporary = path.with_name(f"partial-{os.getpid()}-{path.name}")
+    draft = path.with_name(f"{DRAFT}{os.getpid()}-{path.name}")
     try:
-        with temporary.open("wb") as file:
-            write(file)
-            file.flush()
+        yield draft
+        with draft.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.replace(path)
+        draft.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

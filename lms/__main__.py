@@ -89,7 +89,7 @@ def _add_plan(subcommands: Any) -> None:
         help="say whether a model fits, and how it would train, before it does",
         usage="python -m lms plan FILE.py:function [--budget SIZE] [--hardware NAME] "
         "[--link NAME] [--planner NAME] [--recompute HOW] [--json FILE] "
-        "[--figure FILE]",
+        "[--figure FILE] [--output FILE]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",
@@ -138,6 +138,12 @@ def _add_plan(subcommands: Any) -> None:
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
     )
     plan.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help='write the plan alone, for LMSCallback(plan="FILE")',
+    )
+    plan.add_argument(
         "--figure", type=Path, metavar="FILE", help="draw the step over time, as PNG"
     )
     plan.set_defaults(run=_plan, parser=plan)
@@ -175,6 +181,7 @@ def _plan(options: argparse.Namespace) -> int:
             recompute={"auto": None, "always": True, "never": False}[options.recompute],
             json=options.json,
             figure=options.figure,
+            output=options.output,
         )
     )
 

@@ -13,6 +13,7 @@ an op seed, not Keras's seed generators) start anew in each function that holds 
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -60,6 +61,8 @@ class LMSCallback(keras.callbacks.Callback):
             False never.
         swap_dtype: "bfloat16" (or "float16") lets float32 tensors that move wait in
             half as many bytes. **The numbers are then not those of plain training.**
+        plan: A plan, or the file that `python -m lms plan --output` wrote, for the
+            first training step; it must be a plan of that very step.
         verbose: 1 prints a line for each plan, 0 is silent.
 
     Raises:
@@ -98,6 +101,7 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_types: Sequence[str] = (),
         recompute: bool | None = None,
         swap_dtype: str | None = None,
+        plan: SwapPlan | str | Path | None = None,
         verbose: int = 1,
     ) -> None:
         super().__init__()
@@ -116,6 +120,7 @@ class LMSCallback(keras.callbacks.Callback):
             exclude_types=exclude_types,
             recompute=recompute,
             swap_dtype=swap_dtype,
+            plan=plan,
         )
         self._verbose = verbose
         self._hooks: dict[str, _Hook] = {}

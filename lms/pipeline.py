@@ -6,6 +6,7 @@ it is called with (`lms.tf.prepare` has the stages).
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lms.planning.settings import Settings, read_settings
@@ -202,7 +203,7 @@ class FittedFunction:
                 self._steps[key] = prepare(
                     traced,
                     inputs,
-                    self._settings,
+                    self._settings_now(),
                     kind=self._kind,
                     # An example is the data: no other batch comes beside it.
                     batches=Batches(
@@ -211,6 +212,12 @@ class FittedFunction:
                     settle=not self._steps,
                 )
         return self._steps[key]
+
+    def _settings_now(self) -> Settings:
+        """A stored plan is for the first training step; others get one of their own."""
+        if self._kind in ("train", "step") and not self._steps:
+            return self._settings
+        return replace(self._settings, plan=None)
 
 
 def _key(traced: TracedFunction, inputs: Sequence[Any]) -> str:

@@ -37,6 +37,7 @@ class Request:
         recompute: As for `LMSCallback`.
         json: File for the whole forecast.
         figure: PNG for the steps over time.
+        output: File for the plan alone, which `LMSCallback(plan=...)` obeys.
     """
 
     subject: str
@@ -47,6 +48,7 @@ class Request:
     recompute: bool | None = None
     json: Path | None = None
     figure: Path | None = None
+    output: Path | None = None
 
 
 def plan(request: Request) -> int:
@@ -58,7 +60,7 @@ def plan(request: Request) -> int:
     Raises:
         ValueError: If the subject is not what it must be.
     """
-    for path in (request.json, request.figure):
+    for path in (request.json, request.figure, request.output):
         _check_folder(path)
     settings = read_settings(
         budget=request.budget, planner=request.planner, recompute=request.recompute
@@ -76,6 +78,8 @@ def plan(request: Request) -> int:
         return NO_PLAN
     plan_view.show(found, console)
     _write(request.json, about | plan_view.as_data(found))
+    if request.output is not None:
+        write_text(request.output, found.plan.to_json(indent=1) + "\n")
     if request.figure is not None:
         _draw(found, request)
     return 0

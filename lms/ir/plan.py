@@ -23,6 +23,7 @@ from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
 from lms.ir.narrow import Narrowed, with_narrowed
 from lms.ir.recompute import Recomputed, with_recomputed
+from lms.storage.json_data import from_json
 
 __all__ = ["Swap", "SwapIn", "SwapPlan", "planned_graph", "validate_plan"]
 
@@ -113,44 +114,12 @@ class SwapPlan:
             PlanError: If the text is no plan.
         """
         try:
-            return _plan_from_dict(json.loads(text))
-        except (KeyError, TypeError, ValueError) as error:
+            return from_json(text, cls)
+        except ValueError as error:
             raise PlanError(
-                f"`text` must be a plan written by SwapPlan.to_json, got {error!r}. "
+                f"`text` must be a plan written by SwapPlan.to_json, got: {error}. "
                 "Write the plan again with to_json."
             ) from error
-
-
-def _plan_from_dict(data: Mapping[str, Any]) -> SwapPlan:
-    return SwapPlan(
-        planner=data["planner"],
-        order=tuple(data["order"]),
-        chain=tuple(tuple(group) for group in data["chain"]),
-        swaps=tuple(
-            Swap(
-                tensor=swap["tensor"],
-                size=swap["size"],
-                release=swap["release"],
-                swap_ins=tuple(
-                    SwapIn(trigger=copy["trigger"], readers=tuple(copy["readers"]))
-                    for copy in swap["swap_ins"]
-                ),
-            )
-            for swap in data["swaps"]
-        ),
-        recomputed=tuple(
-            Recomputed(op=again["op"], readers=tuple(again["readers"]))
-            for again in data.get("recomputed", ())
-        ),
-        narrowed=tuple(
-            Narrowed(
-                tensor=item["tensor"],
-                readers=tuple(item["readers"]),
-                dtype=item["dtype"],
-            )
-            for item in data.get("narrowed", ())
-        ),
-    )
 
 
 def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:

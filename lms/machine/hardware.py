@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Final
 
+from lms.storage.json_data import from_json
 from lms.units import GIB, Bytes, Seconds
 
 __all__ = ["PRESETS", "Hardware", "preset"]
@@ -88,8 +89,8 @@ class Hardware:
             ValueError: If the text is no hardware.
         """
         try:
-            return cls(**json.loads(text))
-        except (TypeError, ValueError) as error:
+            return from_json(text, cls)
+        except ValueError as error:
             raise ValueError(
                 f"`text` must be written by Hardware.to_json, got {error}. "
                 "Measure it with `python -m profiling.link_bandwidth --save-hardware`."

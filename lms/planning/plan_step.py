@@ -23,6 +23,7 @@ from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan, Risk
 from lms.planning.select import choose_plan, fits_easily, plain_plan
 from lms.planning.settings import Settings
+from lms.planning.stored_plan import fitted_plan
 from lms.simulation.allocator import SmallPool
 from lms.simulation.executor import simulate
 from lms.simulation.memory import MemoryTimeline, simulate_memory
@@ -141,11 +142,14 @@ def plan_step(
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
         HostMemoryError: If the host cannot hold what is swapped out.
+        PlanError: If a stored plan is not one of this step.
     """
+    stored = settings.plan is not None
     found = _planned(workload, settings, budget, host)
     if host.free is None or found.host_bytes <= host.free:
         return found
-    if settings.planner == "budget" and settings.recompute is None:
+    may_choose = settings.planner == "budget" and settings.recompute is None
+    if may_choose and not stored:
         always = replace(settings, recompute=True)
         found = _planned(workload, always, budget, host)
     if found.host_bytes > host.free:
@@ -161,7 +165,10 @@ def _planned(
     workload: Workload, settings: Settings, budget: MemoryBudget, host: HostBudget
 ) -> PlannedStep:
     plain, speeds = workload.plain, workload.speeds
-    fitted = choose_plan(workload.graph, plain, settings, budget, speeds)
+    if settings.plan is not None and settings.plan.planner != plain.plan.planner:
+        fitted = fitted_plan(workload.graph, settings.plan, budget)
+    else:
+        fitted = choose_plan(workload.graph, plain, settings, budget, speeds)
     if fitted.plan == plain.plan:
         return _plain(workload, fitted, budget)
     plan = fitted.plan

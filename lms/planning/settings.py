@@ -5,8 +5,11 @@ TFLMS's names are kept; its -1 for "choose for me" is None here.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
+from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters
+from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
 from lms.units import parse_size
 
@@ -35,6 +38,7 @@ class Settings:
             where the host cannot hold what would be moved; True wherever it can be.
         swap_dtype: What tensors that move wait as, with other numbers; None for what
             they are.
+        plan: The plan of the first training step; None makes one.
     """
 
     budget: int | None = None
@@ -48,6 +52,7 @@ class Settings:
     filters: Filters = field(default_factory=Filters)
     recompute: bool | None = None
     swap_dtype: str | None = None
+    plan: SwapPlan | None = None
 
 
 def read_settings(  # noqa: PLR0913 - the public knobs
@@ -62,6 +67,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     serialization_by_size: int | str | None = None,
     recompute: bool | None = None,
     swap_dtype: str | None = None,
+    plan: SwapPlan | str | Path | None = None,
     **filters: Sequence[str],
 ) -> Settings:
     """Read the user's knobs.
@@ -70,6 +76,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         TypeError: If a knob is of the wrong type or unknown.
         ValueError: If a value breaks its rule, or a budget is given together with
             thresholds.
+        FileNotFoundError, PlanError: If `plan` is not a stored plan.
     """
     thresholds = {
         "swapout_threshold": swapout_threshold,
@@ -132,6 +139,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         filters=_filters(**filters),
         recompute=recompute,
         swap_dtype=swap_dtype,
+        plan=None if plan is None else read_plan(plan),
         **thresholds,
     )
 

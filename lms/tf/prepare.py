@@ -80,9 +80,10 @@ class Captured:
             BudgetError: If no plan fits.
             HostMemoryError: If the host cannot hold what is swapped out.
         """
+        settings = replace(self.settings, plan=None)  # a stored one has failed
         with PREPARING:
             try:
-                return _build(self, budget)
+                return _build(replace(self, settings=settings), budget)
             finally:
                 forget_functions()
 

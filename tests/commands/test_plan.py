@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
 from lms.machine.hardware import PRESETS
+from lms.planning.settings import read_settings
 from lms.units import MIB
 from tests.tf.worker import Worker
 
@@ -173,3 +175,30 @@ def test_the_plan_is_the_one_that_fit_makes(worker: Worker) -> None:
     )
     assert forecast["swaps"]
     assert forecast == fitted
+
+
+@pytest.mark.slow
+def test_a_stored_plan_is_obeyed_with_plain_bits_or_refused(
+    worker: Worker, tmp_path: Path
+) -> None:
+    found = worker.ask(
+        "tests.commands.trials:by_stored_plan",
+        memory="64MiB",
+        subject=f"{SUBJECTS}:resnet",
+        budget="12MiB",
+        file=str(tmp_path / "plan.json"),
+    )
+    assert found["said"]["code"] == 0, found["said"]
+    assert found["swaps"] > 0
+    assert found["obeyed"]
+    assert found["equal"]
+    assert found["refused"].startswith("`plan` must be a plan of this very step, got")
+
+
+def test_a_file_that_is_no_plan_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="--output` wrote, got"):
+        read_settings(plan=tmp_path / "none.json")
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('{"planner": "budget", "order": [1, 2]}')
+    with pytest.raises(PlanError, match=r"Expected `str`, got `int` - at `\$.order"):
+        read_settings(plan=wrong)

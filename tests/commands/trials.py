@@ -6,6 +6,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -13,7 +14,9 @@ from lms import LMSCallback
 from lms.__main__ import main
 from lms.commands.forecast import forecast, training_of
 from lms.commands.model_file import read_subject
+from lms.errors import PlanError
 from lms.planning.settings import read_settings
+from lms.planning.stored_plan import read_plan
 from lms.tf.capture.keras_step import batch_specs, iterator_of, step_of
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.device_budget import Batches
@@ -82,3 +85,42 @@ def both_plans(budget: str) -> list[dict[str, Any]]:
         settle=False,
     )
     return [asdict(found.plan), asdict(prepared.predicted.plan)]
+
+
+def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
+    """Plan by the command, train by its file; the bits of plain training beside it."""
+    keras.utils.set_random_seed(0)
+    tf.config.experimental.enable_op_determinism()
+    said = command(["plan", subject, "--budget", budget, "--output", file])
+    if said["code"]:
+        return {"said": said}
+    data = _data(batch_specs(read_subject(subject).batch))
+    weights, plans = [], []
+    for knobs in (None, file):
+        keras.backend.clear_session()  # names of layers count on in a process
+        keras.utils.set_random_seed(0)
+        model = read_subject(subject).model
+        callback = LMSCallback(budget, verbose=0, plan=knobs)
+        callbacks = [] if knobs is None else [callback]
+        model.fit(data, verbose=SILENT, callbacks=callbacks)
+        weights.append([value.tobytes() for value in model.get_weights()])
+        plans += [callback.plan] if knobs else []
+    refused = ""
+    try:
+        other = _data(_halved(batch_specs(read_subject(subject).batch)))
+        read_subject(subject).model.fit(
+            other, verbose=SILENT, callbacks=[LMSCallback(budget, plan=file)]
+        )
+    except PlanError as error:
+        refused = str(error)
+    return {
+        "said": said,
+        "equal": weights[0] == weights[1],
+        "obeyed": plans == [read_plan(file)],
+        "swaps": len(read_plan(file).swaps),
+        "refused": refused,
+    }
+
+
+def _halved(specs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(tf.TensorSpec([s.shape[0] // 2, *s.shape[1:]], s.dtype) for s in specs)

@@ -171,7 +171,7 @@ def test_json_gives_the_plan_back(indent: int | None) -> None:
         "[]",
         "null",
         "{}",
-        json.dumps({"planner": "", "order": []}),
+        json.dumps({"planner": "", "order": [1, 2]}),
         json.dumps({"planner": "", "order": [], "chain": [], "swaps": [{}]}),
         json.dumps({"planner": "", "order": 3, "chain": [], "swaps": []}),
     ],

@@ -15,6 +15,7 @@ import tensorflow as tf
 from tensorflow.compiler.xla.service import hlo_pb2 as _hlo
 
 # Protocol buffers of the runtime; `tf.compat.v1` is their only public home.
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -67,6 +68,7 @@ __all__ = [
     "XSpace",
     "address_of",
     "allocator_limit",
+    "attribute",
     "build_function",
     "collected_graphs",
     "compiled_scratch",
@@ -237,10 +239,24 @@ def _is_of(concrete: Any, nodes: Sequence[NodeDef]) -> bool:
     results = sorted(n.name for n in nodes if n.op == "_Retval")
     if results != sorted(f"{result.name}_RetVal" for result in signature.output_arg):
         return False
-    found = {n.attr["index"].i: n.name for n in nodes if n.op == "_Arg"}
+    found = {attribute(n, "index").i: n.name for n in nodes if n.op == "_Arg"}
     return len(found) == sum(n.op == "_Arg" for n in nodes) and all(
         signature.input_arg[i].name == name for i, name in found.items()
     )
+
+
+def attribute(node: NodeDef, key: str) -> AttrValue:
+    """A node's attribute to look at; an empty one if it has none of that name.
+
+    `node.attr[key]` would add it, and an empty attribute is refused when the node is
+    imported.
+
+    Example:
+        >>> node = NodeDef(name="call", op="PartitionedCall")
+        >>> attribute(node, "_XlaMustCompile").b, dict(node.attr)
+        (False, {})
+    """
+    return node.attr[key] if key in node.attr else AttrValue()
 
 
 def graph_def(nodes: Iterable[NodeDef], library: Any) -> GraphDef:

@@ -19,7 +19,7 @@ tensorflow/core/ops.
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -45,7 +45,7 @@ _LIST_IS_INPUT = _HANDS_ON | {
 
 
 def inferred_shapes(
-    nodes: Sequence[compat.NodeDef], library: object, inputs: Sequence[compat.Input]
+    nodes: Sequence[compat.NodeDef], library: Any, inputs: Sequence[compat.Input]
 ) -> Specs:
     """What follows from the inputs' shapes.
 
@@ -55,8 +55,10 @@ def inferred_shapes(
         inputs: The arguments, as `compat.build_function` takes them.
 
     Raises:
-        UnsupportedError: If TensorFlow does not import what it made itself.
+        UnsupportedError: If TensorFlow does not import what it made itself, or keeps
+            a function to itself that is called.
     """
+    _check_called(nodes, library)
     straight = _first_round(nodes)
     try:
         specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
@@ -105,6 +107,19 @@ def guessed_shapes(
     return filled
 
 
+def _check_called(nodes: Sequence[compat.NodeDef], library: Any) -> None:
+    """Refuse calls of functions that TensorFlow specialised and does not hand over."""
+    known = {function.signature.name for function in library.function}
+    for node in nodes:
+        name = compat.attribute(node, "f").func.name
+        if name and name not in known:
+            raise UnsupportedError(
+                "a function that the step takes the gradient of must be inlined or "
+                f"compiled, got {name!r} for op {node.name!r}. Take `_noinline` from "
+                "its attributes, or train without large model support."
+            )
+
+
 def _not_imported(error: ValueError) -> str:
     return (
         "the step's graph must be made of ops that TensorFlow imports again, got "
@@ -124,7 +139,7 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
             continue
         entered = [name for name in node.input if source_of(name) not in back_edges]
         copy = compat.NodeDef(name=node.name, op=node.op, input=entered)
-        copy.attr["T"].CopyFrom(node.attr["T"])
+        copy.attr["T"].CopyFrom(compat.attribute(node, "T"))
         if node.op == "Enter":
             copy.op = "Identity"
         else:
@@ -175,7 +190,7 @@ def _with_element_shapes(
         made = compat.NodeDef(
             name=name, op="EmptyTensorList", input=[shape.name, limit.name]
         )
-        made.attr["element_dtype"].CopyFrom(node.attr["element_dtype"])
+        made.attr["element_dtype"].CopyFrom(compat.attribute(node, "element_dtype"))
         made.attr["shape_type"].type = tf.int32.as_datatype_enum
         copy.input[0] = name
         popped += [shape, limit, made, copy]

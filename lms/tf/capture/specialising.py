@@ -209,8 +209,7 @@ def _cut(
     traced: TracedFunction, inputs: Sequence[tf.TensorSpec]
 ) -> tuple[list[compat.NodeDef], tuple[Argument, ...], list[str]]:
     """The inner nodes, the arguments and the results of the optimised graph."""
-    args = {n.attr["index"].i: n for n in traced.graph_def.node if n.op == "_Arg"}
-    results = {n.attr["index"].i: n for n in traced.graph_def.node if n.op == "_Retval"}
+    args, results = _numbered(traced, "_Arg"), _numbered(traced, "_Retval")
     inner = [n for n in traced.graph_def.node if n.op not in ("_Arg", "_Retval")]
     names = [
         args[i].name if i in args else f"lms_unused_{i}"  # the runtime leaves it out
@@ -246,6 +245,12 @@ def _cut(
         tuple(arguments),
         [_full(name) for name in outputs],
     )
+
+
+def _numbered(traced: TracedFunction, kind: str) -> dict[int, compat.NodeDef]:
+    """The nodes of a function's arguments or results, by their numbers."""
+    nodes = (node for node in traced.graph_def.node if node.op == kind)
+    return {compat.attribute(node, "index").i: node for node in nodes}
 
 
 def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:

@@ -23,7 +23,7 @@ from lms.tf.capture.tracing import (
 from lms.tf.measure.device_budget import Batches
 from lms.tf.measure.devices import take_emulated_memory
 from lms.tf.prepare import prepare
-from lms.tf.recovery import PreparedStep, run_recovering
+from lms.tf.recovery import PreparedStep, refused_in_words, run_recovering
 
 __all__ = ["FittedFunction", "fit_in_memory"]
 
@@ -172,9 +172,11 @@ class FittedFunction:
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            self._traced[key] = trace(
-                self._function, args, iterator=iterator, own=self._own
-            )
+            with PREPARING, refused_in_words("tracing a step"):
+                if key not in self._traced:  # another thread may have come first
+                    self._traced[key] = trace(
+                        self._function, args, iterator=iterator, own=self._own
+                    )
         return self._traced[key]
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
@@ -198,18 +200,19 @@ class FittedFunction:
     ) -> PreparedStep:
         key = _key(traced, inputs)
         if key not in self._steps:
-            with PREPARING:
-                self._steps[key] = prepare(
-                    traced,
-                    inputs,
-                    self._settings,
-                    kind=self._kind,
-                    # An example is the data: no other batch comes beside it.
-                    batches=Batches(
-                        is_there=data_is_there, read_ahead=not self._has_example
-                    ),
-                    settle=not self._steps,
-                )
+            with PREPARING, refused_in_words("planning a step"):
+                if key not in self._steps:  # another thread may have come first
+                    self._steps[key] = prepare(
+                        traced,
+                        inputs,
+                        self._settings,
+                        kind=self._kind,
+                        # An example is the data: no other batch comes beside it.
+                        batches=Batches(
+                            is_there=data_is_there, read_ahead=not self._has_example
+                        ),
+                        settle=not self._steps,
+                    )
         return self._steps[key]
 
 

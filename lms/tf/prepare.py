@@ -31,7 +31,7 @@ from lms.tf.measure.device_budget import Batches, measure_budget
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
-from lms.tf.recovery import PreparedStep
+from lms.tf.recovery import PreparedStep, refused_in_words
 from lms.tf.rewrite.plan_nodes import planned_step
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
@@ -80,7 +80,7 @@ class Captured:
             BudgetError: If no plan fits.
             HostMemoryError: If the host cannot hold what is swapped out.
         """
-        with PREPARING:
+        with PREPARING, refused_in_words("planning a step anew"):
             try:
                 return _build(self, budget)
             finally:

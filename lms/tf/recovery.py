@@ -12,7 +12,8 @@ of its convolutions on a CPU do not survive a failure. Plans by thresholds are a
 user wants them, and are not made anew.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
@@ -26,11 +27,15 @@ from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.rewrite.transports import Transport
 from lms.units import format_bytes
 
-__all__ = ["PreparedStep", "StepSource", "run_recovering"]
+__all__ = ["PreparedStep", "StepSource", "refused_in_words", "run_recovering"]
 
 # What a step that ran out of memory is planned with, of the room that it had: the first
 # in which there is another plan. So often a step is planned anew in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
+
+# What its errors say of that, also where shapes are inferred.
+_NOT_FOLDED = "Unable to evaluate a constant node"
+_SAID = ("OOM when", _NOT_FOLDED)
 
 # So many calls of a step that is not planned may run out of memory and be planned.
 _WATCHED = 3
@@ -212,10 +217,38 @@ def run_recovering(
         replaced(step)
 
 
+@contextmanager
+def refused_in_words(doing: str) -> Iterator[None]:
+    """Within it, a device without room for what is done raises an error of our own.
+
+    Args:
+        doing: What is done.
+
+    Raises:
+        OutOfMemoryError: In place of TensorFlow's error.
+    """
+    try:
+        yield
+    except (RAN_OUT, ValueError) as error:
+        if not isinstance(error, RAN_OUT) and _NOT_FOLDED not in str(error):
+            raise
+        raise OutOfMemoryError(
+            f"{doing} must find room on the device, got {_first_words(error)}. Delete "
+            "other models and tensors on it, let the input pipeline read less ahead, "
+            "or use a smaller model."
+        ) from error
+
+
 def _first_words(error: Exception) -> str:
     """The line of TensorFlow's message that says what did not fit."""
-    lines = str(error).splitlines()
-    return next((line for line in lines if line.startswith("OOM")), lines[0]).strip()
+    text = str(error)
+    said = (
+        line[line.index(word) :]
+        for word in _SAID
+        for line in text.splitlines()
+        if word in line
+    )
+    return next(said, text.strip().partition("\n")[0]).strip()
 
 
 def _given_up(step: PreparedStep, reason: str) -> str:

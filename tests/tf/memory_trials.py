@@ -21,6 +21,7 @@ import pytest
 import tensorflow as tf
 
 import lms
+from lms.errors import OutOfMemoryError
 from lms.machine.costs import moved_bytes, roofline
 from lms.tf import prepare
 from lms.tf.capture.specialising import TracedStep, specialise
@@ -37,7 +38,9 @@ from tests.models import SILENT
 from unet3d.model import build_unet
 
 __all__ = [
+    "fit_in_a_full_device",
     "free_holes",
+    "measure_in_a_full_device",
     "measure_in_little_room",
     "put_back_in_a_full_device",
     "run",
@@ -382,6 +385,54 @@ def settle_without_room() -> bool:
     del shared
     settle_variables(_step_of(variables), find_device())
     return all((v.numpy() == expected).all() for v in variables)
+
+
+def fit_in_a_full_device() -> str:
+    """The error of a step that is made where there is room for nothing."""
+    weights = tf.Variable(tf.ones([64, 64]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(x @ weights))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.1 * gradient)
+        return loss
+
+    hogs = _all_that_is_free(find_device().memory)
+    hogs += [tf.raw_ops.Empty(shape=[8], dtype=tf.uint8) for _ in range(_crumbs())]
+    try:
+        lms.fit_in_memory(step, [tf.TensorSpec([64, 64])])
+    except OutOfMemoryError as error:
+        return str(error)
+    return f"no error beside {len(hogs)}"
+
+
+def _crumbs() -> int:
+    """Chunks of the least size that are free."""
+    free = (find_device().limit or 0) - (find_device().memory.current_bytes or 0)
+    return max(0, free // 256 - 2)
+
+
+def measure_in_a_full_device() -> dict[str, Any]:
+    """Rates where there is room for nothing, then for a little, then for all."""
+    device = find_device()
+    hogs = [tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8) for _ in range(6)]
+    hogs += _all_that_is_free(device.memory)
+    try:
+        measuring._flops(device)
+        refused = ""
+    except OutOfMemoryError as error:
+        refused = str(error)
+    del hogs[0]
+    little = measuring._flops(device)
+    hogs.clear()
+    roomy = measuring._flops(device)
+    hogs = _all_that_is_free(device.memory)
+    return {
+        "refused": refused,
+        "rates": [little, roomy, measuring._flops(device)],
+        "hogs": len(hogs),
+    }
 
 
 def settle_in_a_full_device() -> dict[str, Any]:

@@ -6,6 +6,7 @@ it is called with (`lms.tf.prepare` has the stages).
 """
 
 from collections.abc import Callable, Sequence
+from threading import RLock
 from typing import Any
 
 from lms.planning.settings import Settings, read_settings
@@ -111,6 +112,7 @@ class FittedFunction:
         self._planned_anew = planned_anew
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
+        self._lock = RLock()
 
     @property
     def report(self) -> tuple[StepReport, ...]:
@@ -181,7 +183,6 @@ class FittedFunction:
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; it is planned anew if it runs out of memory."""
-        step = self._prepared(traced, inputs, data_is_there=True)
         key = _key(traced, inputs)
 
         def take_place(step: PreparedStep) -> None:
@@ -189,11 +190,13 @@ class FittedFunction:
             if self._planned_anew is not None:
                 self._planned_anew(step.report())
 
-        try:
-            return run_recovering(step, inputs, take_place)
-        finally:
-            if self._steps[key].rebuilt is None:  # it could not be planned anew
-                del self._steps[key]
+        with self._lock:  # no other thread may see a step that is planned anew
+            step = self._prepared(traced, inputs, data_is_there=True)
+            try:
+                return run_recovering(step, inputs, take_place)
+            finally:
+                if self._steps[key].rebuilt is None:  # it could not be planned anew
+                    del self._steps[key]
 
     def _prepared(
         self, traced: TracedFunction, inputs: Sequence[Any], *, data_is_there: bool

@@ -3,6 +3,7 @@
 The CPU of this process has no limit: what is swapped follows from the budget.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,17 @@ def test_a_step_that_failed_is_repeated_with_the_same_batch(fitted: Any) -> None
     assert report.replans == 1
     assert report.budget_bytes < BUDGET
     assert report.budget_bytes + report.margin_bytes == BUDGET
+
+
+def test_another_thread_waits_until_a_step_is_planned_anew(fitted: Any) -> None:
+    made, (_, state) = fitted
+    fail(made, 1)
+    data = batch()
+    with ThreadPoolExecutor(2) as pool:
+        losses = list(pool.map(made, [data, data]))
+    assert len(losses) == 2
+    assert state.numpy() == 3
+    assert made.report[0].replans == 1
 
 
 def test_when_no_less_room_works_it_is_given_up_and_nothing_is_written(

@@ -71,8 +71,10 @@ class PreparedStep:
         small_pool: What keeps room for small tensors together, as long as it lives.
         commit_flag: Takes note of when it begins to write.
         kept: The variables that it writes before that; of a step that is not planned
-            and has little room left, all that it has, in its first calls.
-        is_sure: Whether it needs no plan and has room to spare.
+            and has little room left, all that it has, in its first calls; in all, if
+            it has loops of unknown memory.
+        is_sure: Whether it needs no plan, has room to spare, and no loop's memory is
+            unknown.
         can_be_planned: Whether a plan may be made if it runs out of memory.
         budget: What it was planned into.
         measure: Measures what it could be planned into now.
@@ -109,8 +111,7 @@ class PreparedStep:
         assert self.rebuilt is not None
         with self.lock:  # host tensors belong to one call at a time
             self.memory.watch(self)
-            watched = not self.is_sure and self.calls < _WATCHED
-            kept = not self.plan_is_empty or watched
+            kept = not self.plan_is_empty or self._is_watched
             values = self.kept.values() if kept else []
             self.commit_flag.begun = not kept
             try:
@@ -170,6 +171,15 @@ class PreparedStep:
                 step.predicted = replace(step.predicted, replans=replans)
                 return step
         return None
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether a step that is not planned can be undone.
+
+        What a loop keeps may be more in any step: how often it runs may be in the data.
+        """
+        first_calls = self.calls < _WATCHED or bool(self.predicted.unknown_loops)
+        return first_calls and not self.is_sure
 
     def _measure(self) -> None:
         self.calls += 1

@@ -183,3 +183,32 @@ def test_a_step_whose_variables_were_not_kept_is_never_repeated(fitted: Any) -> 
     with pytest.raises(OutOfMemoryError, match="may be updated and some not"):
         made(batch())
     assert state.numpy() == 2
+
+
+def test_every_step_with_a_loop_of_unknown_memory_can_be_undone() -> None:
+    import tensorflow as tf
+
+    weights = tf.Variable(tf.fill([32, 32], 0.01))
+
+    def step(x: tf.Tensor, rounds: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = x
+            for _ in tf.range(rounds):
+                y = tf.nn.tanh(tf.linalg.matmul(y, weights))
+            loss = tf.reduce_sum(y)
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(gradient)
+        return loss
+
+    signature = [tf.TensorSpec([64, 32]), tf.TensorSpec([], tf.int32)]
+    made = fit_in_memory(tf.function(step), signature, budget="1GiB")
+    assert made.report[0].unknown_loops
+    assert not made.fits_unplanned()
+    args = tf.ones([64, 32]), tf.constant(2)
+    for _ in range(4):
+        made(*args)
+    before = weights.numpy()
+    fail(made, 99)
+    with pytest.raises(OutOfMemoryError, match="are as before the step"):
+        made(*args)
+    np.testing.assert_array_equal(before, weights.numpy())

@@ -7,6 +7,7 @@ it is called with (`lms.tf.prepare` has the stages).
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import RLock
 from typing import Any
 
 from lms.planning.settings import Settings, read_settings
@@ -24,7 +25,7 @@ from lms.tf.capture.tracing import (
 from lms.tf.measure.device_budget import Batches
 from lms.tf.measure.devices import take_emulated_memory
 from lms.tf.prepare import prepare
-from lms.tf.recovery import PreparedStep, run_recovering
+from lms.tf.recovery import PreparedStep, refused_in_words, run_recovering
 
 __all__ = ["FittedFunction", "fit_in_memory"]
 
@@ -112,6 +113,7 @@ class FittedFunction:
         self._planned_anew = planned_anew
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
+        self._lock = RLock()
 
     @property
     def report(self) -> tuple[StepReport, ...]:
@@ -173,14 +175,15 @@ class FittedFunction:
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            self._traced[key] = trace(
-                self._function, args, iterator=iterator, own=self._own
-            )
+            with PREPARING, refused_in_words("tracing a step"):
+                if key not in self._traced:  # another thread may have come first
+                    self._traced[key] = trace(
+                        self._function, args, iterator=iterator, own=self._own
+                    )
         return self._traced[key]
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; it is planned anew if it runs out of memory."""
-        step = self._prepared(traced, inputs, data_is_there=True)
         key = _key(traced, inputs)
 
         def take_place(step: PreparedStep) -> None:
@@ -188,29 +191,32 @@ class FittedFunction:
             if self._planned_anew is not None:
                 self._planned_anew(step.report())
 
-        try:
-            return run_recovering(step, inputs, take_place)
-        finally:
-            if self._steps[key].rebuilt is None:  # it could not be planned anew
-                del self._steps[key]
+        with self._lock:  # no other thread may see a step that is planned anew
+            step = self._prepared(traced, inputs, data_is_there=True)
+            try:
+                return run_recovering(step, inputs, take_place)
+            finally:
+                if self._steps[key].rebuilt is None:  # it could not be planned anew
+                    del self._steps[key]
 
     def _prepared(
         self, traced: TracedFunction, inputs: Sequence[Any], *, data_is_there: bool
     ) -> PreparedStep:
         key = _key(traced, inputs)
         if key not in self._steps:
-            with PREPARING:
-                self._steps[key] = prepare(
-                    traced,
-                    inputs,
-                    self._settings_now(),
-                    kind=self._kind,
-                    # An example is the data: no other batch comes beside it.
-                    batches=Batches(
-                        is_there=data_is_there, read_ahead=not self._has_example
-                    ),
-                    settle=not self._steps,
-                )
+            with PREPARING, refused_in_words("planning a step"):
+                if key not in self._steps:  # another thread may have come first
+                    self._steps[key] = prepare(
+                        traced,
+                        inputs,
+                        self._settings_now(),
+                        kind=self._kind,
+                        # An example is the data: no other batch comes beside it.
+                        batches=Batches(
+                            is_there=data_is_there, read_ahead=not self._has_example
+                        ),
+                        settle=not self._steps,
+                    )
         return self._steps[key]
 
     def _settings_now(self) -> Settings:

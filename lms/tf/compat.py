@@ -9,12 +9,14 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any, TypeAlias
 
+import numpy as np
 import tensorflow as tf
 
 # What XLA's compiler says of the memory of what it compiled; there is no public form.
 from tensorflow.compiler.xla.service import hlo_pb2 as _hlo
 
 # Protocol buffers of the runtime; `tf.compat.v1` is their only public home.
+from tensorflow.core.framework.attr_value_pb2 import AttrValue
 from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
@@ -66,7 +68,9 @@ __all__ = [
     "NodeDef",
     "XSpace",
     "address_of",
+    "aligned",
     "allocator_limit",
+    "attribute",
     "build_function",
     "collected_graphs",
     "compiled_scratch",
@@ -77,6 +81,7 @@ __all__ = [
     "flat_shapes",
     "graph_def",
     "handle_spec",
+    "host_tensor",
     "infer_shapes",
     "is_stateful_or_calls",
     "one_replica_s",
@@ -96,6 +101,10 @@ Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]
 # Made when their modules are imported: type checkers do not see them.
 XSpace: Any = _xplane.XSpace  # pyright: ignore[reportAttributeAccessIssue]
 HloProto: Any = _hlo.HloProto  # pyright: ignore[reportAttributeAccessIssue]
+
+_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
+
+_ALIGNMENT = 64  # bytes; Eigen's, with AVX-512
 
 _MARKER = "lms_end_of_collection"
 
@@ -185,6 +194,38 @@ def address_of(tensor: Any) -> int:
     return found
 
 
+def aligned(array: Any) -> np.ndarray:
+    """A NumPy array, or a copy of it, in memory that TensorFlow can take as it is."""
+    array = np.asarray(array)  # of a scalar NumPy makes no array
+    if array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous:
+        return array
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    own = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    own[...] = array
+    return own
+
+
+def host_tensor(array: Any) -> Any:
+    """An eager tensor that is a NumPy array's memory, which it keeps.
+
+    `tf.constant` copies the array to wherever NumPy finds room; what is not aligned is
+    then copied by the CPU's allocator, and on a device that is emulated, and full, the
+    process dies of that (`NdarrayToTensor` in ndarray_tensor.cc).
+
+    Args:
+        array: Not to be written to afterwards; it is copied within NumPy's memory if it
+            is not aligned.
+
+    Example:
+        >>> array = aligned(np.ones([2, 3], np.float32))
+        >>> address_of(host_tensor(array)) == array.ctypes.data
+        True
+    """
+    own = array if array.dtype == object else aligned(array)  # text has no such memory
+    return _ops.EagerTensor(own, _HOST, None)
+
+
 @tf.function(autograph=False)
 def _end_collection() -> None:
     tf.no_op(name=_MARKER)
@@ -237,10 +278,24 @@ def _is_of(concrete: Any, nodes: Sequence[NodeDef]) -> bool:
     results = sorted(n.name for n in nodes if n.op == "_Retval")
     if results != sorted(f"{result.name}_RetVal" for result in signature.output_arg):
         return False
-    found = {n.attr["index"].i: n.name for n in nodes if n.op == "_Arg"}
+    found = {attribute(n, "index").i: n.name for n in nodes if n.op == "_Arg"}
     return len(found) == sum(n.op == "_Arg" for n in nodes) and all(
         signature.input_arg[i].name == name for i, name in found.items()
     )
+
+
+def attribute(node: NodeDef, key: str) -> AttrValue:
+    """A node's attribute to look at; an empty one if it has none of that name.
+
+    `node.attr[key]` would add it, and an empty attribute is refused when the node is
+    imported.
+
+    Example:
+        >>> node = NodeDef(name="call", op="PartitionedCall")
+        >>> attribute(node, "_XlaMustCompile").b, dict(node.attr)
+        (False, {})
+    """
+    return node.attr[key] if key in node.attr else AttrValue()
 
 
 def graph_def(nodes: Iterable[NodeDef], library: Any) -> GraphDef:

@@ -31,7 +31,7 @@ from lms.tf.measure.device_budget import Batches, measure_budget
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
-from lms.tf.recovery import PreparedStep
+from lms.tf.recovery import PreparedStep, refused_in_words
 from lms.tf.rewrite.plan_nodes import planned_step
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
@@ -81,7 +81,7 @@ class Captured:
             HostMemoryError: If the host cannot hold what is swapped out.
         """
         settings = replace(self.settings, plan=None)  # a stored one has failed
-        with PREPARING:
+        with PREPARING, refused_in_words("planning a step anew"):
             try:
                 return _build(replace(self, settings=settings), budget)
             finally:
@@ -170,7 +170,8 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     begun = commit_flag.node(guard)
     asks = device.is_emulated
     nodes = rewrite(step, planned.plan, transport, begun, guard.late, asks=asks)
-    if planned.reason is not Reason.FITS_EASILY:
+    is_sure = _is_sure(step, planned)
+    if not is_sure:
         nodes = one_round_at_a_time(nodes)
     pool = _with_constants(planned.small_pool, step.nodes, nodes)
     return PreparedStep(
@@ -181,8 +182,11 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         timeline=_timeline(captured, step, planned),
         small_pool=device.keep_pool(pool),
         commit_flag=commit_flag,
-        kept=KeptVariables.of(_kept(step, planned, guard), step.variables),
-        is_sure=planned.reason is Reason.FITS_EASILY,
+        kept=KeptVariables.of(
+            tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
+            step.variables,
+        ),
+        is_sure=is_sure,
         can_be_planned=settings.planner == "budget",
         budget=planned.budget,
         source=captured,
@@ -204,9 +208,15 @@ def _guard(planned: PlannedStep) -> WriteGuard:
     return guard_writes(ordered, planned.memory.device, planned.budget.step)
 
 
-def _kept(step: TracedStep, planned: PlannedStep, guard: WriteGuard) -> tuple[str, ...]:
-    """The variables that are put back if the step fails."""
-    return tuple(step.variables) if planned.reason is Reason.FITS else guard.kept
+def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:
+    """Whether a step runs as it is and cannot run out of memory.
+
+    What a loop keeps is in no prediction if nobody knows how often it runs.
+    """
+    is_limited = planned.budget.total is not None
+    if step.unknown_loops and is_limited:
+        return False
+    return planned.reason is Reason.FITS_EASILY
 
 
 def _report(

@@ -12,7 +12,8 @@ of its convolutions on a CPU do not survive a failure. Plans by thresholds are a
 user wants them, and are not made anew.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
@@ -26,11 +27,15 @@ from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.rewrite.transports import Transport
 from lms.units import format_bytes
 
-__all__ = ["PreparedStep", "StepSource", "run_recovering"]
+__all__ = ["PreparedStep", "StepSource", "refused_in_words", "run_recovering"]
 
 # What a step that ran out of memory is planned with, of the room that it had: the first
 # in which there is another plan. So often a step is planned anew in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
+
+# What its errors say of that, also where shapes are inferred.
+_NOT_FOLDED = "Unable to evaluate a constant node"
+_SAID = ("OOM when", _NOT_FOLDED)
 
 # So many calls of a step that is not planned may run out of memory and be planned.
 _WATCHED = 3
@@ -66,8 +71,10 @@ class PreparedStep:
         small_pool: What keeps room for small tensors together, as long as it lives.
         commit_flag: Takes note of when it begins to write.
         kept: The variables that it writes before that; of a step that is not planned
-            and has little room left, all that it has, in its first calls.
-        is_sure: Whether it needs no plan and has room to spare.
+            and has little room left, all that it has, in its first calls; in all, if
+            it has loops of unknown memory.
+        is_sure: Whether it needs no plan, has room to spare, and no loop's memory is
+            unknown.
         can_be_planned: Whether a plan may be made if it runs out of memory.
         budget: What it was planned into.
         measure: Measures what it could be planned into now.
@@ -104,8 +111,7 @@ class PreparedStep:
         assert self.rebuilt is not None
         with self.lock:  # host tensors belong to one call at a time
             self.memory.watch(self)
-            watched = not self.is_sure and self.calls < _WATCHED
-            kept = not self.plan_is_empty or watched
+            kept = not self.plan_is_empty or self._is_watched
             values = self.kept.values() if kept else []
             self.commit_flag.begun = not kept
             try:
@@ -166,6 +172,15 @@ class PreparedStep:
                 return step
         return None
 
+    @property
+    def _is_watched(self) -> bool:
+        """Whether a step that is not planned can be undone.
+
+        What a loop keeps may be more in any step: how often it runs may be in the data.
+        """
+        first_calls = self.calls < _WATCHED or bool(self.predicted.unknown_loops)
+        return first_calls and not self.is_sure
+
     def _measure(self) -> None:
         self.calls += 1
         if self.calls == 1:
@@ -212,10 +227,38 @@ def run_recovering(
         replaced(step)
 
 
+@contextmanager
+def refused_in_words(doing: str) -> Iterator[None]:
+    """Within it, a device without room for what is done raises an error of our own.
+
+    Args:
+        doing: What is done.
+
+    Raises:
+        OutOfMemoryError: In place of TensorFlow's error.
+    """
+    try:
+        yield
+    except (RAN_OUT, ValueError) as error:
+        if not isinstance(error, RAN_OUT) and _NOT_FOLDED not in str(error):
+            raise
+        raise OutOfMemoryError(
+            f"{doing} must find room on the device, got {_first_words(error)}. Delete "
+            "other models and tensors on it, let the input pipeline read less ahead, "
+            "or use a smaller model."
+        ) from error
+
+
 def _first_words(error: Exception) -> str:
     """The line of TensorFlow's message that says what did not fit."""
-    lines = str(error).splitlines()
-    return next((line for line in lines if line.startswith("OOM")), lines[0]).strip()
+    text = str(error)
+    said = (
+        line[line.index(word) :]
+        for word in _SAID
+        for line in text.splitlines()
+        if word in line
+    )
+    return next(said, text.strip().partition("\n")[0]).strip()
 
 
 def _given_up(step: PreparedStep, reason: str) -> str:

@@ -5,6 +5,7 @@ one op at its top level; inference uses a network whose skip connections all wai
 full size, as in RED-Net (Mao et al., 2016, arXiv 1603.09056).
 """
 
+import gc
 import resource
 import threading
 import time
@@ -20,26 +21,32 @@ import pytest
 import tensorflow as tf
 
 import lms
+from lms.errors import OutOfMemoryError
 from lms.machine.costs import moved_bytes, roofline
 from lms.tf import prepare
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.capture.writes import KeptVariables
 from lms.tf.measure import measuring
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
-from lms.tf.measure.devices import find_device
+from lms.tf.measure.devices import DeviceMemory, find_device
 from lms.tf.measure.host_memory import untouched_bytes
 from lms.tf.measure.microbenchmark import Bench
 from lms.tf.measure.scratch import measure_scratch
-from lms.units import MIB
+from lms.units import KIB, MIB
 from tests.models import SILENT
 from unet3d.model import build_unet
 
 __all__ = [
+    "fit_in_a_full_device",
     "free_holes",
+    "measure_in_a_full_device",
     "measure_in_little_room",
+    "put_back_in_a_full_device",
     "run",
     "scratch_of_half_precision",
     "settle_each_type",
+    "settle_in_a_full_device",
     "settle_scattered",
     "settle_shared",
     "settle_without_room",
@@ -378,6 +385,100 @@ def settle_without_room() -> bool:
     del shared
     settle_variables(_step_of(variables), find_device())
     return all((v.numpy() == expected).all() for v in variables)
+
+
+def fit_in_a_full_device() -> str:
+    """The error of a step that is made where there is room for nothing."""
+    weights = tf.Variable(tf.ones([64, 64]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(x @ weights))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.1 * gradient)
+        return loss
+
+    hogs = _all_that_is_free(find_device().memory)
+    hogs += [tf.raw_ops.Empty(shape=[8], dtype=tf.uint8) for _ in range(_crumbs())]
+    try:
+        lms.fit_in_memory(step, [tf.TensorSpec([64, 64])])
+    except OutOfMemoryError as error:
+        return str(error)
+    return f"no error beside {len(hogs)}"
+
+
+def _crumbs() -> int:
+    """Chunks of the least size that are free."""
+    free = (find_device().limit or 0) - (find_device().memory.current_bytes or 0)
+    return max(0, free // 256 - 2)
+
+
+def measure_in_a_full_device() -> dict[str, Any]:
+    """Rates where there is room for nothing, then for a little, then for all."""
+    device = find_device()
+    hogs = [tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8) for _ in range(6)]
+    hogs += _all_that_is_free(device.memory)
+    try:
+        measuring._flops(device)
+        refused = ""
+    except OutOfMemoryError as error:
+        refused = str(error)
+    del hogs[0]
+    little = measuring._flops(device)
+    hogs.clear()
+    roomy = measuring._flops(device)
+    hogs = _all_that_is_free(device.memory)
+    return {
+        "refused": refused,
+        "rates": [little, roomy, measuring._flops(device)],
+        "hogs": len(hogs),
+    }
+
+
+def settle_in_a_full_device() -> dict[str, Any]:
+    """Settle variables for which there is room, but not for a copy besides."""
+    before = [np.arange(size << 18, dtype=np.float32) for size in (6, 3, 2)]
+    variables = [tf.Variable(tf.constant(value)) for value in before]
+    gc.collect()
+    step, memory = _step_of(variables), find_device().memory
+    hogs = _all_that_is_free(memory)
+    there = memory.current_bytes
+    settle_variables(step, find_device())
+    pairs = zip(before, variables, strict=True)
+    return {
+        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+        "grown": (memory.current_bytes or 0) - (there or 0),
+        "hogs": len(hogs),
+    }
+
+
+def put_back_in_a_full_device() -> bool:
+    """Put values back where there is room for nothing."""
+    variables = [tf.Variable(tf.ones([size << 18])) for size in (3, 2)]
+    kept = KeptVariables(tuple((v.handle, v.dtype) for v in variables))
+    values = kept.values()
+    for variable in variables:
+        variable.assign_add(tf.ones(variable.shape))
+    hogs = _all_that_is_free(find_device().memory)
+    kept.put_back(values)
+    return bool(hogs) and all((v.numpy() == 1.0).all() for v in variables)
+
+
+def _all_that_is_free(memory: DeviceMemory) -> list[Any]:
+    """Tensors of all sizes that an emulated device has room for."""
+    hogs: list[Any] = []
+    size = 8 * MIB
+    while size > 128 * KIB:
+        fits = size <= (find_device().limit or 0) - (memory.current_bytes or 0)
+        try:  # TensorFlow would wait for what does not fit
+            found = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8) if fits else None
+        except tf.errors.ResourceExhaustedError:
+            found = None
+        if found is None:
+            size //= 2
+        else:
+            hogs.append(found)
+    return hogs
 
 
 def settle_each_type() -> list[str]:

@@ -3,6 +3,7 @@
 The CPU of this process has no limit: what is swapped follows from the budget.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -81,6 +82,17 @@ def test_a_step_that_failed_is_repeated_with_the_same_batch(fitted: Any) -> None
     assert report.replans == 1
     assert report.budget_bytes < BUDGET
     assert report.budget_bytes + report.margin_bytes == BUDGET
+
+
+def test_another_thread_waits_until_a_step_is_planned_anew(fitted: Any) -> None:
+    made, (_, state) = fitted
+    fail(made, 1)
+    data = batch()
+    with ThreadPoolExecutor(2) as pool:
+        losses = list(pool.map(made, [data, data]))
+    assert len(losses) == 2
+    assert state.numpy() == 3
+    assert made.report[0].replans == 1
 
 
 def test_when_no_less_room_works_it_is_given_up_and_nothing_is_written(
@@ -171,3 +183,32 @@ def test_a_step_whose_variables_were_not_kept_is_never_repeated(fitted: Any) -> 
     with pytest.raises(OutOfMemoryError, match="may be updated and some not"):
         made(batch())
     assert state.numpy() == 2
+
+
+def test_every_step_with_a_loop_of_unknown_memory_can_be_undone() -> None:
+    import tensorflow as tf
+
+    weights = tf.Variable(tf.fill([32, 32], 0.01))
+
+    def step(x: tf.Tensor, rounds: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            y = x
+            for _ in tf.range(rounds):
+                y = tf.nn.tanh(tf.linalg.matmul(y, weights))
+            loss = tf.reduce_sum(y)
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(gradient)
+        return loss
+
+    signature = [tf.TensorSpec([64, 32]), tf.TensorSpec([], tf.int32)]
+    made = fit_in_memory(tf.function(step), signature, budget="1GiB")
+    assert made.report[0].unknown_loops
+    assert not made.fits_unplanned()
+    args = tf.ones([64, 32]), tf.constant(2)
+    for _ in range(4):
+        made(*args)
+    before = weights.numpy()
+    fail(made, 99)
+    with pytest.raises(OutOfMemoryError, match="are as before the step"):
+        made(*args)
+    np.testing.assert_array_equal(before, weights.numpy())

@@ -79,7 +79,7 @@ def _is_large(spec: tf.TensorSpec) -> bool:
 def _in_place(node: compat.NodeDef) -> list[compat.NodeDef]:
     """The assignment, and what goes before it."""
     handle, value, *controls = node.input
-    dtype = tf.as_dtype(node.attr["dtype"].type)
+    dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
 
     def made(name: str, op: str, inputs: Sequence[str], key: str) -> compat.NodeDef:
         new = compat.NodeDef(name=f"{node.name}{name}", op=op, device=node.device)

@@ -63,7 +63,7 @@ class Values:
         if node is None or shape is None or len(shape) > 1:
             return None
         if node.op in _HANDS_ON:
-            whole = node.op != "Cast" or node.attr["SrcT"].type in _WHOLE
+            whole = node.op != "Cast" or compat.attribute(node, "SrcT").type in _WHOLE
             return self.of(node.input[0]) if whole else None
         if node.op in _COMBINES:
             return self._combined(node)
@@ -92,7 +92,7 @@ class Values:
     def joined(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Numbers, or vectors, one after the other."""
         names = [name for name in node.input if not name.startswith("^")]
-        parts = [self.of(name) for name in names[: node.attr["N"].i]]
+        parts = [self.of(name) for name in names[: compat.attribute(node, "N").i]]
         if any(part is None for part in parts):
             return None
         return tuple(number for part in parts for number in part or ())
@@ -121,7 +121,7 @@ class Values:
 
     def stitched(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Vectors of which each number has its place; of two for one, the later."""
-        count = node.attr["N"].i
+        count = compat.attribute(node, "N").i
         placed: dict[int, int] = {}
         for at, name in zip(node.input[:count], node.input[count:], strict=False):
             places, numbers = self.constant(at), self.of(name)
@@ -146,7 +146,7 @@ class Values:
         return _pairwise(max, [self.of(name) for name in names])
 
     def _combined(self, node: compat.NodeDef) -> Shape | None:
-        if node.attr["T"].type not in _WHOLE:
+        if compat.attribute(node, "T").type not in _WHOLE:
             return None
         return _pairwise(_COMBINES[node.op], [self.of(name) for name in node.input[:2]])
 
@@ -207,7 +207,7 @@ def _index(name: str) -> int:
 
 
 def _numbers(node: compat.NodeDef) -> Shape | None:
-    proto = node.attr["value"].tensor
+    proto = compat.attribute(node, "value").tensor
     size = math.prod(dim.size for dim in proto.tensor_shape.dim)
     if size > _MOST or proto.dtype not in _WHOLE:
         return None

@@ -61,7 +61,7 @@ class _Opened:
 
 def is_compiled(node: compat.NodeDef) -> bool:
     """Whether a node is a call that XLA compiles."""
-    return node.op in _CALLS and node.attr[_MARK].b
+    return node.op in _CALLS and compat.attribute(node, _MARK).b
 
 
 def compiled_scratch(
@@ -80,7 +80,7 @@ def compiled_scratch(
     """
     if "CPU" not in device or any(spec.dtype == tf.resource for spec in inputs):
         return None
-    return compat.compiled_scratch(node.attr["f"].func.name, tuple(inputs), device)
+    return compat.compiled_scratch(_called(node), tuple(inputs), device)
 
 
 def opened(
@@ -103,7 +103,7 @@ def opened(
     for node in nodes:
         if not is_compiled(node) or node.name in kept:
             continue
-        function = functions.get(node.attr["f"].func.name)
+        function = functions.get(_called(node))
         body = None if function is None else _Body(function)
         if body is not None and body.can_be_opened and body.hands_on:
             found[node.name] = _opened(node, body)
@@ -124,6 +124,10 @@ def opened(
         for one in (found[node.name].nodes if node.name in found else [node])
     )
     return [_reading(node, found) for node in given], larger
+
+
+def _called(node: compat.NodeDef) -> str:
+    return compat.attribute(node, "f").func.name
 
 
 class _Body:
@@ -171,7 +175,7 @@ class _Body:
         """Type of an argument; of a variable's value for its handle."""
         for name, handle in self.reads.items():
             if handle == argument:
-                return self.nodes[name].attr["dtype"].type
+                return compat.attribute(self.nodes[name], "dtype").type
         return self.arguments[argument]
 
     def needed(self) -> list[compat.NodeDef]:
@@ -274,7 +278,8 @@ def _call(call: compat.NodeDef, function: Any, inputs: Sequence[str]) -> compat.
         node.attr[key].list.ClearField("type")
         node.attr[key].list.type.extend(arg.type for arg in args)
     for key in ("_read_only_resource_inputs", "_input_hostmem"):
-        node.attr[key].list.ClearField("i")
+        if key in node.attr:
+            node.attr[key].list.ClearField("i")
     return node
 
 

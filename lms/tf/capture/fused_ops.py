@@ -37,6 +37,9 @@ def take_back(graph: compat.GraphDef) -> None:
     bodies = (function.node_def for function in graph.library.function)
     for nodes in (graph.node, *bodies):
         for node in nodes:
-            if node.op == "_FusedConv2D" and node.attr["T"].type in _UNREGISTERED:
+            if (
+                node.op == "_FusedConv2D"
+                and compat.attribute(node, "T").type in _UNREGISTERED
+            ):
                 node.op = "_MklNativeFusedConv2D"
                 node.attr["_kernel"].s = _LABEL

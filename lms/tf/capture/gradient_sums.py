@@ -114,9 +114,12 @@ def _sum_of(
 
 def _is_zero(node: compat.NodeDef) -> bool:
     """Whether it is a constant of zeros, of floating-point numbers."""
-    if node.op != "Const" or not tf.as_dtype(node.attr["dtype"].type).is_floating:
+    if (
+        node.op != "Const"
+        or not tf.as_dtype(compat.attribute(node, "dtype").type).is_floating
+    ):
         return False
-    value = node.attr["value"].tensor
+    value = compat.attribute(node, "value").tensor
     written = [*value.float_val, *value.double_val, *value.half_val]
     return not any(written) and not value.tensor_content.strip(b"\0")
 
@@ -137,7 +140,7 @@ def _additions(one: _Sum, depths: Mapping[str, int]) -> list[compat.NodeDef]:
         return depths.get(source_of(node.input[1]), 0), node.input[1]
 
     name, device = one.value.name, one.value.device
-    dtype = tf.as_dtype(one.value.attr["T"].type)
+    dtype = tf.as_dtype(compat.attribute(one.value, "T").type)
     zero = compat.constant(f"{name}/lms_zero", 0, dtype)
     zero.device = device
     nodes, before = [zero], zero.name

@@ -96,7 +96,7 @@ def frames_around(
             default=(),
         )
         if node.op in ("Enter", "RefEnter"):
-            around = (*around, node.attr["frame_name"].s.decode())
+            around = (*around, compat.attribute(node, "frame_name").s.decode())
         if node.op in ("Exit", "RefExit"):
             around = around[:-1]
         loops[node.name] = around

@@ -10,8 +10,9 @@ TensorFlow's inference leaves open what changes, or could change, while a step r
                               else, in a loop or branch, the largest tensor of known
                               size in any: index sets of sparse gradients are no larger
 
-Known weakness: the last is a guess. Outside of loops and branches, a shape without a
-bound stays open.
+Known weakness: the last is a guess. Loops in which it is one of tensors of unknown rank
+are named in reports, as those that keep nobody knows how much. Outside of loops and
+branches, a shape without a bound stays open.
 
 Sources: `Enter`, `Merge` in control_flow_ops.cc and `TensorListPopBack` in list_ops.cc,
 tensorflow/core/ops.
@@ -19,7 +20,7 @@ tensorflow/core/ops.
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -27,7 +28,7 @@ from lms.errors import UnsupportedError
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 
-__all__ = ["guessed_shapes", "inferred_shapes"]
+__all__ = ["guessed_shapes", "inferred_shapes", "unsized"]
 
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
@@ -45,7 +46,7 @@ _LIST_IS_INPUT = _HANDS_ON | {
 
 
 def inferred_shapes(
-    nodes: Sequence[compat.NodeDef], library: object, inputs: Sequence[compat.Input]
+    nodes: Sequence[compat.NodeDef], library: Any, inputs: Sequence[compat.Input]
 ) -> Specs:
     """What follows from the inputs' shapes.
 
@@ -55,8 +56,10 @@ def inferred_shapes(
         inputs: The arguments, as `compat.build_function` takes them.
 
     Raises:
-        UnsupportedError: If TensorFlow does not import what it made itself.
+        UnsupportedError: If TensorFlow does not import what it made itself, or keeps
+            a function to itself that is called.
     """
+    _check_called(nodes, library)
     straight = _first_round(nodes)
     try:
         specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
@@ -105,6 +108,34 @@ def guessed_shapes(
     return filled
 
 
+def unsized(
+    specs: Mapping[str, Sequence[tf.TensorSpec]], branched: Set[str]
+) -> set[str]:
+    """Names of ops in loops and branches that make tensors of nobody knows what size.
+
+    Not even the rank is known: no index set of a sparse gradient is so.
+    """
+    return {
+        name
+        for name in branched
+        if any(spec.shape.rank is None and not _opaque(spec) for spec in specs[name])
+    }
+
+
+def _check_called(nodes: Sequence[compat.NodeDef], library: Any) -> None:
+    """Refuse calls of functions that TensorFlow specialised and does not hand over."""
+    functions = () if library is None else library.function
+    known = {function.signature.name for function in functions}
+    for node in nodes:
+        name = compat.attribute(node, "f").func.name
+        if name and name not in known:
+            raise UnsupportedError(
+                "a function that the step takes the gradient of must be inlined or "
+                f"compiled, got {name!r} for op {node.name!r}. Take `_noinline` from "
+                "its attributes, or train without large model support."
+            )
+
+
 def _not_imported(error: ValueError) -> str:
     return (
         "the step's graph must be made of ops that TensorFlow imports again, got "
@@ -124,7 +155,7 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
             continue
         entered = [name for name in node.input if source_of(name) not in back_edges]
         copy = compat.NodeDef(name=node.name, op=node.op, input=entered)
-        copy.attr["T"].CopyFrom(node.attr["T"])
+        copy.attr["T"].CopyFrom(compat.attribute(node, "T"))
         if node.op == "Enter":
             copy.op = "Identity"
         else:
@@ -175,7 +206,7 @@ def _with_element_shapes(
         made = compat.NodeDef(
             name=name, op="EmptyTensorList", input=[shape.name, limit.name]
         )
-        made.attr["element_dtype"].CopyFrom(node.attr["element_dtype"])
+        made.attr["element_dtype"].CopyFrom(compat.attribute(node, "element_dtype"))
         made.attr["shape_type"].type = tf.int32.as_datatype_enum
         copy.input[0] = name
         popped += [shape, limit, made, copy]

@@ -13,7 +13,7 @@ Assumptions
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,12 @@ from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
 from lms.tf.capture.gradient_sums import with_plain_sums
-from lms.tf.capture.loops import control_flow, loop_ends, source_of
+from lms.tf.capture.loops import (
+    control_flow,
+    frames_around,
+    loop_ends,
+    source_of,
+)
 from lms.tf.capture.op_types import (
     ALIAS,
     BY_REFERENCE,
@@ -36,7 +41,7 @@ from lms.tf.capture.op_types import (
     PERSISTENT,
     REPEATABLE,
 )
-from lms.tf.capture.shapes import guessed_shapes, inferred_shapes
+from lms.tf.capture.shapes import guessed_shapes, inferred_shapes, unsized
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
@@ -76,7 +81,8 @@ class TracedStep:
         device: Name of the device that memory is planned for.
         own: The step as TensorFlow would run it; None if that is this one.
         unknown_loops: Names of the loops that keep something in each round, but it is
-            not known how many there are: its bytes are not in the graph.
+            not known how many there are: its bytes are not in the graph. Also of those
+            in which something is of unknown size.
     """
 
     graph: GraphView
@@ -187,9 +193,11 @@ def _seen(
     shapes = _completed(ordered, shapes)
     shapes, varying = bounded_shapes(ordered, shapes)
     fixed = control_flow(ordered)
+    guesses = unsized(shapes, fixed)
     shapes = guessed_shapes(shapes, fixed)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = find_lists(ordered, shapes)
+    lists = replace(lists, unknown=_unknown(ordered, guesses, lists.unknown))
     fixed |= lists.sizes.keys() | lists.shared
     groups = _merged_groups(ordered)
     ops = [_argument_op(argument) for argument in arguments]
@@ -205,12 +213,20 @@ def _seen(
     return with_writes(graph, handles), ordered, lists
 
 
+def _unknown(
+    ordered: Sequence[compat.NodeDef], guesses: Set[str], lists: Sequence[str]
+) -> tuple[str, ...]:
+    """Names of loops, and of ops in branches, whose memory is not known."""
+    loops = frames_around(ordered)
+    inside = ((*loops[n.name], n.name)[0] for n in ordered if n.name in guesses)
+    return tuple(dict.fromkeys((*lists, *inside)))
+
+
 def _cut(
     traced: TracedFunction, inputs: Sequence[tf.TensorSpec]
 ) -> tuple[list[compat.NodeDef], tuple[Argument, ...], list[str]]:
     """The inner nodes, the arguments and the results of the optimised graph."""
-    args = {n.attr["index"].i: n for n in traced.graph_def.node if n.op == "_Arg"}
-    results = {n.attr["index"].i: n for n in traced.graph_def.node if n.op == "_Retval"}
+    args, results = _numbered(traced, "_Arg"), _numbered(traced, "_Retval")
     inner = [n for n in traced.graph_def.node if n.op not in ("_Arg", "_Retval")]
     names = [
         args[i].name if i in args else f"lms_unused_{i}"  # the runtime leaves it out
@@ -246,6 +262,12 @@ def _cut(
         tuple(arguments),
         [_full(name) for name in outputs],
     )
+
+
+def _numbered(traced: TracedFunction, kind: str) -> dict[int, compat.NodeDef]:
+    """The nodes of a function's arguments or results, by their numbers."""
+    nodes = (node for node in traced.graph_def.node if node.op == kind)
+    return {compat.attribute(node, "index").i: node for node in nodes}
 
 
 def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:

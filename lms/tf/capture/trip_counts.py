@@ -62,7 +62,7 @@ class Trips:
         if node is None or depth == 0:
             return None
         if node.op == "Const":
-            value: Any = tf.make_ndarray(node.attr["value"].tensor)
+            value: Any = tf.make_ndarray(compat.attribute(node, "value").tensor)
             return int(value) if value.ndim == 0 and value.dtype.kind in "iu" else None
         if node.op == "Merge":
             return self._invariant(node, depth)

@@ -133,12 +133,24 @@ class KeptVariables:
 
         A device without room for a copy gets NumPy's memory: the value is right, and
         lies beside the device until it is next written.
+
+        Raises:
+            BaseException: The first error, once all that can be are put back.
         """
-        for (handle, dtype), value in zip(self.handles, values, strict=True):
-            # A copy: on a CPU the constant may be the array's own memory.
-            constant = tf.constant(value, dtype)
+        error: BaseException | None = None
+        for (handle, _), value in zip(self.handles, values, strict=True):
             try:
-                own = tf.raw_ops.DeepCopy(x=constant)
-            except tf.errors.ResourceExhaustedError:
-                own = constant
-            tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+                _assign(handle, compat.host_tensor(value))
+            except BaseException as found:
+                error = error or found
+        if error is not None:
+            raise error
+
+
+def _assign(handle: tf.Tensor, value: Any) -> None:
+    """Let a variable hold a copy of a host's tensor, or where there is no room that."""
+    try:
+        own = tf.raw_ops.DeepCopy(x=value)
+    except tf.errors.OpError:
+        own = value
+    tf.raw_ops.AssignVariableOp(resource=handle, value=own)

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 import tensorflow as tf
 
+from lms.errors import OutOfMemoryError
 from lms.ir.liveness import new_value
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
@@ -26,8 +27,6 @@ from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device
 
 __all__ = ["settle_variables", "shared_bytes"]
-
-_ALIGNMENT = 64  # bytes; Eigen's, with AVX-512
 
 # A tensor loses much where it takes one part of so many more than it needs. Another
 # chunk is looked for while there is free memory for so many of it.
@@ -70,7 +69,7 @@ def settle_variables(step: TracedStep, device: Device) -> None:
                 continue
             (others if id(handle) in replaced else held).append((handle, value))
             _settled[id(handle)] = handle
-            nothing = tf.zeros([0], dtype)
+            nothing = compat.host_tensor(np.empty([0], dtype.as_numpy_dtype))
             tf.raw_ops.AssignVariableOp(resource=handle, value=nothing)
     finally:
         _put_back([*_by_size(held), *_by_size(others)], device)
@@ -142,19 +141,7 @@ def _read(handle: Any, dtype: tf.DType) -> Any:
 def _value(handle: Any, dtype: tf.DType) -> Any:
     """A variable's value on the host; None if there is none."""
     value = _read(handle, dtype)
-    return None if value is None else _on_host(value.numpy())
-
-
-def _on_host(value: Any) -> Any:
-    """A copy in NumPy memory that TensorFlow can take as it is, being aligned.
-
-    Otherwise `tf.constant` copies, and where there is no room for that it crashes.
-    """
-    memory = np.empty(value.nbytes + _ALIGNMENT, np.uint8)
-    start = -memory.ctypes.data % _ALIGNMENT
-    own = memory[start : start + value.nbytes].view(value.dtype).reshape(value.shape)
-    own[...] = value
-    return own
+    return None if value is None else compat.aligned(value.numpy())
 
 
 def _put_back(held: Iterable[_Held], device: Device) -> None:
@@ -162,6 +149,9 @@ def _put_back(held: Iterable[_Held], device: Device) -> None:
 
     TensorFlow waits ten seconds for memory that is not there, so after the first
     failure values are given as they are: NumPy's memory on a CPU.
+
+    Raises:
+        OutOfMemoryError: If some could not be given back.
     """
     failed: list[_Held] = []
     error: BaseException | None = None
@@ -169,18 +159,30 @@ def _put_back(held: Iterable[_Held], device: Device) -> None:
     with tf.device(device.full_name):
         for handle, value in held:
             try:
-                if error is None:
-                    _assign(handle, packer.place(value))
-                else:
-                    _assign(handle, tf.constant(value))
+                given = compat.host_tensor(value) if error else packer.place(value)
+                _assign(handle, given)
             except BaseException as found:
                 failed.append((handle, value))
                 error = error or found
         packer.release()
-        for handle, value in failed:
-            _assign(handle, tf.constant(value))
+        lost = sum(not _is_given(handle, value) for handle, value in failed)
+    if lost:
+        raise OutOfMemoryError(
+            f"variables must find room again once they are moved, got none for {lost}: "
+            "they are empty. Load them from a checkpoint, and use a smaller model or "
+            "fewer other tensors on the device."
+        ) from error
     if error is not None and not isinstance(error, tf.errors.OpError):
         raise error
+
+
+def _is_given(handle: Any, value: Any) -> bool:
+    """Whether a variable could be given its value at last."""
+    try:
+        _assign(handle, compat.host_tensor(value))
+    except tf.errors.OpError:
+        return False
+    return True
 
 
 def _assign(handle: Any, value: Any) -> None:
@@ -227,6 +229,6 @@ class _Packer:
         self._blocks.clear()
 
     def _tensor(self, value: Any) -> Any:
-        tensor = tf.constant(value)
-        # NumPy's memory may be taken as it is: the copy is the device's own.
-        return tf.raw_ops.DeepCopy(x=tensor) if self._copies else tensor
+        if self._copies:  # NumPy's memory would be taken as it is
+            return tf.raw_ops.DeepCopy(x=compat.host_tensor(value))
+        return tf.constant(value)

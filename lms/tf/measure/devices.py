@@ -128,15 +128,22 @@ class Device:
         """Make free chunks, each with a used one behind it.
 
         Returns:
-            What keeps the chunks apart while it lives; None without a nook.
+            What keeps the chunks apart while it lives; None without a nook, or where
+            there is no room for one.
         """
-        if not small_pool.sizes or self.memory.current_bytes is None:
+        now = self.memory.current_bytes
+        if not small_pool.sizes or now is None:
             return None
-        with tf.device(self.name):
-            chunks, walls = [], []
-            for size in small_pool.sizes:
-                chunks.append(_nothing(size))
-                walls.append(_nothing(1))
+        if self.limit is not None and now + small_pool.bytes > self.limit:
+            return None  # TensorFlow would wait for memory
+        try:
+            with tf.device(self.name):
+                chunks, walls = [], []
+                for size in small_pool.sizes:
+                    chunks.append(_nothing(size))
+                    walls.append(_nothing(1))
+        except tf.errors.ResourceExhaustedError:
+            return None
         return walls
 
     def free_holes(self, most: int) -> tuple[int, ...]:

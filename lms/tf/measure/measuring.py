@@ -8,6 +8,7 @@ on a GPU is that of calls that follow each other: kernels shorter than a call ar
 resolved.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from lms.errors import OutOfMemoryError
 from lms.machine.costs import Costs, moved_bytes, roofline
 from lms.machine.emulated_link import LinkRates, link_rates
 from lms.machine.hardware import Hardware
@@ -38,13 +40,15 @@ from lms.tf.measure.scratch import (
     has_room,
     is_worth_a_run,
 )
-from lms.units import MIB, Seconds
+from lms.units import KIB, MIB, Seconds, format_bytes
 
 __all__ = [
     "forget_measurements",
     "measure_costs",
     "measure_hardware",
 ]
+
+_LOG = logging.getLogger("lms")
 
 # Ops in the chain that the time of a small op is taken from.
 _CHAINED = 1024
@@ -60,6 +64,10 @@ _TWICE_PERCENT = 75
 # few MiB in less time than it takes to ask for it.
 _COPIED, _COPIED_BY_GPU, _PART = 4 * MIB, 128 * MIB, 32
 
+# A device with less room is measured on less, but on no less than this: where there
+# is room for so many of it.
+_LEAST_COPIED, _HELD = 64 * KIB, 4
+
 # Copies within the host's memory are timed on pieces of so many bytes in turn: what a
 # step copies is seldom in the processor's cache.
 _COLD = 64 * MIB
@@ -71,6 +79,8 @@ _HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 _seconds: dict[tuple[str, bytes], Seconds] = {}
 _rates: dict[str, LinkRates] = {}
+# With the bytes that they were measured on.
+_device_rates: dict[tuple[str, str], tuple[int, float]] = {}
 
 
 def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
@@ -157,6 +167,7 @@ def forget_measurements() -> None:
     """Time again what is asked for next: the machine may be slower or faster now."""
     _seconds.clear()
     _rates.clear()
+    _device_rates.clear()
 
 
 def _taken(bench: Bench, device: str) -> Seconds | None:
@@ -206,28 +217,74 @@ def _copy_load(device: Device, rate: float) -> Seconds:
 
 def _flops(device: Device) -> float:
     """Float operations per second of a product of two square matrices."""
-    size = _SQUARE if device.holds_input_pipeline else _SQUARE_OF_GPU
-    size = min(size, int((_copied(device) / 4) ** 0.5) // 64 * 64 or 64)
-    key = device.name, b"square %d" % size
-    if key not in _seconds:
+    most = _SQUARE if device.holds_input_pipeline else _SQUARE_OF_GPU
+
+    def rate(size: int) -> float:
+        rows = min(most, int((size / 4) ** 0.5) // 64 * 64 or 64)
         with tf.device(device.full_name):
-            square = tf.ones([size, size])
-        _seconds[key] = seconds_of(partial(tf.linalg.matmul, square, square))
-    return 2 * size**3 / _seconds[key]
+            square = tf.ones([rows, rows])
+        return 2 * rows**3 / seconds_of(partial(tf.linalg.matmul, square, square))
+
+    return _where_room_is(device, "flops", rate)
 
 
 def _memory_bandwidth(device: Device) -> float:
     """Bytes per second that the device reads and writes when it copies a tensor."""
-    size = _copied(device)
-    key = device.name, b"copy %d" % size
-    if key not in _seconds:
+
+    def rate(size: int) -> float:
         with tf.device(device.full_name):
             source = tf.ones([size // 4])
         taken = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
         if not device.holds_input_pipeline:
             taken = max(taken - _idle(device.name, 1), taken / 10)
-        _seconds[key] = taken
-    return 2 * size / _seconds[key]
+        return 2 * size / taken
+
+    return _where_room_is(device, "bandwidth", rate)
+
+
+def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> float:
+    """A rate of the device, of tensors for which it has room.
+
+    What was measured with more room counts when there is less.
+
+    Args:
+        device: The device.
+        kind: What is measured.
+        rate: Measures it with two tensors of so many bytes.
+
+    Raises:
+        OutOfMemoryError: If there is not even room for small ones.
+    """
+    usual = size = _copied(device)
+    free = free_bytes(device.memory)
+    while size > _LEAST_COPIED and size * _HELD > free:
+        size //= 2
+    known = _device_rates.get((device.name, kind))
+    if known is not None and known[0] >= size:
+        return known[1]
+    while True:
+        try:
+            found = rate(size)
+        except tf.errors.ResourceExhaustedError as error:
+            if known is not None:
+                return known[1]
+            if size <= _LEAST_COPIED:
+                raise OutOfMemoryError(_no_room(device, size)) from error
+            size = max(_LEAST_COPIED, size // _HELD)
+            continue
+        if size < usual:
+            sizes = format_bytes(size), format_bytes(usual)
+            _LOG.warning("Measured on %s: no room for %s (%s).", *sizes, kind)
+        _device_rates[device.name, kind] = size, found
+        return found
+
+
+def _no_room(device: Device, size: int) -> str:
+    return (
+        f"{device.name} must have room for tensors of {format_bytes(size)} to be "
+        "measured, got none. Delete other models and tensors on it, or use a smaller "
+        "model."
+    )
 
 
 def _link_rates(device: Device) -> LinkRates:

@@ -72,6 +72,38 @@ def test_a_function_that_writes_a_variable_stays_as_it_is() -> None:
     assert call.type == "StatefulPartitionedCall"
 
 
+def test_a_function_that_is_not_inlined_is_called_as_it_is() -> None:
+    import tensorflow as tf
+
+    import lms
+
+    @tf.function(experimental_attributes={"_noinline": True})
+    def doubled(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.relu(x) * 2.0
+
+    fitted = lms.fit_in_memory(lambda x: doubled(x) + 1.0, [tf.ones([4])], budget=1024)
+    assert fitted(tf.ones([4])).numpy().tolist() == [3.0] * 4
+
+
+def test_a_gradient_that_tensorflow_keeps_to_itself_is_refused() -> None:
+    import tensorflow as tf
+
+    from lms.errors import UnsupportedError
+
+    @tf.function(experimental_attributes={"_noinline": True})
+    def squared(x: tf.Tensor) -> tf.Tensor:
+        return tf.square(tf.nn.relu(x))
+
+    def gradient(x: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(squared(x))
+        return tape.gradient(loss, x)
+
+    with pytest.raises(UnsupportedError, match="must be inlined or compiled"):
+        specialised(gradient, tf.ones([4]))
+
+
 @pytest.mark.parametrize("where", ["returned", "in a loop"])
 def test_a_call_that_is_returned_or_in_a_loop_stays_as_it_is(
     step: Any, where: str

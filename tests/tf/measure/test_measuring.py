@@ -150,6 +150,36 @@ def test_variables_lie_side_by_side_and_keep_their_values(worker: Worker) -> Non
     assert found["span_after"] < 1.1 * found["bytes"]
 
 
+def test_rates_are_measured_where_room_is_or_known_from_before(worker: Worker) -> None:
+    found = worker.ask(
+        "tests.tf.memory_trials:measure_in_a_full_device", memory="16MiB"
+    )
+    assert "must have room" in found["refused"]
+    little, roomy, kept = found["rates"]
+    assert found["hogs"] > 0
+    assert little > 0
+    assert roomy == kept > 0
+
+
+@pytest.mark.slow  # TensorFlow waits for memory
+def test_a_full_device_is_said_in_words_of_our_own(worker: Worker) -> None:
+    found = worker.ask("tests.tf.memory_trials:fit_in_a_full_device", memory="16MiB")
+    assert "must find room on the device" in found
+
+
+def test_variables_move_where_there_is_no_room_for_a_copy(worker: Worker) -> None:
+    found = worker.ask("tests.tf.memory_trials:settle_in_a_full_device", memory="32MiB")
+    assert found["kept"]
+    assert found["hogs"] > 0
+    assert abs(found["grown"]) < 64 * KIB
+
+
+def test_values_are_put_back_where_there_is_room_for_nothing(worker: Worker) -> None:
+    assert worker.ask(
+        "tests.tf.memory_trials:put_back_in_a_full_device", memory="16MiB"
+    )
+
+
 def test_slots_that_shared_zeros_get_memory_of_their_own_and_little_more(
     worker: Worker,
 ) -> None:

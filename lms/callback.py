@@ -45,7 +45,7 @@ class LMSCallback(keras.callbacks.Callback):
         planner: "budget" or "threshold"; None follows the other arguments.
         swapout_threshold: TFLMS: a reader more than so many levels of the graph after
             a tensor's producer reads a swapped-in copy.
-        swapin_ahead: TFLMS: how many levels before its reader a copy back starts.
+        swapin_ahead: TFLMS: how many levels before its reader a swap-in starts.
         swapin_groupby: TFLMS: readers within so many levels share one copy.
         sync_mode: TFLMS: "off", "swap-out", "swap-in", "both", or 0-3.
         serialization: TFLMS: levels to serialise, such as `[1, "3:5", "10:"]`.

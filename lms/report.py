@@ -132,7 +132,7 @@ def unknown(loops: Sequence[str]) -> str:
 
 def _besides(report: StepReport) -> str:
     again, narrow = len(report.plan.recomputed), report.plan.narrowed
-    text = f", {again} ops run again" if again else ""
+    text = f", {again} ops recomputed" if again else ""
     if narrow:
         text += f"; LOSSY: {len(narrow)} tensors wait as {narrow[0].dtype}"
     return text
@@ -191,7 +191,7 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("swapped in", sizes("swapped_in_bytes")),
         ("host memory", sizes("host_peak_bytes")),
         ("tensors swapped", [str(report.swap_count) for report in reports]),
-        *([("ops run again", list(map(str, again)))] if any(again) else ()),
+        *([("ops recomputed", list(map(str, again)))] if any(again) else ()),
         *([("LOSSY: tensors narrowed", list(map(str, narrow)))] if any(narrow) else ()),
         ("planner", [r.plan.planner for r in reports]),
         ("planning", [f"{report.planning_seconds:.1f} s" for report in reports]),

@@ -314,18 +314,18 @@ def grouped() -> keras.Model:
 
 CASES: dict[str, Case] = {
     "a 3D U-Net": Case(build=unet, fit=_unet_data()),
-    "a 3D U-Net with second runs": Case(
+    "a 3D U-Net with recomputed ops": Case(
         build=unet, fit=_unet_data(), share=0.5, knobs={"recompute": True}
     ),
-    "a residual network with second runs": Case(
+    "a residual network with recomputed ops": Case(
         build=resnet, fit=_resnet_data(), share=0.6, knobs={"recompute": True}
     ),
-    "a transformer with second runs": Case(
+    "a transformer with recomputed ops": Case(
         build=transformer,
         fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
         knobs={"recompute": True},
     ),
-    "mixed_float16 with second runs": Case(
+    "mixed_float16 with recomputed ops": Case(
         build=transformer,
         fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
         policy="mixed_float16",

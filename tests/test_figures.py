@@ -77,7 +77,7 @@ def test_a_curve_without_ops_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def step_of(seconds: float) -> Timeline:
-    """An op, a copy out that the next op waits for, and memory."""
+    """An op, a swap-out that the next op waits for, and memory."""
     ops = (
         Interval(lane=Lane.COMPUTE, name="a", start=0.0, end=0.2 * seconds),
         Interval(lane=Lane.COMPUTE, name="b", start=0.8 * seconds, end=seconds),

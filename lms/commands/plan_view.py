@@ -28,8 +28,8 @@ class Moved:
         tensor: Its name below the layer.
         layer: Scope of the op that makes it: for Keras the path of the layer.
         size: Bytes of one copy.
-        out: When the copy out starts, from the start of the step.
-        back: When the copies back start.
+        out: When the swap-out starts, from the start of the step.
+        back: When the swap-ins start.
     """
 
     tensor: str
@@ -152,7 +152,7 @@ def _rows(found: Forecast) -> list[tuple[str, str]]:
     return [
         *((label, format_bytes(size)) for label, size in sizes),
         ("tensors swapped", str(len(plan.swaps))),
-        ("ops run again", str(len(plan.recomputed))),
+        ("ops recomputed", str(len(plan.recomputed))),
         ("planner", plan.planner),
         ("step, nothing planned", _seconds(found.unplanned.seconds)),
         ("step, planned", _seconds(timeline.seconds)),

@@ -5,7 +5,7 @@
     compute          ███████░░░████░░██████
     memory           the bytes of the step on the device
 
-Hatched is where the device waits: for a copy in, or for room that a copy out frees.
+Hatched is where the device waits: for a swap-in, or for room that a swap-out frees.
 """
 
 from collections.abc import Sequence
@@ -185,8 +185,8 @@ def _explain(axes: Axes) -> None:
             label=label,
         )
         for cause, label in (
-            (Cause.SWAP_IN, "waits for a copy in"),
-            (Cause.SWAP_OUT, "waits for room: a copy out"),
+            (Cause.SWAP_IN, "waits for a swap-in"),
+            (Cause.SWAP_OUT, "waits for room: a swap-out"),
         )
     ]
     axes.legend(

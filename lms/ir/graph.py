@@ -73,7 +73,7 @@ class Op:
         writes: Names of the tensors (handles) whose variables it writes, or the loops
             and branches write that wait for it.
         varies: Whether the shapes of its outputs depend on values: their sizes are
-            what they are at most, they never move, and it is never run again.
+            what they are at most, they never move, and it is never recomputed.
     """
 
     name: str

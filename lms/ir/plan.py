@@ -7,9 +7,9 @@ judges it against its graph.
     producer ──> near readers ... release          trigger ... far readers
         └──> swap-out ─────────────┘                  └──> swap-in ──┘
 
-The copy out starts as soon as the tensor exists. The op named `release` waits until
-it has ended, so that the tensor's room is free for it. The copy in starts when the
-op named `trigger` has ended; it also waits for every copy out whose release is the
+The swap-out starts as soon as the tensor exists. The op named `release` waits until
+it has ended, so that the tensor's room is free for it. The swap-in starts when the
+op named `trigger` has ended; it also waits for every swap-out whose release is the
 next ordered op, since it takes that room too.
 """
 
@@ -30,11 +30,11 @@ __all__ = ["Swap", "SwapIn", "SwapPlan", "planned_graph", "validate_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwapIn:
-    """One copy back to the device.
+    """One copy to the device.
 
     Args:
         trigger: Name of the op after which the copy starts; None starts it as soon
-            as the copy out has ended.
+            as the swap-out has ended.
         readers: Names of the ops that read this copy.
     """
 
@@ -49,8 +49,8 @@ class Swap:
     Args:
         tensor: Name of the buffer's root tensor.
         size: Bytes of one copy.
-        release: Name of the op that waits for the end of the copy out, or None.
-        swap_ins: The copies back, in execution order.
+        release: Name of the op that waits for the end of the swap-out, or None.
+        swap_ins: The swap-ins, in execution order.
     """
 
     tensor: str
@@ -69,7 +69,7 @@ class SwapPlan:
         chain: Groups of ops that are made to run in this order, each group after the
             one before it. Empty leaves the order to the runtime.
         swaps: The swaps, ordered by the tensor's producer.
-        recomputed: Ops that are run a second time. `order` lists the second runs too:
+        recomputed: Ops that are recomputed. `order` lists their second runs too:
             the plan is one for the graph that has them (`planned_graph`).
         narrowed: Tensors that wait in fewer bytes, which changes numbers; `order` lists
             their casts too.
@@ -134,7 +134,7 @@ def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
         what is far is a matter of that order. The same graph if nothing is added.
 
     Raises:
-        PlanError: If an op may not be run again, or a tensor not be narrowed.
+        PlanError: If an op may not be recomputed, or a tensor not be narrowed.
     """
     if not plan.recomputed and not plan.narrowed:
         return graph

@@ -1,4 +1,4 @@
-"""Ops that are run again where their output is needed, so that nobody keeps it.
+"""Ops that are recomputed where their output is needed, so that nobody keeps it.
 
     before                                after
     conv ──> relu ──> next                conv ──> relu ──> next
@@ -46,7 +46,7 @@ class Recomputed:
 
 
 def copy_name(op_name: str) -> str:
-    """Name of an op's second run.
+    """Name under which an op is recomputed.
 
     Example:
         >>> copy_name("relu"), original_name("lms/again/relu"), original_name("relu")
@@ -61,31 +61,31 @@ def original_name(op_name: str) -> str:
 
 
 def first_runs(graph: GraphView) -> int:
-    """How many ops a graph has, second runs not counted."""
+    """How many ops a graph has, recomputed ops not counted."""
     return sum(not op.name.startswith(PREFIX) for op in graph.ops)
 
 
 def is_large(graph: GraphView) -> bool:
     """Whether planners should try less, so that a plan is found in seconds.
 
-    Second runs do not make a graph large: with them it would get worse plans than
+    Recomputed ops do not make a graph large: with them it would get worse plans than
     without.
     """
     return first_runs(graph) > _LARGE_OPS
 
 
 def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> GraphView:
-    """The graph with second runs of ops, each just before its first reader.
+    """The graph with recomputed ops, each just before its first reader.
 
     Args:
         graph: The graph in any execution order.
-        recomputed: What is run again.
+        recomputed: What is recomputed.
 
     Returns:
-        A graph in an execution order; the same one if nothing is run again.
+        A graph in an execution order; the same one if nothing is recomputed.
 
     Raises:
-        PlanError: If an op may not be run again, or a reader does not read it; names
+        PlanError: If an op may not be recomputed, or a reader does not read it; names
             the rule and the op.
 
     Example:
@@ -108,7 +108,7 @@ def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> Graph
 
 
 class _Builder:
-    """Lists the ops with second runs among them."""
+    """Lists the ops with recomputed ops among them."""
 
     def __init__(self, graph: GraphView, recomputed: Sequence[Recomputed]) -> None:
         self.ops: list[Op] = []
@@ -128,12 +128,10 @@ class _Builder:
             self._add(op, op.name)
         unread = [item.op for item in recomputed if item.op not in self._made]
         if unread:
-            raise PlanError(
-                f"the second run of op {unread[0]!r} must be read by the step"
-            )
+            raise PlanError(f"the recomputed op {unread[0]!r} must be read by the step")
 
     def _supply(self, name: str) -> None:
-        """Make what an op reads again; before that, what the second runs read."""
+        """Make what an op reads again; before that, what the recomputed ops read."""
         for source in self._needed.get(name, ()):
             if source not in self._made:
                 self._made.add(source)
@@ -174,9 +172,9 @@ def _copied(tensor: Tensor) -> Tensor:
 def _check(graph: GraphView, item: Recomputed) -> None:
     op = graph.by_name.get(item.op)
     if op is None or not op.repeatable or op.varies:
-        raise PlanError(f"op {item.op!r} must be one that may be run again")
+        raise PlanError(f"op {item.op!r} must be one that may be recomputed")
     if not item.readers:
-        raise PlanError(f"the second run of op {item.op!r} must have readers, got none")
+        raise PlanError(f"the recomputed op {item.op!r} must have readers, got none")
     for name in item.readers:
         reader = graph.by_name.get(original_name(name))
         if reader is None or item.op not in {op_of(x) for x in reader.inputs}:

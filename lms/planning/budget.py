@@ -1,7 +1,7 @@
 """The budget planner: walk the order, and make room for each op.
 
 The walk (`lms.planning.eviction`) says which tensors leave at which step and are back
-at which. Copies back start one or more ordered ops ahead of their reader, as far as
+at which. Swap-ins start one or more ordered ops ahead of their reader, as far as
 there is room, and the whole is said in the plan's words: names of ops.
 
 Known weakness: distance is counted in ops, not in seconds, and copies are free;
@@ -43,7 +43,7 @@ def plan_within(
         budget: Bytes that the step may use, persistent bytes excluded.
         movable: Names of the root tensors that may move.
         min_bytes: Ops that touch a tensor of at least this size are ordered.
-        prefetch_ops: How many ordered ops before its reader a copy back may start.
+        prefetch_ops: How many ordered ops before its reader a swap-in may start.
         arena: Makes what tensors take their room from, of `budget` bytes. None counts
             bytes; a `BestFitAllocator` loses what a real allocator loses.
 
@@ -157,7 +157,7 @@ def _prefetch(
     budget: int,
     prefetch_ops: int,
 ) -> None:
-    """Start copies back earlier, step by ordered step, while there is room."""
+    """Start swap-ins earlier, step by ordered step, while there is room."""
     chained = [position for position, step in enumerate(steps) if step.group]
     residencies = [
         (residency, live[i].size, history.evicted[k])

@@ -22,7 +22,7 @@ __all__ = ["Residency", "SwapHistory", "Walk", "walk_within"]
 
 @dataclass(slots=True)
 class Residency:
-    """A time on the device that begins with a copy back."""
+    """A time on the device that begins with a swap-in."""
 
     first_read: int
     start: int

@@ -1,8 +1,8 @@
 """A plan that the device's allocator, with all it loses, fits into the room.
 
-Planners count in chunks of a modelled allocator, but copies back that start early
+Planners count in chunks of a modelled allocator, but swap-ins that start early
 change the places of tensors. So a plan is judged by playing it to the model once more,
-and made again - without early copies, with less room, with smaller tensors moving too -
+and recomputed - without early copies, with less room, with smaller tensors moving too -
 until it can be placed.
 """
 
@@ -245,7 +245,7 @@ def _plans(
     min_bytes: Bytes,
     small_pool: SmallPool,
 ) -> tuple[SwapPlan, ...]:
-    """With copies back that start early, and without.
+    """With swap-ins that start early, and without.
 
     Raises:
         BudgetError: If there is none of that capacity.
@@ -269,7 +269,7 @@ def _in_time(
     budget: int,
     headroom: Headroom,
 ) -> Iterator[FittedPlan]:
-    """The plan, and the same with copies back that start as early as they should."""
+    """The plan, and the same with swap-ins that start as early as they should."""
     hoped = fitted.risk is Risk.PLACE
     regions = regions_of(
         graph, budget, NOTHING if hoped else headroom, fitted.small_pool

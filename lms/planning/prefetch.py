@@ -1,4 +1,4 @@
-"""Start copies back in time: early enough to be there, late enough to leave room.
+"""Start swap-ins in time: early enough to be there, late enough to leave room.
 
     from the last copy backwards       when must each start, if the lane serves them one
                                        by one and no op waits?
@@ -35,7 +35,7 @@ from lms.units import Bytes
 
 __all__ = ["EarlyPlan", "Speeds", "copy_in_time", "start_in_time"]
 
-_Trigger = Mapping[tuple[int, int], str]  # by swap and number of its copy back
+_Trigger = Mapping[tuple[int, int], str]  # by swap and number of its swap-in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Speeds:
 
 
 class EarlyPlan(NamedTuple):
-    """A plan with earlier copies back, and its peaks in bytes, region by region."""
+    """A plan with earlier swap-ins, and its peaks in bytes, region by region."""
 
     plan: SwapPlan
     peaks: tuple[Bytes, ...]
@@ -66,7 +66,7 @@ def copy_in_time(
     bound: Bytes,
     regions: Sequence[Region],
 ) -> tuple[EarlyPlan, ...]:
-    """Start copies back as early as is needed and can be placed.
+    """Start swap-ins as early as is needed and can be placed.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
@@ -138,7 +138,7 @@ def _placed(
 
 @dataclass(slots=True, kw_only=True)
 class _Return:
-    """One copy back; positions are those of the plan's order."""
+    """One swap-in; positions are those of the plan's order."""
 
     swap: int
     number: int
@@ -158,7 +158,7 @@ def start_in_time(
     budget: Bytes,
     slack: float = 1.0,
 ) -> SwapPlan:
-    """Give copies back the latest triggers with which they are there in time.
+    """Give swap-ins the latest triggers with which they are there in time.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
@@ -189,7 +189,7 @@ def _boundaries(plan: SwapPlan) -> list[int]:
 def _returns(
     graph: GraphView, plan: SwapPlan, boundaries: Sequence[int]
 ) -> list[_Return]:
-    """All copies back by their first reader."""
+    """All swap-ins by their first reader."""
     position = {name: i for i, name in enumerate(plan.order)}
     by_root = {b.root: b for b in buffers(graph.reordered(plan.order))}
     returns: list[_Return] = []

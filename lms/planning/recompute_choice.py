@@ -1,18 +1,18 @@
-"""Which tensors are made again instead of being kept or moved.
+"""Which tensors are recomputed instead of being kept or moved.
 
 A tensor that is long idle between two readers need not be kept, nor moved, if the op
-that made it is cheap and what that op read is there later too: then the op is run again
-just before the far readers. If what it read is not there, that may be made again in
-turn, as far back as cheap ops reach; or be kept, if it is smaller.
+that made it is cheap and what that op read is there later too: then the op is
+recomputed just before the far readers. If what it read is not there, that may be
+recomputed in turn, as far back as cheap ops reach; or be kept, if it is smaller.
 
     conv ──> mul ──> add ──> relu ──> next conv ... gradients of relu, add, mul, conv
-     kept    made again: mul', add', relu' in front of the gradient that reads them
+     kept    recomputed: mul', add', relu' in front of the gradient that reads them
 
 Tensors are decided on in execution order, so those that a later one is made of are
-known: what is made again itself, and much later, is not there for it. So of a chain of
+known: what is recomputed itself, and much later, is not there for it. So of a chain of
 sums, as in a residual network, every other one is kept.
 
-Known weakness: a tensor is made again once, after its longest idle time.
+Known weakness: a tensor is recomputed once, after its longest idle time.
 """
 
 from collections.abc import Callable, Collection
@@ -48,18 +48,18 @@ def choose_recomputed(
     most: Callable[[Bytes], Seconds],
     least: Bytes = 0,
 ) -> tuple[Recomputed, ...]:
-    """What to run again so that tensors need not be kept.
+    """What to recompute so that tensors need not be kept.
 
     Args:
         graph: The step in the execution order to obey.
         candidates: Names of the root tensors that had better not be kept.
         costs: Seconds of each op.
         most: How long it may take to make a tensor of some size again.
-        least: Tensors of fewer bytes are kept instead of being made again: ops that
+        least: Tensors of fewer bytes are kept instead of being recomputed: ops that
             touch no larger one are not ordered, and would run again at once.
 
     Returns:
-        Ops in execution order; empty if nothing can be made again in time.
+        Ops in execution order; empty if nothing can be recomputed in time.
     """
     chosen = _Chosen(graph, costs, least)
     for buffer in buffers(graph):
@@ -77,7 +77,7 @@ class _Trial:
     """What one tensor would take.
 
     Args:
-        made: Ops to be run again.
+        made: Ops to be recomputed.
         edges: Ops whose second run is read, and by whom.
         kept: Bytes that are kept for it and were not otherwise.
     """
@@ -94,7 +94,7 @@ class _Trial:
 
 
 class _Chosen:
-    """What is run again so far; finds what one more tensor takes."""
+    """What is recomputed so far; finds what one more tensor takes."""
 
     def __init__(self, graph: GraphView, costs: Costs, least: Bytes) -> None:
         self.readers: dict[str, dict[str, None]] = {}
@@ -162,7 +162,7 @@ class _Chosen:
         return is_read and self._graph.tensors[root].size >= max(1, self._least)
 
     def _read(self, reader: str, op: Op, root: str, trial: _Trial) -> bool:
-        """Let a reader read what is made again, through the same aliases as before."""
+        """Let a reader read what is recomputed, through the same aliases as before."""
         for tensor in op.inputs:
             if self._graph.roots[tensor] != root:
                 continue
@@ -183,7 +183,7 @@ class _Chosen:
 
 def _end_of_longest_gap(buffer: Buffer) -> int | None:
     """The position that ends the longest time in which nobody reads a buffer."""
-    # Of several it is the last: what is read soon is made again late.
+    # Of several it is the last: what is read soon is recomputed late.
     spans = zip((buffer.producer, *buffer.uses), buffer.uses, strict=False)
     longest = max(spans, key=lambda span: (span[1] - span[0], span[1]), default=None)
     return None if longest is None else longest[1]

@@ -27,13 +27,13 @@ class Settings:
         planner: `budget` or `threshold`.
         swapout_threshold: TFLMS: levels between a tensor's producer and a reader,
             above which the reader reads a swapped-in copy.
-        swapin_ahead: TFLMS: levels before its reader at which a copy back starts.
+        swapin_ahead: TFLMS: levels before its reader at which a swap-in starts.
         swapin_groupby: TFLMS: readers within so many levels share a copy.
         sync_mode: TFLMS: which copies the computation waits for.
         serialization: TFLMS: levels whose ops are made to run one by one.
         serialization_by_size: TFLMS: bytes of a level above which it is serialised.
         filters: Which ops' outputs may move.
-        recompute: Whether tensors may be made again instead of being moved: None where
+        recompute: Whether tensors may be recomputed instead of being moved: None where
             that is predicted to be faster, or about as fast and less is moved, and
             where the host cannot hold what would be moved; True wherever it can be.
         swap_dtype: What tensors that move wait as, with other numbers; None for what

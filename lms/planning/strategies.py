@@ -1,11 +1,11 @@
-"""The fastest plan of one step: what moves, what is made again, what waits narrow.
+"""The fastest plan of one step: what moves, what is recomputed, what waits narrow.
 
-    a plan that only moves ──> what it moves and could be made again ──> a plan that
+    a plan that only moves ──> what it moves and could be recomputed ──> a plan that
             └────────── the one that a simulator plays faster ──────────── does both
 
 Of two that are about as fast it is the one that moves less: others use the link too.
 Making again frees room, so that less must move; but what moves is what is idle longest,
-and perhaps not what could be made again. So all that is idle at the peak is asked too.
+and perhaps not what could be recomputed. So all that is idle at the peak is asked too.
 """
 
 import math
@@ -39,7 +39,7 @@ class PlanRequest:
         headroom: What more the device has.
         speeds: How long ops and copies take.
         filters: Which ops' outputs may move.
-        recompute: Whether tensors may be made again: None where that is faster, or
+        recompute: Whether tensors may be recomputed: None where that is faster, or
             about as fast and less is moved; True wherever it can be.
         swap_dtype: What tensors that move wait as; None for what they are.
     """
@@ -130,7 +130,7 @@ def _with(fitted: FittedPlan, **changes: object) -> FittedPlan:
 def _made_again(
     graph: GraphView, tensors: Collection[str], request: PlanRequest, min_bytes: Bytes
 ) -> tuple[Recomputed, ...]:
-    """What to run again for tensors, where that takes less time than to move them."""
+    """What to recompute for tensors, where that takes less time than to move them."""
     link = request.speeds.hardware
 
     def most(size: Bytes) -> Seconds:

@@ -1,7 +1,7 @@
 """Which thresholds let a step fit: TFLMS's automatic tuning, and what time adds to it.
 
 The largest `swapout_threshold` that fits moves least, then the largest `swapin_ahead`
-hides copies best, then the largest `swapin_groupby` copies back least. Each is found by
+hides copies best, then the largest `swapin_groupby` swaps in least. Each is found by
 bisection against the simulated peak, as TFLMS v2's `autotune` did with its simulator
 (github.com/IBM/tensorflow-large-model-support, branch tflmsv2).
 

@@ -14,10 +14,10 @@ Le, Imai, Negishi, Kawachiya, "TFLMS: Large Model Support in TensorFlow by Graph
 Rewriting" (arXiv:1807.02037, 2018), sections 4.1-4.4. The rule is theirs, the words are
 a `SwapPlan`'s. Three simplifications follow from that:
 
-- Swap-out sync made all readers of the producer wait for the copy out. Here the first
+- Swap-out sync made all readers of the producer wait for the swap-out. Here the first
   of them in execution order does, as the plan's `release`; if all readers are far, the
   first op behind the producer's level.
-- Swap-in sync made a copy in wait for all other inputs of its reader. Here it waits for
+- Swap-in sync made a swap-in wait for all other inputs of its reader. Here it waits for
   the last of them in execution order, as the plan's `trigger`.
 - Of several ops that may trigger a copy, the first in execution order does, and never
   an alias, a persistent op or a part of a loop: those cannot be waited for.
@@ -270,7 +270,7 @@ def _release(
     rule: ThresholdRule,
     far: Mapping[str, Sequence[int]],
 ) -> str | None:
-    """The op that waits for the copy out."""
+    """The op that waits for the swap-out."""
     if rule.sync_mode not in (SyncMode.SWAP_OUT, SyncMode.BOTH):
         return None
     ops, made = levelled.graph.ops, buffer.producer
@@ -340,11 +340,11 @@ def _without_circles(
 ) -> tuple[Swap, ...]:
     """Drop the releases that would close a circle.
 
-    A copy in waits for the copies out that the next chained op releases. One of these
-    may belong to a tensor that is made, unchained, after the copy in is read.
+    A swap-in waits for the swap-outs that the next chained op releases. One of these
+    may belong to a tensor that is made, unchained, after the swap-in is read.
     """
     group_of = {name: i for i, group in enumerate(levelled.chain) for name in group}
-    first_read: dict[int, int] = {}  # by the group that a copy in starts beside
+    first_read: dict[int, int] = {}  # by the group that a swap-in starts beside
     for swap in swaps:
         for copy in swap.swap_ins:
             beside = group_of.get(copy.trigger or "", -2) + 1

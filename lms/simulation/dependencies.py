@@ -3,8 +3,8 @@
 The simulator of time (`lms.simulation.executor`) plays this; here is no clock. Ops are
 positions of the plan's order, copies and pieces of memory are numbers.
 
-    op ──> copy out ──> ops that wait for its room
-               └──────> copy in ──> ops that read it
+    op ──> swap-out ──> ops that wait for its room
+               └──────> swap-in ──> ops that read it
     trigger ───────────────┘  └──> ops beside which it takes its room
 """
 
@@ -23,7 +23,7 @@ __all__ = ["Copy", "Dependencies", "Take", "find_dependencies"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """A piece of device memory that an op or a copy in begins to hold.
+    """A piece of device memory that an op or a swap-in begins to hold.
 
     Args:
         key: Its number.
@@ -46,11 +46,11 @@ class Copy:
         size: Bytes.
         waits: How many ends must come before it may start.
         ops: Positions of ops that wait for its end.
-        copies: Numbers of copies in that wait for its end.
+        copies: Numbers of swap-ins that wait for its end.
         beside: Positions of ops that wait until it has its room.
-        out: Number of the copy out that a copy in belongs to.
-        take: The room of a copy in.
-        gives: The piece that the end of a copy out no longer holds.
+        out: Number of the swap-out that a swap-in belongs to.
+        take: The room of a swap-in.
+        gives: The piece that the end of a swap-out no longer holds.
         frees_host: Whether the host needs the tensor no longer when it has ended.
     """
 
@@ -72,7 +72,7 @@ class Dependencies:
     """The dependencies of one step.
 
     Args:
-        copies: All copies; those of one swap follow each other, the copy out first.
+        copies: All copies; those of one swap follow each other, the swap-out first.
         after_op: Copies that wait for the end of an op.
         waits: How many copies an op waits for.
         takes: What an op begins to hold when it starts.
@@ -94,7 +94,7 @@ def find_dependencies(
     Args:
         ordered: The graph in the plan's order.
         plan: A plan that `validate_plan` accepts.
-        rooms_first: Whether an ordered op waits until the copies in that start beside
+        rooms_first: Whether an ordered op waits until the swap-ins that start beside
             it have their room, and until what it waits for has given its room back.
     """
     return _Finder(ordered, plan, rooms_first=rooms_first).found

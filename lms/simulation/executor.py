@@ -2,11 +2,11 @@
 
 Discrete events with the semantics of TensorFlow's runtime:
 
-- Ops start one after the other in the plan's order. An op waits for the copies in that
-  it reads and for the copies out whose release it is.
-- A copy out may start when its tensor exists. The tensor's room is free when the copy
+- Ops start one after the other in the plan's order. An op waits for the swap-ins that
+  it reads and for the swap-outs whose release it is.
+- A swap-out may start when its tensor exists. The tensor's room is free when the copy
   and the near readers have ended.
-- A copy in may start when its trigger, its own copy out, and the copies out released by
+- A swap-in may start when its trigger, its own swap-out, and the swap-outs released by
   the next ordered op have ended. It takes room from then on.
 - Copies in one direction are served one by one in the order in which they may start.
 - On an asynchronous device (a GPU) the host starts ops ahead of the device. A copy then
@@ -15,9 +15,9 @@ Discrete events with the semantics of TensorFlow's runtime:
   hands when the host starts an op, not when the device gets to it.
 - Where cores copy that would compute (`Hardware.copy_load`), the next op takes longer
   by what the copies since then cost, less the time in which nothing was computed.
-- On a synchronous device (an emulated one) the next ordered op waits until copies in
+- On a synchronous device (an emulated one) the next ordered op waits until swap-ins
   that start beside it have their room, and a tensor keeps its room until the op before
-  the one that waits for its copy out has ended, as the rewriter makes them.
+  the one that waits for its swap-out has ended, as the rewriter makes them.
 
 Several devices may share a bus: copies in one direction share its bandwidth equally.
 

@@ -2,13 +2,13 @@
 
 Each tensor of the step has one or more residencies: the original from its producer to
 its last near reader - or until the op that waits for its release - and one for each
-copy back, from its trigger to its last reader. Two views are taken of them:
+swap-in, from its trigger to its last reader. Two views are taken of them:
 
 - `simulate_memory` adds up sizes: what the step needs by itself.
 - `allocator_peak` plays them to a model of the allocator: what it will report, lost
   parts of chunks included.
 
-Known weakness: positions, not seconds. A copy out is taken to end where its release
+Known weakness: positions, not seconds. A swap-out is taken to end where its release
 says, or right after the last near reader where nothing waits for it. A new value of a
 variable that is read after it was assigned is taken to go with its last reader.
 """
@@ -251,7 +251,7 @@ def _take(
     }
     over = written_over(op, roots, {root: size for root, (_, size) in dying.items()})
     taken: list[tuple[int, int]] = []
-    # Copies back that start beside the op come before its outputs: made earlier.
+    # Swap-ins that start beside the op come before its outputs: made earlier.
     for key, life in starting:
         if over is not None and life.root == first:
             held[key] = held.pop(dying[over][0])
@@ -350,7 +350,7 @@ def _whole(buffer: Buffer, steps: int) -> _Residency:
 def _parts(
     buffer: Buffer, swap: Swap, position: dict[str, int], chained: Sequence[int]
 ) -> list[_Residency]:
-    """The residencies of a buffer that moves: the original, then each copy back."""
+    """The residencies of a buffer that moves: the original, then each swap-in."""
     far = {position[name] for copy in swap.swap_ins for name in copy.readers}
     near = [use for use in buffer.uses if use not in far]
     gone = max([buffer.producer, *near]) + 1
@@ -381,7 +381,7 @@ def _parts(
 
 
 def _next_ordered(trigger: int, first_read: int, chained: Sequence[int]) -> int:
-    """Where a copy in starts to take room: beside the next ordered op."""
+    """Where a swap-in starts to take room: beside the next ordered op."""
     following = bisect_right(chained, trigger)
     after = chained[following] if following < len(chained) else trigger + 1
     return min(after, first_read)

@@ -183,7 +183,7 @@ def test_both_servers_are_predicted(
     ]
     planned = [row for row in rows if row.get("planned")]
     assert planned, "the larger size must not fit where the smaller one just does"
-    assert any(row["run_twice"] for row in planned), "a slow link: ops run again"
+    assert any(row["run_twice"] for row in planned), "a slow link: ops recomputed"
     for row in planned:
         assert row["peak_bytes"] <= row["memory_bytes"]
         assert row["step_seconds"] >= row["unplanned_seconds"]

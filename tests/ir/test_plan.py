@@ -31,7 +31,7 @@ def moved(**changes: object) -> SwapPlan:
 
 
 def copied(*copies: SwapIn) -> SwapPlan:
-    """The plan with other copies back."""
+    """The plan with other swap-ins."""
     return moved(swap_ins=copies)
 
 

@@ -1,4 +1,4 @@
-"""Second runs of ops in a graph: by hand on graphs of at most six ops."""
+"""Recomputed ops in a graph: by hand on graphs of at most six ops."""
 
 import pytest
 
@@ -99,8 +99,8 @@ def test_a_second_run_waits_for_no_op_that_the_first_one_waited_for() -> None:
 @pytest.mark.parametrize(
     ("again", "rule"),
     [
-        (Recomputed(op="conv", readers=("end",)), "'conv' must be one that may be run"),
-        (Recomputed(op="none", readers=("end",)), "'none' must be one that may be run"),
+        (Recomputed(op="conv", readers=("end",)), "'conv' must be one that may be recomputed"),
+        (Recomputed(op="none", readers=("end",)), "'none' must be one that may be recomputed"),
         (Recomputed(op="relu", readers=()), "must have readers"),
         (Recomputed(op="relu", readers=("end",)), "'end' must read op 'relu'"),
         (Recomputed(op="mul", readers=("lms/again/relu",)), "must be read by the step"),
@@ -113,7 +113,7 @@ def test_what_cannot_be_run_again_is_named(again: Recomputed, rule: str) -> None
 
 def test_what_has_a_shape_that_depends_on_values_is_not_run_again() -> None:
     ops = (op("a"), op("b", "a:0", varies=True), op("c", "b:0"), op("d", "b:0", "c:0"))
-    with pytest.raises(PlanError, match="'b' must be one that may be run again"):
+    with pytest.raises(PlanError, match="'b' must be one that may be recomputed"):
         with_recomputed(graph(*ops), [Recomputed(op="b", readers=("d",))])
 
 

@@ -20,5 +20,5 @@ def plan(graph: GraphView, threshold: int = 1, **knobs: Any) -> SwapPlan:
 
 
 def readers(made: SwapPlan) -> list[str]:
-    """The readers of each copy back, as one word."""
+    """The readers of each swap-in, as one word."""
     return ["".join(c.readers) for swap in made.swaps for c in swap.swap_ins]

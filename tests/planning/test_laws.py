@@ -160,11 +160,11 @@ def everything_can_run(graph: GraphView, plan: SwapPlan) -> bool:
             released[group_of[swap.release]].add(out)
         elif swap.release is not None:
             waits[swap.release].add(out)
-    # A group waits for the one before it, and for the copies out that it releases.
+    # A group waits for the one before it, and for the swap-outs that it releases.
     for i, group in enumerate(plan.chain):
         for name in group:
             waits[name] |= released[i] | set(plan.chain[i - 1] if i else ())
-    # A copy in waits for its trigger's group, and for what the next group releases.
+    # A swap-in waits for its trigger's group, and for what the next group releases.
     for name, swap, copy in copies_back(plan):
         waits[name] = {f"out {swap.tensor}"}
         if copy.trigger in group_of:

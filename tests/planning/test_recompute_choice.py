@@ -1,4 +1,4 @@
-"""What is made again, on graphs drawn by hand."""
+"""What is recomputed, on graphs drawn by hand."""
 
 import math
 from dataclasses import replace

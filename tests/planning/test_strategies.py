@@ -156,5 +156,5 @@ def test_a_large_graph_that_does_not_stall_is_planned_once(
     assert found is not None
     assert found.plan.swaps
     assert len(planned) == 1
-    # Nor is it looked for what else could be made again.
+    # Nor is it looked for what else could be recomputed.
     assert asked_for == [{swap.tensor for swap in found.plan.swaps}]

@@ -38,7 +38,7 @@ FANNED = GraphView(
 
 
 def trigger(made: SwapPlan) -> str | None:
-    """What the only copy back waits for."""
+    """What the only swap-in waits for."""
     ((swap_in,),) = (swap.swap_ins for swap in made.swaps)
     return swap_in.trigger
 
@@ -112,7 +112,7 @@ def test_the_reader_of_an_alias_counts_with_its_own_level() -> None:
     assert readers(plan(RESHAPE.graph, 2)) == ["d"]
 
 
-# ------------------------------------------------------------------------- copies back
+# ------------------------------------------------------------------------- swap-ins
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_an_alias_does_not_wait_for_the_copy_out() -> None:
 
 def test_no_copy_in_waits_for_a_copy_out_of_what_it_leads_to() -> None:
     # Serialised are b and f alone. The copy that e reads starts beside f, and would
-    # wait for the copies out that f releases: x's, which e makes.
+    # wait for the swap-outs that f releases: x's, which e makes.
     graph = GraphView(
         ops=(
             make_op("a", 8),

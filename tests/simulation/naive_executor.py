@@ -14,7 +14,7 @@ from lms.machine.hardware import Hardware
 
 __all__ = ["Times", "naive_peak", "naive_times"]
 
-Key = tuple[str, int]  # tensor, and -1 for the copy out or the number of the copy in
+Key = tuple[str, int]  # tensor, and -1 for the swap-out or the number of the swap-in
 
 
 @dataclass
@@ -126,8 +126,8 @@ def naive_peak(
     """Bytes at the worst moment; for graphs without ops that write in place."""
     times = naive_times(graph, plan, costs, hardware)
     outs = {swap.tensor: swap for swap in plan.swaps}
-    # What happens at one moment, in its order: a copy ends, its room goes to a copy in;
-    # an op ends, a copy in takes room; the next op starts. On a device that runs behind
+    # What happens at one moment, in its order: a copy ends, its room goes to a swap-in;
+    # an op ends, a swap-in takes room; the next op starts. On a device that runs behind
     # its host an op starts and ends, for the host, at one moment.
     copied, by_copy, over, by_op = 0, 1, 3, 4
     begins = 2 if hardware.asynchronous else 5

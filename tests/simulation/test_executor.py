@@ -99,7 +99,7 @@ def test_an_op_waits_for_the_room_of_a_copy_out_and_for_a_copy_in() -> None:
 
 
 def test_what_an_op_without_an_order_made_is_held_until_it_has_left() -> None:
-    # b comes after a, the op before the release, but is not ordered: its copy out runs
+    # b comes after a, the op before the release, but is not ordered: its swap-out runs
     # 2-2.5, and the room that c waits for is there with it.
     ops = (
         make_op("a", 10),
@@ -133,7 +133,7 @@ def test_cores_that_copy_do_not_compute_meanwhile() -> None:
 
 
 def test_only_time_after_a_copy_began_pays_for_it() -> None:
-    # c waits until 11 for the copy out of a; that of b begins then, and costs c 3 s.
+    # c waits until 11 for the swap-out of a; that of b begins then, and costs c 3 s.
     ops = (make_op("a", 100), make_op("b", 100, "a"), make_op("c", 0), make_op("d", 0))
     graph = GraphView(ops=ops)
     outs = (
@@ -155,7 +155,7 @@ def test_room_is_free_when_the_copy_out_and_the_near_readers_have_ended() -> Non
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, None, "d"))
     timeline = simulate(graph, plan, costs_of(graph), SLOW)
-    # Nothing waits for the copy out (1-6): a:0 is there beside c, until 6; the copy in
+    # Nothing waits for the swap-out (1-6): a:0 is there beside c, until 6; the swap-in
     # waits for it. d ends at 4, in 6-16 with its room from 6 on.
     assert spans(timeline, Lane.H2D) == [("a:0", 6.0, 16.0)]
     assert timeline.device_peak == 100 + 10 + 80
@@ -166,8 +166,8 @@ def test_a_device_that_runs_behind_its_host_starts_copies_late() -> None:
     plan = plan_of(graph, swap_of(graph, None, "b"))
     fast = replace(AHEAD, d2h=1e9)
     timeline = simulate(graph, plan, costs_of(graph), fast)
-    # The host starts a, b, c and d at once. The copy out waits for a alone, which was
-    # all that had been started. It ends at 1; the copy in, started by the host then,
+    # The host starts a, b, c and d at once. The swap-out waits for a alone, which was
+    # all that had been started. It ends at 1; the swap-in, started by the host then,
     # waits for b, c and d too.
     assert [start for _, start, _ in spans(timeline, Lane.H2D)] == [4.0]
     synchronous = simulate(graph, plan, costs_of(graph), replace(SLOW, d2h=1e9))

@@ -13,18 +13,18 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 
 LONG = {
-    "a 3D U-Net with second runs",
+    "a 3D U-Net with recomputed ops",
     "a loss of as many words as have labels",
-    "a residual network with second runs",
+    "a residual network with recomputed ops",
     "a transformer",
-    "a transformer with second runs",
+    "a transformer with recomputed ops",
     "an embedding",
     "an embedding whose equal words' gradients are added up",
     "an unrolled LSTM",
     "class weights and validation inside fit",
     "grouped convolutions",
     "mixed_bfloat16",
-    "mixed_float16 with second runs",
+    "mixed_float16 with recomputed ops",
     "sample weights and a partial last batch",
     "shared layers",
 }

@@ -311,7 +311,7 @@ def _carried_rates(device: str, host: str, size: int) -> LinkRates:
     """Rates of copies as swaps make them: by send and receive within a function.
 
     Copies of eager tensors would say something else: they take pageable memory, first
-    wait for the whole device, and a copy of an op's input is kept and not made again
+    wait for the whole device, and a copy of an op's input is kept and not recomputed
     (`CopyToDevice` in tensor_handle.cc, `mirror` in execute.cc, both in TensorFlow's
     common_runtime/eager).
     """

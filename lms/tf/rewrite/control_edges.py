@@ -2,8 +2,8 @@
 
     group 0 ──> group 1 ──> group 2 ──> ...        ──>  a control input
 
-A group waits for the one before it, for the copies out whose room it needs, and until
-what starts beside it is settled: copies have begun, or have their room. A copy in waits
+A group waits for the one before it, for the swap-outs whose room it needs, and until
+what starts beside it is settled: copies have begun, or have their room. A swap-in waits
 for its trigger and for the room that is freed for it.
 """
 
@@ -57,7 +57,7 @@ class Waits:
         self._outside: list[tuple[str, str]] = []  # ops that are in no group
 
     def leave(self, swap: Swap, producer: str, out: CopyOps) -> None:
-        """Take down a tensor's copy out."""
+        """Take down a tensor's swap-out."""
         if swap.release in self.at:
             self.released[self.at[swap.release]].append(out.end.name)
         elif swap.release is not None:
@@ -71,7 +71,7 @@ class Waits:
             self._late.append((out.wait, self._latest_end(swap)))
 
     def come(self, copy: SwapIn, back: CopyOps) -> None:
-        """Take down a copy in."""
+        """Take down a swap-in."""
         if copy.trigger is not None:
             self._triggered.append((back.start, copy.trigger))
         if back.settled is not None and copy.trigger in self.at:
@@ -88,7 +88,7 @@ class Waits:
 
         What holds a thread until a copy has ended runs late: when the last group has
         that goes before what needs the copy. The next op would wait for the copy too.
-        The copies out of what that group made begin first: with one thread they would
+        The swap-outs of what that group made begin first: with one thread they would
         wait as well.
 
         Args:
@@ -118,10 +118,10 @@ class Waits:
         return bisect_left(self._ends, min(self._position[op] for op in ops))
 
     def _latest_end(self, swap: Swap) -> int:
-        """How many groups may go before a copy out must have ended.
+        """How many groups may go before a swap-out must have ended.
 
         Those before the op that waits for its room; no more than up to the trigger of a
-        copy back, which starts when the copy out has ended.
+        swap-in, which starts when the swap-out has ended.
         """
         if swap.release is None:
             return 0

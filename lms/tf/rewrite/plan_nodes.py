@@ -1,4 +1,4 @@
-"""The ops that a plan adds to a step, as TensorFlow's nodes: second runs, and casts.
+"""The ops that a plan adds to a step, as TensorFlow's nodes: recomputed ops, and casts.
 
 A second run's inputs are those of the graph's copy. Control inputs are not copied: what
 an op had to wait for has ended long before its second run, and the plan's order says

@@ -1,4 +1,4 @@
-"""Obey a plan: a new list of nodes with copies out, copies in, and an order.
+"""Obey a plan: a new list of nodes with swap-outs, swap-ins, and an order.
 
     before                                   after
     conv ──> relu                            conv ──> relu
@@ -8,7 +8,7 @@
                                                └────────> conv_grad
 
 The nodes given are never changed. Ops that only give a buffer another shape (aliases)
-are made again on each copy, for the readers of that copy.
+are recomputed on each copy, for the readers of that copy.
 """
 
 from collections import defaultdict
@@ -147,7 +147,7 @@ def _keeper(
 ) -> tuple[compat.NodeDef | None, int]:
     """An op that holds the original until its room is to be free.
 
-    A copy out may end at any time before the op that waits for it. If the room were
+    A swap-out may end at any time before the op that waits for it. If the room were
     free from then on, other tensors would take it, other ones each time, and the
     allocator would end up with other holes than were planned. Element-wise readers
     would write over it, or not.

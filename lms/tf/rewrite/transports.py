@@ -28,7 +28,7 @@ class CopyOps:
     Args:
         nodes: All of them.
         start: Starts the copy.
-        end: Ends when a copy out has ended; yields a copy in.
+        end: Ends when a swap-out has ended; yields a swap-in.
         settled: What the ops that are ordered after `start` must wait for: that the
             copy has its room, or has begun. None where nothing need be waited for.
         wait: Holds a thread until the copy has ended, so it should run late; None
@@ -45,7 +45,7 @@ class CopyOps:
 class Transport(Protocol):
     """Makes the nodes of one tensor's travel.
 
-    `takes_room_first` says whether the op that starts a copy in takes room on the
+    `takes_room_first` says whether the op that starts a swap-in takes room on the
     device, and ends before the copy does.
     """
 
@@ -60,7 +60,7 @@ class Transport(Protocol):
     def swap_in(
         self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
     ) -> CopyOps:
-        """The ops that copy back."""
+        """The ops that copy a tensor in."""
         ...
 
     def host_peak_bytes(self) -> int | None:

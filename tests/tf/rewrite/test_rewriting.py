@@ -56,7 +56,7 @@ c = C(b:0) on CPU:0
 d = D(c:0, flat:0) on CPU:0
 """
 
-# `c` waits for the copy out; the copy in waits for its trigger and for the room.
+# `c` waits for the swap-out; the swap-in waits for its trigger and for the room.
 AFTER = """
 shape = Const() on CPU:0
 a = A() on CPU:0
@@ -117,8 +117,8 @@ def test_a_tensor_leaves_the_device_and_comes_back_for_its_late_reader() -> None
     assert rewritten(GRAPH, PLAN) == AFTER
 
 
-# `b` waits until the copy out has begun, `c` until it has ended; what waits for that
-# runs after `b`. `c` waits until the copy in has begun; what waits for its end runs
+# `b` waits until the swap-out has begun, `c` until it has ended; what waits for that
+# runs after `b`. `c` waits until the swap-in has begun; what waits for its end runs
 # after `c`, just before the reader.
 OVER_A_LINK = """
 b = B(a:0, ^a, ^lms/0/a/out)
@@ -187,11 +187,11 @@ LEAVING_PLAN = SwapPlan(
 
 def test_a_copy_out_begins_before_anything_waits_for_another() -> None:
     found = over_a_link(LEAVING, LEAVING_PLAN)
-    # The pair makes b, whose copy out must not wait until a's has ended.
+    # The pair makes b, whose swap-out must not wait until a's has ended.
     ended = found["lms/0/a/out/ended"]
     assert ended == ["a:0", "^lms/0/a/out", "^b", "^c", "^lms/1/b/out"]
     assert "^lms/1/b/out" in found["d"]
-    # A copy in starts when its copy out has ended: by its trigger, before its release.
+    # A swap-in starts when its swap-out has ended: by its trigger, before its release.
     assert found["lms/1/b/in0/room"][1] == "^lms/1/b/out/ended"
     assert found["lms/1/b/out/ended"][2:] == ["^d"]
     assert found["lms/1/b/in0/arrived"] == ["^lms/1/b/in0/get", "^e"]
@@ -234,7 +234,7 @@ def test_without_a_link_nothing_waits_for_a_copy_that_has_been_made() -> None:
     assert "ended" not in lines
     assert "arrived" not in lines
     assert "b = B(a:0, ^a) on CPU:0" in lines
-    assert "^lms/0/a/in0/room) on CPU:0" in lines  # `c`: the copy in has its room
+    assert "^lms/0/a/in0/room) on CPU:0" in lines  # `c`: the swap-in has its room
 
 
 def test_the_nodes_given_are_not_changed() -> None:
@@ -354,4 +354,4 @@ def test_a_step_that_swaps_to_another_device_has_the_same_numbers(
     assert trial["ends"]["out"] == trial["swaps"]
     assert trial["ends"]["in"] >= trial["swaps"]
     assert trial["devices"] == ["/job:localhost/replica:0/task:0/device:CPU:1"]
-    assert trial["waiting"] > 0, "a copy in waits for its trigger"
+    assert trial["waiting"] > 0, "a swap-in waits for its trigger"

@@ -21,14 +21,11 @@ __all__ = [
     "Recomputed",
     "copy_name",
     "first_runs",
-    "is_large",
     "original_name",
     "with_recomputed",
 ]
 
 PREFIX = "lms/again/"
-
-_LARGE_OPS = 6_000  # so that 20,000 are planned in ten seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +60,6 @@ def original_name(op_name: str) -> str:
 def first_runs(graph: GraphView) -> int:
     """How many ops a graph has, recomputed ops not counted."""
     return sum(not op.name.startswith(PREFIX) for op in graph.ops)
-
-
-def is_large(graph: GraphView) -> bool:
-    """Whether planners should try less, so that a plan is found in seconds.
-
-    Recomputed ops do not make a graph large: with them it would get worse plans than
-    without.
-    """
-    return first_runs(graph) > _LARGE_OPS
 
 
 def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> GraphView:

@@ -19,12 +19,11 @@ from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import chain_groups
 from lms.planning.eviction import Residency, SwapHistory, walk_within
 from lms.planning.op_groups import Step, needs, split_into_steps
+from lms.planning.tuning import TUNING
 from lms.simulation.allocator import Arena, ByteCounter
 from lms.units import format_bytes
 
-__all__ = ["PREFETCH_OPS", "least_room", "plan_within", "plans_within"]
-
-PREFETCH_OPS = 4
+__all__ = ["least_room", "plan_within", "plans_within"]
 
 
 def plan_within(
@@ -33,7 +32,7 @@ def plan_within(
     *,
     movable: frozenset[str],
     min_bytes: int,
-    prefetch_ops: int = PREFETCH_OPS,
+    prefetch_ops: int = TUNING.prefetch_ops,
     arena: Callable[[], Arena] | None = None,
 ) -> SwapPlan:
     """Plan a step whose own memory never exceeds `budget`.

@@ -107,15 +107,15 @@ def _sample(names: Sequence[str], count: int = 12) -> Sequence[str]:
 def smallest_worth_moving(step_peak: int) -> int:
     """The least size in bytes of a tensor that is moved or ordered.
 
-    64 KiB, where one copy's fixed cost is about that of the bytes; less for small
-    models, so that no more than about 1/512 of the peak is below it, and 4 KiB at
-    least.
+    It is less for small models, so that no more than a small part of the peak is below
+    it.
 
     Example:
         >>> smallest_worth_moving(2**30), smallest_worth_moving(2**22)
         (65536, 8192)
     """
-    return max(TUNING.least_size_least, min(TUNING.least_size_most, step_peak // 512))
+    least = min(TUNING.worth_moving_most, step_peak // TUNING.worth_moving_part)
+    return max(TUNING.worth_moving_least, least)
 
 
 def movable(
@@ -148,7 +148,7 @@ def movable(
 def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
     """Chunks for the buffers below `min_bytes`: of each size as many as live at once.
 
-    A quarter is added for those that live longer, since small ops are not ordered; and
+    Some are added for those that live longer, since small ops are not ordered; and
     the constants, which take their memory when the step first runs. New values of
     variables stay where they were made: one step's are added, the large ones unless
     all are more than a small part of the step's peak.
@@ -171,7 +171,7 @@ def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
     del counts[0]  # of those that are no buffers of the step
     for chunk, moments in changes.items():
         live = max(accumulate(change for _, change in sorted(moments)))
-        counts[chunk] += live * 5 // 4 + 1
+        counts[chunk] += live * TUNING.small_chunks_percent // 100 + 1
     chunks = sorted(counts.elements(), reverse=True)
     return SmallPool(sizes=tuple(chunks), below=min_bytes)
 

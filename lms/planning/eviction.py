@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import Buffer, written_over
-from lms.ir.recompute import is_large
 from lms.planning.op_groups import Step
-from lms.planning.tuning import TUNING
+from lms.planning.tuning import TUNING, is_large
 from lms.simulation.allocator import Arena
 
 __all__ = ["Residency", "SwapHistory", "Walk", "walk_within"]

@@ -16,8 +16,7 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan
-from lms.ir.recompute import is_large
-from lms.planning.budget import PREFETCH_OPS, least_room, plans_within
+from lms.planning.budget import least_room, plans_within
 from lms.planning.candidates import (
     Filters,
     movable,
@@ -36,11 +35,11 @@ from lms.planning.risk import (
     seconds_of,
     with_likely_peak,
 )
-from lms.planning.tuning import TUNING
+from lms.planning.tuning import TUNING, is_large
 from lms.simulation.allocator import BestFitAllocator, SmallPool
 from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak, allocator_peaks
-from lms.units import MIB, Bytes, Seconds
+from lms.units import Bytes, Seconds
 
 __all__ = ["find_plan", "least_plan", "ranked"]
 
@@ -67,9 +66,9 @@ def least_plan(
     """
     needs = [_least_room(graph, filters) for graph in orders]
     budget, op_name = min(needs, key=lambda need: need[0])
-    recent: deque[_Made] = deque(maxlen=TUNING.least_below * len(orders))
+    recent: deque[_Made] = deque(maxlen=TUNING.least_budget_below * len(orders))
     while True:
-        headroom = Headroom(free=budget // TUNING.least_part, bound=_ANY)
+        headroom = Headroom(free=budget // TUNING.least_budget_part, bound=_ANY)
         recent.extendleft(_made(graph, budget, filters) for graph in orders)
         for i, (graph, small_pool, plans) in enumerate(recent):
             fitted = _in_room(graph, small_pool, plans, budget)
@@ -79,7 +78,7 @@ def least_plan(
             _, fitted = judged(graph, fitted, budget, headroom)
             if fitted.risk is not Risk.PLACE:
                 return budget, fitted, op_name
-        budget += max(MIB // 16, budget // TUNING.least_part)
+        budget += max(TUNING.least_budget_step, budget // TUNING.least_budget_part)
 
 
 def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
@@ -227,7 +226,8 @@ def _placed(
     small_pool = replace(small_pool_for(graph, min_bytes=min_bytes), holes=holes)
     for percent in TUNING.shrink_percent:
         capacity = budget * percent // 100
-        if capacity < max(least, 2 * (small_pool.bytes + sum(holes))):
+        chunks = TUNING.small_chunks_factor * (small_pool.bytes + sum(holes))
+        if capacity < max(least, chunks):
             return
         try:
             plans = _plans(graph, capacity, moving, min_bytes, small_pool)
@@ -256,7 +256,7 @@ def _plans(
             capacity,
             movable=moving,
             min_bytes=min_bytes,
-            prefetches=(PREFETCH_OPS, 0),
+            prefetches=(TUNING.prefetch_ops, 0),
             arena=partial(BestFitAllocator, capacity, small_pool),
         )
     )

@@ -26,10 +26,9 @@ import numpy.typing as npt
 from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers
 from lms.ir.plan import Swap, SwapPlan
-from lms.ir.recompute import is_large
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
-from lms.planning.tuning import TUNING
+from lms.planning.tuning import TUNING, is_large
 from lms.simulation.memory import Region, allocator_curve, allocator_peaks
 from lms.units import Bytes
 
@@ -121,7 +120,7 @@ def _placed(
     accepted: dict[tuple[int, int], str] = {}
     found: EarlyPlan | None = None
     pending = [changes] if changes else []
-    plays = max(2, TUNING.early_effort // max(1, len(plan.order)))
+    plays = max(TUNING.early_plays, TUNING.early_effort_ops // max(1, len(plan.order)))
     while pending and plays:
         plays -= 1
         part = pending.pop()

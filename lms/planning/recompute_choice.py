@@ -131,7 +131,7 @@ class _Chosen:
         op = self._graph.by_name[name]
         trial.made[name] = None
         deep = sum(self._graph.by_name[made].alias is None for made in trial.made)
-        if not op.repeatable or deep > TUNING.recompute_deepest:
+        if not op.repeatable or deep > TUNING.recompute_ops:
             return False
         roots = dict.fromkeys(self._graph.roots[tensor] for tensor in op.inputs)
         return all(self._supply(op, root, at, trial) for root in roots)

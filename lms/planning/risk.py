@@ -11,8 +11,7 @@ from enum import IntEnum
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
-from lms.ir.recompute import is_large
-from lms.planning.tuning import TUNING
+from lms.planning.tuning import TUNING, is_large
 from lms.simulation.allocator import SmallPool
 from lms.simulation.memory import Region, peaks_by_region
 from lms.units import Seconds

@@ -16,14 +16,14 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.narrow import Narrowed, can_be_narrowed, with_narrowed
 from lms.ir.plan import SwapPlan, planned_graph
-from lms.ir.recompute import Recomputed, is_large, with_recomputed
+from lms.ir.recompute import Recomputed, with_recomputed
 from lms.machine.costs import completed
 from lms.planning.candidates import Filters, movable, smallest_worth_moving
 from lms.planning.placement import find_plan, ranked
 from lms.planning.prefetch import Speeds
 from lms.planning.recompute_choice import choose_recomputed, idle_at_peak
 from lms.planning.risk import FittedPlan, Headroom, Risk, seconds_of
-from lms.planning.tuning import TUNING
+from lms.planning.tuning import TUNING, is_large
 from lms.simulation.gc_pause import collector_paused
 from lms.units import Bytes, Seconds
 

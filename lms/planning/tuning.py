@@ -6,114 +6,179 @@ A change of any one changes plans: `tests/planning/test_recorded_plans.py` then 
 
 from dataclasses import dataclass
 
-from lms.units import KIB, Bytes
+from lms.ir.graph import GraphView
+from lms.ir.recompute import first_runs
+from lms.units import KIB, MIB, Bytes
 
-__all__ = ["TUNING", "Tuning"]
+__all__ = ["TUNING", "Tuning", "is_large"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Constants of the planners. Percentages are of the step's budget unless said.
+    """Constants of the planners, grouped by what they trade.
 
-    Args:
-        margin_part: The device's limit less one part of so many is the budget where
-            none is given: what the allocator loses, and what others take.
-        taken_percent: Budgets that are tried in turn. What the allocator, small ops
-            and input pipelines do is not known to the byte: a plan leaves room if it
-            can.
-        unordered_factor: Plain TensorFlow may need so many times its predicted peak,
-            since it starts any ready op.
-        surprising_factor: A step that fits in less than so many times its predicted
-            peak is watched in its first calls.
-        concurrent_scratch: Ops that TensorFlow starts at once may have their scratch at
-            once: so many of the largest.
-        loop_tensor: Loops that make tensors of so many bytes count as loops.
-        beside_loops_percent: What a plan gets beside such loops: nobody orders their
-            ops, and what was measured moved by a fifth between runs.
-        loop_excess: Plain TensorFlow may exceed its predicted peak by such a part more
-            where there are loops.
-        autotuned_percent: Budgets that TFLMS's thresholds are searched for, until the
-            allocator's peak is within all of it: the search knows bytes, and not what
-            the allocator loses.
-        rule_trigger_levels: Levels below `swapin_ahead` that are searched for a
-            trigger: TFLMS's own constant.
-        least_size_most: Smaller tensors never move; the least size is a part of the
-            peak between this
-        least_size_least: and this.
-        coarse_part: First only tensors of at least one part of so many of the peak
-            move: a copy of a smaller one frees little and costs as much to start.
-        finer_factor: Where that does not fit, tensors so many times smaller than the
-            usual least size move too.
-        new_value_part: New values of variables are given room of their own up to one
-            part of so many of the peak.
-        eviction_rounds: How often eviction begins again with what it learned.
-        eviction_rounds_large: How often it does so in a large graph after it got to
-            the end.
-        shrink_percent: Parts of the budget that eviction is given, until the allocator
-            can place its plan.
-        least_part: The least budget is looked for in steps of one part of so many.
-        least_below: It takes plans made for so many steps below it, so that what moves
-            does not go to its edge.
-        compared_plans: Of so many plans that can be placed, the fastest is taken;
-        alike_plans: so many of them alike in what may move;
-        timed_plans: so many of the fastest are made faster still.
-        about_as_fast: Plans that take at most so many times as long are as fast.
-        early_tries: A copy is planned to take so many times its seconds, and copies
-            that start early are given so many percent of the budget.
-        early_effort: Ops of the orders that are tried, in all, to place early copies.
-        region_percent: Regions that a plan is tried in: the budget and so many percent
-            of the headroom more or less. What is in the way in the real one is not
-            known to the byte.
-        region_percent_large: The same for a large graph.
-        region_least_percent: The smallest region.
-        likely_percent: Regions that the likely peak is found in, as `region_percent`;
-            smaller ones too, since batches lie in the middle of the real one.
-        outliers_percent: So many percent of the lowest and of the highest peaks are
-            left out; of fewer than ten, none.
-        recompute_rounds: How often it is asked what might be recomputed: of what plans
-            move, and at last of all that is idle at the peak.
-        stalled_factor: A large graph gets one round, and another if its step takes so
-            many times as long as its ops.
-        recompute_deepest: Cheap ops that one tensor may need, aliases not counted.
-        recompute_near_part: What is recomputed for one reader stays for others within
-            one part of so many of the step.
+    A name ends in its unit: `percent` of something, one `part` of so many of it, a
+    `factor`, or a number of `ops`, `rounds`, `plans`. Sizes are bytes.
     """
 
+    # -------------------------------------------- memory that is left free for doubts
+
+    # Without a budget of the user's, one part of so many of the device's limit stays
+    # free: for what the allocator loses, and for what others take.
     margin_part: int = 32
+    # Percentages of the budget that are planned for in turn; the first that works is
+    # taken. More copies, against a peak that is not predicted to the byte: allocator,
+    # small ops and input pipelines take their own.
     taken_percent: tuple[int, ...] = (86, 93, 100)
+    # TensorFlow starts any ready op, so a step without a plan may need so many times
+    # its predicted peak. Larger: steps are planned that would have fitted as they are.
     unordered_factor: float = 1.15
+    # A step without a plan is watched in its first calls, which takes time, unless so
+    # many times its predicted peak fits.
     surprising_factor: float = 1.5
+    # TensorFlow may run ops at once, each with its scratch: so many of those with most
+    # scratch are counted.
     concurrent_scratch: int = 2
+
+    # ------------------------------------------------- loops, whose ops nobody orders
+
+    # Loops and branches count if they make a tensor of so many bytes.
     loop_tensor: Bytes = 64 * KIB
+    # Beside them a plan gets so many percent of the budget: the rest is for what they
+    # take in other orders, which moved by a fifth between runs.
     beside_loops_percent: int = 75
+    # A step without a plan may exceed its predicted peak by so large a part of it, in
+    # addition to `unordered_factor`.
     loop_excess: float = 0.10
-    autotuned_percent: tuple[int, ...] = (100, 94, 88, 82)
-    rule_trigger_levels: int = 10
-    least_size_most: Bytes = 64 * KIB
-    least_size_least: Bytes = 4 * KIB
+
+    # ------------------------------------------- which tensors move, which are ordered
+
+    # Tensors below one part of so many of the step's peak neither move nor are ordered:
+    # a copy's fixed cost and an edge cost more than what they free.
+    worth_moving_part: int = 512
+    # That least size is at most so many bytes, where one copy's fixed cost is about
+    # that of its bytes;
+    worth_moving_most: Bytes = 64 * KIB
+    # and at least so many, in small models.
+    worth_moving_least: Bytes = 4 * KIB
+    # Plans are made first that move no tensor below one part of so many of the peak:
+    # fewer and longer copies, against a peak that gets less low.
     coarse_part: int = 200
+    # If none fits, tensors that are so many times smaller than the least size move too.
     finer_factor: int = 4
+
+    # --------------------------------------------------------- chunks of small tensors
+
+    # Small ops are not ordered, so some buffers live longer than the order says: there
+    # are chunks for so many percent of those that live at once, and one more.
+    small_chunks_percent: int = 125
+    # New values of variables that are large get chunks only if all of them are at most
+    # one part of so many of the peak: chunks nobody else may use, against holes between
+    # large tensors.
     new_value_part: int = 32
+    # A part of the budget below so many times the chunks is not planned for: what is
+    # left for large tensors would be too little.
+    small_chunks_factor: int = 2
+
+    # ---------------------------------------------------------------- seconds to plan
+
+    # Graphs of more ops are large: less is tried for them, so that 20,000 ops are
+    # planned in ten seconds. What is tried less is said below.
+    large_ops: int = 6_000
+    # Eviction begins again with what it learned at most so often;
     eviction_rounds: int = 12
+    # in a large graph it has got to the end of the step so often.
     eviction_rounds_large: int = 4
+    # Parts of the budget that eviction is given in turn, until the allocator places its
+    # plan in the whole: what it gets less is moved more.
     shrink_percent: tuple[int, ...] = (100, 97, 94, 90, 85)
-    least_part: int = 16
-    least_below: int = 5
+    # So many plans that can be placed are compared by their seconds; of a large graph
+    # the first is taken.
     compared_plans: int = 3
+    # At most so many of them let the same tensors move: others may be faster.
     alike_plans: int = 2
+    # The fastest so many get copies that start earlier, which takes longest.
     timed_plans: int = 2
+    # Of plans that take at most so many times as long as the fastest one, that which
+    # moves the fewest bytes is taken: others may use the link too.
     about_as_fast: float = 1.01
+
+    # ------------------------------------------------------------- the least budget
+
+    # The least budget in which a plan is sure is looked for in steps of one part of so
+    # many of it, upward: how exact it is, against seconds.
+    least_budget_part: int = 16
+    # No step is smaller than so many bytes.
+    least_budget_step: Bytes = MIB // 16
+    # In each, plans count that were made for up to so many steps less: what moves does
+    # not go to the edge then, where a waiting batch is one too many.
+    least_budget_below: int = 5
+
+    # ----------------------------------------------------------- copies that are early
+
+    # Before seconds are known, a copy back starts so many ops before its reader: it is
+    # hidden, against memory for the time between.
+    prefetch_ops: int = 4
+    # Later tries know seconds. Each gives a copy so many times its predicted seconds,
+    # and early copies so many percent of the capacity that the plan was made for: steps
+    # that do not wait, against places that the allocator may lack. A large graph gets
+    # the first.
     early_tries: tuple[tuple[float, int], ...] = ((1.5, 80), (1.5, 100))
-    early_effort: int = 45_000
+    # Memory is played for so many ops in all to find which copies may start early: as
+    # often as the order goes into it,
+    early_effort_ops: int = 45_000
+    # and so often at least.
+    early_plays: int = 2
+
+    # ---------------------------------------------- what is not known of the device
+
+    # What others hold in the region is not known to the byte, and best fit may fail in
+    # a larger one. A plan is sure if it is placed in regions of the budget and so many
+    # percent of the headroom more: fewer bad surprises, against plans that are refused.
     region_percent: tuple[int, ...] = (-60, -30, 0, 30, 60, 100, 120)
+    # The same for a large graph.
     region_percent_large: tuple[int, ...] = (-60, 0, 100)
+    # No region is smaller than so many percent of the budget.
     region_least_percent: int = 97
+    # The likely peak is the middle of those in the budget and so many percent of the
+    # headroom more. Here no size is too small: batches lie in the middle of a region.
     likely_percent: tuple[int, ...] = tuple(range(-60, 121, 10))
+    # So many percent of the lowest and of the highest peaks do not count for it; of
+    # fewer than ten, all do.
     outliers_percent: int = 10
+
+    # --------------------------------------------------------------- recomputation
+
+    # Rounds of the search for tensors to recompute, each with a plan of its own. The
+    # first ones ask for tensors that earlier plans move, the last for all that are idle
+    # at the peak.
     recompute_rounds: int = 3
+    # A large graph gets the first round; and the last, if all plans take so many times
+    # the seconds of the step's ops.
     stalled_factor: float = 1.1
-    recompute_deepest: int = 8
+    # At most so many ops are run again for one tensor, aliases not counted: seconds to
+    # plan, against tensors of longer chains of cheap ops.
+    recompute_ops: int = 8
+    # What is recomputed for one reader is there for others within one part of so many
+    # of the step's seconds: it lies in memory for as long.
     recompute_near_part: int = 32
+
+    # ---------------------------------------------------------------- TFLMS's rule
+
+    # Percentages of the budget that thresholds are searched for, until the allocator
+    # needs no more than all of it: the search counts bytes, not what is lost in chunks.
+    autotuned_percent: tuple[int, ...] = (100, 94, 88, 82)
+    # So many levels below `swapin_ahead` are searched for a trigger: TFLMS's own.
+    rule_trigger_levels: int = 10
 
 
 TUNING = Tuning()
+
+
+def is_large(graph: GraphView) -> bool:
+    """Whether planners should try less, so that a plan is found in seconds.
+
+    Second runs do not make a graph large: with them it would get worse plans than
+    without.
+    """
+    return first_runs(graph) > TUNING.large_ops

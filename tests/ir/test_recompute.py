@@ -99,8 +99,14 @@ def test_a_second_run_waits_for_no_op_that_the_first_one_waited_for() -> None:
 @pytest.mark.parametrize(
     ("again", "rule"),
     [
-        (Recomputed(op="conv", readers=("end",)), "'conv' must be one that may be recomputed"),
-        (Recomputed(op="none", readers=("end",)), "'none' must be one that may be recomputed"),
+        (
+            Recomputed(op="conv", readers=("end",)),
+            "'conv' must be one that may be recomputed",
+        ),
+        (
+            Recomputed(op="none", readers=("end",)),
+            "'none' must be one that may be recomputed",
+        ),
         (Recomputed(op="relu", readers=()), "must have readers"),
         (Recomputed(op="relu", readers=("end",)), "'end' must read op 'relu'"),
         (Recomputed(op="mul", readers=("lms/again/relu",)), "must be read by the step"),

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.drawn_graphs import unet_like
-from lms.ir import recompute
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
-from lms.planning import placement, risk
+from lms.planning import placement, risk, tuning
 from lms.planning.candidates import Filters
 from lms.planning.placement import find_plan, ranked
 from lms.planning.prefetch import Speeds
@@ -98,7 +97,7 @@ def test_a_large_graph_is_planned_with_less_and_stays_within_bounds(
     assert find_plan(graph, peak(graph) * 6 // 10, filters=FILTERS) is not None
     assert max(tried) > 3
     tried.clear()
-    monkeypatch.setattr(recompute, "_LARGE_OPS", 100)
+    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, large_ops=100))
     hardware = preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     for share in (40, 60, 80):

@@ -7,13 +7,12 @@ from typing import Any, cast
 import pytest
 
 from experiments.drawn_graphs import unet_like
-from lms.ir import recompute
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import Costs, roofline
 from lms.machine.hardware import preset
-from lms.planning import strategies
+from lms.planning import strategies, tuning
 from lms.planning.candidates import Filters
 from lms.planning.placement import find_plan
 from lms.planning.prefetch import Speeds
@@ -108,7 +107,7 @@ def test_on_a_slow_link_all_is_made_again_that_can_be(
     monkeypatch: pytest.MonkeyPatch, *, large: bool
 ) -> None:
     if large:
-        monkeypatch.setattr(recompute, "_LARGE_OPS", 100)
+        monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, large_ops=100))
     graph = schedule(unet_like(600))
     hardware = preset("v100-pcie")
     costs = roofline(graph, hardware)
@@ -130,7 +129,7 @@ def test_on_a_slow_link_all_is_made_again_that_can_be(
 def test_a_large_graph_that_does_not_stall_is_planned_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recompute, "_LARGE_OPS", 100)
+    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, large_ops=100))
     graph = schedule(unet_like(300))
     hardware = replace(preset("v100-nvlink"), h2d=1e15, d2h=1e15, latency=0.0)
     asked = PlanRequest(

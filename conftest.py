@@ -1,7 +1,10 @@
 """What all tests share: without TensorFlow, modules that need it are skipped aloud."""
 
+import sys
 from collections.abc import Generator
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,15 +14,28 @@ _NEEDED = ("tensorflow", "keras")
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(
     collector: pytest.Collector,
-) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+) -> Generator[None, Any, pytest.CollectReport]:
     """Skip a module that cannot be imported without TensorFlow, where there is none."""
     report = yield
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    said = str(report.longrepr)
-    named = any(f"No module named '{name}" in said for name in missing)
-    # A module whose first import failed is left half made to those after it.
-    follows = bool(missing) and "cannot import name" in said and "lms/tf" in said
-    if report.failed and (named or follows):
+    if not report.failed:
+        return report
+    _forget(collector.path)
+    if _missing(report.call.excinfo.value) in _NEEDED:
         report.outcome = "skipped"
         report.longrepr = (str(collector.path), 1, "Skipped: TensorFlow is missing")
     return report
+
+
+def _forget(path: Path) -> None:
+    """Let others import a module anew: pytest keeps it half made where it failed."""
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == str(path):
+            del sys.modules[name]
+
+
+def _missing(error: BaseException | None) -> str | None:
+    """The package whose absence is the first cause of an error; None if none is."""
+    while error is not None and not isinstance(error, ModuleNotFoundError):
+        error = error.__cause__
+    package = None if error is None else (error.name or "").partition(".")[0]
+    return package if package and find_spec(package) is None else None

@@ -1,12 +1,10 @@
 """The largest size is searched by trials; what is drawn comes from their rows alone."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments import training_trial
 from experiments.largest_volume import main
 from experiments.lines import read_lines, write_lines
 from experiments.search import climb
@@ -46,22 +44,6 @@ def test_the_claim_is_of_voxels_over_plain_keras(
     said = capsys.readouterr().out
     assert f"{(largest / 8) ** 3:.2f} times with budget" in said
     assert "process crashed" in said
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ["grappler", "budget"])
-def test_a_trial_trains_and_says_what_it_took(way: str, tmp_path: Path) -> None:
-    output = tmp_path / "trial.json"
-    words = ["--model=transformer", "--shape", "length=8", "batch=1", "--curves"]
-    words += [f"--way={way}", "--budget=1GiB", "--steps=2", f"--output={output}"]
-    assert training_trial.main(words) == 0
-    result = json.loads(output.read_text())
-    assert len(result["step_seconds"]) == len(result["losses"]) == 2
-    assert result["losses"][1] < result["losses"][0]
-    if way == "budget":
-        assert max(result["curves"]["planned"]) > 0
-        assert result["report"]["swap_count"] == 0
 
 
 @pytest.mark.tf

@@ -10,9 +10,8 @@ TensorFlow's inference leaves open what changes, or could change, while a step r
                               else, in a loop or branch, the largest tensor of known
                               size in any: index sets of sparse gradients are no larger
 
-Known weakness: the last is a guess. Loops in which it is one of tensors of unknown rank
-are named in reports, as those that keep nobody knows how much. Outside of loops and
-branches, a shape without a bound stays open.
+Known weakness: the last is a guess. Outside of loops and branches, a shape without a
+bound stays open.
 
 Sources: `Enter`, `Merge` in control_flow_ops.cc and `TensorListPopBack` in list_ops.cc,
 tensorflow/core/ops.
@@ -28,7 +27,7 @@ from lms.errors import UnsupportedError
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 
-__all__ = ["guessed_shapes", "inferred_shapes", "unsized"]
+__all__ = ["guessed_shapes", "inferred_shapes"]
 
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
@@ -108,24 +107,9 @@ def guessed_shapes(
     return filled
 
 
-def unsized(
-    specs: Mapping[str, Sequence[tf.TensorSpec]], branched: Set[str]
-) -> set[str]:
-    """Names of ops in loops and branches that make tensors of nobody knows what size.
-
-    Not even the rank is known: no index set of a sparse gradient is so.
-    """
-    return {
-        name
-        for name in branched
-        if any(spec.shape.rank is None and not _opaque(spec) for spec in specs[name])
-    }
-
-
 def _check_called(nodes: Sequence[compat.NodeDef], library: Any) -> None:
     """Refuse calls of functions that TensorFlow specialised and does not hand over."""
-    functions = () if library is None else library.function
-    known = {function.signature.name for function in functions}
+    known = {function.signature.name for function in library.function}
     for node in nodes:
         name = compat.attribute(node, "f").func.name
         if name and name not in known:

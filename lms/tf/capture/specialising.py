@@ -13,7 +13,7 @@ Assumptions
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,12 +26,7 @@ from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
 from lms.tf.capture.gradient_sums import with_plain_sums
-from lms.tf.capture.loops import (
-    control_flow,
-    frames_around,
-    loop_ends,
-    source_of,
-)
+from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_types import (
     ALIAS,
     BY_REFERENCE,
@@ -41,7 +36,7 @@ from lms.tf.capture.op_types import (
     PERSISTENT,
     REPEATABLE,
 )
-from lms.tf.capture.shapes import guessed_shapes, inferred_shapes, unsized
+from lms.tf.capture.shapes import guessed_shapes, inferred_shapes
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
@@ -81,8 +76,7 @@ class TracedStep:
         device: Name of the device that memory is planned for.
         own: The step as TensorFlow would run it; None if that is this one.
         unknown_loops: Names of the loops that keep something in each round, but it is
-            not known how many there are: its bytes are not in the graph. Also of those
-            in which something is of unknown size.
+            not known how many there are: its bytes are not in the graph.
     """
 
     graph: GraphView
@@ -193,11 +187,9 @@ def _seen(
     shapes = _completed(ordered, shapes)
     shapes, varying = bounded_shapes(ordered, shapes)
     fixed = control_flow(ordered)
-    guesses = unsized(shapes, fixed)
     shapes = guessed_shapes(shapes, fixed)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = find_lists(ordered, shapes)
-    lists = replace(lists, unknown=_unknown(ordered, guesses, lists.unknown))
     fixed |= lists.sizes.keys() | lists.shared
     groups = _merged_groups(ordered)
     ops = [_argument_op(argument) for argument in arguments]
@@ -211,15 +203,6 @@ def _seen(
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
     return with_writes(graph, handles), ordered, lists
-
-
-def _unknown(
-    ordered: Sequence[compat.NodeDef], guesses: Set[str], lists: Sequence[str]
-) -> tuple[str, ...]:
-    """Names of loops, and of ops in branches, whose memory is not known."""
-    loops = frames_around(ordered)
-    inside = ((*loops[n.name], n.name)[0] for n in ordered if n.name in guesses)
-    return tuple(dict.fromkeys((*lists, *inside)))
 
 
 def _cut(

@@ -326,20 +326,6 @@ def test_a_loop_whose_rounds_depend_on_values_is_named() -> None:
     assert len(step.unknown_loops) == 1
 
 
-def test_a_loop_that_makes_tensors_of_unknown_size_is_named() -> None:
-    import tensorflow as tf
-
-    def drawn(x: Any) -> Any:
-        return tf.numpy_function(lambda v: v, [x], tf.float32)
-
-    def step(x: tf.Tensor) -> Any:
-        return tf.while_loop(
-            lambda i, y: i < 3, lambda i, y: (i + 1, y + tf.norm(drawn(x))), [0, 0.0]
-        )
-
-    assert len(specialised(step, tf.eye(64)).unknown_loops) == 1
-
-
 def test_the_report_says_that_a_loop_s_memory_is_not_known() -> None:
     import tensorflow as tf
 

@@ -288,7 +288,7 @@ def test_a_graph_that_tensorflow_does_not_import_is_refused_with_a_next_step() -
     node.attr["T"].type = tf.bfloat16.as_datatype_enum
     inputs = [("x", tf.TensorSpec([3, 3, 1, 1], tf.bfloat16), None)]
     with pytest.raises(UnsupportedError, match=r"imports again, got .*remapping"):
-        inferred_shapes([node], None, inputs)
+        inferred_shapes([node], compat.graph_def([], None).library, inputs)
 
 
 def repeated(rounds: Any) -> Any:

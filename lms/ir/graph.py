@@ -72,6 +72,12 @@ class Op:
             bits of the same inputs.
         writes: Names of the tensors (handles) whose variables it writes, or the loops
             and branches write that wait for it.
+        constant: Whether its outputs are part of the program: they are kept as long as
+            it exists, whatever runs.
+        reads_state: Whether its output is a variable's value as it is then: whoever has
+            it keeps it when the variable gets another.
+        replaces_state: Whether its second input becomes the value of the variable that
+            it writes, as it is and without a copy.
         varies: Whether the shapes of its outputs depend on values: their sizes are
             what they are at most, they never move, and it is never recomputed.
     """
@@ -90,6 +96,9 @@ class Op:
     repeatable: bool = False
     writes: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+    constant: bool = False
+    reads_state: bool = False
+    replaces_state: bool = False
     varies: bool = False
 
 
@@ -168,7 +177,7 @@ class GraphView:
     @property
     def constant_bytes(self) -> int:
         """Bytes of its constants, which are kept as long as it exists."""
-        made = (op.outputs for op in self.ops if op.type == "Const")
+        made = (op.outputs for op in self.ops if op.constant)
         return sum(tensor.size for outputs in made for tensor in outputs)
 
     @cached_property

@@ -30,11 +30,14 @@ from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_types import (
     ALIAS,
     BY_REFERENCE,
+    CONSTANT,
     HAS_WORKSPACE,
     INPLACE,
     MERGED_BY_ONEDNN,
     PERSISTENT,
+    READS_STATE,
     REPEATABLE,
+    REPLACES_STATE,
 )
 from lms.tf.capture.shapes import guessed_shapes, inferred_shapes
 from lms.tf.capture.tensor_lists import Lists, find_lists
@@ -417,6 +420,9 @@ def _op(  # noqa: PLR0913 - all that is known of the step
         keeps=_kept_inputs(node, data),
         repeatable=(node.op in REPEATABLE or (node.op == "AddN" and len(data) == _PAIR))
         and not (elsewhere or node.name in fixed or node.name in groups),
+        constant=node.op in CONSTANT,
+        reads_state=node.op in READS_STATE,
+        replaces_state=node.op in REPLACES_STATE,
     )
 
 

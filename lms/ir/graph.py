@@ -57,6 +57,7 @@ class Op:
         controls: Names of the ops that must end before it starts.
         outputs: The tensors it makes.
         scratch: Bytes that it needs only while it runs.
+        flops: Floating-point operations; 0 where it is as fast as it moves its bytes.
         alias: Name of the input whose buffer all outputs share, or None.
         inplace: Whether it may write its output into an input that nobody else
             will read (element-wise ops of TensorFlow do).
@@ -88,6 +89,7 @@ class Op:
     controls: tuple[str, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     scratch: int = 0
+    flops: int = 0
     alias: str | None = None
     inplace: bool = False
     persistent: bool = False

@@ -25,6 +25,7 @@ from lms.tf import compat
 from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
+from lms.tf.capture.flops import with_flops
 from lms.tf.capture.gradient_sums import with_plain_sums
 from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_types import (
@@ -205,7 +206,7 @@ def _seen(
     ]
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
-    return with_writes(graph, handles), ordered, lists
+    return with_flops(with_writes(graph, handles)), ordered, lists
 
 
 def _cut(

@@ -115,6 +115,15 @@ def test_variables_and_inputs_are_persistent_and_the_rest_is_the_step_s() -> Non
     assert step.captured_bytes == 64
 
 
+def test_only_what_takes_more_than_moving_its_bytes_has_flops() -> None:
+    import tensorflow as tf
+
+    weights = tf.Variable(tf.ones([4, 5]))
+    step = specialised(lambda x: tf.nn.relu(x @ weights), tf.ones([3, 4]))
+    found = {op.type: op.flops for op in step.graph.ops if op.flops}
+    assert found == {"MatMul": 2 * 3 * 4 * 5}
+
+
 def test_constants_and_what_reads_or_replaces_a_variable_are_known() -> None:
     import tensorflow as tf
 

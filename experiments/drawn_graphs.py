@@ -74,7 +74,7 @@ class _Drawing:
         for backward in reversed(self._tape):
             gradient = backward(gradient)
         while len(self._ops) < ops:
-            self._op("Const", _SMALL, persistent=True)
+            self._op("Const", _SMALL, persistent=True, constant=True)
         return GraphView(ops=tuple(self._ops), results=(loss,))
 
     def _op(self, kind: str, size: int, *inputs: str, **facts: Any) -> str:
@@ -86,6 +86,9 @@ class _Drawing:
         self._ops.append(replace(op, **facts))
         return f"{name}:0"
 
+    def _variable(self, size: int) -> str:
+        return self._op("ReadVariableOp", size, persistent=True, reads_state=True)
+
     def _convolutions(self, x: str, level: int) -> str:
         for _ in range(self._layers):
             x = self._convolution(x, level)
@@ -95,8 +98,8 @@ class _Drawing:
         """Convolution, bias, normalisation, leaky ReLU."""
         size, scratch = _size(level), _size(level) // 8
         read = self._size_of(x)
-        weight = self._op("ReadVariableOp", _weight(level), persistent=True)
-        bias = self._op("ReadVariableOp", _SMALL, persistent=True)
+        weight = self._variable(_weight(level))
+        bias = self._variable(_SMALL)
         made = self._op("Conv3D", size, x, weight, scratch=scratch)
         biased = self._op("BiasAdd", size, made, bias, inplace=True)
         mean = self._op("Mean", _SMALL, biased)
@@ -128,7 +131,7 @@ class _Drawing:
 
     def _update(self, gradient: str, size: int) -> None:
         """Adam, in short."""
-        first = self._op("ReadVariableOp", size, persistent=True)
+        first = self._variable(size)
         moment = self._op("AddV2", size, first, gradient)
         second = self._op("Square", size, gradient, inplace=True)
         root = self._op("Sqrt", size, second, inplace=True)

@@ -18,7 +18,7 @@ from rich.progress import Progress
 from lms.commands.model_file import read_subject
 from lms.errors import LMSError
 from lms.ir.graph import GraphView, Op
-from lms.machine.costs import Costs, flops, moved_bytes, roofline
+from lms.machine.costs import Costs, moved_bytes, roofline
 from lms.units import Seconds
 from profiling.record import write_result
 from profiling.step_timeline import add_subject
@@ -108,7 +108,7 @@ def table_by(
             "name": name,
             "seconds": sum(costs.of(op.name) for op in ops),
             "ops": len(ops),
-            "flops": sum(flops(graph, op) for op in ops),
+            "flops": sum(op.flops for op in ops),
             "bytes": sum(moved_bytes(graph, op) for op in ops),
         }
         for name, ops in groups.items()

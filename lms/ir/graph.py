@@ -57,6 +57,7 @@ class Op:
         controls: Names of the ops that must end before it starts.
         outputs: The tensors it makes.
         scratch: Bytes that it needs only while it runs.
+        flops: Floating-point operations; 0 where it is as fast as it moves its bytes.
         alias: Name of the input whose buffer all outputs share, or None.
         inplace: Whether it may write its output into an input that nobody else
             will read (element-wise ops of TensorFlow do).
@@ -72,6 +73,12 @@ class Op:
             bits of the same inputs.
         writes: Names of the tensors (handles) whose variables it writes, or the loops
             and branches write that wait for it.
+        constant: Whether its outputs are part of the program: they are kept as long as
+            it exists, whatever runs.
+        reads_state: Whether its output is a variable's value as it is then: whoever has
+            it keeps it when the variable gets another.
+        replaces_state: Whether its second input becomes the value of the variable that
+            it writes, as it is and without a copy.
         varies: Whether the shapes of its outputs depend on values: their sizes are
             what they are at most, they never move, and it is never recomputed.
     """
@@ -82,6 +89,7 @@ class Op:
     controls: tuple[str, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     scratch: int = 0
+    flops: int = 0
     alias: str | None = None
     inplace: bool = False
     persistent: bool = False
@@ -90,6 +98,9 @@ class Op:
     repeatable: bool = False
     writes: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+    constant: bool = False
+    reads_state: bool = False
+    replaces_state: bool = False
     varies: bool = False
 
 
@@ -168,7 +179,7 @@ class GraphView:
     @property
     def constant_bytes(self) -> int:
         """Bytes of its constants, which are kept as long as it exists."""
-        made = (op.outputs for op in self.ops if op.type == "Const")
+        made = (op.outputs for op in self.ops if op.constant)
         return sum(tensor.size for outputs in made for tensor in outputs)
 
     @cached_property

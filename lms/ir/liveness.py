@@ -17,7 +17,6 @@ from itertools import accumulate
 from lms.ir.graph import GraphView, Op
 
 __all__ = [
-    "REPLACES",
     "Buffer",
     "buffers",
     "largest_working_set",
@@ -29,9 +28,6 @@ __all__ = [
     "working_sets",
     "written_over",
 ]
-
-# The op that makes a tensor a variable's value; the variable's old memory is free then.
-REPLACES = "AssignVariableOp"
 
 _MEMO = "buffers"
 
@@ -168,13 +164,20 @@ def written_over(
 def new_value(op: Op) -> str | None:
     """The tensor that becomes a variable's value as it is, without a copy.
 
+    The variable's old memory is free then.
+
     Example:
-        >>> names = ("weights:0", "product:0")
-        >>> assign = Op(name="a", type=REPLACES, inputs=names, writes=("weights:0",))
+        >>> assign = Op(
+        ...     name="a",
+        ...     type="Assign",
+        ...     inputs=("weights:0", "product:0"),
+        ...     writes=("weights:0",),
+        ...     replaces_state=True,
+        ... )
         >>> new_value(assign)
         'product:0'
     """
-    return op.inputs[1] if op.type == REPLACES and op.writes else None
+    return op.inputs[1] if op.replaces_state and op.writes else None
 
 
 def memory_curve(graph: GraphView) -> list[int]:

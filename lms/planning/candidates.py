@@ -165,7 +165,7 @@ def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
     few = sum(new) <= peak(graph) // TUNING.new_value_part
     counts = Counter(chunk for chunk in new if few or chunk < min_bytes)
     counts.update(_scratch_chunks(graph, min_bytes))
-    made = (op.outputs for op in graph.ops if op.type == "Const")
+    made = (op.outputs for op in graph.ops if op.constant)
     constants = (tensor.size for outputs in made for tensor in outputs)
     counts.update(rounded_up(size) for size in constants if 0 < size < min_bytes)
     del counts[0]  # of those that are no buffers of the step

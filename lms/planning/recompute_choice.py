@@ -158,7 +158,7 @@ class _Chosen:
 
     def _is_large_variable(self, root: str) -> bool:
         """Whether reading it late would keep a large old value beside the new one."""
-        is_read = self._graph.by_name[op_of(root)].type == "ReadVariableOp"
+        is_read = self._graph.by_name[op_of(root)].reads_state
         return is_read and self._graph.tensors[root].size >= max(1, self._least)
 
     def _read(self, reader: str, op: Op, root: str, trial: _Trial) -> bool:

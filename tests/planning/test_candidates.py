@@ -3,7 +3,6 @@
 import pytest
 
 from lms.ir.graph import GraphView, Op, Tensor
-from lms.ir.liveness import REPLACES
 from lms.planning.candidates import (
     Filters,
     chain_groups,
@@ -177,18 +176,19 @@ def test_a_group_is_ordered_as_a_whole_when_one_of_it_is_large() -> None:
 
 
 def test_a_nook_has_a_chunk_for_each_small_tensor_that_lives_at_once() -> None:
-    def made(name: str, size: int, *inputs: str, kind: str = "T") -> Op:
+    def made(name: str, size: int, *inputs: str, constant: bool = False) -> Op:
         outputs = (Tensor(name=f"{name}:0", size=size),)
         return Op(
             name=name,
-            type=kind,
+            type="T",
             inputs=inputs,
             outputs=outputs,
-            persistent=kind == "Const",
+            persistent=constant,
+            constant=constant,
         )
 
     ops = (
-        made("constant", 4, kind="Const"),
+        made("constant", 4, constant=True),
         *(made(f"s{i}", 300) for i in range(4)),  # 512 bytes each, four at once
         made("large", 9000, *(f"s{i}:0" for i in range(4))),
         made("t", 4, "large:0", "constant:0"),
@@ -219,9 +219,10 @@ def test_new_values_of_variables_have_chunks_too_unless_they_are_much() -> None:
                 ),
                 Op(
                     name="assign",
-                    type=REPLACES,
+                    type="Assign",
                     inputs=("v:0", "new:0"),
                     writes=("v:0",),
+                    replaces_state=True,
                 ),
             )
         )

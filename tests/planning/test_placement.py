@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.drawn_graphs import unet_like
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
@@ -28,6 +27,7 @@ from lms.simulation.memory import (
     allocator_peaks,
     peaks_by_region,
 )
+from tests.planning.stored import read_step
 
 FILTERS = Filters()
 
@@ -36,7 +36,7 @@ FITTED = FittedPlan(plan=SwapPlan(planner="none", order=()), small_pool=NO_POOL,
 
 @cache
 def drawn() -> GraphView:
-    return schedule(unet_like(600))
+    return schedule(read_step("drawn_750").graph)
 
 
 def regions(budget: int, headroom: Headroom, fitted: FittedPlan) -> list[Region]:
@@ -120,7 +120,7 @@ def test_a_large_graph_is_planned_with_less_and_stays_within_bounds(
 def test_the_walk_lays_tensors_where_the_allocator_does(percent: int) -> None:
     # Little room is left: where the walk took another of two dying inputs to be written
     # over, none of its plans could be placed.
-    graph = schedule(unet_like(300))
+    graph = schedule(read_step("drawn_300").graph)
     budget = peak(graph) * percent // 100
     found = find_plan(graph, budget, filters=FILTERS)
     assert found is not None
@@ -217,7 +217,7 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
 
 
 def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:
-    graph = drawn()
+    graph = schedule(read_step("drawn_450").graph)
     budget = peak(graph)
     while find_plan(graph, budget * 97 // 100, filters=FILTERS) is not None:
         budget = budget * 97 // 100

@@ -6,12 +6,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.drawn_graphs import unet_like
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import buffers, peak
 from lms.ir.recompute import original_name, with_recomputed
 from lms.machine.costs import Costs
 from lms.planning.recompute_choice import choose_recomputed, idle_at_peak
+from tests.planning.stored import read_step
 
 CHEAP = {"mul", "add", "relu", "sum", "cast"}
 
@@ -150,11 +150,14 @@ def values(graph: GraphView) -> dict[str, int]:
 
 
 @settings(deadline=None, max_examples=20)
-@given(ops=st.integers(300, 700), data=st.data())
+@given(
+    step=st.sampled_from(("drawn_300", "drawn_450", "drawn_750", "transformer")),
+    data=st.data(),
+)
 def test_every_op_reads_the_same_values_whatever_is_made_again(
-    ops: int, data: st.DataObject
+    step: str, data: st.DataObject
 ) -> None:
-    drawn = unet_like(ops)
+    drawn = read_step(step).graph
     repeatable = {op.name for op in drawn.ops if "Conv" not in op.type and op.outputs}
     graph = GraphView(
         ops=tuple(
@@ -200,7 +203,13 @@ def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
                 op("scale", "conv:0", size=size, repeatable=True),
                 op("mul", "conv:0", "scale:0"),
                 op("next", "mul:0"),
-                Op(name="w", type="ReadVariableOp", outputs=(weight,), persistent=True),
+                Op(
+                    name="w",
+                    type="Read",
+                    outputs=(weight,),
+                    persistent=True,
+                    reads_state=True,
+                ),
                 op("cast", "w:0"),
                 op("far", "next:0", "cast:0"),
                 op("and", "far:0"),

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from experiments.drawn_graphs import unet_like
 from lms.errors import BudgetError
 from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
@@ -20,6 +19,7 @@ from lms.planning.select import choose_plan, plain_plan
 from lms.planning.settings import read_settings
 from lms.planning.strategies import best_plan
 from lms.units import MIB
+from tests.planning.stored import read_step
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from lms.units import MIB
 def test_a_budget_below_what_a_planner_can_do_says_what_would_do(
     planner: str, said: str
 ) -> None:
-    graph, hardware = unet_like(300), preset("v100-pcie")
+    graph, hardware = read_step("drawn_300").graph, preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     budget = MemoryBudget(total=11 * MIB, margin=0, persistent=10 * MIB)
     asked = read_settings(planner=planner, budget=budget.total)
@@ -47,7 +47,7 @@ def test_a_budget_below_what_a_planner_can_do_says_what_would_do(
 def test_a_plan_that_only_fits_without_the_holes_is_doubted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    graph, hardware = unet_like(300), preset("v100-pcie")
+    graph, hardware = read_step("drawn_300").graph, preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     chosen: list[FittedPlan | None] = []
 

@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import pytest
 
-from experiments.drawn_graphs import unet_like
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
@@ -20,6 +19,7 @@ from lms.planning.risk import Headroom, seconds_of
 from lms.planning.schedule import schedule
 from lms.planning.strategies import PlanRequest, _made_again, best_plan
 from lms.units import MIB
+from tests.planning.stored import read_step
 
 LAYERS = range(8)
 
@@ -108,7 +108,7 @@ def test_on_a_slow_link_all_is_made_again_that_can_be(
 ) -> None:
     if large:
         monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, large_ops=100))
-    graph = schedule(unet_like(600))
+    graph = schedule(read_step("drawn_750").graph)
     hardware = preset("v100-pcie")
     costs = roofline(graph, hardware)
     asked = PlanRequest(
@@ -130,7 +130,7 @@ def test_a_large_graph_that_does_not_stall_is_planned_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, large_ops=100))
-    graph = schedule(unet_like(300))
+    graph = schedule(read_step("drawn_300").graph)
     hardware = replace(preset("v100-nvlink"), h2d=1e15, d2h=1e15, latency=0.0)
     asked = PlanRequest(
         budget=peak(graph) // 2,

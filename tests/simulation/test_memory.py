@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView, Op, Tensor
-from lms.ir.liveness import REPLACES, Buffer, buffers, memory_curve
+from lms.ir.liveness import Buffer, buffers, memory_curve
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.planning.candidates import chain_groups, movable
 from lms.simulation.memory import (
@@ -165,7 +165,13 @@ NEW_VALUE = GraphView(
             name="v", type="Arg", persistent=True, outputs=(Tensor(name="v:0", size=0),)
         ),
         make_op("made", 512),
-        Op(name="set", type=REPLACES, inputs=("v:0", "made:0"), writes=("v:0",)),
+        Op(
+            name="set",
+            type="Assign",
+            inputs=("v:0", "made:0"),
+            writes=("v:0",),
+            replaces_state=True,
+        ),
         make_op("large", 1024),
     )
 )

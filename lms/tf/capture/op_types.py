@@ -7,13 +7,16 @@ named here makes new buffers, reads its inputs, and is ordered and swapped as us
 __all__ = [
     "ALIAS",
     "BY_REFERENCE",
+    "CONSTANT",
     "CONTROL_FLOW",
     "HAS_WORKSPACE",
     "INPLACE",
     "MERGED_BY_ONEDNN",
     "PERSISTENT",
+    "READS_STATE",
     "READS_VARIABLES",
     "REPEATABLE",
+    "REPLACES_STATE",
 ]
 
 
@@ -62,6 +65,15 @@ REPEATABLE = (
 PERSISTENT = _words(
     "Const VarHandleOp ReadVariableOp Placeholder _Arg VariableShape HostConst"
 )
+
+# Ops whose outputs the kernel keeps as long as the graph's executor exists
+# (constant_op.cc).
+CONSTANT = _words("Const")
+
+# Ops whose output shares the memory that a variable has then; and ops that make their
+# second input's memory the variable's (resource_variable_ops.cc).
+READS_STATE = _words("ReadVariableOp")
+REPLACES_STATE = _words("AssignVariableOp")
 
 # Ops that leave a variable whose handle they get as it is (resource_variable_ops.cc,
 # gather ops); any other op with a variable's handle may write it.

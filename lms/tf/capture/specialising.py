@@ -25,16 +25,20 @@ from lms.tf import compat
 from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
+from lms.tf.capture.flops import with_flops
 from lms.tf.capture.gradient_sums import with_plain_sums
 from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_types import (
     ALIAS,
     BY_REFERENCE,
+    CONSTANT,
     HAS_WORKSPACE,
     INPLACE,
     MERGED_BY_ONEDNN,
     PERSISTENT,
+    READS_STATE,
     REPEATABLE,
+    REPLACES_STATE,
 )
 from lms.tf.capture.shapes import guessed_shapes, inferred_shapes
 from lms.tf.capture.tensor_lists import Lists, find_lists
@@ -202,7 +206,7 @@ def _seen(
     ]
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
-    return with_writes(graph, handles), ordered, lists
+    return with_flops(with_writes(graph, handles)), ordered, lists
 
 
 def _cut(
@@ -417,6 +421,9 @@ def _op(  # noqa: PLR0913 - all that is known of the step
         keeps=_kept_inputs(node, data),
         repeatable=(node.op in REPEATABLE or (node.op == "AddN" and len(data) == _PAIR))
         and not (elsewhere or node.name in fixed or node.name in groups),
+        constant=node.op in CONSTANT,
+        reads_state=node.op in READS_STATE,
+        replaces_state=node.op in REPLACES_STATE,
     )
 
 

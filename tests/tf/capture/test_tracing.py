@@ -115,6 +115,35 @@ def test_variables_and_inputs_are_persistent_and_the_rest_is_the_step_s() -> Non
     assert step.captured_bytes == 64
 
 
+def test_only_what_takes_more_than_moving_its_bytes_has_flops() -> None:
+    import tensorflow as tf
+
+    weights = tf.Variable(tf.ones([4, 5]))
+    step = specialised(lambda x: tf.nn.relu(x @ weights), tf.ones([3, 4]))
+    found = {op.type: op.flops for op in step.graph.ops if op.flops}
+    assert found == {"MatMul": 2 * 3 * 4 * 5}
+
+
+def test_constants_and_what_reads_or_replaces_a_variable_are_known() -> None:
+    import tensorflow as tf
+
+    weights = tf.Variable(tf.ones([4, 4]))
+    step = specialised(lambda x: weights.assign(x @ weights + 3.0), tf.ones([4, 4]))
+    facts = {
+        "Const": ["constant"],
+        "ReadVariableOp": ["reads_state"],
+        "AssignVariableOp": ["replaces_state"],
+        "MatMul": [],
+    }
+    for kind, expected in facts.items():
+        op = of_type(step, kind)[0]
+        known = ("constant", "reads_state", "replaces_state")
+        assert [name for name in known if getattr(op, name)] == expected
+    assert step.constant_bytes == sum(
+        tensor.size for op in of_type(step, "Const") for tensor in op.outputs
+    )
+
+
 def test_what_shares_its_input_s_buffer_is_an_alias() -> None:
     import tensorflow as tf
 

@@ -16,9 +16,9 @@ from typing import Any
 
 import psutil
 
+from lms.machine.nvml import NoDriverError, open_nvml
 from lms.storage.files import write_text
 from lms.units import KIB
-from profiling import nvml
 
 __all__ = ["circumstances", "read_json", "read_result"]
 __all__ += ["write_json", "write_result"]
@@ -143,8 +143,8 @@ def _memory() -> str | None:
 def _driver() -> str | None:
     """Version of NVIDIA's driver."""
     try:
-        return str(nvml.open_nvml().nvmlSystemGetDriverVersion())
-    except nvml.NoDriverError:
+        return str(open_nvml().nvmlSystemGetDriverVersion())
+    except NoDriverError:
         return None
 
 

@@ -31,7 +31,6 @@ from rich.table import Table
 from experiments.ledger import Ledger
 from experiments.lines import command_line, read_lines
 from lms import LMSCallback
-from lms.figures.style import save
 from lms.machine import emulate
 from unet3d.model import build_unet
 
@@ -209,7 +208,8 @@ def _plot(ratios: Mapping[str, Sequence[float]], path: Path) -> None:
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    save(figure, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

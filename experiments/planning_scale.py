@@ -35,7 +35,6 @@ from rich.table import Table
 from experiments.drawn_graphs import unet_like
 from experiments.ledger import Ledger
 from experiments.lines import command_line, read_lines
-from lms.figures.style import save
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan, planned_graph
@@ -292,7 +291,8 @@ def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axes.legend(frameon=False, loc="lower right")
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
-    save(figure, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

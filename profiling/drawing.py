@@ -14,6 +14,7 @@ from lms.figures.style import (
     FONT,
     INK,
     MUTED,
+    calm,
     new_figure,
     plain,
     save,
@@ -115,9 +116,7 @@ def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
         )
     kind = "" if memory == "ordinary" else f", {memory} memory"
     axes.set_title(f"{name}{kind}", loc="left", fontsize=FONT, color=INK)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(MUTED)
-    axes.tick_params(colors=MUTED, labelsize=FONT - 2, which="both")
+    calm(axes)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(FixedLocator([4 * KIB << i for i in range(0, 19, 3)]))

@@ -9,9 +9,10 @@ NVIDIA's data sheets of P100, V100, A100, H100 and B200 for NVLink (20, 25, 25, 
 Packet headers are not subtracted: about a tenth of PCIe goes to them.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-__all__ = ["nvlink_bandwidth", "pcie_bandwidth"]
+__all__ = ["nvlink_bandwidth", "pcie_bandwidth", "stated_link"]
 
 # Generation: transfers per second and lane, and the share that is data.
 _PCIE: Final = {
@@ -54,3 +55,30 @@ def nvlink_bandwidth(version: int, count: int) -> float | None:
         75.0
     """
     return _NVLINK[version] * count if version in _NVLINK else None
+
+
+def stated_link(device: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The link between host and GPU and what its standard gives, one direction.
+
+    Args:
+        device: One of `lms.machine.nvml.describe_gpus`.
+
+    Returns:
+        Its "link" and "bandwidth" in bytes per second; None if NVML does not say.
+
+    Example:
+        >>> device = {"pcie_generation": 4, "pcie_width": 16, "nvlinks": []}
+        >>> stated_link(device)["link"]
+        'PCIe 4 x16'
+    """
+    links = device["nvlinks"]
+    versions = [v for v, remote in links if remote] if isinstance(links, list) else []
+    if versions:
+        bandwidth = nvlink_bandwidth(versions[0], len(versions))
+        name = f"NVLink (NVML version {versions[0]}) x{len(versions)} to the CPU"
+        return {"link": name, "bandwidth": bandwidth}
+    generation, width = device["pcie_generation"], device["pcie_width"]
+    if not isinstance(generation, int) or not isinstance(width, int):
+        return None
+    bandwidth = pcie_bandwidth(generation, width)
+    return {"link": f"PCIe {generation} x{width}", "bandwidth": bandwidth}

@@ -15,9 +15,10 @@ import numpy as np
 
 from lms.machine import emulate
 from lms.machine.emulated_link import EmulatedLink, link_rates
+from lms.machine.nvml import NoDriverError, describe_gpus, open_nvml
 from lms.units import GIB, MIB, Bytes, Seconds
-from profiling import nvml
 from profiling.cuda import CudaError, describe_cuda_device, open_cuda_link
+from profiling.link_standards import stated_link
 
 __all__ = ["DIRECTIONS", "Timer", "describe_link", "open_link", "room_for_copies"]
 
@@ -69,14 +70,14 @@ def describe_link() -> dict[str, Any]:
 def _devices() -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """GPUs by NVML, and the first one's link; by CUDA alone where NVML is missing."""
     try:
-        devices = nvml.describe_devices(nvml.open_nvml())
-    except nvml.NoDriverError as missing:
+        devices = describe_gpus(open_nvml())
+    except NoDriverError as missing:
         try:
             name, memory = describe_cuda_device(0)
         except CudaError:
             raise missing from None
         return [{"index": 0, "name": name, "memory": memory}], None
-    return devices, nvml.stated_link(devices[0])
+    return devices, stated_link(devices[0])
 
 
 def room_for_copies(memory: Bytes) -> Bytes:

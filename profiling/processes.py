@@ -5,7 +5,7 @@ one of them runs, or would run if it had a core (state R); threads that carry co
 over the emulated link sleep. So the share of moments in which one runs is the
 utilisation of the device, for any program, without asking it.
 
-Source: proc_pid_stat(5) and proc_pid_task(5).
+Source: proc_pid_stat(5) and proc_pid_task(5); psutil does not tell a thread's state.
 
 Known weakness: what Python does between ops counts as busy, and so does the part of a
 copy that the CPU makes itself. `profiling.step_timeline` parts them.

@@ -14,8 +14,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from lms.machine.nvml import NoDriverError, open_nvml
 from lms.storage.files import write_text
-from profiling import nvml
+from lms.units import KIB
 
 __all__ = ["circumstances", "read_json", "read_result"]
 __all__ += ["write_json", "write_result"]
@@ -103,9 +106,9 @@ def circumstances() -> dict[str, Any]:
     """Machine, versions, day and commit; None for what cannot be found out."""
     return {
         "machine": {
-            "processor": _first_value("/proc/cpuinfo", "model name"),
+            "processor": _processor(),
             "cores": os.cpu_count(),
-            "memory": _first_value("/proc/meminfo", "MemTotal"),
+            "memory": _memory(),
             "system": f"{platform.system()} {platform.machine()}",
             "load_average": round(os.getloadavg()[0], 2),
         },
@@ -118,24 +121,30 @@ def circumstances() -> dict[str, Any]:
     }
 
 
-def _first_value(path: str, key: str) -> str | None:
-    """The first value of `key` in one of Linux's lists of names and values."""
+def _processor() -> str | None:
+    """Its model, which psutil does not say; None where Linux does not either."""
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return None
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() == key:
-            return value.strip()
-    return None
+    pairs = (line.partition(":") for line in lines)
+    names = (value.strip() for key, _, value in pairs if key.strip() == "model name")
+    return next(names, None)
+
+
+def _memory() -> str | None:
+    """All of the host's, in Linux's words, as older results have it."""
+    try:
+        return f"{psutil.virtual_memory().total // KIB} kB"
+    except (OSError, RuntimeError):
+        return None
 
 
 def _driver() -> str | None:
     """Version of NVIDIA's driver."""
     try:
-        return str(nvml.open_nvml().nvmlSystemGetDriverVersion())
-    except nvml.NoDriverError:
+        return str(open_nvml().nvmlSystemGetDriverVersion())
+    except NoDriverError:
         return None
 
 

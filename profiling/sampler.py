@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from lms.machine.nvml import NoDriverError, describe_gpus, open_nvml
 from lms.units import Seconds
-from profiling import nvml
+from profiling.counters import read_counters
 from profiling.processes import ProgramWatch
 
 __all__ = ["main", "read_samples", "sampling"]
@@ -84,10 +85,10 @@ def main() -> None:
 
 def _devices() -> tuple[Any, dict[str, Any]]:
     try:
-        api = nvml.open_nvml()
-    except nvml.NoDriverError as error:
+        api = open_nvml()
+    except NoDriverError as error:
         return None, {"gpus": [], "no_driver": str(error)}
-    return api, {"gpus": nvml.describe_devices(api), "no_driver": None}
+    return api, {"gpus": describe_gpus(api), "no_driver": None}
 
 
 def _sample(api: Any, count: int, options: argparse.Namespace, file: Any) -> None:
@@ -98,7 +99,7 @@ def _sample(api: Any, count: int, options: argparse.Namespace, file: Any) -> Non
         sample = {
             "at": time.monotonic(),
             "program": watch.sample(),
-            "gpus": [nvml.read_counters(api, index) for index in range(count)],
+            "gpus": [read_counters(api, index) for index in range(count)],
             "sampler_cpu_seconds": sum(os.times()[:2]),
         }
         file.write(json.dumps(sample) + "\n")

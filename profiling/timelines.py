@@ -6,12 +6,13 @@ microsecond. What is read off is read off the same condensed timeline.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
 from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
-from lms.units import KIB, Seconds
+from lms.storage.json_data import as_data
+from lms.units import KIB, Bytes, Seconds
 
 __all__ = ["condensed", "figures_of", "median_figures"]
 __all__ += ["timeline_from_json", "timeline_to_json"]
@@ -19,6 +20,18 @@ __all__ += ["timeline_from_json", "timeline_to_json"]
 _DIGITS = 7
 _SMALL_OP: Seconds = 2e-5
 _SMALL_PIECE = 16 * KIB
+
+_Request = tuple[Seconds, int, Bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """A timeline as JSON has it: the fields of each part, in their order."""
+
+    intervals: tuple[tuple[Lane, str, Seconds, Seconds, Bytes], ...]
+    stalls: tuple[tuple[str, Seconds, Seconds, Cause, str], ...]
+    requests: tuple[_Request, ...]
+    host_requests: tuple[_Request, ...]
 
 
 def condensed(timeline: Timeline) -> Timeline:
@@ -79,18 +92,29 @@ def timeline_to_json(timeline: Timeline) -> dict[str, Any]:
 
 
 def timeline_from_json(value: Mapping[str, Any]) -> Timeline:
-    """What `timeline_to_json` made, to a tenth of a microsecond."""
+    """What `timeline_to_json` made, to a tenth of a microsecond.
+
+    Raises:
+        ValueError: If it is something else; says which value.
+    """
+    try:
+        rows = as_data(value, _Rows)
+    except ValueError as error:
+        raise ValueError(
+            f"a timeline must be rows that `profiling.step_timeline` wrote, got: "
+            f"{error}. Write it again."
+        ) from error
     return Timeline(
         intervals=tuple(
-            Interval(lane=Lane(lane), name=name, start=start, end=end, size=size)
-            for lane, name, start, end, size in value["intervals"]
+            Interval(lane=lane, name=name, start=start, end=end, size=size)
+            for lane, name, start, end, size in rows.intervals
         ),
         stalls=tuple(
-            Stall(op=op, start=start, end=end, cause=Cause(cause), tensor=tensor)
-            for op, start, end, cause, tensor in value["stalls"]
+            Stall(op=op, start=start, end=end, cause=cause, tensor=tensor)
+            for op, start, end, cause, tensor in rows.stalls
         ),
-        requests=_requests(value["requests"]),
-        host_requests=_requests(value["host_requests"]),
+        requests=_requests(rows.requests),
+        host_requests=_requests(rows.host_requests),
     )
 
 
@@ -127,7 +151,7 @@ def median_figures(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {key: median(step[key] for step in steps) for key in steps[0]}
 
 
-def _requests(rows: Sequence[Sequence[Any]]) -> tuple[Request, ...]:
+def _requests(rows: Sequence[_Request]) -> tuple[Request, ...]:
     return tuple(Request(at=at, key=key, size=size) for at, key, size in rows)
 
 

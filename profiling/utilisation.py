@@ -23,8 +23,8 @@ from typing import Any
 
 from lms.machine import emulate
 from lms.machine.emulated_link import link_rates
+from lms.machine.nvml import NoDriverError, open_nvml
 from lms.units import Seconds
-from profiling import nvml
 from profiling.record import write_result
 from profiling.sampler import read_samples, sampling
 
@@ -52,8 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _parser().error("COMMAND must name a program, got nothing. Write it after --.")
     if options.need_gpu:
         try:
-            nvml.open_nvml()
-        except nvml.NoDriverError as error:
+            open_nvml()
+        except NoDriverError as error:
             print(f"utilisation: {error}", file=sys.stderr)
             return 3
     try:

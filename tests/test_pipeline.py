@@ -4,13 +4,14 @@ The CPU of this process has no limit: what is swapped follows from the budget.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lms import fit_in_memory
-from lms.errors import BudgetError
+from lms.errors import BudgetError, PlanError
 from lms.tf.measure.device_budget import Batches, measure_budget
 
 pytestmark = pytest.mark.tf
@@ -84,6 +85,29 @@ def test_a_loop_has_the_same_numbers_with_and_without_it(
     assert timeline.lanes.seconds == report.predicted_seconds
     for one, other in zip(expected, numbers(fitted, batch, weights), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_loop_by_a_stored_plan_has_plain_numbers_and_no_other_step_takes_it(
+    batch: list[Any], tmp_path: Path
+) -> None:
+    import tensorflow as tf
+
+    plain, weights = make_step()
+    expected = numbers(tf.function(plain), batch, weights)
+    step, _ = make_step()
+    (report,) = fit_in_memory(step, specs(1024), **KNOBS).report
+    assert report.plan is not None
+    path = tmp_path / "plan.json"
+    path.write_text(report.plan.to_json())
+    step, weights = make_step()
+    fitted = fit_in_memory(step, specs(1024), budget=BUDGET, plan=path)
+    assert fitted.report[0].plan == report.plan
+    for one, other in zip(expected, numbers(fitted, batch, weights), strict=True):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(PlanError, match=r"`plan` must be a plan of this very step"):
+        fit_in_memory(step, specs(512), budget=BUDGET, plan=path)
+    with pytest.raises(BudgetError, match="for the stored `plan`, whose predicted"):
+        fit_in_memory(step, specs(1024), budget=BUDGET // 2, plan=path)
 
 
 def test_the_structure_of_the_results_is_kept(batch: list[Any]) -> None:

@@ -1,11 +1,10 @@
 """Draws scores, losses and slices. The only file of unet3d that draws.
 
-From plain data, in one style: names beside what they name, colours that stay apart for
-colour-blind eyes, and every subject to be seen.
+From plain data, in the style of the library's own figures, and with every subject to
+be seen.
 
-Source of the colours: Okabe and Ito, "Color Universal Design", 2008. Boxes as in the
-case study: median, quartiles, and whiskers to the farthest subject within 1.5 times the
-distance between the quartiles (Tukey).
+Source: boxes as in the case study: median, quartiles, and whiskers to the farthest
+subject within 1.5 times the distance between the quartiles (Tukey).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,24 +14,35 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from lms.storage.files import write_file
+from lms.figures.style import (
+    BLUE,
+    FONT,
+    GREEN,
+    INK,
+    MUTED,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    calm,
+    new_figure,
+    save,
+    tint,
+)
 
 __all__ = ["MOST_SETS", "Slice", "draw_boxes", "draw_gallery", "draw_losses"]
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 MOST_SETS = len(_COLOURS)
-_INK, _MUTED, _GRID = "#222222", "#6B6B6B", "#E4E4E4"
-_FONT = 11.0  # points
-_DPI = 150
+_GRID = "#E4E4E4"
 # Whole tumour, core, enhancing: from the outside in.
-_OVERLAY = ("#009E73", "#E69F00", "#D55E00")
+_OVERLAY = (GREEN, ORANGE, VERMILION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,14 +94,14 @@ def draw_boxes(
             _box(axes, known, centre, width * 0.4, _COLOURS[rank])
     counts = [np.isfinite(by_set[sets[0]]).sum() for by_set in values.values()]
     names = [f"{r}\n{n} subjects" for r, n in zip(values, counts, strict=True)]
-    axes.set_xticks(range(len(values)), names, fontsize=_FONT, color=_INK)
+    axes.set_xticks(range(len(values)), names, fontsize=FONT, color=INK)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(values) - 0.45)
     axes.set_ylim(bottom=_bottom(values, limits[0]), top=limits[1])
-    axes.set_ylabel(label, fontsize=_FONT, color=_INK)
+    axes.set_ylabel(label, fontsize=FONT, color=INK)
     if len(sets) > 1:
         _legend(figure, dict(zip(sets, _COLOURS, strict=False)))
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_losses(
@@ -104,25 +114,23 @@ def draw_losses(
         path: PNG to write.
         note: How the numbers came about.
     """
-    figure = Figure(figsize=(10, 4.4), dpi=_DPI)
-    FigureCanvasAgg(figure)
+    figure = new_figure(10, 4.4, title="Training", note=_shown(note))
     panels: Any = figure.subplots(1, 2)
     top = 0.86 if len(logs) == 1 else 0.78  # room for the names of several
     figure.subplots_adjust(left=0.08, right=0.98, top=top, bottom=0.2, wspace=0.24)
     names = {"loss": "loss: 1 - soft Dice", "dice_coefficient": "Dice at threshold 0.5"}
     for axes, (column, label) in zip(panels, names.items(), strict=True):
-        _plain(axes)
+        _lined(axes)
         for (_, rows), colour in zip(logs.items(), _COLOURS, strict=False):
             epochs = [row["epoch"] + 1 for row in rows]
             for prefix, style in (("", (0, (4, 2))), ("val_", "-")):
                 heights = [row[prefix + column] for row in rows]
                 axes.plot(epochs, heights, color=colour, linestyle=style, linewidth=1.5)
-        axes.set_xlabel("epoch", fontsize=_FONT, color=_INK)
-        axes.set_ylabel(label, fontsize=_FONT, color=_INK)
+        axes.set_xlabel("epoch", fontsize=FONT, color=INK)
+        axes.set_ylabel(label, fontsize=FONT, color=INK)
         axes.set_xlim(left=0)
         axes.set_ylim(0, 1.02)
-    _title(figure, "Training", note)
-    lines = [Line2D([], [], color=_MUTED, linestyle=s) for s in ((0, (4, 2)), "-")]
+    lines = [Line2D([], [], color=MUTED, linestyle=s) for s in ((0, (4, 2)), "-")]
     figure.legend(
         lines,
         ["training", "validation"],
@@ -130,11 +138,11 @@ def draw_losses(
         bbox_to_anchor=(0.985, 0.99),
         ncols=2,
         frameon=False,
-        fontsize=_FONT,
+        fontsize=FONT,
     )
     if len(logs) > 1:
         _legend(figure, dict(zip(logs, _COLOURS, strict=False)))
-    _save(figure, path)
+    save(figure, path)
 
 
 def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) -> None:
@@ -149,8 +157,7 @@ def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) 
     columns = ["image", *slices[0].regions]
     rows = len(slices)
     size = (max(7.5, 0.4 + 2.4 * len(columns)), 1.35 + 2.95 * rows)
-    figure = Figure(figsize=size, dpi=_DPI, facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = new_figure(*size, title=title, note=_shown(note))
     grid: Any = figure.subplots(rows, len(columns), squeeze=False)
     top = 1 - 0.85 / size[1]
     figure.subplots_adjust(
@@ -159,12 +166,9 @@ def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) 
     for row, shown in zip(grid, slices, strict=True):
         for axes, column in zip(row, columns, strict=True):
             _slice(axes, shown, column)
-        row[0].set_ylabel(shown.name, fontsize=_FONT - 1, color=_INK)
+        row[0].set_ylabel(shown.name, fontsize=FONT - 1, color=INK)
     for axes, column in zip(grid[0], columns, strict=True):
-        axes.set_title(_shown(column), fontsize=_FONT, color=_INK, pad=5)
-    above = 1 - 0.2 / size[1]
-    figure.text(0.02, above, title, fontsize=_FONT + 3, weight="bold", va="top")
-    figure.text(0.02, 0.1 / size[1], _shown(note), fontsize=_FONT - 3, color=_MUTED)
+        axes.set_title(_shown(column), fontsize=FONT, color=INK, pad=5)
     figure.legend(
         [Patch(color=colour) for colour in _OVERLAY],
         ["oedema", "core, not enhancing", "enhancing"],
@@ -172,36 +176,27 @@ def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) 
         bbox_to_anchor=(0.995, 1 - 0.05 / size[1]),
         ncols=3,
         frameon=False,
-        fontsize=_FONT - 1,
+        fontsize=FONT - 1,
         handlelength=1.0,
         columnspacing=1.0,
     )
-    _save(figure, path, dpi=110)  # noise does not compress
+    save(figure, path, dpi=110)  # noise does not compress
 
 
 def _figure(
     title: str, note: str, *, width: float, several: bool
 ) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, 4.8), dpi=_DPI)
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, 4.8, title=_shown(title), note=_shown(note))
     axes = figure.subplots()
     top = 0.8 if several else 0.88
     figure.subplots_adjust(left=0.72 / width, right=0.985, top=top, bottom=0.2)
-    _plain(axes)
-    _title(figure, title, note)
+    _lined(axes)
     return figure, axes
 
 
-def _title(figure: Figure, title: str, note: str) -> None:
-    size = _FONT + 3
-    figure.text(0.02, 0.93, _shown(title), fontsize=size, color=_INK, weight="bold")
-    figure.text(0.02, 0.025, _shown(note), fontsize=_FONT - 3, color=_MUTED)
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_MUTED)
-    axes.tick_params(colors=_MUTED, labelsize=_FONT - 2)
+def _lined(axes: Axes) -> None:
+    """Calm axes with lines to read heights by."""
+    calm(axes)
     axes.grid(axis="y", color=_GRID, linewidth=0.8)
     axes.set_axisbelow(True)
 
@@ -224,8 +219,12 @@ def _box(
         showfliers=False,  # every subject is a dot already
         patch_artist=True,
         manage_ticks=False,
-        boxprops={"facecolor": _tint(colour), "edgecolor": colour, "linewidth": 1.3},
-        medianprops={"color": _INK, "linewidth": 2.0, "solid_capstyle": "butt"},
+        boxprops={
+            "facecolor": tint(colour, 0.2),
+            "edgecolor": colour,
+            "linewidth": 1.3,
+        },
+        medianprops={"color": INK, "linewidth": 2.0, "solid_capstyle": "butt"},
         whiskerprops={"color": colour, "linewidth": 1.3},
         capprops={"color": colour, "linewidth": 1.3},
     )
@@ -257,11 +256,6 @@ def _shown(name: str) -> str:
     return name.replace("^3", "\N{SUPERSCRIPT THREE}")
 
 
-def _tint(colour: str) -> tuple[float, float, float]:
-    red, green, blue = (1 - 0.2 * (1 - part) for part in to_rgb(colour))
-    return red, green, blue
-
-
 def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
     figure.legend(
         [Patch(color=colour) for colour in colours.values()],
@@ -270,7 +264,7 @@ def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
         bbox_to_anchor=(0.01, 0.91),
         ncols=len(colours),
         frameon=False,
-        fontsize=_FONT,
+        fontsize=FONT,
         handlelength=1.0,
     )
 
@@ -285,7 +279,7 @@ def _slice(axes: Axes, shown: Slice, column: str) -> None:
         axes.imshow(_paint(shown.regions[column]), interpolation="nearest")
     if column in shown.scores:
         text = shown.scores[column]
-        axes.set_xlabel(text, fontsize=_FONT - 2, color=_MUTED, labelpad=3)
+        axes.set_xlabel(text, fontsize=FONT - 2, color=MUTED, labelpad=3)
 
 
 def _paint(regions: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -294,7 +288,3 @@ def _paint(regions: NDArray[np.uint8]) -> NDArray[np.float64]:
     for value, colour in enumerate(_OVERLAY, start=1):
         painted[regions == value] = (*to_rgb(colour), 0.55)
     return painted
-
-
-def _save(figure: Figure, path: Path, *, dpi: int = _DPI) -> None:
-    write_file(path, lambda file: figure.savefig(file, format="png", dpi=dpi))

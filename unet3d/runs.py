@@ -17,7 +17,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lms.storage.files import read_json, write_json
+from lms.storage.files import write_json
+from lms.storage.json_data import read_data
 
 __all__ = ["Configuration", "check_same", "read_configuration", "versions"]
 __all__ += ["write_configuration"]
@@ -114,14 +115,13 @@ def read_configuration(run: Path) -> Configuration:
             f"`run` must be the folder of a training, got '{run}' without "
             "configuration.json. Pass the folder that `train` wrote."
         )
-    content = read_json(path)
-    try:
-        return Configuration(**content["configuration"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"`{path}` must hold the settings of this version, got others ({error}). "
-            "Train again, or use the version it names."
-        ) from error
+    return read_data(
+        path,
+        Configuration,
+        part="configuration",
+        rule="hold the settings of this version",
+        advice="Train again, or use the version it names.",
+    )
 
 
 def check_same(run: Path, configuration: Configuration) -> None:

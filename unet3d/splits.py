@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lms.storage.files import read_json, write_json
+from lms.storage.files import write_json
+from lms.storage.json_data import read_data
 
 __all__ = ["Split", "known_split", "make_split", "read_split", "without", "write_split"]
 
@@ -71,17 +72,13 @@ def read_split(path: Path) -> Split:
             f"`split` must be a file, got '{path}'. Pass the split.json of a run, or "
             "leave it out to draw a split."
         )
-    content = read_json(path)
-    try:
-        split = Split(
-            training=tuple(content["training"]),
-            validation=tuple(content["validation"]),
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"`{path}` must have the lists 'training' and 'validation', got a file "
-            "without. Pass the split.json of a run."
-        ) from error
+    split = read_data(
+        path,
+        Split,
+        rule="have the lists 'training' and 'validation' of names",
+        advice="Pass the split.json of a run.",
+        exact=False,
+    )
     names = [*split.training, *split.validation]
     if not (split.training and split.validation and len(set(names)) == len(names)):
         raise ValueError(

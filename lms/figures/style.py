@@ -15,11 +15,14 @@ from matplotlib.figure import Figure
 from lms.storage.files import draft_of
 from lms.units import GIB, MIB
 
-__all__ = ["BAND", "COLOURS", "FONT", "INK", "MUTED", "Scale"]
-__all__ += ["beside", "new_figure", "plain", "save", "tint"]
+__all__ = ["BLUE", "GREEN", "ORANGE", "PURPLE", "SKY", "VERMILION"]
+__all__ += ["BAND", "COLOURS", "FONT", "INK", "MUTED", "Scale"]
+__all__ += ["beside", "calm", "new_figure", "plain", "save", "tint"]
 
-# Vermilion, blue, bluish green; greys for what is not a curve.
-COLOURS = ("#D55E00", "#0072B2", "#009E73")
+BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
+VERMILION, ORANGE, PURPLE = "#D55E00", "#E69F00", "#CC79A7"
+COLOURS = (VERMILION, BLUE, GREEN)
+# Greys for what is not a curve.
 INK, MUTED, BAND = "#222222", "#6B6B6B", "#DADADA"
 _DPI = 150
 FONT = 11.0  # points
@@ -57,17 +60,22 @@ def new_figure(width: float, height: float, *, title: str, note: str) -> Figure:
     return figure
 
 
-def tint(colour: str) -> tuple[float, float, float]:
-    """The colour mixed with white, opaque: one area may cover another."""
-    red, green, blue = (1 - 0.14 * (1 - part) for part in to_rgb(colour))
+def tint(colour: str, share: float = 0.14) -> tuple[float, float, float]:
+    """So much of the colour mixed with white, opaque: one area may cover another."""
+    red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour))
     return red, green, blue
 
 
-def plain(axes: Axes, span: tuple[float, float], top: float) -> None:
-    """No more ink than the axes need, and a little room above `top`."""
+def calm(axes: Axes) -> None:
+    """No more ink than the axes need."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
-    axes.tick_params(colors=MUTED, labelsize=FONT - 2)
+    axes.tick_params(which="both", colors=MUTED, labelsize=FONT - 2)
+
+
+def plain(axes: Axes, span: tuple[float, float], top: float) -> None:
+    """Calm axes with a little room above `top`."""
+    calm(axes)
     axes.set_xlim(*span)
     axes.set_ylim(0, 1.06 * top if top else 1)
 
@@ -87,7 +95,7 @@ def beside(axes: Axes, height: float, text: str, colour: str) -> None:
     )
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path, *, dpi: int = _DPI) -> None:
     """Write a PNG under another name first, so that it is never half done."""
     with draft_of(path) as draft:
-        figure.savefig(draft, format="png", dpi=_DPI)
+        figure.savefig(draft, format="png", dpi=dpi)

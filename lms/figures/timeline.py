@@ -15,10 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
 from lms.figures.style import (
+    BLUE,
     COLOURS,
     FONT,
+    GREEN,
     INK,
     MUTED,
+    VERMILION,
     Scale,
     beside,
     new_figure,
@@ -32,7 +35,7 @@ from lms.units import Seconds
 __all__ = ["draw_lanes"]
 
 _LANES = (Lane.COMPUTE, Lane.H2D, Lane.D2H)  # from below
-_COLOUR = dict(zip(_LANES, ("#009E73", "#0072B2", "#D55E00"), strict=True))
+_COLOUR = dict(zip(_LANES, (GREEN, BLUE, VERMILION), strict=True))
 _NAMES = {
     Lane.COMPUTE: "compute",
     Lane.H2D: "host to device",

@@ -14,7 +14,7 @@ next ordered op, since it takes that room too.
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -159,8 +159,7 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
     Raises:
         PlanError: Names the first rule that does not hold, with op or tensor.
     """
-    if sorted(plan.order) != sorted(graph.by_name):
-        raise PlanError("the plan's order must list exactly the graph's ops, each once")
+    _check_names(graph, plan.order)
     try:
         graph.reordered(plan.order)
     except ValueError as error:
@@ -174,6 +173,21 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
         seen.add(swap.tensor)
         _check_swap(graph, swap, position)
     _check_groups(graph, plan)
+
+
+def _check_names(graph: GraphView, order: Sequence[str]) -> None:
+    counts = Counter(order)
+    wrong = {
+        "without op": [op.name for op in graph.ops if op.name not in counts],
+        "with an unknown op": [name for name in counts if name not in graph.by_name],
+        "that repeats op": [name for name, count in counts.items() if count > 1],
+    }
+    for words, names in wrong.items():
+        if names:
+            raise PlanError(
+                "the plan's order must list exactly the graph's ops, each once, got "
+                f"one {words} {names[0]!r}"
+            )
 
 
 def _check_chain(

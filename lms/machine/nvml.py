@@ -1,17 +1,21 @@
-"""What NVIDIA's driver says of each GPU, as plain data; each question asked alone.
+"""What NVIDIA's driver says of each GPU, as plain data.
+
+Every question is asked alone: what a GPU, its driver or the user's rights do not give
+spares the rest, and so does a GPU that disappears.
 
 Known weakness: not yet run on a GPU.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from lms.errors import LMSError
 from lms.units import Bytes
 
-__all__ = ["Driver", "Gpu", "read_driver"]
+__all__ = ["Driver", "Gpu", "NoDriverError"]
+__all__ += ["ask", "describe_gpus", "open_nvml", "read_driver"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,57 +56,141 @@ class Driver:
     reason: str | None = None
 
 
-def read_driver(api: Any = None) -> Driver:
-    """Ask the driver, before TensorFlow takes memory of the GPUs.
+class NoDriverError(LMSError):
+    """There is no NVIDIA driver, so there is nothing to ask.
 
     Args:
-        api: The module `pynvml`, or what answers like it.
+        message: What is missing, and the next step.
+        reason: The same in NVML's own words.
+    """
+
+    reason: str
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def open_nvml(api: Any = None) -> Any:
+    """The module `pynvml`, ready to be asked.
+
+    Args:
+        api: What answers like it; None is the module itself.
+
+    Raises:
+        NoDriverError: If there is no driver; says what NVML said.
     """
     if api is None:
         try:
             api = import_module("pynvml")  # it comes without types
-        except ImportError:
-            return Driver(reason="the package nvidia-ml-py is missing")
+        except ImportError as error:
+            reason = "the package nvidia-ml-py is missing"
+            raise NoDriverError(
+                f"no NVIDIA driver can be asked: {reason}. Install it: pip install "
+                "nvidia-ml-py.",
+                reason=reason,
+            ) from error
     try:
         api.nvmlInit()
     except api.NVMLError as error:
-        return Driver(reason=str(error))
-    cuda = _ask(api, api.nvmlSystemGetCudaDriverVersion)
-    count = _ask(api, api.nvmlDeviceGetCount) or 0
+        raise NoDriverError(
+            f"no NVIDIA driver found: NVML says '{error}'. Run this where "
+            "`nvidia-smi` works, or in an emulated device (`python -m lms emulate`).",
+            reason=str(error),
+        ) from error
+    return api
+
+
+def ask(api: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+    """An answer, or {"not available": NVML's reason}.
+
+    Args:
+        api: The module `pynvml`, or what answers like it.
+        question: One of its functions, or one that asks it.
+        *arguments: Of the question.
+    """
+    try:
+        return question(*arguments)
+    except api.NVMLError as error:
+        return {"not available": str(error)}
+
+
+def read_driver(api: Any = None) -> Driver:
+    """Ask the driver, before TensorFlow takes memory of the GPUs.
+
+    Args:
+        api: As for `open_nvml`.
+    """
+    try:
+        api = open_nvml(api)
+    except NoDriverError as error:
+        return Driver(reason=error.reason)
+    cuda = _known(ask(api, api.nvmlSystemGetCudaDriverVersion))
+    count = _known(ask(api, api.nvmlDeviceGetCount)) or 0
     return Driver(
-        version=_ask(api, api.nvmlSystemGetDriverVersion),
+        version=_known(ask(api, api.nvmlSystemGetDriverVersion)),
         # CUDA writes 12.4 as 12040.
         cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         gpus=tuple(_gpu(api, index) for index in range(count)),
     )
 
 
+def describe_gpus(api: Any) -> list[dict[str, Any]]:
+    """What does not change: driver, name, memory and links of each GPU, for a record.
+
+    "nvlinks" are NVML's version of each active link, and whether the CPU is at its
+    other end. What is not known is {"not available": NVML's reason}.
+    """
+    return [_described(api, index) for index in range(api.nvmlDeviceGetCount())]
+
+
+def _described(api: Any, index: int) -> dict[str, Any]:
+    handle = _known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
+    asked: dict[str, Callable[[Any], Any]] = {
+        "name": api.nvmlDeviceGetName,
+        "uuid": api.nvmlDeviceGetUUID,
+        "memory": lambda h: api.nvmlDeviceGetMemoryInfo(h).total,
+        "pcie_generation": api.nvmlDeviceGetMaxPcieLinkGeneration,
+        "pcie_width": api.nvmlDeviceGetMaxPcieLinkWidth,
+        "nvlinks": lambda h: _nvlinks(api, h),
+    }
+    driver = ask(api, api.nvmlSystemGetDriverVersion)
+    found = {name: ask(api, question, handle) for name, question in asked.items()}
+    return {"index": index, "driver": driver, **found}
+
+
 def _gpu(api: Any, index: int) -> Gpu:
-    handle = _ask(api, api.nvmlDeviceGetHandleByIndex, index)
-    memory = _ask(api, api.nvmlDeviceGetMemoryInfo, handle)
+    handle = _known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
+    said = {name: _known(value) for name, value in _described(api, index).items()}
+    memory = _known(ask(api, api.nvmlDeviceGetMemoryInfo, handle))
     return Gpu(
-        name=_ask(api, api.nvmlDeviceGetName, handle),
-        memory=None if memory is None else memory.total,
+        name=said["name"],
+        memory=said["memory"],
         used=None if memory is None else memory.used,
         pcie=_both(
-            _ask(api, api.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-            _ask(api, api.nvmlDeviceGetCurrPcieLinkWidth, handle),
+            _known(ask(api, api.nvmlDeviceGetCurrPcieLinkGeneration, handle)),
+            _known(ask(api, api.nvmlDeviceGetCurrPcieLinkWidth, handle)),
         ),
-        pcie_most=_both(
-            _ask(api, api.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-            _ask(api, api.nvmlDeviceGetMaxPcieLinkWidth, handle),
-        ),
-        nvlinks=sum(
-            bool(_ask(api, api.nvmlDeviceGetNvLinkState, handle, link))
-            for link in range(api.NVML_NVLINK_MAX_LINKS)
-        ),
+        pcie_most=_both(said["pcie_generation"], said["pcie_width"]),
+        nvlinks=len(said["nvlinks"] or ()),
     )
 
 
-def _ask(api: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    with suppress(api.NVMLError):
-        return question(*arguments)
-    return None
+def _nvlinks(api: Any, handle: Any) -> list[list[Any]]:
+    """NVML's version of each active link, and whether the CPU is at its other end."""
+    found: list[list[Any]] = []
+    for link in range(api.NVML_NVLINK_MAX_LINKS):
+        if not _known(ask(api, api.nvmlDeviceGetNvLinkState, handle, link)):
+            continue
+        remote = ask(api, api.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        version = _known(ask(api, api.nvmlDeviceGetNvLinkVersion, handle, link))
+        found.append([version, remote == api.NVML_NVLINK_DEVICE_TYPE_IBMNPU])
+    return found
+
+
+def _known(answer: Any) -> Any:
+    """The answer, or None if there was none."""
+    return None if isinstance(answer, dict) else answer
 
 
 def _both(generation: int | None, width: int | None) -> tuple[int, int] | None:

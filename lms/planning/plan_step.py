@@ -165,8 +165,8 @@ def _planned(
     workload: Workload, settings: Settings, budget: MemoryBudget, host: HostBudget
 ) -> PlannedStep:
     plain, speeds = workload.plain, workload.speeds
-    if settings.plan is not None and settings.plan.planner != plain.plan.planner:
-        fitted = fitted_plan(workload.graph, settings.plan, budget)
+    if settings.plan is not None:
+        fitted = fitted_plan(workload.graph, workload.own, plain, settings.plan, budget)
     else:
         fitted = choose_plan(workload.graph, plain, settings, budget, speeds)
     if fitted.plan == plain.plan:

@@ -13,8 +13,10 @@ Known weakness: the peak is not monotone in these knobs, a copy that is started 
 can raise it, so bisection may miss settings that fit. `grid` looks at every one.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
@@ -203,16 +205,10 @@ def _largest(
     count: int, attempt: Callable[[int], ThresholdChoice | None]
 ) -> ThresholdChoice | None:
     """Bisect 1..count for the largest value that fits; None if none was found."""
-    low, high = 1, count
-    best: ThresholdChoice | None = None
-    while low <= high:
-        middle = (low + high) // 2
-        found = attempt(middle)
-        if found is None:
-            high = middle - 1
-        else:
-            best, low = found, middle + 1
-    return best
+    values = range(count, 0, -1)
+    found = cache(attempt)
+    first = bisect_left(values, x=True, key=lambda value: found(value) is not None)
+    return found(values[first]) if first < count else None
 
 
 def _nothing_fits(tried: Sequence[ThresholdChoice], budget: int) -> BudgetError:

@@ -8,7 +8,7 @@ Known weakness: a killed process leaves its `partial-*` file behind.
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,7 +45,7 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 @contextmanager
-def draft_of(path: Path) -> Iterator[Path]:
+def draft_of(path: Path) -> Generator[Path, None, None]:
     """A path to write to instead, for libraries that open files themselves.
 
     It takes the place of `path` at the end; after an error it is deleted.

@@ -1,6 +1,5 @@
 """What the doctor says of machines, from plain facts."""
 
-import sys
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +7,8 @@ import pytest
 
 from lms.commands.diagnosis import Verdict, judge
 from lms.machine.inventory import Facts, Installation
-from lms.machine.nvml import Driver, Gpu, read_driver
+from lms.machine.nvml import Driver, Gpu
 from lms.units import GIB, MIB
-from tests.profiling.recorded import A100, Recorded, RecordedError
 
 TENSORFLOW = Installation(
     backend="tensorflow",
@@ -134,33 +132,3 @@ def test_what_is_right_is_said_too(facts: Facts, topic: str, words: str) -> None
     (found,) = (f for f in judge(facts) if f.topic == topic)
     assert (found.verdict, found.advice) == (Verdict.OK, "")
     assert words in found.text
-
-
-def recorded(**changes: Any) -> Recorded:
-    values = {"nvmlInit": None, "nvmlSystemGetCudaDriverVersion": 12040}
-    return Recorded(A100 | values | changes)
-
-
-def test_the_driver_is_asked_for_versions_memory_and_links() -> None:
-    links = {"nvmlDeviceGetNvLinkState": 1, "nvmlDeviceGetCurrPcieLinkWidth": 8}
-    driver = read_driver(recorded(**links))
-    assert (driver.version, driver.cuda, driver.reason) == ("550.54.15", "12.4", None)
-    (gpu,) = driver.gpus
-    assert (gpu.memory, gpu.used) == (40 * GIB, GIB)
-    assert (gpu.pcie, gpu.pcie_most, gpu.nvlinks) == ((4, 8), (4, 16), 4)
-
-
-def test_what_the_driver_does_not_say_spares_the_rest() -> None:
-    silent = {"nvmlDeviceGetMemoryInfo": RecordedError(3)}
-    (gpu,) = read_driver(recorded(**silent)).gpus
-    assert (gpu.memory, gpu.used, gpu.pcie) == (None, None, (4, 16))
-
-
-def test_without_a_driver_there_is_a_reason() -> None:
-    driver = read_driver(recorded(nvmlInit=RecordedError(6)))
-    assert driver == Driver(reason="Not Found")
-
-
-def test_a_missing_package_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert "nvidia-ml-py is missing" in (read_driver().reason or "")

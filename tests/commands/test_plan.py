@@ -178,18 +178,21 @@ def test_the_plan_is_the_one_that_fit_makes(worker: Worker) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("budget", "planner"), [("12MiB", "budget"), ("60MiB", "none")]
+)
 def test_a_stored_plan_is_obeyed_with_plain_bits_or_refused(
-    worker: Worker, tmp_path: Path
+    budget: str, planner: str, worker: Worker, tmp_path: Path
 ) -> None:
     found = worker.ask(
         "tests.commands.trials:by_stored_plan",
         memory="64MiB",
         subject=f"{SUBJECTS}:resnet",
-        budget="12MiB",
+        budget=budget,
         file=str(tmp_path / "plan.json"),
     )
     assert found["said"]["code"] == 0, found["said"]
-    assert found["swaps"] > 0
+    assert (found["planner"], found["swaps"] > 0) == (planner, planner == "budget")
     assert found["obeyed"]
     assert found["equal"]
     assert found["refused"].startswith("`plan` must be a plan of this very step, got")

@@ -117,6 +117,7 @@ def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
         "said": said,
         "equal": weights[0] == weights[1],
         "obeyed": plans == [read_plan(file)],
+        "planner": read_plan(file).planner,
         "swaps": len(read_plan(file).swaps),
         "refused": refused,
     }

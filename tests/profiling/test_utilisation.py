@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from profiling import nvml, utilisation
+from lms.machine.nvml import NoDriverError, describe_gpus, open_nvml
+from profiling import utilisation
+from profiling.counters import read_counters
 from profiling.record import read_result
 from profiling.utilisation import summarise
 from tests.profiling.recorded import A100, Recorded, RecordedError
@@ -14,14 +16,14 @@ def sampled(api: Recorded, at: float, running: int) -> dict[str, Any]:
     return {
         "at": at,
         "program": {"running": running, "threads": 2, "cpu_seconds": at / 2},
-        "gpus": [nvml.read_counters(api, 0)],
+        "gpus": [read_counters(api, 0)],
         "sampler_cpu_seconds": at / 100,
     }
 
 
 def test_samples_come_to_means_and_shares() -> None:
     api = Recorded()
-    head = {"gpus": nvml.describe_devices(api), "no_driver": None}
+    head = {"gpus": describe_gpus(api), "no_driver": None}
     found = summarise(head, [sampled(api, float(i), i % 2) for i in range(4)])
     assert found["program"]["utilisation"] == 0.5
     assert found["program"]["cores"] == pytest.approx(0.5)
@@ -32,7 +34,7 @@ def test_samples_come_to_means_and_shares() -> None:
 
 
 def test_nvlink_counters_become_a_rate() -> None:
-    head = {"gpus": nvml.describe_devices(Recorded()), "no_driver": None}
+    head = {"gpus": describe_gpus(Recorded()), "no_driver": None}
     samples = [sampled(Recorded(), 0.0, 1), sampled(Recorded(), 2.0, 1)]
     samples[1]["gpus"][0]["nvlink_sent"] += 6_000_000
     (gpu,) = summarise(head, samples)["gpus"]
@@ -41,13 +43,13 @@ def test_nvlink_counters_become_a_rate() -> None:
 
 def test_a_counter_that_was_never_there_keeps_its_reason() -> None:
     api = Recorded(A100 | {"nvmlDeviceGetPowerUsage": RecordedError(3)})
-    head = {"gpus": nvml.describe_devices(api), "no_driver": None}
+    head = {"gpus": describe_gpus(api), "no_driver": None}
     (gpu,) = summarise(head, [sampled(api, 0.0, 1)])["gpus"]
     assert gpu["power"] == {"not available": "Not Supported"}
 
 
 def test_a_device_that_disappears_leaves_what_it_told_before() -> None:
-    head = {"gpus": nvml.describe_devices(Recorded()), "no_driver": None}
+    head = {"gpus": describe_gpus(Recorded()), "no_driver": None}
     samples = [sampled(Recorded(), 0.0, 1), sampled(Recorded(lost=True), 1.0, 1)]
     found = summarise(head, samples)
     assert found["gpus"][0]["gpu_utilisation"] == pytest.approx(0.87)
@@ -85,8 +87,8 @@ def test_where_a_gpu_is_needed_and_no_driver_is_the_code_is_3(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        nvml.open_nvml()
-    except nvml.NoDriverError:
+        open_nvml()
+    except NoDriverError:
         pass
     else:
         pytest.skip("there is a driver")

@@ -5,7 +5,7 @@ It is the first GPU, else the CPU. A CPU has a limit when it is emulated
 """
 
 import time
-from collections.abc import Callable
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,22 +183,18 @@ def _holes(most: int) -> tuple[int, ...]:
     """Sizes of the holes of at most so many bytes, on the device of this context."""
     end = compat.address_of(_nothing(most))
     fillers: list[tuple[int, Any]] = []
+
+    def lies_at_end(size: int) -> bool:
+        return compat.address_of(_nothing(size)) == end
+
     while len(fillers) < _MOST_HOLES:
-        size = _largest(lambda s: compat.address_of(_nothing(s)) != end, most)
+        sizes = range(_CHUNK, most + 1, _CHUNK)
+        size = _CHUNK * bisect_left(sizes, x=True, key=lies_at_end)
         if size < _LEAST_HOLE:
             break
         fillers.append((size, _nothing(size)))
         most = size
     return tuple(size for size, _ in fillers)
-
-
-def _largest(is_in_hole: Callable[[int], bool], most: int) -> int:
-    """The most bytes, in whole chunks, that are still in a hole."""
-    low, high = 0, most // _CHUNK + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if is_in_hole(middle * _CHUNK) else (low, middle)
-    return low * _CHUNK
 
 
 def _nothing(size: int) -> Any:

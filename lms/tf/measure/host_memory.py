@@ -1,15 +1,14 @@
 """The host's memory, which holds what the device does not."""
 
-import re
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Iterable
+from typing import Any
 
 import psutil
 import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.measure.devices import Device
-from lms.units import KIB, MIB, Bytes
+from lms.units import MIB, Bytes
 
 __all__ = ["available_host_bytes", "free_host_bytes", "untouched_bytes", "untouched_in"]
 
@@ -18,8 +17,6 @@ _MARGIN = 32
 
 # Large enough to lie in the region that an emulated device took as a whole.
 _PROBE = 4 * MIB
-
-_BOUNDS = re.compile(r"([0-9a-f]+)-([0-9a-f]+) ")
 
 
 def available_host_bytes() -> Bytes | None:
@@ -61,35 +58,26 @@ def untouched_bytes(device: Device) -> Bytes:
             address = compat.address_of(probe)
     except (tf.errors.OpError, ValueError):
         return 0  # there is no room for the probe in one piece
-    return min(device.limit, untouched_in(_lines("/proc/self/smaps"), address))
+    return min(device.limit, untouched_in(_mappings(), address))
 
 
-def untouched_in(lines: Sequence[str], address: int) -> Bytes:
+def untouched_in(mappings: Iterable[Any], address: int) -> Bytes:
     """Bytes of the mapping around an address that are not in memory.
 
     Args:
-        lines: Of `/proc/self/smaps`.
+        mappings: Of this process, as `psutil.Process.memory_maps` gives them.
         address: Any in the mapping.
     """
-    for number, line in enumerate(lines):
-        bounds = _BOUNDS.match(line)
-        if bounds and int(bounds[1], 16) <= address < int(bounds[2], 16):
-            mapping = lines[number + 1 :]
-            return (_kib(mapping, "Size") or 0) - (_kib(mapping, "Rss") or 0)
+    for mapping in mappings:
+        first, end = (int(bound, 16) for bound in mapping.addr.split("-"))
+        if first <= address < end:
+            return int(mapping.size - mapping.rss)
     return 0
 
 
-def _kib(lines: Iterable[str], name: str) -> Bytes | None:
-    """Bytes of the first line such as `Rss:  16 kB`."""
-    for line in lines:
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * KIB
-    return None
-
-
-def _lines(path: str) -> list[str]:
-    """Of a file of the system; none where it has no such file."""
+def _mappings() -> list[Any]:
+    """Of this process; none where the system does not say, as macOS does not."""
     try:
-        return Path(path).read_text().splitlines()
-    except OSError:
+        return psutil.Process().memory_maps(grouped=False)
+    except (AttributeError, OSError, psutil.Error):
         return []

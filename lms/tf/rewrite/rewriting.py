@@ -13,6 +13,7 @@ are recomputed on each copy, for the readers of that copy.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 import tensorflow as tf
 
@@ -26,6 +27,8 @@ from lms.tf.rewrite.control_edges import Waits, wait_for
 from lms.tf.rewrite.transports import Transport
 
 __all__ = ["rewrite"]
+
+_SHOWN = 12  # ops of a cycle that a message names
 
 
 def rewrite(
@@ -219,29 +222,28 @@ def _reroute(
 
 
 def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
-    """Kahn's algorithm; a loop's back edges count as its ends waiting for its body.
+    """Name a cycle; a loop's back edges count as its ends waiting for its body.
 
     TensorFlow would not complain: a step whose ops wait in a circle ends without them.
     """
     types = {node.name: node.op for node in nodes}
-    followers: dict[str, list[str]] = defaultdict(list)
-    waiting: dict[str, int] = {}
+    waits: TopologicalSorter[str] = TopologicalSorter()
     for node in nodes:
         sources = {name.removeprefix("^").partition(":")[0] for name in node.input}
         sources = {n for n in sources if types.get(n, "") not in ("", "NextIteration")}
         if node.op == "Exit" and node.name in graph.by_name:
             sources |= set(graph.by_name[node.name].controls) & types.keys()
-        waiting[node.name] = len(sources)
-        for source in sources:
-            followers[source].append(node.name)
-    ready = [name for name, count in waiting.items() if count == 0]
-    done = 0
-    while ready:
-        done += 1
-        for follower in followers[ready.pop()]:
-            waiting[follower] -= 1
-            if waiting[follower] == 0:
-                ready.append(follower)
-    if done != len(nodes):
-        stuck = next(name for name, count in waiting.items() if count > 0)
-        raise PlanError(f"the plan makes ops wait in a circle, at {stuck!r}")
+        waits.add(node.name, *sorted(sources))
+    try:
+        waits.prepare()
+    except CycleError as error:
+        *cycle, _ = error.args[1]  # ends with its first op
+        raise PlanError(
+            f"the plan makes {len(cycle)} ops wait in a circle, each for the one "
+            f"before it: {_shortened(cycle)}. Report the model, or plan it anew."
+        ) from error
+
+
+def _shortened(names: Sequence[str]) -> str:
+    shown = [repr(name) for name in names[:_SHOWN]]
+    return ", ".join(shown + ["..."] * (len(names) > _SHOWN))

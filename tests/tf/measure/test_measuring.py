@@ -1,5 +1,6 @@
 """Ops measured alone, and the present device's rates."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,17 +212,14 @@ def test_a_hole_of_gigabytes_is_found(worker: Worker) -> None:
 def test_pages_that_are_not_in_memory_are_those_of_the_mapping() -> None:
     from lms.tf.measure.host_memory import untouched_in
 
-    lines = """\
-7f10-7f20 rw-p 00000000 00:00 0
-Size:                64 kB
-Rss:                 64 kB
-7f20-7f40 rw-p 00000000 00:00 0
-Size:               128 kB
-Rss:                 32 kB""".splitlines()
-    assert untouched_in(lines, 0x7F18) == 0
-    assert untouched_in(lines, 0x7F20) == 96 * KIB
-    assert untouched_in(lines, 0x7F3F) == 96 * KIB
-    assert untouched_in(lines, 0x7F40) == 0
+    found = [
+        SimpleNamespace(addr="7f10-7f20", size=64 * KIB, rss=64 * KIB),
+        SimpleNamespace(addr="7f20-7f40", size=128 * KIB, rss=32 * KIB),
+    ]
+    assert untouched_in(found, 0x7F18) == 0
+    assert untouched_in(found, 0x7F20) == 96 * KIB
+    assert untouched_in(found, 0x7F3F) == 96 * KIB
+    assert untouched_in(found, 0x7F40) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,69 @@
+"""NVIDIA's driver, from recorded values."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from lms.machine.nvml import (
+    Driver,
+    NoDriverError,
+    describe_gpus,
+    open_nvml,
+    read_driver,
+)
+from lms.units import GIB
+from tests.profiling.recorded import A100, Recorded, RecordedError
+
+
+def recorded(**changes: Any) -> Recorded:
+    values = {"nvmlInit": None, "nvmlSystemGetCudaDriverVersion": 12040}
+    return Recorded(A100 | values | changes)
+
+
+def test_the_driver_is_asked_for_versions_memory_and_links() -> None:
+    links = {"nvmlDeviceGetNvLinkState": 1, "nvmlDeviceGetCurrPcieLinkWidth": 8}
+    driver = read_driver(recorded(**links))
+    assert (driver.version, driver.cuda, driver.reason) == ("550.54.15", "12.4", None)
+    (gpu,) = driver.gpus
+    assert (gpu.memory, gpu.used) == (40 * GIB, GIB)
+    assert (gpu.pcie, gpu.pcie_most, gpu.nvlinks) == ((4, 8), (4, 16), 4)
+
+
+def test_what_the_driver_does_not_say_spares_the_rest() -> None:
+    silent = {"nvmlDeviceGetMemoryInfo": RecordedError(3)}
+    (gpu,) = read_driver(recorded(**silent)).gpus
+    assert (gpu.memory, gpu.used, gpu.pcie) == (None, None, (4, 16))
+
+
+def test_without_a_driver_there_is_a_reason() -> None:
+    driver = read_driver(recorded(nvmlInit=RecordedError(6)))
+    assert driver == Driver(reason="Not Found")
+
+
+def test_a_link_that_hides_its_other_end_still_counts() -> None:
+    api = Recorded(A100 | {"nvmlDeviceGetNvLinkRemoteDeviceType": RecordedError(3)})
+    (device,) = describe_gpus(api)
+    assert device["nvlinks"] == [[4, False]] * 4
+
+
+def test_a_gpu_that_disappears_is_described_by_reasons() -> None:
+    (device,) = describe_gpus(Recorded(A100 | {"nvmlDeviceGetName": RecordedError(15)}))
+    assert device["name"] == {"not available": "GPU is lost"}
+    assert device["memory"] == 40 * GIB
+
+
+@pytest.mark.gpu
+def test_a_gpu_answers() -> None:
+    try:
+        api = open_nvml()
+    except NoDriverError as error:
+        pytest.skip(str(error))
+    assert describe_gpus(api)[0]["memory"] > 0
+
+
+def test_a_missing_package_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(NoDriverError, match="nvidia-ml-py is missing") as caught:
+        open_nvml()
+    assert read_driver() == Driver(reason=caught.value.reason)

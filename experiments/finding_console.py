@@ -1,4 +1,4 @@
-"""A finding on the console: its table, then its sentence, as on the report's page."""
+"""A finding on the console: its table, then its sentence, as in docs/results.md."""
 
 from rich.console import Console
 from rich.table import Table

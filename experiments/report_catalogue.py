@@ -1,4 +1,4 @@
-"""The experiments of the report, in its order: what each is called, what is emulated.
+"""The experiments of `docs/results.md`, in order: titles, and what is emulated.
 
 What was asked and how it was measured stands in each experiment's own docstring; what
 came out is computed from its results.

@@ -1,20 +1,48 @@
-"""Sections of the report from result files: question, finding, table, circumstances.
+"""Sections of the page of results: question, finding, table, circumstances.
 
 Nothing is imported for it but the experiment's `finding`, and nothing is drawn.
 """
 
 import ast
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from experiments.lines import read_lines
 from experiments.report_catalogue import CATALOGUE, Entry
-from experiments.report_page import Section
-from experiments.report_profiles import circumstantial
+from profiling.tables import Table
 
-__all__ = ["RESULTS", "entries_of", "not_shown", "section_of"]
+__all__ = ["RESULTS", "Section", "entries_of", "section_of"]
 
 RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """One experiment of the page.
+
+    Args:
+        name: Of its module; unique.
+        title: Its headline.
+        question: What was asked, in a sentence.
+        finding: What was found, in a sentence or two; empty if nothing is there yet.
+        method: How it was measured: paragraphs parted by empty lines.
+        facts: What is to be known of the run, such as the machine, by name.
+        tables: The numbers.
+        command: What makes the result, or made it.
+        problem: Why there is nothing to show; None if there is.
+    """
+
+    name: str
+    title: str
+    question: str
+    finding: str = ""
+    method: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    tables: tuple[Table, ...] = ()
+    command: str = ""
+    problem: str | None = None
 
 
 def entries_of(results: Path) -> list[Entry]:
@@ -53,9 +81,10 @@ def section_of(entry: Entry, results: Path) -> Section:
     try:
         head, rows = read_lines(path)
         said = entry.finding and entry.finding(head, rows)
-        facts = tuple(circumstantial(head))
+        facts = tuple(_circumstantial(head))
     except Exception as error:  # one bad result must not hide the others
-        return not_shown(section, path, error)
+        problem = f"`{path.name}` could not be shown: {type(error).__name__}: {error}"
+        return replace(section, problem=problem)
     return replace(
         section,
         finding=said[0] if said else "",
@@ -64,10 +93,17 @@ def section_of(entry: Entry, results: Path) -> Section:
     )
 
 
-def not_shown(section: Section, path: Path, error: Exception) -> Section:
-    """The section with why its result file cannot be shown."""
-    problem = f"`{path.name}` could not be shown: {type(error).__name__}: {error}"
-    return replace(section, problem=problem)
+def _circumstantial(head: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Where and how a result came about, from its first line."""
+    machine, versions = head["machine"], head["versions"]
+    memory = str(machine["memory"]).removesuffix(" kB")
+    size = f"{int(memory) / 2**20:.0f} GiB" if memory.isdigit() else memory
+    cores = f"{machine['cores']} cores"
+    yield "machine", f"{machine['processor']}, {cores}, {size}, {machine['system']}"
+    yield "versions", ", ".join(f"{k} {v}" for k, v in versions.items() if v)
+    yield "commit", f"`{head['commit']}`"
+    if head.get("date"):
+        yield "date", str(head["date"])
 
 
 def _docstring(name: str) -> tuple[str, str]:

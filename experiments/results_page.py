@@ -18,8 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.report_page import Section
-from experiments.report_sections import RESULTS, entries_of, section_of
+from experiments.report_sections import RESULTS, Section, entries_of, section_of
 from experiments.results_costs import costs
 from experiments.results_words import WORDS, explained
 from lms.storage.files import write_text

@@ -18,7 +18,7 @@ from experiments.gpu_validation.claims import (
     overheads,
     predictions,
 )
-from experiments.lines import read_lines
+from experiments.ledger import read_lines
 from lms.storage.files import draft_of
 from lms.units import format_bytes
 

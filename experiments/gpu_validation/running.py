@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.gpu_validation.catalogue import Trial
-from experiments.lines import write_lines
+from experiments.ledger import write_lines
 from lms.machine import emulate
 from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, MIB

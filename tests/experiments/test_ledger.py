@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ledger import Ledger
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import Ledger, read_lines, write_lines
 
 SETTINGS = {"sizes": (16, 32), "steps": 3}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.lines import read_lines
+from experiments.ledger import read_lines
 from experiments.overhead_when_it_fits import main
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]

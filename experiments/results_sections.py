@@ -1,21 +1,36 @@
-"""Sections of the page of results: question, finding, table, circumstances.
+"""Sections of `docs/results.md`: question, finding, table, circumstances.
 
-Nothing is imported for it but the experiment's `finding`, and nothing is drawn.
+What was asked and how it was measured stands in the docstring of each experiment's
+module, the rest in its `ANSWER`. Nothing is measured and nothing is drawn.
 """
 
-import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from experiments.lines import read_lines
-from experiments.report_catalogue import CATALOGUE, Entry
+from experiments.ledger import read_lines
+from experiments.question import RESULTS, Answer
 from profiling.tables import Table
 
-__all__ = ["RESULTS", "Section", "entries_of", "section_of"]
+__all__ = ["QUESTIONS", "RESULTS", "Section", "section_of"]
 
-RESULTS = Path(__file__).parent / "results"
+# In the order of the page.
+QUESTIONS = (
+    "true_size",
+    "largest_volume",
+    "zoo",
+    "step_time_overhead",
+    "half_the_memory",
+    "dice_vs_volume",
+    "unet3d_sizes",
+    "planner_comparison",
+    "simulator_accuracy",
+    "link_comparison",
+    "overhead_when_it_fits",
+    "planning_scale",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,52 +60,34 @@ class Section:
     problem: str | None = None
 
 
-def entries_of(results: Path) -> list[Entry]:
-    """The catalogue, then experiments with results that it does not know."""
-    known = {entry.name for entry in CATALOGUE}
-    there = Path(__file__).parent
-    return [
-        *CATALOGUE,
-        *(
-            Entry(name=path.stem, title=path.stem.replace("_", " "), emulated="")
-            for path in sorted(results.glob("*.jsonl"))
-            if path.stem not in known and (there / f"{path.stem}.py").exists()
-        ),
-    ]
-
-
-def section_of(entry: Entry, results: Path) -> Section:
-    """An experiment's section without figures; its `problem` says why it is empty.
+def section_of(name: str, results: Path) -> Section:
+    """An experiment's section; its `problem` says why it is empty.
 
     Args:
-        entry: The experiment.
+        name: One of `QUESTIONS`.
         results: Folder of result files.
     """
-    question, method = _docstring(entry.name)
-    path = results / f"{entry.name}.jsonl"
+    answer: Answer = import_module(f"experiments.{name}").ANSWER
+    question, _, method = (answer.about or "").strip().partition("\n\n")
+    path = results / f"{name}.jsonl"
     section = Section(
-        name=entry.name,
-        title=entry.title,
-        question=question,
+        name=name,
+        title=answer.title,
+        question=question.replace("\n", " "),
         method=method,
-        command=entry.command,
+        command=answer.command,
     )
     if not path.exists():
-        problem = f"No result yet. `{entry.command}` makes it."
+        problem = f"No result yet. `{answer.command}` makes it."
         return replace(section, problem=problem)
     try:
         head, rows = read_lines(path)
-        said = entry.finding and entry.finding(head, rows)
-        facts = tuple(_circumstantial(head))
+        said, table = answer.finding(head, rows)
+        facts = (*_circumstantial(head), ("emulated", answer.emulated))
     except Exception as error:  # one bad result must not hide the others
         problem = f"`{path.name}` could not be shown: {type(error).__name__}: {error}"
         return replace(section, problem=problem)
-    return replace(
-        section,
-        finding=said[0] if said else "",
-        tables=(said[1],) if said else (),
-        facts=(*facts, *((("emulated", entry.emulated),) * bool(entry.emulated))),
-    )
+    return replace(section, finding=said, tables=(table,), facts=facts)
 
 
 def _circumstantial(head: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -104,11 +101,3 @@ def _circumstantial(head: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "commit", f"`{head['commit']}`"
     if head.get("date"):
         yield "date", str(head["date"])
-
-
-def _docstring(name: str) -> tuple[str, str]:
-    """A module's question and method, without importing it."""
-    source = (Path(__file__).parent / f"{name}.py").read_text()
-    text = ast.get_docstring(ast.parse(source)) or ""
-    question, _, method = text.partition("\n\n")
-    return question.replace("\n", " "), method

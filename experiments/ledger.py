@@ -1,8 +1,8 @@
 """Result files of JSON lines, and the rows of a run: written as soon as they are known.
 
 The first line says how the others came about. A run that is killed goes on with the
-rows that are missing. Each row says at which commit it was measured, since a run may go
-on after a change. Sizes are bytes, times are seconds.
+rows that are missing. Each row says at which commit and on which machine it was
+measured, since a run may go on after a change. Sizes are bytes, times are seconds.
 """
 
 import json
@@ -16,7 +16,8 @@ from rich.console import Console
 from lms.storage.files import write_text
 from profiling.record import circumstances
 
-__all__ = ["Head", "Ledger", "Row", "Rows", "read_lines", "write_lines"]
+__all__ = ["Head", "Ledger", "Row", "Rows", "provenance", "read_lines"]
+__all__ += ["write_lines"]
 
 # A file's first line, and the others: what was asked for, then what was measured.
 Head = Mapping[str, Any]
@@ -79,8 +80,7 @@ class Ledger:
         """
         found = self.find(key)
         if found is None:
-            commit = circumstances()["commit"]
-            found = _as_written({**key, "commit": commit, **measure()})
+            found = _as_written({**key, **provenance(), **measure()})
             self.add(found)
         return found
 
@@ -115,6 +115,12 @@ def _finished_rows(path: Path, settings: Mapping[str, Any]) -> list[dict[str, An
         f"{', '.join(differing)}. Give another file as --results, or --anew to "
         "measure all of it again."
     )
+
+
+def provenance() -> dict[str, Any]:
+    """At which commit and on which machine a row is measured: a run may move on."""
+    known = circumstances()
+    return {name: known[name] for name in ("commit", "machine")}
 
 
 def write_lines(

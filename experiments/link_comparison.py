@@ -29,7 +29,7 @@ than the bus: so a pair on one bus is compared with a pair on two.
 from dataclasses import replace
 from typing import Any
 
-from experiments.ledger import Ledger, read_lines
+from experiments.ledger import Ledger, provenance, read_lines
 from experiments.link_comparison_finding import finding, plot
 from experiments.question import Answer, settings_of
 from experiments.servers import SERVERS
@@ -39,7 +39,6 @@ from lms.machine.hardware import preset
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
 from lms.simulation.timeline import Lane
-from profiling.record import circumstances
 
 __all__ = ["ANSWER", "main"]
 
@@ -65,9 +64,9 @@ def _run(options: Any) -> None:
     before = read_lines(options.results)[1] if there else []
     ledger = Ledger(options.results, settings, anew=options.anew)
     if ledger.find({"kind": "predicted"}) is None:
-        commit = {"commit": circumstances()["commit"]}
+        known = provenance()
         trained = [row for row in before if row["kind"] != "predicted"]
-        ledger.add(*(row | commit for row in _predicted(options)), *trained)
+        ledger.add(*(row | known for row in _predicted(options)), *trained)
 
 
 def _predicted(options: Any) -> list[dict[str, Any]]:

@@ -22,4 +22,4 @@ def test_every_turn_times_both_models(
     assert all(len(seconds) == 2 for seconds in times)
     main(["draw", "--results", str(results), "--figure", str(figure)])
     assert figure.exists()
-    assert "Median ratio" in capsys.readouterr().out
+    assert "with the callback takes" in capsys.readouterr().out

@@ -1,6 +1,7 @@
-"""How fast copies over an emulated link are: python -m profiling.link_bandwidth.
+"""How fast copies between host and device are: python -m profiling.link_bandwidth.
 
-Each direction and both at once, per size. The fit says latency and bandwidth.
+Each direction and both at once, per size, from each kind of host memory. The fit says
+latency and bandwidth.
 
     python -m lms emulate --memory 512MiB --link v100-pcie --scale 0.02 -- \
         python -m profiling.link_bandwidth --output link.json
@@ -9,7 +10,6 @@ Each direction and both at once, per size. The fit says latency and bandwidth.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -27,11 +27,10 @@ from profiling.record import write_result
 __all__ = ["main", "measured_hardware", "sizes_between", "summary"]
 
 _LEAST, _MOST = 5, 50  # copies of one size
-_MEMORY = "ordinary"  # of the host
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; 3 means that there is no emulated link."""
+    """Measure and write; 3 means that there is neither GPU nor emulated link."""
     options = _parser().parse_args(arguments)
     try:
         about = describe_link()
@@ -42,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "seconds_per_point": options.seconds,
         }
         with Progress(transient=True) as bars:
-            rows = _measure_sizes(settings, bars)
+            rows = _measure_sizes(about, settings, bars)
     except LMSError as error:
         print(f"link_bandwidth: {error}", file=sys.stderr)
         return 3
@@ -113,41 +112,70 @@ def measured_hardware(results: dict[str, Any], like: Hardware | None) -> Hardwar
     )
 
 
-def _measure_sizes(settings: dict[str, Any], bars: Progress) -> list[dict[str, Any]]:
+def _measure_sizes(
+    about: dict[str, Any], settings: dict[str, Any], bars: Progress
+) -> list[dict[str, Any]]:
     sizes = sizes_between(settings["smallest"], settings["largest"])
-    cases = [(directions, size) for directions in DIRECTIONS for size in sizes]
+    cases = [
+        (memory, directions, size)
+        for memory in about["memories"]
+        for directions in DIRECTIONS
+        for size in sizes
+    ]
     bar = bars.add_task("copies", total=len(cases))
     rows: list[dict[str, Any]] = []
-    with open_link(settings["largest"]) as timer:
-        for directions, size in cases:
-            taken = _time(timer, size, directions, settings["seconds_per_point"])
-            case = {"memory": _MEMORY, "directions": directions, "size": size}
+    with open_link(about["device_kind"], 0, settings["largest"]) as timer:
+        for memory, directions, size in cases:
+            taken = _time(
+                timer,
+                size,
+                directions,
+                memory == "pinned",
+                settings["seconds_per_point"],
+            )
+            case = {"memory": memory, "directions": directions, "size": size}
             moved = size * (2 if directions == "both" else 1)
             rows.append(case | summary(taken) | {"bandwidth": moved / median(taken)})
             bars.advance(bar)
     return rows
 
 
-def _time(timer: Timer, size: Bytes, directions: str, enough: Seconds) -> list[Seconds]:
-    timer(size, directions)
+def _time(
+    timer: Timer,
+    size: Bytes,
+    directions: str,
+    pinned: bool,  # noqa: FBT001 - the rest of a Timer's arguments
+    enough: Seconds,
+) -> list[Seconds]:
+    timer(size, directions, pinned)
     taken: list[Seconds] = []
     while len(taken) < _LEAST or (sum(taken) < enough and len(taken) < _MOST):
-        taken.append(timer(size, directions))
+        taken.append(timer(size, directions, pinned))
     return taken
 
 
 def _fits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One fit for each direction; "both" counts both's bytes."""
+    """One fit for each kind of memory and direction; "both" counts both's bytes."""
     fits: list[dict[str, Any]] = []
-    for directions in DIRECTIONS:
+    for memory, directions in dict.fromkeys(
+        (row["memory"], row["directions"]) for row in rows
+    ):
         factor = 2 if directions == "both" else 1
         points = [
             (factor * row["size"], row["median"])
             for row in rows
-            if row["directions"] == directions
+            if (row["memory"], row["directions"]) == (memory, directions)
         ]
-        told = {"memory": _MEMORY, "directions": directions}
-        fits.append(told | asdict(fit_link(points)))
+        fit = fit_link(points)
+        fits.append(
+            {
+                "memory": memory,
+                "directions": directions,
+                "latency": fit.latency,
+                "bandwidth": fit.bandwidth,
+                "error": fit.error,
+            }
+        )
     return fits
 
 

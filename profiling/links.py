@@ -1,60 +1,82 @@
-"""The emulated link, timed as tensors travel on it.
+"""The links that can be timed: an emulated device's, and a GPU's.
 
-NumPy copies that take as long as the link would (`lms.machine.emulated_link`). How fast
-a GPU's link carries swaps, `lms.tf.measure.measuring` measures, as swaps make copies.
+An emulated link is timed as tensors travel on it: NumPy copies that take as long as the
+link would (`lms.machine.emulated_link`). It knows no pinned memory.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
-from lms.errors import LMSError
 from lms.machine import emulate
 from lms.machine.emulated_link import EmulatedLink, link_rates
 from lms.units import GIB, MIB, Bytes, Seconds
+from profiling import nvml
+from profiling.cuda import CudaError, describe_cuda_device, open_cuda_link
 
-__all__ = ["DIRECTIONS", "NoLinkError", "Timer", "describe_link", "open_link"]
-__all__ += ["room_for_copies"]
+__all__ = ["DIRECTIONS", "Timer", "describe_link", "open_link", "room_for_copies"]
 
 DIRECTIONS: Final = ("h2d", "d2h", "both")
 
 # Seconds of one copy of so many bytes; for "both", until both have ended.
-Timer = Callable[[Bytes, str], Seconds]
-
-
-class NoLinkError(LMSError):
-    """There is no emulated link to be timed."""
+Timer = Callable[[Bytes, str, bool], Seconds]
 
 
 def describe_link() -> dict[str, Any]:
     """The device of this process and its link.
 
     Returns:
-        "device" (a name), "device_kind", "memory" in bytes, and "stated": what the link
-        should give.
+        "device" (a name), "device_kind" (emulated or gpu), "memory" in bytes,
+        "memories" that the host's side can be in, "stated" (what the link should give)
+        and "devices".
 
     Raises:
-        NoLinkError: If there is no emulated link.
+        NoDriverError: If there is neither an emulated link nor a GPU.
     """
     rates = link_rates()
     if rates is None:
-        raise NoLinkError(
-            "an emulated link must be there to be timed, got none. Start this with "
-            "`python -m lms emulate --link v100-pcie`; a GPU's link is measured by "
-            "`python -m experiments.gpu_validation`."
-        )
-    stated = {"h2d": rates.h2d, "d2h": rates.d2h, "latency": rates.latency}
+        devices, stated = _devices()
+        first = devices[0]
+        return {
+            "device": first["name"],
+            "device_kind": "gpu",
+            "memory": first["memory"],
+            "memories": ["pinned", "pageable"],
+            "stated": stated,
+            "devices": devices,
+        }
+    stated = {
+        "link": "emulated" + ("" if rates.bus is None else ", on a shared bus"),
+        "h2d": rates.h2d,
+        "d2h": rates.d2h,
+        "latency": rates.latency,
+    }
     return {
         "device": "CPU as a device of limited memory",
         "device_kind": "emulated",
         "memory": emulate.device_limit() or GIB,
-        "stated": {"link": "emulated"} | stated,
+        "memories": ["ordinary"],
+        "stated": stated,
+        "devices": [],
     }
+
+
+def _devices() -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """GPUs by NVML, and the first one's link; by CUDA alone where NVML is missing."""
+    try:
+        devices = nvml.describe_devices(nvml.open_nvml())
+    except nvml.NoDriverError as missing:
+        try:
+            name, memory = describe_cuda_device(0)
+        except CudaError:
+            raise missing from None
+        return [{"index": 0, "name": name, "memory": memory}], None
+    return devices, nvml.stated_link(devices[0])
 
 
 def room_for_copies(memory: Bytes) -> Bytes:
@@ -67,13 +89,27 @@ def room_for_copies(memory: Bytes) -> Bytes:
     return 1 << (max(memory // 3, MIB).bit_length() - 1)
 
 
-@contextmanager
-def open_link(largest: Bytes) -> Iterator[Timer]:
+def open_link(kind: str, index: int, largest: Bytes) -> AbstractContextManager[Timer]:
     """Take room for copies; the result times them.
 
     Args:
+        kind: "emulated" or "gpu".
+        index: Which GPU.
         largest: Bytes of the largest copy.
     """
+    return _emulated(largest) if kind == "emulated" else _gpu(index, largest)
+
+
+@contextmanager
+def _gpu(index: int, largest: Bytes) -> Iterator[Timer]:
+    with open_cuda_link(index, largest) as link:
+        yield lambda size, directions, pinned: link.seconds(
+            size, directions=directions, pinned=pinned
+        )
+
+
+@contextmanager
+def _emulated(largest: Bytes) -> Iterator[Timer]:
     rates = link_rates()
     assert rates is not None
     link = EmulatedLink(rates)
@@ -86,7 +122,7 @@ def open_link(largest: Bytes) -> Iterator[Timer]:
 
     with ThreadPoolExecutor(2) as pool:
 
-        def timer(size: Bytes, directions: str) -> Seconds:
+        def timer(size: Bytes, directions: str, pinned: bool) -> Seconds:  # noqa: ARG001, FBT001
             wanted = ("h2d", "d2h") if directions == "both" else (directions,)
             started = time.perf_counter()
             if len(wanted) == 1:

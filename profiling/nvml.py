@@ -14,12 +14,14 @@ from typing import Any, Final
 
 from lms.errors import LMSError
 from lms.units import KIB
+from profiling.link_standards import nvlink_bandwidth, pcie_bandwidth
 
 __all__ = [
     "NoDriverError",
     "describe_devices",
     "open_nvml",
     "read_counters",
+    "stated_link",
     "throttle_reasons",
 ]
 
@@ -123,6 +125,33 @@ def read_counters(api: Any, index: int) -> dict[str, Any]:
     except api.NVMLError as error:
         return {name: {"not available": str(error)} for name in asked}
     return {name: _ask(api, question, handle) for name, question in asked.items()}
+
+
+def stated_link(device: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The link between host and GPU and what its standard gives, one direction.
+
+    Args:
+        device: One of `describe_devices`.
+
+    Returns:
+        Its "link" and "bandwidth" in bytes per second; None if NVML does not say.
+
+    Example:
+        >>> device = {"pcie_generation": 4, "pcie_width": 16, "nvlinks": []}
+        >>> stated_link(device)["link"]
+        'PCIe 4 x16'
+    """
+    links = device["nvlinks"]
+    versions = [v for v, remote in links if remote] if isinstance(links, list) else []
+    if versions:
+        bandwidth = nvlink_bandwidth(versions[0], len(versions))
+        name = f"NVLink (NVML version {versions[0]}) x{len(versions)} to the CPU"
+        return {"link": name, "bandwidth": bandwidth}
+    generation, width = device["pcie_generation"], device["pcie_width"]
+    if not isinstance(generation, int) or not isinstance(width, int):
+        return None
+    bandwidth = pcie_bandwidth(generation, width)
+    return {"link": f"PCIe {generation} x{width}", "bandwidth": bandwidth}
 
 
 def throttle_reasons(bits: int) -> list[str]:

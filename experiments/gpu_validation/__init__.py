@@ -9,7 +9,7 @@ with its own time limit (`catalogue`). A second call goes on where the first one
     0  machine    TensorFlow sees the GPU, and computes on it
     1  swap       bytes leave the device, and no number changes
     2  study      the case study: volumes in 16 GiB, and what that costs
-    3  link       copies as swaps make them; a step's lanes and utilisation
+    3  link       copies by size and direction; a step's lanes and utilisation
     4  predicted  peaks and step times against what was promised
     5  peers      what else would save memory
 

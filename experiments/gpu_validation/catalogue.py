@@ -41,6 +41,7 @@ class Scale:
         memory: Bytes of the device that stands for the case study's.
         small: Bytes of the device in which nothing but the swap is looked at.
         shrink: How many times smaller volumes are along each axis.
+        largest: Bytes of the largest copy over the link.
         seconds: Times time limits.
     """
 
@@ -49,6 +50,7 @@ class Scale:
     memory: Bytes
     small: Bytes
     shrink: int
+    largest: Bytes
     seconds: float = 1.0
 
     def size(self, voxels: int) -> int:
@@ -62,8 +64,8 @@ class Scale:
         return max(1, voxels // self.shrink // step) * step
 
 
-FULL = Scale(filters=16, depth=5, memory=16 * GIB, small=4 * GIB, shrink=1)
-TINY = Scale(filters=4, depth=3, memory=48 * MIB, small=48 * MIB, shrink=4)
+FULL = Scale(filters=16, depth=5, memory=16 * GIB, small=4 * GIB, shrink=1, largest=GIB)
+TINY = Scale(filters=4, depth=3, memory=48 * MIB, small=48 * MIB, shrink=4, largest=MIB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +209,7 @@ def _link(scale: Scale, *, short: bool) -> Iterator[Trial]:
         kind="link",
         limit=(90 if short else 240) * scale.seconds,
         memory=scale.small,
+        settings={"largest": scale.largest, "seconds": 0.02 if short else 0.2},
     )
     base, voxels = ("swap: plain", 96) if short else ("192 whole GPU", 192)
     yield Trial(

@@ -218,7 +218,7 @@ def _lanes(rows: Rows, done: Rows) -> Iterator[Claim]:
         yield from _ended(rows, name, 3)
     row = done.get("link")
     if row is not None:
-        best = max(row["hardware"]["h2d"], row["hardware"]["d2h"])
+        best = max(fit["bandwidth"] for fit in row["fits"])
         found = f"{best / 1e9:.3g} GB/s at best"
         yield Claim(part=3, text="the link is measured", holds=best > 0, found=found)
     row = done.get("timeline")

@@ -30,7 +30,8 @@ from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.host_memory import available_host_bytes
 from lms.tf.measure.measuring import measure_hardware
 from lms.units import MIB, Bytes
-from profiling.record import write_result
+from profiling import link_bandwidth
+from profiling.record import read_json, write_result
 from profiling.sampler import read_samples, sampling
 from profiling.sessions import record_steps
 from profiling.step_timeline import results_of, warm_up
@@ -108,14 +109,32 @@ def describe(device: Device, note: Callable[..., None]) -> None:
     note(findings=[asdict(finding) for finding in judge(gather())])
 
 
-def time_link(device: Device, note: Callable[..., None]) -> None:
-    """Time copies as swaps make them.
+def time_link(
+    settings: Mapping[str, Any],
+    find: Callable[[], Device],
+    note: Callable[..., None],
+    trace: Path,
+) -> None:
+    """Time copies by the driver, then as TensorFlow makes them.
 
     Args:
-        device: Where.
+        settings: "largest" copy in bytes, "seconds" for each size.
+        find: Makes the device, after the driver's turn: TensorFlow takes its memory.
         note: Takes results by name.
+        trace: Name of the profilers' own file, without an ending.
+
+    Raises:
+        RuntimeError: If the driver could not be asked; TensorFlow's turn comes first.
     """
-    note(hardware=asdict(measure_hardware(device)))
+    output = trace.parent / "link.json"
+    words = [f"--output={output}", f"--largest={settings['largest']}"]
+    code = link_bandwidth.main([*words, f"--seconds={settings['seconds']}"])
+    if code == 0:
+        found = read_json(output)
+        note(**{key: found[key] for key in ("fits", "stated", "rows", "device")})
+    note(hardware=asdict(measure_hardware(find())))
+    if code != 0:
+        raise RuntimeError(f"profiling.link_bandwidth ended with {code}: see the log")
 
 
 def time_step(

@@ -73,7 +73,7 @@ def _run(trial: dict[str, Any], output: Path, note: Callable[..., None]) -> None
     trace = output.parent.parent / "traces" / output.stem
     trace.parent.mkdir(exist_ok=True)
     if kind == "link":
-        measuring.time_link(make(), note)
+        measuring.time_link(settings, make, note, trace)
     elif kind == "timeline":
         measuring.time_step(settings, make(), note, trace)
     elif kind == "fit":

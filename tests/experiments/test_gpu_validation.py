@@ -91,7 +91,8 @@ def test_the_callback_trains_with_the_same_numbers(tmp_path: Path) -> None:
 @pytest.mark.tf
 @pytest.mark.slow
 def test_the_link_is_timed(tmp_path: Path) -> None:
-    found = work(tmp_path, "link", {}, "link")
+    found = work(tmp_path, "link", {"largest": 65536, "seconds": 0.001}, "link")
+    assert {fit["directions"] for fit in found["fits"]} == {"h2d", "d2h", "both"}
     assert found["hardware"]["h2d"] == 1e9
 
 

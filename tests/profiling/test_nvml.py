@@ -37,9 +37,28 @@ def test_a_device_that_disappears_leaves_a_reason_in_every_counter() -> None:
     assert set(map(str, counters.values())) == {"{'not available': 'GPU is lost'}"}
 
 
-def test_links_to_other_gpus_are_told_from_those_to_the_host() -> None:
+def test_links_to_other_gpus_are_not_the_link_to_the_host() -> None:
     (device,) = nvml.describe_devices(Recorded())
     assert device["nvlinks"] == [[4, False]] * 4
+    assert nvml.stated_link(device) == {
+        "link": "PCIe 4 x16",
+        "bandwidth": pytest.approx(31.508e9, rel=1e-4),
+    }
+
+
+def test_nvlink_to_the_cpu_is_the_link_to_the_host() -> None:
+    power9 = {"nvmlDeviceGetNvLinkRemoteDeviceType": 1, "nvmlDeviceGetNvLinkVersion": 2}
+    (device,) = nvml.describe_devices(Recorded(A100 | power9))
+    link = nvml.stated_link(device)
+    assert link is not None
+    assert link["bandwidth"] == 4 * 25e9
+
+
+def test_without_the_pcie_generation_no_link_is_stated() -> None:
+    missing = {"nvmlDeviceGetMaxPcieLinkGeneration": RecordedError(3)}
+    (device,) = nvml.describe_devices(Recorded(A100 | missing))
+    assert device["pcie_generation"] == {"not available": "Not Supported"}
+    assert nvml.stated_link(device) is None
 
 
 @pytest.mark.gpu

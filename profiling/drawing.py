@@ -15,6 +15,7 @@ from lms.figures.style import (
     INK,
     MUTED,
     new_figure,
+    plain,
     save,
     tint,
 )
@@ -76,7 +77,7 @@ def _draw_links(results: Results, folder: Path) -> list[Path]:
         path = folder / f"link_{slug(*names)}.png"
         save(figure, path)
         written.append(path)
-    return written
+    return written + _draw_sharing(results, folder)
 
 
 def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
@@ -126,10 +127,134 @@ def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
     axes.set_xlabel("size of one copy", fontsize=FONT, color=INK)
 
 
+def _draw_sharing(results: Results, folder: Path) -> list[Path]:
+    """What each of several devices gets when all copy at once."""
+    shared = {name: r for name, r in results.items() if r["together"]}
+    if not shared:
+        return []
+    note = _note(next(iter(shared.values())))
+    figure = new_figure(7.2, 4.0, title="Several devices copy at once", note=note)
+    axes = figure.subplots()
+    figure.subplots_adjust(left=0.1, right=0.74, top=0.8, bottom=0.2)
+    most, counts = 0.0, [1]
+    for (name, result), colour in zip(shared.items(), COLOURS, strict=False):
+        rows = [row for row in result["together"] if row["directions"] == "h2d"]
+        counts = sorted({*counts, *(row["devices"] for row in rows)})
+        each = [sum(r["bandwidths"]) / len(r["bandwidths"]) / 1e9 for r in rows]
+        axes.plot(
+            [row["devices"] for row in rows], each, color=colour, marker="o", lw=1.5
+        )
+        most = max(most, *each)
+        axes.annotate(
+            name,
+            xy=(rows[-1]["devices"], each[-1]),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=FONT - 1,
+            color=colour,
+        )
+    plain(axes, (0.8, counts[-1] + 0.1), most)
+    axes.set_xticks(counts)
+    axes.set_xlabel("devices", fontsize=FONT, color=INK)
+    axes.set_ylabel("GB/s to each device", fontsize=FONT, color=INK)
+    path = folder / "link_sharing.png"
+    save(figure, path)
+    return [path]
+
+
+def _draw_utilisations(results: Results, folder: Path) -> list[Path]:
+    """Share of the last second in which the device was busy, one row for each run."""
+    written: list[Path] = []
+    for names in _parts(list(results), _MOST):
+        height = 1.6 + 1.7 * len(names)
+        note = _note(results[names[0]])
+        figure = new_figure(
+            10, height, title="Utilisation while a program runs", note=note
+        )
+        rows = figure.subplots(len(names), 1, squeeze=False, sharex=True)[:, 0]
+        figure.subplots_adjust(
+            left=0.08,
+            right=0.97,
+            top=1 - 0.95 / height,
+            bottom=0.75 / height,
+            hspace=0.45,
+        )
+        for axes, name in zip(rows, names, strict=True):
+            _draw_utilisation(axes, name, results[name])
+        longest = max(results[name]["seconds"] for name in names)
+        rows[-1].set_xlim(0, longest)
+        rows[-1].set_xlabel("seconds", fontsize=FONT, color=INK)
+        path = folder / f"utilisation_{slug(*names)}.png"
+        save(figure, path)
+        written.append(path)
+    return written
+
+
+def _draw_utilisation(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
+    curve = result["curve"]
+    if curve["gpu_utilisation"]:
+        values = [value or 0.0 for value in curve["gpu_utilisation"][0]]
+    else:
+        values = [float(running > 0) for running in curve["running"]]
+    width = max(1, round(len(values) / max(1.0, curve["at"][-1])))
+    means = [
+        sum(part) / len(part)
+        for i in range(len(values))
+        if (part := values[max(0, i - width + 1) : i + 1])
+    ]
+    colour = COLOURS[2]
+    axes.fill_between(curve["at"], means, color=tint(colour), linewidth=0)
+    axes.plot(curve["at"], means, color=colour, linewidth=1.2)
+    plain(axes, (0.0, max(result["seconds"], curve["at"][-1])), 1.0)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+    axes.set_yticks([0, 0.5, 1])
+    title = f"{name}: mean {sum(values) / len(values):.0%}"
+    axes.set_title(title, loc="left", fontsize=FONT, color=INK)
+
+
+def _draw_costs(results: Results, folder: Path) -> list[Path]:
+    """The dearest op types and layers, as bars."""
+    written: list[Path] = []
+    for name, result in results.items():
+        title = f"Measured seconds of the ops of one step: {result['seconds']:.3g} s"
+        figure = new_figure(11, 4.8, title=title, note=_note(result))
+        panels = figure.subplots(1, 2)
+        figure.subplots_adjust(left=0.2, right=0.95, top=0.83, bottom=0.1, wspace=0.62)
+        for axes, key, label in zip(
+            panels, ("by_type", "by_layer"), ("by op type", "by layer"), strict=True
+        ):
+            rows = result[key][:10][::-1]
+            axes.barh(
+                [row["name"] or "(none)" for row in rows],
+                [row["seconds"] * 1e3 for row in rows],
+                color=COLOURS[1],
+            )
+            for i, row in enumerate(rows):
+                text = f" {row['share']:.0%}"
+                axes.text(
+                    row["seconds"] * 1e3,
+                    i,
+                    text,
+                    va="center",
+                    color=MUTED,
+                    size=FONT - 2,
+                )
+            axes.spines[["top", "right", "left"]].set_visible(False)
+            axes.tick_params(colors=INK, labelsize=FONT - 2, length=0)
+            axes.set_title(f"{label}, ms", loc="left", fontsize=FONT, color=INK)
+        path = folder / f"op_costs_{slug(name)}.png"
+        save(figure, path)
+        written.append(path)
+    return written
+
+
 # By kind of result; each draws into a folder and names what it wrote.
 FIGURES = {
     "step_timeline": _draw_steps,
     "link_bandwidth": _draw_links,
+    "utilisation": _draw_utilisations,
+    "op_costs": _draw_costs,
 }
 
 

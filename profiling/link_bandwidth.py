@@ -1,13 +1,14 @@
 """How fast copies between host and device are: python -m profiling.link_bandwidth.
 
-Each direction and both at once, per size, from each kind of host memory. The fit says
-latency and bandwidth.
+Each direction and both at once, per size, from each kind of host memory; then several
+devices at once, each in a process of its own. The fit says latency and bandwidth.
 
     python -m lms emulate --memory 512MiB --link v100-pcie --scale 0.02 -- \
         python -m profiling.link_bandwidth --output link.json
 """
 
 import argparse
+import multiprocessing
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from rich.progress import Progress
 from lms.errors import LMSError
 from lms.machine.hardware import PRESETS, Hardware
 from lms.storage.files import write_text
-from lms.units import GIB, KIB, Bytes, Seconds, parse_size
+from lms.units import GIB, KIB, MIB, Bytes, Seconds, parse_size
 from profiling.link_fit import fit_link
 from profiling.links import DIRECTIONS, Timer, describe_link, open_link, room_for_copies
 from profiling.record import write_result
@@ -39,13 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "smallest": options.smallest,
             "largest": largest,
             "seconds_per_point": options.seconds,
+            "devices": options.devices,
         }
         with Progress(transient=True) as bars:
             rows = _measure_sizes(about, settings, bars)
+            together = _measure_together(about, settings, bars)
     except LMSError as error:
         print(f"link_bandwidth: {error}", file=sys.stderr)
         return 3
-    results = {**about, "rows": rows, "fits": _fits(rows)}
+    results = {**about, "rows": rows, "fits": _fits(rows), "together": together}
     write_result(options.output, "link_bandwidth", settings, results)
     if options.save_hardware is not None:
         like = None if options.like is None else PRESETS[options.like]
@@ -179,6 +182,59 @@ def _fits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return fits
 
 
+def _measure_together(
+    about: dict[str, Any], settings: dict[str, Any], bars: Progress
+) -> list[dict[str, Any]]:
+    """Bandwidth of each device when 1, 2, 4 ... of them copy at once."""
+    counts = sizes_between(1, settings["devices"])
+    bar = bars.add_task("several devices", total=len(counts) * len(DIRECTIONS))
+    size = min(settings["largest"], 64 * MIB)
+    found: list[dict[str, Any]] = []
+    for count in counts if settings["devices"] > 1 else []:
+        for directions in DIRECTIONS:
+            pinned = about["memories"][0] == "pinned"
+            seconds = 4 * settings["seconds_per_point"]
+            case = (about["device_kind"], size, directions, pinned, seconds)
+            found.append(
+                {
+                    "devices": count,
+                    "directions": directions,
+                    "size": size,
+                    "bandwidths": _at_once(count, case),
+                }
+            )
+            bars.advance(bar)
+    return found
+
+
+def _at_once(count: int, case: tuple[Any, ...]) -> list[float]:
+    context = multiprocessing.get_context("spawn")
+    barrier, answers = context.Barrier(count), context.Queue()
+    workers = [
+        context.Process(target=_copy_along, args=(i, case, barrier, answers))
+        for i in range(count)
+    ]
+    for worker in workers:
+        worker.start()
+    bandwidths = sorted(answers.get(timeout=300) for _ in workers)
+    for worker in workers:
+        worker.join()
+    return [bandwidth for _, bandwidth in bandwidths]
+
+
+def _copy_along(index: int, case: tuple[Any, ...], barrier: Any, answers: Any) -> None:
+    """One device of several: all begin together and copy for as long."""
+    kind, size, directions, pinned, seconds = case
+    taken: list[Seconds] = []
+    with open_link(kind, index, size) as timer:
+        timer(size, directions, pinned)
+        barrier.wait(timeout=60)
+        while sum(taken) < seconds:
+            taken.append(timer(size, directions, pinned))
+    moved = size * (2 if directions == "both" else 1)
+    answers.put((index, moved * len(taken) / sum(taken)))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m profiling.link_bandwidth",
@@ -190,6 +246,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--largest", type=_size, default=GIB, metavar="SIZE")
     parser.add_argument(
         "--seconds", type=float, default=0.25, help="to spend on each size"
+    )
+    parser.add_argument(
+        "--devices", type=int, default=1, help="up to so many copy at once"
     )
     parser.add_argument(
         "--save-hardware", type=Path, metavar="FILE", help="for the planner"

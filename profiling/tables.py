@@ -85,7 +85,22 @@ def _links(results: Results) -> list[Table]:
         for name, result in results.items()
         for fit in result["fits"]
     ]
-    return [("Copies between host and device", head, rows)]
+    tables: list[Table] = [("Copies between host and device", head, rows)]
+    together = [
+        [
+            name,
+            str(row["devices"]),
+            row["directions"],
+            _rate(sum(row["bandwidths"]) / len(row["bandwidths"])),
+            _rate(sum(row["bandwidths"])),
+        ]
+        for name, result in results.items()
+        for row in result["together"]
+    ]
+    if together:
+        head = ["run", "devices at once", "direction", "each", "together"]
+        tables.append(("Several devices", head, together))
+    return tables
 
 
 def _utilisations(results: Results) -> list[Table]:

@@ -15,12 +15,12 @@ from profiling.record import read_result
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one run on an emulated link of two speeds wrote."""
     folder = tmp_path_factory.mktemp("link")
-    words = ["--largest=1MiB", "--smallest=16KiB", "--seconds=0.02"]
+    words = ["--largest=1MiB", "--smallest=16KiB", "--seconds=0.02", "--devices=2"]
     files = [f"--output={folder}/link.json", f"--save-hardware={folder}/hardware.json"]
     emulate.run(
         [sys.executable, "-m", "profiling.link_bandwidth", *words, *files],
         memory="64MiB",
-        link=LinkRates(h2d=4e8, d2h=2e8, latency=1e-4),
+        link=LinkRates(h2d=4e8, d2h=2e8, latency=1e-4, bus=folder / "bus"),
         check=True,
         timeout=120,
     )
@@ -40,6 +40,14 @@ def test_no_copy_is_faster_than_the_link(folder: Path) -> None:
     fits = {fit["directions"]: fit["bandwidth"] for fit in result["fits"]}
     assert 0 < fits["h2d"] <= 4e8 * 1.01
     assert 0 < fits["d2h"] <= 2e8 * 1.01
+
+
+def test_devices_on_one_bus_share_it(folder: Path) -> None:
+    result = read_result(folder / "link.json")
+    together = {(r["devices"], r["directions"]): r for r in result["together"]}
+    shares = together[2, "h2d"]["bandwidths"]
+    assert len(shares) == 2
+    assert max(shares) <= 4e8 * 1.01
 
 
 def test_what_is_saved_is_hardware_for_the_planner(folder: Path) -> None:

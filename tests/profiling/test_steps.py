@@ -104,7 +104,7 @@ def test_the_reporter_needs_the_files_alone(folder: Path, tmp_path: Path) -> Non
     files = [str(path) for path in sorted(folder.glob("*.json"))]
     assert report.main([*files, f"--output={tmp_path}"]) == 0
     written = {path.name for path in tmp_path.iterdir()}
-    assert {"report.md", "step_step.png"} <= written
+    assert {"report.md", "step_step.png", "op_costs_costs.png"} <= written
     trace = json.loads((tmp_path / "step_step_measured.trace.json").read_text())
     assert any(event["name"].endswith("MatMul") for event in trace["traceEvents"])
     assert "| step | measured |" in (tmp_path / "report.md").read_text()

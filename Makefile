@@ -8,7 +8,7 @@ READY := .venv/ready
 PARALLEL := --numprocesses 2 --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo report test test-all gpu-check lint format clean
+.PHONY: help setup demo test test-all gpu-check lint format clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /make \1\t/p' $(MAKEFILE_LIST)
@@ -17,9 +17,6 @@ setup: $(READY)  ## make .venv with everything installed
 
 demo: $(READY)  ## out of memory without the callback, trained with it
 	$(BIN)/python -m experiments.demo
-
-report: $(READY)  ## one page of all results: build/report/index.html
-	$(BIN)/python -m experiments.report
 
 # On a machine that others load, a training may miss its time or its memory once: what
 # failed runs once more, alone. A crash or an error in collecting (exit codes above 1) ends

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments.demo_report import draw, failed_claims, print_table, save
-from experiments.trials import Trial, run_trial
+from experiments.runner import Trial, run_trial
 from lms.storage.files import write_arrays
 from lms.units import MIB, format_bytes
 from unet3d.data import MODALITIES, load_batch

@@ -14,7 +14,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from experiments.trials import OUT_OF_MEMORY, Trial
+from experiments.runner import OUT_OF_MEMORY, Trial
 from lms.figures import MemoryCurve, draw_memory
 from lms.units import format_bytes
 from profiling.record import circumstances, write_json

@@ -22,6 +22,7 @@ epochs, few for a training. The network has 3 levels and 8 filters.
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -33,34 +34,24 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from experiments.book import Book
 from experiments.coarse_subjects import make_coarse_subjects
-from experiments.dice_vs_volume_drawing import draw
-from experiments.lines import command_line
-from experiments.trials import why_it_failed
+from experiments.ledger import Head, Row, Rows
+from experiments.question import Answer, Finding, cubed, settings_of
+from experiments.runner import Book, why_it_failed
+from unet3d.figures import draw_boxes
+from unet3d.schemes import REGIONS
 from unet3d.splits import make_split, write_split
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "main"]
 
-_NAME = "dice_vs_volume"
-_FOLDER = Path("build") / "experiments" / _NAME
+_FOLDER = Path("build") / "experiments" / "dice_vs_volume"
 _LONGEST = 3600  # seconds of a training
 _MM = 4  # edge of a voxel: the case study's sizes, divided by it
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.dice_vs_volume`.
-    """
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(
-        sys.argv[1:] if arguments is None else arguments
-    )
-    if options.command == "draw":
-        return draw(options.results, options.figure)
-    _run(options)
-    return 0
+_SIGNIFICANT = 0.05
+_EMULATED = (
+    "The patients: subjects are synthetic. The device is not: a CPU with all of the "
+    "machine's memory."
+)
 
 
 def _add_settings(parser: Any) -> None:
@@ -79,11 +70,10 @@ def _add_settings(parser: Any) -> None:
 def _run(options: Any) -> None:
     """Finished models of the same settings are kept, also half a training."""
     names = ("sizes", "models", "epochs", "filters", "depth", "subjects", "unseen")
-    settings = {name: getattr(options, name) for name in names} | {"voxel_mm": _MM}
-    console = Console()
-    book = Book(options.results, settings, options.folder, console, anew=options.anew)
-    seen = _subjects(options.folder / "seen", options.subjects, 0, console)
-    unseen = _subjects(options.folder / "unseen", options.unseen, 1, console)
+    settings = settings_of(options, *names) | {"voxel_mm": _MM}
+    book = Book(options, settings, options.folder)
+    seen = _subjects(options.folder / "seen", options.subjects, 0, book.console)
+    unseen = _subjects(options.folder / "unseen", options.unseen, 1, book.console)
     split = options.folder / "split.json"
     write_split(split, make_split([p.name for p in sorted(seen.glob("s*"))], seed=0))
     models = [(size, seed) for seed in range(options.models) for size in options.sizes]
@@ -172,7 +162,9 @@ def _compare(pair: tuple[int, int], options: Any, book: Book, unseen: Path) -> N
         found = json.loads((report / "report.json").read_text())
         return {
             "rule": found["empty rule in words"],
-            "scores": [_only(score, _SCORE) for score in found["scores"]],
+            "scores": [
+                {name: score[name] for name in _SCORE} for score in found["scores"]
+            ],
             "tests": found["tests"]["dice"],
         }
 
@@ -182,9 +174,97 @@ def _compare(pair: tuple[int, int], options: Any, book: Book, unseen: Path) -> N
 _SCORE = ("set", "subject", "region", "dice")
 
 
-def _only(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    return {name: values[name] for name in names}
+def _finding(head: Head, rows: Rows) -> Finding:
+    """The sentence and the table."""
+    parts: list[str] = []
+    body: list[list[str]] = []
+    for row in _comparisons(rows):
+        low, high = row["pair"]
+        tests = {test["region"]: test for test in row["tests"]}
+        said: list[str] = []
+        for region in REGIONS:
+            test = tests[region]
+            means = [_mean(row, f"{size}^3", region) for size in (low, high)]
+            body.append(
+                [
+                    f"{low}^3, {high}^3",
+                    region,
+                    f"{cubed(high, low):.2f}",
+                    *(f"{mean:.3f}" for mean in means),
+                    f"{test['median_difference']:+.3f}",
+                    f"{test['p']:.3g}",
+                    f"{test['corrected_p']:.3g}",
+                ]
+            )
+            sure = "" if test["corrected_p"] < _SIGNIFICANT else " (not significant)"
+            said.append(f"{region} {test['median_difference']:+.3f}{sure}")
+        parts.append(f"from {low}^3 to {high}^3: {', '.join(said)}")
+    unseen, models = head["settings"]["unseen"], head["settings"]["models"]
+    text = (
+        f"Median gain in Dice of {unseen} unseen synthetic subjects, each the mean of "
+        f"{models} models: {'; '.join(parts)}."
+    )
+    columns = ["pair", "region", "voxels", "mean, lower", "mean, higher"]
+    columns += ["median gain", "p", "p by Holm"]
+    return text, ("Dice, scored on cubes of the higher size", columns, body)
 
+
+def _comparisons(rows: Rows) -> list[Row]:
+    return [row for row in rows if row["kind"] == "comparison"]
+
+
+def _mean(row: Row, name: str, region: str) -> float:
+    return statistics.fmean(_values(row, name, region))
+
+
+def _values(row: Row, name: str, region: str) -> list[float]:
+    return [
+        float("nan") if score["dice"] is None else score["dice"]
+        for score in row["scores"]
+        if (score["set"], score["region"]) == (name, region)
+    ]
+
+
+def _plot(head: Head, rows: Rows, path: Path) -> None:
+    """A figure for each pair."""
+    for row in _comparisons(rows):
+        low, high = row["pair"]
+        name = f"{path.stem}_{low}_{high}{path.suffix}"
+        _boxes(head, row, path.with_name(name))
+
+
+def _boxes(head: Head, row: Row, path: Path) -> None:
+    low, high = row["pair"]
+    names = [f"{low}^3", f"{high}^3"]
+    settings = head["settings"]
+    draw_boxes(
+        {
+            region: {name: _values(row, name, region) for name in names}
+            for region in REGIONS
+        },
+        path,
+        title=f"Dice on cubes of {high}^3: {cubed(high, low):.2f} times the voxels",
+        label="Dice, 1 is perfect",
+        note=(
+            f"Unseen synthetic subjects of {settings['voxel_mm']} mm voxels; each dot "
+            f"a subject, the mean of {settings['models']} models. "
+            f"Commit {head['commit']}."
+        ),
+        limits=(None, 1.02),
+    )
+
+
+ANSWER = Answer(
+    name="dice_vs_volume",
+    title="Do larger volumes give better segmentations?",
+    emulated=_EMULATED,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=_finding,
+    plot=_plot,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

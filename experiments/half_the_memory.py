@@ -34,32 +34,36 @@ the same as with TensorFlow's choice.
 """
 
 import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from experiments.book import Book
-from experiments.half_the_memory_drawing import draw
-from experiments.lines import command_line
+from experiments.half_the_memory_finding import claims, finding, plot
+from experiments.ledger import Row
+from experiments.question import (
+    LINK,
+    Answer,
+    settings_of,
+)
 from experiments.quiet import quiet_median
-from experiments.trials import threads_for
+from experiments.runner import Book, threads_for, unet_flags
 from experiments.turns import Turns, take_turns
 from lms.machine.emulated_link import LinkRates
 from lms.machine.host_cpu import usable_cores
 from lms.units import MIB, format_bytes
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "main"]
 
-_NAME = "half_the_memory"
-_FOLDER = Path("build") / "experiments" / _NAME
+_FOLDER = Path("build") / "experiments" / "half_the_memory"
 _ENOUGH = 4096 * MIB
 _CORES = ("one", "all")
 _LATENCY = 1e-5
 _RULE_SHARES = (0.9, 0.7, 0.5)
+_FEW_STEPS = 7  # to learn what plain Keras takes
 _IDLE_STEPS = 2  # the first ones initialise
 
 
@@ -92,24 +96,6 @@ _ENTRANTS = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.half_the_memory`.
-
-    Returns:
-        The exit status: 1 if a claim does not hold.
-    """
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(
-        sys.argv[1:] if arguments is None else arguments
-    )
-    if options.command == "draw":
-        return draw(options.results, options.figure)
-    _run(options)
-    return 0
-
-
 def _add_settings(parser: Any) -> None:
     parser.add_argument("--size", type=int, default=48, help="voxels along an axis")
     parser.add_argument("--filters", type=int, default=8)
@@ -124,8 +110,8 @@ def _add_settings(parser: Any) -> None:
 def _run(options: Any) -> None:
     """What is finished of the same settings is kept when a run goes on."""
     names = ("size", "filters", "depth", "steps", "seed")
-    settings = {name: getattr(options, name) for name in names} | {"idle": _IDLE_STEPS}
-    book = Book(options.results, settings, _FOLDER, Console(), anew=options.anew)
+    settings = settings_of(options, *names) | {"idle": _IDLE_STEPS}
+    book = Book(options, settings, _FOLDER)
     for cores in options.cores:
         _run_on(cores, options, book)
 
@@ -149,27 +135,22 @@ def _run_on(cores: str, options: Any, book: Book) -> None:
     book.once(key | {"link_rate": rate}, lambda: measure(link))
 
 
-def _row(
-    cores: str, book: Book, options: Any, kind: str, *flags: str
-) -> Mapping[str, Any]:
+def _row(cores: str, book: Book, options: Any, kind: str, *flags: str) -> Row:
     """Of plain Keras with enough memory."""
+    few = Namespace(**vars(options) | {"steps": _FEW_STEPS})
     row = book.row(
         {"kind": kind, "way": "plain", "on": cores},
         name=f"{kind} of plain Keras, {cores} of the cores",
         memory=_ENOUGH,
-        flags=("--way=plain", *flags, *_flags(cores, options, steps=7)),
+        flags=unet_flags("plain", options.size, few, *flags, *_core(cores)),
     )
     if row["error"]:
         raise SystemExit(f"{options.size}^3 does not train plainly: {row['error']}")
     return row
 
 
-def _flags(cores: str, options: Any, *, steps: int) -> tuple[str, ...]:
-    names = ("size", "filters", "depth")
-    shape = [f"{name}={getattr(options, name)}" for name in names]
-    words = ("--model=unet", f"--steps={steps}", f"--seed={options.seed}")
-    core = (f"--core={min(os.sched_getaffinity(0))}",) if cores == "one" else ()
-    return (*words, *core, "--shape", *shape)
+def _core(cores: str) -> tuple[str, ...]:
+    return (f"--core={min(os.sched_getaffinity(0))}",) if cores == "one" else ()
 
 
 def _take_turns(
@@ -177,13 +158,12 @@ def _take_turns(
 ) -> list[dict[str, Any]]:
     """Let all train in turns, and say how each did."""
     console = Console()
-    steps = _IDLE_STEPS + options.steps
-    flags = _flags(cores, options, steps=steps)
+    long = Namespace(**vars(options) | {"steps": _IDLE_STEPS + options.steps})
     trainings = [
         training
         for entrant in _ENTRANTS
         if entrant.name in options.entrants
-        for training in _enter(cores, entrant, memory, link, flags, console)
+        for training in _enter(cores, entrant, memory, link, long, console)
     ]
     try:
         take_turns([one for _, one in trainings], steps=options.steps, console=console)
@@ -197,7 +177,7 @@ def _enter(
     entrant: _Entrant,
     memory: int,
     link: LinkRates | None,
-    flags: tuple[str, ...],
+    options: Any,
     console: Console,
 ) -> Iterator[tuple[dict[str, Any], Turns]]:
     """Prepare an entrant's trainings: those that failed, and the one that is ready."""
@@ -207,10 +187,11 @@ def _enter(
         planned = () if share is None else (f"--budget={int(share * own)}",)
         words = entrant.name if share is None else f"{entrant.name}, {share:.0%}"
         words += f", {cores} of the cores"
+        more = (*planned, *entrant.flags, *_core(cores))
         training = Turns(
             words if link is None else f"{words}, over the link",
             memory=own,
-            flags=(f"--way={entrant.way}", *planned, *entrant.flags, *flags),
+            flags=unet_flags(entrant.way, options.size, options, *more),
             folder=_FOLDER,
             link=None if entrant.way == "plain" else link,
             threads=entrant.threads or threads_for(entrant.way, link, cores=count),
@@ -223,6 +204,19 @@ def _enter(
         if training.waits:
             return
 
+
+ANSWER = Answer(
+    name="half_the_memory",
+    title="What a step costs in half of the memory",
+    emulated=LINK,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=finding,
+    plot=plot,
+    claims=claims,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

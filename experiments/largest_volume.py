@@ -25,24 +25,21 @@ in every way alike. A prediction is made on a device with enough memory, where i
 always be made.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from experiments.book import Book
-from experiments.largest_volume_drawing import draw
-from experiments.lines import command_line
+from experiments.largest_volume_finding import claims, finding, plot
+from experiments.ledger import Row
+from experiments.question import DEVICE, Answer
+from experiments.runner import Book
 from experiments.search import climb
 from lms.units import MIB, format_bytes
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "main"]
 
-_NAME = "largest_volume"
-_FOLDER = Path("build") / "experiments" / _NAME
+_FOLDER = Path("build") / "experiments" / "largest_volume"
 _SPARE = 1.05  # of what plain Keras takes at the base size
 _ATTEMPTS = 2
 _RULE_SHARES = (0.9, 0.7, 0.5)  # of the memory, for attempts of TFLMS's rule
@@ -53,7 +50,7 @@ _PREDICTED = ("plain", "threshold", "budget")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class _Subject:
     """What grows, from where, and in which steps."""
 
     name: str
@@ -66,28 +63,10 @@ class Subject:
 
 
 _SUBJECTS = (
-    Subject(name="unet", knob="size", start=48, coarse=8, fine=8),
-    Subject(name="resnet", knob="batch", start=32, coarse=32, fine=8),
-    Subject(name="transformer", knob="length", start=256, coarse=128, fine=32),
+    _Subject(name="unet", knob="size", start=48, coarse=8, fine=8),
+    _Subject(name="resnet", knob="batch", start=32, coarse=32, fine=8),
+    _Subject(name="transformer", knob="length", start=256, coarse=128, fine=32),
 )
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.largest_volume`.
-
-    Returns:
-        The exit status: 1 if the claim does not hold.
-    """
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(
-        sys.argv[1:] if arguments is None else arguments
-    )
-    if options.command == "draw":
-        return draw(options.results, options.figure)
-    _run(options)
-    return 0
 
 
 def _add_settings(parser: Any) -> None:
@@ -113,12 +92,12 @@ def _run(options: Any) -> None:
         "rule_shares": _RULE_SHARES,
         "subjects": [_told(subject) for subject in subjects],
     }
-    book = Book(options.results, settings, _FOLDER, Console(), anew=options.anew)
+    book = Book(options, settings, _FOLDER)
     for subject in subjects:
         _search_all(subject, options.ways, book)
 
 
-def _subject(name: str, options: Any) -> Subject:
+def _subject(name: str, options: Any) -> _Subject:
     subject = next(subject for subject in _SUBJECTS if subject.name == name)
     flags = (f"--steps={options.steps}", f"--seed={options.seed}")
     if name != options.models[0]:
@@ -134,11 +113,11 @@ def _subject(name: str, options: Any) -> Subject:
     )
 
 
-def _told(subject: Subject) -> dict[str, Any]:
+def _told(subject: _Subject) -> dict[str, Any]:
     return {name: v for name, v in asdict(subject).items() if name != "flags"}
 
 
-def _search_all(subject: Subject, ways: Sequence[str], book: Book) -> None:
+def _search_all(subject: _Subject, ways: Sequence[str], book: Book) -> None:
     plain = _probe(subject, "plain", book)
     if plain["error"]:
         raise SystemExit(f"{subject.name} does not train at all: {plain['error']}")
@@ -163,18 +142,18 @@ def _search_all(subject: Subject, ways: Sequence[str], book: Book) -> None:
 
 
 def _sizes(
-    subject: Subject, works: Callable[[int], bool]
+    subject: _Subject, works: Callable[[int], bool]
 ) -> Iterator[tuple[int, bool]]:
     return climb(works, start=subject.start, coarse=subject.coarse, fine=subject.fine)
 
 
-def _probe(subject: Subject, way: str, book: Book) -> dict[str, Any]:
+def _probe(subject: _Subject, way: str, book: Book) -> dict[str, Any]:
     """What a way takes at the base size where there is enough memory."""
     key = {"kind": "probe", "model": subject.name, "way": way, "size": subject.start}
     return _row(subject, key, _ENOUGH, book)
 
 
-def _best_remat(subject: Subject, book: Book) -> str | None:
+def _best_remat(subject: _Subject, book: Book) -> str | None:
     """The mode with the least peak; the others' peaks and errors are recorded too."""
     probes = [_probe(subject, f"remat:{mode}", book) for mode in _REMAT_MODES]
     trained = [row for row in probes if row["error"] is None]
@@ -183,7 +162,7 @@ def _best_remat(subject: Subject, book: Book) -> str | None:
     return min(trained, key=lambda row: row["peak_bytes"])["way"]
 
 
-def _trains(subject: Subject, way: str, size: int, memory: int, book: Book) -> bool:
+def _trains(subject: _Subject, way: str, size: int, memory: int, book: Book) -> bool:
     shares = _RULE_SHARES if way == "threshold" else [None] * _ATTEMPTS
     for attempt, share in enumerate(shares, start=1):
         key = {"kind": "training", "model": subject.name, "way": way, "size": size}
@@ -194,7 +173,7 @@ def _trains(subject: Subject, way: str, size: int, memory: int, book: Book) -> b
     return False
 
 
-def _fits(subject: Subject, way: str, size: int, memory: int, book: Book) -> bool:
+def _fits(subject: _Subject, way: str, size: int, memory: int, book: Book) -> bool:
     key = {"kind": "prediction", "model": subject.name, "way": way, "size": size}
     key |= {"memory_bytes": memory}
     words = ["--predict", f"--memory={memory}"]
@@ -204,7 +183,7 @@ def _fits(subject: Subject, way: str, size: int, memory: int, book: Book) -> boo
 
 
 def _row(
-    subject: Subject, key: Mapping[str, Any], memory: int, book: Book, *more: str
+    subject: _Subject, key: Row, memory: int, book: Book, *more: str
 ) -> dict[str, Any]:
     again = f", attempt {key['attempt']}" if key.get("attempt", 1) > 1 else ""
     return book.row(
@@ -222,6 +201,19 @@ def _row(
         ),
     )
 
+
+ANSWER = Answer(
+    name="largest_volume",
+    title="The largest that trains in a fixed memory",
+    emulated=DEVICE,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=finding,
+    plot=plot,
+    claims=claims,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

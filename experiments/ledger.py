@@ -1,21 +1,28 @@
-"""The rows of a run: each is written as soon as it is known.
+"""Result files of JSON lines, and the rows of a run: written as soon as they are known.
 
-A run that is killed goes on with the rows that are missing. Each row says at which
-commit it was measured, since a run may go on after a change.
+The first line says how the others came about. A run that is killed goes on with the
+rows that are missing. Each row says at which commit and on which machine it was
+measured, since a run may go on after a change. Sizes are bytes, times are seconds.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from rich.console import Console
 
-from experiments.lines import read_lines, write_lines
+from lms.storage.files import write_text
 from profiling.record import circumstances
 
-__all__ = ["Ledger"]
+__all__ = ["Head", "Ledger", "Row", "Rows", "provenance", "read_lines"]
+__all__ += ["write_lines"]
+
+# A file's first line, and the others: what was asked for, then what was measured.
+Head = Mapping[str, Any]
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 
 
 class Ledger:
@@ -73,8 +80,7 @@ class Ledger:
         """
         found = self.find(key)
         if found is None:
-            commit = circumstances()["commit"]
-            found = _as_written({**key, "commit": commit, **measure()})
+            found = _as_written({**key, **provenance(), **measure()})
             self.add(found)
         return found
 
@@ -109,3 +115,38 @@ def _finished_rows(path: Path, settings: Mapping[str, Any]) -> list[dict[str, An
         f"{', '.join(differing)}. Give another file as --results, or --anew to "
         "measure all of it again."
     )
+
+
+def provenance() -> dict[str, Any]:
+    """At which commit and on which machine a row is measured: a run may move on."""
+    known = circumstances()
+    return {name: known[name] for name in ("commit", "machine")}
+
+
+def write_lines(
+    path: Path, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write the circumstances and settings, then one line for each row.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "results" / "one.jsonl"
+        >>> write_lines(path, {"repeats": 3}, [{"peak_bytes": 7}])
+        >>> head, rows = read_lines(path)
+        >>> head["settings"], rows
+        ({'repeats': 3}, [{'peak_bytes': 7}])
+    """
+    lines = [circumstances() | {"settings": dict(settings)}, *rows]
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_lines(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read what `write_lines` wrote: circumstances with settings, and the rows.
+
+    Where rows say at which commits they were measured, the head names those.
+    """
+    head, *rows = (json.loads(line) for line in path.read_text().splitlines())
+    commits = dict.fromkeys(row["commit"] for row in rows if row.get("commit"))
+    if commits:
+        head["commit"] = ", ".join(commits)
+    return head, rows

@@ -12,12 +12,11 @@ which 144^3 needs all but a twentieth, as the published runs did: what does 192^
 with TFLMS's rule, and with a budget?
 
 Trained: a small network at two sizes with the same ratio of voxels, on a device of 1.05
-times what the smaller takes. Its links are scaled so that copying weighs as much
-against computing as on the servers: the time to copy a card's memory once, over the
-published step of 144^3 which filled that card, is the time to copy what plain Keras
-takes at the smaller size, over its step here. Each training has one core. It trains
-alone, beside one on the other core that has a bus of its own, and beside one that
-shares its bus (`experiments.link_trainings`).
+times what the smaller takes, over links scaled so that copying weighs as much against
+computing as on the servers: alone, beside a training on the other core with a bus of
+its own, and beside one that shares its bus. These rows were measured at the commit that
+they name, by what has been removed since; `run` makes the predictions alone. What
+swapping costs here, `experiments.step_time_overhead` measures.
 
 Known weaknesses: a roofline is what the card could do at best, so computing takes less
 than published, and copies weigh more against it. TFLMS v1's own choice of tensors is
@@ -27,85 +26,47 @@ Where trained, copies take time of the core that computes, and two trainings sha
 than the bus: so a pair on one bus is compared with a pair on two.
 """
 
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-from rich.console import Console
-
-from experiments.book import Book
-from experiments.lines import command_line
-from experiments.link_comparison_drawing import draw
-from experiments.link_trainings import train
+from experiments.ledger import Ledger, provenance, read_lines
+from experiments.link_comparison_finding import finding, plot
+from experiments.question import Answer, settings_of
 from experiments.servers import SERVERS
-from lms.commands.forecast import DeviceWorkload, Forecast, forecast, workload_of
 from lms.errors import BudgetError
-from lms.ir.plan import planned_graph
-from lms.machine.costs import completed, roofline
+from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
-from lms.simulation.executor import Bus, Job, simulate_together
 from lms.simulation.timeline import Lane
-from unet3d.model import build_unet
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "main"]
 
-_NAME = "link_comparison"
-_FOLDER = Path("build") / "experiments" / _NAME
 _LARGEST = 0.95  # of the memory, what 144^3 takes: it was the largest that trained
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.link_comparison`.
-    """
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(
-        sys.argv[1:] if arguments is None else arguments
-    )
-    if options.command == "draw":
-        return draw(options.results, options.figure)
-    _run(options)
-    return 0
+_EMULATED = (
+    "What is predicted: V100 cards and their links are simulated from data sheets "
+    "and published measurements, nothing ran on them. What is trained: the device "
+    "is a core of a CPU with the allocator that TensorFlow uses on GPUs and a hard "
+    "limit, and copies are slowed to its link's speed."
+)
 
 
 def _add_settings(parser: Any) -> None:
     parser.add_argument("--sizes", type=int, nargs=2, default=(144, 192))
     parser.add_argument("--filters", type=int, default=16)
     parser.add_argument("--depth", type=int, default=5)
-    trained = parser.add_argument_group("what is trained here")
-    trained.add_argument("--small", type=int, default=48, help="voxels along an axis")
-    trained.add_argument("--large", type=int, default=64)
-    trained.add_argument("--trained-filters", type=int, default=8)
-    trained.add_argument("--trained-depth", type=int, default=4)
-    trained.add_argument("--steps", type=int, default=10, help="of each kind, timed")
-    trained.add_argument("--record", type=int, default=3, help="of each kind, observed")
-    trained.add_argument("--seed", type=int, default=0)
-    trained.add_argument("--servers", nargs="+", choices=SERVERS, default=[*SERVERS])
 
 
 def _run(options: Any) -> None:
-    """What is finished of the same settings is kept when a run goes on."""
-    if min(options.steps, options.record) < 1:
-        raise SystemExit(
-            "--steps and --record must be at least 1, got "
-            f"{options.steps} and {options.record}. Ask for more."
-        )
-    settings = {
-        name: value
-        for name, value in vars(options).items()
-        if name not in ("command", "results", "anew", "servers")
-    }
-    console = Console()
-    book = Book(options.results, settings, _FOLDER, console, anew=options.anew)
-    if book.find({"kind": "predicted"}) is None:
-        book.add(*_predicted(options))
-    train(options, book, _FOLDER, console)
+    """Predict what is missing; trainings of earlier commits stay, also with --anew."""
+    settings = settings_of(options, "sizes", "filters", "depth")
+    there = options.anew and options.results.exists()
+    before = read_lines(options.results)[1] if there else []
+    ledger = Ledger(options.results, settings, anew=options.anew)
+    if ledger.find({"kind": "predicted"}) is None:
+        known = provenance()
+        trained = [row for row in before if row["kind"] != "predicted"]
+        ledger.add(*(row | known for row in _predicted(options)), *trained)
 
 
 def _predicted(options: Any) -> list[dict[str, Any]]:
@@ -125,7 +86,13 @@ def _predicted(options: Any) -> list[dict[str, Any]]:
     return rows
 
 
-def _workload(size: int, options: Any) -> DeviceWorkload:
+def _workload(size: int, options: Any) -> Any:
+    """A traced step; only this needs TensorFlow."""
+    import tensorflow as tf
+
+    from lms.commands.forecast import workload_of
+    from unet3d.model import build_unet
+
     model = build_unet(size, options.filters, options.depth)
 
     def step(x: tf.Tensor, y: tf.Tensor) -> object:
@@ -136,15 +103,15 @@ def _workload(size: int, options: Any) -> DeviceWorkload:
     return workload_of(step, signature, hardware=preset(SERVERS["x86"].hardware))
 
 
-def _on(workload: DeviceWorkload, server: str, memory: int) -> DeviceWorkload:
+def _on(workload: Any, server: str, memory: int) -> Any:
     hardware = replace(preset(SERVERS[server].hardware), memory=memory)
     costs = roofline(workload.graph, hardware)
     return replace(workload, speeds=Speeds(costs=costs, hardware=hardware))
 
 
-def _row(
-    server: str, size: int, workload: DeviceWorkload, planner: str
-) -> dict[str, Any]:
+def _row(server: str, size: int, workload: Any, planner: str) -> dict[str, Any]:
+    from lms.commands.forecast import forecast
+
     row = {"kind": "predicted", "server": server, "size": size, "planner": planner}
     row["memory_bytes"] = workload.speeds.hardware.memory
     chosen = None if planner == "none" else planner
@@ -167,26 +134,20 @@ def _row(
         "utilisation": played.utilisation,
         "h2d_rate": played.throughput(Lane.H2D),
         "d2h_rate": played.throughput(Lane.D2H),
-        "two_on_a_bus_seconds": _two_on_a_bus(found),
     }
 
 
-def _two_on_a_bus(found: Forecast) -> float:
-    """The slower of two devices that share one link's bandwidth."""
-    workload, speeds = found.workload, found.workload.speeds
-    # What fits runs as TensorFlow's own graph.
-    graph = workload.own
-    if not found.fits_unplanned:
-        graph = planned_graph(workload.graph, found.plan)
-    job = Job(
-        graph=graph,
-        plan=found.plan,
-        costs=completed(speeds.costs, graph, speeds.hardware),
-        hardware=speeds.hardware,
-    )
-    bus = Bus(h2d=speeds.hardware.h2d, d2h=speeds.hardware.d2h)
-    return max(t.seconds for t in simulate_together([job, job], bus=bus))
-
+ANSWER = Answer(
+    name="link_comparison",
+    title="Two servers: published, predicted, trained here",
+    emulated=_EMULATED,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=finding,
+    plot=plot,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -15,51 +15,23 @@ plans, is left out. It is reported by itself.
 """
 
 import statistics
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import keras
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
 
-from experiments.ledger import Ledger
-from experiments.lines import command_line, read_lines
-from lms import LMSCallback
-from lms.machine import emulate
-from unet3d.model import build_unet
+from experiments.charts import Panel, Series, draw_panels
+from experiments.ledger import Head, Ledger, Rows
+from experiments.plots import COLOURS, source
+from experiments.question import DEVICE, Answer, Finding, settings_of
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "main"]
 
-_NAME = "overhead_when_it_fits"
 _CLAIMED_RATIO = 1.03
-_KINDS = ("clock", "processor")
+_KINDS = {"clock": COLOURS["budget"], "processor": COLOURS["threshold"]}
 _ORDERS = (("plain", "lms"), ("lms", "plain"))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.overhead_when_it_fits`.
-
-    Returns:
-        The exit status: 1 if the claim does not hold.
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(words)
-    if options.command == "draw":
-        return _draw(options.results, options.figure)
-    if emulate.device_limit() is None:
-        command = [sys.executable, "-m", f"experiments.{_NAME}", *words]
-        return emulate.run(command, memory=options.memory).returncode
-    _run(options)
-    return 0
 
 
 def _add_settings(parser: Any) -> None:
@@ -74,7 +46,11 @@ def _add_settings(parser: Any) -> None:
 class _Trainee:
     """A model and how long its steps take."""
 
-    def __init__(self, options: Any, callback: keras.callbacks.Callback | None) -> None:
+    def __init__(self, options: Any, callback: Any) -> None:
+        import keras
+
+        from unet3d.model import build_unet
+
         self.model = build_unet(options.size, options.filters, options.depth, seed=0)
         self.model.optimizer.build(self.model.trainable_variables)
         clock = keras.callbacks.LambdaCallback(
@@ -113,6 +89,9 @@ def _clocks() -> tuple[float, float]:
 
 
 def _run(options: Any) -> None:
+    """Only this needs Keras; what is drawn does not."""
+    from lms import LMSCallback
+
     random = np.random.default_rng(0)
     cube = (options.steps, options.size, options.size, options.size)
     volumes = random.standard_normal((*cube, 4)).astype("float32")
@@ -124,8 +103,7 @@ def _run(options: Any) -> None:
     if report.swap_count:
         raise RuntimeError("everything must fit, so that nothing is swapped")
     names = ("memory", "size", "filters", "depth", "turns", "steps")
-    settings = {name: getattr(options, name) for name in names}
-    ledger = Ledger(options.results, settings, anew=options.anew)
+    ledger = Ledger(options.results, settings_of(options, *names), anew=options.anew)
     ledger.once(
         {"turn": 0},
         lambda: {
@@ -143,74 +121,77 @@ def _run(options: Any) -> None:
         ledger.once({"turn": number}, turn)
 
 
-def _draw(results: Path, figure: Path) -> int:
-    head, (first, *turns) = read_lines(results)
-    medians = {
-        name: {
-            kind: [statistics.median(turn["seconds"][name][kind]) for turn in turns]
-            for kind in _KINDS
-        }
-        for name in ("plain", "lms")
-    }
-    ratios = {
+def _finding(head: Head, rows: Rows) -> Finding:
+    turns, ratios = rows[1:], _ratios(rows)
+    middle = {kind: statistics.median(values) for kind, values in ratios.items()}
+    text = (
+        "When everything fits, a step with the callback takes "
+        f"{middle['clock']:.3f} times as long as one of plain Keras by the clock, and "
+        f"{middle['processor']:.3f} times as much of the processor."
+    )
+    body: list[list[str]] = []
+    for kind, values in ratios.items():
+        low, _, high = statistics.quantiles(values, n=4)
+        body.append([kind, f"{middle[kind]:.3f}", f"{low:.3f}", f"{high:.3f}"])
+    columns = ["time", "median ratio", "lower quartile", "upper quartile"]
+    steps = head["settings"]["steps"]
+    title = f"With over without, {len(turns)} turns of {steps} steps each"
+    return text, (title, columns, body)
+
+
+def _ratios(rows: Rows) -> dict[str, list[float]]:
+    """With over without, turn by turn; the first one traces."""
+    return {
         kind: [
-            mine / plain
-            for mine, plain in zip(
-                medians["lms"][kind], medians["plain"][kind], strict=True
-            )
+            statistics.median(turn["seconds"]["lms"][kind])
+            / statistics.median(turn["seconds"]["plain"][kind])
+            for turn in rows[1:]
         ]
         for kind in _KINDS
     }
-    table = Table(title="One training step when everything fits", title_justify="left")
-    table.add_column("")
-    table.add_column("plain Keras", justify="right")
-    table.add_column("LMSCallback", justify="right")
-    columns = ("plain", "lms")
-    steps = head["settings"]["steps"]
-    for kind in _KINDS:
-        table.add_row(
-            f"{kind}, median of {len(turns)} turns of {steps} steps",
-            *(f"{1000 * statistics.median(medians[n][kind]):.1f} ms" for n in columns),
-        )
-    table.add_row(
-        "first step", *(f"{first['seconds'][n]['clock'][0]:.1f} s" for n in columns)
+
+
+def _claims(_: Head, rows: Rows) -> list[tuple[str, bool]]:
+    ratio = statistics.median(_ratios(rows)["clock"])
+    text = (
+        f"a step takes {ratio:.3f} times as long, claimed is at most {_CLAIMED_RATIO}"
     )
-    console = Console()
-    console.print(table)
-    for kind in _KINDS:
-        low, middle, high = statistics.quantiles(ratios[kind], n=4)
-        console.print(
-            f"Median ratio by the {kind} {middle:.3f}, middle half {low:.3f} to "
-            f"{high:.3f}; claimed is at most {_CLAIMED_RATIO}",
-            style=None if middle <= _CLAIMED_RATIO else "red",
-        )
-    ratio = statistics.median(ratios["clock"])
-    _plot(ratios, figure)
-    console.print(f"Drawn: {figure}")
-    return 0 if ratio <= _CLAIMED_RATIO else 1
+    return [(text, ratio <= _CLAIMED_RATIO)]
 
 
-def _plot(ratios: Mapping[str, Sequence[float]], path: Path) -> None:
-    figure = Figure(figsize=(8, 4), dpi=120)
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    for (kind, values), colour in zip(ratios.items(), ("C1", "C0"), strict=True):
-        middle = statistics.median(values)
+def _plot(head: Head, rows: Rows, path: Path) -> None:
+    series: list[Series] = []
+    for kind, values in _ratios(rows).items():
+        middle, colour = statistics.median(values), _KINDS[kind]
+        points = [(float(i), value) for i, value in enumerate(values, start=1)]
         label = f"{kind}, median {middle:.3f}"
-        axes.plot(range(1, len(values) + 1), values, ".", color=colour, label=label)
-        axes.axhline(middle, color=colour)
-    axes.axhline(_CLAIMED_RATIO, color="grey", ls="--", label=f"{_CLAIMED_RATIO}")
-    axes.set(
-        xlabel="turn",
-        ylabel="step time, with over without",
+        series.append(Series(points=points, colour=colour, label=label))
+        ends = [(1.0, middle), (float(len(values)), middle)]
+        series.append(Series(points=ends, colour=colour, marker="", line="-"))
+    y = "step time, with over without"
+    panel = Panel(x="turn", y=y, series=series, level=_CLAIMED_RATIO)
+    draw_panels(
+        [[panel]],
+        path,
         title="What LMSCallback costs when everything fits",
+        note=f"Dashed: what is claimed at most. {source(head)}",
+        size=(8, 4.4),
     )
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
 
+
+ANSWER = Answer(
+    name="overhead_when_it_fits",
+    title="What it costs when everything fits",
+    emulated=DEVICE,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=_finding,
+    plot=_plot,
+    claims=_claims,
+    in_device=True,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

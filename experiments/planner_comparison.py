@@ -32,65 +32,30 @@ Known weakness: without serialization TensorFlow starts any ready op, so the thr
 planner's peaks wander from run to run. Step times are of copies within host memory.
 """
 
-import itertools
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from experiments.ledger import Ledger
-from experiments.lines import command_line
-from experiments.plan_trials import (
-    Traced,
-    measured,
-    plan_key,
-    plan_row,
-    settled_bytes,
-    trace_step,
-)
-from experiments.planner_comparison_report import draw
-from experiments.rule_grid import rule_rows
-from lms.ir.graph import GraphView
-from lms.ir.liveness import lower_bound
-from lms.ir.plan import SwapPlan
-from lms.machine import emulate
-from lms.planning.candidates import Filters
-from lms.planning.memory_budget import UNLIMITED
-from lms.planning.placement import least_plan
-from lms.planning.prefetch import Speeds
-from lms.planning.risk import Headroom
-from lms.planning.schedule import schedule
-from lms.planning.select import plain_plan
-from lms.planning.strategies import PlanRequest, best_plan
-from lms.tf.measure.devices import find_device, take_emulated_memory
-from lms.tf.measure.measuring import measure_costs, measure_hardware
-from lms.units import format_bytes
-from unet3d.model import build_unet
+from experiments.charts import Panel, Series, draw_panels
+from experiments.ledger import Head, Row, Rows
+from experiments.plots import COLOURS, source
+from experiments.question import DEVICE, Answer, Finding
+from lms.units import MIB, format_bytes
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "EqualPeak", "equal_peaks", "main"]
 
-_NAME = "planner_comparison"
+_FAR_BELOW_THRESHOLD = 0.6
+_NEAR_THE_BOUND = 1.4
+_FEW_BYTES = 0.5
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.planner_comparison`.
-
-    Returns:
-        The exit status: 1 if a claim does not hold.
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(words)
-    if options.command == "draw":
-        return draw(options.results, options.figure)
-    if emulate.device_limit() is None:
-        command = [sys.executable, "-m", f"experiments.{_NAME}", *words]
-        return emulate.run(command, memory=options.memory).returncode
-    take_emulated_memory()
-    _run(options)
-    return 0
+_MARKERS = {
+    "as it is": ("o", "budget"),
+    "nothing twice": ("s", "budget, nothing run twice"),
+    "twice where it can": ("^", "budget, twice wherever it can"),
+    "TensorFlow's order": ("x", "budget, in TensorFlow's order"),
+}
+_OWN, _TWICE = "as it is", "twice where it can"
 
 
 def _add_settings(parser: Any) -> None:
@@ -112,101 +77,203 @@ def _add_settings(parser: Any) -> None:
 
 
 def _run(options: Any) -> None:
-    settings = {
-        key: value
-        for key, value in vars(options).items()
-        if key not in ("command", "results", "anew")
-    }
-    model = build_unet(
-        options.size, options.filters, options.depth, batch_size=1, seed=0
-    )
-    model.optimizer.build(model.trainable_variables)
-    traced = trace_step(model)
-    ledger = Ledger(options.results, settings, anew=options.anew)
-    bounds = ledger.once({"kind": "bounds"}, lambda: _bounds(traced, options))
-    ledger.once(plan_key("none", {}), lambda: _measured_plain(traced))
-    ledger.once(plan_key("budget", {}), lambda: _by_budget(traced))
-    _frontier(traced, options.parts, bounds["unplanned_bytes"], ledger)
-    rule_rows(traced, options, ledger)
+    """Only this needs TensorFlow; what is drawn does not."""
+    from experiments.planner_trials import run
+
+    run(options)
 
 
-def _plain(graph: GraphView) -> SwapPlan:
-    return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualPeak:
+    """What moves at one measured peak.
+
+    Args:
+        part: The room, over the plain peak.
+        budget: The budget planner's plan in that room.
+        rule: The one of TFLMS's rule, in its default modes, with the fewest bytes
+            swapped out of those that measured no higher peak; None if there is none.
+    """
+
+    part: float
+    budget: Row
+    rule: Row | None
+
+    @property
+    def ratio(self) -> float | None:
+        """Bytes swapped out, over the rule's in its default modes."""
+        if self.rule is None:
+            return None
+        return self.budget["swapped_out_bytes"] / self.rule["swapped_out_bytes"]
 
 
-def _measured_plain(traced: Traced) -> dict[str, Any]:
-    own = replace(traced, step=traced.own, graph=traced.own_graph)
-    return measured(own, _plain(own.graph), "plain")
+def equal_peaks(rows: Rows, *, twice: bool = False) -> list[EqualPeak]:
+    """The budget planner beside the rule, room by room.
 
-
-def _bounds(traced: Traced, options: Any) -> dict[str, Any]:
-    """What holds for every plan, and the grid."""
-    persistent = settled_bytes() + traced.step.constant_bytes
-    return {
-        "ops": len(traced.graph.ops),
-        "lower_bound_bytes": lower_bound(traced.graph),
-        "unplanned_bytes": plain_plan(traced.own_graph, traced.kept).peak,
-        "persistent_bytes": persistent,
-        "grid": {
-            "swapout_threshold": options.thresholds,
-            "swapin_ahead": options.aheads,
-            "swapin_groupby": options.groupbys,
-        },
-    }
-
-
-def _by_budget(traced: Traced) -> dict[str, Any]:
-    """The budget planner in the least room that it does not refuse."""
-    _, fitted, _ = least_plan([schedule(traced.graph)], filters=Filters())
-    small_pool = find_device().keep_pool(fitted.small_pool)
-    row = measured(traced, fitted.plan, "budget, least room")
-    del small_pool
-    return row | {"planned_step_bytes": fitted.peak}
-
-
-def _frontier(
-    traced: Traced, parts: Sequence[float], unplanned: int, ledger: Ledger
-) -> None:
-    """The budget planner in rooms between, in each of its variants."""
-    device = find_device()
-    speeds = Speeds(
-        costs=measure_costs(traced.step, device.memory),
-        hardware=measure_hardware(device),
-    )
-    scheduled = schedule(traced.graph)
-    variants: Mapping[str, tuple[GraphView, bool | None]] = {
-        "as it is": (scheduled, None),
-        "nothing twice": (scheduled, False),
-        "twice where it can": (scheduled, True),
-        "TensorFlow's order": (traced.graph, None),
-    }
-    for part, (name, (graph, recompute)) in itertools.product(parts, variants.items()):
-        budget = int(part * unplanned)
-        request = PlanRequest(
-            budget=budget,
-            headroom=Headroom(free=budget // 32, bound=UNLIMITED),
-            speeds=speeds,
-            filters=Filters(),
-            recompute=recompute,
+    Args:
+        rows: All that were measured.
+        twice: Take the plans with second runs of ops wherever they can be.
+    """
+    ran = [row for row in rows if row.get("peak_bytes")]
+    moving = [r for r in ran if r["planner"] == "threshold" and r["swapped_out_bytes"]]
+    default = [row for row in moving if row["default_modes"]]
+    return [
+        EqualPeak(
+            part=row["settings"]["part"],
+            budget=row,
+            rule=_fewest(default, row["peak_bytes"]),
         )
-        settings = {"part": part, "variant": name, "room_bytes": budget}
-        ledger.once(
-            plan_key("budget", settings),
-            lambda graph=graph, request=request: _in_a_room(traced, graph, request),
+        for row in ran
+        if row["settings"].get("variant") == (_TWICE if twice else _OWN)
+    ]
+
+
+def _fewest(rows: Rows, peak: int) -> Row | None:
+    low = [row for row in rows if row["peak_bytes"] <= peak]
+    return min(low, key=lambda row: row["swapped_out_bytes"], default=None)
+
+
+def _finding(head: Head, rows: Rows) -> Finding:
+    least = _least(rows)
+    ran = [row for row in rows if row.get("peak_bytes")]
+    groups: dict[str, list[Row]] = {}
+    for row in ran:
+        groups.setdefault(_way(row), []).append(row)
+    best = {name: min(g, key=lambda r: r["peak_bytes"]) for name, g in groups.items()}
+    body = [
+        [
+            name,
+            str(len(groups[name])),
+            format_bytes(row["peak_bytes"]),
+            f"{row['peak_bytes'] / least:.2f}",
+            format_bytes(row["swapped_out_bytes"]),
+            format_bytes(row["swapped_in_bytes"]),
+            f"{row['step_seconds']:.2f} s",
+        ]
+        for name, row in best.items()
+    ]
+    columns = ["planner", "plans run", "least peak", "over what no plan can go below"]
+    columns += ["swapped out", "swapped in", "step"]
+    budget, rule = _best(ran)
+    plain = min(r["peak_bytes"] for r in ran if r["planner"] == "none")
+    text = (
+        f"The least peak of the budget planner is {format_bytes(budget)}: "
+        f"{budget / plain:.0%} of the peak without a plan, {budget / rule:.0%} of the "
+        "best that TFLMS's rule reaches in its default modes, and "
+        f"{budget / least:.2f} times what no plan can go below."
+    )
+    own = [p.ratio for p in equal_peaks(rows) if p.ratio is not None]
+    twice = [p.ratio for p in equal_peaks(rows, twice=True) if p.ratio is not None]
+    if own and twice:
+        text += (
+            " Compared with that setting of the rule which moves least at no higher a "
+            f"peak, it swaps out {min(own):.2f} to {max(own):.2f} times as many bytes, "
+            f"or {min(twice):.2f} to {max(twice):.2f} times as many if it runs ops "
+            "twice wherever it can."
         )
+    size = head["settings"]["size"]
+    return text, (f"The least peak of each planner, {size}^3", columns, body)
 
 
-def _in_a_room(
-    traced: Traced, graph: GraphView, request: PlanRequest
-) -> dict[str, Any]:
-    fitted = best_plan(graph, request)
-    if fitted is None:
-        return plan_row(_plain(graph)) | {"error": "no plan fits"}
-    small_pool = find_device().keep_pool(fitted.small_pool)
-    row = measured(traced, fitted.plan, f"budget in {format_bytes(request.budget)}")
-    del small_pool
-    return row | {"planned_step_bytes": fitted.peak}
+def _way(row: Row) -> str:
+    if row["planner"] == "none":
+        return "no plan"
+    if row["planner"] == "threshold":
+        modes = "default modes" if row.get("default_modes") else "serialised or in sync"
+        return f"TFLMS's rule, {modes}"
+    variant = row["settings"].get("variant", "as it is")
+    return row["planner"] + ("" if variant == "as it is" else f", {variant}")
 
+
+def _least(rows: Rows) -> int:
+    """Bytes that no plan can go below."""
+    bounds = next(row for row in rows if row.get("kind") == "bounds")
+    return bounds["lower_bound_bytes"] + bounds["persistent_bytes"]
+
+
+def _best(ran: Rows) -> tuple[int, int]:
+    """The least peaks: by budget, and by the rule in its default modes."""
+    budget = min(r["peak_bytes"] for r in ran if r["planner"].startswith("budget"))
+    return budget, min(r["peak_bytes"] for r in ran if r.get("default_modes"))
+
+
+def _claims(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
+    budget, rule = _best([row for row in rows if row.get("peak_bytes")])
+    ratios = [pair.ratio or 0 for pair in equal_peaks(rows, twice=True)]
+    other = "TFLMS's rule in its default modes"
+    twice = ", with second runs wherever they can be"
+    for text, ratio, most in (
+        ("peak over what no plan can go below", budget / _least(rows), _NEAR_THE_BOUND),
+        (f"peak over the best of {other}", budget / rule, _FAR_BELOW_THRESHOLD),
+        (f"bytes over {other} at no higher a peak{twice}", max(ratios), _FEW_BYTES),
+    ):
+        said = f"the budget planner's {text}: {ratio:.2f}, claimed are at most {most}."
+        yield said, ratio <= most
+
+
+def _plot(head: Head, rows: Rows, path: Path) -> None:
+    """Peak against bytes, and against step time: every plan that ran."""
+    least = _least(rows) / MIB
+    series = list(_series([row for row in rows if row.get("peak_bytes")]))
+    panels = [
+        Panel(
+            x="peak of the device's allocator, MiB",
+            y=label,
+            series=[
+                Series(
+                    points=[(r["peak_bytes"] / MIB, r[key] / unit) for r in ran],
+                    **style,
+                )
+                for ran, style in series
+            ],
+            limit=(least, "no plan can\ngo below" if unit == MIB else ""),
+            xlim=(0, None),
+            ylim=(0, None),
+        )
+        for key, unit, label in (
+            ("swapped_out_bytes", MIB, "swapped out in a step, MiB"),
+            ("step_seconds", 1, "seconds of a step"),
+        )
+    ]
+    draw_panels(
+        [panels],
+        path,
+        title="Memory, bytes and time of each planner",
+        note=f"One step of the 3D U-Net, {head['settings']['size']}^3; every mark is a "
+        f"plan that ran; the device is emulated. {source(head)}",
+        size=(11, 5.4),
+    )
+
+
+def _series(ran: Rows) -> Iterator[tuple[Sequence[Row], dict[str, Any]]]:
+    """Rows and their marks, those in front last."""
+    rule = [row for row in ran if row["planner"] == "threshold"]
+    for modes, is_default in (("default modes", True), ("others", False)):
+        style: dict[str, Any] = {"marker": ".", "alpha": 0.9 if is_default else 0.4}
+        style |= {"colour": COLOURS["threshold"], "label": f"TFLMS's rule, {modes}"}
+        yield [row for row in rule if row["default_modes"] is is_default], style
+    style = {"marker": "D", "colour": COLOURS["plain"], "label": "no plan"}
+    yield [row for row in ran if row["planner"] == "none"], style
+    mine = [row for row in ran if row["planner"] == "budget"]
+    for variant, (marker, label) in reversed(_MARKERS.items()):
+        rows = [row for row in mine if row["settings"].get("variant", _OWN) == variant]
+        style = {"marker": marker, "colour": COLOURS["budget"], "label": label}
+        style |= {"line": "-"} if variant == _OWN else {"hollow": True, "alpha": 0.6}
+        yield sorted(rows, key=lambda row: row["peak_bytes"]), style
+
+
+ANSWER = Answer(
+    name="planner_comparison",
+    title="Memory, bytes and time of each planner",
+    emulated=DEVICE,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=_finding,
+    plot=_plot,
+    claims=_claims,
+    in_device=True,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -21,20 +21,16 @@ large tensors, which are what planners deal with; in traced graphs it is about a
 
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
-
+from experiments.charts import Panel, Series, draw_panels
 from experiments.drawn_graphs import unet_like
-from experiments.ledger import Ledger
-from experiments.lines import command_line, read_lines
+from experiments.ledger import Head, Ledger, Rows
+from experiments.plots import COLOURS, MUTED, source
+from experiments.question import Answer, Finding, settings_of
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan, planned_graph
@@ -50,29 +46,13 @@ from lms.planning.tuning import TUNING
 from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "main"]
 
-_NAME = "planning_scale"
 _HARDWARE = "v100-pcie"  # whose times copies are planned for
-_UNLIMITED = 1 << 62
+_EMULATED = (
+    "Nothing ran on a device: graphs are drawn or traced, then planned on the CPU."
+)
 _CLAIMED_OPS, _CLAIMED_SECONDS, _PLAYED_SECONDS = 20_000, 10.0, 1.0
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.planning_scale`.
-
-    Returns:
-        The exit status: 1 if the claim does not hold.
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(words)
-    if options.command == "draw":
-        return _draw(options.results, options.figure)
-    _run(options)
-    return 0
 
 
 def _add_settings(parser: Any) -> None:
@@ -90,7 +70,7 @@ def _add_settings(parser: Any) -> None:
 
 
 def _run(options: Any) -> None:
-    settings = {"repeats": options.repeats, "share": options.share}
+    settings = settings_of(options, "repeats", "share")
     ledger = Ledger(options.results, settings, anew=options.anew)
     for name, graph in itertools.chain(
         (("drawn", unet_like(count)) for count in options.ops),
@@ -105,7 +85,7 @@ def _run(options: Any) -> None:
 
 def _measured(graph: GraphView, options: Any) -> dict[str, Any]:
     plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
-    unplanned = allocator_peak(graph, plain, capacity=_UNLIMITED) or 0
+    unplanned = allocator_peak(graph, plain, capacity=UNLIMITED) or 0
     budget = int(unplanned * options.share)
     times = ("seconds", "processor_seconds", "order_seconds", "simulation_seconds")
     runs = [_timed(graph, budget) for _ in range(options.repeats)]
@@ -195,105 +175,90 @@ def _traced(models: Sequence[str]) -> Iterator[tuple[str, GraphView]]:
         )
 
 
-_COLUMNS = (
-    "graph",
-    "ops",
-    "swaps",
-    "twice",
-    "order",
-    "in all",
-    "most",
-    "cpu",
-    "play",
-)
-
-_TIMES = ("order_", "", "slowest_", "processor_", "simulation_")
-
-
-def _draw(results: Path, figure: Path) -> int:
-    head, rows = read_lines(results)
-    console = Console()
-    table = Table(
-        title=f"Seconds to plan, median of {head['settings']['repeats']}; "
-        f"room {head['settings']['share']:.0%} of the unplanned peak",
-        title_justify="left",
+def _finding(head: Head, rows: Rows) -> Finding:
+    largest = max(rows, key=lambda row: row["ops"])
+    quick = [row for row in rows if row["ops"] <= 5000]
+    within = max(quick or rows, key=lambda row: row["ops"])
+    text = (
+        f"{within['ops']:,} ops are planned in {within['seconds']:.1f} s, "
+        f"{largest['ops']:,} in {largest['seconds']:.1f} s."
     )
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column == "graph" else "right")
-    for row in rows:
-        table.add_row(
+    columns = ["graph", "ops", "planning", "of the processor", "of it the order"]
+    columns += ["playing it", "swaps", "run twice"]
+    body = [
+        [
             row["graph"],
             f"{row['ops']:,}",
-            "no plan" if row["swaps"] is None else f"{row['swaps']:,}",
-            "" if row["twice"] is None else f"{row['twice']:,}",
-            *(f"{row[f'{name}seconds']:.2f}" for name in _TIMES),
-        )
-    console.print(table)
-    _plot(rows, figure)
-    console.print(f"Drawn: {figure}")
-    long = [
-        row
+            f"{row['seconds']:.2f} s",
+            f"{row['processor_seconds']:.2f} s",
+            f"{row['order_seconds']:.2f} s",
+            f"{row['simulation_seconds']:.2f} s",
+            "-" if row["swaps"] is None else f"{row['swaps']:,}",
+            "-" if row["twice"] is None else f"{row['twice']:,}",
+        ]
         for row in rows
-        if row["ops"] <= _CLAIMED_OPS and row["simulation_seconds"] >= _PLAYED_SECONDS
     ]
-    for row in long:
-        console.print(
-            f"Failed: {row['ops']:,} ops were simulated in "
-            f"{row['simulation_seconds']:.2f} s, claimed is less than "
-            f"{_PLAYED_SECONDS:g} s",
-            style="red",
-        )
-    slow = [
-        row
-        for row in rows
-        if row["ops"] <= _CLAIMED_OPS and row["seconds"] >= _CLAIMED_SECONDS
-    ]
-    for row in slow:
-        console.print(
-            f"Failed: {row['ops']:,} ops took {row['seconds']:.1f} s, claimed are less "
-            f"than {_CLAIMED_SECONDS:g} s for {_CLAIMED_OPS:,}",
-            style="red",
-        )
-    return 1 if slow or long else 0
+    repeats = head["settings"]["repeats"]
+    return text, (f"Planning time, median of {repeats}", columns, body)
 
 
-def _plot(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    figure = Figure(figsize=(8, 4.5), dpi=120)
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    drawn = [row for row in rows if row["graph"] == "drawn"]
-    axes.plot(
-        [row["ops"] for row in drawn],
-        [row["seconds"] for row in drawn],
-        marker="o",
-        label="drawn U-Nets",
-    )
-    traced = (row for row in rows if row["graph"] != "drawn")
-    for row, marker in zip(traced, "s^dv", strict=False):
-        axes.plot(row["ops"], row["seconds"], marker, ls="", label=row["graph"])
-    axes.plot(_CLAIMED_OPS, _CLAIMED_SECONDS, "_", ms=24, color="grey")
-    axes.annotate(
-        f"claim: {_CLAIMED_OPS:,} ops in less than {_CLAIMED_SECONDS:g} s",
-        (_CLAIMED_OPS, _CLAIMED_SECONDS),
-        (12, 6),
-        textcoords="offset points",
-        ha="right",
-        color="grey",
-    )
-    axes.set(
+def _claims(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
+    claimed = (("seconds", _CLAIMED_SECONDS), ("simulation_seconds", _PLAYED_SECONDS))
+    for row in rows:
+        if row["ops"] <= _CLAIMED_OPS:
+            for name, most in claimed:
+                word = "planned" if name == "seconds" else "simulated"
+                text = f"{row['ops']:,} ops are {word} in {row[name]:.2f} s"
+                yield f"{text}, claimed is less than {most:g} s", row[name] < most
+
+
+def _plot(head: Head, rows: Rows, path: Path) -> None:
+    drawn = [(row["ops"], row["seconds"]) for row in rows if row["graph"] == "drawn"]
+    traced = [row for row in rows if row["graph"] != "drawn"]
+    limit = [(_CLAIMED_OPS, _CLAIMED_SECONDS)]
+    label = f"claim: {_CLAIMED_OPS:,} ops in less than {_CLAIMED_SECONDS:g} s"
+    blue, red = COLOURS["threshold"], COLOURS["budget"]
+    series = [
+        Series(points=drawn, colour=blue, label="drawn U-Nets", line="-"),
+        *(
+            Series(
+                points=[(row["ops"], row["seconds"])],
+                colour=red,
+                label=row["graph"],
+                marker=marker,
+            )
+            for row, marker in zip(traced, "s^", strict=False)
+        ),
+        Series(points=limit, colour=MUTED, label=label, marker="v"),
+    ]
+    panel = Panel(
+        x="ops of the training step (above 6,000 less is tried)",
+        y="seconds to plan",
+        series=series,
         xlim=(0, None),
         ylim=(0, None),
-        xlabel="ops of the training step (above 6,000 less is tried)",
-        ylabel="seconds to plan",
     )
-    axes.set_title("Planning a training step takes seconds", loc="left", weight="bold")
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.legend(frameon=False, loc="lower right")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    draw_panels(
+        [[panel]],
+        path,
+        title="Planning a training step takes seconds",
+        note=source(head),
+        size=(9, 4.8),
+    )
 
+
+ANSWER = Answer(
+    name="planning_scale",
+    title="Planning time against the number of ops",
+    emulated=_EMULATED,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=_finding,
+    plot=_plot,
+    claims=_claims,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -6,7 +6,7 @@ have no row.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from experiments.report_page import Section
+from experiments.results_sections import Section
 from profiling.tables import Table
 
 __all__ = ["costs"]

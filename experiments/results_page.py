@@ -18,9 +18,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments.report_page import Section
-from experiments.report_sections import RESULTS, entries_of, section_of
 from experiments.results_costs import costs
+from experiments.results_sections import QUESTIONS, RESULTS, Section, section_of
 from experiments.results_words import WORDS, explained
 from lms.storage.files import write_text
 from profiling.tables import Table, markdown_rows
@@ -52,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args(arguments)
     console = Console(stderr=True, soft_wrap=True, highlight=False)
-    sections = [
-        section_of(each, options.results) for each in entries_of(options.results)
-    ]
+    sections = [section_of(name, options.results) for name in QUESTIONS]
     bad = [s.problem for s in sections if s.problem and "could not" in s.problem]
     for problem in bad:
         console.print(problem, style="red", markup=False)

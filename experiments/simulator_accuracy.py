@@ -18,52 +18,29 @@ Claims: each peak within 10 % of the predicted one, each time within 20 %.
 """
 
 import statistics
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
 
-from experiments.ledger import Ledger
-from experiments.lines import command_line, read_lines
+from experiments.charts import Panel, Series, draw_panels
+from experiments.ledger import Head, Ledger, Row, Rows
+from experiments.plots import source
+from experiments.question import LINK, Answer, Finding
 from experiments.quiet import quiet_median
-from experiments.trials import run_trial
+from experiments.runner import run_trial
 from lms.machine.emulated_link import LinkRates
-from lms.storage.files import draft_of
 from lms.units import MIB, format_bytes
 
-__all__ = ["main"]
+__all__ = ["ANSWER", "main"]
 
-_NAME = "simulator_accuracy"
-_FOLDER = Path("build") / "experiments" / _NAME
+_FOLDER = Path("build") / "experiments" / "simulator_accuracy"
 _MODELS = ("unet", "resnet", "transformer")
 _COLOURS = dict(zip(_MODELS, ("#D55E00", "#0072B2", "#009E73"), strict=True))
 _TITLES = {"unet": "3D U-Net", "resnet": "ResNet", "transformer": "transformer"}
 _PEAK_CLAIM, _TIME_CLAIM = 0.10, 0.20
-_WIDTH = 116  # columns of the terminal that the table takes
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.simulator_accuracy`.
-
-    Returns:
-        The exit status: 1 if a claim does not hold.
-    """
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(
-        sys.argv[1:] if arguments is None else arguments
-    )
-    if options.command == "draw":
-        return _draw(options.results, options.figure)
-    _run(options)
-    return 0
 
 
 def _add_settings(parser: Any) -> None:
@@ -110,9 +87,9 @@ def _probe(model: str, steps: int, console: Console) -> dict[str, Any]:
 
 
 def _trial(
-    key: Mapping[str, Any],
-    probe: Mapping[str, Any],
-    settings: Mapping[str, int],
+    key: Row,
+    probe: Row,
+    settings: Row,
     console: Console,
 ) -> dict[str, Any]:
     model, share = key["model"], key["share"]
@@ -135,143 +112,126 @@ def _trial(
     return row | {"error": trial.error} | (trial.result or {})
 
 
-def _draw(results: Path, figure: Path) -> int:
-    head, rows = read_lines(results)
+def _finding(_: Head, rows: Rows) -> Finding:
     trained = [row for row in rows if row["error"] is None]
-    table = Table(title="Predicted and measured", title_justify="left")
-    table.add_column("model")
-    names = ("memory", "peak", "measured", "", "step", "in turns", "measured", "")
-    for name in (*names, "replans"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        table.add_row(_TITLES[row["model"]], *_cells(row))
-    Console(width=_WIDTH).print(table)
-    peaks = [abs(_peak_error(row)) for row in trained]
-    times = [abs(_time_error(row)) for row in trained]
-    holds = bool(trained) and len(trained) == len(rows)
-    if not trained:
-        print("All trials failed.")
-        return 1
-    for what, errors, claim in (
-        ("peak", peaks, _PEAK_CLAIM),
-        ("time", times, _TIME_CLAIM),
-    ):
-        within = sum(error <= claim for error in errors)
-        holds = holds and within == len(errors)
-        print(
-            f"{what}: {within} of {len(errors)} within {claim:.0%}, median error "
-            f"{statistics.median(errors):.1%}, largest {max(errors):.1%}"
-        )
-    promises = [abs(_promise_error(row)) for row in trained]
-    within = sum(error <= _TIME_CLAIM for error in promises)
-    print(
-        f"the promise alone: {within} of {len(promises)} within {_TIME_CLAIM:.0%}, "
-        f"median error {statistics.median(promises):.1%}, largest {max(promises):.1%}"
+    peaks = [abs(_peak_off(row)) for row in trained]
+    times = [abs(_time_off(row)) for row in trained]
+    promised = [abs(r["predicted_seconds"] / quiet_median(r) - 1) for r in trained]
+    text = (
+        f"Of {len(rows)} trainings {len(trained)} ended well: "
+        f"{sum(p <= 0.1 for p in peaks)} measured peaks lie within 10 % of the "
+        f"predicted ones (median error {statistics.median(peaks):.1%}, largest "
+        f"{max(peaks):.1%}), {sum(t <= 0.2 for t in times)} step times within 20 % "
+        f"(median {statistics.median(times):.1%}, largest {max(times):.1%}), with ops "
+        "as fast as they were between the steps. By the "
+        f"promise made before them, {sum(t <= 0.2 for t in promised)} are within 20 % "
+        f"(median {statistics.median(promised):.1%}, largest {max(promised):.1%})."
     )
-    _plot(trained, figure, f"{head['machine']['processor']}, commit {head['commit']}")
-    print(f"Figure: {figure}")
-    return 0 if holds else 1
-
-
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    memory = format_bytes(row["memory_bytes"])
-    if row["error"] is not None:
-        return [memory, "failed", "", "", "", "", "", "", ""]
-    return [
-        memory,
-        format_bytes(row["predicted_peak_bytes"]),
-        format_bytes(row["measured_peak_bytes"]),
-        f"{_peak_error(row):+.1%}",
-        f"{row['predicted_seconds']:.3f} s",
-        f"{_seconds(row):.3f} s",
-        f"{quiet_median(row):.3f} s",
-        f"{_time_error(row):+.1%}",
-        str(row["replans"]),
+    columns = ["model", "memory", "predicted peak", "measured peak", "off by"]
+    columns += ["predicted step", "in turns", "measured step", "off by"]
+    columns += ["planned anew"]
+    body = [
+        [
+            row["model"],
+            format_bytes(row["memory_bytes"]),
+            *(
+                (
+                    format_bytes(row["predicted_peak_bytes"]),
+                    format_bytes(row["measured_peak_bytes"]),
+                    f"{_peak_off(row):+.1%}",
+                    f"{row['predicted_seconds']:.3f} s",
+                    f"{_in_turns(row):.3f} s",
+                    f"{quiet_median(row):.3f} s",
+                    f"{_time_off(row):+.1%}",
+                    str(row["replans"]),
+                )
+                if row["error"] is None
+                else ("failed", "", "", "", "", "", "", "")
+            ),
+        ]
+        for row in rows
     ]
+    return text, ("Predicted before the first step, and measured", columns, body)
 
 
-def _peak_error(row: Mapping[str, Any]) -> float:
-    return row["predicted_peak_bytes"] / row["measured_peak_bytes"] - 1
-
-
-def _seconds(row: Mapping[str, Any]) -> float:
+def _in_turns(row: Row) -> float:
     """Predicted from ops as fast as they were between the steps."""
     return statistics.median(row["predicted_seconds_in_turns"])
 
 
-def _time_error(row: Mapping[str, Any]) -> float:
-    return _seconds(row) / quiet_median(row) - 1
+def _peak_off(row: Row) -> float:
+    return row["predicted_peak_bytes"] / row["measured_peak_bytes"] - 1
 
 
-def _promise_error(row: Mapping[str, Any]) -> float:
-    return row["predicted_seconds"] / quiet_median(row) - 1
+def _time_off(row: Row) -> float:
+    return _in_turns(row) / quiet_median(row) - 1
 
 
-def _plot(rows: Sequence[Mapping[str, Any]], path: Path, source: str) -> None:
-    figure = Figure(figsize=(10.0, 5.2), dpi=150)
-    FigureCanvasAgg(figure)
-    figure.text(0.02, 0.94, "Steps, predicted and measured", fontsize=15, weight="bold")
-    figure.text(
-        0.02,
-        0.02,
-        "A CPU as the device, with an emulated link; each point is a model planned "
-        f"into one memory. {source}",
-        fontsize=8,
-        color="#6B6B6B",
-    )
-    left, right = figure.subplots(1, 2)
-    figure.subplots_adjust(left=0.08, right=0.97, top=0.83, bottom=0.17, wspace=0.25)
-    _scatter(
-        left,
-        [
-            (
-                r["model"],
-                r["predicted_peak_bytes"] / MIB,
-                r["measured_peak_bytes"] / MIB,
+def _claims(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
+    trained = [row for row in rows if row["error"] is None]
+    for what, off, claim in (
+        ("peak", _peak_off, _PEAK_CLAIM),
+        ("time", _time_off, _TIME_CLAIM),
+    ):
+        within = sum(abs(off(row)) <= claim for row in trained)
+        text = f"{what}: {within} of {len(rows)} within {claim:.0%}"
+        yield text, bool(rows) and within == len(rows)
+
+
+def _plot(head: Head, rows: Rows, path: Path) -> None:
+    points: dict[str, list[tuple[str, float, float]]] = {"peak": [], "step": []}
+    for row in rows:
+        if row["error"] is None:
+            sizes = row["predicted_peak_bytes"], row["measured_peak_bytes"]
+            points["peak"].append((row["model"], *(size / MIB for size in sizes)))
+            points["step"].append((row["model"], _in_turns(row), quiet_median(row)))
+    if points["peak"]:
+        panels = [
+            _panel(points["peak"], _PEAK_CLAIM, "peak memory (MiB)"),
+            _panel(points["step"], _TIME_CLAIM, "step (seconds)"),
+        ]
+        draw_panels(
+            [panels],
+            path,
+            title="Steps, predicted and measured",
+            note="A CPU as the device, with an emulated link; each point is a model "
+            f"planned into one memory. {source(head)}",
+            size=(10.0, 5.4),
+        )
+
+
+def _panel(points: list[tuple[str, float, float]], claim: float, what: str) -> Panel:
+    top = 1.08 * max(max(x, y) for _, x, y in points)
+    return Panel(
+        title=f"grey: within {claim:.0%}",
+        x=f"predicted {what}",
+        y="measured",
+        series=[
+            Series(
+                points=[(x, y) for name, x, y in points if name == model],
+                colour=_COLOURS[model],
+                label=_TITLES[model],
             )
-            for r in rows
+            for model in _MODELS
         ],
-        _PEAK_CLAIM,
-        "peak memory (MiB)",
+        band=claim,
+        xlim=(0, top),
+        ylim=(0, top),
     )
-    _scatter(
-        right,
-        [(r["model"], _seconds(r), quiet_median(r)) for r in rows],
-        _TIME_CLAIM,
-        "step (seconds)",
-    )
-    with draft_of(path) as draft:
-        figure.savefig(draft, format="png")
 
 
-def _scatter(
-    axes: Any, points: Sequence[tuple[str, float, float]], claim: float, what: str
-) -> None:
-    largest = 1.08 * max(max(x, y) for _, x, y in points)
-    line = [0.0, largest]
-    axes.fill_between(
-        line,
-        [0.0, largest / (1 + claim)],
-        [0.0, largest / (1 - claim)],
-        color="#EDEDED",
-        linewidth=0,
-    )
-    axes.plot(line, line, color="#6B6B6B", linewidth=1)
-    for model in _MODELS:
-        mine = [(x, y) for name, x, y in points if name == model]
-        if mine:
-            xs, ys = zip(*mine, strict=True)
-            axes.scatter(
-                xs, ys, color=_COLOURS[model], s=42, label=_TITLES[model], zorder=3
-            )
-    axes.set_xlim(0, largest)
-    axes.set_ylim(0, largest)
-    axes.set_xlabel(f"predicted {what}", fontsize=11)
-    axes.set_ylabel("measured", fontsize=11)
-    axes.set_title(f"grey: within {claim:.0%}", loc="left", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=10, loc="lower right")
-
+ANSWER = Answer(
+    name="simulator_accuracy",
+    title="Steps, predicted and measured",
+    emulated=LINK,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=_finding,
+    plot=_plot,
+    claims=_claims,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -10,8 +10,7 @@ batch is on the device and none waits beside it, so that the step alone decides;
 `fit` on an emulated device batches that wait take some of it too.
 
 With `--in-turns`, each step waits for a line on standard input, and a line on standard
-output says that the trial waits: several trials can take turns so. With `--record N`,
-so many more steps follow, in which TensorFlow's profiler says what the device did.
+output says that the trial waits: several trials can take turns so.
 
 Times are seconds, sizes are bytes. Peaks leave the first step out, which initialises.
 """
@@ -41,10 +40,7 @@ from lms.pipeline import FittedFunction
 from lms.planning.settings import read_settings
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.measure.devices import find_device
-from profiling.measured import measured_steps
 from profiling.record import write_json
-from profiling.sessions import MARK, Session, recording
-from profiling.timelines import figures_of
 
 __all__ = ["main"]
 
@@ -84,7 +80,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=int, help="bytes to predict for")
     parser.add_argument("--budget", help="instead of all that the device has")
     parser.add_argument("--in-turns", action="store_true", help="see above")
-    parser.add_argument("--record", type=int, default=0, help="see above")
     parser.add_argument("--core", type=int, help="of the CPU, the only one to use")
     text = "the budget planner's, on or off; it chooses where this is not given"
     parser.add_argument("--recompute", choices=_RECOMPUTE, default="auto", help=text)
@@ -163,8 +158,6 @@ def _trained(
             lambda: fitted.report[0].replans if fitted else 0,
             wait,
         )
-    if options.record:
-        measured["recorded"] = _recorded(run, batch, options.record, wait)
     return measured | (_planned(fitted, curves=options.curves) if fitted else {})
 
 
@@ -226,28 +219,6 @@ def _cores_of_threads() -> int:
         with suppress(ProcessLookupError):  # it has ended since
             cores |= os.sched_getaffinity(int(thread.name))
     return len(cores)
-
-
-def _recorded(
-    step: Callable[..., Any],
-    batch: Sequence[Any],
-    count: int,
-    wait: Callable[[], None],
-) -> list[dict[str, float]]:
-    """What the device did in some steps: `profiling.timelines.figures_of`."""
-    session = Session()
-
-    def run() -> None:
-        float(step(*batch)["loss"])  # its results are awaited
-
-    with recording(session):
-        for _ in range(count):
-            wait()
-            session.run(run)
-    steps = measured_steps(
-        session.spans, session.marks, session.copies, mark=MARK, waits={}
-    )
-    return [figures_of(each) for each in steps]
 
 
 def _wait_for_turn() -> None:

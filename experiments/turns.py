@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress
 
-from experiments.trials import why_it_failed
+from experiments.runner import why_it_failed
 from lms.machine import emulate
 from lms.machine.emulated_link import LinkRates
 from profiling.record import read_json

@@ -20,7 +20,6 @@ small, so a few MiB are a larger part than they would be.
 """
 
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
@@ -31,17 +30,16 @@ from typing import Any
 from rich.console import Console
 
 from experiments.ledger import Ledger
-from experiments.lines import command_line
-from experiments.trials import Trial, run_trial
-from experiments.zoo_drawing import draw
+from experiments.question import DEVICE, Answer
+from experiments.runner import Trial, run_trial
+from experiments.zoo_drawing import claims, finding, plot
 from experiments.zoo_judging import SPARE, judge, least_named
 from experiments.zoo_names import NAMES, OF_KERAS_HUB, SMALL_NAMES, kind_of
 from lms.units import MIB, format_bytes
 
-__all__ = ["device_for", "main"]
+__all__ = ["ANSWER", "device_for", "main"]
 
-_NAME = "zoo"
-_FOLDER = Path("build") / "experiments" / _NAME
+_FOLDER = Path("build") / "experiments" / "zoo"
 _ENOUGH = 8192 * MIB
 _SHARES = (0.8, 0.6, 0.45)
 _PLAIN_RUNS = 2
@@ -49,24 +47,6 @@ _MARGIN = 32  # one part of so many that is kept
 _ASKED = "1MiB"  # nothing trains in it
 _DIGITS = 4  # of each variable's digest that are kept
 _TOLD = 4  # variables that are named where they differ
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run or draw.
-
-    Args:
-        arguments: The words after `python -m experiments.zoo`.
-
-    Returns:
-        The exit status: 1 if the claim does not hold.
-    """
-    options = command_line(_NAME, __doc__, _add_settings).parse_args(
-        sys.argv[1:] if arguments is None else arguments
-    )
-    if options.command == "draw":
-        return draw(options.results, options.figure)
-    _run(options)
-    return 0
 
 
 def _add_settings(parser: Any) -> None:
@@ -284,6 +264,19 @@ def _differing(variables: Sequence[Sequence[str]], plain: str) -> dict[str, Any]
         return None
     return {"count": len(paths), "of": len(theirs), "first": paths[:_TOLD]}
 
+
+ANSWER = Answer(
+    name="zoo",
+    title="Models that others wrote, in less memory",
+    emulated=DEVICE,
+    about=__doc__,
+    add_settings=_add_settings,
+    run=_run,
+    finding=finding,
+    plot=plot,
+    claims=claims,
+)
+main = ANSWER.main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -9,16 +9,14 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from experiments.finding_console import show_finding
-from experiments.lines import read_lines
+from experiments.ledger import Head, Rows
 from experiments.plots import INK, MUTED, new_figure, save, source
-from experiments.report_findings import Finding, Head, Rows
-from experiments.shortening import shortened
+from experiments.question import Finding, shortened
 from experiments.zoo_judging import SPARE, Outcome, Verdict, judge
 from experiments.zoo_names import KINDS, NAMES, SMALL_NAMES, TITLES, kind_of
 from lms.units import format_bytes
 
-__all__ = ["draw", "finding"]
+__all__ = ["claims", "finding", "plot"]
 
 # Okabe and Ito: apart for colour-blind eyes; dark to light in print, too.
 _COLOURS = {
@@ -47,27 +45,6 @@ class _Cell:
     verdicts: tuple[Verdict, ...]
 
 
-def draw(results: Path, path: Path) -> int:
-    """Print and draw; the exit status is 1 if any training is a defect."""
-    head, rows = read_lines(results)
-    console = show_finding(finding(head, rows), width=190)
-    cells = _cells(rows)
-    if cells:
-        _plot(head, cells, path)
-        console.print(f"Drawn: {path}", soft_wrap=True)
-    bad = [v for v in _verdicts(cells) if v.outcome is Outcome.DEFECT]
-    holds = bool(cells) and not bad
-    models = len({verdict.row["model"] for verdict in bad})
-    console.print(
-        f"Failed: {len(bad)} defects, of {models} models."
-        if not holds
-        else "Holds: each training has plain Keras's bits or was refused rightly.",
-        style=None if holds else "red",
-        highlight=False,
-    )
-    return 0 if holds else 1
-
-
 def finding(_: Head, rows: Rows) -> Finding:
     """The sentence and the table."""
     cells = _cells(rows)
@@ -77,6 +54,16 @@ def finding(_: Head, rows: Rows) -> Finding:
     body = [_line(cell) for cell in cells]
     table = ("Trained with plain Keras's bits, or refused", columns, body)
     return _sentence(rows, cells), table
+
+
+def claims(_: Head, rows: Rows) -> list[tuple[str, bool]]:
+    """Whether nothing is a defect."""
+    cells = _cells(rows)
+    bad = [v for v in _verdicts(cells) if v.outcome is Outcome.DEFECT]
+    if bad or not cells:
+        models = len({verdict.row["model"] for verdict in bad})
+        return [(f"{len(bad)} defects, of {models} models.", False)]
+    return [("each training has plain Keras's bits or was refused rightly.", True)]
 
 
 def _sentence(rows: Rows, cells: Sequence[_Cell]) -> str:
@@ -189,9 +176,11 @@ def _numbers(cell: _Cell) -> list[str]:
     return [*map(size, sizes), count("recomputed_ops"), count("replans")]
 
 
-def _plot(head: Head, cells: Sequence[_Cell], path: Path) -> None:
+def plot(head: Head, rows: Rows, path: Path) -> None:
     """A row for each model, a column for each device, a tile for each repeat."""
-    cells = _shown(cells)
+    cells = _shown(_cells(rows))
+    if not cells:
+        return
     columns = sorted({c.column for c in cells} - {"least"}, reverse=True)
     columns += ["least"] * any(cell.column == "least" for cell in cells)
     places = _places(cells)

@@ -15,7 +15,7 @@ from rich.console import Console
 from experiments.gpu_validation.catalogue import FULL, PARTS, TINY, Trial, catalogue
 from experiments.gpu_validation.claims import failed_parts, judge_rows
 from experiments.gpu_validation.running import Runner
-from experiments.lines import read_lines
+from experiments.ledger import read_lines
 from profiling.record import circumstances, write_json
 
 __all__ = ["main"]

@@ -18,8 +18,7 @@ from experiments.gpu_validation.claims import (
     overheads,
     predictions,
 )
-from experiments.lines import read_lines
-from lms.storage.files import draft_of
+from experiments.ledger import read_lines
 from lms.units import format_bytes
 
 __all__ = ["draw"]
@@ -108,28 +107,25 @@ def _seconds(value: float | None) -> str:
 
 
 def _plot(rows: Sequence[Mapping[str, Any]], where: str, path: Path) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from experiments.plots import COLOURS, INK, MUTED, calm, new_figure, save
 
-    figure = Figure(figsize=(10.0, 5.0), dpi=150)
-    FigureCanvasAgg(figure)
     gpu = any(row["name"] == "machine" and row.get("gpus") for row in rows)
     title = "Swapping on a GPU" if gpu else "A rehearsal: these numbers say nothing"
-    figure.text(0.02, 0.935, title, fontsize=15, weight="bold")
-    figure.text(0.02, 0.02, where, fontsize=8, color="#6B6B6B")
+    figure = new_figure(10.0, 5.0, title=title, note=where)
     left, right = figure.subplots(1, 2)
     figure.subplots_adjust(left=0.08, right=0.97, top=0.84, bottom=0.17, wspace=0.3)
+    for axes in (left, right):
+        calm(axes)
     done = {row["name"]: row for row in rows if row["outcome"] == "done"}
     ratios = overheads(done)
     left.bar([f"{size}³" for size, _ in ratios], [ratio for _, ratio in ratios])
-    left.axhline(1.1, color="#222222", linewidth=1, linestyle=(0, (6, 3)))
+    left.axhline(1.1, color=INK, linewidth=1, linestyle=(0, (6, 3)))
     left.set_ylabel("step with support over step without")
     errors = [(n, e[0]) for n, row in done.items() if (e := predictions(row))]
-    right.axvline(0.0, color="#6B6B6B", linewidth=1)
-    right.barh([n for n, _ in errors], [100 * e for _, e in errors], color="#D55E00")
+    right.axvline(0.0, color=MUTED, linewidth=1)
+    right.barh(
+        [n for n, _ in errors], [100 * e for _, e in errors], color=COLOURS["budget"]
+    )
     right.set_xlabel("predicted peak over measured, %")
     right.tick_params(axis="y", labelsize=7)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-    with draft_of(path) as draft:
-        figure.savefig(draft, format="png")
+    save(figure, path)

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.gpu_validation.catalogue import Trial
-from experiments.lines import write_lines
+from experiments.ledger import provenance, write_lines
 from lms.machine import emulate
 from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, MIB
-from profiling.record import circumstances, read_json
+from profiling.record import read_json
 
 __all__ = ["Runner", "device_memory"]
 
@@ -213,9 +213,8 @@ def _ended(code: int | None, limit: float, log: Path) -> dict[str, Any]:
 
 
 def _head(trial: Trial) -> dict[str, Any]:
-    commit = circumstances()["commit"]
     names = ("part", "name", "kind", "may_fail")
-    return {name: getattr(trial, name) for name in names} | {"commit": commit}
+    return {name: getattr(trial, name) for name in names} | provenance()
 
 
 def _slug(name: str) -> str:

@@ -61,34 +61,27 @@ def _die_with_parent() -> None:
 
 
 def _run(trial: dict[str, Any], output: Path, note: Callable[..., None]) -> None:
-    from experiments.gpu_validation.device import make_device
+    from experiments.gpu_validation import measuring, training
 
     settings, kind = trial["settings"], trial["kind"]
     make = partial(
-        make_device, trial["device"], trial["memory"], settings.get("gpu_options")
+        measuring.make_device,
+        trial["device"],
+        trial["memory"],
+        settings.get("gpu_options"),
     )
     trace = output.parent.parent / "traces" / output.stem
     trace.parent.mkdir(exist_ok=True)
     if kind == "link":
-        from experiments.gpu_validation.lanes import time_link
-
-        time_link(settings, make, note, trace)
+        measuring.time_link(settings, make, note, trace)
     elif kind == "timeline":
-        from experiments.gpu_validation.lanes import time_step
-
-        time_step(settings, make(), note, trace)
+        measuring.time_step(settings, make(), note, trace)
     elif kind == "fit":
-        from experiments.gpu_validation.fitting import fit
-
-        fit(settings, make(), note)
+        training.fit(settings, make(), note)
     elif kind == "train":
-        from experiments.gpu_validation.training import train
-
-        train(settings, make(), note, trace)
+        training.train(settings, make(), note, trace)
     else:
-        from experiments.gpu_validation.machine import describe
-
-        describe(make(), note)
+        measuring.describe(make(), note)
 
 
 def _first_words(error: Exception) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from experiments import demo
 from experiments.demo_report import draw, failed_claims, print_table, save
-from experiments.trials import Trial, run_trial, why_it_failed
+from experiments.runner import Trial, run_trial, why_it_failed
 from lms.units import MIB
 from profiling.record import read_json
 

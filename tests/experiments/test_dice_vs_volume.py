@@ -7,7 +7,7 @@ import pytest
 
 from experiments.coarse_subjects import coarsen
 from experiments.dice_vs_volume import main
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import read_lines, write_lines
 from unet3d.schemes import REGIONS
 
 

@@ -17,7 +17,7 @@ from experiments.gpu_validation.claims import failed_parts, judge_rows
 from experiments.gpu_validation.drawing import draw
 from experiments.gpu_validation.evidence import allocator_peaks, copied, swap_nodes
 from experiments.gpu_validation.running import Runner, device_memory
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import read_lines, write_lines
 from lms.machine import emulate
 from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, KIB, MIB

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from experiments.half_the_memory import main
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import read_lines, write_lines
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 

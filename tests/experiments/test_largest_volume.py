@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from experiments.largest_volume import main
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import read_lines, write_lines
 from experiments.search import climb
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ledger import Ledger
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import Ledger, read_lines, write_lines
 
 SETTINGS = {"sizes": (16, 32), "steps": 3}
 
@@ -28,6 +27,8 @@ def test_a_row_is_measured_once(path: Path, capsys: pytest.CaptureFixture[str]) 
     ledger.once({"pair": (32, 48)}, lambda: {"peak_bytes": 9})
     _, rows = read_lines(path)
     assert [row["pair"] for row in rows] == [[16, 32], [32, 48]]
+    assert rows[1]["commit"]
+    assert rows[1]["machine"]["cores"] > 0
 
 
 def test_a_row_without_the_key_is_another_row(path: Path) -> None:

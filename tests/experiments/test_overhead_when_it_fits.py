@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.lines import read_lines
+from experiments.ledger import read_lines
 from experiments.overhead_when_it_fits import main
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
@@ -22,4 +22,4 @@ def test_every_turn_times_both_models(
     assert all(len(seconds) == 2 for seconds in times)
     main(["draw", "--results", str(results), "--figure", str(figure)])
     assert figure.exists()
-    assert "Median ratio" in capsys.readouterr().out
+    assert "with the callback takes" in capsys.readouterr().out

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.drawn_graphs import unet_like
-from experiments.lines import read_lines
+from experiments.ledger import read_lines
 from experiments.planning_scale import main
 from lms.ir.liveness import lower_bound, peak
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.lines import write_lines
+from experiments.ledger import write_lines
 from experiments.simulator_accuracy import main
 
 GOOD = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import read_lines, write_lines
 from experiments.step_time_overhead import main
 
 MEMORY = 2**23

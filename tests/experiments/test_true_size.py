@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import read_lines, write_lines
 from experiments.true_size import main
 
 SETTINGS = {"memory": "8MiB", "sizes": [8, 16]}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import read_lines, write_lines
 from experiments.unet3d_sizes import main
 
 TRAINED: dict[str, Any] = {

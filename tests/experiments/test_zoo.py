@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.lines import read_lines, write_lines
+from experiments.ledger import read_lines, write_lines
 from experiments.zoo import device_for, main
 from experiments.zoo_judging import Outcome, judge, least_named
 from experiments.zoo_names import KINDS, NAMES, OF_KERAS_HUB, SMALL_NAMES, TITLES

@@ -1,4 +1,7 @@
-"""A program in a process and an emulated device of its own, and how it ended.
+"""Programs in processes and emulated devices of their own, and how each ended.
+
+`run_trial` runs one, with a limit of time; a `Book` keeps the rows of those that have
+ended, so that a run goes on where it was stopped.
 
 The program is a module that takes `--output FILE` and writes its result there as JSON.
 What it prints goes to a log beside it, so that the terminal stays calm. TensorFlow's
@@ -11,7 +14,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +22,14 @@ from typing import Any
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from experiments.ledger import Ledger
 from lms.machine import emulate
 from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, format_bytes
 from profiling.record import read_json
 
-__all__ = ["OUT_OF_MEMORY", "Trial", "run_trial", "threads_for", "why_it_failed"]
+__all__ = ["OUT_OF_MEMORY", "Book", "Trial", "run_trial", "threads_for"]
+__all__ += ["unet_flags", "why_it_failed"]
 
 OUT_OF_MEMORY = "OOM when allocating tensor"
 
@@ -63,6 +68,71 @@ class Trial:
     seconds: float
     error: str | None
     result: dict[str, Any] | None
+
+
+class Book(Ledger):
+    """A ledger of trials: what is in it is not tried again, what is new is written.
+
+    Args:
+        options: Of the command line: `results`, and `anew` to keep nothing.
+        settings: What its rows are measured with.
+        folder: Where trials leave their logs.
+        longest: Seconds after which a trial is ended.
+    """
+
+    def __init__(
+        self,
+        options: Any,
+        settings: Mapping[str, Any],
+        folder: Path,
+        longest: float = _LONGEST,
+    ) -> None:
+        super().__init__(options.results, settings, anew=options.anew)
+        self.folder = folder
+        self.console = Console()
+        self._longest = longest
+
+    def row(
+        self,
+        key: Mapping[str, Any],
+        *,
+        name: str,
+        memory: int,
+        flags: tuple[str, ...] = (),
+        link: LinkRates | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """The row of a trial; if it is not there, the trial is made.
+
+        Args:
+            key: What tells it from all others; begins the row.
+            name: Of the trial, readable; two trials must not share one.
+            memory: Bytes of the device.
+            flags: Arguments of `experiments.training_trial`.
+            link: The link to the host; None for the speed of the host's memory.
+            threads: Ops at a time; None for TensorFlow's choice.
+        """
+
+        def measure() -> Mapping[str, Any]:
+            trial = run_trial(
+                name,
+                memory=memory,
+                command=("experiments.training_trial",),
+                flags=flags,
+                folder=self.folder,
+                console=self.console,
+                link=link,
+                threads=threads,
+                longest=self._longest,
+            )
+            row = {"error": trial.error, "seconds": trial.seconds}
+            return row | (trial.result or {})
+
+        return self.once(key, measure)
+
+    def say(self, text: str) -> None:
+        """A line for the terminal."""
+        self.console.print(text, style="bold", highlight=False)
 
 
 def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
@@ -196,3 +266,17 @@ def _say(label: str, seconds: float, error: str | None, console: Console) -> Non
         highlight=False,
         soft_wrap=True,
     )
+
+
+def unet_flags(way: str, size: int, options: Any, *more: str) -> tuple[str, ...]:
+    """Arguments of `experiments.training_trial` for the case study's network.
+
+    Args:
+        way: To train.
+        size: Voxels along an axis.
+        options: `steps`, `seed`, `filters` and `depth`.
+        more: Others.
+    """
+    words = ("--model=unet", f"--way={way}", f"--steps={options.steps}")
+    shape = (f"size={size}", f"filters={options.filters}", f"depth={options.depth}")
+    return (*words, f"--seed={options.seed}", *more, "--shape", *shape)

@@ -1,28 +1,27 @@
-"""What `largest_volume` found: a table, a sentence, a figure. Reads results only."""
+"""What `largest_volume` found: a sentence, a table, a claim, a figure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from experiments.finding_console import show_finding
-from experiments.lines import read_lines
-from experiments.plots import COLOURS, INK, calm, new_figure, save, source
-from experiments.report_findings import Finding, Head, Rows
-from experiments.shortening import shortened
+from experiments.charts import Bar, Panel, draw_panels
+from experiments.ledger import Head, Rows
+from experiments.plots import COLOURS, source
+from experiments.question import Finding, shortened
 from lms.units import format_bytes
 
-__all__ = ["draw", "finding"]
+__all__ = ["claims", "finding", "plot"]
 
 _CLAIMED = 4.6  # times plain Keras's voxels
 _TITLES = {"unet": "3D U-Net", "resnet": "ResNet", "transformer": "transformer"}
 _GROWS = {"unet": "voxels", "resnet": "images", "transformer": "tokens"}
-_NAMES = {
-    "plain": "plain Keras",
-    "remat": "RematScope",
-    "grappler": "Grappler's recomputation",
-    "threshold": "TFLMS's rule",
-    "budget": "budget",
+# Names in the table, and in the figure.
+_WAYS = {
+    "plain": ("plain Keras", "plain\nKeras"),
+    "remat": ("RematScope", "Remat-\nScope"),
+    "grappler": ("Grappler's recomputation", "Grappler's\nrecompute"),
+    "threshold": ("TFLMS's rule", "TFLMS's\nrule"),
+    "budget": ("budget", "budget"),
 }
 
 
@@ -51,25 +50,6 @@ class _Limit:
     reason: str
 
 
-def draw(results: Path, path: Path) -> int:
-    """Print and draw; the exit status is 1 if the claim does not hold."""
-    head, rows = read_lines(results)
-    console = show_finding(finding(head, rows))
-    _plot(head, rows, path)
-    console.print(f"Drawn: {path}", soft_wrap=True)
-    limits = {limit.way: limit for limit in _limits("unet", rows)}
-    if "budget" not in limits or "plain" not in limits:
-        return 0
-    holds = limits["budget"].times >= _CLAIMED
-    console.print(
-        f"{'Holds' if holds else 'Failed'}: {limits['budget'].times:.2f} times plain "
-        f"Keras's voxels train with a budget, claimed are {_CLAIMED}.",
-        style=None if holds else "red",
-        highlight=False,
-    )
-    return 0 if holds else 1
-
-
 def finding(_: Head, rows: Rows) -> Finding:
     """The sentence and the table."""
     columns = ["model", "way", "largest", "predicted", "times", "peak", "swapped out"]
@@ -82,7 +62,7 @@ def finding(_: Head, rows: Rows) -> Finding:
         body += [_cells(model, memory, limit) for limit in limits]
         best = {limit.way: limit for limit in limits if limit.size}
         said = [
-            f"{best[way].times:.2f} times with {_NAMES[way]}"
+            f"{best[way].times:.2f} times with {_WAYS[way][0]}"
             for way in ("remat", "grappler", "threshold", "budget")
             if way in best
         ]
@@ -99,7 +79,7 @@ def _cells(model: str, memory: str, limit: _Limit) -> list[str]:
     cube = "^3" if model == "unet" else ""
     return [
         f"{_TITLES[model]}, {memory}",
-        _NAMES[limit.way] + (f" ({limit.mode})" if limit.mode else ""),
+        _WAYS[limit.way][0] + (f" ({limit.mode})" if limit.mode else ""),
         "none" if limit.size is None else f"{limit.size}{cube}",
         "-" if limit.predicted is None else f"{limit.predicted}{cube}",
         f"{limit.times:.2f}",
@@ -123,7 +103,7 @@ def _memory(model: str, rows: Rows) -> int:
 def _limits(model: str, rows: Rows) -> list[_Limit]:
     mine = [row for row in rows if row["model"] == model]
     tried = [row for row in mine if row["kind"] == "training"]
-    known = list(_SHORT)
+    known = list(_WAYS)
     ways = sorted(
         {row["way"] for row in tried}, key=lambda way: known.index(way.split(":")[0])
     )
@@ -181,68 +161,45 @@ def _reason(of_way: Rows, size: int) -> str:
     return f"{first['size']}: {shortened(first['error'])}"
 
 
-def _plot(head: Head, rows: Rows, path: Path) -> None:
-    models = _models(rows)
-    width = 4.2 * len(models) + 1.4
-    figure = new_figure(
-        width,
-        4.9,
-        title="The largest that trains in one memory",
-        note=(
-            "Memory: 1.05 of plain Keras's peak at the base size; an emulated device. "
-            f"Dotted: predicted. {source(head)}"
-        ),
-    )
-    panels: Any = figure.subplots(1, len(models), squeeze=False)[0]
-    figure.subplots_adjust(
-        left=0.5 / width, right=1 - 0.15 / width, top=0.8, bottom=0.2, wspace=0.14
-    )
-    for axes, model in zip(panels, models, strict=True):
-        _bars(axes, model, _limits(model, rows), _memory(model, rows))
-    save(figure, path)
+def claims(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
+    """Whether as many voxels train as is claimed."""
+    limits = {limit.way: limit for limit in _limits("unet", rows)}
+    if {"budget", "plain"} <= set(limits):
+        times = limits["budget"].times
+        said = f"{times:.2f} times plain Keras's voxels train with a budget"
+        yield f"{said}, claimed are {_CLAIMED}.", times >= _CLAIMED
 
 
-def _bars(axes: Any, model: str, limits: Sequence[_Limit], memory: int) -> None:
-    calm(axes)
-    cube = "³" if model == "unet" else ""
-    top = max(limit.times for limit in limits)
-    for place, limit in enumerate(limits):
-        axes.bar(place, limit.times, 0.62, color=COLOURS[limit.way])
-        nothing = "nothing\ntrains" if limit.mode != "no mode" else "does\nnot run"
-        size = nothing if limit.size is None else f"{limit.size}{cube}"
-        times = "" if limit.size is None else f"\n{limit.times:.2f} x"
-        power = 3 if model == "unet" else 1
-        predicted = 0.0
-        if limit.predicted and limit.size:
-            predicted = limit.times * (limit.predicted / limit.size) ** power
-            axes.plot([place - 0.4, place + 0.4], [predicted] * 2, color=INK, ls=":")
-        axes.annotate(
-            size + times,
-            (place, max(limit.times, predicted)),
-            (0, 4),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=9,
-            color=INK,
+def plot(head: Head, rows: Rows, path: Path) -> None:
+    """A bar for each way, a panel for each model."""
+    panels = [
+        Panel(
+            title=f"{_TITLES[model]}, {format_bytes(_memory(model, rows))}: "
+            f"{_GROWS[model]} over plain Keras's",
+            bars=[_bar(limit, model) for limit in _limits(model, rows)],
         )
-    axes.set_ylim(0, 1.3 * top)
-    axes.set_xlim(-0.6, len(limits) - 0.4)
-    labels = [_SHORT[limit.way] for limit in limits]
-    axes.set_xticks(range(len(limits)), labels, fontsize=9, color=INK)
-    axes.tick_params(axis="x", length=0)
-    axes.set_title(
-        f"{_TITLES[model]}, {format_bytes(memory)}: {_GROWS[model]} over plain Keras's",
-        loc="left",
-        fontsize=10,
-        color=INK,
+        for model in _models(rows)
+    ]
+    draw_panels(
+        [panels],
+        path,
+        title="The largest that trains in one memory",
+        note="Memory: 1.05 of plain Keras's peak at the base size; an emulated device. "
+        f"Dotted: predicted. {source(head)}",
+        size=(4.2 * len(panels) + 1.4, 4.9),
     )
 
 
-_SHORT: Mapping[str, str] = {
-    "plain": "plain\nKeras",
-    "remat": "Remat-\nScope",
-    "grappler": "Grappler's\nrecompute",
-    "threshold": "TFLMS's\nrule",
-    "budget": "budget",
-}
+def _bar(limit: _Limit, model: str) -> Bar:
+    cube, power = ("³", 3) if model == "unet" else ("", 1)
+    text, mark = "does\nnot run" if limit.mode == "no mode" else "nothing\ntrains", 0.0
+    if limit.size:
+        text = f"{limit.size}{cube}\n{limit.times:.2f} x"
+        mark = limit.times * ((limit.predicted or 0) / limit.size) ** power
+    return Bar(
+        label=_WAYS[limit.way][1],
+        height=limit.times,
+        colour=COLOURS[limit.way],
+        text=text,
+        mark=mark,
+    )

@@ -1,7 +1,18 @@
-"""The link, and one step over time: the profilers of `profiling`, one process each."""
+"""A trial's device, the machine, the link, and one step over time.
+
+A logical device with a limit makes a large GPU a small one; it is made before
+TensorFlow computes anything. In a rehearsal the limit was set by the variables that the
+process was started with.
+
+Sources: `BaseGPUDeviceFactory` in tensorflow/core/common_runtime/gpu/gpu_device.cc; a
+GPU with a logical device takes all of that memory at once, whatever `allow_growth` is
+in Python, but not if TF_FORCE_GPU_ALLOW_GROWTH says otherwise (gpu_process_state.cc).
+"""
 
 import gzip
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -9,10 +20,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from experiments.gpu_validation.ways import make_model
+from experiments.gpu_validation.training import make_model
+from lms.commands.diagnosis import judge
+from lms.commands.doctor import gather
 from lms.commands.model_file import Subject
-from lms.tf.measure.devices import Device
+from lms.errors import LMSError
+from lms.tf import compat
+from lms.tf.measure.devices import Device, find_device
+from lms.tf.measure.host_memory import available_host_bytes
 from lms.tf.measure.measuring import measure_hardware
+from lms.units import MIB, Bytes
 from profiling import link_bandwidth
 from profiling.record import read_json, write_result
 from profiling.sampler import read_samples, sampling
@@ -22,7 +39,74 @@ from profiling.steps import analyse, fit_step
 from profiling.timelines import timeline_from_json
 from profiling.utilisation import summarise
 
-__all__ = ["time_link", "time_step"]
+__all__ = ["NoGpuError", "describe", "make_device", "time_link", "time_step"]
+
+_QUERY = "name,driver_version,memory.total,memory.used"
+
+
+class NoGpuError(LMSError):
+    """TensorFlow sees no GPU."""
+
+
+def make_device(
+    kind: str, memory: Bytes | None, options: Mapping[str, Any] | None = None
+) -> Device:
+    """Limit the device, and find it as the library does.
+
+    Args:
+        kind: "gpu" or "cpu".
+        memory: Bytes of a GPU; None for all of it.
+        options: GPU options without a public setter.
+
+    Raises:
+        NoGpuError: If there is none.
+    """
+    if options:
+        compat.set_gpu_options(**options)
+    if kind == "cpu":
+        return find_device()
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        raise NoGpuError(
+            "no GPU found by TensorFlow. Run this where `nvidia-smi` works and "
+            "tensorflow[and-cuda] is installed, or rehearse with --device cpu."
+        )
+    tf.config.set_visible_devices(gpus[:1], "GPU")
+    if memory is not None:
+        limit = tf.config.LogicalDeviceConfiguration(memory_limit=memory // MIB)
+        tf.config.set_logical_device_configuration(gpus[0], [limit])
+    return find_device()
+
+
+def describe(device: Device, note: Callable[..., None]) -> None:
+    """Note the machine, and where a convolution was computed.
+
+    Args:
+        device: Where.
+        note: Takes results by name.
+    """
+    built = tf.sysconfig.get_build_info()
+    note(
+        device=device.name,
+        limit_bytes=device.limit,
+        host_free_bytes=available_host_bytes(),
+        built={
+            key: str(built[key])
+            for key in ("cuda_version", "cudnn_version", "is_cuda_build")
+            if key in built
+        },
+        gpus=[
+            tf.config.experimental.get_device_details(gpu)
+            for gpu in tf.config.list_physical_devices("GPU")
+        ],
+        nvidia_smi=_nvidia_smi(),
+    )
+    with tf.device(device.name):
+        volume = tf.random.stateless_normal([1, 16, 16, 16, 4], (0, 1))
+        kernel = tf.random.stateless_normal([3, 3, 3, 4, 8], (0, 2))
+        made = tf.nn.conv3d(volume, kernel, [1] * 5, "SAME")
+    note(computed_on=made.device, sum=float(tf.reduce_sum(made)))
+    note(findings=[asdict(finding) for finding in judge(gather())])
 
 
 def time_link(
@@ -98,6 +182,18 @@ def time_step(
         file.write_bytes(gzip.compress(text.encode()))
     names = ("report", "hardware", "median", "predicted", "step_seconds")
     note(**{name: results[name] for name in names})
+
+
+def _nvidia_smi() -> str | None:
+    """What the driver's own program says, which needs no package; None without it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    words = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, check=False, timeout=30
+    )
+    return (done.stdout or done.stderr).strip()
 
 
 def _without_curve(samples: Path) -> dict[str, Any]:

@@ -1,23 +1,24 @@
-"""What `link_comparison` found: a table, a sentence, a figure."""
+"""What `link_comparison` found: a sentence, a table, a figure.
 
-from collections.abc import Iterator, Mapping
+Rows of trainings are of an earlier commit, as each says; they are read like the others.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from experiments.finding_console import show_finding
-from experiments.lines import read_lines
-from experiments.plots import COLOURS, INK, calm, legend_above, new_figure, save, source
-from experiments.report_findings import Finding, Head, Rows
+from experiments.charts import Panel, Series, draw_panels
+from experiments.ledger import Head, Row, Rows
+from experiments.plots import COLOURS, MUTED, source
+from experiments.question import Finding, cubed, shortened
 from experiments.servers import EPOCH_STEPS, SERVERS, published_cost
-from experiments.shortening import shortened
 from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = ["draw", "finding"]
+__all__ = ["finding", "plot"]
 
 _WAYS = {"none": "without support", "plain": "without support"}
 _WAYS |= {"threshold": "TFLMS's rule", "budget": "budget"}
-_PUBLISHED = "#6B6B6B"
+_PLACES = {"threshold": 0.0, "budget": 0.27}  # beside the server's name
 _APART = 1.06  # a second point that is nearer would lie on the first
 
 
@@ -71,15 +72,6 @@ class _Run:
     def is_swapping(self) -> bool:
         """Whether it is one of those that the comparison is about."""
         return not self.error and self.way in ("threshold", "budget")
-
-
-def draw(results: Path, path: Path) -> int:
-    """Print and draw; always 0: nothing is claimed."""
-    head, rows = read_lines(results)
-    console = show_finding(finding(head, rows))
-    _plot(head, _runs(rows), path)
-    console.print(f"Drawn: {path}", soft_wrap=True)
-    return 0
 
 
 def finding(head: Head, rows: Rows) -> Finding:  # noqa: ARG001 - a finding's arguments
@@ -159,7 +151,7 @@ def _runs(rows: Rows) -> list[_Run]:
     return runs
 
 
-def _predicted(row: Mapping[str, Any], rows: Rows) -> _Run:
+def _predicted(row: Row, rows: Rows) -> _Run:
     run = _Run(
         trained=False,
         server=row["server"],
@@ -173,7 +165,8 @@ def _predicted(row: Mapping[str, Any], rows: Rows) -> _Run:
     small = next(
         r for r in rows if r["planner"] == "none" and r["server"] == run.server
     )
-    voxels = (run.size / small["size"]) ** 3
+    voxels = cubed(run.size, small["size"])
+    shared = row.get("two_on_a_bus_seconds")  # of earlier commits
     return replace(
         run,
         way="fits" if run.way != "none" and not row["planned"] else run.way,
@@ -183,13 +176,13 @@ def _predicted(row: Mapping[str, Any], rows: Rows) -> _Run:
         busy=row["utilisation"],
         rates=(row["h2d_rate"], row["d2h_rate"]),
         step=row["step_seconds"],
-        sharing=row["two_on_a_bus_seconds"],
+        sharing=shared,
         cost=row["step_seconds"] / small["step_seconds"] / voxels,
-        shared_cost=row["two_on_a_bus_seconds"] / small["step_seconds"] / voxels,
+        shared_cost=shared and shared / small["step_seconds"] / voxels,
     )
 
 
-def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
+def _trained(row: Row, training: Row) -> _Run:
     run = _Run(
         trained=True,
         server=row["server"],
@@ -205,7 +198,7 @@ def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
     small = min(plain, key=lambda each: each["size"])
     if small["error"]:
         return replace(run, error=f"{small['size']}^3 failed: {small['error']}")
-    voxels = (run.size / small["size"]) ** 3
+    voxels = cubed(run.size, small["size"])
     report, alone = training["report"] or {}, training["alone"]
     figures = alone["recorded"]
     sharing = training["sharing"]["seconds"] if "sharing" in training else None
@@ -227,81 +220,75 @@ def _trained(row: Mapping[str, Any], training: Mapping[str, Any]) -> _Run:
     )
 
 
-def _plot(head: Head, runs: list[_Run], path: Path) -> None:
+def plot(head: Head, rows: Rows, path: Path) -> None:
     """Costs side by side: what is published, predicted, and was trained here."""
-    panels = [(False, "predicted: V100, 192³ over 144³")]
-    if any(run.trained for run in runs):
-        sizes = [run.size for run in runs if run.trained]
+    runs = _runs(rows)
+    names = [(False, "predicted: V100, 192³ over 144³")]
+    if sizes := [run.size for run in runs if run.trained]:
         name = f"trained here: {max(sizes)}³ over {min(sizes)}³, links scaled"
-        panels.append((True, name))
-    width = 5.0 * len(panels) + 0.6
-    figure = new_figure(
-        width,
-        5.2,
+        names.append((True, name))
+    panels = [
+        Panel(
+            title=name,
+            y="over the voxel-scaled step without",
+            series=[*_published(), *_series([r for r in runs if r.trained is trained])],
+            level=1.0,
+            xlim=(-0.5, len(SERVERS) - 0.4),
+            ylim=(0.8, 20),
+            xticks=[(i, server.link) for i, server in enumerate(SERVERS.values())],
+            log_ticks=(1, 2, 5, 10, 20),
+        )
+        for trained, name in names
+    ]
+    draw_panels(
+        [panels],
+        path,
         title="A step with support in the memory that a smaller size fills",
-        note=(
-            "Published: IBM's case study, V100 16 GB. Predicted: simulated, from data "
-            f"sheets. Trained: device and links are emulated. {source(head)}"
-        ),
+        note="Published: IBM's case study, V100 16 GB. Predicted: simulated, from data "
+        f"sheets. Trained: device and links are emulated. {source(head)}",
+        size=(5.0 * len(panels) + 0.6, 5.2),
+        share=True,
     )
-    axes: Any = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    figure.subplots_adjust(
-        left=0.65 / width, right=1 - 0.2 / width, top=0.76, bottom=0.16, wspace=0.06
+
+
+def _published() -> Iterator[Series]:
+    costs = [published_cost(server) for server in SERVERS]
+    yield Series(
+        points=[(i - 0.27, cost) for i, cost in enumerate(costs)],
+        colour=MUTED,
+        label="published, V100",
+        marker="D",
+        texts=[f"{cost:.2f}" for cost in costs],
     )
-    for panel, (trained, name) in zip(axes, panels, strict=True):
-        _panel(panel, [run for run in runs if run.trained is trained], name)
-    axes[0].set_ylabel("over the voxel-scaled step without", fontsize=11, color=INK)
-    legend_above(figure, axes[0])
-    save(figure, path)
 
 
-def _panel(axes: Any, runs: list[_Run], name: str) -> None:
-    calm(axes)
-    axes.set_title(name, loc="left", fontsize=11, color=INK)
-    axes.axhline(1.0, color=INK, linewidth=1, linestyle=(0, (6, 3)))
-    places = {"threshold": 0.0, "budget": 0.27}
-    for label, style in (
-        ("published, V100", _style(_PUBLISHED, "D")),
-        *((_WAYS[way], _style(COLOURS[way], "o")) for way in places),
-        ("two on one bus", _style(COLOURS["budget"], "o", hollow=True)),
-    ):
-        axes.plot([], [], label=label, **style)
-    for at, server in enumerate(SERVERS):
-        _point(axes, at - 0.27, published_cost(server), _style(_PUBLISHED, "D"))
-        for run in runs:
-            if run.server != server or not run.is_swapping:
-                continue
-            x, colour = at + places[run.way], COLOURS[run.way]
-            _point(axes, x, run.cost, _style(colour, "o"))
-            if run.shared_cost and run.shared_cost > _APART * run.cost:
-                ends = [run.cost, run.shared_cost]
-                axes.plot([x, x], ends, color=colour, linewidth=1.2, zorder=1)
-                _point(axes, x, run.shared_cost, _style(colour, "o", hollow=True))
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(0.8, low), max(20, high))
-    ticks = (1, 2, 5, 10, 20)
-    axes.set_yticks(ticks, [str(tick) for tick in ticks])
-    axes.minorticks_off()
-    axes.set_xlim(-0.5, len(SERVERS) - 0.4)
-    axes.set_xticks(range(len(SERVERS)), [each.link for each in SERVERS.values()])
-
-
-def _style(colour: str, marker: str, *, hollow: bool = False) -> dict[str, Any]:
-    face = "white" if hollow else colour
-    shape = {"marker": marker, "markersize": 8, "linestyle": "none"}
-    return {"color": colour, "markerfacecolor": face, **shape}
-
-
-def _point(axes: Any, x: float, y: float, style: Mapping[str, Any]) -> None:
-    axes.plot([x], [y], **style)
-    axes.annotate(
-        f"{y:.2f}",
-        (x, y),
-        xytext=(8, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=9,
-        color=INK,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-    )
+def _series(runs: list[_Run]) -> Iterator[Series]:
+    """Each planner alone, and above it with another training on the same bus."""
+    servers = list(SERVERS)
+    both: list[Series] = []
+    for way, place in _PLACES.items():
+        mine = [run for run in runs if run.is_swapping and run.way == way]
+        at = [servers.index(run.server) + place for run in mine]
+        costs, colour = [run.cost for run in mine], COLOURS[way]
+        yield Series(
+            points=list(zip(at, costs, strict=True)),
+            colour=colour,
+            label=_WAYS[way],
+            texts=[f"{cost:.2f}" for cost in costs],
+        )
+        label = "two on one bus" if way == "budget" else ""
+        for x, run in zip(at, mine, strict=True):
+            shared = run.shared_cost
+            if shared and shared > _APART * run.cost:
+                ends = [(x, run.cost * _APART), (x, shared / _APART)]
+                both.append(Series(points=ends, colour=colour, marker="", line="-"))
+                point = Series(
+                    points=[(x, shared)],
+                    colour=colour,
+                    label=label,
+                    texts=[f"{shared:.2f}"],
+                    hollow=True,
+                )
+                both.append(point)
+                label = ""
+    yield from both

@@ -1,20 +1,18 @@
-"""What `half_the_memory` found: a sentence, a table, a figure, and whether it holds."""
+"""What `half_the_memory` found: a sentence, a table, claims, a figure."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from experiments.finding_console import show_finding
-from experiments.lines import read_lines
-from experiments.plots import COLOURS, INK, MUTED, calm, new_figure, save, source
+from experiments.charts import Box, Panel, draw_panels
+from experiments.ledger import Head, Row, Rows
+from experiments.plots import COLOURS, source
+from experiments.question import Finding, how_it_ended, shortened
 from experiments.quiet import quiet, quiet_median
-from experiments.report_findings import Finding, Head, Rows
-from experiments.shortening import shortened
 from lms.units import format_bytes
 
-__all__ = ["draw", "finding"]
+__all__ = ["claims", "finding", "plot"]
 
 _NAMES = {
     "plain": "plain Keras",
@@ -73,18 +71,6 @@ class _Contest:
         return "On one core" if self.cores == "one" else "On all cores"
 
 
-def draw(results: Path, path: Path) -> int:
-    """Print and draw; 1 if a claim does not hold."""
-    head, rows = read_lines(results)
-    console = show_finding(finding(head, rows))
-    _plot(head, rows, path)
-    console.print(f"Drawn: {path}", soft_wrap=True)
-    claimed = [contest for contest in _contests(head, rows) if contest.is_claimed]
-    if not claimed:
-        console.print("Nothing is claimed of all cores at once: --cores one")
-    return 0 if claimed and all(contest.holds for contest in claimed) else 1
-
-
 def finding(head: Head, rows: Rows) -> Finding:
     """The sentence and the table."""
     contests = _contests(head, rows)
@@ -130,7 +116,7 @@ def _said(contest: _Contest) -> str:
     )
 
 
-def _cells(contest: _Contest, training: Mapping[str, Any]) -> list[str]:
+def _cells(contest: _Contest, training: Row) -> list[str]:
     rate = contest.link_rate
     words = [contest.cores, "none" if rate is None else f"{rate / 1e9:.3f} GB/s"]
     name = _NAMES[training["entrant"]]
@@ -150,9 +136,7 @@ def _cells(contest: _Contest, training: Mapping[str, Any]) -> list[str]:
         f"{step:.3f} s",
         f"{ratio:.2f}",
         f"{report['predicted_seconds']:.3f} s" if report else "-",
-        f"planned anew {report['replans']} times"
-        if report and report["replans"]
-        else "trained",
+        how_it_ended(report["replans"] if report else 0),
     ]
 
 
@@ -170,7 +154,7 @@ def _contests(head: Head, rows: Rows) -> list[_Contest]:
     ]
 
 
-def _contest(row: Mapping[str, Any], idle: int, forward: float) -> _Contest:
+def _contest(row: Row, idle: int, forward: float) -> _Contest:
     """One set of turns; `forward` is the forward pass's part of a step."""
     ended = [one for one in row["trainings"] if not one["error"]]
     seconds = {
@@ -194,99 +178,51 @@ def _contest(row: Mapping[str, Any], idle: int, forward: float) -> _Contest:
     )
 
 
-def _plot(head: Head, rows: Rows, path: Path) -> None:
+def claims(head: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
+    """Whether the claims hold, core by core and link by link."""
+    claimed = [each for each in _contests(head, rows) if each.is_claimed]
+    for each in claimed:
+        text = f"{each.place} the step is at most {each.limit:.2f} times plain Keras's"
+        yield f"{text}, got {each.reached or 0:.2f}.", each.holds
+    if not claimed:
+        yield "nothing is claimed of all cores at once: --cores one", False
+
+
+def plot(head: Head, rows: Rows, path: Path) -> None:
+    """A box of steps for each way, a panel for each contest."""
     contests = _contests(head, rows)
-    size = head["settings"]["size"]
+    names = list(dict.fromkeys(name for each in contests for name in each.ratios))
     groups = [
-        [contest for contest in contests if contest.cores == cores]
-        for cores in dict.fromkeys(contest.cores for contest in contests)
+        [_panel(each, names) for each in contests if each.cores == cores]
+        for cores in dict.fromkeys(each.cores for each in contests)
     ]
-    figure = new_figure(
-        11,
-        1.4 + 3.2 * len(groups),
+    draw_panels(
+        groups,
+        path,
         title="A step in half of the memory, over one in enough of it",
-        note=(
-            f"3D U-Net, {size}^3; device and link are emulated; boxes: quartiles, "
-            f"whiskers: 5 to 95 %. {source(head)}"
-        ),
+        note=f"3D U-Net, {head['settings']['size']}^3; device and link are emulated; "
+        f"boxes: quartiles, whiskers: 5 to 95 %. {source(head)}",
+        size=(11, 1.4 + 3.2 * len(groups)),
+        share=True,
     )
-    count = max(map(len, groups))
-    panels: Any = figure.subplots(
-        len(groups), count, squeeze=False, sharex=True, sharey=True
-    )
-    figure.subplots_adjust(
-        left=0.19,
-        right=0.98,
-        top=1 - 0.5 / len(groups) / 2.2,
-        bottom=0.24 / len(groups),
-        wspace=0.06,
-        hspace=0.26,
-    )
-    names = list(dict.fromkeys(n for contest in contests for n in contest.ratios))
-    for row, group in zip(panels, groups, strict=True):
-        for axes, contest in zip(row, group, strict=True):
-            _panel(axes, contest, names)
-        row[0].set_yticks(range(len(names)), [_NAMES[name] for name in names])
-    for axes in panels[-1]:
-        axes.set_xlabel("step over plain Keras's median", fontsize=11, color=INK)
-    save(figure, path)
 
 
-def _panel(axes: Any, contest: _Contest, names: list[str]) -> None:
-    calm(axes)
-    axes.axvline(1.0, color=INK, linewidth=1, linestyle=(0, (6, 3)))
-    if contest.bound is not None:
-        axes.axvline(contest.bound, color=MUTED, linewidth=1.4, linestyle=":")
-        axes.annotate(
-            "what the link allows",
-            (contest.bound, len(names) - 0.45),
-            xytext=(4, 0),
-            textcoords="offset points",
-            color=MUTED,
-            fontsize=9,
-            va="center",
-        )
-    for place, name in enumerate(names):
-        steps = contest.ratios.get(name)
-        if not steps:
-            axes.text(
-                0.98,
-                place,
-                "did not train",
-                transform=axes.get_yaxis_transform(),
-                ha="right",
-                va="center",
-                color=MUTED,
-                fontsize=9,
-            )
-            continue
-        colour = COLOURS[name.partition(",")[0]]
-        axes.boxplot(
-            [steps],
-            positions=[place],
-            orientation="horizontal",
-            widths=0.5,
-            whis=(5, 95),
-            showfliers=False,
-            patch_artist=True,
-            boxprops={"facecolor": colour, "edgecolor": colour, "alpha": 0.75},
-            medianprops={"color": INK, "linewidth": 1.6},
-            whiskerprops={"color": colour},
-            capprops={"color": colour},
-            manage_ticks=False,
-        )
-        axes.text(
-            statistics.median(steps),
-            place - 0.42,
-            f"{statistics.median(steps):.2f}",
-            ha="center",
-            fontsize=10,
-            color=INK,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )
-    axes.set_ylim(len(names) - 0.2, -0.8)
-    rate = contest.link_rate
-    title = f"{contest.place}, copies at the speed of the host's memory"
+def _panel(contest: _Contest, names: list[str]) -> Panel:
+    rate, bound = contest.link_rate, contest.bound
+    place = "copies at the speed of the host's memory"
     if rate is not None:
-        title = f"{contest.place}, a link of {rate / 1e9:.2f} GB/s each way"
-    axes.set_title(title, loc="left", fontsize=11, color=INK)
+        place = f"a link of {rate / 1e9:.2f} GB/s each way"
+    return Panel(
+        title=f"{contest.place}, {place}",
+        x="step over plain Keras's median",
+        boxes=[
+            Box(
+                label=_NAMES[name],
+                values=contest.ratios.get(name, []),
+                colour=COLOURS[name.partition(",")[0]],
+            )
+            for name in names
+        ],
+        level=1.0,
+        limit=None if bound is None else (bound, "what the link allows"),
+    )

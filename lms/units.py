@@ -5,6 +5,7 @@ Binary prefixes (KiB, MiB, GiB, TiB) are powers of 1024 and decimal prefixes
 binary, as on the command lines of most memory tools. Case does not matter.
 """
 
+import math
 import numbers
 import re
 from fractions import Fraction
@@ -75,11 +76,13 @@ number and a unit: B, KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB \
     return count
 
 
-def format_bytes(count: SupportsIndex) -> str:
+def format_bytes(count: SupportsIndex, *, at_least: bool = False) -> str:
     """Write a number of bytes for people, in the largest unit that fits.
 
     Args:
         count: Bytes; a difference of sizes may be negative.
+        at_least: Whether it is rounded up: a size that is enough stays enough when it
+            is read from a message and typed in again.
 
     Returns:
         Two decimals and a binary unit, or whole bytes below 1 KiB. It is rounded:
@@ -88,14 +91,18 @@ def format_bytes(count: SupportsIndex) -> str:
     Example:
         >>> format_bytes(1610612736), format_bytes(-2048), format_bytes(512)
         ('1.50 GiB', '-2.00 KiB', '512 B')
+        >>> format_bytes(1025), format_bytes(1025, at_least=True)
+        ('1.00 KiB', '1.01 KiB')
     """
     whole = int(count)
     if abs(whole) < KIB:
         return f"{whole} B"
-    for scale, unit in ((KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB")):
-        if abs(round(whole / scale, 2)) < 1024:
-            return f"{whole / scale:.2f} {unit}"
-    return f"{whole / TIB:.2f} TiB"
+    for scale, unit in ((KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB"), (TIB, "TiB")):
+        hundredths = Fraction(100 * whole, scale)
+        rounded = math.ceil(hundredths) if at_least else round(hundredths)
+        if abs(rounded) < 1024 * 100 or unit == "TiB":
+            break
+    return f"{rounded / 100:.2f} {unit}"
 
 
 def _count_bytes(size: object, name: str) -> Bytes:

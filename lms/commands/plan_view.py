@@ -63,9 +63,10 @@ def show(found: Forecast, console: Console) -> None:
 
 def too_large(found: Forecast) -> str:
     """Why a plan that exceeds its budget is none."""
+    least = format_bytes(found.peak_bytes, at_least=True)
     return (
-        f"`budget` must be at least {format_bytes(found.peak_bytes)} for this plan, "
-        f"got {format_bytes(found.budget.total or 0)}. Use a larger budget, or the "
+        f"`budget` must be at least {least} for this plan, got "
+        f" {format_bytes(found.budget.total or 0)}. Use a larger budget, or the "
         "budget planner."
     )
 

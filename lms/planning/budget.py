@@ -139,9 +139,10 @@ def _refuse_if_infeasible(
     most = max(needed, default=0)
     if most > budget:
         name = _name(steps[needed.index(most)])
+        least = format_bytes(most, at_least=True)
         raise BudgetError(
-            f"`budget` must be at least {format_bytes(most)}, what op {name!r} needs, "
-            f"got {format_bytes(budget)}. Use a smaller batch or volume.",
+            f"`budget` must be at least {least}, what op {name!r} needs, got "
+            f" {format_bytes(budget)}. Use a smaller batch or volume.",
             op_name=name,
             least_bytes=most,
         )

@@ -1,5 +1,6 @@
 """Memory that a step may use: the device's limit less a margin and what is there."""
 
+import math
 from dataclasses import dataclass, replace
 
 from lms.planning.tuning import TUNING
@@ -87,17 +88,18 @@ class MemoryBudget:
         return now.of(now.persistent + step)
 
     def device_for(self, budget: int) -> int:
-        """Bytes of a device that leaves such a budget beside its margin.
+        """Bytes of a device that leaves such a budget beside its margin: whole MiB.
+
+        TensorFlow's limits of devices are whole MiB.
 
         Example:
             >>> budget = MemoryBudget(total=300, margin=20, persistent=100)
-            >>> budget.device_for(62 * MIB) // MIB
-            64
+            >>> budget.device_for(62 * MIB - 1) / MIB
+            64.0
         """
         without = budget + self.reserved
-        return max(
-            without + MIB, -(-without * TUNING.margin_part // (TUNING.margin_part - 1))
-        )
+        part = math.ceil(without / (TUNING.margin_part - 1))
+        return math.ceil((without + max(MIB, part)) / MIB) * MIB
 
     def of(self, budget: int) -> "MemoryBudget":
         """Another budget; what it leaves out counts as margin."""

@@ -141,10 +141,12 @@ def _for_the_budget(
     )
     if budget.limit is not None and budget.is_whole_device:
         needed = budget.device_for(needed)
-        rule = f"the device's memory must be at least {format_bytes(needed)} {why}, "
+        least = format_bytes(needed, at_least=True)
+        rule = f"the device's memory must be at least {least} {why}, "
         rule += f"and a margin; got {format_bytes(budget.limit)}"
     else:
-        rule = f"`budget` must be at least {format_bytes(needed)} {why}; got "
+        least = format_bytes(needed, at_least=True)
+        rule = f"`budget` must be at least {least} {why}; got "
         rule += format_bytes(budget.total or 0)
     return BudgetError(
         f"{rule}. {instead} a smaller batch or volume.",
@@ -181,10 +183,11 @@ def _plan_by_budget(
     least, sure, op_name = least_plan(orders, filters=settings.filters)
     if least <= budget.step:
         return sure
+    enough = format_bytes(least, at_least=True)
     raise BudgetError(
-        f"`budget` must be at least {format_bytes(least)} for op {op_name!r} and what "
-        f"the allocator loses between tensors, got {format_bytes(budget.step)}. Use a "
-        "smaller batch or volume.",
+        f"`budget` must be at least {enough} for op {op_name!r} and what the allocator "
+        f"loses between tensors, got {format_bytes(budget.step)}. Use a smaller batch "
+        "or volume.",
         op_name=op_name,
         least_bytes=least,
     )

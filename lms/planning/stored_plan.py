@@ -109,9 +109,10 @@ def _validated(graph: GraphView, plan: SwapPlan) -> GraphView:
 
 def _too_small(budget: MemoryBudget, predicted: Bytes, room: Bytes) -> BudgetError:
     least = budget.persistent + room
+    enough = format_bytes(least, at_least=True)
     return BudgetError(
-        f"`budget` must be at least {format_bytes(least)} for the stored `plan`, whose "
-        f"predicted peak is {format_bytes(budget.persistent + predicted)}, got "
+        f"`budget` must be at least {enough} for the stored `plan`, whose predicted "
+        f"peak is {format_bytes(budget.persistent + predicted)}, got "
         f"{format_bytes(budget.total or 0)}. Leave `plan` out to make one for this "
         "budget.",
         least_bytes=least,

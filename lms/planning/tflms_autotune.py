@@ -213,8 +213,9 @@ def _largest(
 
 def _nothing_fits(tried: Sequence[ThresholdChoice], budget: int) -> BudgetError:
     least = min(tried, key=lambda choice: choice.peak)
+    enough = format_bytes(least.peak, at_least=True)
     return BudgetError(
-        f"`budget` must be at least {format_bytes(least.peak)}, the least peak found "
+        f"`budget` must be at least {enough}, the least peak found "
         f"(at swapout_threshold={least.swapout_threshold}, "
         f"swapin_ahead={least.swapin_ahead}, swapin_groupby={least.swapin_groupby}), "
         f"got {format_bytes(budget)}. Plan by budget instead, or use a smaller "

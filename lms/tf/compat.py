@@ -57,7 +57,7 @@ from tensorflow.python.ops import resource_variable_ops as _resources
 from tensorflow.python.ops import script_ops as _script_ops
 
 # Whether oneDNN is on: it depends on the variable, the build and the CPU.
-from tensorflow.python.util import _pywrap_util_port
+from tensorflow.python.util import _pywrap_determinism, _pywrap_util_port
 
 # What `tf.profiler` writes. Its reader is a plugin of TensorBoard, which is not here.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
@@ -86,6 +86,7 @@ __all__ = [
     "is_stateful_or_calls",
     "one_replica_s",
     "onednn_is_on",
+    "ops_are_deterministic",
     "optimised_graph",
     "pack_outputs",
     "planned_as_is",
@@ -542,6 +543,11 @@ def register_host_function(function: Callable[..., Any]) -> str:
     TensorFlow keeps a weak reference only: keep the function as long as the graph.
     """
     return _script_ops._py_funcs.insert(function)
+
+
+def ops_are_deterministic() -> bool:
+    """Whether `tf.config.experimental.enable_op_determinism` was called."""
+    return _pywrap_determinism.is_enabled()
 
 
 def onednn_is_on() -> bool:

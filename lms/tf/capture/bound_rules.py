@@ -110,6 +110,12 @@ def _slice(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
     )
 
 
+def _suppressed(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
+    """As many boxes as are asked for; of outputs that count them, one number."""
+    asked = known.values.of(node.input[2])
+    return asked[:1] if asked and index < 1 + node.op.endswith("V5") else None
+
+
 def _where(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
     read = known.of(node.input[0])
     return None if read is None else (math.prod(read), len(read))
@@ -296,6 +302,10 @@ RULES: dict[str, Rule] = {
     "GatherV2": _gather,
     "BroadcastGradientArgs": _broadcast,  # axes of what was broadcast
     "Merge": _merge,
+    **dict.fromkeys(
+        [f"NonMaxSuppressionV{version}" for version in (2, 3, 4, 5)], _suppressed
+    ),
+    "NonMaxSuppressionWithOverlaps": _suppressed,
     "Pack": _pack,
     "Range": _range,
     "Select": _as_second,

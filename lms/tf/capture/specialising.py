@@ -452,7 +452,8 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
         raise UnsupportedError(
             f"every tensor must have a known largest shape to be planned, got "
             f"{spec.shape} for {name!r}. Compute it at a fixed size, such as with a "
-            "mask in place of `tf.boolean_mask`, or train without large model support."
+            "mask in place of `tf.boolean_mask`, in the input pipeline if it is text, "
+            "or train without large model support."
         )
     shape: tuple[Any, ...] = ()
     if spec.shape.is_fully_defined():

@@ -18,6 +18,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -27,7 +28,7 @@ from lms.tf import compat
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.host_memory import available_host_bytes
 from lms.tf.measure.microbenchmark import Bench
-from lms.units import format_bytes
+from lms.units import Bytes, format_bytes
 
 __all__ = ["scratch_elsewhere"]
 
@@ -61,12 +62,12 @@ def scratch_elsewhere(benches: Sequence[tuple[Bench, int]]) -> dict[bytes, int]:
     _LOG.info("Measuring %d ops in a process of their own.", len(asked))
     try:
         ended = subprocess.run(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],
             input=_packed([*asked.values()]),
             capture_output=True,
             timeout=_LONGEST,
             check=True,
-            env=emulate.started_environment(emulate.environment(room)),
+            env=_environment(room),
         )
         found: list[int | None] = json.loads(ended.stdout.splitlines()[-1])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
@@ -84,6 +85,15 @@ def scratch_elsewhere(benches: Sequence[tuple[Bench, int]]) -> dict[bytes, int]:
     }
 
 
+def _environment(room: Bytes) -> dict[str, str]:
+    """Find the same packages there, by whatever way, and run the same kernels."""
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
+    onednn = {"TF_ENABLE_ONEDNN_OPTS": str(int(compat.onednn_is_on()))}
+    return emulate.started_environment(
+        emulate.environment(room) | onednn, {**os.environ, "PYTHONPATH": path}
+    )
+
+
 def _packed(benches: Sequence[tuple[Bench, int]]) -> bytes:
     """Pack ops for the other process."""
     threading = tf.config.threading
@@ -93,6 +103,7 @@ def _packed(benches: Sequence[tuple[Bench, int]]) -> bytes:
                 threading.get_inter_op_parallelism_threads(),
                 threading.get_intra_op_parallelism_threads(),
             ),
+            "is_deterministic": compat.ops_are_deterministic(),
             "benches": [
                 (
                     [node.SerializeToString() for node in bench.nodes],
@@ -130,6 +141,8 @@ def _answer() -> None:
     inter, intra = asked["threads"]
     tf.config.threading.set_inter_op_parallelism_threads(inter)
     tf.config.threading.set_intra_op_parallelism_threads(intra)
+    if asked["is_deterministic"]:
+        tf.config.experimental.enable_op_determinism()
     memory = find_device().memory
     found = [
         bench.scratch(memory, moved)

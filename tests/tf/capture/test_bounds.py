@@ -150,6 +150,21 @@ def test_rows_of_equal_ids_are_at_most_as_many_as_all() -> None:
     assert shapes["Fill"] == (2 * _ROWS, 3)
 
 
+def test_of_boxes_there_are_as_many_as_are_asked_for() -> None:
+    import tensorflow as tf
+
+    def step(x: Any, ids: Any) -> Any:
+        kept = tf.image.non_max_suppression(x, x[:, 0], 5)
+        soft = tf.image.non_max_suppression_with_scores(x, x[:, 0], 3)
+        return tf.gather(x, kept), soft, ids
+
+    graph = _specialised(step, *_arguments(0)).graph
+    shapes = {op.type: [t.shape for t in op.outputs] for op in graph.ops if op.varies}
+    assert shapes["NonMaxSuppressionV3"] == [(5,)]
+    assert shapes["NonMaxSuppressionV5"] == [(3,), (3,), ()]
+    assert shapes["GatherV2"] == [(5, 4)]
+
+
 def test_what_depends_on_values_neither_moves_nor_is_made_again() -> None:
     graph = _specialised(_masked, *_arguments(0)).graph
     varying = [op for op in graph.ops if op.varies]

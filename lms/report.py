@@ -48,7 +48,8 @@ class StepReport:
         predicted_seconds: How long a step should take by measured ops and copies; None
             where nothing is swapped.
         replans: How often it ran out of memory and was planned anew.
-        unknown_loops: Names of loops whose memory is not known: it is in no prediction.
+        unknown_memory: Names of loops whose memory is not known, and in no prediction;
+            and of ops whose outputs may be of any size, which is guessed.
     """
 
     kind: str
@@ -69,7 +70,7 @@ class StepReport:
     preparation_seconds: float
     predicted_seconds: Seconds | None = None
     replans: int = 0
-    unknown_loops: tuple[str, ...] = ()
+    unknown_memory: tuple[str, ...] = ()
 
     @property
     def fits_unplanned(self) -> bool:
@@ -101,7 +102,7 @@ class StepTimeline:
 def headline(report: StepReport) -> str:
     """One line for one plan."""
     start = f"LMS {report.kind} step ({report.signature}): "
-    needs = format_bytes(report.unplanned_peak_bytes) + unknown(report.unknown_loops)
+    needs = format_bytes(report.unplanned_peak_bytes) + unknown(report.unknown_memory)
     if report.budget_bytes is None:
         return f"{start}needs {needs}; the device has no limit, nothing is swapped"
     budget = format_bytes(report.budget_bytes)
@@ -117,17 +118,17 @@ def headline(report: StepReport) -> str:
     )
 
 
-def unknown(loops: Sequence[str]) -> str:
-    """What is said beside a need that leaves loops out.
+def unknown(names: Sequence[str]) -> str:
+    """What is said beside a need that loops or ops of unknown memory belong to.
 
     Example:
         >>> unknown(["while"]), unknown([])
-        (' (without 1 loop whose memory is not known)', '')
+        (' (1 loop or op of unknown memory)', '')
     """
-    if not loops:
+    if not names:
         return ""
-    count = "1 loop" if len(loops) == 1 else f"{len(loops)} loops"
-    return f" (without {count} whose memory is not known)"
+    count = "1 loop or op" if len(names) == 1 else f"{len(names)} loops or ops"
+    return f" ({count} of unknown memory)"
 
 
 def _besides(report: StepReport) -> str:
@@ -177,12 +178,16 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
     again = [len(report.plan.recomputed) for report in reports]
     narrow = [len(report.plan.narrowed) for report in reports]
     replans = [("planned anew", [str(report.replans) for report in reports])]
-    loops = [len(report.unknown_loops) for report in reports]
+    loops = [len(report.unknown_memory) for report in reports]
     return [
         ("budget", sizes("budget_bytes")),
         ("margin kept below the limit", sizes("margin_bytes")),
         ("peak, nothing planned (predicted)", sizes("unplanned_peak_bytes")),
-        *([("loops of unknown memory", list(map(str, loops)))] if any(loops) else ()),
+        *(
+            [("loops and ops of unknown memory", list(map(str, loops)))]
+            if any(loops)
+            else ()
+        ),
         ("peak, predicted", sizes("predicted_peak_bytes")),
         ("peak, measured", sizes("measured_peak_bytes")),
         ("persistent", sizes("persistent_bytes")),

@@ -363,3 +363,33 @@ def test_what_a_host_with_little_room_cannot_hold_is_made_again(
     (report,) = callback.report
     assert report.plan.recomputed
     assert 0 < report.host_peak_bytes <= 512 * KIB
+
+
+# ---------------------------------------------------------------- sizes nobody knows
+
+
+def test_text_that_a_model_splits_trains_where_memory_has_no_limit() -> None:
+    """No shape says into how many words: nothing need be planned, so it may be so."""
+    import keras
+    import tensorflow as tf
+    from keras import layers
+
+    texts = [["one two three"], ["four five"]] * 4
+
+    def trained(callbacks: list[Any]) -> list[float]:
+        keras.utils.set_random_seed(1)
+        split = layers.TextVectorization(max_tokens=9, output_sequence_length=4)
+        split.adapt([text for (text,) in texts])
+        inputs = keras.Input((1,), dtype="string")
+        x = layers.Flatten()(layers.Embedding(9, 4)(split(inputs)))
+        model = keras.Model(inputs, layers.Dense(1)(x))
+        model.compile("adam", "mse")
+        x, y = tf.constant(texts), np.arange(8.0)
+        found = model.fit(x, y, batch_size=4, verbose=SILENT, callbacks=callbacks)
+        return found.history["loss"]
+
+    callback = lms_callback(None)
+    assert trained([callback]) == trained([])
+    assert callback.report[0].unknown_memory
+    with pytest.raises(UnsupportedError, match=r"StringSplit.* input pipeline"):
+        trained([lms_callback("1GiB")])

@@ -29,7 +29,7 @@ from lms.planning.settings import Settings
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Timeline
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
-from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import (
     TracedFunction,
     input_specs,
@@ -56,7 +56,7 @@ class DeviceWorkload:
         persistent_bytes: Weights, slots and data.
         signature: Shapes of the inputs, readable.
         waiting_bytes: Of batches that may be on the device besides.
-        unknown_loops: Names of loops whose memory is not known.
+        unknown_memory: Names of loops and ops whose memory is not known.
         device: The device if it is here; None for other hardware.
     """
 
@@ -66,7 +66,7 @@ class DeviceWorkload:
     persistent_bytes: Bytes
     signature: str
     waiting_bytes: Bytes
-    unknown_loops: tuple[str, ...] = ()
+    unknown_memory: tuple[str, ...] = ()
     device: Device | None = None
 
     @cached_property
@@ -199,7 +199,7 @@ def _workload(
         persistent_bytes=max(_held(captured.step), budget.persistent),
         signature=captured.step.signature,
         waiting_bytes=budget.reserved,
-        unknown_loops=captured.step.unknown_loops,
+        unknown_memory=captured.step.unknown_memory,
         device=captured.device,
     )
 
@@ -208,6 +208,7 @@ def _elsewhere(
     traced: TracedFunction, inputs: Sequence[Any], hardware: Hardware
 ) -> DeviceWorkload:
     step = specialise(traced, inputs, device=find_device().full_name)
+    refuse_guesses(step)
     return DeviceWorkload(
         graph=step.graph,
         own=(step.own or step).graph,
@@ -215,7 +216,7 @@ def _elsewhere(
         persistent_bytes=_held(step),
         signature=step.signature,
         waiting_bytes=0,
-        unknown_loops=step.unknown_loops,
+        unknown_memory=step.unknown_memory,
     )
 
 

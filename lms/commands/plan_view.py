@@ -115,10 +115,10 @@ def as_data(found: Forecast) -> dict[str, Any]:
 
 def _verdict(found: Forecast) -> str:
     needs = format_bytes(found.unplanned_peak_bytes)
-    needs += unknown(found.workload.unknown_loops)
+    needs += unknown(found.workload.unknown_memory)
     budget = format_bytes(found.budget.total or 0)
     if found.fits_unplanned:
-        fits = "May fit" if found.workload.unknown_loops else "Fits"
+        fits = "May fit" if found.workload.unknown_memory else "Fits"
         return f"{fits}: the step needs {needs} of {budget}, nothing is planned."
     start = f"Does not fit: the step needs {needs} of {budget}."
     if found.unplanned_peak_bytes <= (found.budget.total or 0):

@@ -22,7 +22,7 @@ from lms.planning.settings import Settings
 from lms.report import StepReport, StepTimeline
 from lms.simulation.allocator import SmallPool
 from lms.tf.capture.loops import one_round_at_a_time
-from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.compat import NodeDef
@@ -111,7 +111,7 @@ def prepare(
     Raises:
         BudgetError: If no plan keeps the step within its budget.
         HostMemoryError: If the host cannot hold what is swapped out.
-        UnsupportedError: If a shape is not known.
+        UnsupportedError: If a shape is not known, and memory is limited.
     """
     started = time.perf_counter()
     try:
@@ -144,6 +144,8 @@ def capture(
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device, batches=batches)
+    if budget.total is not None:
+        refuse_guesses(step)
     step = with_measured_scratch(step, device)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
@@ -244,7 +246,7 @@ def _report(
         swap_count=len(plan.swaps),
         planning_seconds=planning_seconds,
         preparation_seconds=planning_seconds,  # `prepare` adds what came before
-        unknown_loops=step.unknown_loops,
+        unknown_memory=step.unknown_memory,
     )
 
 

@@ -178,7 +178,7 @@ class PreparedStep:
 
         What a loop keeps may be more in any step: how often it runs may be in the data.
         """
-        first_calls = self.calls < _WATCHED or bool(self.predicted.unknown_loops)
+        first_calls = self.calls < _WATCHED or bool(self.predicted.unknown_memory)
         return first_calls and not self.is_sure
 
     def _measure(self) -> None:

@@ -202,7 +202,7 @@ def test_every_step_with_a_loop_of_unknown_memory_can_be_undone() -> None:
 
     signature = [tf.TensorSpec([64, 32]), tf.TensorSpec([], tf.int32)]
     made = fit_in_memory(tf.function(step), signature, budget="1GiB")
-    assert made.report[0].unknown_loops
+    assert made.report[0].unknown_memory
     assert not made.fits_unplanned()
     args = tf.ones([64, 32]), tf.constant(2)
     for _ in range(4):

@@ -410,7 +410,7 @@ def fit_recurrent(ways: int) -> dict[str, Any]:
     return {
         "predicted": report.unplanned_peak_bytes,
         "measured": report.measured_peak_bytes,
-        "unknown": list(report.unknown_loops),
+        "unknown": list(report.unknown_memory),
         "swaps": report.swap_count,
     }
 

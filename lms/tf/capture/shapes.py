@@ -27,7 +27,7 @@ from lms.errors import UnsupportedError
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 
-__all__ = ["guessed_shapes", "inferred_shapes"]
+__all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes"]
 
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
@@ -105,6 +105,40 @@ def guessed_shapes(
             for spec in specs[name]
         ]
     return filled
+
+
+def guessed_by_inputs(
+    ordered: Sequence[compat.NodeDef], specs: Mapping[str, list[tf.TensorSpec]]
+) -> tuple[Specs, tuple[str, ...]]:
+    """Open shapes filled in: as many elements as the largest of an op's inputs has.
+
+    Text has no size that is known. Numbers that are made of nothing else are taken to
+    be few.
+
+    Args:
+        ordered: Nodes after their inputs.
+        specs: What is known.
+
+    Returns:
+        All specs, and the names of the ops whose shapes were guessed.
+    """
+    filled, guessed = dict(specs), list[str]()
+    for node in ordered:
+        if not any(_is_open(spec) for spec in filled[node.name]):
+            continue
+        guessed.append(node.name)
+        names = (name for name in node.input if not name.startswith("^"))
+        read = (filled[source_of(name)][_index(name)] for name in names)
+        most = max((int(spec.shape.num_elements() or 0) for spec in read), default=1)
+        filled[node.name] = [
+            tf.TensorSpec([max(1, most)], spec.dtype) if _is_open(spec) else spec
+            for spec in filled[node.name]
+        ]
+    return filled, tuple(guessed)
+
+
+def _is_open(spec: tf.TensorSpec) -> bool:
+    return not (_opaque(spec) or spec.shape.is_fully_defined())
 
 
 def _check_called(nodes: Sequence[compat.NodeDef], library: Any) -> None:

@@ -40,7 +40,7 @@ from lms.tf.capture.op_types import (
     REPEATABLE,
     REPLACES_STATE,
 )
-from lms.tf.capture.shapes import guessed_shapes, inferred_shapes
+from lms.tf.capture.shapes import guessed_by_inputs, guessed_shapes, inferred_shapes
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
@@ -81,6 +81,8 @@ class TracedStep:
         own: The step as TensorFlow would run it; None if that is this one.
         unknown_loops: Names of the loops that keep something in each round, but it is
             not known how many there are: its bytes are not in the graph.
+        guessed: Names of the ops whose outputs may be of any size: a guess is in the
+            graph.
     """
 
     graph: GraphView
@@ -91,6 +93,12 @@ class TracedStep:
     device: str
     own: "TracedStep | None" = None
     unknown_loops: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
+
+    @property
+    def unknown_memory(self) -> tuple[str, ...]:
+        """Names of the loops and ops whose memory is not known."""
+        return self.unknown_loops + self.guessed
 
     @property
     def signature(self) -> str:
@@ -142,7 +150,7 @@ def specialise(
         The step as plain data beside its nodes.
 
     Raises:
-        UnsupportedError: If the size of a large tensor cannot be known.
+        UnsupportedError: If an input's shape is not known.
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
     cut, arguments, outputs = _cut(traced, specs)
@@ -150,7 +158,9 @@ def specialise(
     def step_of(
         nodes: Sequence[compat.NodeDef], library: Any, own: TracedStep | None
     ) -> TracedStep:
-        graph, ordered, lists = _seen(nodes, arguments, outputs, library, device)
+        graph, ordered, lists, guessed = _seen(
+            nodes, arguments, outputs, library, device
+        )
         return TracedStep(
             graph=graph,
             nodes=tuple(ordered),
@@ -160,6 +170,7 @@ def specialise(
             device=device,
             own=own,
             unknown_loops=lists.unknown,
+            guessed=guessed,
         )
 
     own = step_of(cut, traced.graph_def.library, None)
@@ -170,10 +181,26 @@ def specialise(
     nodes = with_assignments_in_place(nodes, variables)
     if nodes == list(own.nodes):
         return own
-    try:
-        return step_of(nodes, library, own)
-    except UnsupportedError:  # only the variable's shape was known
-        return own
+    step = step_of(nodes, library, own)
+    lost = set(step.guessed) - set(own.guessed)  # only the variable's shape was known
+    return own if lost else step
+
+
+def refuse_guesses(step: TracedStep) -> None:
+    """Refuse a step for a limited device if nobody knows how much it needs.
+
+    Raises:
+        UnsupportedError: If the size of an op's output was guessed.
+    """
+    if step.guessed:
+        name = step.guessed[0]
+        others = f" and {len(step.guessed) - 1} others" if step.guessed[1:] else ""
+        raise UnsupportedError(
+            "every tensor must have a known largest shape to be planned, got an op "
+            f"whose output may be of any size, {name!r}{others}. Compute it at a fixed "
+            "size, such as with a mask in place of `tf.boolean_mask`; split text in "
+            "the input pipeline; or train without large model support."
+        )
 
 
 def _seen(
@@ -182,8 +209,8 @@ def _seen(
     outputs: Sequence[str],
     library: Any,
     device: str,
-) -> tuple[GraphView, list[compat.NodeDef], Lists]:
-    """What planners see of nodes, the nodes in that order, and what loops keep."""
+) -> tuple[GraphView, list[compat.NodeDef], Lists, tuple[str, ...]]:
+    """What planners see, nodes in order, what loops keep, and what is guessed."""
     given = [(a.name, a.spec, a.variable) for a in arguments]
     shapes = inferred_shapes(nodes, library, given)
     ends = loop_ends(_sorted(nodes, arguments, {}))
@@ -192,6 +219,7 @@ def _seen(
     shapes, varying = bounded_shapes(ordered, shapes)
     fixed = control_flow(ordered)
     shapes = guessed_shapes(shapes, fixed)
+    shapes, guessed = guessed_by_inputs(ordered, shapes)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = find_lists(ordered, shapes)
     fixed |= lists.sizes.keys() | lists.shared
@@ -206,7 +234,7 @@ def _seen(
     ]
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
-    return with_flops(with_writes(graph, handles)), ordered, lists
+    return with_flops(with_writes(graph, handles)), ordered, lists, guessed
 
 
 def _cut(
@@ -451,9 +479,8 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
     if not (opaque or spec.shape.is_fully_defined()):
         raise UnsupportedError(
             f"every tensor must have a known largest shape to be planned, got "
-            f"{spec.shape} for {name!r}. Compute it at a fixed size, such as with a "
-            "mask in place of `tf.boolean_mask`, in the input pipeline if it is text, "
-            "or train without large model support."
+            f"{spec.shape} for {name!r}. Compute it at a fixed size, or train without "
+            "large model support."
         )
     shape: tuple[Any, ...] = ()
     if spec.shape.is_fully_defined():

@@ -56,7 +56,14 @@ def faults(points: Sequence[int], numbers: Sequence[str]) -> dict[str, Any]:
             with hog.in_planned_steps():
                 own = _numbers(_trained([hog.clock, callback]))
         except LMSError as error:
-            found.append({"point": point, "ended": "refused", "error": str(error)})
+            found.append(
+                {
+                    "point": point,
+                    "ended": "refused",
+                    "taken": hog.taken,
+                    "error": f"{type(error).__name__}: {error}",
+                }
+            )
             continue
         found.append(
             {

@@ -31,10 +31,10 @@ def test_an_allocation_that_fails_ends_no_training(point: int, worker: Worker) -
         points=[point],
         numbers=plain(worker),
     )["trials"]
-    if trial["ended"] == "refused":
-        assert "must" in trial["error"]
-        return
     assert trial["taken"] > 0, "nothing failed: the trial says nothing"
+    if point > 0 and trial["ended"] == "refused":
+        assert "OutOfMemoryError: a step must" in trial["error"]
+        return
     assert trial["ended"] == "equal"
     # Elsewhere what is left to run may write over what is there, or be done in time.
     assert trial["replans"] == [1] or (trial["replans"] == [0] and point > 0)

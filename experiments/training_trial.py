@@ -45,7 +45,7 @@ from profiling.record import write_json
 __all__ = ["main"]
 
 _PLANNERS = ("threshold", "budget")
-_RECOMPUTE = {"auto": None, "always": True, "never": False}
+_RECOMPUTE = {"auto": None, "cheap": "cheap", "always": True, "never": False}
 _MOST_POINTS = 1500  # of a curve
 _ENOUGH = 1 << 40  # bytes for any step without support
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from lms.commands.model_file import find_file
 from lms.errors import LMSError
@@ -18,6 +18,8 @@ from lms.machine.hardware import PRESETS
 from lms.units import parse_size
 
 __all__ = ["main"]
+
+_RECOMPUTE: Final = {"auto": None, "cheap": "cheap", "always": True, "never": False}
 
 # TensorFlow tells of every start; errors come as exceptions.
 _QUIET = ("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -129,10 +131,11 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "--recompute",
-        choices=("auto", "always", "never"),
+        choices=tuple(_RECOMPUTE),
         default="auto",
-        help="run cheap ops again instead of keeping or moving what they made: where "
-        "that is predicted to be faster (the default), wherever it can be, or never",
+        help="run ops again instead of keeping or moving what they made: where that is "
+        "predicted to be faster (the default); so, but cheap ops alone; wherever it "
+        "can be; or never",
     )
     plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
@@ -178,7 +181,7 @@ def _plan(options: argparse.Namespace) -> int:
             hardware=options.hardware,
             link=options.link,
             planner=options.planner,
-            recompute={"auto": None, "always": True, "never": False}[options.recompute],
+            recompute=_RECOMPUTE[options.recompute],
             json=options.json,
             figure=options.figure,
             output=options.output,

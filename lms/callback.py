@@ -14,7 +14,7 @@ an op seed, not Keras's seed generators) start anew in each function that holds 
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -54,11 +54,11 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_scopes: Outputs of ops below these scopes stay.
         include_types: Only outputs of these op types move.
         exclude_types: Outputs of these op types stay.
-        recompute: Whether cheap ops (element-wise, moving data) are run a second time
-            where their output would have to be kept or moved, with the same bits: None
-            where that is predicted to be faster, or about as fast and less is moved,
-            and where the host cannot hold what would be moved; True wherever it can be,
-            False never.
+        recompute: Whether ops are run a second time where their output would have to
+            be kept or moved, with the same bits: None where that is predicted to be
+            faster, or about as fast and less is moved, and where the host cannot hold
+            what would be moved; True wherever it can be; False never; "cheap" as None,
+            but only ops that take about as long as copying (element-wise, moving data).
         swap_dtype: "bfloat16" (or "float16") lets float32 tensors that move wait in
             half as many bytes. **The numbers are then not those of plain training.**
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
@@ -99,7 +99,7 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_scopes: Sequence[str] = (),
         include_types: Sequence[str] = (),
         exclude_types: Sequence[str] = (),
-        recompute: bool | None = None,
+        recompute: Literal["cheap"] | bool | None = None,
         swap_dtype: str | None = None,
         plan: SwapPlan | str | Path | None = None,
         verbose: int = 1,

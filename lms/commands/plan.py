@@ -14,6 +14,7 @@ from lms.commands.model_file import read_subject
 from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
 from lms.machine.hardware import PRESETS
+from lms.planning.candidates import Recompute
 from lms.planning.settings import read_settings
 from lms.storage.files import write_text
 from lms.tf.capture.keras_step import batch_specs, check_model
@@ -45,7 +46,7 @@ class Request:
     hardware: str | None = None
     link: str | None = None
     planner: str = "budget"
-    recompute: bool | None = None
+    recompute: Recompute = None
     json: Path | None = None
     figure: Path | None = None
     output: Path | None = None

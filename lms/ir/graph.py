@@ -69,8 +69,9 @@ class Op:
             which needs equal control inputs), or None.
         keeps: Inputs that it must read from where they were made, so that they stay on
             the device: the runtime gives it more from there.
-        repeatable: Whether it may be run a second time: it is cheap, and makes the same
-            bits of the same inputs.
+        repeatable: Whether it may be run a second time: it has no state, and makes the
+            same bits of the same inputs.
+        cheap: Whether it takes about as long as copying what it reads and makes.
         writes: Names of the tensors (handles) whose variables it writes, or the loops
             and branches write that wait for it.
         constant: Whether its outputs are part of the program: they are kept as long as
@@ -96,6 +97,7 @@ class Op:
     fixed: bool = False
     group: str | None = None
     repeatable: bool = False
+    cheap: bool = False
     writes: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
     constant: bool = False

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
+from typing import Literal, TypeAlias
 
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers, new_value, peak
@@ -21,12 +22,18 @@ from lms.simulation.allocator import SmallPool, rounded_up
 
 __all__ = [
     "Filters",
+    "Recompute",
     "chain_groups",
     "check_scopes",
     "movable",
     "small_pool_for",
     "smallest_worth_moving",
 ]
+
+
+Recompute: TypeAlias = Literal["cheap"] | bool | None
+"""Whether tensors are recomputed: None where that is best; True wherever it can be;
+"cheap" where it is best, by ops alone that take about as long as copying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from lms.ir.plan import SwapPlan
-from lms.planning.candidates import Filters
+from lms.planning.candidates import Filters, Recompute
 from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
 from lms.units import parse_size
@@ -35,7 +35,8 @@ class Settings:
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be recomputed instead of being moved: None where
             that is predicted to be faster, or about as fast and less is moved, and
-            where the host cannot hold what would be moved; True wherever it can be.
+            where the host cannot hold what would be moved; True wherever it can be;
+            "cheap" as None, but by ops alone that take about as long as copying.
         swap_dtype: What tensors that move wait as, with other numbers; None for what
             they are.
         plan: The plan of the first training step; None makes one.
@@ -50,7 +51,7 @@ class Settings:
     serialization: tuple[int | str, ...] = ()
     serialization_by_size: int = 0
     filters: Filters = field(default_factory=Filters)
-    recompute: bool | None = None
+    recompute: Recompute = None
     swap_dtype: str | None = None
     plan: SwapPlan | None = None
 
@@ -65,7 +66,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     sync_mode: SyncMode | str | int = SyncMode.OFF,
     serialization: Sequence[int | str] = (),
     serialization_by_size: int | str | None = None,
-    recompute: bool | None = None,
+    recompute: Recompute = None,
     swap_dtype: str | None = None,
     plan: SwapPlan | str | Path | None = None,
     **filters: Sequence[str],
@@ -103,7 +104,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
             f"{serialization!r}. Write serialization=[{serialization!r}]."
         )
     ours = budget is not None and planner != "threshold"
-    _check_choice("recompute", recompute)
+    _check_recompute(recompute)
     if recompute and (given or planner == "threshold"):
         raise ValueError(
             "`recompute` must not be given together with thresholds: TFLMS's rule only "
@@ -156,11 +157,11 @@ def _check_count(name: str, value: object, *, least: int) -> None:
         )
 
 
-def _check_choice(name: str, value: object) -> None:
-    if value is not None and not isinstance(value, bool):
+def _check_recompute(value: object) -> None:
+    if value is not None and value != "cheap" and not isinstance(value, bool):
         raise TypeError(
-            f"`{name}` must be True, False or None, got {value!r}. None chooses "
-            "for you."
+            f'`recompute` must be True, False, "cheap" or None, got {value!r}. None '
+            "chooses for you."
         )
 
 

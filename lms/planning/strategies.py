@@ -1,15 +1,14 @@
 """The fastest plan of one step: what moves, what is recomputed, what waits narrow.
 
-    a plan that only moves ──> what it moves and could be recomputed ──> a plan that
-            └────────── the one that a simulator plays faster ──────────── does both
+    a plan that only moves ───────────────────────────────┐
+    a few that recompute, more and more, and move the rest ├──> the one that a simulator
+                                                          ┘     plays fastest
 
 Of two that are about as fast it is the one that moves less: others use the link too.
-Making again frees room, so that less must move; but what moves is what is idle longest,
-and perhaps not what could be recomputed. So all that is idle at the peak is asked too.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from lms.ir.graph import GraphView
@@ -18,10 +17,10 @@ from lms.ir.narrow import Narrowed, can_be_narrowed, with_narrowed
 from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import Recomputed, with_recomputed
 from lms.machine.costs import completed
-from lms.planning.candidates import Filters, movable, smallest_worth_moving
+from lms.planning.candidates import Filters, Recompute, movable, smallest_worth_moving
 from lms.planning.placement import find_plan, ranked
 from lms.planning.prefetch import Speeds
-from lms.planning.recompute_choice import choose_recomputed, idle_at_peak
+from lms.planning.recompute_choice import choose_recomputed
 from lms.planning.risk import FittedPlan, Headroom, Risk, seconds_of
 from lms.planning.tuning import TUNING, is_large
 from lms.simulation.gc_pause import collector_paused
@@ -39,8 +38,7 @@ class PlanRequest:
         headroom: What more the device has.
         speeds: How long ops and copies take.
         filters: Which ops' outputs may move.
-        recompute: Whether tensors may be recomputed: None where that is faster, or
-            about as fast and less is moved; True wherever it can be.
+        recompute: Whether tensors may be recomputed.
         swap_dtype: What tensors that move wait as; None for what they are.
     """
 
@@ -48,7 +46,7 @@ class PlanRequest:
     headroom: Headroom
     speeds: Speeds
     filters: Filters
-    recompute: bool | None = None
+    recompute: Recompute = None
     swap_dtype: str | None = None
 
 
@@ -77,37 +75,54 @@ def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
 
 
 def _options(graph: GraphView, request: PlanRequest) -> list[FittedPlan]:
-    """The plan that only moves, and plans that make tensors again too."""
+    """The plan that only moves, and plans that recompute more and more."""
     moving = _find(graph, request)
-    if request.recompute is False or (moving and not moving.plan.swaps):
-        return [moving] if moving else []
     options = [moving] if moving else []
+    if request.recompute is False or (moving and not moving.plan.swaps):
+        return options
+    if is_large(graph) and request.recompute is None and not _stalls(moving, request):
+        return options
     min_bytes = smallest_worth_moving(peak(graph))
-    may_move = movable(graph, min_bytes=min_bytes, filters=request.filters)
-    idle = idle_at_peak(graph) & may_move
-    known: tuple[Recomputed, ...] = ()
-    for number in range(TUNING.recompute_rounds):
-        asked = {swap.tensor for option in options for swap in option.plan.swaps}
-        if not moving or request.recompute or number == TUNING.recompute_rounds - 1:
-            asked |= idle
-        elif number and is_large(graph):
+    candidates = movable(graph, min_bytes=min_bytes, filters=request.filters)
+    known: set[tuple[Recomputed, ...]] = {()}
+    large, usual = TUNING.recompute_tries_large, TUNING.recompute_tries
+    for percent, times in large if is_large(graph) else usual:
+        items = choose_recomputed(
+            graph,
+            candidates,
+            request.speeds.costs,
+            budget=request.budget * percent // 100,
+            most=_longest(request, times),
+            least=min_bytes,
+            cheap=request.recompute == "cheap",
+        )
+        if items in known:
             continue
-        items = _made_again(graph, asked, request, min_bytes)
-        if items != known:
-            known = items
-            option = _find(with_recomputed(graph, items), request)
-            if option is not None:
-                options.append(_with(option, recomputed=items))
-        if is_large(graph) and not _stalls(options, request):
-            break
+        known.add(items)
+        option = _find(with_recomputed(graph, items), request)
+        if option is not None:
+            options.append(_with(option, recomputed=items))
     again = [option for option in options if option.plan.recomputed]
-    return again if request.recompute and again else options
+    return again if request.recompute is True and again else options
 
 
-def _stalls(options: Sequence[FittedPlan], request: PlanRequest) -> bool:
-    """Whether a step waits much for its copies in all of the plans."""
+def _stalls(moving: FittedPlan | None, request: PlanRequest) -> bool:
+    """Whether a step waits much for its copies, or has no plan."""
     longest = TUNING.stalled_factor * request.speeds.costs.total
-    return all(seconds_of(option) > longest for option in options)
+    return moving is None or moving.risk > Risk.NONE or seconds_of(moving) > longest
+
+
+def _longest(request: PlanRequest, times: float) -> Callable[[Bytes], Seconds]:
+    """How long it may take to make a tensor again: so many times as to move it."""
+    link = request.speeds.hardware
+
+    def most(size: Bytes) -> Seconds:
+        if request.recompute is True:
+            return math.inf
+        there = link.copy_seconds(size, to_device=False)
+        return times * (there + link.copy_seconds(size, to_device=True))
+
+    return most
 
 
 def _find(
@@ -125,23 +140,6 @@ def _find(
 def _with(fitted: FittedPlan, **changes: object) -> FittedPlan:
     plan: SwapPlan = replace(fitted.plan, **changes)
     return replace(fitted, plan=plan)
-
-
-def _made_again(
-    graph: GraphView, tensors: Collection[str], request: PlanRequest, min_bytes: Bytes
-) -> tuple[Recomputed, ...]:
-    """What to recompute for tensors, where that takes less time than to move them."""
-    link = request.speeds.hardware
-
-    def most(size: Bytes) -> Seconds:
-        if request.recompute:
-            return math.inf
-        there = link.copy_seconds(size, to_device=False)
-        return there + link.copy_seconds(size, to_device=True)
-
-    return choose_recomputed(
-        graph, tensors, request.speeds.costs, most=most, least=min_bytes
-    )
 
 
 def _narrowed(

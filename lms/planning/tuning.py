@@ -149,19 +149,39 @@ class Tuning:
 
     # --------------------------------------------------------------- recomputation
 
-    # Rounds of the search for tensors to recompute, each with a plan of its own. The
-    # first ones ask for tensors that earlier plans move, the last for all that are idle
-    # at the peak.
+    # Tensors are recomputed until the step needs so many percent of its budget, each if
+    # that takes at most so many times as long as to move it. The fastest plan is taken:
+    # more is recomputed, so that nothing need be moved where the allocator loses some
+    # of the room; or little, where the link is idle anyway.
+    recompute_tries: tuple[tuple[int, float], ...] = (
+        (95, 1.0),
+        (85, 1.0),
+        (75, 1.0),
+        (65, 1.0),
+        (40, 1.0),
+        (0, 1.0),
+        (90, 0.25),
+    )
+    # The same for a large graph.
+    recompute_tries_large: tuple[tuple[int, float], ...] = (
+        (85, 1.0),
+        (65, 1.0),
+        (90, 0.25),
+    )
+    # A large graph gets none if its plan that only moves takes at most so many times
+    # the seconds of its ops.
+    stalled_factor: float = 1.05
+    # So often all tensors are gone through: with what was chosen others can be.
     recompute_rounds: int = 3
-    # A large graph gets the first round; and the last, if all plans take so many times
-    # the seconds of the step's ops.
-    stalled_factor: float = 1.1
-    # At most so many ops are run again for one tensor, aliases not counted: seconds to
-    # plan, against tensors of longer chains of cheap ops.
-    recompute_ops: int = 8
-    # What is recomputed for one reader is there for others within one part of so many
-    # of the step's seconds: it lies in memory for as long.
-    recompute_near_part: int = 32
+    # Chains of ops that run again for one tensor have at most so many: Python's stack,
+    # and seconds to plan.
+    recompute_depth: int = 60
+    # A source that is at most one part of so many of what is recomputed of it is kept
+    # for longer and not recomputed too: seconds, against a few bytes.
+    kept_part: int = 8
+    # A tensor is taken if no other was so many times as good a bargain when last
+    # looked at.
+    about_as_good: float = 0.98
 
     # ---------------------------------------------------------------- TFLMS's rule
 

@@ -83,6 +83,7 @@ __all__ = [
     "handle_spec",
     "host_tensor",
     "infer_shapes",
+    "is_pure",
     "is_stateful_or_calls",
     "one_replica_s",
     "onednn_is_on",
@@ -371,6 +372,15 @@ def is_stateful_or_calls(node: NodeDef) -> bool:
     known = _op_defs.get(node.op)
     calls = any(value.HasField("func") for value in node.attr.values())
     return known is None or known.is_stateful or calls
+
+
+def is_pure(node: NodeDef) -> bool:
+    """Whether what an op makes follows from the numbers that it reads, and no more."""
+    if is_stateful_or_calls(node):
+        return False
+    handles = tf.resource.as_datatype_enum, tf.variant.as_datatype_enum
+    known: Any = _op_defs.get(node.op)
+    return not any(a.is_ref or a.type in handles for a in known.input_arg)
 
 
 def build_function(

@@ -10,7 +10,7 @@ from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import buffers, peak
 from lms.ir.recompute import original_name, with_recomputed
 from lms.machine.costs import Costs
-from lms.planning.recompute_choice import choose_recomputed, idle_at_peak
+from lms.planning.recompute_choice import choose_recomputed
 from tests.planning.stored import read_step
 
 CHEAP = {"mul", "add", "relu", "sum", "cast"}
@@ -23,14 +23,26 @@ def op(name: str, *inputs: str, size: int = 64, kind: str = "", **others: object
 
 
 def chosen(
-    graph: GraphView, *tensors: str, seconds: float = 1.0, most: float = math.inf
+    graph: GraphView, *tensors: str, budget: int = 0, most: float = math.inf
 ) -> dict[str, tuple[str, ...]]:
-    costs = Costs(seconds={op.name: seconds for op in graph.ops}, source="drawn")
+    """Who reads which second runs, if each op takes a second."""
+    costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
     found = choose_recomputed(
-        graph, [f"{name}:0" for name in tensors], costs, most=lambda _: most
+        graph,
+        [f"{name}:0" for name in tensors],
+        costs,
+        budget=budget,
+        most=lambda _: most,
     )
     with_recomputed(graph, found)  # raises if it is no such thing
     return {item.op: item.readers for item in found}
+
+
+def later(name: str) -> list[Op]:
+    """Some ops between a way there and a way back, the last of which is `last`."""
+    names = [name, "between0", "between1", "between2", "last"]
+    pairs = zip(names[1:], names[:-1], strict=True)
+    return [op(own, f"{before}:0", size=1) for own, before in pairs]
 
 
 # conv's output is read by its own gradient, so it is there when relu's is needed.
@@ -39,8 +51,9 @@ SAVED = GraphView(
         op("conv"),
         op("mul", "conv:0"),
         op("relu", "mul:0"),
-        op("next", "relu:0"),
-        op("relu_grad", "next:0", "relu:0", size=1),
+        op("next", "relu:0", size=1),
+        *later("next"),
+        op("relu_grad", "last:0", "relu:0", size=1),
         op("conv_grad", "relu_grad:0", "conv:0", size=1),
     )
 )
@@ -68,13 +81,32 @@ def test_a_source_that_is_gone_is_kept_only_if_it_is_smaller() -> None:
             ops=(
                 op("small", size=size),
                 op("cast", "small:0"),
-                op("next", "cast:0"),
-                op("grad", "next:0", "cast:0"),
+                op("next", "cast:0", size=1),
+                *later("next"),
+                op("grad", "last:0", "cast:0", size=1),
             )
         )
 
     assert chosen(graph(16), "cast") == {"cast": ("grad",)}
     assert chosen(graph(64), "cast") == {}
+
+
+def test_as_little_is_recomputed_as_will_do() -> None:
+    waits = 2 * 64 + 2  # conv's and relu's outputs while others run
+    assert chosen(SAVED, "relu", budget=waits) == {}
+    # Where relu's gradient runs mul's output is there too: more than is saved.
+    assert chosen(SAVED, "relu", budget=waits - 1) == {}
+    assert chosen(SAVED, "relu", budget=waits - 32) != {}
+
+
+def test_only_cheap_ops_run_twice_if_that_is_asked_for() -> None:
+    graph = GraphView(ops=tuple(replace(o, cheap=o.name != "mul") for o in SAVED.ops))
+    costs = Costs(seconds={}, source="drawn")
+    for cheap in (False, True):
+        found = choose_recomputed(
+            graph, ["relu:0"], costs, budget=0, most=lambda _: 1.0, cheap=cheap
+        )
+        assert bool(found) is not cheap  # relu is made of what mul makes
 
 
 def test_of_two_sums_in_a_row_one_is_kept_for_the_other() -> None:
@@ -127,17 +159,14 @@ def test_what_a_loop_reads_or_the_step_returns_is_kept() -> None:
     ops = [
         op("conv"),
         op("relu", "conv:0"),
-        op("next", "relu:0"),
-        op("grad", "next:0", "relu:0", "conv:0", fixed=True),
+        op("next", "relu:0", size=1),
+        *later("next"),
+        op("grad", "last:0", "relu:0", "conv:0", fixed=True),
     ]
     assert chosen(GraphView(ops=tuple(ops)), "relu") == {}
-    ops[-1] = op("grad", "next:0", "relu:0", "conv:0")
+    ops[-1] = op("grad", "last:0", "relu:0", "conv:0")
     assert chosen(GraphView(ops=tuple(ops), results=("relu:0",)), "relu") == {}
     assert chosen(GraphView(ops=tuple(ops)), "relu") == {"relu": ("grad",)}
-
-
-def test_what_is_idle_at_the_peak_is_what_waits_for_the_way_back() -> None:
-    assert idle_at_peak(SAVED) == {"conv:0"}  # next reads relu's output at the peak
 
 
 def values(graph: GraphView) -> dict[str, int]:
@@ -169,7 +198,14 @@ def test_every_op_reads_the_same_values_whatever_is_made_again(
     large = sorted(b.root for b in buffers(graph) if b.size > 256)
     wanted = data.draw(st.sets(st.sampled_from(large), min_size=1))
     costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
-    found = choose_recomputed(graph, wanted, costs, most=lambda _: math.inf)
+    part = data.draw(st.integers(0, 90))
+    found = choose_recomputed(
+        graph,
+        wanted,
+        costs,
+        budget=peak(graph) * part // 100,
+        most=lambda _: math.inf,
+    )
     again = with_recomputed(graph, found)
     assert len(again.ops) == len(graph.ops) + len(found)
     assert values(again) == values(graph)
@@ -187,8 +223,13 @@ def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
         gradient = f"grad{i}:0"
     graph = GraphView(ops=tuple(ops))
     costs = Costs(seconds={op.name: 1.0 for op in ops}, source="drawn")
-    idle = idle_at_peak(graph)
-    found = choose_recomputed(graph, idle, costs, most=lambda _: math.inf)
+    found = choose_recomputed(
+        graph,
+        [buffer.root for buffer in buffers(graph)],
+        costs,
+        budget=6 * 64,
+        most=lambda _: math.inf,
+    )
     assert [item.op for item in found] == ["x1", "x2", "x3"]
     assert peak(graph) == 9 * 64  # four pairs, and the gradient of the last
     assert peak(with_recomputed(graph, found)) == 6 * 64
@@ -221,7 +262,7 @@ def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
 
     def found(size: int, tensor: str) -> list[str]:
         items = choose_recomputed(
-            graph(size), {tensor}, costs, most=lambda _: math.inf, least=32
+            graph(size), {tensor}, costs, budget=0, most=lambda _: math.inf, least=32
         )
         return [item.op for item in items]
 

@@ -17,7 +17,7 @@ from lms.planning.placement import find_plan
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import Headroom, seconds_of
 from lms.planning.schedule import schedule
-from lms.planning.strategies import PlanRequest, _made_again, best_plan
+from lms.planning.strategies import PlanRequest, best_plan
 from lms.units import MIB
 from tests.planning.stored import read_step
 
@@ -65,7 +65,7 @@ def request(*, cheap: float, **knobs: Any) -> PlanRequest:
     [
         (1e-6, None, True),  # a microsecond, and a copy takes a hundred
         (1e-6, False, False),
-        (1.5e-4, None, True),  # 1 % slower than to move 14 MiB, and moves 8
+        (8e-5, None, True),  # 1 % slower than to move 14 MiB, and moves nothing
         (1e-1, None, False),
         (1e-1, True, True),
     ],
@@ -139,21 +139,13 @@ def test_a_large_graph_that_does_not_stall_is_planned_once(
         filters=Filters(),
     )
     planned: list[GraphView] = []
-    asked_for: list[set[str]] = []
 
     def noted(graph: GraphView, *rest: Any, **knobs: Any) -> Any:
         planned.append(graph)
         return find_plan(graph, *rest, **knobs)
 
-    def made_again(graph: GraphView, asked: set[str], *rest: Any) -> Any:
-        asked_for.append(asked)
-        return _made_again(graph, asked, *rest)
-
     monkeypatch.setattr(strategies, "find_plan", noted)
-    monkeypatch.setattr(strategies, "_made_again", made_again)
     found = best_plan(graph, asked)
     assert found is not None
     assert found.plan.swaps
     assert len(planned) == 1
-    # Nor is it looked for what else could be recomputed.
-    assert asked_for == [{swap.tensor for swap in found.plan.swaps}]

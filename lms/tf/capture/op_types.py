@@ -7,15 +7,16 @@ named here makes new buffers, reads its inputs, and is ordered and swapped as us
 __all__ = [
     "ALIAS",
     "BY_REFERENCE",
+    "CHEAP",
     "CONSTANT",
     "CONTROL_FLOW",
     "HAS_WORKSPACE",
     "INPLACE",
     "MERGED_BY_ONEDNN",
+    "NOT_REPEATABLE",
     "PERSISTENT",
     "READS_STATE",
     "READS_VARIABLES",
-    "REPEATABLE",
     "REPLACES_STATE",
 ]
 
@@ -47,12 +48,9 @@ INPLACE = _words(
     SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy"""
 )
 
-# Ops that take about as long as copying their tensors, and make the same bits of the
-# same inputs: each element by itself, or moved to another place. Not sums over axes,
-# whose parts may be added up in another order, nor what draws random numbers. AddN adds
-# up more than two inputs in an order that depends on whose memory it may write into
-# (aggregate_ops.cc). Slices may be views that keep the whole input (split_op.cc).
-REPEATABLE = (
+# Ops that take about as long as copying their tensors: they work on each element by
+# itself, or move it to another place.
+CHEAP = (
     INPLACE - _words("Softmax LogSoftmax AddN")
     | _words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient")
     | _words(
@@ -60,6 +58,14 @@ REPEATABLE = (
         ResizeNearestNeighbor DepthToSpace SpaceToDepth Greater GreaterEqual Less
         LessEqual Equal NotEqual"""
     )
+)
+
+# Ops without state that are not run a second time all the same. AddN adds up more than
+# two inputs in an order that depends on whose memory it may write into
+# (aggregate_ops.cc). Slices may be views that keep the whole input (split_op.cc), and
+# a Bitcast is one. oneDNN's poolings leave their gradients more than their outputs.
+NOT_REPEATABLE = _words(
+    """AddN Slice StridedSlice Split SplitV Unpack Bitcast MaxPool MaxPool3D LRN"""
 )
 
 PERSISTENT = _words(

@@ -13,7 +13,7 @@ Assumptions
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,13 +31,14 @@ from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_types import (
     ALIAS,
     BY_REFERENCE,
+    CHEAP,
     CONSTANT,
     HAS_WORKSPACE,
     INPLACE,
     MERGED_BY_ONEDNN,
+    NOT_REPEATABLE,
     PERSISTENT,
     READS_STATE,
-    REPEATABLE,
     REPLACES_STATE,
 )
 from lms.tf.capture.shapes import guessed_by_inputs, guessed_shapes, inferred_shapes
@@ -47,6 +48,7 @@ from lms.tf.capture.writes import with_writes
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
+_OPAQUE = ("resource", "variant", "string")  # types of no bytes on the device
 _PAIR = 2  # tensors; their sum has the same bits either way
 
 
@@ -223,10 +225,10 @@ def _seen(
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = find_lists(ordered, shapes)
     fixed |= lists.sizes.keys() | lists.shared
-    groups = _merged_groups(ordered)
+    merged = _find_merged(ordered)
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
-    ops += [_op(n, shapes, fixed, groups, back_edges, device, lists) for n in ordered]
+    ops += [_op(n, shapes, fixed, merged, back_edges, device, lists) for n in ordered]
     ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
     ops = [
         replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
@@ -357,27 +359,45 @@ def _sorted(
     return ordered
 
 
-def _merged_groups(ordered: Sequence[compat.NodeDef]) -> dict[str, str]:
-    """Group names of ops that oneDNN's pass may merge, by op name."""
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    """What oneDNN's pass merges.
+
+    Args:
+        of: Names of groups of ops that it may merge, by op name.
+        paired: Names of ops that it would merge if they waited for the same ops. With
+            other readers or other control inputs, as a second run has them, it does
+            something else, which changes bits.
+    """
+
+    of: Mapping[str, str]
+    paired: Set[str]
+
+
+def _find_merged(ordered: Sequence[compat.NodeDef]) -> _Merged:
     by_name = {node.name: node for node in ordered}
-    firsts = {first for first, _, _ in MERGED_BY_ONEDNN}
     groups: dict[str, str] = {}
+    paired: set[str] = set()
+    on_cpu = [node for node in ordered if "CPU" in node.device]
+    if not compat.onednn_is_on():
+        on_cpu = []
     by_gradient = {
-        node.input[2]: node for node in ordered if node.op == "Conv2DBackpropFilter"
+        node.input[2]: node for node in on_cpu if node.op == "Conv2DBackpropFilter"
     }
-    for node in ordered:
+    for node in on_cpu:
         for first, second, reads in MERGED_BY_ONEDNN:
             if node.op != second:
                 continue
             key = node.input[0]
             partner = by_name.get(source_of(key)) if reads else by_gradient.get(key)
-            if partner is None or partner.op != first or partner.op not in firsts:
+            if partner is None or partner.op != first:
                 continue
+            paired |= {partner.name, node.name}
             if _controls(partner) != _controls(node):  # it does not merge them
                 continue
             if partner.name not in groups and node.name not in groups:
                 groups[partner.name] = groups[node.name] = partner.name
-    return groups
+    return _Merged(groups, paired)
 
 
 def _controls(node: compat.NodeDef) -> set[str]:
@@ -417,7 +437,7 @@ def _op(  # noqa: PLR0913 - all that is known of the step
     node: compat.NodeDef,
     specs: Mapping[str, Sequence[tf.TensorSpec]],
     fixed: frozenset[str],
-    groups: Mapping[str, str],
+    merged: _Merged,
     back_edges: frozenset[str],
     device: str,
     lists: Lists,
@@ -445,14 +465,27 @@ def _op(  # noqa: PLR0913 - all that is known of the step
         inplace=node.op in INPLACE,
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,
-        group=groups.get(node.name),
+        group=merged.of.get(node.name),
         keeps=_kept_inputs(node, data),
-        repeatable=(node.op in REPEATABLE or (node.op == "AddN" and len(data) == _PAIR))
-        and not (elsewhere or node.name in fixed or node.name in groups),
+        repeatable=_is_repeatable(node, data, outputs)
+        and not (elsewhere or node.name in fixed or node.name in merged.paired),
+        cheap=node.op in CHEAP or node.op == "AddN",
         constant=node.op in CONSTANT,
         reads_state=node.op in READS_STATE,
         replaces_state=node.op in REPLACES_STATE,
     )
+
+
+def _is_repeatable(
+    node: compat.NodeDef, data: Sequence[str], outputs: Sequence[Tensor]
+) -> bool:
+    """Whether a node makes the same bits of the same inputs whenever it runs."""
+    if node.op == "AddN":
+        return len(data) == _PAIR
+    if node.op in NOT_REPEATABLE or node.op in BY_REFERENCE:
+        return False
+    makes_data = all(tensor.dtype not in _OPAQUE for tensor in outputs)
+    return bool(data) and makes_data and compat.is_pure(node)
 
 
 def _varying(op: Op) -> Op:
@@ -475,7 +508,7 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
     Raises:
         UnsupportedError: If its size is unknown.
     """
-    opaque = spec.dtype in (tf.resource, tf.variant, tf.string)
+    opaque = spec.dtype.name in _OPAQUE
     if not (opaque or spec.shape.is_fully_defined()):
         raise UnsupportedError(
             f"every tensor must have a known largest shape to be planned, got "

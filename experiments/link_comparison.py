@@ -12,11 +12,12 @@ which 144^3 needs all but a twentieth, as the published runs did: what does 192^
 with TFLMS's rule, and with a budget?
 
 Trained: a small network at two sizes with the same ratio of voxels, on a device of 1.05
-times what the smaller takes, over links scaled so that copying weighs as much against
-computing as on the servers: alone, beside a training on the other core with a bus of
-its own, and beside one that shares its bus. These rows were measured at the commit that
-they name, by what has been removed since; `run` makes the predictions alone. What
-swapping costs here, `experiments.step_time_overhead` measures.
+times what the smaller takes. Its links are scaled so that copying weighs as much
+against computing as on the servers: the time to copy a card's memory once, over the
+published step of 144^3 which filled that card, is the time to copy what plain Keras
+takes at the smaller size, over its step here. Each training has one core. It trains
+alone, beside one on the other core that has a bus of its own, and beside one that
+shares its bus (`experiments.link_trainings`).
 
 Known weaknesses: a roofline is what the card could do at best, so computing takes less
 than published, and copies weigh more against it. TFLMS v1's own choice of tensors is
@@ -27,21 +28,27 @@ than the bus: so a pair on one bus is compared with a pair on two.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from experiments.ledger import Ledger, provenance, read_lines
+from experiments.ledger import provenance
 from experiments.link_comparison_finding import finding, plot
+from experiments.link_trainings import train
 from experiments.question import Answer, settings_of
+from experiments.runner import Book
 from experiments.servers import SERVERS
 from lms.errors import BudgetError
-from lms.machine.costs import roofline
+from lms.ir.plan import planned_graph
+from lms.machine.costs import completed, roofline
 from lms.machine.hardware import preset
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
+from lms.simulation.executor import Bus, Job, simulate_together
 from lms.simulation.timeline import Lane
 
 __all__ = ["ANSWER", "main"]
 
+_FOLDER = Path("build") / "experiments" / "link_comparison"
 _LARGEST = 0.95  # of the memory, what 144^3 takes: it was the largest that trained
 _EMULATED = (
     "What is predicted: V100 cards and their links are simulated from data sheets "
@@ -55,18 +62,31 @@ def _add_settings(parser: Any) -> None:
     parser.add_argument("--sizes", type=int, nargs=2, default=(144, 192))
     parser.add_argument("--filters", type=int, default=16)
     parser.add_argument("--depth", type=int, default=5)
+    trained = parser.add_argument_group("what is trained here")
+    trained.add_argument("--small", type=int, default=48, help="voxels along an axis")
+    trained.add_argument("--large", type=int, default=64)
+    trained.add_argument("--trained-filters", type=int, default=8)
+    trained.add_argument("--trained-depth", type=int, default=4)
+    trained.add_argument("--steps", type=int, default=10, help="of each kind, timed")
+    trained.add_argument("--record", type=int, default=3, help="of each kind, observed")
+    trained.add_argument("--seed", type=int, default=0)
+    trained.add_argument("--servers", nargs="+", choices=SERVERS, default=[*SERVERS])
 
 
 def _run(options: Any) -> None:
-    """Predict what is missing; trainings of earlier commits stay, also with --anew."""
-    settings = settings_of(options, "sizes", "filters", "depth")
-    there = options.anew and options.results.exists()
-    before = read_lines(options.results)[1] if there else []
-    ledger = Ledger(options.results, settings, anew=options.anew)
-    if ledger.find({"kind": "predicted"}) is None:
+    """What is finished of the same settings is kept when a run goes on."""
+    if min(options.steps, options.record) < 1:
+        raise SystemExit(
+            "--steps and --record must be at least 1, got "
+            f"{options.steps} and {options.record}. Ask for more."
+        )
+    names = ("sizes", "filters", "depth", "small", "large", "trained_filters")
+    names += ("trained_depth", "steps", "record", "seed")
+    book = Book(options, settings_of(options, *names), _FOLDER)
+    if book.find({"kind": "predicted"}) is None:
         known = provenance()
-        trained = [row for row in before if row["kind"] != "predicted"]
-        ledger.add(*(row | known for row in _predicted(options)), *trained)
+        book.add(*(row | known for row in _predicted(options)))
+    train(options, book)
 
 
 def _predicted(options: Any) -> list[dict[str, Any]]:
@@ -134,7 +154,25 @@ def _row(server: str, size: int, workload: Any, planner: str) -> dict[str, Any]:
         "utilisation": played.utilisation,
         "h2d_rate": played.throughput(Lane.H2D),
         "d2h_rate": played.throughput(Lane.D2H),
+        "two_on_a_bus_seconds": _two_on_a_bus(found),
     }
+
+
+def _two_on_a_bus(found: Any) -> float:
+    """The slower of two devices that share one link's bandwidth."""
+    workload, speeds = found.workload, found.workload.speeds
+    # What fits runs as TensorFlow's own graph.
+    graph = workload.own
+    if not found.fits_unplanned:
+        graph = planned_graph(workload.graph, found.plan)
+    job = Job(
+        graph=graph,
+        plan=found.plan,
+        costs=completed(speeds.costs, graph, speeds.hardware),
+        hardware=speeds.hardware,
+    )
+    bus = Bus(h2d=speeds.hardware.h2d, d2h=speeds.hardware.d2h)
+    return max(played.seconds for played in simulate_together([job, job], bus=bus))
 
 
 ANSWER = Answer(

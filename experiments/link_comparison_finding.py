@@ -1,7 +1,4 @@
-"""What `link_comparison` found: a sentence, a table, a figure.
-
-Rows of trainings are of an earlier commit, as each says; they are read like the others.
-"""
+"""What `link_comparison` found: a sentence, a table, a figure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -166,7 +163,7 @@ def _predicted(row: Row, rows: Rows) -> _Run:
         r for r in rows if r["planner"] == "none" and r["server"] == run.server
     )
     voxels = cubed(run.size, small["size"])
-    shared = row.get("two_on_a_bus_seconds")  # of earlier commits
+    shared = row["two_on_a_bus_seconds"]
     return replace(
         run,
         way="fits" if run.way != "none" and not row["planned"] else run.way,
@@ -178,7 +175,7 @@ def _predicted(row: Row, rows: Rows) -> _Run:
         step=row["step_seconds"],
         sharing=shared,
         cost=row["step_seconds"] / small["step_seconds"] / voxels,
-        shared_cost=shared and shared / small["step_seconds"] / voxels,
+        shared_cost=shared / small["step_seconds"] / voxels,
     )
 
 

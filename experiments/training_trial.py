@@ -10,7 +10,8 @@ batch is on the device and none waits beside it, so that the step alone decides;
 `fit` on an emulated device batches that wait take some of it too.
 
 With `--in-turns`, each step waits for a line on standard input, and a line on standard
-output says that the trial waits: several trials can take turns so.
+output says that the trial waits: several trials can take turns so. With `--record N`,
+so many more steps follow, in which TensorFlow's profiler says what the device did.
 
 Times are seconds, sizes are bytes. Peaks leave the first step out, which initialises.
 """
@@ -31,6 +32,7 @@ import tensorflow as tf
 
 from experiments.passes import passes
 from experiments.quiet import is_quiet, timed
+from experiments.recorded_steps import recorded_figures
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.commands.forecast import Forecast, forecast, workload_of
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=int, help="bytes to predict for")
     parser.add_argument("--budget", help="instead of all that the device has")
     parser.add_argument("--in-turns", action="store_true", help="see above")
+    parser.add_argument("--record", type=int, default=0, help="see above")
     parser.add_argument("--core", type=int, help="of the CPU, the only one to use")
     text = "the budget planner's, on or off; it chooses where this is not given"
     parser.add_argument("--recompute", choices=_RECOMPUTE, default="auto", help=text)
@@ -147,10 +150,9 @@ def _trained(
         if options.way == "budget":
             knobs["recompute"] = _RECOMPUTE[options.recompute]
         fitted = fit_in_memory(step, batch, planner=options.way, **knobs)
-    recomputing = options.way == "grappler"
     wait = _wait_for_turn if options.in_turns else lambda: None
     run = fitted or tf.function(step)
-    with recomputed_by_grappler() if recomputing else nullcontext():
+    with recomputed_by_grappler() if options.way == "grappler" else nullcontext():
         measured = _run(
             run,
             batch,
@@ -158,6 +160,8 @@ def _trained(
             lambda: fitted.report[0].replans if fitted else 0,
             wait,
         )
+    if options.record:
+        measured["recorded"] = recorded_figures(run, batch, options.record, wait)
     return measured | (_planned(fitted, curves=options.curves) if fitted else {})
 
 
@@ -257,8 +261,7 @@ def _predicted(
     workload = workload_of(_step_of(model), specs, reads_ahead=False)
     planned = options.way in _PLANNERS
     memory = options.memory if planned else _ENOUGH
-    hardware = replace(workload.speeds.hardware, memory=memory)
-    workload = workload.on(hardware)
+    workload = workload.on(replace(workload.speeds.hardware, memory=memory))
     settings = read_settings(
         budget=options.budget if planned else None,
         planner=options.way if planned else None,
@@ -269,8 +272,7 @@ def _predicted(
         return {"error": str(error), "least_bytes": error.least_bytes}
     result = _told(found)
     if options.curves:
-        unplanned = workload.step.plain_memory
-        result["curves"] = {"unplanned": _thinned(unplanned.device)}
+        result["curves"] = {"unplanned": _thinned(workload.step.plain_memory.device)}
     if found.peak_bytes > options.memory:
         return result | {"error": f"needs {found.peak_bytes} bytes"}
     return result

@@ -1,5 +1,6 @@
-"""The published table: predicted at a small size, and drawn."""
+"""The published table: predicted and trained at a small size, and drawn."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from experiments.ledger import read_lines, write_lines
 from experiments.link_comparison import main
-from experiments.servers import SERVERS, published_cost
+from experiments.question import RESULTS
 
 pytestmark = pytest.mark.tf
 
@@ -50,10 +51,18 @@ def test_costs_are_of_the_voxel_scaled_smaller_step(
     assert "as long: PCIe 3.0 x16, budget 1.25 and 1.50." in said
 
 
+def test_a_run_keeps_the_committed_rows(tmp_path: Path) -> None:
+    results = tmp_path / "links.jsonl"
+    shutil.copy(RESULTS / "link_comparison.jsonl", results)
+    assert main(["run", "--results", str(results)]) == 0
+    assert results.read_bytes() == (RESULTS / "link_comparison.jsonl").read_bytes()
+
+
 @pytest.mark.slow
 def test_both_servers_are_predicted(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("experiments.link_comparison.train", lambda *_: None)
     results = tmp_path / "links.jsonl"
     words = ["--sizes", "24", "32", "--filters", "16", "--depth", "2"]
     assert main(["run", *words, "--results", str(results)]) == 0
@@ -69,21 +78,33 @@ def test_both_servers_are_predicted(
     for row in planned:
         assert row["peak_bytes"] <= row["memory_bytes"]
         assert row["step_seconds"] >= row["unplanned_seconds"]
-    trained = [{"kind": "measured", "server": "x86", "commit": "old", "trainings": []}]
-    write_lines(results, {}, trained)
-    assert main(["run", *words, "--results", str(results), "--anew"]) == 0
-    again = read_lines(results)[1]
-    assert again[len(rows) :] == trained, "trainings stay"
-    assert all(row["commit"] and row["machine"] for row in again[: len(rows)])
+        assert row["two_on_a_bus_seconds"] >= row["step_seconds"]
 
 
-def test_a_link_weighs_as_much_as_on_its_server() -> None:
-    """Copying the peak once takes the part of a step that it took of the card's."""
-    for name, size, rate in (("x86", 16 * 2**30, 12e9), ("AC922", 16 * 2**30, 64e9)):
-        server = SERVERS[name]
-        step = server.epochs[144] / 228
-        assert server.scaled_rate(peak=size, step=step) == pytest.approx(rate)
-        assert server.scaled_rate(peak=size // 16, step=step) == pytest.approx(
-            rate / 16
-        )
-    assert published_cost("x86") > published_cost("AC922") > 1
+@pytest.mark.slow
+@pytest.mark.long
+def test_one_servers_link_is_trained_over_and_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, figure = tmp_path / "links.jsonl", tmp_path / "links.png"
+    words = "--sizes 24 32 --filters 16 --depth 2 --servers AC922 --small 24 "
+    words += "--large 32 --trained-filters 4 --trained-depth 3 --steps 3 --record 1"
+    run = ["run", *words.split(), "--results", str(results)]
+    assert main(run) == 0
+    _, rows = read_lines(results)
+    assert len([row for row in rows if row["kind"] == "predicted"]) == 8
+    (row,) = (row for row in rows if row["kind"] == "measured")
+    assert row["server"] == "AC922"
+    budget = row["trainings"][-1]
+    assert (budget["way"], budget["error"]) == ("budget", None)
+    assert budget["peak_bytes"] <= row["memory_bytes"]
+    assert budget["cores"] == 1
+    for kind in ("alone", "beside", "sharing"):
+        assert len(budget[kind]["step_seconds"]) == 3
+        assert 0 < budget[kind]["recorded"]["utilisation"] <= 1
+    before = results.read_bytes()
+    assert main(run) == 0
+    assert results.read_bytes() == before, "what is finished is kept"
+    assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 0
+    assert figure.exists()
+    assert "AC922" in capsys.readouterr().out

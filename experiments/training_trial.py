@@ -39,7 +39,7 @@ from lms.commands.forecast import Forecast, forecast, workload_of
 from lms.errors import BudgetError
 from lms.machine.host_cpu import usable_cores
 from lms.pipeline import FittedFunction
-from lms.planning.settings import read_settings
+from lms.planning.settings import RECOMPUTE_WORDS, read_settings
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.measure.devices import find_device
 from profiling.record import write_json
@@ -47,7 +47,6 @@ from profiling.record import write_json
 __all__ = ["main"]
 
 _PLANNERS = ("threshold", "budget")
-_RECOMPUTE = {"auto": None, "cheap": "cheap", "always": True, "never": False}
 _MOST_POINTS = 1500  # of a curve
 _ENOUGH = 1 << 40  # bytes for any step without support
 
@@ -85,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--record", type=int, default=0, help="see above")
     parser.add_argument("--core", type=int, help="of the CPU, the only one to use")
     text = "the budget planner's, on or off; it chooses where this is not given"
-    parser.add_argument("--recompute", choices=_RECOMPUTE, default="auto", help=text)
+    parser.add_argument(
+        "--recompute", choices=RECOMPUTE_WORDS, default="auto", help=text
+    )
     parser.add_argument("--curves", action="store_true", help="memory over the step")
     parser.add_argument("--output", type=Path, required=True)
     return parser
@@ -148,7 +149,7 @@ def _trained(
             )
         knobs: dict[str, Any] = {"budget": options.budget}
         if options.way == "budget":
-            knobs["recompute"] = _RECOMPUTE[options.recompute]
+            knobs["recompute"] = RECOMPUTE_WORDS[options.recompute]
         fitted = fit_in_memory(step, batch, planner=options.way, **knobs)
     wait = _wait_for_turn if options.in_turns else lambda: None
     run = fitted or tf.function(step)

@@ -8,18 +8,17 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from lms.commands.model_file import find_file
 from lms.errors import LMSError
 from lms.machine.emulate import environment
 from lms.machine.emulated_link import LinkRates
 from lms.machine.hardware import PRESETS
+from lms.planning.settings import RECOMPUTE_WORDS
 from lms.units import parse_size
 
 __all__ = ["main"]
-
-_RECOMPUTE: Final = {"auto": None, "cheap": "cheap", "always": True, "never": False}
 
 # TensorFlow tells of every start; errors come as exceptions.
 _QUIET = ("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -131,7 +130,7 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "--recompute",
-        choices=tuple(_RECOMPUTE),
+        choices=RECOMPUTE_WORDS,
         default="auto",
         help="run ops again instead of keeping or moving what they made: where that is "
         "predicted to be faster (the default); so, but cheap ops alone; wherever it "
@@ -181,7 +180,7 @@ def _plan(options: argparse.Namespace) -> int:
             hardware=options.hardware,
             link=options.link,
             planner=options.planner,
-            recompute=_RECOMPUTE[options.recompute],
+            recompute=RECOMPUTE_WORDS[options.recompute],
             json=options.json,
             figure=options.figure,
             output=options.output,

@@ -97,7 +97,8 @@ def _measure(options: argparse.Namespace) -> dict[str, list[list[Seconds]]]:
         bar = bars.add_task("planning", total=None)
         from profiling.steps import fit_step
 
-        step = fit_step(read_subject(options.subject), options.budget)
+        subject = read_subject(options.subject)
+        step = fit_step(subject, options.budget, options.recompute)
         total = options.rounds * options.steps * len(_WAYS)
         bars.update(bar, description="steps", total=total)
         warm_up(step, 5, lambda: None)

@@ -25,6 +25,7 @@ from lms.errors import LMSError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.machine.emulated_link import link_rates
+from lms.planning.settings import RECOMPUTE_WORDS
 from lms.simulation.dependencies import find_dependencies
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Lane, Timeline
@@ -75,6 +76,10 @@ def add_subject(parser: argparse.ArgumentParser, *, budget: bool = True) -> None
         parser.add_argument(
             "--budget", metavar="SIZE", help="what the step may use; all by default"
         )
+        text = "which ops may run twice, as `python -m lms plan` takes it"
+        parser.add_argument(
+            "--recompute", choices=RECOMPUTE_WORDS, default="auto", help=text
+        )
 
 
 def waits_by_op(
@@ -109,7 +114,7 @@ def _measure(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
         from profiling.sessions import record_steps
         from profiling.steps import analyse, fit_step
 
-        step = fit_step(subject, options.budget)
+        step = fit_step(subject, options.budget, options.recompute)
         bars.update(bar, description="measuring ops")
         known = analyse(subject, step.report.plan)
         total = max(2, options.warmup) + options.steps

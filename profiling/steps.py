@@ -18,7 +18,7 @@ from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.pipeline import FittedFunction
-from lms.planning.settings import read_settings
+from lms.planning.settings import RECOMPUTE_WORDS, read_settings
 from lms.report import StepReport
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import trace
@@ -69,12 +69,15 @@ class StepGraph:
     hardware: Hardware
 
 
-def fit_step(subject: Subject, budget: int | str | None) -> TrainingStep:
+def fit_step(
+    subject: Subject, budget: int | str | None, recompute: str = "auto"
+) -> TrainingStep:
     """Plan a model's training step.
 
     Args:
         subject: The model and its batch.
         budget: As `LMSCallback` takes it.
+        recompute: The same as a word of `python -m lms plan`.
 
     Raises:
         BudgetError: If no plan fits.
@@ -85,9 +88,8 @@ def fit_step(subject: Subject, budget: int | str | None) -> TrainingStep:
         return model.train_step(batch)
 
     batch = example_batch(subject.batch)
-    fitted = FittedFunction(
-        step, read_settings(budget=budget), kind="train", signature=batch
-    )
+    settings = read_settings(budget=budget, recompute=RECOMPUTE_WORDS[recompute])
+    fitted = FittedFunction(step, settings, kind="train", signature=batch)
     fitted.prepare()
     return TrainingStep(fitted=fitted, batch=batch)
 

@@ -3,7 +3,7 @@
 TFLMS's names are kept; its -1 for "choose for me" is None here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -13,7 +13,15 @@ from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
 from lms.units import parse_size
 
-__all__ = ["Settings", "read_settings"]
+__all__ = ["RECOMPUTE_WORDS", "Settings", "read_settings"]
+
+RECOMPUTE_WORDS: Mapping[str, Recompute] = {
+    "auto": None,
+    "cheap": "cheap",
+    "always": True,
+    "never": False,
+}
+"""What `recompute` is called on command lines."""
 
 _NARROW = ("bfloat16", "float16")
 

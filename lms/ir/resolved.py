@@ -9,7 +9,7 @@ plan's order, counted from 0; spans are half-open.
 
 A swap-out is taken to end where its release says, or right after the last near reader
 where nothing waits for it. A swap-in is taken to hold its room from the next ordered op
-on: the trigger's end is all it waits for, and what is not ordered may run at any time.
+on, since ops that are not ordered may run before the trigger or after it.
 """
 
 from bisect import bisect_right
@@ -98,8 +98,7 @@ class ResolvedPlan:
 
     Args:
         plan: The plan.
-        ops: All ops in the plan's order. The graph itself, which keeps this for the
-            next who asks, is left out: it would hold itself.
+        ops: All ops in the plan's order. The graph is not held: it holds this.
         position: The position of each op, by its name.
         groups: Positions of the ops of each group of the chain, as the plan lists them.
         group_of: The number of the group of each op that is in one, by the op's name.
@@ -123,7 +122,7 @@ class ResolvedPlan:
     residencies: tuple[Residency, ...]
 
     def group_after(self, position: int) -> int:
-        """Number of the first group that begins after a position; of groups if none."""
+        """The first group that begins after a position; their count if none does."""
         return bisect_right(self.begins, position)
 
 

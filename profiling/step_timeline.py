@@ -93,9 +93,7 @@ def waits_by_op(
         rooms_first: As for `find_dependencies`.
     """
     waits: dict[str, set[tuple[Lane, str]]] = {}
-    for copy in find_dependencies(
-        graph.reordered(plan.order), plan, rooms_first=rooms_first
-    ).copies:
+    for copy in find_dependencies(graph, plan, rooms_first=rooms_first).copies:
         for position in (*copy.ops, *copy.beside):
             waits.setdefault(plan.order[position], set()).add((copy.lane, copy.tensor))
     return waits

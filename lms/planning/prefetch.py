@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lms.ir.graph import GraphView
-from lms.ir.liveness import buffers
 from lms.ir.plan import Swap, SwapPlan
+from lms.ir.resolved import ResolvedPlan, ResolvedSwapIn, resolve
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.tuning import TUNING, is_large
@@ -170,8 +170,9 @@ def start_in_time(
     Returns:
         The same swaps with earlier triggers, where there is room.
     """
-    boundaries = _boundaries(plan)
-    returns = _returns(graph, plan, boundaries)
+    resolved = resolve(graph, plan)
+    boundaries = resolved.begins
+    returns = _returns(resolved)
     _want(returns, plan, speeds, boundaries, slack)
     used = np.array(usage, np.int64)
     for copy in returns:
@@ -179,42 +180,35 @@ def start_in_time(
     return _with_triggers(plan, dict(_triggers(plan, returns, boundaries)))
 
 
-def _boundaries(plan: SwapPlan) -> list[int]:
-    """Positions of the first op of each ordered group."""
-    position = {name: i for i, name in enumerate(plan.order)}
-    return [min(position[name] for name in group) for group in plan.chain]
-
-
-def _returns(
-    graph: GraphView, plan: SwapPlan, boundaries: Sequence[int]
-) -> list[_Return]:
-    """All swap-ins by their first reader."""
-    position = {name: i for i, name in enumerate(plan.order)}
-    by_root = {b.root: b for b in buffers(graph.reordered(plan.order))}
+def _returns(resolved: ResolvedPlan) -> list[_Return]:
+    """All swap-ins that have a trigger, by their first reader."""
     returns: list[_Return] = []
-    for i, swap in enumerate(plan.swaps):
-        far = {position[name] for copy in swap.swap_ins for name in copy.readers}
-        near = [use for use in by_root[swap.tensor].uses if use not in far]
-        gone = max([by_root[swap.tensor].producer, *near]) + 1
-        if swap.release is not None:
-            gone = max(gone, position[swap.release])
+    for i, swap in enumerate(resolved.swaps):
+        gone = swap.leaves
         for k, copy in enumerate(swap.swap_ins):
-            reads = [position[name] for name in copy.readers]
             if copy.trigger is not None:
-                after = bisect_right(boundaries, position[copy.trigger])
-                starts = (*boundaries[after : after + 1], min(reads))[0]
                 returns.append(
                     _Return(
                         swap=i,
                         number=k,
-                        size=swap.size,
-                        first_read=min(reads),
-                        starts=min(starts, *reads),
+                        size=swap.buffer.size,
+                        first_read=copy.first_read,
+                        starts=_next_begin(resolved, copy, copy.trigger),
                         earliest=gone,
                     )
                 )
-            gone = max(reads) + 1
+            gone = copy.last_read + 1
     return sorted(returns, key=lambda copy: copy.first_read)
+
+
+def _next_begin(resolved: ResolvedPlan, copy: ResolvedSwapIn, trigger: int) -> int:
+    """Where the group after a trigger begins, no later than the copy's first reader.
+
+    `ResolvedSwapIn.starts` may be earlier: within the trigger's own group, or at the
+    next op where no group follows. Here only the begins of groups matter.
+    """
+    group = resolved.group_after(trigger)
+    return min((copy.first_read, *resolved.begins[group : group + 1]))
 
 
 def _want(

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from lms.ir.graph import GraphView
-from lms.ir.liveness import buffers, written_over
-from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.ir.liveness import written_over
+from lms.ir.plan import SwapPlan
+from lms.ir.resolved import ResolvedSwap, ResolvedSwapIn, resolve
 from lms.simulation.timeline import Lane
 from lms.units import Bytes
 
@@ -87,17 +88,17 @@ class Dependencies:
 
 
 def find_dependencies(
-    ordered: GraphView, plan: SwapPlan, *, rooms_first: bool
+    graph: GraphView, plan: SwapPlan, *, rooms_first: bool
 ) -> Dependencies:
     """Work out the dependencies of a step.
 
     Args:
-        ordered: The graph in the plan's order.
+        graph: The graph that the plan is for, in any execution order.
         plan: A plan that `validate_plan` accepts.
         rooms_first: Whether an ordered op waits until the swap-ins that start beside
             it have their room, and until what it waits for has given its room back.
     """
-    return _Finder(ordered, plan, rooms_first=rooms_first).found
+    return _Finder(graph, plan, rooms_first=rooms_first).found
 
 
 class _Finder:
@@ -105,14 +106,10 @@ class _Finder:
 
     def __init__(self, graph: GraphView, plan: SwapPlan, *, rooms_first: bool) -> None:
         self.found = Dependencies()
-        self._graph = graph
         self._rooms_first = rooms_first
-        self._position = {name: i for i, name in enumerate(plan.order)}
-        self._groups = [[self._index(n) for n in group] for group in plan.chain]
-        self._group_at = {
-            name: g for g, names in enumerate(plan.chain) for name in names
-        }
-        self._buffers = {buffer.root: buffer for buffer in buffers(graph)}
+        self._roots = graph.roots
+        self._plan = resolve(graph, plan)
+        self._buffers = self._plan.buffers
         self._key = {root: key for key, root in enumerate(self._buffers)}
         self._size = {self._key[r]: b.size for r, b in self._buffers.items()}
         self._holders = dict.fromkeys(self._size, 1)
@@ -120,15 +117,12 @@ class _Finder:
         self._outs: dict[str, int] = {}
         self._released: dict[int, list[int]] = defaultdict(list)
         self._stay({swap.tensor for swap in plan.swaps})
-        for swap in plan.swaps:
+        for swap in self._plan.swaps:
             self._swap_out(swap)
-        for swap in plan.swaps:
+        for swap in self._plan.swaps:
             for copy in swap.swap_ins:
                 self._swap_in(swap, copy)
         self._take_outputs()
-
-    def _index(self, name: str) -> int:
-        return self._position[name]
 
     def _stay(self, moved: set[str]) -> None:
         """Buffers that do not move end with their last reader, or outlive the step."""
@@ -139,54 +133,50 @@ class _Finder:
             if buffer.uses:
                 self._dying[buffer.last][root] = self._key[root]
 
-    def _swap_out(self, swap: Swap) -> None:
-        buffer, key = self._buffers[swap.tensor], self._key[swap.tensor]
+    def _swap_out(self, swap: ResolvedSwap) -> None:
+        buffer, key = swap.buffer, self._key[swap.buffer.root]
         out = Copy(
-            lane=Lane.D2H, tensor=swap.tensor, size=swap.size, waits=1, gives=key
+            lane=Lane.D2H, tensor=buffer.root, size=buffer.size, waits=1, gives=key
         )
-        self._outs[swap.tensor] = number = self._add(out)
+        self._outs[buffer.root] = number = self._add(out)
         self.found.after_op[buffer.producer].append(number)
-        group = self._group_at.get(swap.release or "")
+        group = swap.release_group
         if group is not None:
             self._released[group].append(number)
-            self._wait(out.ops, self._groups[group])
+            self._wait(out.ops, self._plan.groups[group])
         elif swap.release is not None:
-            self._wait(out.ops, [self._index(swap.release)])
-        far = {self._index(name) for copy in swap.swap_ins for name in copy.readers}
-        near = [use for use in buffer.uses if use not in far]
+            self._wait(out.ops, [swap.release])
         self._holders[key] = 2  # the copy, and the last near reader
-        self.found.gives[max([buffer.producer, *near])].append(key)
+        self.found.gives[swap.last_near].append(key)
         if self._rooms_first and group:  # held until its room is to be free
             self._holders[key] += 1
             # An op of a scattered group may have made it after that: it is not ordered.
-            last = max(buffer.producer, *self._groups[group - 1])
+            last = max(buffer.producer, self._plan.ends[group - 1])
             self.found.gives[last].append(key)
 
-    def _swap_in(self, swap: Swap, copy: SwapIn) -> None:
-        reads = [self._index(name) for name in copy.readers]
+    def _swap_in(self, swap: ResolvedSwap, copy: ResolvedSwapIn) -> None:
+        buffer = swap.buffer
         key = len(self._size)
-        self._size[key] = swap.size
+        self._size[key] = buffer.size
         back = Copy(
             lane=Lane.H2D,
-            tensor=swap.tensor,
-            size=swap.size,
-            out=self._outs[swap.tensor],
-            take=Take(key=key, size=swap.size, holders=1),
+            tensor=buffer.root,
+            size=buffer.size,
+            out=self._outs[buffer.root],
+            take=Take(key=key, size=buffer.size, holders=1),
             frees_host=copy is swap.swap_ins[-1],
         )
         number = self._add(back)
-        self.found.gives[max(reads)].append(key)
-        self._dying[max(reads)][swap.tensor] = key
-        self._wait(back.ops, reads)
+        self.found.gives[copy.last_read].append(key)
+        self._dying[copy.last_read][buffer.root] = key
+        self._wait(back.ops, copy.readers)
         needed = [back.out]
-        group = self._group_at.get(copy.trigger or "")
+        after, group = copy.trigger, copy.trigger_group
         if group is not None:
             needed += [o for o in self._released[group + 1] if o not in needed]
-            after = max(self._groups[group])
+            after = self._plan.ends[group]
             if self._rooms_first:
-                self._wait(back.beside, *self._groups[group + 1 : group + 2])
-        else:
-            after = None if copy.trigger is None else self._index(copy.trigger)
+                self._wait(back.beside, *self._plan.groups[group + 1 : group + 2])
         for out in needed:
             self.found.copies[out].copies.append(number)
         back.waits = len(needed)
@@ -209,7 +199,7 @@ class _Finder:
         What is written over is not given back: the output goes by its key from then on.
         """
         actual: dict[int, int] = {}
-        for position, op in enumerate(self._graph.ops):
+        for position, op in enumerate(self._plan.ops):
             if op.persistent:
                 continue
             own = [self._key[t.name] for t in op.outputs if t.name in self._key]
@@ -231,12 +221,12 @@ class _Finder:
                 copy.gives = actual.get(copy.gives, copy.gives)
 
     def _written_over(self, position: int, own: list[int]) -> int | None:
-        op = self._graph.ops[position]
+        op = self._plan.ops[position]
         if not op.inplace or not op.outputs or op.outputs[0].name not in self._key:
             return None
         dying = {
             root: key for root, key in self._dying[position].items() if key not in own
         }
         sizes = {root: self._size[key] for root, key in dying.items()}
-        over = written_over(op, self._graph.roots, sizes)
+        over = written_over(op, self._roots, sizes)
         return None if over is None else dying[over]

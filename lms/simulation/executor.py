@@ -33,6 +33,7 @@ from functools import partial
 from lms.errors import PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
+from lms.ir.resolved import resolve
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.simulation.dependencies import Copy, Take, find_dependencies
@@ -147,9 +148,9 @@ class _Device:
         self._queue: dict[Lane, deque[int]] = {Lane.H2D: deque(), Lane.D2H: deque()}
         self._link = {Lane.H2D: job.hardware.h2d, Lane.D2H: job.hardware.d2h}
         self._ahead = job.hardware.asynchronous
-        self._ops = job.graph.reordered(job.plan.order)
+        self._ops = resolve(job.graph, job.plan).ops
         self._depends = find_dependencies(
-            self._ops, job.plan, rooms_first=not self._ahead
+            job.graph, job.plan, rooms_first=not self._ahead
         )
         self._next = 0
         self._running = False  # whether the host waits for the end of an op
@@ -165,10 +166,10 @@ class _Device:
         self._host_requests: list[Request] = []
 
     def timeline(self) -> Timeline:
-        if self._next < len(self._ops.ops):
+        if self._next < len(self._ops):
             raise PlanError(
                 "ops and copies of the plan must not wait for each other in a circle, "
-                f"got op {self._ops.ops[self._next].name!r} that waits forever. "
+                f"got op {self._ops[self._next].name!r} that waits forever. "
                 "Make the plan again."
             )
         return Timeline(
@@ -180,14 +181,14 @@ class _Device:
 
     def start_next(self) -> None:
         """Start ops as long as the next one waits for nothing but the host."""
-        ops, waits = self._ops.ops, self._depends.waits
+        ops, waits = self._ops, self._depends.waits
         while self._next < len(ops) and not waits.get(self._next, 0):
             if self._running or self._clock.now < self._host_free:
                 break  # the call that goes on is under way
             self._start(self._next, self._clock.now)
 
     def _start(self, position: int, now: Seconds) -> None:
-        op = self._ops.ops[position]
+        op = self._ops[position]
         seconds = self._job.costs.of(op.name)
         start = max(now, self._device_free)
         self._settle(start)

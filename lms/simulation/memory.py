@@ -1,19 +1,16 @@
 """What a plan does to memory: bytes on the device while each op runs.
 
-Each tensor of the step has one or more residencies: the original from its producer to
-its last near reader - or until the op that waits for its release - and one for each
-swap-in, from its trigger to its last reader. Two views are taken of them:
+What each tensor holds of the device, and from when to when, is its residencies
+(`lms.ir.resolved`). Two views are taken of them:
 
 - `simulate_memory` adds up sizes: what the step needs by itself.
 - `allocator_peak` plays them to a model of the allocator: what it will report, lost
   parts of chunks included.
 
-Known weakness: positions, not seconds. A swap-out is taken to end where its release
-says, or right after the last near reader where nothing waits for it. A new value of a
-variable that is read after it was assigned is taken to go with its last reader.
+Known weakness: positions, not seconds. A new value of a variable that is read after it
+was assigned is taken to go with its last reader.
 """
 
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,8 +18,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from lms.ir.graph import GraphView, Op
-from lms.ir.liveness import Buffer, buffers, new_value, reused_bytes, written_over
-from lms.ir.plan import Swap, SwapPlan
+from lms.ir.liveness import new_value, reused_bytes, written_over
+from lms.ir.plan import SwapPlan
+from lms.ir.resolved import Residency, ResolvedPlan, resolve
 from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool, rounded_up
 
 __all__ = [
@@ -78,19 +76,6 @@ class Region:
     scratch_first: bool = False
 
 
-class _Residency(NamedTuple):
-    """Half-open interval of positions in which one copy of a buffer is on the device.
-
-    `dies_at` is the position of the op that reads it last and may write over it.
-    """
-
-    root: str
-    start: int
-    end: int
-    size: int
-    dies_at: int | None
-
-
 class _Request(NamedTuple):
     """What an op wants of the allocator; numbers are keys of chunks.
 
@@ -120,10 +105,10 @@ def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
     Returns:
         Bytes on device and host while each op of `plan.order` runs.
     """
-    ordered = graph.reordered(plan.order)
+    resolved = resolve(graph, plan)
     device = [0] * (len(plan.order) + 1)
     dying: dict[int, list[int]] = defaultdict(list)
-    for life in _residencies(ordered, plan):
+    for life in resolved.residencies:
         device[life.start] += life.size
         device[life.end] -= life.size
         if life.dies_at is not None:
@@ -131,9 +116,9 @@ def simulate_memory(graph: GraphView, plan: SwapPlan) -> MemoryTimeline:
     live = list(accumulate(device[:-1]))
     used = tuple(
         live[i] + op.scratch - reused_bytes(op, dying.get(i, ()))
-        for i, op in enumerate(ordered.ops)
+        for i, op in enumerate(resolved.ops)
     )
-    return MemoryTimeline(device=used, host=_host_curve(ordered, plan))
+    return MemoryTimeline(device=used, host=_host_curve(resolved))
 
 
 def allocator_peak(
@@ -201,17 +186,17 @@ def _requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
 
 
 def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
-    ordered = graph.reordered(plan.order)
-    starts: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
-    ends: dict[int, list[tuple[int, _Residency]]] = defaultdict(list)
-    for key, life in enumerate(_residencies(ordered, plan)):
+    resolved = resolve(graph, plan)
+    starts: dict[int, list[tuple[int, Residency]]] = defaultdict(list)
+    ends: dict[int, list[tuple[int, Residency]]] = defaultdict(list)
+    for key, life in enumerate(resolved.residencies):
         if life.size < least:
             continue
         starts[life.start].append((key, life))
         ends[life.end - 1].append((key, life))
     held: dict[int, int] = {}  # residency -> the key of its chunk
     found: list[_Request] = []
-    for position, op in enumerate(ordered.ops):
+    for position, op in enumerate(resolved.ops):
         ending = ends.get(position, ())
         if not ending and position not in starts:
             scratch = op.scratch if op.scratch >= max(1, least) else 0
@@ -238,8 +223,8 @@ def _take(
     op: Op,
     roots: Mapping[str, str],
     position: int,
-    starting: Sequence[tuple[int, _Residency]],
-    ending: Sequence[tuple[int, _Residency]],
+    starting: Sequence[tuple[int, Residency]],
+    ending: Sequence[tuple[int, Residency]],
     held: dict[int, int],
 ) -> list[tuple[int, int]]:
     """Chunks that an op's outputs need; one may be in the place of a dying input."""
@@ -311,77 +296,11 @@ def _step(
     return used
 
 
-def _host_curve(ordered: GraphView, plan: SwapPlan) -> tuple[int, ...]:
+def _host_curve(resolved: ResolvedPlan) -> tuple[int, ...]:
     """A swapped tensor is on the host from its producer to its last reader."""
-    moved = {swap.tensor for swap in plan.swaps}
-    host = [0] * (len(plan.order) + 1)
-    for buffer in buffers(ordered):
-        if buffer.root in moved:
-            host[min(buffer.producer + 1, buffer.last)] += buffer.size
-            host[buffer.last + 1] -= buffer.size
+    host = [0] * (len(resolved.ops) + 1)
+    for swap in resolved.swaps:
+        buffer = swap.buffer
+        host[min(buffer.producer + 1, buffer.last)] += buffer.size
+        host[buffer.last + 1] -= buffer.size
     return tuple(accumulate(host[:-1]))
-
-
-def _residencies(ordered: GraphView, plan: SwapPlan) -> list[_Residency]:
-    position = {name: i for i, name in enumerate(plan.order)}
-    chained = sorted(position[name] for group in plan.chain for name in group)
-    swaps = {swap.tensor: swap for swap in plan.swaps}
-    lives: list[_Residency] = []
-    for buffer in buffers(ordered):
-        swap = swaps.get(buffer.root)
-        if swap is None:
-            lives.append(_whole(buffer, len(plan.order)))
-        else:
-            lives += _parts(buffer, swap, position, chained)
-    return lives
-
-
-def _whole(buffer: Buffer, steps: int) -> _Residency:
-    """The residency of a buffer that stays."""
-    return _Residency(
-        root=buffer.root,
-        start=buffer.producer,
-        end=steps if buffer.kept else buffer.last + 1,
-        size=buffer.size,
-        dies_at=None if buffer.kept or not buffer.uses else buffer.last,
-    )
-
-
-def _parts(
-    buffer: Buffer, swap: Swap, position: dict[str, int], chained: Sequence[int]
-) -> list[_Residency]:
-    """The residencies of a buffer that moves: the original, then each swap-in."""
-    far = {position[name] for copy in swap.swap_ins for name in copy.readers}
-    near = [use for use in buffer.uses if use not in far]
-    gone = max([buffer.producer, *near]) + 1
-    if swap.release is not None:
-        gone = max(gone, position[swap.release])
-    lives = [
-        _Residency(
-            root=buffer.root,
-            start=buffer.producer,
-            end=gone,
-            size=buffer.size,
-            dies_at=None,
-        )
-    ]
-    for copy in swap.swap_ins:
-        reads = [position[name] for name in copy.readers]
-        start = buffer.producer if copy.trigger is None else position[copy.trigger]
-        lives.append(
-            _Residency(
-                root=buffer.root,
-                start=_next_ordered(start, min(reads), chained),
-                end=max(reads) + 1,
-                size=buffer.size,
-                dies_at=max(reads),
-            )
-        )
-    return lives
-
-
-def _next_ordered(trigger: int, first_read: int, chained: Sequence[int]) -> int:
-    """Where a swap-in starts to take room: beside the next ordered op."""
-    following = bisect_right(chained, trigger)
-    after = chained[following] if following < len(chained) else trigger + 1
-    return min(after, first_read)

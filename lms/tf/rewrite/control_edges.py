@@ -7,11 +7,11 @@ what starts beside it is settled: copies have begun, or have their room. A swap-
 for its trigger and for the room that is freed for it.
 """
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.ir.resolved import ResolvedPlan, ResolvedSwap, ResolvedSwapIn
 from lms.tf import compat
 from lms.tf.rewrite.transports import CopyOps
 
@@ -29,55 +29,52 @@ class Waits:
     """Collects what waits for what, then writes it into the nodes.
 
     Args:
-        plan: A plan that `lms.ir.plan.validate_plan` accepts.
+        resolved: A plan that `lms.ir.plan.validate_plan` accepts, resolved.
         groups: The ops that wait for the same as an op, itself included, by its name;
             those that are in no group are left out.
 
     Attributes:
-        at: The group of each op that is in one.
         released: Ops that a group waits for because it needs their room.
     """
 
     def __init__(
-        self, plan: SwapPlan, groups: Mapping[str, Sequence[str]] | None = None
+        self,
+        resolved: ResolvedPlan,
+        groups: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._groups = groups or {}
-        self.at: Mapping[str | None, int] = {
-            name: i for i, group in enumerate(plan.chain) for name in group
-        }
+        self._plan = resolved
+        self._chain = resolved.plan.chain
         self.released: dict[int, list[str]] = defaultdict(list)
-        self._chain = plan.chain
-        self._position = {name: i for i, name in enumerate(plan.order)}
-        places = [[self._position[name] for name in group] for group in plan.chain]
-        self._begins, self._ends = [min(p) for p in places], [max(p) for p in places]
         self._settled: dict[int, list[str]] = defaultdict(list)
         self._begun: dict[int, list[str]] = defaultdict(list)
         self._late: list[tuple[compat.NodeDef, int]] = []
-        self._triggered: list[tuple[compat.NodeDef, str]] = []
+        self._triggered: list[tuple[compat.NodeDef, int, int | None]] = []
         self._outside: list[tuple[str, str]] = []  # ops that are in no group
 
-    def leave(self, swap: Swap, producer: str, out: CopyOps) -> None:
+    def leave(self, swap: ResolvedSwap, out: CopyOps) -> None:
         """Take down a tensor's swap-out."""
-        if swap.release in self.at:
-            self.released[self.at[swap.release]].append(out.end.name)
+        if swap.release_group is not None:
+            self.released[swap.release_group].append(out.end.name)
         elif swap.release is not None:
-            self._outside.append((swap.release, out.end.name))
+            self._outside.append((self._name(swap.release), out.end.name))
         if out.settled is not None:
-            following = bisect_right(self._begins, self._position[producer])
+            producer = swap.buffer.producer
+            following = self._plan.group_after(producer)
             self._settled[following].append(out.settled.name)
-            if producer in self.at:
+            if self._name(producer) in self._plan.group_of:
                 self._begun[following].append(out.settled.name)
         if out.wait is not None:
             self._late.append((out.wait, self._latest_end(swap)))
 
-    def come(self, copy: SwapIn, back: CopyOps) -> None:
+    def come(self, copy: ResolvedSwapIn, back: CopyOps) -> None:
         """Take down a swap-in."""
         if copy.trigger is not None:
-            self._triggered.append((back.start, copy.trigger))
-        if back.settled is not None and copy.trigger in self.at:
-            self._settled[self.at[copy.trigger] + 1].append(back.settled.name)
+            self._triggered.append((back.start, copy.trigger, copy.trigger_group))
+        if back.settled is not None and copy.trigger_group is not None:
+            self._settled[copy.trigger_group + 1].append(back.settled.name)
         if back.wait is not None:
-            self._late.append((back.wait, self._before(copy.readers)))
+            self._late.append((back.wait, self._before(copy.first_read)))
 
     def wire(self, nodes: Mapping[str, compat.NodeDef]) -> None:
         """Add the control inputs.
@@ -94,10 +91,9 @@ class Waits:
         Args:
             nodes: The step's own, by name.
         """
-        for start, trigger in self._triggered:
-            wait_for(start, [trigger])
-            if trigger in self.at:
-                at = self.at[trigger]
+        for start, trigger, at in self._triggered:
+            wait_for(start, [self._name(trigger)])
+            if at is not None:
                 wait_for(start, [*self._chain[at], *self.released.get(at + 1, ())])
         for wait, groups in self._late:
             if groups > 0:
@@ -113,11 +109,14 @@ class Waits:
                 wait_for(nodes[name], names)
             before = group
 
-    def _before(self, ops: Sequence[str]) -> int:
-        """How many groups come before all of some ops."""
-        return bisect_left(self._ends, min(self._position[op] for op in ops))
+    def _name(self, position: int) -> str:
+        return self._plan.ops[position].name
 
-    def _latest_end(self, swap: Swap) -> int:
+    def _before(self, position: int) -> int:
+        """How many groups come before an op."""
+        return bisect_left(self._plan.ends, position)
+
+    def _latest_end(self, swap: ResolvedSwap) -> int:
         """How many groups may go before a swap-out must have ended.
 
         Those before the op that waits for its room; no more than up to the trigger of a
@@ -125,5 +124,6 @@ class Waits:
         """
         if swap.release is None:
             return 0
-        triggers = (self.at.get(copy.trigger, -1) + 1 for copy in swap.swap_ins)
-        return min(self._before([swap.release]), *triggers)
+        triggers = (copy.trigger_group for copy in swap.swap_ins)
+        most = (0 if group is None else group + 1 for group in triggers)
+        return min(self._before(swap.release), *most)

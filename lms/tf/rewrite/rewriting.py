@@ -18,8 +18,9 @@ from graphlib import CycleError, TopologicalSorter
 import tensorflow as tf
 
 from lms.errors import PlanError
-from lms.ir.graph import GraphView, Op, op_of
-from lms.ir.plan import Swap, SwapPlan
+from lms.ir.graph import GraphView, op_of
+from lms.ir.plan import SwapPlan
+from lms.ir.resolved import ResolvedPlan, ResolvedSwap, resolve
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.rewrite.asking import ask_for_room
@@ -58,24 +59,24 @@ def rewrite(
     """
     nodes = {node.name: _copy(node) for node in step.nodes}
     groups = _groups(step.graph)
-    waits = Waits(plan, groups)
+    resolved = resolve(step.graph, plan)
+    waits = Waits(resolved, groups)
     added: list[compat.NodeDef] = []
-    for number, swap in enumerate(plan.swaps):
-        producer = nodes[op_of(swap.tensor)]
-        spec = _spec(step.graph, swap.tensor)
+    for number, swap in enumerate(resolved.swaps):
+        tensor = swap.buffer.root
+        producer = nodes[op_of(tensor)]
+        spec = _spec(step.graph, tensor)
         prefix = f"lms/{number}/{producer.name}"
         out = transport.swap_out(
             f"{prefix}/out",
-            swap.tensor,
+            tensor,
             spec,
             device=producer.device,
             copies=len(swap.swap_ins),
         )
         added += out.nodes
-        waits.leave(swap, producer.name, out)
-        extender, at = _keeper(
-            step.graph, swap, prefix, producer.device, plan, waits.at
-        )
+        waits.leave(swap, out)
+        extender, at = _keeper(step.graph, swap, prefix, producer.device, resolved)
         if transport.takes_room_first and extender is not None:
             added.append(extender)
             waits.released[at].append(extender.name)
@@ -85,8 +86,9 @@ def rewrite(
             )
             added += back.nodes
             waits.come(copy, back)
+            readers = [plan.order[position] for position in copy.readers]
             added += _reroute(
-                step.graph, nodes, copy.readers, swap.tensor, back.end.name, f"in{k}"
+                step.graph, nodes, readers, tensor, back.end.name, f"in{k}"
             )
     waits.wire(nodes)
     if commit_flag is not None:
@@ -142,11 +144,10 @@ def _spec(graph: GraphView, name: str) -> tf.TensorSpec:
 
 def _keeper(
     graph: GraphView,
-    swap: Swap,
+    swap: ResolvedSwap,
     prefix: str,
     device: str,
-    plan: SwapPlan,
-    group_at: Mapping[str | None, int],
+    resolved: ResolvedPlan,
 ) -> tuple[compat.NodeDef | None, int]:
     """An op that holds the original until its room is to be free.
 
@@ -158,33 +159,20 @@ def _keeper(
     Returns:
         The op and the group before which it must run; None where there is no choice.
     """
-    far = {name for copy in swap.swap_ins for name in copy.readers}
-    near = [op for op in _readers(graph, swap.tensor) if op.name not in far]
-    last = max((group_at.get(op.name, -1) for op in near), default=-1)
-    until = group_at.get(swap.release or "", 0)
+    near = [resolved.ops[position] for position in swap.near]
+    ordered = [op.name for op in near if op.name in resolved.group_of]
+    last = max((resolved.group_of[name] for name in ordered), default=-1)
+    until = swap.release_group or 0
     if until == 0 and (last < 0 or not any(op.inplace for op in near)):
         return None, 0
-    names = [op.name for op in near if op.name in group_at]
-    names += plan.chain[until - 1] if until else ()
+    names = [*ordered, *(resolved.plan.chain[until - 1] if until else ())]
     extender = compat.NodeDef(name=f"{prefix}/keep", op="Shape", device=device)
-    extender.input.append(swap.tensor)
+    extender.input.append(swap.buffer.root)
     extender.input.extend(f"^{name}" for name in dict.fromkeys(names))
-    dtype = tf.as_dtype(graph.tensors[swap.tensor].dtype)
+    dtype = tf.as_dtype(graph.tensors[swap.buffer.root].dtype)
     extender.attr["T"].type = dtype.as_datatype_enum
     extender.attr["out_type"].type = tf.int32.as_datatype_enum
     return extender, max(last + 1, until)
-
-
-def _readers(graph: GraphView, tensor: str) -> list[Op]:
-    """The ops that read a buffer, by its own name or by an alias."""
-    found: list[Op] = []
-    for op in graph.consumers[tensor]:
-        if op.alias == tensor:
-            for output in op.outputs:
-                found += _readers(graph, output.name)
-        else:
-            found.append(op)
-    return found
 
 
 def _reroute(

@@ -1,0 +1,287 @@
+"""What a plan means for its graph: positions and spans in place of names.
+
+    producer ── near readers ── release      trigger ── far readers
+    └─ original ───────────────┘                  └─ copy ────────┘
+       [producer, leaves)                            [starts, last_read + 1)
+
+Whoever predicts, improves or obeys a plan reads it here. Positions are those of the
+plan's order, counted from 0; spans are half-open.
+
+A swap-out is taken to end where its release says, or right after the last near reader
+where nothing waits for it. A swap-in is taken to hold its room from the next ordered op
+on, since ops that are not ordered may run before the trigger or after it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lms.ir.graph import GraphView, Op
+from lms.ir.liveness import Buffer, buffers
+from lms.ir.plan import Swap, SwapIn, SwapPlan
+
+__all__ = ["Residency", "ResolvedPlan", "ResolvedSwap", "ResolvedSwapIn", "resolve"]
+
+_MEMO = "resolved"
+_ORDER_MEMO = "resolved order"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residency:
+    """Span of positions in which one copy of a buffer is on the device.
+
+    Args:
+        root: Name of the buffer's root tensor.
+        start: First position at which it holds memory.
+        end: First position at which its memory is free.
+        size: Bytes.
+        dies_at: Position of the op that reads it last and may write over it, or None.
+    """
+
+    root: str
+    start: int
+    end: int
+    size: int
+    dies_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSwapIn:
+    """One copy to the device.
+
+    Args:
+        readers: Positions of the ops that read it, as the plan lists them.
+        first_read: The first of them.
+        last_read: The last of them.
+        trigger: Position of the op after which it starts, or None.
+        trigger_group: The group of the chain that the trigger is in, or None.
+        starts: Position of the op beside which it takes its room: the next op of the
+            chain - of the trigger's own group too -, or else the next op at all, and no
+            later than its first reader. Without a trigger the producer counts as one.
+    """
+
+    readers: tuple[int, ...]
+    first_read: int
+    last_read: int
+    trigger: int | None
+    trigger_group: int | None
+    starts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSwap:
+    """A tensor that leaves the device and comes back.
+
+    Args:
+        buffer: Its memory if it stayed.
+        near: Positions of the readers of the original, ascending.
+        last_near: The last of them, or the producer's where there is none.
+        release: Position of the op that waits for the end of the swap-out, or None.
+        release_group: The group of the chain that the release is in, or None.
+        leaves: First position at which the original's room is free.
+        swap_ins: The swap-ins, in the plan's order.
+    """
+
+    buffer: Buffer
+    near: tuple[int, ...]
+    last_near: int
+    release: int | None
+    release_group: int | None
+    leaves: int
+    swap_ins: tuple[ResolvedSwapIn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPlan:
+    """A plan, by positions of its order.
+
+    Args:
+        plan: The plan.
+        ops: All ops in the plan's order. The graph is not held: it holds this.
+        position: The position of each op, by its name.
+        groups: Positions of the ops of each group of the chain, as the plan lists them.
+        group_of: The number of the group of each op that is in one, by the op's name.
+        begins: Position of the first op of each group, ascending.
+        ends: Position of the last op of each group, ascending.
+        buffers: The step's buffers by their roots, in the order in which they are made.
+        swaps: The swaps, as the plan lists them.
+        residencies: Those of each buffer, in the order of `buffers`: of one that moves,
+            the original and then each swap-in.
+    """
+
+    plan: SwapPlan
+    ops: tuple[Op, ...]
+    position: Mapping[str, int]
+    groups: tuple[tuple[int, ...], ...]
+    group_of: Mapping[str, int]
+    begins: tuple[int, ...]
+    ends: tuple[int, ...]
+    buffers: Mapping[str, Buffer]
+    swaps: tuple[ResolvedSwap, ...]
+    residencies: tuple[Residency, ...]
+
+    def group_after(self, position: int) -> int:
+        """The first group that begins after a position; their count if none does."""
+        return bisect_right(self.begins, position)
+
+
+class _Order(NamedTuple):
+    """What all plans of one order have in common."""
+
+    position: Mapping[str, int]
+    buffers: Mapping[str, Buffer]
+    staying: tuple[Residency, ...]
+
+
+def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
+    """Work out what a plan means for its graph.
+
+    The last result is kept with the graph, for the same plan.
+
+    Args:
+        graph: The graph that the plan is for (`planned_graph`), in any execution order.
+        plan: A plan that `validate_plan` accepts, of tensors that take memory.
+
+    Example:
+        >>> from lms.ir.graph import Tensor
+        >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),))
+        >>> b = Op(name="b", type="B")
+        >>> c = Op(name="c", type="C", inputs=("a:0",))
+        >>> back = SwapIn(trigger="b", readers=("c",))
+        >>> swap = Swap(tensor="a:0", size=8, release="b", swap_ins=(back,))
+        >>> plan = SwapPlan(planner="", order=("a", "b", "c"), swaps=(swap,))
+        >>> resolved = resolve(GraphView(ops=(a, b, c)), plan)
+        >>> [(life.start, life.end) for life in resolved.residencies]
+        [(0, 1), (2, 3)]
+    """
+    known: ResolvedPlan | None = graph.memo.get(_MEMO)
+    if known is None or known.plan is not plan:
+        known = _resolved(graph.reordered(plan.order), plan)
+        graph.memo[_MEMO] = known
+    return known
+
+
+def _resolved(ordered: GraphView, plan: SwapPlan) -> ResolvedPlan:
+    order = _order(ordered)
+    place = order.position.__getitem__
+    groups = tuple(tuple(map(place, group)) for group in plan.chain)
+    group_of = {name: i for i, group in enumerate(plan.chain) for name in group}
+    chained = sorted(position for group in groups for position in group)
+    swaps = tuple(_swap(swap, order, group_of, chained) for swap in plan.swaps)
+    return ResolvedPlan(
+        plan=plan,
+        ops=ordered.ops,
+        position=order.position,
+        groups=groups,
+        group_of=group_of,
+        begins=tuple(map(min, groups)),
+        ends=tuple(map(max, groups)),
+        buffers=order.buffers,
+        swaps=swaps,
+        residencies=_residencies(order, swaps),
+    )
+
+
+def _order(ordered: GraphView) -> _Order:
+    if _ORDER_MEMO not in ordered.memo:
+        found = buffers(ordered)
+        ordered.memo[_ORDER_MEMO] = _Order(
+            position={op.name: i for i, op in enumerate(ordered.ops)},
+            buffers={buffer.root: buffer for buffer in found},
+            staying=tuple(_staying(buffer, len(ordered.ops)) for buffer in found),
+        )
+    return ordered.memo[_ORDER_MEMO]
+
+
+def _staying(buffer: Buffer, steps: int) -> Residency:
+    """The residency of a buffer that does not move."""
+    return Residency(
+        root=buffer.root,
+        start=buffer.producer,
+        end=steps if buffer.kept else buffer.last + 1,
+        size=buffer.size,
+        dies_at=None if buffer.kept or not buffer.uses else buffer.last,
+    )
+
+
+def _swap(
+    swap: Swap, order: _Order, group_of: Mapping[str, int], chained: Sequence[int]
+) -> ResolvedSwap:
+    buffer = order.buffers[swap.tensor]
+    copies = tuple(
+        _swap_in(copy, buffer.producer, order.position, group_of, chained)
+        for copy in swap.swap_ins
+    )
+    far = {read for copy in copies for read in copy.readers}
+    near = tuple(use for use in buffer.uses if use not in far)
+    last_near = near[-1] if near else buffer.producer
+    release = None if swap.release is None else order.position[swap.release]
+    return ResolvedSwap(
+        buffer=buffer,
+        near=near,
+        last_near=last_near,
+        release=release,
+        release_group=group_of.get(swap.release or ""),
+        leaves=max(last_near + 1, release or 0),
+        swap_ins=copies,
+    )
+
+
+def _swap_in(
+    copy: SwapIn,
+    producer: int,
+    position: Mapping[str, int],
+    group_of: Mapping[str, int],
+    chained: Sequence[int],
+) -> ResolvedSwapIn:
+    readers = tuple(position[name] for name in copy.readers)
+    first = min(readers)
+    trigger = None if copy.trigger is None else position[copy.trigger]
+    after = producer if trigger is None else trigger
+    following = bisect_right(chained, after)
+    starts = chained[following] if following < len(chained) else after + 1
+    return ResolvedSwapIn(
+        readers=readers,
+        first_read=first,
+        last_read=max(readers),
+        trigger=trigger,
+        trigger_group=group_of.get(copy.trigger or ""),
+        starts=min(starts, first),
+    )
+
+
+def _residencies(order: _Order, swaps: Sequence[ResolvedSwap]) -> tuple[Residency, ...]:
+    moved = {swap.buffer.root: swap for swap in swaps}
+    if not moved:
+        return order.staying
+    lives: list[Residency] = []
+    for stay in order.staying:
+        if stay.root in moved:
+            lives += _moving(moved[stay.root])
+        else:
+            lives.append(stay)
+    return tuple(lives)
+
+
+def _moving(swap: ResolvedSwap) -> list[Residency]:
+    """The residencies of a buffer that moves: the original, then each swap-in."""
+    root, size = swap.buffer.root, swap.buffer.size
+    original = Residency(
+        root=root,
+        start=swap.buffer.producer,
+        end=swap.leaves,
+        size=size,
+        dies_at=None,
+    )
+    copies = (
+        Residency(
+            root=root,
+            start=copy.starts,
+            end=copy.last_read + 1,
+            size=size,
+            dies_at=copy.last_read,
+        )
+        for copy in swap.swap_ins
+    )
+    return [original, *copies]

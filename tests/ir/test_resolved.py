@@ -1,0 +1,198 @@
+"""Resolved plans: hand-drawn graphs with every position written down."""
+
+import gc
+import weakref
+from dataclasses import replace
+
+from lms.ir.graph import GraphView
+from lms.ir.liveness import Buffer
+from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.ir.resolved import Residency, ResolvedSwap, ResolvedSwapIn, resolve
+from tests.graphs import FORK, RESHAPE, SKIP, TWICE, TWO_WAITING, make_op
+
+Chain = tuple[tuple[str, ...], ...]
+
+# c and d of SKIP are ordered as one, b is not ordered.
+SCATTERED: Chain = (("a",), ("c", "d"), ("e",))
+
+
+def planned(
+    graph: GraphView,
+    *copies: tuple[str | None, str],
+    release: str | None = None,
+    chain: Chain = (),
+) -> SwapPlan:
+    """A plan that moves `a:0`; a copy is its trigger and its readers."""
+    swap_ins = tuple(
+        SwapIn(trigger=trigger, readers=tuple(readers)) for trigger, readers in copies
+    )
+    size = graph.tensors["a:0"].size
+    swap = Swap(tensor="a:0", size=size, release=release, swap_ins=swap_ins)
+    order = tuple(op.name for op in graph.ops)
+    return SwapPlan(planner="by hand", order=order, chain=chain, swaps=(swap,))
+
+
+def the_swap(
+    graph: GraphView,
+    *copies: tuple[str | None, str],
+    release: str | None = None,
+    chain: Chain = (),
+) -> ResolvedSwap:
+    plan = planned(graph, *copies, release=release, chain=chain)
+    (swap,) = resolve(graph, plan).swaps
+    return swap
+
+
+def the_swap_in(trigger: str | None, readers: str, chain: Chain = ()) -> ResolvedSwapIn:
+    """A swap-in of SKIP's first tensor, or of TWICE's if it has another reader."""
+    graph = SKIP.graph if readers == "e" else TWICE.graph
+    (copy,) = the_swap(graph, (trigger, readers), chain=chain).swap_ins
+    return copy
+
+
+def spans(graph: GraphView, plan: SwapPlan) -> list[tuple[str, int, int, int | None]]:
+    lives = resolve(graph, plan).residencies
+    return [(life.root, life.start, life.end, life.dies_at) for life in lives]
+
+
+def test_positions_are_those_of_the_plans_order() -> None:
+    # c and y change places.
+    order = ("x", "c", "y", "d", "e")
+    plan = SwapPlan(planner="", order=order, chain=(("c",), ("d",)))
+    resolved = resolve(TWO_WAITING.graph, plan)
+    assert [op.name for op in resolved.ops] == list(order)
+    assert resolved.position == {"x": 0, "c": 1, "y": 2, "d": 3, "e": 4}
+    assert list(resolved.buffers) == ["x:0", "c:0", "y:0", "d:0", "e:0"]
+    assert [buffer.producer for buffer in resolved.buffers.values()] == [0, 1, 2, 3, 4]
+    assert resolved.begins == (1, 3)
+
+
+def test_groups_of_the_chain_begin_and_end_with_ops() -> None:
+    chain = (("a",), ("d", "c"), ("e",))  # in any order within a group
+    resolved = resolve(SKIP.graph, planned(SKIP.graph, ("b", "e"), chain=chain))
+    assert resolved.groups == ((0,), (3, 2), (4,))
+    assert (resolved.begins, resolved.ends) == ((0, 2, 4), (0, 3, 4))
+    assert resolved.group_of == {"a": 0, "c": 1, "d": 1, "e": 2}
+
+
+def test_the_group_after_a_position_begins_after_it() -> None:
+    resolved = resolve(SKIP.graph, planned(SKIP.graph, ("b", "e"), chain=SCATTERED))
+    # a, b, then c within the second group, d at its end, and e, which is the last.
+    assert [resolved.group_after(i) for i in range(5)] == [1, 1, 2, 2, 3]
+
+
+def test_near_readers_are_those_that_read_no_copy() -> None:
+    swap = the_swap(TWICE.graph, ("e", "f"))
+    assert (swap.near, swap.last_near) == ((1, 3), 3)  # b and d
+    assert swap.buffer == Buffer(root="a:0", size=100, producer=0, uses=(1, 3, 5))
+
+
+def test_without_near_readers_the_original_is_needed_by_its_producer() -> None:
+    swap = the_swap(TWICE.graph, ("a", "bdf"))
+    assert (swap.near, swap.last_near, swap.leaves) == ((), 0, 1)
+
+
+def test_the_near_reader_of_an_alias_reads_the_original() -> None:
+    swap = the_swap(RESHAPE.graph, ("c", "b"))
+    assert swap.near == (4,)  # d, by way of r
+
+
+def test_the_originals_room_is_free_where_its_release_says() -> None:
+    swap = the_swap(SKIP.graph, ("d", "e"), release="d")
+    assert (swap.last_near, swap.release, swap.leaves) == (1, 3, 3)
+
+
+def test_without_a_release_the_room_is_free_after_the_last_near_reader() -> None:
+    swap = the_swap(SKIP.graph, ("d", "e"))
+    assert (swap.release, swap.release_group, swap.leaves) == (None, None, 2)
+
+
+def test_a_release_before_a_near_reader_frees_nothing_early() -> None:
+    swap = the_swap(SKIP.graph, ("d", "e"), release="b")
+    assert (swap.release, swap.leaves) == (1, 2)
+
+
+def test_releases_and_triggers_have_a_group_if_they_are_in_the_chain() -> None:
+    inside = the_swap(SKIP.graph, ("d", "e"), release="c", chain=SCATTERED)
+    assert inside.release_group == inside.swap_ins[0].trigger_group == 1
+    outside = the_swap(SKIP.graph, ("b", "e"), release="b", chain=SCATTERED)
+    assert outside.release_group is outside.swap_ins[0].trigger_group is None
+
+
+def test_a_swap_in_has_a_first_and_a_last_reader() -> None:
+    first, second = the_swap(TWICE.graph, ("a", "db"), ("e", "f")).swap_ins
+    assert (first.readers, first.first_read, first.last_read) == ((3, 1), 1, 3)
+    assert (second.readers, second.first_read, second.last_read) == ((5,), 5, 5)
+    assert (first.trigger, second.trigger) == (0, 4)
+
+
+def test_a_swap_in_takes_its_room_beside_the_next_op_of_the_chain() -> None:
+    chain = (("a",), ("b",), ("d",), ("e",))
+    assert the_swap_in("b", "e", chain).starts == 3  # d, and not c
+
+
+def test_a_swap_in_takes_its_room_beside_the_next_op_if_none_is_ordered() -> None:
+    assert the_swap_in("b", "e").starts == 2
+    assert the_swap_in("b", "e", (("a",), ("b",))).starts == 2
+
+
+def test_a_swap_in_has_its_room_when_its_first_reader_runs() -> None:
+    assert the_swap_in("b", "df", (("a",), ("b",), ("f",))).starts == 3
+
+
+def test_a_swap_in_may_take_its_room_beside_its_triggers_own_group() -> None:
+    copy = the_swap_in("c", "e", SCATTERED)
+    assert (copy.trigger_group, copy.starts) == (1, 3)  # d is of the group too
+
+
+def test_without_a_trigger_a_swap_in_takes_its_room_after_the_producer() -> None:
+    copy = the_swap_in(None, "e")
+    assert (copy.trigger, copy.trigger_group, copy.starts) == (None, None, 1)
+    assert the_swap_in(None, "e", SCATTERED).starts == 2
+
+
+def test_what_stays_is_there_from_its_producer_to_its_last_reader() -> None:
+    plan = replace(planned(FORK.graph), swaps=())
+    assert spans(FORK.graph, plan) == [
+        ("a:0", 0, 3, 2),
+        ("b:0", 1, 4, 3),
+        ("c:0", 2, 4, 3),
+        ("d:0", 3, 4, None),  # outlives the step
+    ]
+
+
+def test_what_nobody_reads_is_there_while_it_is_made() -> None:
+    graph = GraphView(ops=(make_op("a", 8), make_op("b", 8)))
+    plan = replace(planned(graph), swaps=())
+    assert spans(graph, plan) == [("a:0", 0, 1, None), ("b:0", 1, 2, None)]
+
+
+def test_what_moves_is_there_as_the_original_and_as_each_copy() -> None:
+    plan = planned(TWICE.graph, ("c", "d"), ("d", "f"), release="c")
+    lives = resolve(TWICE.graph, plan).residencies
+    original, first, second, b, *_ = lives
+    assert original == Residency(root="a:0", start=0, end=2, size=100, dies_at=None)
+    assert first == Residency(root="a:0", start=3, end=4, size=100, dies_at=3)
+    assert second == Residency(root="a:0", start=4, end=6, size=100, dies_at=5)
+    assert b == Residency(root="b:0", start=1, end=3, size=10, dies_at=2)
+    assert len(lives) == 8
+
+
+def test_a_plan_is_resolved_once() -> None:
+    plan, other = planned(SKIP.graph, ("d", "e")), planned(SKIP.graph, ("c", "e"))
+    resolved = resolve(SKIP.graph, plan)
+    assert resolve(SKIP.graph, plan) is resolved
+    assert resolve(SKIP.graph, other).swaps[0].swap_ins[0].trigger == 2
+    assert resolve(SKIP.graph, plan) == resolved
+
+
+def test_a_resolved_graph_goes_without_a_search_for_cycles() -> None:
+    graph = GraphView(ops=SKIP.graph.ops)
+    resolve(graph, planned(graph, ("d", "e")))
+    gone = weakref.ref(graph)
+    gc.disable()
+    try:
+        del graph
+        assert gone() is None
+    finally:
+        gc.enable()

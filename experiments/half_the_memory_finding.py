@@ -1,4 +1,4 @@
-"""What `half_the_memory` found: a sentence, a table, claims, a figure."""
+"""The finding of `half_the_memory`: a sentence, a table, claims, a figure."""
 
 import statistics
 from collections.abc import Iterator, Mapping
@@ -179,7 +179,7 @@ def _contest(row: Row, idle: int, forward: float) -> _Contest:
 
 
 def claims(head: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
-    """Whether the claims hold, core by core and link by link."""
+    """Judge the claims, core by core and link by link."""
     claimed = [each for each in _contests(head, rows) if each.is_claimed]
     for each in claimed:
         text = f"{each.place} the step is at most {each.limit:.2f} times plain Keras's"

@@ -1,4 +1,4 @@
-"""What `largest_volume` found: a sentence, a table, a claim, a figure."""
+"""The finding of `largest_volume`: a sentence, a table, a claim, a figure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -162,7 +162,7 @@ def _reason(of_way: Rows, size: int) -> str:
 
 
 def claims(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
-    """Whether as many voxels train as is claimed."""
+    """Judge the claim of how many voxels train."""
     limits = {limit.way: limit for limit in _limits("unet", rows)}
     if {"budget", "plain"} <= set(limits):
         times = limits["budget"].times

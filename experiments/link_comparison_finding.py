@@ -1,4 +1,4 @@
-"""What `link_comparison` found: a sentence, a table, a figure."""
+"""The finding of `link_comparison`: a sentence, a table, a figure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

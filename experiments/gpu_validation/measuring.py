@@ -185,7 +185,7 @@ def time_step(
 
 
 def _nvidia_smi() -> str | None:
-    """What the driver's own program says, which needs no package; None without it."""
+    """The output of nvidia-smi, which needs no package; None without it."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None

@@ -164,7 +164,7 @@ def _make_batch(size: int) -> tuple[tf.Tensor, tf.Tensor]:
 def _prepare(
     settings: Mapping[str, Any], model: keras.Model, batch: Sequence[tf.Tensor]
 ) -> Callable[..., Any]:
-    """What runs one step on a batch; planned already where there is a plan."""
+    """A function of one batch that makes a step, planned already if it is to be."""
     way = settings["way"]
 
     def step(x: tf.Tensor, y: tf.Tensor) -> Any:
@@ -187,7 +187,7 @@ def _prepare(
 
 
 def _report_of(run: Callable[..., Any]) -> dict[str, Any] | None:
-    """What was planned and measured; None where nothing plans."""
+    """The report of the plan and of its measured peak; None where nothing plans."""
     if not isinstance(run, FittedFunction):
         return None
     return _told(run.report[0])

@@ -101,6 +101,18 @@ class MemoryBudget:
         part = math.ceil(without / (TUNING.margin_part - 1))
         return math.ceil((without + max(MIB, part)) / MIB) * MIB
 
+    def device_has(self, step: int) -> bool:
+        """Whether the device has such a room for the step, and its margin.
+
+        Example:
+            >>> whole = budget_in(64 * MIB, asked=None, persistent=MIB)
+            >>> whole.device_has(61 * MIB), whole.device_has(62 * MIB)
+            (True, False)
+        """
+        if self.limit is None:
+            return True
+        return self.device_for(self.persistent + step) <= self.limit
+
     def of(self, budget: int) -> "MemoryBudget":
         """Another budget; what it leaves out counts as margin."""
         left_out = (self.total or budget) - budget

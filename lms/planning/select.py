@@ -1,7 +1,7 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,8 @@ __all__ = [
     "fits_easily",
     "plain_plan",
 ]
+
+_ALL = 100  # percent
 
 
 def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
@@ -162,27 +164,26 @@ def _plan_by_budget(
 
     A plan that leaves room is preferred: what the allocator, small ops and input
     pipelines do is not known to the byte. The edge of the room is for where nothing
-    else fits, and what is sure to fit nowhere is refused.
+    else fits, and for devices that have the least room in which a plan is sure: a step
+    that runs out of memory may end the process.
     """
     orders = schedule(graph), schedule(graph, writes_last=False)
     found: list[FittedPlan] = []
     for percent in TUNING.taken_percent:
-        option = _least_doubted(orders, _wish(settings, budget, speeds, percent))
-        if option is not None and option.risk is Risk.NONE:
+        option = _least_doubted(orders, _request(settings, budget, speeds, percent))
+        if option is None:
+            continue
+        if option.risk is Risk.NONE and percent < _ALL:
             return option
-        found += [option] if option is not None else []
-    best = min(found, key=lambda option: option.risk, default=None)
-    if best is not None and best.risk is not Risk.PLACE:
-        return best
-    if budget.holes:  # perhaps what lies in the way goes away
-        request = _wish(settings, budget, speeds, 100)
-        whole = replace(request, headroom=replace(request.headroom, holes=()))
-        option = _least_doubted(orders, whole)
-        if option is not None and option.risk is not Risk.PLACE:
-            return replace(option, risk=Risk.PLACE)
+        found.append(option)
     least, sure, op_name = least_plan(orders, filters=settings.filters)
-    if least <= budget.step:
-        return sure
+    if budget.device_has(least):
+        request = _request(settings, budget, speeds, _ALL)
+        edge = _at_the_edge(orders, found, request)
+        if edge is not None:
+            return edge
+        if least <= budget.step:
+            return sure
     enough = format_bytes(least, at_least=True)
     raise BudgetError(
         f"`budget` must be at least {enough} for op {op_name!r} and what the allocator "
@@ -193,7 +194,23 @@ def _plan_by_budget(
     )
 
 
-def _wish(
+def _at_the_edge(
+    orders: Iterable[GraphView], found: Sequence[FittedPlan], request: PlanRequest
+) -> FittedPlan | None:
+    """The best of the plans that were found, or one where holes might go away."""
+    best = min(found, key=lambda option: option.risk, default=None)
+    if best is not None and best.risk is not Risk.PLACE:
+        return best
+    if not request.headroom.holes:
+        return None
+    whole = replace(request, headroom=replace(request.headroom, holes=()))
+    option = _least_doubted(orders, whole)
+    if option is None or option.risk is Risk.PLACE:
+        return None
+    return replace(option, risk=Risk.PLACE)
+
+
+def _request(
     settings: Settings, budget: MemoryBudget, speeds: Speeds, percent: int
 ) -> PlanRequest:
     """A plan that takes so many percent of the room."""

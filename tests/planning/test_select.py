@@ -6,15 +6,13 @@ from typing import Any
 import pytest
 
 from lms.errors import BudgetError
-from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning import select
-from lms.planning.memory_budget import MemoryBudget
+from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan, Risk
-from lms.planning.schedule import schedule
 from lms.planning.select import choose_plan, plain_plan
 from lms.planning.settings import read_settings
 from lms.planning.strategies import best_plan
@@ -56,10 +54,8 @@ def test_a_plan_that_only_fits_without_the_holes_is_doubted(
         return chosen[-1]
 
     monkeypatch.setattr(select, "best_plan", noted)
-    step = peak(schedule(graph)) * 45 // 100
-    budget = MemoryBudget(
-        total=step, margin=MIB, persistent=0, limit=step + MIB, holes=(step // 2,)
-    )
+    budget = budget_in(960 * MIB, asked=None, persistent=0)
+    budget = replace(budget, holes=(budget.step // 2,))
     plan = choose_plan(
         graph, plain_plan(graph), read_settings(), budget, lambda: speeds
     )
@@ -85,3 +81,22 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
         bound = select._bound(each)
         assert (each.step + bound > limit) is automatic
         assert automatic or each.step + bound == budget.step
+
+
+def test_at_the_edge_of_a_device_only_what_has_the_least_sure_room_is_planned() -> None:
+    """In a device with more memory the same room is not at its edge."""
+    graph, hardware = read_step("two_by_two").graph, preset("v100-pcie")
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+    moving = read_settings(recompute=False)
+
+    def planned(budget: MemoryBudget) -> FittedPlan:
+        return choose_plan(graph, plain_plan(graph), moving, budget, lambda: speeds)
+
+    device = budget_in(55 * MIB, asked=None, persistent=0)
+    with pytest.raises(BudgetError) as no:
+        planned(device)
+    least = no.value.least_bytes
+    assert least is not None
+    assert planned(budget_in(least, asked=None, persistent=0)).risk is Risk.NONE
+    beside = budget_in(1024 * MIB, asked=device.total, persistent=0)
+    assert planned(beside).peak <= device.step

@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from lms.machine import emulate
     from lms.pipeline import fit_in_memory
     from lms.report import StepReport
+    from lms.tf.workers.data_parallel import DataParallel
+    from lms.tf.workers.joining import join
 
-__all__ = ["LMSCallback", "StepReport", "SwapPlan", "emulate", "fit_in_memory"]
+__all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
+__all__ += ["fit_in_memory", "join"]
 
 _HOMES = {
+    "DataParallel": "lms.tf.workers.data_parallel",
     "LMSCallback": "lms.callback",
     "StepReport": "lms.report",
     "SwapPlan": "lms.ir.plan",
     "emulate": "lms.machine",
     "fit_in_memory": "lms.pipeline",
+    "join": "lms.tf.workers.joining",
 }
 
 

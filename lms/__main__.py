@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from lms.commands.model_file import find_file
 from lms.errors import LMSError
-from lms.machine.emulate import environment
+from lms.machine.emulate import environment, started_environment
 from lms.machine.emulated_link import LinkRates
 from lms.machine.hardware import PRESETS
 from lms.planning.settings import RECOMPUTE_WORDS
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """
     parser = argparse.ArgumentParser(prog="python -m lms", description=__doc__)
     subcommands = parser.add_subparsers(title="subcommands", required=True)
-    for add in (_add_emulate, _add_plan, _add_doctor):
+    for add in (_add_emulate, _add_launch, _add_plan, _add_doctor):
         add(subcommands)
     raise SystemExit(_run(parser.parse_args(arguments)))
 
@@ -82,6 +82,40 @@ def _add_emulate(subcommands: Any) -> None:
         help="the program and its arguments",
     )
     emulate.set_defaults(run=_emulate, parser=emulate)
+
+
+def _add_launch(subcommands: Any) -> None:
+    launch = subcommands.add_parser(
+        "launch",
+        help="run a command several times on this host, as the workers of one job",
+        usage="python -m lms launch -n N [--memory SIZE] [--grace SECONDS] -- "
+        "COMMAND ...",
+        epilog="Exit codes: 0 if all workers ended with 0; else that of the first that "
+        "did not, 128 and the signal's number if a signal ended it.",
+    )
+    launch.add_argument(
+        "-n", dest="workers", required=True, type=int, metavar="N", help="workers"
+    )
+    launch.add_argument(
+        "--memory",
+        type=_type(_memory),
+        metavar="SIZE",
+        help="emulate a device of so much memory for each worker",
+    )
+    launch.add_argument(
+        "--grace",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long workers may take to end when another one has failed",
+    )
+    launch.add_argument(
+        "command",
+        nargs=argparse.REMAINDER,
+        metavar="COMMAND",
+        help="the program and its arguments",
+    )
+    launch.set_defaults(run=_launch, parser=launch)
 
 
 def _add_plan(subcommands: Any) -> None:
@@ -167,6 +201,21 @@ def _emulate(options: argparse.Namespace) -> NoReturn:
     link = _link(options, options.parser)
     variables = environment(options.memory, link=link, threads=options.threads)
     become(options.command, variables)
+
+
+def _launch(options: argparse.Namespace) -> int:
+    from lms.machine.launching import launch
+
+    command: list[str] = options.command
+    environ = dict(os.environ)
+    if options.memory is not None:
+        environ = started_environment(environment(options.memory))
+    return launch(
+        command[1:] if command[:1] == ["--"] else command,
+        workers=options.workers,
+        environ=environ,
+        grace=options.grace,
+    )
 
 
 def _plan(options: argparse.Namespace) -> int:

@@ -207,6 +207,7 @@ class _Hook:
         self._kind = kind
         self._say = say
         self._own = getattr(model, f"{kind}_function")
+        self._others: Any = None
         self._said = 0
 
     def is_for(self, model: keras.Model) -> bool:
@@ -219,11 +220,17 @@ class _Hook:
         """Put the planned function, and a `make_..._function` that removes it."""
         run = self._predict if self._kind == "predict" else self._run_steps
         setattr(self._model, f"{self._kind}_function", run)
-        self._model.__dict__[f"make_{self._kind}_function"] = self._make
+        made = f"make_{self._kind}_function"
+        self._others = self._model.__dict__.get(made)  # that of `DataParallel`
+        self._model.__dict__[made] = self._make
 
     def remove(self) -> None:
         """Put back what was replaced; harmless when done twice."""
-        if self._model.__dict__.pop(f"make_{self._kind}_function", None) is not None:
+        made = f"make_{self._kind}_function"
+        if self._model.__dict__.get(made) == self._make:
+            del self._model.__dict__[made]
+            if self._others is not None:
+                self._model.__dict__[made] = self._others
             setattr(self._model, f"{self._kind}_function", self._own)
             self.fitted.note_peak()
         self.fitted.release()

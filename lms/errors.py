@@ -11,6 +11,7 @@ __all__ = [
     "OutOfMemoryError",
     "PlanError",
     "UnsupportedError",
+    "WorkersError",
 ]
 
 
@@ -87,5 +88,14 @@ class OutOfMemoryError(LMSError, MemoryError):
 
     Example:
         >>> issubclass(OutOfMemoryError, MemoryError)
+        True
+    """
+
+
+class WorkersError(LMSError, RuntimeError):
+    """Workers of a job cannot train together: one is not there, or is not like others.
+
+    Example:
+        >>> issubclass(WorkersError, RuntimeError)
         True
     """

@@ -26,6 +26,7 @@ from lms.tf.measure.device_budget import Batches
 from lms.tf.measure.devices import take_emulated_memory
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, refused_in_words, run_recovering
+from lms.tf.workers.joining import lost_workers_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory"]
 
@@ -194,7 +195,8 @@ class FittedFunction:
         with self._lock:  # no other thread may see a step that is planned anew
             step = self._prepared(traced, inputs, data_is_there=True)
             try:
-                return run_recovering(step, inputs, take_place)
+                with lost_workers_in_words():
+                    return run_recovering(step, inputs, take_place)
             finally:
                 if self._steps[key].rebuilt is None:  # it could not be planned anew
                     del self._steps[key]

@@ -76,9 +76,12 @@ __all__ = [
     "compiled_scratch",
     "constant",
     "define_functions",
+    "device_name",
+    "devices_are_made",
     "flat_element",
     "flat_inputs",
     "flat_shapes",
+    "get_from_cluster",
     "graph_def",
     "handle_spec",
     "host_tensor",
@@ -91,6 +94,7 @@ __all__ = [
     "optimised_graph",
     "pack_outputs",
     "planned_as_is",
+    "put_in_cluster",
     "recomputed_by_grappler",
     "register_host_function",
     "set_gpu_options",
@@ -104,11 +108,43 @@ Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]
 XSpace: Any = _xplane.XSpace  # pyright: ignore[reportAttributeAccessIssue]
 HloProto: Any = _hlo.HloProto  # pyright: ignore[reportAttributeAccessIssue]
 
-_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
-
 _ALIGNMENT = 64  # bytes; Eigen's, with AVX-512
 
 _MARKER = "lms_end_of_collection"
+
+
+def device_name(short: str) -> str:
+    """A device of this process by the name that placed ops have.
+
+    Args:
+        short: Such as `GPU:0`.
+
+    Example:
+        >>> device_name("CPU:0")
+        '/job:localhost/replica:0/task:0/device:CPU:0'
+    """
+    context = _eager_context()
+    context.ensure_initialized()
+    return f"{context.host_address_space()}/device:{short}"
+
+
+def devices_are_made() -> bool:
+    """Whether TensorFlow has made its devices, so that no cluster can be joined."""
+    return _eager_context()._context_handle is not None
+
+
+def put_in_cluster(key: str, value: str) -> None:
+    """Let all processes of a cluster know a value, by its coordination service."""
+    _eager_context().set_config_key_value(key, value)
+
+
+def get_from_cluster(key: str, seconds: float) -> str:
+    """A value that a process of the cluster has put, or will in so many seconds.
+
+    Raises:
+        tf.errors.OpError: If none does, or a process has died.
+    """
+    return _eager_context().get_config_key_value(key, int(seconds * 1000))
 
 
 def handle_spec(handle: tf.Tensor) -> tf.TensorSpec | None:
@@ -225,7 +261,7 @@ def host_tensor(array: Any) -> Any:
         True
     """
     own = array if array.dtype == object else aligned(array)  # text has no such memory
-    return _ops.EagerTensor(own, _HOST, None)
+    return _ops.EagerTensor(own, device_name("CPU:0"), None)
 
 
 @tf.function(autograph=False)

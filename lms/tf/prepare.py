@@ -22,6 +22,7 @@ from lms.planning.settings import Settings
 from lms.report import StepReport, StepTimeline
 from lms.simulation.allocator import SmallPool
 from lms.tf.capture.loops import one_round_at_a_time
+from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
@@ -190,6 +191,7 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         ),
         is_sure=is_sure,
         can_be_planned=settings.planner == "budget",
+        can_repeat=_can_repeat(planned, guard),
         budget=planned.budget,
         source=captured,
     )
@@ -208,6 +210,13 @@ def _guard(planned: PlannedStep) -> WriteGuard:
         return WriteGuard()
     ordered = planned.graph.reordered(planned.plan.order)
     return guard_writes(ordered, planned.memory.device, planned.budget.step)
+
+
+def _can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:
+    """Whether all collectives wait until nothing can run out of memory any more."""
+    late = () if planned.runs_plain else guard.late
+    collectives = {op.name for op in planned.graph.ops if op.type in COLLECTIVE}
+    return collectives <= set(late)
 
 
 def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:

@@ -76,6 +76,8 @@ class PreparedStep:
         is_sure: Whether it needs no plan, has room to spare, and no loop's memory is
             unknown.
         can_be_planned: Whether a plan may be made if it runs out of memory.
+        can_repeat: Whether it may begin again before `commit_flag` says that it writes:
+            not if other workers may have had numbers of it by then.
         budget: What it was planned into.
         measure: Measures what it could be planned into now.
         plan_into: Plans and builds it anew, into another room.
@@ -91,6 +93,7 @@ class PreparedStep:
     kept: KeptVariables
     is_sure: bool
     can_be_planned: bool
+    can_repeat: bool
     budget: MemoryBudget
     source: "StepSource"
     lock: Any = field(default_factory=Lock)
@@ -113,7 +116,7 @@ class PreparedStep:
             self.memory.watch(self)
             kept = not self.plan_is_empty or self._is_watched
             values = self.kept.values() if kept else []
-            self.commit_flag.begun = not kept
+            self.commit_flag.begun = not (kept and self.can_repeat)
             try:
                 result = self.rebuilt(inputs)
             except RAN_OUT as error:

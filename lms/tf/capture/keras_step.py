@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from inspect import unwrap
 from typing import Any
 
 import keras
@@ -35,8 +36,9 @@ def check_model(model: keras.Model) -> None:
     replicas = model.distribute_strategy.num_replicas_in_sync
     if replicas > 1:
         raise UnsupportedError(
-            f"a distribution strategy must have one replica, got {replicas}: "
-            "data-parallel training is not supported yet. Train on one device."
+            f"a distribution strategy must have one replica, got {replicas}. Train "
+            "one process for each device instead: `python -m lms launch -n "
+            f"{replicas} -- python train.py` with `lms.DataParallel`, no strategy."
         )
     if model.jit_compile:
         _LOG.warning(
@@ -72,7 +74,7 @@ def own_function(model: keras.Model, kind: str) -> Any:
 
     Keras wraps that for training and for evaluation: it is all that they call.
     """
-    made = getattr(model, f"{kind}_function")
+    made = unwrap(getattr(model, f"{kind}_function"))
     around = getattr(made, "__closure__", None) or ()
     for found in (made, *(cell.cell_contents for cell in around)):
         if isinstance(found, tf.types.experimental.PolymorphicFunction):

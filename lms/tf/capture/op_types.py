@@ -8,6 +8,7 @@ __all__ = [
     "ALIAS",
     "BY_REFERENCE",
     "CHEAP",
+    "COLLECTIVE",
     "CONSTANT",
     "CONTROL_FLOW",
     "HAS_WORKSPACE",
@@ -45,13 +46,18 @@ INPLACE = _words(
     Floor Round Reciprocal Inv Erf TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad Relu
     Relu6 LeakyRelu Elu Selu Softplus Softsign ReluGrad Relu6Grad LeakyReluGrad EluGrad
     SeluGrad SoftplusGrad SoftsignGrad AddN BiasAdd LogicalNot LogicalAnd LogicalOr
-    SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy"""
+    SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy
+    CollectiveReduceV2"""
 )
+
+# Ops that all workers run together, each with the others' numbers. They reduce in their
+# input's memory if nobody else reads it (base_collective_executor.h).
+COLLECTIVE = _words("CollectiveReduceV2")
 
 # Ops that take about as long as copying their tensors: they work on each element by
 # itself, or move it to another place.
 CHEAP = (
-    INPLACE - _words("Softmax LogSoftmax AddN")
+    INPLACE - _words("Softmax LogSoftmax AddN CollectiveReduceV2")
     | _words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient")
     | _words(
         """Cast ConcatV2 Pack Tile BroadcastTo Pad PadV2 MirrorPad Transpose ReverseV2

@@ -1,6 +1,7 @@
 """Writes to variables: which ops make them, when they begin, and how they are undone.
 
-Any op with a variable's handle may write it, unless it is known to read only. An op in
+Any op with a variable's handle may write it, unless it is known to read only. So does a
+collective, which writes what other workers read: nobody can undo it. An op in
 a loop or branch cannot be ordered; the op can that decides whether the branch runs, or
 that the loop begins with. It stands for what they write.
 
@@ -19,11 +20,9 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
-from lms.tf.capture.op_types import READS_VARIABLES
+from lms.tf.capture.op_types import COLLECTIVE, READS_VARIABLES
 
 __all__ = ["CommitFlag", "KeptVariables", "with_writes"]
-
-_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 _GATED = ("Switch", "RefSwitch", "_SwitchN", "Enter", "RefEnter")
 
@@ -42,6 +41,8 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
             continue
         found = {graph.roots[name]: None for name in op.inputs}
         found = {name: None for name in found if name in known}
+        if op.type in COLLECTIVE:  # others count on it: it is not to run twice
+            found[op.name] = None
         gate = _gate(graph, op) if op.fixed and found else None
         if found:
             writes[gate or op.name].update(found)
@@ -89,7 +90,8 @@ class CommitFlag:
         if not guard.late:
             return None
         self._functions.append(self._note)
-        node = compat.NodeDef(name="lms/writes_begin", op="PyFunc", device=_HOST)
+        host = compat.device_name("CPU:0")
+        node = compat.NodeDef(name="lms/writes_begin", op="PyFunc", device=host)
         node.input.extend(f"^{name}" for name in guard.barrier)
         token = compat.register_host_function(self._functions[-1])
         node.attr["token"].s = token.encode()
@@ -118,7 +120,7 @@ class KeptVariables:
         names: Sequence[str],
         captured: Mapping[str, tuple[tf.Tensor, tf.DType]],
     ) -> "KeptVariables":
-        """The variables behind the named handles."""
+        """The variables behind the named handles; collectives have none."""
         return cls(tuple(captured[name] for name in names if name in captured))
 
     def values(self) -> list[np.ndarray]:

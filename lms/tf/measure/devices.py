@@ -22,12 +22,9 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "find_device",
+    "sync_devices",
     "take_emulated_memory",
 ]
-
-_LOCAL = "/job:localhost/replica:0/task:0/device:"
-_HOST = f"{_LOCAL}CPU:0"
-
 
 _POLLS, _POLL_SECONDS = 10, 0.1
 
@@ -107,7 +104,7 @@ class Device:
     @property
     def full_name(self) -> str:
         """The name by which placed ops know it."""
-        return f"{_LOCAL}{self.name}"
+        return compat.device_name(self.name)
 
     @property
     def memory(self) -> DeviceMemory:
@@ -176,7 +173,7 @@ class Device:
         """How tensors leave it: to host arrays from a CPU, to the host from a GPU."""
         if self.name.startswith("CPU"):
             return HostStore()
-        return DeviceCopy(host=_HOST)
+        return DeviceCopy(host=compat.device_name("CPU:0"))
 
 
 def _holes(most: int) -> tuple[int, ...]:
@@ -207,12 +204,34 @@ def _nothing(size: int) -> Any:
 
 
 def find_device() -> Device:
-    """The device that models run on: the first GPU, else the CPU."""
-    gpus = tf.config.list_logical_devices("GPU")
+    """The device that models run on: this process's first GPU, else its CPU."""
+    gpus = _own_devices("GPU")
     if gpus:
-        name = gpus[0].name.removeprefix("/device:")
-        return Device(name=name, limit=compat.allocator_limit(f"{_LOCAL}{name}"))
+        return Device(
+            name=gpus[0], limit=compat.allocator_limit(compat.device_name(gpus[0]))
+        )
     return Device(name="CPU:0", limit=emulate.device_limit())
+
+
+def sync_devices() -> None:
+    """Wait for what runs on this process's devices.
+
+    TensorFlow's own function also asks those of other processes of a cluster.
+    """
+    for name in [*_own_devices("CPU"), *_own_devices("GPU")]:
+        with tf.device(compat.device_name(name)):
+            tf.raw_ops.SyncDevice()
+
+
+def _own_devices(kind: str) -> list[str]:
+    """Short names; in a cluster the devices of other processes are listed too."""
+    here = compat.device_name("")
+    names = [device.name for device in tf.config.list_logical_devices(kind)]
+    return [
+        name.rpartition("/device:")[2]
+        for name in names
+        if name.startswith(("/device:", here))
+    ]
 
 
 def take_emulated_memory() -> None:

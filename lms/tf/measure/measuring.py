@@ -75,8 +75,6 @@ _COLD = 64 * MIB
 # Rows of the square matrices whose product the rate of computing is taken from.
 _SQUARE, _SQUARE_OF_GPU = 256, 4096
 
-_HOST = "/job:localhost/replica:0/task:0/device:CPU:0"
-
 _seconds: dict[tuple[str, bytes], Seconds] = {}
 _rates: dict[str, LinkRates] = {}
 # With the bytes that they were measured on.
@@ -296,7 +294,7 @@ def _link_rates(device: Device) -> LinkRates:
 
 def _measured_rates(device: Device, size: int) -> LinkRates:
     if not device.holds_input_pipeline:
-        return _carried_rates(device.full_name, _HOST, size)
+        return _carried_rates(device.full_name, compat.device_name("CPU:0"), size)
     pieces = cycle(np.ones((max(2, _COLD // size // 2), 2, size), np.uint8))
 
     def copy() -> None:

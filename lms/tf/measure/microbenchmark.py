@@ -20,7 +20,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.machine.host_cpu import stolen_seconds
 from lms.tf import compat
-from lms.tf.measure.devices import DeviceMemory
+from lms.tf.measure.devices import DeviceMemory, sync_devices
 from lms.units import Seconds
 
 __all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
@@ -226,10 +226,10 @@ def _timed(call: Callable[[], Any], *, runs: int) -> tuple[list[Seconds], bool]:
     stolen, started = stolen_seconds(), time.perf_counter()
     taken: list[Seconds] = []
     while len(taken) < runs and sum(taken) < _ENOUGH:
-        tf.test.experimental.sync_devices()
+        sync_devices()
         begun = time.perf_counter()
         results = call()
-        tf.test.experimental.sync_devices()
+        sync_devices()
         taken.append(time.perf_counter() - begun)
         del results
     elapsed = (time.perf_counter() - started) * (os.cpu_count() or 1)
@@ -237,8 +237,10 @@ def _timed(call: Callable[[], Any], *, runs: int) -> tuple[list[Seconds], bool]:
 
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:
+    """The op without what it waits for, for any process: tasks have other names."""
     copy = compat.NodeDef()
     copy.CopyFrom(node)
+    copy.device = "".join(copy.device.rpartition("/device:")[1:])
     del copy.input[:]
     copy.input.extend(name for name in node.input if not name.startswith("^"))
     return copy

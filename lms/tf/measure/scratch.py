@@ -23,6 +23,7 @@ from lms.machine.costs import moved_bytes
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled
+from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import DeviceMemory, find_device
 from lms.tf.measure.microbenchmark import Bench
@@ -79,6 +80,7 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
         return {}
     nodes = {node.name: node for node in step.nodes}
     found = _scratch_of_compiled(step, nodes, memory.device)
+    found |= _scratch_of_collectives(step.graph, memory.device)
     cases = [
         Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
         for op in step.graph.ops
@@ -168,6 +170,21 @@ def _scratch_of_compiled(
     return found
 
 
+def _scratch_of_collectives(graph: GraphView, device: str) -> dict[str, int]:
+    """Scratch of reductions over workers, in a ring of CPUs.
+
+    A chunk for what comes from the neighbour at each step: all but one part of the
+    input (ring_reducer.cc). NCCL's lies beside TensorFlow's allocator.
+    """
+    if "CPU" not in device:
+        return {}
+    return {
+        op.name: graph.tensors[op.inputs[0]].size
+        for op in graph.ops
+        if op.type in COLLECTIVE
+    }
+
+
 def has_room(case: Case, device: str, free: float) -> bool:
     """Whether what an op reads, makes and needs has room beside what is there.
 
@@ -208,6 +225,8 @@ def is_worth_a_run(graph: GraphView, op: Op) -> bool:
     if op.fixed or op.varies or op.persistent or op.alias is not None:
         return False
     if "PyFunc" in op.type:  # the user's own function must not see them
+        return False
+    if op.type in COLLECTIVE:  # it would wait for the other workers
         return False
     sizes = [graph.tensors[name].size for name in op.inputs]
     sizes += [tensor.size for tensor in op.outputs]

@@ -1,0 +1,244 @@
+"""Which worker of a job this process is, and where the others are.
+
+    TF_CONFIG ──> else Slurm's variables ──> else an MPI launcher's ──> else alone
+
+`python -m lms launch`, Ray Train, Kubeflow and Vertex AI set TF_CONFIG; `srun` and
+`mpirun` set variables of their own. Slurm's list names the nodes, so addresses follow
+from it. MPI launchers name no hosts: there, all workers must be on one.
+
+Sources: TF_CONFIG as `tf.distribute.cluster_resolver.TFConfigClusterResolver` reads it;
+srun(1), "OUTPUT ENVIRONMENT VARIABLES"; Open MPI's and MPICH's (Hydra) documentation.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lms.errors import WorkersError
+
+__all__ = ["Placement", "cluster_variables", "read_placement"]
+
+_CONFIG: Final = "TF_CONFIG"
+
+# Ports of workers that nobody named begin here, at a place that depends on the job.
+_PORTS: Final = 20_000, 40_000
+_PORTS_EACH: Final = 64
+
+# Rank, workers, rank on this host, workers on this host: of Open MPI, and of Hydra.
+_MPI: Final = (
+    (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """One worker among others.
+
+    Args:
+        rank: Its number, from 0; 0 is the chief.
+        addresses: `host:port` of all workers by rank; none where there is only one.
+        source: What says so.
+    """
+
+    rank: int = 0
+    addresses: tuple[str, ...] = ()
+    source: str = "nobody names others"
+
+    @property
+    def size(self) -> int:
+        """How many workers there are."""
+        return max(1, len(self.addresses))
+
+    @property
+    def local_rank(self) -> int:
+        """Its number among those of its host."""
+        return self._neighbours.index(self.rank)
+
+    @property
+    def local_size(self) -> int:
+        """How many workers its host has.
+
+        Example:
+            >>> two = Placement(rank=1, addresses=("a:1", "a:2", "b:1"))
+            >>> two.size, two.local_rank, two.local_size
+            (3, 1, 2)
+        """
+        return len(self._neighbours)
+
+    @property
+    def _neighbours(self) -> list[int]:
+        hosts = [_host(address) for address in self.addresses] or [""]
+        return [i for i, host in enumerate(hosts) if host == hosts[self.rank]]
+
+
+def cluster_variables(placement: Placement) -> dict[str, str]:
+    """The variables that tell TensorFlow, and `read_placement`, of a placement.
+
+    Example:
+        >>> two = Placement(rank=1, addresses=("127.0.0.1:4001", "127.0.0.1:4002"))
+        >>> again = read_placement(cluster_variables(two))
+        >>> again.rank, again.addresses == two.addresses
+        (1, True)
+    """
+    task = {"type": "worker", "index": placement.rank}
+    cluster = {"worker": list(placement.addresses)}
+    return {_CONFIG: json.dumps({"cluster": cluster, "task": task})}
+
+
+def read_placement(environ: Mapping[str, str] = os.environ) -> Placement:
+    """Read which worker this is.
+
+    Args:
+        environ: Environment variables; those of this process by default.
+
+    Raises:
+        WorkersError: If the variables contradict each other, or do not say enough.
+
+    Example:
+        >>> read_placement({}).size
+        1
+    """
+    if environ.get(_CONFIG, "").strip():
+        return _of_tensorflow(environ[_CONFIG])
+    if _count(environ, "SLURM_STEP_NUM_TASKS") > 1:
+        return _of_slurm(environ)
+    for names in _MPI:
+        if _count(environ, names[1]) > 1:
+            return _of_mpi(environ, names)
+    return Placement()
+
+
+def _of_tensorflow(text: str) -> Placement:
+    try:
+        found = json.loads(text)
+        cluster: dict[str, Any] = dict(found.get("cluster") or {})
+        task: dict[str, Any] = dict(found.get("task") or {})
+        kind, index = str(task.get("type", "worker")), int(task.get("index", 0))
+        jobs = {str(job): tuple(map(str, names)) for job, names in cluster.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise _unreadable(f"JSON as TensorFlow's guide shows it ({error})") from error
+    # A chief is a worker that comes first, and has a list of its own.
+    chiefs = jobs.get("chief", ())
+    workers = chiefs + jobs.get("worker", ())
+    if not workers:
+        return Placement(source=_CONFIG)
+    if kind not in ("chief", "worker"):
+        raise _unreadable(f"a task of type worker or chief, got {kind!r}")
+    if chiefs:
+        raise _unreadable("workers alone, got a chief: make it the first worker")
+    if not 0 <= index < len(workers):
+        raise _unreadable(f"a task below {len(workers)}, the workers, got {index}")
+    if len(set(workers)) < len(workers):
+        raise _unreadable(f"one address for each worker, got {', '.join(workers)}")
+    if len(workers) == 1:
+        return Placement(source=_CONFIG)
+    return Placement(rank=index, addresses=workers, source=_CONFIG)
+
+
+def _unreadable(rule: str) -> WorkersError:
+    return WorkersError(
+        f"`{_CONFIG}` must hold {rule}. `python -m lms launch` sets it for one host; "
+        "unset it to train alone."
+    )
+
+
+def _of_slurm(environ: Mapping[str, str]) -> Placement:
+    nodes = list(_nodes(_needed(environ, "SLURM_STEP_NODELIST")))
+    each = list(_tasks(_needed(environ, "SLURM_STEP_TASKS_PER_NODE")))
+    size = _count(environ, "SLURM_STEP_NUM_TASKS")
+    if len(nodes) != len(each) or sum(each) != size:
+        raise WorkersError(
+            f"Slurm's variables must agree, got {size} tasks on {len(nodes)} nodes "
+            f"with {each} of them. Start the program with `srun`."
+        )
+    number = f"{_needed(environ, 'SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID', 0)}"
+    rank = int(_needed(environ, "SLURM_PROCID"))
+    found = Placement(
+        rank=rank,
+        addresses=_addresses(zip(nodes, each, strict=True), number),
+        source="Slurm",
+    )
+    if found.local_rank != _count(environ, "SLURM_LOCALID", found.local_rank):
+        raise WorkersError(
+            "Slurm must give each node tasks that follow each other, got task "
+            f"{rank} as number {environ['SLURM_LOCALID']} of its node. Start the "
+            "program with `srun --distribution=block`."
+        )
+    return found
+
+
+def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> Placement:
+    rank, size = (int(_needed(environ, name)) for name in names[:2])
+    if _count(environ, names[3], 0) != size:
+        raise WorkersError(
+            f"an MPI launcher must start all {size} workers on one host, or set "
+            f"`{_CONFIG}`: it does not say where the others are. Use Slurm, Ray or "
+            "Kubernetes for several hosts."
+        )
+    number = environ.get("PMIX_NAMESPACE", environ.get("PMI_JOBID", str(os.getppid())))
+    addresses = _addresses([("127.0.0.1", size)], number)
+    return Placement(rank=rank, addresses=addresses, source="MPI")
+
+
+def _addresses(hosts: Any, job: str) -> tuple[str, ...]:
+    """Ports that all workers of a job compute alike, and other jobs seldom."""
+    first, last = _PORTS
+    seed = sum((i + 1) * byte for i, byte in enumerate(job.encode()))
+    base = first + seed * _PORTS_EACH % (last - first)
+    return tuple(f"{host}:{base + i}" for host, count in hosts for i in range(count))
+
+
+def _nodes(text: str) -> Iterator[str]:
+    """Names in a Slurm list.
+
+    Example:
+        >>> list(_nodes("gpu[01-03,7],login"))
+        ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
+    """
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text):
+        prefix, _, inner = part.partition("[")
+        if not inner:
+            yield prefix
+            continue
+        for piece in inner.rstrip("]").split(","):
+            first, _, last = piece.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                yield f"{prefix}{number:0{len(first)}}"
+
+
+def _tasks(text: str) -> Iterator[int]:
+    """Tasks of each node.
+
+    Example:
+        >>> list(_tasks("2(x3),1"))
+        [2, 2, 2, 1]
+    """
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        yield from [int(count)] * int(times or 1)
+
+
+def _count(environ: Mapping[str, str], name: str, without: int = 1) -> int:
+    text = environ.get(name, "")
+    return int(text) if text.isdecimal() else without
+
+
+def _needed(environ: Mapping[str, str], name: str) -> str:
+    if not environ.get(name):
+        raise WorkersError(
+            f"`{name}` must be set where other variables of its launcher are. Start "
+            f"the program with the launcher itself, or set `{_CONFIG}`."
+        )
+    return environ[name]
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0]

@@ -1,0 +1,1 @@
+"""Training by several processes: joining, reducing over them, and Keras's callback."""

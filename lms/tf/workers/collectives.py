@@ -1,0 +1,258 @@
+"""Sums and means over the workers of a job, by TensorFlow's own collective ops.
+
+    gradients ──> buckets, the last first ──> one reduction after the other ──> parts
+
+A reduction is known to all workers by a key that follows from its name and shape alone:
+so a worker whose step is planned meets one whose step is not. All are in one chain of
+control edges, so no two workers wait in different ones. No result is handed on before
+the last bucket has come: either all variables are updated, or none.
+
+Sources: `CollectiveReduceV2` in TensorFlow's collective_ops.cc; its ring needs a chunk
+of memory for each other worker (ring_reducer.cc). One reduction of 60 small gradients
+took a tenth of the time of 60 on two processes of one machine; buckets are bounded
+because each is a copy of its gradients.
+"""
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import tensorflow as tf
+
+from lms.errors import WorkersError
+from lms.machine.placement import Placement
+from lms.tf import compat
+from lms.units import MIB, Bytes, Seconds
+
+__all__ = ["Workers"]
+
+# Those of TensorFlow's strategies count up from 1.
+_GROUP = 0x11_35
+_BUCKET: Bytes = 4 * MIB
+_LONGEST: Seconds = 600.0
+
+# Types that a broadcast takes; others of their width stand for the rest.
+_SENT = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
+_STANDS_FOR = {4: tf.int32, 8: tf.int64, 2: tf.float16}
+
+
+@dataclass(slots=True)
+class _Chain:
+    """What one graph has reduced so far.
+
+    Args:
+        last: The last result, which the next reduction waits for.
+        names: How often each name was used.
+    """
+
+    last: Any = None
+    names: Counter[str] = field(default_factory=Counter)
+
+
+_chains: WeakKeyDictionary[Any, _Chain] = WeakKeyDictionary()
+_functions: dict[Any, Any] = {}
+_gathered: Counter[str] = Counter()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workers:
+    """The workers of a job, seen by one of them; made by `lms.join`.
+
+    Args:
+        placement: Which one this is.
+        server: TensorFlow's, as long as it is needed; None where there is one worker.
+    """
+
+    placement: Placement
+    server: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def rank(self) -> int:
+        """The number of this worker, from 0."""
+        return self.placement.rank
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return self.placement.size
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is the one that writes files."""
+        return self.rank == 0
+
+    def mean(self, tensors: Iterable[Any], name: str = "gradients") -> list[Any]:
+        """The means of tensors over all workers, in a `tf.function` or outside.
+
+        All workers must call this with equal shapes, in the same order.
+
+        Args:
+            tensors: Gradients, say; None stays None. Sparse ones become dense.
+            name: The same on all workers.
+
+        Example:
+            >>> float(Workers(placement=Placement()).mean([tf.constant(2.0)])[0])
+            2.0
+        """
+        summed = self.sum(tensors, name)
+        return [
+            None if one is None else one / tf.cast(self.size, one.dtype)
+            for one in summed
+        ]
+
+    def sum(self, tensors: Iterable[Any], name: str = "gradients") -> list[Any]:
+        """The sums of tensors over all workers; else as `mean`."""
+        given = list(tensors)
+        there = [tf.convert_to_tensor(one) for one in given if one is not None]
+        if self.size == 1 or not there:
+            return given
+        reduce = self._reduced if _in_graph(there) else self._eagerly
+        found = iter(reduce(there, name))
+        return [None if one is None else next(found) for one in given]
+
+    def gather(self, text: str, name: str) -> list[str]:
+        """What each worker says, by rank. All must ask in the same order.
+
+        Args:
+            text: What this one says.
+            name: What it is about; the same on all workers.
+
+        Raises:
+            WorkersError: If one says nothing for ten minutes.
+        """
+        if self.size == 1:
+            return [text]
+        _gathered[name] += 1
+        place = f"lms/{name}/{_gathered[name]}"
+        compat.put_in_cluster(f"{place}/{self.rank}", text)
+        return [self._heard(place, rank) for rank in range(self.size)]
+
+    def barrier(self, name: str = "barrier") -> None:
+        """Wait until all workers are here.
+
+        Raises:
+            WorkersError: If one is not for ten minutes.
+        """
+        self.gather("", name)
+
+    def take_chiefs(self, variables: Iterable[Any]) -> None:
+        """Give variables the chief's values, bit for bit.
+
+        Args:
+            variables: `tf.Variable`s, alike on all workers.
+        """
+        if self.size == 1:
+            return
+        for variable in variables:
+            own = variable.dtype
+            sent = own if own in _SENT else _STANDS_FOR.get(own.size)
+            if sent is None:  # bytes and truth values
+                variable.assign(tf.cast(self._of_chief(variable, tf.int32), own))
+            elif sent == own:
+                variable.assign(self._of_chief(variable, own))
+            else:
+                value = self._of_chief(tf.bitcast(variable, sent), sent)
+                variable.assign(tf.bitcast(value, own))
+
+    def _heard(self, place: str, rank: int) -> str:
+        try:
+            return compat.get_from_cluster(f"{place}/{rank}", _LONGEST)
+        except tf.errors.OpError as error:
+            raise WorkersError(
+                f"worker {rank} must reach {place.split('/')[1]!r} too, got: "
+                f"{str(error).splitlines()[0]}. Look at what it prints; start all "
+                "workers again."
+            ) from error
+
+    def _eagerly(self, tensors: Sequence[Any], name: str) -> Sequence[Any]:
+        specs = tuple((one.dtype.name, tuple(one.shape)) for one in tensors)
+
+        def reduced(*those: Any) -> list[Any]:
+            return self._reduced(those, name)
+
+        return _function((self.size, name, specs), reduced, tensors)(*tensors)
+
+    def _reduced(self, tensors: Sequence[Any], name: str) -> list[Any]:
+        """In a graph: one reduction for each bucket, in one chain."""
+        chain = _chains.setdefault(tensors[0].graph, _Chain())
+        chain.names[name] += 1
+        place = f"{name}/{chain.names[name]}"
+        results: list[Any] = [None] * len(tensors)
+        for number, members in enumerate(_buckets(tensors)):
+            parts = [tf.reshape(tensors[i], [-1]) for i in members]
+            flat = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+            with tf.control_dependencies([] if chain.last is None else [chain.last]):
+                chain.last = self._reduce(flat, f"{place}/{number}")
+            sizes = [tensors[i].shape.num_elements() for i in members]
+            split = [chain.last] if len(sizes) == 1 else tf.split(chain.last, sizes)
+            for i, part in zip(members, split, strict=True):
+                results[i] = tf.reshape(part, tensors[i].shape)
+        with tf.control_dependencies([chain.last]):
+            return [tf.identity(result) for result in results]
+
+    def _reduce(self, flat: Any, name: str) -> Any:
+        return tf.raw_ops.CollectiveReduceV2(
+            input=flat,
+            group_size=self.size,
+            group_key=_GROUP,
+            instance_key=_key(name, flat.dtype, flat.shape),
+            ordering_token=[],
+            merge_op="Add",
+            final_op="Id",
+            name="lms_reduce",
+        )
+
+    def _of_chief(self, value: Any, dtype: tf.DType) -> Any:
+        shape = value.shape
+
+        def received(own: Any) -> Any:
+            common = {
+                "group_size": self.size,
+                "group_key": _GROUP,
+                "instance_key": _key("of chief", dtype, shape),
+            }
+            if self.is_chief:
+                return tf.raw_ops.CollectiveBcastSendV2(input=own, **common)
+            return tf.raw_ops.CollectiveBcastRecvV2(T=dtype, shape=shape, **common)
+
+        key = (self.size, "of chief", dtype.name, tuple(shape))
+        own = tf.cast(value, dtype)
+        return _function(key, received, [own])(own)
+
+
+def _in_graph(tensors: Sequence[Any]) -> bool:
+    return not hasattr(tensors[0], "numpy")
+
+
+def _buckets(tensors: Sequence[Any]) -> list[list[int]]:
+    """Places of tensors of one type that are reduced together, the last first.
+
+    The gradients of the last layers come first.
+    """
+    buckets: list[list[int]] = []
+    size = 0
+    for i in reversed(range(len(tensors))):
+        own = tensors[i].dtype.size * tensors[i].shape.num_elements()
+        fits = buckets and tensors[buckets[-1][0]].dtype == tensors[i].dtype
+        if not fits or size + own > _BUCKET:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(i)
+        size += own
+    return buckets
+
+
+def _key(name: str, dtype: tf.DType, shape: tf.TensorShape) -> int:
+    return zlib.crc32(f"{name} {dtype.name} {shape}".encode()) & 0x7FFF_FFFF
+
+
+def _function(key: Any, function: Callable[..., Any], tensors: Sequence[Any]) -> Any:
+    """The traced function of a key: what it does must follow from that."""
+    if key not in _functions:
+        specs = [tf.TensorSpec(one.shape, one.dtype) for one in tensors]
+        traced = tf.function(function, autograph=False, jit_compile=False)
+        _functions[key] = traced.get_concrete_function(*specs)
+    return _functions[key]

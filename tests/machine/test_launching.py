@@ -1,0 +1,111 @@
+"""The launcher: lines, exit codes, and ends."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lms.machine.launching import launch
+
+ROOT = Path(__file__).parents[2]
+
+
+def _run(code: str, workers: int, **options: float) -> tuple[int, list[str]]:
+    out = io.StringIO()
+    ended = launch([sys.executable, "-c", code], workers=workers, out=out, **options)
+    return ended, out.getvalue().splitlines()
+
+
+def test_each_worker_has_its_rank_and_its_lines() -> None:
+    code = (
+        "import json, os; print(json.loads(os.environ['TF_CONFIG'])['task']['index'])"
+    )
+    ended, lines = _run(code, 3)
+    assert ended == 0
+    assert sorted(lines) == ["[0] 0", "[1] 1", "[2] 2"]
+
+
+def test_one_worker_is_alone() -> None:
+    ended, lines = _run("import os; print('TF_CONFIG' in os.environ)", 1)
+    assert (ended, lines) == (0, ["False"])
+
+
+def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    assert sorted(_run(code, 2)[1]) == ["[0] 3", "[1] 5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert sorted(_run(code, 2)[1]) == ["[0] -1", "[1] -1"]
+
+
+def test_the_first_failure_ends_all() -> None:
+    code = (
+        "import json, os, sys, time\n"
+        "rank = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "sys.exit(7) if rank == 1 else time.sleep(60)"
+    )
+    started = time.monotonic()
+    ended, lines = _run(code, 3)
+    assert ended == 7
+    assert lines == ["worker 1 ended with code 7; ending the others"]
+    assert time.monotonic() - started < 20
+
+
+def test_what_does_not_end_is_killed() -> None:
+    code = (
+        "import json, os, signal, sys, time\n"
+        "rank = json.loads(os.environ['TF_CONFIG'])['task']['index']\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "os.kill(os.getpid(), signal.SIGKILL) if rank else time.sleep(60)"
+    )
+    ended, lines = _run(code, 2, grace=0.5)
+    assert ended == 128 + signal.SIGKILL
+    assert lines == ["worker 1 ended with signal SIGKILL; ending the others"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_their_launcher(number: int) -> None:
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+    command = ["-m", "lms", "launch", "-n", "2", "--grace", "5", "--"]
+    started = subprocess.Popen(
+        [sys.executable, *command, sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=ROOT,
+    )
+    assert started.stdout is not None
+    with started.stdout as lines:
+        pids = [int(lines.readline().partition("] ")[2]) for _ in range(2)]
+        started.send_signal(number)
+        code = started.wait(timeout=20)
+    assert code == (-number if number == signal.SIGKILL else 128 + number)
+    assert all(_has_ended(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("command", "workers", "said"),
+    [(["no-such-program"], 2, "a program that can be started"), (["true"], 0, "at le")],
+)
+def test_what_cannot_start_is_refused(
+    command: list[str], workers: int, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        launch(command, workers=workers)
+
+
+def _has_ended(pid: int) -> bool:
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text():
+            return True
+        time.sleep(0.1)
+    return False

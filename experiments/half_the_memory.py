@@ -6,7 +6,7 @@ a hard limit of the allocator:
 
     plain       nothing is swapped; also with one op at a time, as a GPU computes
     budget      the budget planner; also kept from running ops a second time
-    threshold   TFLMS's rule, tuned automatically for 0.9 of the memory, or for 0.7 or
+    threshold   IBM's rule, tuned automatically for 0.9 of the memory, or for 0.7 or
                 0.5 where that fails
 
 Each but plain Keras trains twice: with copies at the speed of the host's memory, and

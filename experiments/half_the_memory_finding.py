@@ -19,7 +19,7 @@ _NAMES = {
     "plain, one by one": "plain, ops one by one",
     "budget": "budget",
     "budget, nothing twice": "budget, nothing run twice",
-    "threshold": "TFLMS's rule",
+    "threshold": "IBM's rule",
 }
 _CLAIMED, _CLAIMED_OVER_BOUND = 1.25, 1.11
 
@@ -110,9 +110,9 @@ def _said(contest: _Contest) -> str:
         )
     words = ", ".join(parts)
     return words + (
-        f" (TFLMS's rule: {statistics.median(rule):.2f} times plain Keras's)"
+        f" (IBM's rule: {statistics.median(rule):.2f} times plain Keras's)"
         if rule
-        else " (by TFLMS's rule it does not train)"
+        else " (by IBM's rule it does not train)"
     )
 
 

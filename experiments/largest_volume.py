@@ -11,7 +11,7 @@ ones. What is near the edge fails by chance, so a size has two attempts, both re
     transformer    length of the sequence   256     128, then 32
 
 Ways: plain Keras; the mode of `keras.RematScope` with the least peak at the base size;
-Grappler's recomputation heuristics; TFLMS's rule with thresholds tuned automatically;
+Grappler's recomputation heuristics; IBM's rule with thresholds tuned automatically;
 the budget planner. The budget is all of the device but a part of 32. The rule is tuned
 for 0.9 of the device, as TFLMS did; where that fails, since its order is not held and
 its step is not planned anew, for 0.7 and for 0.5 of it. For plain Keras and the two
@@ -42,7 +42,7 @@ __all__ = ["ANSWER", "main"]
 _FOLDER = Path("build") / "experiments" / "largest_volume"
 _SPARE = 1.05  # of what plain Keras takes at the base size
 _ATTEMPTS = 2
-_RULE_SHARES = (0.9, 0.7, 0.5)  # of the memory, for attempts of TFLMS's rule
+_RULE_SHARES = (0.9, 0.7, 0.5)  # of the memory, for attempts of IBM's rule
 _ENOUGH = 4096 * MIB
 _REMAT_MODES = ("full", "activations", "larger_than")
 _WAYS = ("plain", "remat", "grappler", "threshold", "budget")

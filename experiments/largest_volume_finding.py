@@ -20,7 +20,7 @@ _WAYS = {
     "plain": ("plain Keras", "plain\nKeras"),
     "remat": ("RematScope", "Remat-\nScope"),
     "grappler": ("Grappler's recomputation", "Grappler's\nrecompute"),
-    "threshold": ("TFLMS's rule", "TFLMS's\nrule"),
+    "threshold": ("IBM's rule", "IBM's\nrule"),
     "budget": ("budget", "budget"),
 }
 

@@ -9,7 +9,7 @@ traced, planned and played on a V100 of either server. Ops take what a roofline 
 data sheet gives, copies what others measured on these links. Nothing is fitted to the
 published times. In the card's 16 GB, does 192^3 need support at all? And in a memory of
 which 144^3 needs all but a twentieth, as the published runs did: what does 192^3 cost
-with TFLMS's rule, and with a budget?
+with IBM's rule, and with a budget?
 
 Trained: a small network at two sizes with the same ratio of voxels, on a device of 1.05
 times what the smaller takes. Its links are scaled so that copying weighs as much

@@ -14,7 +14,7 @@ from lms.units import Bytes, Seconds, format_bytes
 __all__ = ["finding", "plot"]
 
 _WAYS = {"none": "without support", "plain": "without support"}
-_WAYS |= {"threshold": "TFLMS's rule", "budget": "budget"}
+_WAYS |= {"threshold": "IBM's rule", "budget": "budget"}
 _PLACES = {"threshold": 0.0, "budget": 0.27}  # beside the server's name
 _APART = 1.06  # a second point that is nearer would lie on the first
 

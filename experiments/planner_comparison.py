@@ -4,7 +4,7 @@ One training step of the case study's U-Net is traced once. Then each plan is bu
 into it, run, and the peak of the device's allocator is measured:
 
     none          TensorFlow's own order, nothing swapped
-    threshold     TFLMS's rule at every setting of a grid; the best measured counts
+    threshold     IBM's rule at every setting of a grid; the best measured counts
     budget        at the least budget that it does not refuse; then in rooms from there
                   to the plain peak: as it is, without second runs of ops, with second
                   runs wherever they can be, and in the order in which TensorFlow lists
@@ -17,7 +17,7 @@ the best few of each are measured, as are the best few of the default measuremen
 
 Three claims: the budget planner's peak is at most 1.4 times what no plan can go below
 (the largest op's working set and persistent bytes), and at most 0.6 times the best
-peak that TFLMS's rule reaches as TFLMS runs it by default; and in each of the rooms it
+peak that IBM's rule reaches as TFLMS runs it by default; and in each of the rooms it
 swaps out, with second runs wherever they can be, at most half the bytes of any of the
 rule's settings in those modes whose measured peak is no higher. `draw` says which of
 them hold. The second was set when the rule's best peak was higher: it has come so near
@@ -90,7 +90,7 @@ class EqualPeak:
     Args:
         part: The room, over the plain peak.
         budget: The budget planner's plan in that room.
-        rule: The one of TFLMS's rule, in its default modes, with the fewest bytes
+        rule: The one of IBM's rule, in its default modes, with the fewest bytes
             swapped out of those that measured no higher peak; None if there is none.
     """
 
@@ -158,7 +158,7 @@ def _finding(head: Head, rows: Rows) -> Finding:
     text = (
         f"The least peak of the budget planner is {format_bytes(budget)}: "
         f"{budget / plain:.0%} of the peak without a plan, {budget / rule:.0%} of the "
-        "best that TFLMS's rule reaches in its default modes, and "
+        "best that IBM's rule reaches in its default modes, and "
         f"{budget / least:.2f} times what no plan can go below."
     )
     own = [p.ratio for p in equal_peaks(rows) if p.ratio is not None]
@@ -179,7 +179,7 @@ def _way(row: Row) -> str:
         return "no plan"
     if row["planner"] == "threshold":
         modes = "default modes" if row.get("default_modes") else "serialised or in sync"
-        return f"TFLMS's rule, {modes}"
+        return f"IBM's rule, {modes}"
     variant = row["settings"].get("variant", "as it is")
     return row["planner"] + ("" if variant == "as it is" else f", {variant}")
 
@@ -199,7 +199,7 @@ def _best(ran: Rows) -> tuple[int, int]:
 def _claims(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
     budget, rule = _best([row for row in rows if row.get("peak_bytes")])
     ratios = [pair.ratio or 0 for pair in equal_peaks(rows, twice=True)]
-    other = "TFLMS's rule in its default modes"
+    other = "IBM's rule in its default modes"
     twice = ", with second runs wherever they can be"
     for text, ratio, most in (
         ("peak over what no plan can go below", budget / _least(rows), _NEAR_THE_BOUND),
@@ -249,7 +249,7 @@ def _series(ran: Rows) -> Iterator[tuple[Sequence[Row], dict[str, Any]]]:
     rule = [row for row in ran if row["planner"] == "threshold"]
     for modes, is_default in (("default modes", True), ("others", False)):
         style: dict[str, Any] = {"marker": ".", "alpha": 0.9 if is_default else 0.4}
-        style |= {"colour": COLOURS["threshold"], "label": f"TFLMS's rule, {modes}"}
+        style |= {"colour": COLOURS["threshold"], "label": f"IBM's rule, {modes}"}
         yield [row for row in rule if row["default_modes"] is is_default], style
     style = {"marker": "D", "colour": COLOURS["plain"], "label": "no plan"}
     yield [row for row in ran if row["planner"] == "none"], style

@@ -17,7 +17,7 @@ WORDS = {
     "*without support* or *without a plan*",
     "budget": "a training with `LMSCallback(budget=...)`, by the *budget planner*; "
     "`LMS` means the same",
-    "TFLMS's rule": "a training with `LMSCallback(planner='threshold')`, which swaps "
+    "IBM's rule": "a training with `LMSCallback(planner='threshold')`, which swaps "
     "by the rule of IBM's TFLMS; its thresholds are tuned for 90 % of the device, and "
     "for less where that fails",
     "peak": "the most bytes in use in a step, by the allocator's own count; the first "
@@ -66,7 +66,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reason": "of a refusal or a defect",
     },
     "step_time_overhead": {
-        "planner": "budget, or TFLMS's rule tuned for so much of the device",
+        "planner": "budget, or IBM's rule tuned for so much of the device",
         "without": "step of plain Keras in a device with enough memory",
         "with": "step with support in the small device",
         "ratio": "*with* over *without*",

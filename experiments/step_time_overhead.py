@@ -13,7 +13,7 @@ the first size, over its step. For x86 (PCIe 3.0 x16) that ratio is 16 GiB at 12
 over 216 s / 228 steps; for AC922 (NVLink 2.0) it is at 64 GB/s over 197 s / 228. The
 rates are those of `lms.machine.hardware`.
 
-The budget planner takes all of the small device less its margin. TFLMS's rule is tuned
+The budget planner takes all of the small device less its margin. IBM's rule is tuned
 for 0.9 of it, as TFLMS did; where that fails, for 0.7 and for 0.5.
 
 No plan can make a step faster than computing alone, nor than a link's lane carries the
@@ -62,7 +62,7 @@ _SHARES: Mapping[str, tuple[float | None, ...]] = {
     "budget": (None,),
 }
 _SERVERS = {name: f"{server.link}, scaled" for name, server in SERVERS.items()}
-_WAYS = {"threshold": "TFLMS's rule", "budget": "budget"}
+_WAYS = {"threshold": "IBM's rule", "budget": "budget"}
 _PUBLISHED_VOXELS = (192 / 144) ** 3  # of IBM's case study
 
 

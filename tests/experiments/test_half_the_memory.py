@@ -76,7 +76,7 @@ def test_both_claims_must_hold(
     both = [*_rows(free, linked), *elsewhere]
     write_lines(results, {"size": 8, "steps": 3, "idle": 2}, both)
     assert main(words) == status
-    assert "TFLMS's rule: 2.00 times" in said
+    assert "IBM's rule: 2.00 times" in said
 
 
 @pytest.mark.tf

@@ -46,7 +46,7 @@ def test_a_bound_is_what_the_busier_lane_carries(
     assert main(words) == 0
     assert figure.exists()
     said = capsys.readouterr().out
-    assert "TFLMS's rule 5.00 at 16^3 (bound 2.00)" in said
+    assert "IBM's rule 5.00 at 16^3 (bound 2.00)" in said
     assert "budget 2.50 at 16^3 (bound 2.00)" in said
     assert "NVLink 2.0, scaled: nothing trained" in said
 

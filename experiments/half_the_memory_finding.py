@@ -180,8 +180,8 @@ def goals(head: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
     found = [each for each in _contests(head, rows) if each.has_goal]
     for each in found:
         got = "it did not train" if each.reached is None else f"{each.reached:.2f}"
-        text = f"{each.where}, a step takes at most {each.limit:.2f} times plain"
-        yield f"{text} Keras's: {got}.", each.is_met
+        text = f"a step takes at most {each.limit:.2f} times plain Keras's"
+        yield f"{each.where[0].lower()}{each.where[1:]}, {text}: {got}.", each.is_met
     if not found:
         yield "there is none for all cores at once: --cores one", False
 

@@ -3,12 +3,12 @@
 One training step of the case study's U-Net is traced once. Then each plan is built
 into it, run, and the peak of the device's allocator is measured:
 
-    none          plain Keras: TensorFlow's own order, nothing swapped
-    threshold     IBM's rule at every setting of a grid; the best measured counts
-    budget        the callback's planner, at the least budget that it does not refuse;
-                  then in rooms from there to the plain peak: as it is, without second
-                  runs of ops, with second runs wherever they can be, and in the order
-                  in which TensorFlow lists the ops instead of its own schedule
+    plain Keras     TensorFlow's own order, nothing swapped
+    IBM's rule      at every setting of a grid; the best measured counts
+    the callback    its planner, at the least budget that it does not refuse; then in
+                    rooms from there to the plain peak: as it is, without second runs of
+                    ops, with second runs wherever they can be, and in the order in
+                    which TensorFlow lists the ops instead of its own schedule
 
 The grid: all combinations of `swapout_threshold`, `swapin_ahead` and `swapin_groupby`
 in the modes in which IBM's TFLMS runs if nothing is asked for (no sync, no
@@ -28,8 +28,8 @@ Peaks are the allocator's, persistent bytes included. The first step is not coun
 initialises. The device is the CPU behind the allocator of GPUs (`lms.machine.emulate`),
 with a limit that nothing comes near.
 
-Known weakness: without serialization TensorFlow starts any ready op, so the threshold
-planner's peaks wander from run to run. Step times are of copies within host memory.
+Known weakness: without serialization TensorFlow starts any ready op, so the rule's
+peaks wander from run to run. Step times are of copies within host memory.
 """
 
 from typing import Any

@@ -150,8 +150,15 @@ def cubed(size: int, base: int) -> float:
 
 
 def how_it_ended(replans: int | None) -> str:
-    """In words for a table, of a training that did not fail."""
-    return f"trained, planned anew {replans} times" if replans else "trained"
+    """In words for a table, of a training that did not fail.
+
+    Example:
+        >>> how_it_ended(None), how_it_ended(1), how_it_ended(3)[-7:]
+        ('trained', 'trained, planned anew once', '3 times')
+    """
+    if not replans:
+        return "trained"
+    return f"trained, planned anew {'once' if replans == 1 else f'{replans} times'}"
 
 
 def shortened(error: str) -> str:

@@ -9,7 +9,7 @@ WORDS = {
     "case study": "IBM's of 2018: a 3D U-Net trains on brain scans with TFLMS, IBM's "
     "library of large model support. Its GPUs (V100) had 16 GB: there 144^3 was the "
     "largest that trained without TFLMS, and 192^3 trained with it "
-    "([more](case_study.md))",
+    "([more](case_study.md)). The name TFLMS always means IBM's",
     "size": "of what a model trains on: 48^3 is a volume of 48 x 48 x 48 voxels; "
     "elsewhere it is the images of a batch, or the tokens of a sequence",
     "device": "bytes of the device that a training runs in. Unless a section says "

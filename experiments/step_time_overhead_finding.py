@@ -46,14 +46,15 @@ def finding(head: Head, rows: Rows) -> Finding:
     points = _points(head, rows)
     first = head["settings"]["sizes"][0]
     memory = format_bytes(_planned(rows)[0]["memory_bytes"])
+    tried = max(row["size"] for row in _planned(rows))
     said = [
-        f"Over {SERVERS[server].link}, scaled: {_said(points, server)}."
+        f"Over {SERVERS[server].link}, scaled, {_said(points, server, tried)}."
         for server in _servers(rows)
     ]
     text = (
-        f"The device has {memory}, in which plain Keras trains {first}^3. A step takes "
-        "so many times as long as plain Keras's of the same size with enough memory. "
-        f"{' '.join(said)}"
+        f"The device has {memory}, in which plain Keras trains {first}^3. "
+        f"{' '.join(said)} Plain Keras's step is always of the same size, in a device "
+        "with enough memory."
     )
     columns = ["link", "way", "size", "voxels", "plain step", "step"]
     columns += ["over plain Keras", "link's least", "peak", "swapped out", "swapped in"]
@@ -63,14 +64,18 @@ def finding(head: Head, rows: Rows) -> Finding:
     return text, (f"In {memory}", columns, body)
 
 
-def _said(points: Sequence[_Point], server: str) -> str:
+def _said(points: Sequence[_Point], server: str, tried: int) -> str:
     said: list[str] = []
-    for way in ("budget", "threshold"):
+    subjects = {"budget": "the callback's step", "threshold": "by IBM's rule it"}
+    for way, subject in subjects.items():
         mine = [p for p in points if (p.server, p.way) == (server, way)]
         mine.sort(key=lambda p: p.size)
-        ratios = [f"{p.ratio:.2f} at {p.size}^3" for p in mine]
-        if ratios:
-            said.append(f"{_WAYS[way]} {', '.join(ratios)}")
+        if mine:
+            most = mine[-1].size
+            end = "the largest tried" if most == tried else "the largest that trained"
+            last = f" and {mine[-1].ratio:.2f} times at {most}^3" if mine[1:] else ""
+            first = f"{mine[0].ratio:.2f} times plain Keras's at {mine[0].size}^3"
+            said.append(f"{subject} takes {first}{last}, {end}")
     return "; ".join(said) or "nothing trained"
 
 

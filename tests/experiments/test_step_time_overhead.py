@@ -47,9 +47,10 @@ def test_a_bound_is_what_the_busier_lane_carries(
     assert main(words) == 0
     assert figure.exists()
     said = capsys.readouterr().out
-    assert "IBM's rule 5.00 at 16^3" in said
-    assert "the callback 2.50 at 16^3" in said
-    assert "NVLink 2.0, scaled: nothing trained" in said
+    said = " ".join(said.split())
+    assert "by IBM's rule it takes 5.00 times plain Keras's at 16^3" in said
+    assert "the callback's step takes 2.50 times plain Keras's at 16^3" in said
+    assert "NVLink 2.0, scaled, nothing trained" in said
     assert "2.00" in said  # the bound: 16 MB at 1 MB/s over 8 s
 
 

@@ -27,20 +27,25 @@ def finding(head: Head, rows: Rows) -> Finding:  # noqa: ARG001 - a finding's ar
     said = " ".join(_said(runs, server) for server in SERVERS)
     notes = [*_rule_of_ibm(runs), *_roofline(runs), *_fitting(runs), *_spread(runs)]
     text = (
-        "The larger size trains in a memory that the smaller one fills. Its step per "
-        f"voxel, over plain Keras's of the smaller size: {said}"
+        "The larger size trains in a memory that the smaller one fills. These are "
+        f"steps per voxel, over plain Keras's of the smaller size. {said}"
     )
     return "\n".join([text, "", *(f"- {note}" for note in notes)]), *_tables(runs)
 
 
 def _said(runs: Sequence[Run], server: str) -> str:
-    parts = [f"published {published_cost(server):.2f}"]
-    for kind, word in ((Source.PREDICTED, "predicted"), (Source.TRAINED, "trained")):
+    parts = [f"IBM published {published_cost(server):.2f}"]
+    words = {Source.PREDICTED: "are predicted", Source.TRAINED: "were measured here"}
+    for kind, word in words.items():
         mine = [r for r in runs if (r.server, r.source) == (server, kind)]
-        costs = [f"{_WAYS[r.way]} {r.per_voxel:.2f}" for r in mine if r.is_swapping]
+        costs = [
+            f"{run.per_voxel:.2f} with {_WAYS[run.way]}"
+            for run in mine
+            if run.is_swapping
+        ]
         if costs:
-            parts.append(f"{word} {', '.join(costs)}")
-    return f"{SERVERS[server].link}: {'; '.join(parts)}."
+            parts.append(f"{' and '.join(costs)} {word}")
+    return f"Over {SERVERS[server].link} {'; '.join(parts)}."
 
 
 def _rule_of_ibm(runs: Sequence[Run]) -> Iterator[str]:
@@ -133,7 +138,8 @@ def _names(run: Run) -> list[str]:
     if run.scaled:
         link += f", as {run.scaled / 1e9:.3g} GB/s"
     words = [run.source.value, link, f"{run.size}^3"]
-    return [*words, format_bytes(run.memory), _WAYS[run.way]]
+    way = _WAYS[run.way] + (f", {run.share:.0%}" if run.share else "")
+    return [*words, format_bytes(run.memory), way]
 
 
 def _cells(run: Run) -> list[str]:

@@ -33,6 +33,7 @@ class Run:
         size: Voxels along an axis.
         memory: Of the device.
         way: "plain", "threshold", "budget", or "tflms" for the published one.
+        share: Part of the device that the rule was tuned for; None for another way.
         ended: How, readable; empty if there is nothing to say.
         failed: Whether there is nothing of what follows.
         peak: Of the device's memory; None if it is not known.
@@ -56,6 +57,7 @@ class Run:
     size: int
     memory: Bytes
     way: str
+    share: float | None = None
     ended: str = ""
     failed: bool = False
     peak: Bytes | None = None
@@ -173,6 +175,7 @@ def _trained(row: Row, training: Row) -> Run:
         size=training["size"],
         memory=row["memory_bytes"],
         way=training["way"],
+        share=training["share"],
         scaled=row["link_rate"],
     )
     if training["error"]:

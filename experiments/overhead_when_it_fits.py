@@ -129,6 +129,13 @@ def _finding(head: Head, rows: Rows) -> Finding:
         f"{middle['clock']:.3f} times as long as one of plain Keras by the clock, and "
         f"{middle['processor']:.3f} times as much of the processor."
     )
+    low, _, high = statistics.quantiles(ratios["clock"], n=4)
+    text += (
+        f" Turns differ by more than that: by the clock half of them lie between "
+        f"{low:.3f} and {high:.3f}."
+        if high - low > abs(middle["clock"] - 1)
+        else ""
+    )
     body: list[list[str]] = []
     for kind, values in ratios.items():
         low, _, high = statistics.quantiles(values, n=4)

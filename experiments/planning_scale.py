@@ -17,6 +17,8 @@ the seconds in which the plan is played over time (`simulate`); the goal is less
 
 Known weakness: an op count says little of the work. About half of the drawn ops touch
 large tensors, which are what planners deal with; in traced graphs it is about a fifth.
+Above some thousand ops (`large_ops` in `lms.planning.tuning`) less is tried, so there
+the time falls before it rises again.
 """
 
 import itertools

@@ -48,7 +48,7 @@ def test_costs_are_of_the_voxel_scaled_smaller_step(
     assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 0
     assert figure.exists()
     said = " ".join(capsys.readouterr().out.split())
-    assert "published 2.87; trained the callback 1.50." in said
+    assert "published 2.87; 1.50 with the callback were measured here." in said
     assert "timed 1 times" not in said
     _, (_, columns, body), (_, _, copies) = finding(*read_lines(results))
     (budget,) = (
@@ -58,7 +58,7 @@ def test_costs_are_of_the_voxel_scaled_smaller_step(
     )
     assert budget["over plain Keras"] == "1.50"  # 12 s over 8 s, as the voxels are
     assert copies[-1][-3:] == ["12.000 s", "15.000 s", "18.000 s"]
-    assert [cells[-1] for cells in body if "IBM's rule" in cells] == ["OOM when"]
+    assert [cells[-1] for cells in body if "IBM's rule, 90%" in cells] == ["OOM when"]
 
 
 def _predicted(planner: str, step: float, memory: int, **others: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## make .venv with everything installed
 
-demo: $(READY)  ## out of memory without the callback, trained with it
+demo: $(READY)  ## out of memory with plain Keras, trained with the callback
 	$(BIN)/python -m experiments.demo
 
 # On a machine that others load, a training may miss its time or its memory once: what

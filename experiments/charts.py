@@ -274,9 +274,8 @@ def _lines(axes: Axes, panel: Panel) -> None:
         axes.axvline(place, color=MUTED, linewidth=1.4, linestyle=":")
         across = axes.get_xaxis_transform()
         words = {"textcoords": "offset points", "color": MUTED, "fontsize": 9}
-        height, away, side = (0.02, 4, "left") if panel.boxes else (0.9, -4, "right")
-        words |= {"xycoords": across, "ha": side}
-        axes.annotate(text, (place, height), (away, 0), **words)
+        words |= {"xycoords": across, "ha": "right"}
+        axes.annotate(text, (place, 0.9), (-4, 0), **words)
     if panel.band:
         top = panel.xlim[1] or 1.0
         ends = [0.0, top]

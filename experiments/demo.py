@@ -5,8 +5,8 @@
 
     plain Keras, enough memory      how much it takes, how long, and which numbers
     plain Keras, half of that       ends in TensorFlow's own out-of-memory error
-    LMSCallback, half of that       trains, with the same numbers
-    LMSCallback, near the least     trains, with the same numbers
+    the callback, half of that      trains, with the same numbers
+    the callback, near the least    trains, with the same numbers
 
 The device is the CPU behind the allocator that TensorFlow uses on GPUs, with a hard
 limit (`lms.machine.emulate`). Op determinism is on, so "the same" means bit for bit.
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.demo",
-        description="Train a model that does not fit, without LMS and with it.",
+        description="Train what does not fit, with plain Keras and the callback.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument(
@@ -143,11 +143,11 @@ def _trials(train: Callable[..., Trial]) -> list[Trial]:
         return [plain]
     half = plain.result["peak_bytes"] // 2 // MIB * MIB
     refused = train("plain Keras, half of it", memory=half)
-    planned = train("LMSCallback, half of it", memory=half, flags=["--lms", "--least"])
+    planned = train("the callback, half of it", memory=half, flags=["--lms", "--least"])
     if planned.result is None:
         return [plain, refused, planned]
     least = min(half, _least_memory(planned.result))
-    tight = train("LMSCallback, near the least", memory=least, flags=["--lms"])
+    tight = train("the callback, near the least", memory=least, flags=["--lms"])
     return [plain, refused, planned, tight]
 
 

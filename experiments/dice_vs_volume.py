@@ -5,17 +5,17 @@ gained clearly, 144^3 against 192^3 little, because the data is no finer. Here s
 subjects have voxels of 4 mm, so that a brain is about 35 x 43 x 35, and the volumes are
 a quarter of the case study's:
 
-    28^3 and 36^3    2.13 times the voxels, the data's own resolution about the higher
-    36^3 and 48^3    2.37 times the voxels, the data's own resolution below the higher
+    28^3 and 36^3    2.13 times the voxels, the data's own resolution about the larger
+    36^3 and 48^3    2.37 times the voxels, the data's own resolution below the larger
 
-Several models per resolution, all on one split, each a run of `python -m unet3d train`
-on whole subjects; the other subjects, seen by none, are segmented by each. A pair is
-scored on cubes of the higher resolution: predictions of the lower one are resized to
-it. A subject's Dice is the mean over the models. Pairs are tested by Wilcoxon's
-signed-rank test, corrected by Holm's method over the three regions.
+Several models per size, all on one split, each a run of `python -m unet3d train` on
+whole subjects; the other subjects, seen by none, are segmented by each. A pair is
+scored on cubes of the larger size: predictions of the smaller one are resized to it. A
+subject's Dice is the mean over the models. Pairs are tested by Wilcoxon's signed-rank
+test, corrected by Holm's method over the three regions.
 
 Known weaknesses: the subjects are synthetic and say nothing of patients. The comparison
-favours the higher resolution, whose labels are not resized. All models see as many
+favours the larger size, whose labels are not resized. All models see as many
 epochs, few for a training. The network has 3 levels and 8 filters.
 """
 
@@ -198,15 +198,16 @@ def _finding(head: Head, rows: Rows) -> Finding:
             )
             sure = "" if test["corrected_p"] < _SIGNIFICANT else " (not significant)"
             said.append(f"{region} {test['median_difference']:+.3f}{sure}")
-        parts.append(f"from {low}^3 to {high}^3: {', '.join(said)}")
+        gain = "the median gain in Dice is"
+        parts.append(f"From {low}^3 to {high}^3 {gain}: {', '.join(said)}.")
     unseen, models = head["settings"]["unseen"], head["settings"]["models"]
     text = (
-        f"Median gain in Dice of {unseen} unseen synthetic subjects, each the mean of "
-        f"{models} models: {'; '.join(parts)}."
+        f"{' '.join(parts)} It is the median of {unseen} unseen synthetic subjects, "
+        f"each scored by the mean of {models} models."
     )
-    columns = ["pair", "region", "voxels", "mean, lower", "mean, higher"]
+    columns = ["pair", "region", "voxels", "mean, smaller", "mean, larger"]
     columns += ["median gain", "p", "p by Holm"]
-    return text, ("Dice, scored on cubes of the higher size", columns, body)
+    return text, ("Dice, scored on cubes of the larger size", columns, body)
 
 
 def _comparisons(rows: Rows) -> list[Row]:

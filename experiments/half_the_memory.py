@@ -4,33 +4,33 @@ Trainings of one network take turns, step by step, each in a process and a devic
 own: plain Keras in a device with enough memory; the others in half of what it took,
 a hard limit of the allocator:
 
-    plain       nothing is swapped; also with one op at a time, as a GPU computes
-    budget      the budget planner; also kept from running ops a second time
-    threshold   TFLMS's rule, tuned automatically for 0.9 of the memory, or for 0.7 or
-                0.5 where that fails
+    plain Keras     also with one op at a time, as a GPU computes
+    the callback    also kept from running ops a second time
+    IBM's rule      tuned automatically for 0.9 of the memory, or for 0.7 or 0.5 where
+                    that fails
 
 Each but plain Keras trains twice: with copies at the speed of the host's memory, and
 over an emulated link on which swapping everything would double the step. Everything is
 what the forward pass makes, the other reads, and may move: copying it out takes as long
 as the forward pass and the backward pass together, and copying it back takes as long
-again, beside the way out. Claims, of medians:
+again, beside the way out. Goals, of medians:
 
     without a link    a step takes at most 1.25 times plain Keras's
     over the link     at most 1.11 times max(F, B / d2h) + max(W, B / h2d)
 
 F and W are the seconds of the forward and the backward pass, B the fewest bytes swapped
-out by any of the plans that trained here: no plan can have less time of its own on the
-lanes.
+out by any of the plans that trained here. The sum is what the link allows at least for
+so many bytes if no op ran twice: the time of ops that do is left out.
 
 A GPU runs ops one by one, and so does a device that is one of the machine's cores: the
-claims are about it. On all cores TensorFlow runs ops that do not need each other at the
+goals are about it. On all cores TensorFlow runs ops that do not need each other at the
 same time, while a plan holds to an order. What the order costs there is seen in plain
 Keras's steps with one op at a time.
 
 Known weaknesses: F and W share the measured step of plain Keras in the ratio of their
 ops' measured times. Copies take time of the cores that compute. Two processes that do
-the same may differ by some percent: on one core plain Keras with one op at a time does
-the same as with TensorFlow's choice.
+the same differ: on one core plain Keras with one op at a time does the same as with
+TensorFlow's choice, and the table has both.
 """
 
 import os
@@ -42,7 +42,7 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments.half_the_memory_finding import claims, finding, plot
+from experiments.half_the_memory_finding import finding, goals, plot
 from experiments.ledger import Row
 from experiments.question import (
     LINK,
@@ -214,7 +214,7 @@ ANSWER = Answer(
     run=_run,
     finding=finding,
     plot=plot,
-    claims=claims,
+    goals=goals,
 )
 main = ANSWER.main
 

@@ -11,14 +11,14 @@ ones. What is near the edge fails by chance, so a size has two attempts, both re
     transformer    length of the sequence   256     128, then 32
 
 Ways: plain Keras; the mode of `keras.RematScope` with the least peak at the base size;
-Grappler's recomputation heuristics; TFLMS's rule with thresholds tuned automatically;
-the budget planner. The budget is all of the device but a part of 32. The rule is tuned
-for 0.9 of the device, as TFLMS did; where that fails, since its order is not held and
+Grappler's recomputation heuristics; IBM's rule with thresholds tuned automatically;
+the callback, whose budget is all of the device but a part of 32. The rule is tuned for
+0.9 of the device, as IBM's TFLMS did; where that fails, since its order is not held and
 its step is not planned anew, for 0.7 and for 0.5 of it. For plain Keras and the two
 planners the largest size is also predicted, without training: the first that is
 predicted not to fit ends that search.
 
-Claim: with a budget, at least 4.6 times the voxels of plain Keras train.
+Goal: with the callback, at least 4.6 times the voxels of plain Keras train.
 
 Known weaknesses: no input pipeline: one batch is on the device, none waits beside it,
 in every way alike. A prediction is made on a device with enough memory, where it can
@@ -30,7 +30,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.largest_volume_finding import claims, finding, plot
+from experiments.largest_volume_finding import finding, goals, plot
 from experiments.ledger import Row
 from experiments.question import DEVICE, Answer
 from experiments.runner import Book
@@ -42,7 +42,7 @@ __all__ = ["ANSWER", "main"]
 _FOLDER = Path("build") / "experiments" / "largest_volume"
 _SPARE = 1.05  # of what plain Keras takes at the base size
 _ATTEMPTS = 2
-_RULE_SHARES = (0.9, 0.7, 0.5)  # of the memory, for attempts of TFLMS's rule
+_RULE_SHARES = (0.9, 0.7, 0.5)  # of the memory, for attempts of IBM's rule
 _ENOUGH = 4096 * MIB
 _REMAT_MODES = ("full", "activations", "larger_than")
 _WAYS = ("plain", "remat", "grappler", "threshold", "budget")
@@ -211,7 +211,7 @@ ANSWER = Answer(
     run=_run,
     finding=finding,
     plot=plot,
-    claims=claims,
+    goals=goals,
 )
 main = ANSWER.main
 

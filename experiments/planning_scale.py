@@ -9,14 +9,16 @@ The graphs are drawn: a U-Net of five levels, forward, backward and Adam's updat
 the sizes of a 144^3 volume with 16 filters, with more layers for more ops. Two traced
 training steps stand beside them: the case study's U-Net and a ResNet50.
 
-Claim: 20,000 ops are planned in less than 10 s.
+Goal: 20,000 ops are planned in less than 10 s.
 
 Others use the machine too: the processor's own seconds stand beside the clock's. So do
-the seconds in which the plan is played over time (`simulate`), claimed to be less than
+the seconds in which the plan is played over time (`simulate`); the goal is less than
 1 s for 20,000 ops.
 
 Known weakness: an op count says little of the work. About half of the drawn ops touch
 large tensors, which are what planners deal with; in traced graphs it is about a fifth.
+Above some thousand ops (`large_ops` in `lms.planning.tuning`) less is tried, so there
+the time falls before it rises again.
 """
 
 import itertools
@@ -52,7 +54,7 @@ _HARDWARE = "v100-pcie"  # whose times copies are planned for
 _EMULATED = (
     "Nothing ran on a device: graphs are drawn or traced, then planned on the CPU."
 )
-_CLAIMED_OPS, _CLAIMED_SECONDS, _PLAYED_SECONDS = 20_000, 10.0, 1.0
+_GOAL_OPS, _GOAL_SECONDS, _PLAYED_SECONDS = 20_000, 10.0, 1.0
 
 
 def _add_settings(parser: Any) -> None:
@@ -202,21 +204,22 @@ def _finding(head: Head, rows: Rows) -> Finding:
     return text, (f"Planning time, median of {repeats}", columns, body)
 
 
-def _claims(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
-    claimed = (("seconds", _CLAIMED_SECONDS), ("simulation_seconds", _PLAYED_SECONDS))
-    for row in rows:
-        if row["ops"] <= _CLAIMED_OPS:
-            for name, most in claimed:
-                word = "planned" if name == "seconds" else "simulated"
-                text = f"{row['ops']:,} ops are {word} in {row[name]:.2f} s"
-                yield f"{text}, claimed is less than {most:g} s", row[name] < most
+def _goals(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
+    within = [row for row in rows if row["ops"] <= _GOAL_OPS]
+    for name, word, most in (
+        ("seconds", "planned", _GOAL_SECONDS),
+        ("simulation_seconds", "simulated", _PLAYED_SECONDS),
+    ):
+        slowest = max((row[name] for row in within), default=float("inf"))
+        text = f"up to {_GOAL_OPS:,} ops are {word} in less than {most:g} s"
+        yield f"{text}: at most {slowest:.2f} s.", slowest < most
 
 
 def _plot(head: Head, rows: Rows, path: Path) -> None:
     drawn = [(row["ops"], row["seconds"]) for row in rows if row["graph"] == "drawn"]
     traced = [row for row in rows if row["graph"] != "drawn"]
-    limit = [(_CLAIMED_OPS, _CLAIMED_SECONDS)]
-    label = f"claim: {_CLAIMED_OPS:,} ops in less than {_CLAIMED_SECONDS:g} s"
+    limit = [(_GOAL_OPS, _GOAL_SECONDS)]
+    label = f"goal: {_GOAL_OPS:,} ops in less than {_GOAL_SECONDS:g} s"
     blue, red = COLOURS["threshold"], COLOURS["budget"]
     series = [
         Series(points=drawn, colour=blue, label="drawn U-Nets", line="-"),
@@ -256,7 +259,7 @@ ANSWER = Answer(
     run=_run,
     finding=_finding,
     plot=_plot,
-    claims=_claims,
+    goals=_goals,
 )
 main = ANSWER.main
 

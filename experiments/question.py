@@ -1,4 +1,4 @@
-"""One question: its words, what it measures, what was found, what is claimed, a figure.
+"""One question: its words, what it measures, what was found, its goals, a figure.
 
 A file of this package answers one: its docstring asks it and says how, `ANSWER` has the
 parts, and `python -m experiments.NAME` knows the words `run` and `draw`.
@@ -19,7 +19,7 @@ from experiments.ledger import Head, Rows, read_lines
 from lms.machine import emulate
 from profiling.tables import Table
 
-__all__ = ["DEVICE", "LINK", "RESULTS", "Answer", "Finding"]
+__all__ = ["DEVICE", "LINK", "MET", "RESULTS", "Answer", "Finding"]
 __all__ += ["cubed", "how_it_ended", "settings_of", "shortened"]
 
 RESULTS = Path(__file__).parent / "results"
@@ -35,8 +35,11 @@ LINK = (
     "limit; and its link, to whose speed copies are slowed."
 )
 
-# A sentence and a table, computed from the rows alone.
-Finding = tuple[str, Table]
+# A goal, in words.
+MET = {True: "met", False: "not met"}
+
+# A few sentences and the tables, computed from the rows alone.
+Finding = tuple[str, *tuple[Table, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +53,9 @@ class Answer:
         about: The docstring of its module.
         add_settings: Is called with the parser of `run`.
         run: Measures, by the options of `run`.
-        finding: The sentence and the table.
+        finding: The sentences and the tables.
         plot: Draws into a file; None for no figure.
-        claims: What is claimed, and whether it holds.
+        goals: What was to be reached, and whether it was met.
         in_device: Whether `run` itself goes on in an emulated device of `--memory`.
     """
 
@@ -64,7 +67,7 @@ class Answer:
     run: Callable[[Any], None]
     finding: Callable[[Head, Rows], Finding]
     plot: Callable[[Head, Rows, Path], None] | None = None
-    claims: Callable[[Head, Rows], Iterable[tuple[str, bool]]] = lambda *_: ()
+    goals: Callable[[Head, Rows], Iterable[tuple[str, bool]]] = lambda *_: ()
     in_device: bool = False
 
     @property
@@ -79,7 +82,7 @@ class Answer:
             arguments: The words after `python -m experiments.NAME`.
 
         Returns:
-            The exit status: 1 if a claim does not hold.
+            The exit status: 1 if a goal is not met.
         """
         words = list(sys.argv[1:] if arguments is None else arguments)
         options = self._parser().parse_args(words)
@@ -111,23 +114,29 @@ class Answer:
 
     def _draw(self, results: Path, figure: Path) -> int:
         head, rows = read_lines(results)
-        said, (title, columns, body) = self.finding(head, rows)
-        table = RichTable(title=title, title_justify="left")
-        for i, name in enumerate(columns):
-            table.add_column(name, justify="left" if i < 2 else "right")
-        for row in body:
-            table.add_row(*row)
+        said, *tables = self.finding(head, rows)
         console = Console(width=150, highlight=False, soft_wrap=True)
-        console.print(table)
+        for table in tables:
+            console.print(_printable(table))
         console.print(said)
         if self.plot is not None:
             self.plot(head, rows, figure)
             console.print(f"Drawn: {figure}")
-        claims = list(self.claims(head, rows))
-        for text, holds in claims:
-            word, style = ("Holds", None) if holds else ("Failed", "red")
-            console.print(f"{word}: {text}", style=style)
-        return int(not all(holds for _, holds in claims))
+        goals = list(self.goals(head, rows))
+        for text, is_met in goals:
+            style = None if is_met else "red"
+            console.print(f"Goal {MET[is_met]}: {text}", style=style)
+        return int(not all(is_met for _, is_met in goals))
+
+
+def _printable(table: Table) -> RichTable:
+    title, columns, body = table
+    shown = RichTable(title=title, title_justify="left")
+    for i, name in enumerate(columns):
+        shown.add_column(name, justify="left" if i < 2 else "right")
+    for row in body:
+        shown.add_row(*row)
+    return shown
 
 
 def settings_of(options: Any, *names: str) -> dict[str, Any]:
@@ -141,8 +150,15 @@ def cubed(size: int, base: int) -> float:
 
 
 def how_it_ended(replans: int | None) -> str:
-    """In words for a table, of a training that did not fail."""
-    return f"trained, planned anew {replans} times" if replans else "trained"
+    """In words for a table, of a training that did not fail.
+
+    Example:
+        >>> how_it_ended(None), how_it_ended(1), how_it_ended(3)[-7:]
+        ('trained', 'trained, planned anew once', '3 times')
+    """
+    if not replans:
+        return "trained"
+    return f"trained, planned anew {'once' if replans == 1 else f'{replans} times'}"
 
 
 def shortened(error: str) -> str:
@@ -151,6 +167,8 @@ def shortened(error: str) -> str:
     Example:
         >>> shortened("OOM when allocating tensor with shape[8,2] and type float on x")
         'out of memory at a tensor of [8,2]'
+        >>> shortened("`budget` must be at least 9.00 MiB for IBM's rule: 1.00 MiB")
+        'no plan: at least 9.00 MiB'
         >>> shortened("ValueError: it is so")
         'it is so'
     """
@@ -158,9 +176,10 @@ def shortened(error: str) -> str:
     shape = re.search(r"OOM when allocating tensor with shape\[([\d,]*)\]", error)
     if shape:
         return f"out of memory at a tensor of [{shape[1]}]{crashed}"
-    least = re.search(r"must be at least ([\d.]+ \w+) for op '([^']*)'", error)
+    least = re.search(r"must be at least ([\d.]+ \w+) for (?:op '([^']*)')?", error)
     if least:
-        return f"no plan: at least {least[1]} for {least[2].rpartition('/')[2]}"
+        op = (least[2] or "").rpartition("/")[2]
+        return f"no plan: at least {least[1]}{op and f' for {op}'}"
     if error.startswith("exit status -9"):
         return "killed by the system, which ran out of memory"
     if "not done after" in error:

@@ -1,4 +1,4 @@
-"""What support costs, in one small table: the measured steps of several experiments.
+"""What the callback costs, in one small table: steps of several experiments.
 
 Each row is read off an experiment's own table (`Section`); experiments without results
 have no row.
@@ -12,9 +12,10 @@ from profiling.tables import Table
 __all__ = ["costs"]
 
 _Row = Mapping[str, str]
-_Line = tuple[str, str, str, str]
-_COLUMNS = ("what trains", "device memory", "step time", "compared with")
-_PLAIN = "plain Keras"
+_Line = tuple[str, str, str, str, str]
+_COLUMNS = ("what trains", "device memory", "cores", "step time", "compared with")
+_PLAIN, _OURS = "plain Keras", "the callback"
+_ALL = "all"  # of the machine's cores
 
 
 def costs(sections: Sequence[Section]) -> Table:
@@ -43,30 +44,31 @@ def _fits(_: str, rows: list[_Row]) -> Iterator[_Line]:
     for row in rows:
         if row["time"] == "clock":
             ratio = f"{float(row['median ratio']):.2f}"
-            yield "a small U-Net", "enough for all of it", ratio, _PLAIN
+            yield "a small U-Net", "enough for all of it", _ALL, ratio, _PLAIN
 
 
 def _half(_: str, rows: list[_Row]) -> Iterator[_Line]:
     for row in rows:
-        if (row["cores"], row["way"]) == ("one", "budget") and row["over plain"]:
+        ratio = row["over plain Keras"]
+        if row["way"] == _OURS and ratio:
             link = row["link"]
             over = "" if link == "none" else f", link of {link}"
-            yield "U-Net, 48^3", f"half of it{over}", row["over plain"], _PLAIN
+            yield "U-Net, 48^3", f"half of it{over}", row["cores"], ratio, _PLAIN
 
 
 def _true_size(_: str, rows: list[_Row]) -> Iterator[_Line]:
     plain = [row for row in rows if row["way"] == "plain Keras" and row["peak"]]
     for small in plain[:1]:
-        device, column = small["device"], "step per voxel"
+        device, column = small["device"], "per voxel"
         trained = [
             row
             for row in rows
-            if (row["way"], row["device"]) == ("LMS", device) and row[column]
+            if (row["way"], row["device"]) == (_OURS, device) and row[column]
         ]
         if trained:
             size, costs = _sizes(trained), _least_to_most(trained, column)
             base = f"plain Keras at {small['size']}, per voxel"
-            yield f"full-size U-Net, {size}", device, costs, base
+            yield f"large U-Net, {size}", device, _ALL, costs, base
 
 
 def _overhead(title: str, rows: list[_Row]) -> Iterator[_Line]:
@@ -75,12 +77,12 @@ def _overhead(title: str, rows: list[_Row]) -> Iterator[_Line]:
         trained = [
             row
             for row in rows
-            if (row["link"], row["planner"]) == (link, "budget") and row["ratio"]
+            if (row["link"], row["way"]) == (link, _OURS) and row["over plain Keras"]
         ]
         if trained:
             where = f"{memory}, link as {link.partition(',')[0]}"
-            costs = _least_to_most(trained, "ratio")
-            yield f"U-Net, {_sizes(trained)}", where, costs, _PLAIN
+            costs = _least_to_most(trained, "over plain Keras")
+            yield f"U-Net, {_sizes(trained)}", where, _ALL, costs, _PLAIN
 
 
 def _sizes(rows: list[_Row]) -> str:

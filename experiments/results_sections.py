@@ -1,4 +1,4 @@
-"""Sections of `docs/results.md`: question, finding, table, circumstances.
+"""Sections of `docs/results.md`: question, finding, goals, tables, circumstances.
 
 What was asked and how it was measured stands in the docstring of each experiment's
 module, the rest in its `ANSWER`. Nothing is measured and nothing is drawn.
@@ -41,10 +41,11 @@ class Section:
         name: Of its module; unique.
         title: Its headline.
         question: What was asked, in a sentence.
-        finding: What was found, in a sentence or two; empty if nothing is there yet.
+        finding: What was found, in a few sentences; empty if nothing is there yet.
         method: How it was measured: paragraphs parted by empty lines.
         facts: What is to be known of the run, such as the machine, by name.
         tables: The numbers.
+        goals: What was to be reached, and whether it was met.
         command: What makes the result, or made it.
         problem: Why there is nothing to show; None if there is.
     """
@@ -56,6 +57,7 @@ class Section:
     method: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()
+    goals: tuple[tuple[str, bool], ...] = ()
     command: str = ""
     problem: str | None = None
 
@@ -82,12 +84,15 @@ def section_of(name: str, results: Path) -> Section:
         return replace(section, problem=problem)
     try:
         head, rows = read_lines(path)
-        said, table = answer.finding(head, rows)
+        said, *tables = answer.finding(head, rows)
+        goals = tuple(answer.goals(head, rows))
         facts = (*_circumstantial(head), ("emulated", answer.emulated))
     except Exception as error:  # one bad result must not hide the others
         problem = f"`{path.name}` could not be shown: {type(error).__name__}: {error}"
         return replace(section, problem=problem)
-    return replace(section, finding=said, tables=(table,), facts=facts)
+    return replace(
+        section, finding=said, tables=tuple(tables), goals=goals, facts=facts
+    )
 
 
 def _circumstantial(head: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -6,20 +6,33 @@ __all__ = ["WORDS", "explained", "unexplained"]
 
 # What several tables share.
 WORDS = {
-    "48^3": "a volume of 48 x 48 x 48 voxels",
+    "case study": "IBM's of 2018: a 3D U-Net trains on brain scans with TFLMS, IBM's "
+    "library of large model support. Its GPUs (V100) had 16 GB: there 144^3 was the "
+    "largest that trained without TFLMS, and 192^3 trained with it "
+    "([more](case_study.md)). The name TFLMS always means IBM's",
+    "size": "of what a model trains on: 48^3 is a volume of 48 x 48 x 48 voxels; "
+    "elsewhere it is the images of a batch, or the tokens of a sequence",
     "device": "bytes of the device that a training runs in. Unless a section says "
     "otherwise it is an *emulated device*: a CPU with the allocator that TensorFlow "
     "uses on GPUs, and a hard limit ([how](emulation.md))",
-    "memory": "as *device*",
+    "link": "the way between device and host, whose speed copies are slowed to; "
+    "*none*: they have the speed of the host's memory",
+    "way": "who plans the step: nobody (plain Keras), the callback, or IBM's rule",
+    "plain Keras": "a training without this library",
+    "the callback": "a training with `LMSCallback`, and a plan for the device's memory "
+    "by this library's own planner",
+    "IBM's rule": "a training with `LMSCallback(planner='threshold')`, which swaps by "
+    "the rule of IBM's TFLMS, its second version. Its thresholds are tuned by this "
+    "library: a simulated step, copies included, must fit into the memory. IBM's own "
+    "tuning looked at memory alone, and let steps wait for copies where nothing else "
+    "fitted. So IBM's may well do better than what is shown here. *90%*: the part of "
+    "the device that it was tuned for, as IBM did; 70 % or 50 % where that failed",
     "step": "the time of one training step: forward pass, backward pass and update of "
     "one batch; the median of several",
-    "plain Keras": "a training without this library; so is everything "
-    "*without support* or *without a plan*",
-    "budget": "a training with `LMSCallback(budget=...)`, by the *budget planner*; "
-    "`LMS` means the same",
-    "TFLMS's rule": "a training with `LMSCallback(planner='threshold')`, which swaps "
-    "by the rule of IBM's TFLMS; its thresholds are tuned for 90 % of the device, and "
-    "for less where that fails",
+    "over plain Keras": "the step, over plain Keras's of the same size in a device "
+    "with enough memory",
+    "per voxel": "the step per voxel, over plain Keras's of the smaller size, which "
+    "fits: the ratio that IBM published",
     "peak": "the most bytes in use in a step, by the allocator's own count; the first "
     "step, which initialises, is left out",
     "predicted": "what was predicted before the first step, of a peak or a time",
@@ -27,23 +40,17 @@ WORDS = {
     "swapped in": "bytes that one step copies back",
     "run twice": "ops that are run a second time, so that what they made need be "
     "neither kept nor copied",
-    "planned anew": "how often a step ran out of memory all the same, was planned "
-    "into less, and went on with the same batch",
-    "voxels": "voxels of the volume, over those of the smallest one in the table",
     "how it ended": "*out of memory at a tensor of [...]* names the tensor that "
-    "TensorFlow found no room for; *process crashed* means that a convolution of the "
-    "CPU did not survive that",
-    "link": "the way between device and host, whose speed copies are slowed to; "
-    "without one they have the speed of the host's memory",
-    "size": "of the input: voxels along an axis, images, or tokens",
+    "TensorFlow found no room for; *process crashed*: a convolution of the CPU did not "
+    "survive that; *no plan*: none was found for less than the bytes named; "
+    "*planned anew*: a step ran out of memory all the same, was planned into less, and "
+    "went on with the same batch",
+    "goal": "what was to be reached when an experiment was written, and whether it was",
 }
 
-_TIMES = "over plain Keras's"
 _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "true_size": {
-        "way": "plain Keras, or this library with a budget (LMS)",
-        "step per voxel": "seconds per voxel, over those of plain Keras at the "
-        "smallest size",
+        "voxels": "over those of plain Keras's size",
     },
     "largest_volume": {
         "model": "and the one device memory that all of its trainings have",
@@ -52,7 +59,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "([keras#21207](https://github.com/keras-team/keras/issues/21207))",
         "largest": "the largest size that trained",
         "predicted": "the largest size that is predicted to fit, without training",
-        "times": f"voxels, images or tokens of the largest, {_TIMES}",
+        "times": "voxels, images or tokens of the largest, over plain Keras's",
         "what stops the next": "the next size, and how its training ended",
     },
     "zoo": {
@@ -66,69 +73,74 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reason": "of a refusal or a defect",
     },
     "step_time_overhead": {
-        "planner": "budget, or TFLMS's rule tuned for so much of the device",
-        "without": "step of plain Keras in a device with enough memory",
-        "with": "step with support in the small device",
-        "ratio": "*with* over *without*",
-        "bound": "no plan that swaps as many bytes can have a lower ratio: the longer "
-        "of computing and copying, over computing",
+        "voxels": "over those of the largest size that plain Keras trains in so much",
+        "plain step": "plain Keras's, of the same size, in a device with enough memory",
+        "link's least": "the least that *over plain Keras* can be with so many bytes "
+        "swapped: the longer of computing and copying, over computing. It counts no "
+        "ops that run twice, so a plan that has them cannot reach it",
     },
     "half_the_memory": {
         "cores": "one core runs one op at a time, as a GPU does; all cores run ops at "
         "the same time",
-        "way": "*plain, ops one by one* is plain Keras told to run one op at a time",
-        "ops run twice": "as *run twice*",
-        "over plain": "the step, over plain Keras's in the same line of cores and link",
+        "way": "*ops one by one* is plain Keras told to run one op at a time",
     },
     "dice_vs_volume": {
-        "pair": "the two resolutions that are compared",
+        "pair": "the two sizes that are compared",
         "region": "of the tumour, as BraTS names them",
-        "mean, lower": "mean Dice of the models trained at the lower resolution",
-        "mean, higher": "and of those at the higher one",
-        "median gain": "median over subjects of the higher's Dice less the lower's",
+        "voxels": "of the larger size, over those of the smaller one",
+        "mean, smaller": "mean Dice of the models trained at the smaller size",
+        "mean, larger": "and of those at the larger one",
+        "median gain": "median over subjects of the larger's Dice less the smaller's",
         "p": "of Wilcoxon's signed-rank test",
         "p by Holm": "the same, corrected for the three regions of a pair",
     },
     "unet3d_sizes": {
-        "training": "without support: plain Keras; with: `LMSCallback`",
+        "voxels": "over those of the largest size that plain Keras trains",
         "second epoch": "seconds, validation and reading included",
     },
     "planner_comparison": {
-        "planner": "*nothing twice*, *twice where it can* and *TensorFlow's order* are "
-        "the budget planner without running ops twice, with it wherever possible, and "
-        "without an execution order of its own; the rule's *default modes* are how "
-        "TFLMS runs it",
+        "planner": "*nothing run twice*, *twice where it can* and *TensorFlow's order* "
+        "are the callback's planner without running ops twice, with it wherever "
+        "possible, and without an execution order of its own; the *default modes* of "
+        "IBM's rule are how TFLMS runs if nothing is asked for",
         "plans run": "how many plans were measured; the one of the least peak is shown",
-        "least peak": "the lowest measured peak",
-        "over what no plan can go below": "the least peak, over the sum of persistent "
-        "bytes and the inputs, outputs and scratch of the largest op",
+        "least peak": "the lowest measured peak. Bytes and times beside it are of that "
+        "plan: lines of other peaks are not to be compared",
+        "over the least possible": "the least peak, over the sum of persistent bytes "
+        "and the inputs, outputs and scratch of the largest op: no plan can go below",
+        "room": "what the callback's plan was made for, as a share of plain Keras's "
+        "peak",
+        "the callback": "bytes swapped out, and the measured peak",
+        "twice where it can": "the same, with ops run twice wherever they can be",
+        "IBM's rule": "the same, of its setting in the default modes that swaps out "
+        "the fewest bytes at no higher a peak than the callback's; empty where none "
+        "has so low a peak",
     },
     "simulator_accuracy": {
         "model": "`unet`, `resnet` and `transformer` are small networks",
         "predicted peak": "before the first step",
         "measured peak": "as *peak*",
-        "off by": "predicted over measured, less 1",
+        "off by": "what is predicted over what is measured, less 1",
         "predicted step": "before the first step",
-        "in turns": "predicted from ops that were measured anew between the steps, "
-        "since a shared machine is not always as fast",
+        "timed again": "the step, predicted once more from ops that were timed between "
+        "the steps, since a shared machine is not always as fast",
         "measured step": "as *step*",
     },
     "link_comparison": {
-        "what": "predicted for a V100, or trained here in an emulated device",
-        "way": "*without support* or *fits*: nothing is swapped",
-        "out and in": "bytes that one step swaps out and in, together",
-        "twice": "as *run twice*",
-        "busy": "the part of a step in which the device computes",
-        "to it": "throughput of copies to the device",
-        "from it": "throughput of copies from the device",
-        "two at once": "the step while another training runs on the other core, with a "
-        "link of its own",
-        "on one bus": "the step while another training shares the link",
+        "source": "*published* by IBM, *predicted* for a V100 by simulation, or "
+        "*trained* here in an emulated device",
         "epoch": "as many steps as the case study's epoch had",
+        "swapped": "bytes that one step swaps out and in, together",
+        "computing": "the part of a step in which the device computes",
+        "to the device": "bytes per second of copies, while there are some",
+        "to the host": "the same, the other way",
+        "own bus": "the step while another training runs on the other core, with a "
+        "link of its own",
+        "same bus": "the step while another training shares the link",
     },
     "overhead_when_it_fits": {
         "time": "by the clock, or of the processor",
-        "median ratio": "step with the callback, over step of plain Keras",
+        "median ratio": "the callback's step, over plain Keras's",
         "lower quartile": "of the ratios",
         "upper quartile": "of the ratios",
     },

@@ -38,7 +38,7 @@ _ENOUGH = 64 * GIB
 
 _LONGEST = 900  # seconds
 
-# Copies of TFLMS's rule wait for a link in threads that ops would run in. On a slow
+# Copies of IBM's rule wait for a link in threads that ops would run in. On a slow
 # link even a few more may all be waiting for a while.
 _WAITING = 4
 

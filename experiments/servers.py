@@ -27,7 +27,7 @@ class Server:
         link: What its link is, readable.
         hardware: The preset of its card and link.
         epochs: Published seconds of an epoch, by voxels along an axis: 144 without
-            support, 192 with it.
+            TFLMS, 192 with it.
     """
 
     link: str
@@ -71,7 +71,7 @@ SERVERS: Mapping[str, Server] = MappingProxyType(
 
 
 def published_cost(server: str) -> float:
-    """A step of 192^3 with support over the voxel-scaled one of 144^3 without.
+    """A step of 192^3 with TFLMS over the voxel-scaled one of 144^3 without it.
 
     Example:
         >>> round(published_cost("x86"), 2), round(published_cost("AC922"), 2)

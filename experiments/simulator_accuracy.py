@@ -14,11 +14,12 @@ the hypervisor gives the processor to others, and steps that this disturbed are 
 counted (`experiments.quiet`). Times are judged at the medians of both, the predictions
 and the steps; the promise before the first step is reported too.
 
-Claims: each peak within 10 % of the predicted one, each time within 20 %.
+Goals: each peak within 10 % of the predicted one, each time within 20 % of the one
+predicted from ops as fast as they were between the steps.
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from rich.console import Console
 from experiments.charts import Panel, Series, draw_panels
 from experiments.ledger import Head, Ledger, Row, Rows
 from experiments.plots import source
-from experiments.question import LINK, Answer, Finding
+from experiments.question import LINK, Answer, Finding, how_it_ended, shortened
 from experiments.quiet import quiet_median
 from experiments.runner import run_trial
 from lms.machine.emulated_link import LinkRates
@@ -40,7 +41,9 @@ _FOLDER = Path("build") / "experiments" / "simulator_accuracy"
 _MODELS = ("unet", "resnet", "transformer")
 _COLOURS = dict(zip(_MODELS, ("#D55E00", "#0072B2", "#009E73"), strict=True))
 _TITLES = {"unet": "3D U-Net", "resnet": "ResNet", "transformer": "transformer"}
-_PEAK_CLAIM, _TIME_CLAIM = 0.10, 0.20
+_PEAK_GOAL, _TIME_GOAL = 0.10, 0.20
+
+_Off = Callable[[Row], float]
 
 
 def _add_settings(parser: Any) -> None:
@@ -114,44 +117,48 @@ def _trial(
 
 def _finding(_: Head, rows: Rows) -> Finding:
     trained = [row for row in rows if row["error"] is None]
-    peaks = [abs(_peak_off(row)) for row in trained]
-    times = [abs(_time_off(row)) for row in trained]
-    promised = [abs(r["predicted_seconds"] / quiet_median(r) - 1) for r in trained]
     text = (
-        f"Of {len(rows)} trainings {len(trained)} ended well: "
-        f"{sum(p <= 0.1 for p in peaks)} measured peaks lie within 10 % of the "
-        f"predicted ones (median error {statistics.median(peaks):.1%}, largest "
-        f"{max(peaks):.1%}), {sum(t <= 0.2 for t in times)} step times within 20 % "
-        f"(median {statistics.median(times):.1%}, largest {max(times):.1%}), with ops "
-        "as fast as they were between the steps. By the "
-        f"promise made before them, {sum(t <= 0.2 for t in promised)} are within 20 % "
-        f"(median {statistics.median(promised):.1%}, largest {max(promised):.1%})."
+        f"{_within(rows, _peak_off, _PEAK_GOAL)} measured peaks lie within "
+        f"{_PEAK_GOAL:.0%} of the predicted ones ({_errors(trained, _peak_off)}). "
+        "Times are harder: of the steps predicted before the first one, "
+        f"{_within(rows, _promise_off, _TIME_GOAL)} took a time within "
+        f"{_TIME_GOAL:.0%} ({_errors(trained, _promise_off)}). Predicted again from "
+        f"ops timed between the steps, {_within(rows, _time_off, _TIME_GOAL)} did "
+        f"({_errors(trained, _time_off)})."
     )
-    columns = ["model", "memory", "predicted peak", "measured peak", "off by"]
-    columns += ["predicted step", "in turns", "measured step", "off by"]
-    columns += ["planned anew"]
-    body = [
-        [
-            row["model"],
-            format_bytes(row["memory_bytes"]),
-            *(
-                (
-                    format_bytes(row["predicted_peak_bytes"]),
-                    format_bytes(row["measured_peak_bytes"]),
-                    f"{_peak_off(row):+.1%}",
-                    f"{row['predicted_seconds']:.3f} s",
-                    f"{_in_turns(row):.3f} s",
-                    f"{quiet_median(row):.3f} s",
-                    f"{_time_off(row):+.1%}",
-                    str(row["replans"]),
-                )
-                if row["error"] is None
-                else ("failed", "", "", "", "", "", "", "")
-            ),
-        ]
-        for row in rows
+    columns = ["model", "device", "predicted peak", "measured peak", "off by"]
+    columns += ["predicted step", "measured step", "off by", "timed again", "off by"]
+    columns += ["how it ended"]
+    return text, ("Predicted and measured", columns, [_cells(row) for row in rows])
+
+
+def _within(rows: Rows, off: _Off, most: float) -> str:
+    """How many did not fail, and are no further off than that."""
+    count = sum(row["error"] is None and abs(off(row)) <= most for row in rows)
+    return f"{count} of {len(rows)}"
+
+
+def _errors(trained: Rows, off: _Off) -> str:
+    errors = [abs(off(row)) for row in trained]
+    return f"median error {statistics.median(errors):.1%}, largest {max(errors):.1%}"
+
+
+def _cells(row: Row) -> list[str]:
+    words = [row["model"], format_bytes(row["memory_bytes"])]
+    if row["error"] is not None:
+        return [*words, *[""] * 8, shortened(row["error"])]
+    return [
+        *words,
+        format_bytes(row["predicted_peak_bytes"]),
+        format_bytes(row["measured_peak_bytes"]),
+        f"{_peak_off(row):+.1%}",
+        f"{row['predicted_seconds']:.3f} s",
+        f"{quiet_median(row):.3f} s",
+        f"{_promise_off(row):+.1%}",
+        f"{_in_turns(row):.3f} s",
+        f"{_time_off(row):+.1%}",
+        how_it_ended(row["replans"]),
     ]
-    return text, ("Predicted before the first step, and measured", columns, body)
 
 
 def _in_turns(row: Row) -> float:
@@ -163,49 +170,57 @@ def _peak_off(row: Row) -> float:
     return row["predicted_peak_bytes"] / row["measured_peak_bytes"] - 1
 
 
+def _promise_off(row: Row) -> float:
+    return row["predicted_seconds"] / quiet_median(row) - 1
+
+
 def _time_off(row: Row) -> float:
     return _in_turns(row) / quiet_median(row) - 1
 
 
-def _claims(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
-    trained = [row for row in rows if row["error"] is None]
-    for what, off, claim in (
-        ("peak", _peak_off, _PEAK_CLAIM),
-        ("time", _time_off, _TIME_CLAIM),
+def _goals(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
+    for what, off, most in (
+        ("peak", _peak_off, _PEAK_GOAL),
+        ("step, predicted from ops timed between the steps,", _time_off, _TIME_GOAL),
     ):
-        within = sum(abs(off(row)) <= claim for row in trained)
-        text = f"{what}: {within} of {len(rows)} within {claim:.0%}"
-        yield text, bool(rows) and within == len(rows)
+        count = _within(rows, off, most)
+        text = f"each {what} is within {most:.0%} of what was predicted: {count}."
+        yield text, bool(rows) and count == f"{len(rows)} of {len(rows)}"
 
 
 def _plot(head: Head, rows: Rows, path: Path) -> None:
-    points: dict[str, list[tuple[str, float, float]]] = {"peak": [], "step": []}
-    for row in rows:
-        if row["error"] is None:
-            sizes = row["predicted_peak_bytes"], row["measured_peak_bytes"]
-            points["peak"].append((row["model"], *(size / MIB for size in sizes)))
-            points["step"].append((row["model"], _in_turns(row), quiet_median(row)))
-    if points["peak"]:
+    trained = [row for row in rows if row["error"] is None]
+    peaks = [
+        (r["model"], r["predicted_peak_bytes"] / MIB, r["measured_peak_bytes"] / MIB)
+        for r in trained
+    ]
+    first = [(r["model"], r["predicted_seconds"], quiet_median(r)) for r in trained]
+    again = [(r["model"], _in_turns(r), quiet_median(r)) for r in trained]
+    if trained:
         panels = [
-            _panel(points["peak"], _PEAK_CLAIM, "peak memory (MiB)"),
-            _panel(points["step"], _TIME_CLAIM, "step (seconds)"),
+            _panel("peak memory", peaks, _PEAK_GOAL, "predicted, MiB"),
+            _panel("step", first, _TIME_GOAL, "predicted before the first step, s"),
+            _panel("step", again, _TIME_GOAL, "predicted from ops timed again, s"),
         ]
         draw_panels(
             [panels],
             path,
             title="Steps, predicted and measured",
             note="A CPU as the device, with an emulated link; each point is a model "
-            f"planned into one memory. {source(head)}",
-            size=(10.0, 5.4),
+            "planned into one memory. Ops were timed again between the measured steps. "
+            f"{source(head)}",
+            size=(14.0, 5.4),
         )
 
 
-def _panel(points: list[tuple[str, float, float]], claim: float, what: str) -> Panel:
+def _panel(
+    title: str, points: list[tuple[str, float, float]], most: float, x: str
+) -> Panel:
     top = 1.08 * max(max(x, y) for _, x, y in points)
     return Panel(
-        title=f"grey: within {claim:.0%}",
-        x=f"predicted {what}",
-        y="measured",
+        title=f"{title}; grey: within {most:.0%}",
+        x=x,
+        y="measured, MiB" if x.endswith("MiB") else "measured, s",
         series=[
             Series(
                 points=[(x, y) for name, x, y in points if name == model],
@@ -214,7 +229,7 @@ def _panel(points: list[tuple[str, float, float]], claim: float, what: str) -> P
             )
             for model in _MODELS
         ],
-        band=claim,
+        band=most,
         xlim=(0, top),
         ylim=(0, top),
     )
@@ -229,7 +244,7 @@ ANSWER = Answer(
     run=_run,
     finding=_finding,
     plot=_plot,
-    claims=_claims,
+    goals=_goals,
 )
 main = ANSWER.main
 

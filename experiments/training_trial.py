@@ -3,9 +3,9 @@
     plain                Keras's own train step
     remat:MODE           built within `keras.RematScope(mode=MODE)`
     grappler             with TensorFlow's own recomputation heuristics
-    threshold, budget    with large model support by that planner
+    threshold, budget    with the callback and that planner
 
-The budget is what large model support takes of itself, unless another is given. One
+The budget is what the callback takes of itself, unless another is given. One
 batch is on the device and none waits beside it, so that the step alone decides; in a
 `fit` on an emulated device batches that wait take some of it too.
 
@@ -48,7 +48,7 @@ __all__ = ["main"]
 
 _PLANNERS = ("threshold", "budget")
 _MOST_POINTS = 1500  # of a curve
-_ENOUGH = 1 << 40  # bytes for any step without support
+_ENOUGH = 1 << 40  # bytes for any step of plain Keras
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

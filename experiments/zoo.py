@@ -12,7 +12,7 @@ user may. The device is a hard limit of the allocator:
                 least, in the smallest of them
     least       a device whose budget is 1.05 times the least that was named, thrice
 
-Each training ends as one of `experiments.zoo_judging.Outcome`. Claim: none is a defect,
+Each training ends as one of `experiments.zoo_judging.Outcome`. Goal: none is a defect,
 in any of its repeats.
 
 Known weaknesses: two trials at once share the cores, so seconds say nothing. Models are
@@ -32,7 +32,7 @@ from rich.console import Console
 from experiments.ledger import Ledger
 from experiments.question import DEVICE, Answer
 from experiments.runner import Trial, run_trial
-from experiments.zoo_drawing import claims, finding, plot
+from experiments.zoo_drawing import finding, goals, plot
 from experiments.zoo_judging import SPARE, judge, least_named
 from experiments.zoo_names import NAMES, OF_KERAS_HUB, SMALL_NAMES, kind_of
 from lms.units import MIB, format_bytes
@@ -274,7 +274,7 @@ ANSWER = Answer(
     run=_run,
     finding=finding,
     plot=plot,
-    claims=claims,
+    goals=goals,
 )
 main = ANSWER.main
 

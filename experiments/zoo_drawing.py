@@ -16,7 +16,7 @@ from experiments.zoo_judging import SPARE, Outcome, Verdict, judge
 from experiments.zoo_names import KINDS, NAMES, SMALL_NAMES, TITLES, kind_of
 from lms.units import format_bytes
 
-__all__ = ["claims", "finding", "plot"]
+__all__ = ["finding", "goals", "plot"]
 
 # Okabe and Ito: apart for colour-blind eyes; dark to light in print, too.
 _COLOURS = {
@@ -56,7 +56,7 @@ def finding(_: Head, rows: Rows) -> Finding:
     return _sentence(rows, cells), table
 
 
-def claims(_: Head, rows: Rows) -> list[tuple[str, bool]]:
+def goals(_: Head, rows: Rows) -> list[tuple[str, bool]]:
     """Whether nothing is a defect."""
     cells = _cells(rows)
     bad = [v for v in _verdicts(cells) if v.outcome is Outcome.DEFECT]

@@ -72,7 +72,7 @@ def _add_emulate(subcommands: Any) -> None:
         "--threads",
         type=int,
         metavar="N",
-        help="ops at a time; by default one on each core. With TFLMS's rule over a "
+        help="ops at a time; by default one on each core. With IBM's rule over a "
         "link, a few more: there, copies wait in threads",
     )
     emulate.add_argument(
@@ -160,7 +160,7 @@ def _add_plan(subcommands: Any) -> None:
         choices=("budget", "threshold"),
         default="budget",
         metavar="NAME",
-        help="budget (the default) or threshold, which is TFLMS's rule",
+        help="budget (the default) or threshold, which is IBM's rule",
     )
     plan.add_argument(
         "--recompute",

@@ -129,7 +129,7 @@ def _swap(rows: Rows, done: Rows) -> Iterator[Claim]:
 
 
 def _peak(way: str, row: Mapping[str, Any], plain: Mapping[str, Any]) -> Claim:
-    """TFLMS's rule promises no budget; it is to be lower than without it."""
+    """IBM's rule promises no budget; it is to be lower than without it."""
     rule = way == "threshold"
     peak, before = row["peak_bytes"], plain["peak_bytes"]
     most = before if rule else row["settings"]["budget"]

@@ -59,7 +59,7 @@ def environment(
             host's memory.
         threads: How many ops may run at a time, at least 1; None for TensorFlow's
             choice, one on each core unless the variable is set already. More make steps
-            slower on few cores. But where a plan orders no ops, as TFLMS's rule does
+            slower on few cores. But where a plan orders no ops, as IBM's rule does
             not, a copy over a link holds a thread until it has ended.
 
     Raises:

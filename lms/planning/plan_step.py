@@ -216,7 +216,7 @@ def _peak(fitted: FittedPlan, timeline: Timeline) -> Bytes:
     """Bytes of the step at its peak, copies ending when they do.
 
     Where the plan says which op waits for room, room is given back just before it.
-    Where it does not, as with TFLMS's rule, a slow link keeps tensors on the device.
+    Where it does not, as with IBM's rule, a slow link keeps tensors on the device.
     """
     if all(swap.release is not None for swap in fitted.plan.swaps):
         return fitted.peak

@@ -135,7 +135,7 @@ def _for_the_budget(
     enough = _needed(plain)
     step = min(error.least_bytes or enough, enough)
     needed = budget.persistent + step
-    cause = f"for op {error.op_name!r}" if error.op_name else "for TFLMS's rule"
+    cause = f"for op {error.op_name!r}" if error.op_name else "for IBM's rule"
     instead = "Use" if error.op_name else 'Take `planner="budget"`, or use'
     why = (
         f"{cause}: {format_bytes(budget.persistent)} persistent bytes, and "

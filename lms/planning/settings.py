@@ -115,7 +115,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     _check_recompute(recompute)
     if recompute and (given or planner == "threshold"):
         raise ValueError(
-            "`recompute` must not be given together with thresholds: TFLMS's rule only "
+            "`recompute` must not be given together with thresholds: IBM's rule only "
             "moves tensors. Give a budget, or leave `recompute` out."
         )
     if swap_dtype not in (None, *_NARROW):
@@ -125,7 +125,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         )
     if swap_dtype and (given or planner == "threshold"):
         raise ValueError(
-            "`swap_dtype` must not be given together with thresholds: TFLMS's rule "
+            "`swap_dtype` must not be given together with thresholds: IBM's rule "
             "moves tensors as they are. Give a budget, or leave `swap_dtype` out."
         )
     mode = SyncMode.parse(sync_mode)

@@ -1,4 +1,4 @@
-"""TFLMS's rule: a reader that lies too many levels behind its tensor reads a copy.
+"""IBM's rule: a reader that lies too many levels behind its tensor reads a copy.
 
 The level of an op is the longest path of edges, data and control, from a source. A
 tensor leaves the device if a reader lies more than `swapout_threshold` levels behind
@@ -124,7 +124,7 @@ def plan_by_threshold(  # noqa: PLR0913 - TFLMS's knobs
     serialization: Sequence[int | str] = (),
     serialization_by_size: int = 0,
 ) -> SwapPlan:
-    """Plan a step by TFLMS's rule; what it needs in memory is what it happens to need.
+    """Plan a step by IBM's rule; what it needs in memory is what it happens to need.
 
     Args:
         graph: The graph in any execution order.

@@ -183,7 +183,7 @@ class Tuning:
     # looked at.
     about_as_good: float = 0.98
 
-    # ---------------------------------------------------------------- TFLMS's rule
+    # ---------------------------------------------------------------- IBM's rule
 
     # Percentages of the budget that thresholds are searched for, until the allocator
     # needs no more than all of it: the search counts bytes, not what is lost in chunks.

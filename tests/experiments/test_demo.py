@@ -49,7 +49,7 @@ REFUSED = Trial(
     name="plain Keras, half of it", memory=50 * MIB, seconds=1, error=OOM, result=None
 )
 PLANNED = Trial(
-    name="LMSCallback, half of it",
+    name="the callback, half of it",
     memory=50 * MIB,
     seconds=1,
     error=None,

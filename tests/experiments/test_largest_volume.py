@@ -42,7 +42,7 @@ def test_the_claim_is_of_voxels_over_plain_keras(
     assert main(words) == status
     assert figure.exists()
     said = capsys.readouterr().out
-    assert f"{(largest / 8) ** 3:.2f} times with budget" in said
+    assert f"the callback up to {largest}^3 ({(largest / 8) ** 3:.2f} times" in said
     assert "process crashed" in said
 
 

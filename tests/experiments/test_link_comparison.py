@@ -8,6 +8,7 @@ import pytest
 
 from experiments.ledger import read_lines, write_lines
 from experiments.link_comparison import main
+from experiments.link_comparison_finding import finding
 from experiments.question import RESULTS
 
 pytestmark = pytest.mark.tf
@@ -47,8 +48,44 @@ def test_costs_are_of_the_voxel_scaled_smaller_step(
     assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 0
     assert figure.exists()
     said = " ".join(capsys.readouterr().out.split())
-    assert "published 2.87; trained here, budget 1.50." in said
-    assert "as long: PCIe 3.0 x16, budget 1.25 and 1.50." in said
+    assert "published 2.87; 1.50 with the callback were measured here." in said
+    assert "timed 1 times" not in said
+    _, (_, columns, body), (_, _, copies) = finding(*read_lines(results))
+    (budget,) = (
+        dict(zip(columns, cells, strict=True))
+        for cells in body
+        if "the callback" in cells
+    )
+    assert budget["over plain Keras"] == "1.50"  # 12 s over 8 s, as the voxels are
+    assert copies[-1][-3:] == ["12.000 s", "15.000 s", "18.000 s"]
+    assert [cells[-1] for cells in body if "IBM's rule, 90%" in cells] == ["OOM when"]
+
+
+def _predicted(planner: str, step: float, memory: int, **others: Any) -> dict[str, Any]:
+    row = {"kind": "predicted", "server": "x86", "planner": planner, "error": None}
+    row |= {"size": 144 if planner == "none" else 192, "memory_bytes": memory}
+    row |= {"planned": False, "run_twice": 0, "peak_bytes": 2**20, "utilisation": 0.5}
+    row |= {"swapped_out_bytes": 0, "swapped_in_bytes": 0, "step_seconds": step}
+    row |= {"unplanned_seconds": 0.5, "h2d_rate": 0.0, "d2h_rate": 0.0}
+    return row | {"two_on_a_bus_seconds": step} | others
+
+
+@pytest.mark.parametrize(("step", "reasons"), [(9.0, 1), (1.0, 0)])
+def test_what_differs_from_the_published_is_explained(
+    step: float, reasons: int
+) -> None:
+    moved = {"planned": True, "swapped_out_bytes": 2**30}
+    rows = [
+        _predicted("none", 0.2, 2**34),
+        _predicted("budget", 0.5, 2**34, peak_bytes=13 * 2**30),
+        _predicted("threshold", step, 2**33, **moved),
+        _predicted("budget", 0.6, 2**33, **moved),
+    ]
+    said, *_ = finding({}, rows)
+    assert said.count("tuned for another goal") == reasons
+    assert "0.20 s where 0.95 s were published" in said
+    assert "up to 4.7 times as much" in said
+    assert "In the card's 16.00 GiB today's graph has a peak of 13.00 GiB" in said
 
 
 def test_a_run_keeps_the_committed_rows(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ GOOD = {
         ({"model": "resnet", "error": "OOM"}, 1),
     ],
 )
-def test_the_claims_are_judged(
+def test_the_goals_are_judged(
     changed: dict[str, object],
     status: int,
     tmp_path: Path,

@@ -8,13 +8,14 @@ import pytest
 from experiments.ledger import read_lines, write_lines
 from experiments.true_size import main
 
-SETTINGS = {"memory": "8MiB", "sizes": [8, 16]}
+SETTINGS = {"memory": "8MiB", "sizes": [8, 16], "steps": 3}
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 CURVES = {"unplanned": [0, 2**24, 3], "planned": [1, 2**22, 2], "host": [0, 2**21, 0]}
 REPORT = {
     "persistent_bytes": 1,
     "predicted_peak_bytes": 2**22,
     "swapped_out_bytes": 2**21,
+    "recomputed_ops": 7,
     "replans": 0,
 }
 
@@ -30,7 +31,7 @@ def _row(
 
 
 @pytest.mark.parametrize("refused", [OOM, None])
-def test_the_claim_needs_a_refusal_and_a_training(
+def test_the_goal_needs_a_refusal_and_a_training(
     refused: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, figure = tmp_path / "rows.jsonl", tmp_path / "true.png"
@@ -46,6 +47,22 @@ def test_the_claim_needs_a_refusal_and_a_training(
     assert figure.exists()
     said = capsys.readouterr().out
     assert "0.47 times as long per voxel" in said  # 4.75 s over 8 times 1.25 s
+
+
+@pytest.mark.parametrize(("error", "ends"), [(None, 1), (OOM, 0)])
+def test_a_search_that_nothing_failed_is_said_to_have_ended_early(
+    error: str | None, ends: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, figure = tmp_path / "rows.jsonl", tmp_path / "true.png"
+    host = {"report": REPORT, "process_peak_bytes": 2**34}
+    rows = [_row("plain", 8), _row("plain", 16, OOM), _row("budget", 16, **host)]
+    rows += [_row("budget", 24, **host), _row("budget", 32, error, **host)]
+    write_lines(results, SETTINGS, rows)
+    assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 0
+    said = capsys.readouterr().out
+    assert f"The largest that trained in 8.00 MiB is {24 if error else 32}^3" in said
+    assert said.count("for lack of host memory") == ends
+    assert said.count("16.00 GiB") == ends
 
 
 @pytest.mark.tf

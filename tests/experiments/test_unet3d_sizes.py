@@ -17,7 +17,7 @@ OUT: dict[str, Any] = {"error": "OOM when allocating tensor with shape[1,56,56,5
 
 
 def _rows(*sizes: int) -> list[dict[str, Any]]:
-    """Without support only the first trains, with it all."""
+    """With plain Keras only the first trains, with the callback all."""
     swapped = {"swapped_out_bytes": 7 * 2**20, "replans": 1}
     plain = {"swapped_out_bytes": 0, "replans": 0}
     with_support = [{"support": "with", "size": s} | TRAINED | swapped for s in sizes]

@@ -139,7 +139,7 @@ def test_a_device_for_a_budget_has_it_and_not_much_more(
 
 
 @pytest.mark.parametrize(("sha256", "status"), [("ab", 0), ("cd", 1)])
-def test_the_claim_fails_with_any_defect(
+def test_the_goal_is_not_met_with_any_defect(
     sha256: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, figure = tmp_path / "rows.jsonl", tmp_path / "zoo.png"

@@ -1,4 +1,4 @@
-"""Plans by TFLMS's rule, as the tests of the rule want them."""
+"""Plans by IBM's rule, as the tests of the rule want them."""
 
 from typing import Any
 

@@ -52,7 +52,7 @@ def budget_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
 
 @st.composite
 def threshold_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
-    """TFLMS's rule with any knobs."""
+    """IBM's rule with any knobs."""
     least_size = draw(_LEAST_SIZES)
     able = movable(graph, min_bytes=least_size)
     threshold = draw(st.integers(1, 5))

@@ -24,7 +24,7 @@ from tests.planning.stored import read_step
     ("planner", "said"),
     [
         ("budget", r"for op '.*persistent bytes.*Use a smaller batch or volume\.$"),
-        ("threshold", r"for TFLMS's rule: .*Take `planner=\"budget\"`, or use"),
+        ("threshold", r"for IBM's rule: .*Take `planner=\"budget\"`, or use"),
     ],
 )
 def test_a_budget_below_what_a_planner_can_do_says_what_would_do(

@@ -1,4 +1,4 @@
-"""TFLMS's rule: plans equal those worked out by hand on graphs of at most six ops."""
+"""IBM's rule: plans equal those worked out by hand on graphs of at most six ops."""
 
 from typing import Any
 

@@ -1,0 +1,171 @@
+"""Several workers train one model: the same numbers on all, planned or not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lms.machine import emulate
+from lms.machine.launching import launch
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+# Plain Keras's peak is 30 MiB.
+HALF = "17MiB"
+
+
+def _launched(
+    name: str,
+    folder: Path,
+    *,
+    workers: int = 2,
+    memory: str | None = None,
+    more: Mapping[str, str] | None = None,
+) -> tuple[int, list[dict[str, Any]], str]:
+    """Exit code, what each worker found, and all that they printed."""
+    variables = {} if memory is None else emulate.environment(memory)
+    environ = emulate.started_environment(
+        {
+            **variables,
+            "TF_ENABLE_ONEDNN_OPTS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "CUDA_VISIBLE_DEVICES": "-1",
+            **(more or {}),
+        },
+    )
+    lines = folder / "lines"
+    with lines.open("w") as out:
+        code = launch(
+            [sys.executable, "-m", "tests.tf.parallel_trials", name, str(folder)],
+            workers=workers,
+            environ=environ,
+            out=out,
+        )
+    found = [folder / f"{rank}.json" for rank in range(workers)]
+    told = [json.loads(path.read_text()) for path in found if path.exists()]
+    return code, told, lines.read_text()
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What two workers found in one cluster."""
+    code, found, lines = _launched("numbers", tmp_path_factory.mktemp("numbers"))
+    assert code == 0, lines
+    return found
+
+
+@pytest.mark.parametrize("way", ["plain", "planned", "one planned", "two at a time"])
+def test_all_workers_have_the_same_bits_however_their_steps_run(
+    numbers: list[dict[str, Any]], way: str
+) -> None:
+    digests = {found[way]["digest"] for found in numbers}
+    assert digests == {numbers[0]["plain"]["digest"]}
+    assert all(min(found["swaps"]) > 0 for found in numbers), "nothing was swapped"
+
+
+def test_two_workers_train_as_one_with_the_joint_batch(
+    numbers: list[dict[str, Any]],
+) -> None:
+    alone, plain = numbers[0]["alone"], numbers[0]["plain"]
+    assert plain["total"] == pytest.approx(alone["total"], rel=1e-6)
+    assert plain["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    assert numbers[1]["plain"]["losses"] == plain["losses"], "metrics are averaged"
+
+
+def test_an_infinity_on_one_worker_skips_the_step_on_all(
+    numbers: list[dict[str, Any]],
+) -> None:
+    first, second = (found["infinity"] for found in numbers)
+    assert first == second
+    assert first["finite"]
+    assert 0 < first["updates"] < 4
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("steps", "the same steps in an epoch, got 4 on worker 0 and 3 on worker 1"),
+        ("model", "the same trainable variables, got"),
+        ("order", "must be before `LMSCallback`"),
+    ],
+)
+def test_what_would_hang_is_refused_on_all_workers_before_the_first_step(
+    numbers: list[dict[str, Any]], case: str, said: str
+) -> None:
+    assert all(said in found["refused"][case] for found in numbers)
+    assert numbers[0]["after"]["digest"] == numbers[0]["plain"]["digest"]
+
+
+def test_what_was_replaced_in_a_model_is_put_back(
+    numbers: list[dict[str, Any]],
+) -> None:
+    assert all(found["put back"] for found in numbers)
+
+
+def test_three_workers_add_up_and_hear_the_chief(tmp_path: Path) -> None:
+    code, found, lines = _launched("collectives", tmp_path, workers=3)
+    assert code == 0, lines
+    assert all(one["sums"] for one in found)
+    assert {one["outside"] for one in found} == {40}
+    assert all(one["sparse"] == [[0, 0], [4, 4], [0, 0]] for one in found)
+    assert all(len(one["chief's"]) == 10 for one in found)
+    assert len({one["special"] for one in found}) == 1
+    assert found[0]["said"] == [f"hello of {rank}" for rank in range(3)]
+
+
+@pytest.mark.long
+def test_half_of_the_memory_is_enough_for_the_same_bits(tmp_path: Path) -> None:
+    plain, tight, taken = (tmp_path / name for name in ("plain", "tight", "taken"))
+    for folder in (plain, tight, taken):
+        folder.mkdir()
+    _, first, lines = _launched("limited", plain, more={"PLANNED": "0"})
+    assert len(first) == 2, lines
+    code, _, _ = _launched("limited", plain, memory=HALF, more={"PLANNED": "0"})
+    assert code != 0, "plain Keras must not fit"
+    _, second, lines = _launched("limited", tight, memory=HALF, more={"PLANNED": "1"})
+    assert len(second) == 2, lines
+    more = {"PLANNED": "1", "TAKEN": "4600", "TF_NUM_INTEROP_THREADS": "1"}
+    _, third, lines = _launched("limited", taken, memory=HALF, more=more)
+    assert len(third) == 2, lines
+    everywhere = [*first, *second, *third]
+    assert len({found["weights"] for found in everywhere}) == 1
+    for swaps, _, predicted, measured in (one["reports"][0] for one in second):
+        assert swaps > 0
+        assert measured == pytest.approx(predicted, rel=0.1)
+    assert third[1]["reports"][0][1] > 0, "worker 1 was planned anew"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_gone_ends_the_others_with_a_reason(
+    tmp_path: Path, number: int
+) -> None:
+    started = time.monotonic()
+    more = {"PLANNED": "0", "SIGNAL": str(int(number))}
+    code, _, lines = _launched("limited", tmp_path, more=more)
+    assert code != 0
+    assert time.monotonic() - started < 60
+    if number == signal.SIGSTOP:
+        said = "worker 0 of 2 cannot go on: another worker has ended or does not answer"
+        assert said in lines
+
+
+def test_it_is_too_late_to_join_when_something_ran() -> None:
+    code = "import lms, tensorflow as tf\ntf.constant(1)\nlms.join(timeout=1)"
+    task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker"}}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TF_CONFIG": json.dumps(task)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "must be called before TensorFlow runs anything" in ended.stderr

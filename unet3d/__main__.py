@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +18,8 @@ from rich.progress import (
 )
 
 from lms.errors import LMSError
+from lms.machine.launching import launch
+from lms.machine.placement import read_placement
 from lms.units import parse_size
 from unet3d.runs import Configuration
 from unet3d.schemes import SCHEMES, scheme_named
@@ -37,7 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 for success, 2 for a bad value or file, 3 if the device or
         the host has too little memory.
     """
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser().parse_args(words)
+    options.words = words
     console = Console(stderr=True)
     try:
         return options.run(options, console)
@@ -95,6 +100,11 @@ def _add_train(commands: Any) -> None:
     add("--linear-heads", action="store_true", help="heads without normalisation")
     boolean = argparse.BooleanOptionalAction
     add("--augment", dest="varied", action=boolean, default=True, help="vary examples")
+    text = (
+        "train on so many workers of this host, each with a GPU of its own; leave it "
+    )
+    text += "out in a job of Slurm, Ray or Kubernetes"
+    add("--workers", type=int, default=1, metavar="N", help=text)
     add("--split", type=Path, help="split.json of another run")
     add("--resume", action="store_true", help="go on with the run in --output")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -152,13 +162,14 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _bars(console: Console) -> Progress:
+def _bars(console: Console, *, shown: bool = True) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
+        disable=not shown,
     )
 
 
@@ -176,18 +187,24 @@ def _synthesize(options: argparse.Namespace, console: Console) -> int:
 
 
 def _train(options: argparse.Namespace, console: Console) -> int:
+    if options.workers != 1 and read_placement().size == 1:
+        command = [sys.executable, "-m", "unet3d", *options.words]
+        return launch(command, workers=options.workers)
     options.data = str(options.data.resolve())
     names = [field.name for field in fields(Configuration)]
     configuration = Configuration(**{name: vars(options)[name] for name in names})
     _set_up_tensorflow()
     import tensorflow as tf
 
+    from lms import join
+
+    workers = join()
     from unet3d.training import train
 
     # A run that is resumed must end as if it had never stopped.
     tf.config.experimental.enable_op_determinism()
     try:
-        with _bars(console) as progress:
+        with _bars(console, shown=workers.is_chief) as progress:
             outcome = train(
                 configuration,
                 options.output,
@@ -196,6 +213,7 @@ def _train(options: argparse.Namespace, console: Console) -> int:
                 resume=options.resume,
                 skip_bad=options.skip_bad,
                 progress=progress,
+                workers=workers,
             )
     except tf.errors.ResourceExhaustedError as error:
         console.print(
@@ -207,6 +225,8 @@ def _train(options: argparse.Namespace, console: Console) -> int:
             soft_wrap=True,
         )
         return 3
+    if not workers.is_chief:
+        return 0
     _list_problems(outcome.problems, console)
     console.print(
         f"Trained {outcome.epochs} epochs with {len(outcome.split.training)} subjects; "

@@ -1,7 +1,7 @@
 """Feeds training: an endless, repeatable sequence of batches as a `tf.data` pipeline.
 
-Which subject comes when, and how it is varied, is a function of (seed, epoch) alone:
-training that starts again at epoch 7 sees what it would have seen.
+Which subject comes when, and how it is varied, is a function of (seed, epoch, rank)
+alone: training that starts again at epoch 7 sees what it would have seen.
 
 Every batch is full, so that a training step has one shape and one plan: where the
 subjects do not fill the last batch, the next shuffle of them does.
@@ -56,8 +56,12 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
     batch_size: int = 1,
     varied: bool = True,
     prefetch: int = 1,
+    worker: tuple[int, int] = (0, 1),
 ) -> "tf.data.Dataset":
     """Batches without end; an epoch is `steps` of them.
+
+    The batches of several workers are together what one would draw with as many times
+    the batch size.
 
     Args:
         loads: One per subject.
@@ -68,6 +72,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
         batch_size: Subjects per batch.
         varied: Whether examples are augmented.
         prefetch: Batches made in advance.
+        worker: Its rank, and how many there are; each draws other examples.
 
     Returns:
         Pairs of x, float32 of shape (batch, depth, height, width, 4), and y, uint8 of
@@ -75,9 +80,11 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
     """
 
     def examples() -> Iterator[tuple[Images, Labels]]:
+        rank, workers = worker
+        draws = steps * batch_size * workers
         for epoch in count(first_epoch):
-            order = epoch_order(len(loads), steps * batch_size, seed=seed, epoch=epoch)
-            for place, index in enumerate(order):
+            order = epoch_order(len(loads), draws, seed=seed, epoch=epoch)
+            for place, index in islice(enumerate(order), rank, None, workers):
                 images, regions = loads[index]()
                 if varied:
                     rng = np.random.default_rng([seed, epoch, place])

@@ -45,6 +45,8 @@ class ResumePoint(keras.callbacks.Callback):
         run: Folder to write to.
         watchers: Callbacks whose decisions depend on earlier epochs.
         known: What `restore_state` returned, or None at the first start.
+        workers: How many train together.
+        writes: Whether files are written; of several workers one does.
     """
 
     def __init__(
@@ -52,8 +54,13 @@ class ResumePoint(keras.callbacks.Callback):
         run: Path,
         watchers: list[keras.callbacks.Callback],
         known: dict[str, Any] | None,
+        *,
+        workers: int = 1,
+        writes: bool = True,
     ) -> None:
         super().__init__()
+        self._workers = workers
+        self._writes = writes
         self._run = run
         self._watchers = watchers
         self._known = known
@@ -78,6 +85,8 @@ class ResumePoint(keras.callbacks.Callback):
         seconds = round(time.monotonic() - self._began, 3)
         best = max((row[MONITOR] for row in self.history), default=float("-inf"))
         self.history.append({"epoch": epoch, **values, "seconds": seconds})
+        if not self._writes:
+            return
         if values[MONITOR] > best:
             save_weights(self.model, self._run / "best.weights.h5")
         save_weights(self.model, self._run / "last.weights.h5")
@@ -90,6 +99,7 @@ class ResumePoint(keras.callbacks.Callback):
             "epoch": epoch,
             "finished": bool(model.stop_training),
             "history": self.history,
+            "workers": self._workers,
             "watchers": [_memory(watcher) for watcher in self._watchers],
         }
         arrays = {name: np.asarray(v) for name, v in _variables(model).items()}
@@ -105,8 +115,8 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
         run: The run's folder.
 
     Returns:
-        The rest of the state: `epoch` to go on with, `finished`, `history` and what
-        `watchers` knew. None if no epoch was finished.
+        The rest of the state: `epoch` to go on with, `finished`, `history`, how many
+        `workers` there were, and what `watchers` knew. None if no epoch was finished.
 
     Raises:
         ValueError: If the file is damaged or of another network.

@@ -8,8 +8,9 @@ the device, the same training runs within it, with the same numbers.
 Sources: Adam at 5e-4, halved after 10 epochs without progress, the end after 50, as in
 D. G. Ellis's Keras code; the split of 80/20 from the case study.
 
-Known weakness: one device. Validation is one subject at a time, where the case study
-took two: so each volume counts alike, and every step has one shape.
+Known weaknesses: validation is one subject at a time, where the case study took two: so
+each volume counts alike, and every step has one shape. Each of several workers
+validates with all subjects.
 """
 
 from dataclasses import asdict, dataclass
@@ -21,9 +22,11 @@ import keras
 import tensorflow as tf
 from rich.progress import Progress
 
-from lms import LMSCallback
+from lms import DataParallel, LMSCallback
 from lms.machine.emulate import device_limit
+from lms.machine.placement import Placement
 from lms.storage.files import write_json, write_text
+from lms.tf.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
@@ -41,6 +44,8 @@ __all__ += ["precision_of", "train"]
 
 PATIENCE = 10  # epochs
 STOP_AFTER = 50  # epochs
+_LONGEST = 86_400.0  # seconds that a data set may take to be prepared
+ALONE = Workers(placement=Placement())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +74,13 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     resume: bool = False,
     skip_bad: bool = False,
     progress: Progress | None = None,
+    workers: Workers = ALONE,
 ) -> Outcome:
     """Train, or go on training.
+
+    Several workers (`lms.join`) call this with the same arguments: each takes its part
+    of the subjects, the learning rate grows with their number, and the chief writes.
+    The folders must be the same for all.
 
     For weights that are equal bit for bit after a kill, turn on
     `tf.config.experimental.enable_op_determinism` first, as the command line does.
@@ -83,6 +93,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         resume: Whether to go on with what is in `run`.
         skip_bad: Whether bad subjects are left out and listed, or end it all.
         progress: Shows bars.
+        workers: Those that train together.
 
     Raises:
         FileNotFoundError: If data, split or files of a subject are missing.
@@ -94,8 +105,11 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     with precision_of(configuration):
         model = build_for(configuration)  # refuses a bad size before data is read
         _check_run(run, configuration, resume=resume)
+        workers.barrier("the run's folder")  # before the chief writes to it
         given = known_split(run, split)
         found = _find(configuration, given)
+        if not workers.is_chief:
+            workers.barrier("preparing", timeout=_LONGEST)  # the chief fills the cache
         subjects, problems = _prepare(
             found, configuration, cache, bars, skip_bad=skip_bad
         )
@@ -104,11 +118,13 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
             if given
             else make_split(tuple(subjects), configuration.seed)
         )
-        reasons = [problem.message for problem in problems]
-        write_configuration(run, configuration, left_out=reasons)
-        write_split(run / "split.json", chosen)
+        if workers.is_chief:
+            reasons = [problem.message for problem in problems]
+            write_configuration(run, configuration, left_out=reasons)
+            write_split(run / "split.json", chosen)
+            workers.barrier("preparing")
         loads = _loads(subjects, configuration, cache)
-        history = _fit(model, configuration, run, chosen, loads, bars)
+        history = _fit(model, configuration, run, chosen, loads, bars, workers)
     return Outcome(
         epochs=len(history),
         best=max((row[MONITOR] for row in history), default=float("nan")),
@@ -231,21 +247,23 @@ def _loads(
     }
 
 
-def _fit(
+def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     model: Any,
     configuration: Configuration,
     run: Path,
     split: Split,
     loads: dict[str, Load],
     bars: Progress,
+    workers: Workers,
 ) -> list[dict[str, float]]:
     known = restore_state(model, run)
     first = known["epoch"] if known else 0
+    _check_epochs(workers, first)
+    _scale_rate(model, workers.size / (known.get("workers", 1) if known else 1))
     if known and (known["finished"] or first >= configuration.epochs):
         return known["history"]
-    steps = configuration.steps_per_epoch or -(
-        -len(split.training) // configuration.batch_size
-    )
+    together = configuration.batch_size * workers.size
+    steps = configuration.steps_per_epoch or -(-len(split.training) // together)
     # Batches that wait on an emulated device take its memory, as they do on no GPU.
     prefetch = 1 if device_limit() is None else 0
     watchers = [
@@ -254,10 +272,13 @@ def _fit(
         ),
         keras.callbacks.EarlyStopping(MONITOR, mode="max", patience=STOP_AFTER),
     ]
-    point = ResumePoint(run, watchers, known)
+    point = ResumePoint(
+        run, watchers, known, workers=workers.size, writes=workers.is_chief
+    )
     swapping = memory_support(configuration)
     shown = TrainingBars(bars, configuration.epochs, steps, first)
-    callbacks = [*([swapping] if swapping else []), *watchers, point, shown]
+    averaging = DataParallel(workers)
+    callbacks = [averaging, *([swapping] if swapping else []), *watchers, point, shown]
     try:
         model.fit(
             training_batches(
@@ -269,6 +290,7 @@ def _fit(
                 batch_size=configuration.batch_size,
                 varied=configuration.varied,
                 prefetch=prefetch,
+                worker=(workers.rank, workers.size),
             ),
             validation_data=validation_batches(
                 [loads[name] for name in split.validation],
@@ -283,12 +305,34 @@ def _fit(
             verbose=0,
         )
     finally:
-        _write_memory(run, swapping)
+        _write_memory(run, swapping, workers)
     return point.history
 
 
-def _write_memory(run: Path, swapping: LMSCallback | None) -> None:
+def _check_epochs(workers: Workers, first: int) -> None:
+    """Refuse workers that see other folders.
+
+    Raises:
+        ValueError: If they do not go on with the same epoch.
+    """
+    epochs = workers.gather(str(first), "the epoch to go on with")
+    if len(set(epochs)) > 1:
+        raise ValueError(
+            f"`output` must be one folder for all workers, got runs that go on with "
+            f"epochs {', '.join(epochs)}. Use a folder that all of them see."
+        )
+
+
+def _scale_rate(model: Any, factor: float) -> None:
+    """As many times the learning rate as there are examples in a step."""
+    if factor != 1:
+        rate = model.optimizer.learning_rate
+        rate.assign(rate * factor)
+
+
+def _write_memory(run: Path, swapping: LMSCallback | None, workers: Workers) -> None:
     """What steps took: by the plan, and by the device's own count if it keeps one."""
+    own = "" if workers.is_chief else f".{workers.rank}"
     reports = [] if swapping is None else swapping.report
     steps = []
     for report in reports:
@@ -298,9 +342,11 @@ def _write_memory(run: Path, swapping: LMSCallback | None) -> None:
     # Large model support counts anew for each kind of step.
     peaks = [_peak(), *(report.measured_peak_bytes for report in reports)]
     peak = max((peak for peak in peaks if peak is not None), default=None)
-    write_json(run / "memory.json", {"device peak bytes": peak, "steps": steps})
+    told = {"worker": workers.rank, "workers": workers.size}
+    told |= {"device peak bytes": peak, "steps": steps}
+    write_json(run / f"memory{own}.json", told)
     if swapping is not None and swapping.plan is not None:
-        write_text(run / "plan.json", swapping.plan.to_json())
+        write_text(run / f"plan{own}.json", swapping.plan.to_json())
 
 
 def _peak() -> int | None:

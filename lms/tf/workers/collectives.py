@@ -113,30 +113,27 @@ class Workers:
         found = iter(reduce(there, name))
         return [None if one is None else next(found) for one in given]
 
-    def gather(self, text: str, name: str) -> list[str]:
+    def gather(self, text: str, name: str, *, timeout: Seconds = _LONGEST) -> list[str]:
         """What each worker says, by rank. All must ask in the same order.
 
         Args:
             text: What this one says.
             name: What it is about; the same on all workers.
+            timeout: How many seconds to wait for each of the others.
 
         Raises:
-            WorkersError: If one says nothing for ten minutes.
+            WorkersError: If one says nothing.
         """
         if self.size == 1:
             return [text]
         _gathered[name] += 1
         place = f"lms/{name}/{_gathered[name]}"
         compat.put_in_cluster(f"{place}/{self.rank}", text)
-        return [self._heard(place, rank) for rank in range(self.size)]
+        return [self._heard(place, rank, timeout) for rank in range(self.size)]
 
-    def barrier(self, name: str = "barrier") -> None:
-        """Wait until all workers are here.
-
-        Raises:
-            WorkersError: If one is not for ten minutes.
-        """
-        self.gather("", name)
+    def barrier(self, name: str = "barrier", *, timeout: Seconds = _LONGEST) -> None:
+        """Wait until all workers are here; the arguments are those of `gather`."""
+        self.gather("", name, timeout=timeout)
 
     def take_chiefs(self, variables: Iterable[Any]) -> None:
         """Give variables the chief's values, bit for bit.
@@ -157,9 +154,9 @@ class Workers:
                 value = self._of_chief(tf.bitcast(variable, sent), sent)
                 variable.assign(tf.bitcast(value, own))
 
-    def _heard(self, place: str, rank: int) -> str:
+    def _heard(self, place: str, rank: int, timeout: Seconds) -> str:
         try:
-            return compat.get_from_cluster(f"{place}/{rank}", _LONGEST)
+            return compat.get_from_cluster(f"{place}/{rank}", timeout)
         except tf.errors.OpError as error:
             raise WorkersError(
                 f"worker {rank} must reach {place.split('/')[1]!r} too, got: "

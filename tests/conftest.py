@@ -1,7 +1,10 @@
 """Fixtures that several folders share."""
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -10,6 +13,19 @@ from tests.tf.worker import Worker
 # TensorFlow turns oneDNN on by itself on some processors only, and oneDNN's allocator
 # counts what all tests of this process hold. A worker's processes have it on.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Once TensorFlow is there, the garbage collector goes past it."""
+    if "keras" in sys.modules:
+        _set_apart()
+
+
+@cache
+def _set_apart() -> None:
+    """Leave what was imported out of collections: to go through it takes long."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

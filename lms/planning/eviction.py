@@ -18,6 +18,8 @@ from lms.simulation.allocator import Arena
 
 __all__ = ["Residency", "SwapHistory", "Walk", "walk_within"]
 
+_MEMO = "course"
+
 
 @dataclass(slots=True)
 class Residency:
@@ -56,7 +58,7 @@ def walk_within(
     bytes are there, because what it reads lies scattered: then even that is moved out
     and in at this step, and copies find places side by side.
     """
-    course = _course(graph, steps, live, movable)
+    course = _known_course(graph, steps, live, movable)
     drops: dict[int, set[int]] = {}
     compacted: set[int] = set()
     walk = None
@@ -119,6 +121,20 @@ class _Course:
     stages: Sequence[_Stage]
     sizes: Sequence[int]
     may_move: Sequence[bool]
+
+
+def _known_course(
+    graph: GraphView,
+    steps: Sequence[Step],
+    live: Sequence[Buffer],
+    movable: frozenset[str],
+) -> _Course:
+    """The last course is kept with the graph: rooms are tried one after another."""
+    known = graph.memo.get(_MEMO)
+    if known is None or known[0] is not steps or known[1:3] != (live, movable):
+        known = steps, live, movable, _course(graph, steps, live, movable)
+        graph.memo[_MEMO] = known
+    return known[3]
 
 
 def _course(

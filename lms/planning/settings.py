@@ -93,57 +93,26 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         "swapin_groupby": swapin_groupby,
     }
     given = [name for name, value in thresholds.items() if value is not None]
-    if planner not in (None, "budget", "threshold"):
-        raise ValueError(
-            f"`planner` must be 'budget' or 'threshold', got {planner!r}. "
-            "Leave it out to let the budget decide."
-        )
-    if given and (budget is not None or planner == "budget"):
-        raise ValueError(
-            f"`{given[0]}` must not be given together with a budget: thresholds say "
-            "what is swapped whatever memory there is, a budget says how much there is "
-            "and chooses what is swapped. Give one of them."
-        )
+    _check_planner(planner)
+    _check_one_aim(given, budgeted=budget is not None or planner == "budget")
     for name in given:
         _check_count(name, thresholds[name], least=0 if "group" in name else 1)
-    if isinstance(serialization, str):
-        raise TypeError(
-            "`serialization` must be a list of levels, got the text "
-            f"{serialization!r}. Write serialization=[{serialization!r}]."
-        )
-    ours = budget is not None and planner != "threshold"
-    _check_recompute(recompute)
-    if recompute and (given or planner == "threshold"):
-        raise ValueError(
-            "`recompute` must not be given together with thresholds: IBM's rule only "
-            "moves tensors. Give a budget, or leave `recompute` out."
-        )
-    if swap_dtype not in (None, *_NARROW):
-        raise ValueError(
-            f"`swap_dtype` must be one of {', '.join(_NARROW)} or None, got "
-            f"{swap_dtype!r}. None moves tensors as they are, with the same numbers."
-        )
-    if swap_dtype and (given or planner == "threshold"):
-        raise ValueError(
-            "`swap_dtype` must not be given together with thresholds: IBM's rule "
-            "moves tensors as they are. Give a budget, or leave `swap_dtype` out."
-        )
+    _check_list(serialization)
+    by_rule = bool(given) or planner == "threshold"
+    _check_recompute(recompute, by_rule=by_rule)
+    _check_swap_dtype(swap_dtype, by_rule=by_rule)
     mode = SyncMode.parse(sync_mode)
-    if ours and (mode is not SyncMode.OFF or serialization or serialization_by_size):
-        raise ValueError(
-            "`sync_mode` and `serialization` must not be given together with a budget: "
-            "the budget planner orders ops and copies itself. Give thresholds, or "
-            "planner='threshold'."
-        )
+    if budget is not None and planner != "threshold":
+        _check_unordered(mode, serialization, serialization_by_size)
     return Settings(
         budget=None if budget is None else parse_size(budget, name="budget"),
         planner=planner or ("threshold" if given else "budget"),
         sync_mode=mode,
         serialization=tuple(serialization),
         serialization_by_size=(
-            0
-            if not serialization_by_size
-            else parse_size(serialization_by_size, name="serialization_by_size")
+            parse_size(serialization_by_size, name="serialization_by_size")
+            if serialization_by_size
+            else 0
         ),
         filters=_filters(**filters),
         recompute=recompute,
@@ -151,6 +120,23 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         plan=None if plan is None else read_plan(plan),
         **thresholds,
     )
+
+
+def _check_planner(value: object) -> None:
+    if value not in (None, "budget", "threshold"):
+        raise ValueError(
+            f"`planner` must be 'budget' or 'threshold', got {value!r}. "
+            "Leave it out to let the budget decide."
+        )
+
+
+def _check_one_aim(thresholds: Sequence[str], *, budgeted: bool) -> None:
+    if thresholds and budgeted:
+        raise ValueError(
+            f"`{thresholds[0]}` must not be given together with a budget: thresholds "
+            "say what is swapped whatever memory there is, a budget says how much "
+            "there is and chooses what is swapped. Give one of them."
+        )
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:
@@ -165,11 +151,49 @@ def _check_count(name: str, value: object, *, least: int) -> None:
         )
 
 
-def _check_recompute(value: object) -> None:
+def _check_list(value: object) -> None:
+    if isinstance(value, str):
+        raise TypeError(
+            "`serialization` must be a list of levels, got the text "
+            f"{value!r}. Write serialization=[{value!r}]."
+        )
+
+
+def _check_recompute(value: object, *, by_rule: bool) -> None:
     if value is not None and value != "cheap" and not isinstance(value, bool):
         raise TypeError(
             f'`recompute` must be True, False, "cheap" or None, got {value!r}. None '
             "chooses for you."
+        )
+    if value and by_rule:
+        raise _not_by_rule("recompute", "only moves tensors")
+
+
+def _check_swap_dtype(value: object, *, by_rule: bool) -> None:
+    if value not in (None, *_NARROW):
+        raise ValueError(
+            f"`swap_dtype` must be one of {', '.join(_NARROW)} or None, got "
+            f"{value!r}. None moves tensors as they are, with the same numbers."
+        )
+    if value and by_rule:
+        raise _not_by_rule("swap_dtype", "moves tensors as they are")
+
+
+def _not_by_rule(name: str, what: str) -> ValueError:
+    return ValueError(
+        f"`{name}` must not be given together with thresholds: IBM's rule {what}. "
+        f"Give a budget, or leave `{name}` out."
+    )
+
+
+def _check_unordered(
+    mode: SyncMode, serialization: Sequence[object], by_size: object
+) -> None:
+    if mode is not SyncMode.OFF or serialization or by_size:
+        raise ValueError(
+            "`sync_mode` and `serialization` must not be given together with a budget: "
+            "the budget planner orders ops and copies itself. Give thresholds, or "
+            "planner='threshold'."
         )
 
 

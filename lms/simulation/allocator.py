@@ -42,7 +42,7 @@ def rounded_up(size: int) -> int:
         >>> rounded_up(4), rounded_up(257)
         (256, 512)
     """
-    return max(_ALIGNMENT, -(-size // _ALIGNMENT) * _ALIGNMENT)
+    return -(-size // _ALIGNMENT) * _ALIGNMENT or _ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,28 +193,32 @@ class BestFitAllocator:
         index = bisect_left(self._free, (rounded, -1))
         if index == len(self._free):
             raise MemoryError(f"no free chunk of {rounded} bytes")
-        found, address = self._free.pop(index)
-        if found >= 2 * rounded or found - rounded >= _MAX_LOST:
+        taken, address = self._free.pop(index)
+        left = taken - rounded
+        if left >= rounded or left >= _MAX_LOST:
             self._place(address, rounded)
-            self._place(address + rounded, found - rounded)
-            insort(self._free, (found - rounded, address + rounded))
+            self._place(address + rounded, left)
+            insort(self._free, (left, address + rounded))
+            taken = rounded
         self._used.add(address)
-        self.in_use += self._size[address]
-        self.peak = max(self.peak, self.in_use)
+        self.in_use += taken
+        if self.in_use > self.peak:
+            self.peak = self.in_use
         return address
 
     def free(self, address: int) -> None:
         """Give a chunk back; it merges with free neighbours."""
         if address == _IN_NOOK:
             return
-        self._used.remove(address)
-        size = self._size.pop(address)
+        used, sizes = self._used, self._size
+        used.remove(address)
+        size = sizes.pop(address)
         self.in_use -= size
         following = address + size
-        if following in self._size and following not in self._used:
+        if following in sizes and following not in used:
             size += self._absorb(following)
         preceding = self._end.get(address)
-        if preceding is not None and preceding not in self._used:
+        if preceding is not None and preceding not in used:
             size += self._absorb(preceding)
             address = preceding
         self._place(address, size)

@@ -277,20 +277,22 @@ def _step(
     """Bytes of chunks in use while each op of one step runs."""
     chunk: dict[int, int] = {}
     used: list[int] = []
-    for request in requests:
-        scratch = request.scratch
-        halves = [scratch // 2, scratch - scratch // 2] if scratch else []
-        passing = [allocator.allocate(h) for h in halves if region.scratch_first]
-        for key, size in request.taken:
+    passing: Sequence[int] = ()
+    for taken, scratch, given, replaced in requests:
+        if scratch and region.scratch_first:
+            halves = scratch // 2, scratch - scratch // 2
+            passing = [allocator.allocate(half) for half in halves]
+        for key, size in taken:
             chunk[key] = allocator.allocate(size)
-        if scratch and not passing:
+        if scratch and not region.scratch_first:
             passing = [allocator.allocate(scratch)]
         used.append(allocator.in_use)
-        for address in passing:
-            allocator.free(address)
-        for key in request.given:
+        if scratch:
+            for address in passing:
+                allocator.free(address)
+        for key in given:
             allocator.free(chunk.pop(key))
-        for name, _, key in request.replaced:
+        for name, _, key in replaced:
             allocator.free(variables[name])
             variables[name] = chunk.pop(key)
     return used

@@ -76,13 +76,14 @@ def test_an_emulated_device_is_planned_for_as_it_is(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json", "plan.png"]
 
 
-def test_a_budget_beyond_the_present_device_is_the_device(tmp_path: Path) -> None:
-    found = []
+def test_a_budget_beyond_the_present_device_is_the_device(
+    worker: Worker, tmp_path: Path
+) -> None:
+    file, found = tmp_path / "plan.json", []
     for budget in ((), ("--budget", "1GiB")):
-        file = tmp_path / "plan.json"
-        command = [sys.executable, "-m", "lms", "emulate", "--memory", "64MiB", "--"]
-        command += [sys.executable, "-m", "lms", "plan", f"{SUBJECTS}:tiny", *budget]
-        subprocess.run([*command, "--json", str(file)], capture_output=True, check=True)
+        options = (*budget, "--json", str(file))
+        said = ask(worker, f"{SUBJECTS}:tiny", *options, memory="64MiB")
+        assert said["code"] == 0, said["errors"]
         told = json.loads(file.read_text())
         found.append((told["budget_bytes"], told["margin_bytes"]))
     assert found[0] == found[1]

@@ -13,10 +13,22 @@ from tests.planning.stored import read_step
 
 _stored = cache(read_step)
 
+# Steps that take longest to plan, and are like another: `transformer_float16`,
+# `drawn_300`.
+_LONG = {"transformer", "drawn_450", "drawn_750"}
+
 
 @pytest.mark.parametrize(
     ("question", "recorded"),
-    [pytest.param(*each, id=str(each[0])) for each in read_plans()],
+    [
+        pytest.param(
+            question,
+            recorded,
+            id=str(question),
+            marks=pytest.mark.long if question.step in _LONG else (),
+        )
+        for question, recorded in read_plans()
+    ],
 )
 def test_what_is_planned_is_what_was_recorded(
     question: Question, recorded: Answer

@@ -16,6 +16,7 @@ LONG = {
     "a 3D U-Net with recomputed ops",
     "a loss of as many words as have labels",
     "a residual network with recomputed ops",
+    "a strategy for one device",
     "a transformer",
     "a transformer with recomputed ops",
     "an embedding",

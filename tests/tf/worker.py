@@ -4,15 +4,18 @@ TensorFlow reads its memory limit once, counts its peak per process, and keeps s
 memory of models that are gone; so each question gets a fresh process. Importing
 TensorFlow takes seconds: one server imports it and forks for each question. That is
 safe as long as the server runs no op, since TensorFlow starts its threads with the
-first one.
+first one. Children's garbage collectors leave out what the server has imported: to go
+through it again and again takes a good part of a short training.
 """
 
+import gc
 import importlib
 import json
 import os
 import subprocess
 import sys
 import traceback
+from contextlib import suppress
 from typing import Any
 
 from lms.machine import emulate
@@ -76,6 +79,9 @@ def _serve() -> None:
     importlib.import_module("keras")
     importlib.import_module("tensorflow")
     for question in sys.stdin:
+        _import_module_of(question)
+        gc.collect()
+        gc.freeze()
         child = os.fork()
         if child == 0:
             os.write(answers, _answer(question).encode() + b"\n")
@@ -84,6 +90,13 @@ def _serve() -> None:
         if status != 0:
             died = {"raised": f"the process ended with status {status}"}
             os.write(answers, json.dumps(died).encode() + b"\n")
+
+
+def _import_module_of(question: str) -> None:
+    """Import it for all children; if it cannot be, the child says why."""
+    name, _, _ = json.loads(question)
+    with suppress(Exception):
+        importlib.import_module(name.partition(":")[0])
 
 
 def _answer(question: str) -> str:

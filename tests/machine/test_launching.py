@@ -15,9 +15,10 @@ from lms.machine.launching import launch
 ROOT = Path(__file__).parents[2]
 
 
-def _run(code: str, workers: int, **options: float) -> tuple[int, list[str]]:
+def _run(code: str, workers: int, grace: float = 10.0) -> tuple[int, list[str]]:
     out = io.StringIO()
-    ended = launch([sys.executable, "-c", code], workers=workers, out=out, **options)
+    command = [sys.executable, "-c", code]
+    ended = launch(command, workers=workers, grace=grace, out=out)
     return ended, out.getvalue().splitlines()
 
 

@@ -11,12 +11,13 @@ whole budget, of which a plan leaves a part free for what is not known of a devi
 
 Claims: no step is faster than its bound, and the median of our time over the bound is
 at most 1.10, in the same bytes and in the whole budget; `draw` says which of them hold.
-Where the solver runs into its limit the bound is
-what it has proved by then, so that the true ratio is lower than the one shown.
+Where the solver runs into its limit the bound is what it has proved by then, so that
+the true ratio is lower than the one shown.
 
-Known weakness: no op has several outputs, writes in place or shares a buffer, and a
-bound forgives some of what the simulator asks for, so it may not be reached. In few and
-large tensors one more or less is a large part of the memory.
+Known weakness: no op has several outputs, writes in place or shares a buffer. The bound
+may not be reached: it forgives some of what the simulator asks for, and an op may run
+any number of times, which a plan has no words for beyond twice. Where tensors are few
+and large, one more or less is a large part of the memory.
 """
 
 import statistics

@@ -26,6 +26,7 @@ QUESTIONS = (
     "dice_vs_volume",
     "unet3d_sizes",
     "planner_comparison",
+    "optimality",
     "simulator_accuracy",
     "link_comparison",
     "overhead_when_it_fits",

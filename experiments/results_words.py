@@ -116,6 +116,15 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "the fewest bytes at no higher a peak than the callback's; empty where none "
         "has so low a peak",
     },
+    "optimality": {
+        "bound": "what no plan is faster than, in so many bytes",
+        "steps": "drawn steps that were planned",
+        "solved": "of how many the programme was solved; of others the bound is what "
+        "was proved in time",
+        "median": "of our predicted step over the bound",
+        "90th percentile": "of the same",
+        "worst": "of the same",
+    },
     "simulator_accuracy": {
         "model": "`unet`, `resnet` and `transformer` are small networks",
         "predicted peak": "before the first step",

@@ -1,0 +1,153 @@
+"""Small training steps, drawn by a seed.
+
+    conv ──> relu ──> pool ──> ... ──> loss
+     │        │  └─────── gradient <─────┘    reads what its op read or made
+     │        └────────── gradient
+     └──── skip: added further on; its gradient waits until the way back gets here
+
+What the way there makes waits for the way back. Each op reads what the op before it
+made, so that there is one execution order. Ops of the way there may run again. Sizes
+change by poolings and resizings; channels decide whether a convolution is dear.
+
+Known weakness: no op has several outputs, writes in place or shares a buffer. Weights
+and their gradients take no room of the step.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from lms.ir.graph import GraphView, Op, Tensor
+from lms.units import MIB, Bytes
+
+__all__ = ["drawn_step"]
+
+_LEAST_OPS = 5
+_TOP_MIB = (64, 96, 128, 192, 256)
+_LEAST_MIB = 8
+_CHANNELS = (16, 32, 64, 128, 256)
+_TAPS, _FLOAT = 3 * 3, 4  # of a kernel; bytes of a number
+_KINDS = {"Conv2D": 9, "Relu": 5, "Norm": 4, "AddV2": 3, "MaxPool": 1, "Resize": 1}
+
+
+def drawn_step(seed: int, ops: int) -> GraphView:
+    """A training step of so many ops or one less; its argument is not counted.
+
+    Args:
+        seed: The same seed draws the same step.
+        ops: At least 5.
+
+    Example:
+        >>> [op.type for op in drawn_step(0, 5).ops]
+        ['Placeholder', 'Conv2D', 'Conv2D', 'LossGrad', 'Conv2DGrad', 'Conv2DGrad']
+    """
+    if ops < _LEAST_OPS:
+        raise ValueError(
+            f"`ops` must be at least {_LEAST_OPS}, got {ops}. Draw a larger one."
+        )
+    return _Drawing(Random(seed)).graph((ops - 1) // 2)
+
+
+class _Drawing:
+    """Ops in their order, and what the way back does for each of them."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._top = random.choice(_TOP_MIB) * MIB
+        self._ops: list[Op] = []
+        self._sizes: dict[str, Bytes] = {}
+        self._tape: list[Callable[[str], str]] = []  # gradient of output -> of input
+        self._apart: dict[str, str] = {}  # tensor -> gradient that its skip brings back
+
+    def graph(self, there: int) -> GraphView:
+        """The step with so many ops on the way there."""
+        x = self._op("Placeholder", self._top // 4, persistent=True)
+        x = self._convolution(x, back=MIB)
+        for _ in range(there - 1):
+            x = self._layer(x)
+        gradient = self._op("LossGrad", self._sizes[x], x)
+        for backward in reversed(self._tape):
+            gradient = backward(gradient)
+        return GraphView(ops=tuple(self._ops))
+
+    def _layer(self, x: str) -> str:
+        """One op more; what cannot be drawn here is a convolution."""
+        (kind,) = self._random.choices(list(_KINDS), list(_KINDS.values()))
+        size = self._sizes[x]
+        if kind in ("Relu", "Norm"):
+            return self._cheap(kind, x, size)
+        if kind == "MaxPool" and size >= 4 * _LEAST_MIB * MIB:
+            return self._cheap(kind, x, size // 4)
+        if kind == "Resize" and 4 * size <= self._top:
+            return self._cheap(kind, x, 4 * size)
+        skips = self._skips(x) if kind == "AddV2" else []
+        if skips:
+            return self._sum(x, self._random.choice(skips))
+        return self._convolution(x, back=size)
+
+    def _skips(self, x: str) -> list[str]:
+        """What was made earlier in the same size, and is not added anywhere yet."""
+        added = {name for op in self._ops if op.type == "AddV2" for name in op.inputs}
+        own = (op for op in self._ops[:-1] if not op.persistent)
+        names = (op.outputs[0].name for op in own)
+        return [n for n in names if self._sizes[n] == self._sizes[x] and n not in added]
+
+    def _convolution(self, x: str, *, back: Bytes) -> str:
+        size = self._top if self._ops[-1].persistent else self._sizes[x]
+        flops = 2 * _TAPS * self._random.choice(_CHANNELS) * size // _FLOAT
+        y = self._op("Conv2D", size, x, repeatable=True, flops=flops)
+        read = () if self._ops[-2].persistent else (x,)
+        # Two convolutions: with respect to the input, and to the filters.
+        self._back(y, lambda d: self._op("Conv2DGrad", back, d, *read, flops=2 * flops))
+        return y
+
+    def _cheap(self, kind: str, x: str, size: Bytes) -> str:
+        y = self._op(kind, size, x, repeatable=True, cheap=True)
+        reads = {"Relu": (y,), "Norm": (x,), "MaxPool": (x, y), "Resize": ()}[kind]
+        self._back(y, lambda d: self._op(f"{kind}Grad", self._sizes[x], d, *reads))
+        return y
+
+    def _sum(self, x: str, skip: str) -> str:
+        y = self._op("AddV2", self._sizes[x], x, skip, repeatable=True, cheap=True)
+
+        def gradient(d: str) -> str:
+            self._apart[skip] = d
+            return d
+
+        self._back(y, gradient)
+        return y
+
+    def _back(self, y: str, gradient: Callable[[str], str]) -> None:
+        """What the way back does at an op: what its skip brings is added first."""
+
+        def backward(d: str) -> str:
+            if y in self._apart:
+                d = self._op("AddN", self._sizes[y], d, self._apart[y])
+            return gradient(d)
+
+        self._tape.append(backward)
+
+    def _op(
+        self,
+        kind: str,
+        size: Bytes,
+        *inputs: str,
+        flops: int = 0,
+        persistent: bool = False,
+        repeatable: bool = False,
+        cheap: bool = False,
+    ) -> str:
+        """Add an op; returns the name of what it makes."""
+        name = f"{kind}_{len(self._ops)}"
+        self._sizes[f"{name}:0"] = size
+        made = Op(
+            name=name,
+            type=kind,
+            inputs=inputs,
+            outputs=(Tensor(name=f"{name}:0", size=size),),
+            flops=flops,
+            persistent=persistent,
+            repeatable=repeatable,
+            cheap=cheap,
+        )
+        self._ops.append(made)
+        return f"{name}:0"

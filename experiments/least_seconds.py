@@ -1,0 +1,243 @@
+"""How fast can a step be at best in a memory? A bound by mixed-integer programming.
+
+    stage t       what runs again, stalls │ op t │
+                  └────── before ───────┘ └beside┘
+
+Stages as Checkmate has them (Jain et al., "Checkmate", MLSys 2020): stage t ends with
+op t's first run, and before that any op may run again. Whether a tensor holds room from
+one stage to the next is 0 or 1. Copies as POET has them (Patil et al., "POET", ICML
+2022), but fluid: before op t and beside it parts of tensors are copied, in each
+direction at no more than the link's rate.
+
+Whatever the simulator plays is a solution of the same seconds or fewer, so no plan is
+faster. What the simulator asks of a plan is asked here too:
+    - Ops run one by one, and read what is complete on the device.
+    - What comes back has left before, complete, while it was there. It holds its room
+      from the first byte on.
+    - While an op runs, its inputs, its output, its scratch and what is kept fit.
+
+What is forgiven, so that it is a bound: latencies, waiting in turn, what a second run
+leaves for others of its stage, and any number of second runs and copies.
+
+Known weakness: the order of first runs is given.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from experiments.programme import Programme, Solved
+from lms.ir.graph import GraphView, Op, op_of
+from lms.machine.costs import Costs
+from lms.machine.hardware import Hardware
+from lms.units import MIB, Bytes, Seconds
+
+__all__ = ["Bound", "Step", "least_seconds", "step_of"]
+
+_MS = 1e-3  # the programme counts milliseconds and MiB: numbers near 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Ops by number, in the order of their first runs; each makes one tensor.
+
+    Args:
+        seconds: Of each op.
+        sizes: Bytes of each op's output.
+        scratch: Bytes that each op needs while it runs.
+        reads: Numbers of the ops whose outputs each op reads.
+        again: Whether each op may run again.
+        h2d: Bytes per second to the device.
+        d2h: Bytes per second from the device.
+    """
+
+    seconds: tuple[Seconds, ...]
+    sizes: tuple[Bytes, ...]
+    scratch: tuple[Bytes, ...]
+    reads: tuple[tuple[int, ...], ...]
+    again: tuple[bool, ...]
+    h2d: float
+    d2h: float
+
+    @cached_property
+    def until(self) -> tuple[int, ...]:
+        """The last stage in which anything may read each op's output, or -1."""
+        found = [-1] * len(self.sizes)
+        for op in reversed(range(len(found))):
+            last = max(op, found[op]) if self.again[op] else op
+            for source in self.reads[op]:
+                found[source] = max(found[source], last)
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """What no plan goes below.
+
+    Args:
+        seconds: Of the step.
+        solved: Whether the programme was solved; else it is what was proved in time.
+        found: The programme's best solution, as far as one was found.
+    """
+
+    seconds: Seconds
+    solved: bool
+    found: Solved
+
+
+def step_of(graph: GraphView, costs: Costs, hardware: Hardware) -> Step:
+    """The step as the programme sees it.
+
+    Raises:
+        ValueError: If an op is one that the programme has no words for.
+    """
+    ops = [op for op in graph.ops if not op.persistent]
+    number = {op.name: i for i, op in enumerate(ops)}
+    for op in ops:
+        if len(op.outputs) != 1 or op.inplace or op.alias or op.fixed or op.varies:
+            raise ValueError(
+                f"`graph` must have ops that make one new tensor, got {op.name!r}. "
+                "Draw another graph."
+            )
+
+    def reads(op: Op) -> tuple[int, ...]:
+        makers = dict.fromkeys(op_of(name) for name in op.inputs)
+        return tuple(number[name] for name in makers if name in number)
+
+    return Step(
+        seconds=tuple(costs.of(op.name) for op in ops),
+        sizes=tuple(op.outputs[0].size for op in ops),
+        scratch=tuple(op.scratch for op in ops),
+        reads=tuple(reads(op) for op in ops),
+        again=tuple(op.repeatable for op in ops),
+        h2d=hardware.h2d,
+        d2h=hardware.d2h,
+    )
+
+
+def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> Bound:
+    """The least seconds of a step in a memory.
+
+    Args:
+        step: The step.
+        memory: Bytes of the device for it.
+        limit: Seconds for the solver.
+
+    Raises:
+        ValueError: If nothing fits.
+    """
+    found = _Rules(step, memory).programme.solved(limit)
+    seconds = sum(step.seconds) + max(0.0, found.least) * _MS
+    return Bound(seconds=seconds, solved=found.done, found=found)
+
+
+class _Rules:
+    """Fills the programme; names of variables are (word, stage, op).
+
+    wait       milliseconds before the stage's own op, what runs again included
+    run        the op runs again
+    room       its output holds room when the stage begins
+    came       it gets room in the stage, to come back
+    full       the part of it that is there when the stage begins;
+    ready      and when the stage's own op begins
+    in, out    the part that is copied before the stage's own op, or
+    in+, out+  beside it
+    left       the part that has been copied out when the stage ends
+    stays      it holds room through all of the stage
+    """
+
+    def __init__(self, step: Step, memory: Bytes) -> None:
+        self.programme = Programme()
+        self._step = step
+        self._memory = memory / MIB
+        self._sizes = [size / MIB for size in step.sizes]
+        for stage in range(len(step.sizes)):
+            self._add_variables(stage)
+        for stage in range(len(step.sizes)):
+            for op in self._alive(stage):
+                self._contents(stage, op)
+                self._moving(stage, op)
+            self._reading(stage)
+            self._fitting(stage)
+            self._taking_time(stage)
+
+    def _rule(self, terms: dict[tuple[str, int, int], float], most: float = 0) -> None:
+        self.programme.at_most(terms, most)
+
+    def _alive(self, stage: int) -> Iterator[int]:
+        """Ops before the stage's own whose outputs may still be of use."""
+        return (op for op in range(stage) if self._step.until[op] >= stage)
+
+    def _add_variables(self, stage: int) -> None:
+        self.programme.add(("wait", stage, stage), cost=1.0)
+        for op in self._alive(stage):
+            self.programme.add(("room", stage, op), whole=True, most=1)
+            if self._step.again[op]:
+                self.programme.add(("run", stage, op), whole=True, most=1)
+            for word in ("came", "full", "ready", "left", "stays"):
+                self.programme.add((word, stage, op), most=1)
+            for word in ("in", "in+", "out", "out+"):
+                self.programme.add((word, stage, op), most=1)
+
+    def _contents(self, stage: int, op: int) -> None:
+        """Where room and contents come from."""
+        here, after = (stage, op), (stage + 1, op)
+        came = {("run", *here): -1, ("came", *here): -1}
+        self._rule({("room", *after): 1, ("room", *here): -1, **came})
+        self._rule({("full", *here): 1, ("room", *here): -1})
+        parts = {("full", *here): 1, ("in", *here): 1, ("in+", *here): 1}
+        self._rule({**parts, ("room", *here): -1, ("came", *here): -1})
+        whole = {("full", *here): -1, ("in", *here): -1, ("run", *here): -1}
+        self._rule({("ready", *here): 1, **whole})
+        self._rule({("full", *after): 1, ("ready", *here): -1, ("in+", *here): -1})
+        self._rule({("in+", *here): 1, ("room", *after): -1})
+
+    def _moving(self, stage: int, op: int) -> None:
+        """What leaves is there; what comes back has left."""
+        here, after, before = (stage, op), (stage + 1, op), (stage - 1, op)
+        present = {("room", *here): -1, ("run", *here): -1}
+        self._rule({("out", *here): 1, ("out+", *here): 1, **present})
+        if op not in self._step.reads[stage]:
+            self._rule({("out+", *here): 1, ("room", *after): -1})
+        moved = {("out", *here): -1, ("out+", *here): -1}
+        self._rule({("left", *here): 1, ("left", *before): -1, **moved})
+        self._rule({("came", *here): 1, ("left", *here): -1})
+
+    def _reading(self, stage: int) -> None:
+        for source in self._step.reads[stage]:
+            self._rule({("ready", stage, source): -1}, -1)
+        for op in self._alive(stage):
+            for source in self._step.reads[op]:
+                self._rule({("run", stage, op): 1, ("ready", stage, source): -1})
+
+    def _fitting(self, stage: int) -> None:
+        """The stage's own op, and each op that runs again in it."""
+        alive, reads = list(self._alive(stage)), self._step.reads[stage]
+        kept = [op for op in alive if op not in reads]
+        room = {("room", stage + 1, op): self._sizes[op] for op in kept}
+        self._rule(room, self._memory - self._working_set(stage))
+        for op in alive:
+            needed = {("room", stage + 1, op): 1.0} if op in kept else {}
+            changes = {("run", stage, op): -1.0, ("came", stage, op): -1.0}
+            stays = {("stays", stage, op): -1.0}
+            self._rule({**needed, **changes, **stays}, 0 if op in kept else -1)
+        for op in alive:
+            others = (i for i in alive if i != op and i not in self._step.reads[op])
+            stay = {("stays", stage, i): self._sizes[i] for i in others}
+            if ("run", stage, op) in self.programme:
+                run = {("run", stage, op): self._working_set(op)}
+                self._rule({**stay, **run}, self._memory)
+
+    def _working_set(self, op: int) -> float:
+        read = sum(self._sizes[source] for source in self._step.reads[op])
+        return read + self._sizes[op] + self._step.scratch[op] / MIB
+
+    def _taking_time(self, stage: int) -> None:
+        alive, seconds = list(self._alive(stage)), self._step.seconds
+        wait = {("wait", stage, stage): -1.0}
+        self._rule({**{("run", stage, op): seconds[op] / _MS for op in alive}, **wait})
+        for word, rate in (("in", self._step.h2d), ("out", self._step.d2h)):
+            took = {op: self._step.sizes[op] / rate / _MS for op in alive}
+            self._rule({**{(word, stage, op): took[op] for op in alive}, **wait})
+            beside = {(f"{word}+", stage, op): took[op] for op in alive}
+            self._rule(beside, seconds[stage] / _MS)

@@ -136,16 +136,16 @@ def row(seconds: float, taken: float, budget: float) -> dict[str, Any]:
     return {"seconds": seconds, **found}
 
 
-def test_the_finding_and_the_claims_are_computed_from_the_rows() -> None:
+def test_the_finding_and_the_goals_are_computed_from_the_rows() -> None:
     head = {"settings": {"least_ops": 5, "most_ops": 9}}
     rows = [row(3.0, 2.0, 1.0), row(2.0, 2.0, 2.0), row(2.4, 2.0, 1.0), {"error": "no"}]
     text, (_, _, body) = ANSWER.finding(head, rows)
     assert "Of 4 drawn steps 3 were planned and 1 refused" in text
     assert body[0][1:] == ["3", "3", "1.20", "1.44", "1.50"]
     assert body[1][1:] == ["3", "0", "2.40", "2.88", "3.00"]
-    assert [holds for _, holds in ANSWER.claims(head, rows)] == [True, False, False]
+    assert [holds for _, holds in ANSWER.goals(head, rows)] == [True, False, False]
     beaten = [row(1.9, 2.0, 1.0), *rows]
-    assert not next(holds for _, holds in ANSWER.claims(head, beaten))
+    assert not next(holds for _, holds in ANSWER.goals(head, beaten))
 
 
 def test_drawn_steps_are_planned_judged_and_drawn(tmp_path: Path) -> None:

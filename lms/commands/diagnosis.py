@@ -73,6 +73,7 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         _xla,
         _onednn,
         _allocator,
+        _workers,
     )
     return tuple(finding for rule in rules for finding in rule(facts))
 
@@ -256,6 +257,26 @@ def _allocator(facts: Facts) -> Iterator[Finding]:
         yield _note("allocator", text, "Turn memory growth off for the largest models.")
     else:
         yield _ok("allocator", "best fit, all memory taken at once")
+
+
+def _workers(facts: Facts) -> Iterator[Finding]:
+    if facts.misplaced is not None:
+        rule, _, advice = facts.misplaced.partition(". ")
+        yield _problem("workers", rule, advice or "See docs/many_devices.md.")
+        return
+    here = facts.placement
+    if here.size == 1:
+        yield _ok("workers", f"alone: {here.source}")
+        return
+    text = f"worker {here.rank} of {here.size}, by {here.source}; on this host "
+    text += f"number {here.local_rank} of {here.local_size}"
+    there = facts.installation
+    gpus = 0 if there is None else there.gpus
+    if gpus and here.local_size > gpus > 1:
+        advice = "Start as many workers on a host as it has GPUs."
+        yield _problem("workers", f"{text}, which has {gpus} GPUs", advice)
+    else:
+        yield _ok("workers", text)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -10,10 +10,12 @@ from rich.console import Console
 from rich.text import Text
 
 from lms.commands.diagnosis import Finding, Verdict, judge
+from lms.errors import WorkersError
 from lms.machine import emulate
 from lms.machine.emulated_link import link_rates
 from lms.machine.inventory import Facts
 from lms.machine.nvml import read_driver
+from lms.machine.placement import Placement, read_placement
 
 __all__ = ["doctor", "gather"]
 
@@ -56,6 +58,11 @@ def gather() -> Facts:
         installation = read_installation()
     except Exception as error:  # whatever it is, it is what the user needs to know
         failure = f"{type(error).__name__}: {error}"
+    placement, misplaced = Placement(), None
+    try:
+        placement = read_placement()
+    except WorkersError as error:
+        misplaced = str(error)
     rates = link_rates()
     return Facts(
         python=platform.python_version(),
@@ -66,6 +73,8 @@ def gather() -> Facts:
         emulated=emulate.device_limit(),
         emulated_link=None if rates is None else (rates.h2d, rates.d2h),
         host_free=free,
+        placement=placement,
+        misplaced=misplaced,
         variables=tuple((v, os.environ[v]) for v in _VARIABLES if v in os.environ),
     )
 

@@ -1,8 +1,9 @@
 """What is known of a machine, before anyone judges it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lms.machine.nvml import Driver
+from lms.machine.placement import Placement
 from lms.units import Bytes
 
 __all__ = ["Facts", "Installation"]
@@ -47,6 +48,8 @@ class Facts:
         emulated_link: Bytes per second to it and from it.
         host_free: Bytes of RAM that programs may still take; None if unknown.
         variables: Environment variables that matter, where they are set.
+        placement: Which worker of a job this process is.
+        misplaced: Why that cannot be told.
     """
 
     python: str
@@ -58,6 +61,8 @@ class Facts:
     emulated_link: tuple[float, float] | None = None
     host_free: Bytes | None = None
     variables: tuple[tuple[str, str], ...] = ()
+    placement: Placement = field(default_factory=Placement)
+    misplaced: str | None = None
 
     def variable(self, name: str) -> str | None:
         """An environment variable."""

@@ -8,6 +8,7 @@ import pytest
 from lms.commands.diagnosis import Verdict, judge
 from lms.machine.inventory import Facts, Installation
 from lms.machine.nvml import Driver, Gpu
+from lms.machine.placement import Placement
 from lms.units import GIB, MIB
 
 TENSORFLOW = Installation(
@@ -34,6 +35,7 @@ SERVER = Facts(
     installation=TENSORFLOW,
     host_free=60 * GIB,
 )
+THIRD = Placement(rank=2, addresses=("a:1", "a:2", "a:3", "b:1"), source="Slurm")
 LAPTOP = replace(
     SERVER,
     driver=Driver(reason="NVML Shared Library Not Found"),
@@ -104,6 +106,14 @@ def test_a_good_server_has_no_problem_and_only_xla_to_note() -> None:
             *("allocator", "note", "Unset it"),
         ),
         (changed(growth=True), "allocator", "note", "memory growth"),
+        (
+            replace(changed(gpus=2), placement=THIRD),
+            *("workers", "problem", "as it has GPUs"),
+        ),
+        (
+            replace(LAPTOP, misplaced="`TF_CONFIG` must hold JSON. Unset it."),
+            *("workers", "problem", "Unset it"),
+        ),
     ],
 )
 def test_what_is_wrong_is_found_with_what_to_do(
@@ -126,6 +136,8 @@ def test_what_is_wrong_is_found_with_what_to_do(
         (replace(LAPTOP, emulated_link=(12e9, 6e9)), "link", "12 GB/s to the device"),
         (LAPTOP, "host", "60.00 GiB of RAM are free for swapped tensors"),
         (LAPTOP, "CUDA", "there is no NVIDIA driver"),
+        (LAPTOP, "workers", "alone"),
+        (replace(LAPTOP, placement=THIRD), "workers", "worker 2 of 4, by Slurm"),
     ],
 )
 def test_what_is_right_is_said_too(facts: Facts, topic: str, words: str) -> None:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.measure.devices import Device
+from lms.tf.workers.joining import workers_here
 from lms.units import MIB, Bytes
 
 __all__ = ["available_host_bytes", "free_host_bytes", "untouched_bytes", "untouched_in"]
@@ -30,6 +31,8 @@ def available_host_bytes() -> Bytes | None:
 def free_host_bytes(device: Device, budget: Bytes | None) -> Bytes | None:
     """Host memory that swapped tensors may take; None where the system does not say.
 
+    Several workers of one host get equal parts.
+
     Args:
         device: Where they come from. An emulated one will take of the same memory.
         budget: What will be in use there; None for all of it.
@@ -37,6 +40,7 @@ def free_host_bytes(device: Device, budget: Bytes | None) -> Bytes | None:
     free = available_host_bytes()
     if free is None:
         return None
+    free //= workers_here()  # all of them plan at about the same time
     spare = 0 if budget is None else max(0, (device.limit or 0) - budget)
     soon = max(0, untouched_bytes(device) - spare)
     return max(0, free - free // _MARGIN - soon)

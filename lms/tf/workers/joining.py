@@ -20,7 +20,7 @@ from lms.tf import compat
 from lms.tf.workers.collectives import Workers
 from lms.units import Seconds
 
-__all__ = ["join", "lost_workers_in_words"]
+__all__ = ["join", "lost_workers_in_words", "workers_here"]
 
 _joined: list[Workers] = []
 
@@ -72,6 +72,11 @@ def join(*, timeout: Seconds = 300.0) -> Workers:
     _take_own_gpu(placement)
     _joined.append(Workers(placement=placement, server=_start(placement)))
     return _joined[0]
+
+
+def workers_here() -> int:
+    """How many workers share this host's memory: 1 in a program that has not joined."""
+    return _joined[0].placement.local_size if _joined else 1
 
 
 @contextmanager

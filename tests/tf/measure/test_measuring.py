@@ -241,6 +241,14 @@ def test_the_host_holds_what_it_has_less_what_the_device_will_take(
     assert host_memory.free_host_bytes(device, most) is None
 
 
+def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(name="GPU:0", limit=GIB)
+    monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
+    alone = host_memory.free_host_bytes(device, None)
+    monkeypatch.setattr(host_memory, "workers_here", lambda: 2)
+    assert host_memory.free_host_bytes(device, None) == (alone or 0) // 2 > 0
+
+
 def test_memory_that_the_device_was_given_and_never_wrote_to_is_not_free(
     worker: Worker,
 ) -> None:

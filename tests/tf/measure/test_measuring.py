@@ -242,6 +242,9 @@ def test_the_host_holds_what_it_has_less_what_the_device_will_take(
 
 
 def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lms.tf.measure import host_memory
+    from lms.tf.measure.devices import Device
+
     device = Device(name="GPU:0", limit=GIB)
     monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
     alone = host_memory.free_host_bytes(device, None)

@@ -31,7 +31,8 @@ def checkpoint_blocks(model: keras.Model) -> int:
 
     Args:
         model: Of keras-hub, with a backbone of transformer layers; or ResNet50 or the
-            U-Net, as functional models. Its calls are changed, its variables are not.
+            U-Net, as functional models. Its calls are changed, its
+            variables are not. It can only train then.
 
     Returns:
         How many blocks it has.
@@ -60,12 +61,20 @@ def _transformer_layers(model: Any) -> Iterator[Any]:
         yield from getattr(layer, "encoder_layers", ())
 
 
+class _Training(keras.layers.Layer):
+    """Runs a function in training, also where no model calls it: in backward passes."""
+
+    def call(self, x: Any, run: _Function) -> Any:
+        """The function's value at `x`."""
+        return run(x)
+
+
 def _checkpoint_layer(layer: Any) -> None:
-    run = layer.call
+    run, around = layer.call, _Training(name="training")
 
     def call(x: Any, *args: Any, **kwargs: Any) -> Any:
         def block(x: Any) -> Any:
-            return run(x, *args, **kwargs)
+            return around(x, run=lambda x: run(x, *args, **kwargs), training=True)
 
         return _recomputed(block, layer.non_trainable_variables)(x)
 

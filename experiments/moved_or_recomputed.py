@@ -19,8 +19,10 @@ model by model:
 The step on a V100 is the one that `python -m lms plan --hardware v100-pcie` predicts,
 from data sheets. Each way is a process on one and the same core, which runs one op at a
 time, as a GPU does. All ways of a model take turns, step by step, so what disturbs one
-disturbs all; a ratio is of a step and the median step of plain Keras. Op determinism is
-on, seeds are fixed: losses of all steps are compared with plain Keras's, bit for bit.
+disturbs all; a ratio is of a step and plain Keras's of the same round. Others who use
+the core can only make a step slower: so each way's fastest step is compared as well. Op
+determinism is on, seeds are fixed: losses of all steps are compared with plain Keras's,
+bit for bit.
 
 Claims, of medians: with the callback a step takes at most 1.2 times plain Keras's of
 transformers, 1.1 times of the others, and no longer than by hand; losses are equal.

@@ -9,7 +9,7 @@ from experiments.charts import Box, Panel, draw_panels
 from experiments.ledger import Head, Row, Rows
 from experiments.plots import COLOURS, source
 from experiments.question import Finding, how_it_ended, shortened
-from experiments.quiet import quiet
+from experiments.quiet import is_quiet, quiet_median
 from lms.units import format_bytes
 
 __all__ = ["MODELS", "claims", "finding", "first_difference", "plot"]
@@ -30,6 +30,7 @@ _WAYS = {
     "by hand": "by hand",
 }
 _OURS = ("budget", "cheap", "threshold")
+_FEWEST = 5  # rounds that a median is taken of
 _COLOURS = {
     **{way: COLOURS[way] for way in ("plain", "budget", "threshold")},
     "cheap": COLOURS["grappler"],
@@ -43,17 +44,19 @@ class _Contest:
 
     Args:
         model: Its name.
+        idle: First steps, which do not count.
         row: What was measured.
-        plain: Median seconds of plain Keras.
-        ratios: Steps over the median step of plain Keras, by entrant.
+        ratios: Steps over those of plain Keras in the same rounds, by entrant.
+        least: The fastest step over plain Keras's fastest, by entrant.
         differing: The first step whose loss is not plain Keras's, from 1; None if
             there is none; by entrant.
     """
 
     model: str
+    idle: int
     row: Row
-    plain: float
     ratios: Mapping[str, list[float]]
+    least: Mapping[str, float]
     differing: Mapping[str, int | None]
 
     @property
@@ -98,21 +101,38 @@ def _contests(head: Head, rows: Rows) -> list[_Contest]:
 
 def _contest(row: Row, idle: int) -> _Contest:
     ended = {one["entrant"]: one for one in row["trainings"] if not one["error"]}
-    seconds = {
-        name: quiet(one["step_seconds"][idle:], one["stolen_seconds"][idle:])
-        for name, one in ended.items()
-    }
-    plain = statistics.median(seconds["plain"])
-    losses = ended["plain"]["losses"]
+    plain = ended["plain"]
     return _Contest(
         model=row["model"],
+        idle=idle,
         row=row,
-        plain=plain,
-        ratios={name: [s / plain for s in steps] for name, steps in seconds.items()},
+        ratios={name: _ratios(one, plain, idle) for name, one in ended.items()},
+        least={
+            name: _least(one, idle) / _least(plain, idle) for name, one in ended.items()
+        },
         differing={
-            name: first_difference(one["losses"], losses) for name, one in ended.items()
+            name: first_difference(one["losses"], plain["losses"])
+            for name, one in ended.items()
         },
     )
+
+
+def _ratios(training: Row, plain: Row, idle: int) -> list[float]:
+    """Each step over plain Keras's of the same round, where neither was disturbed."""
+    ours, theirs = _steps(training, idle), _steps(plain, idle)
+    rounds = list(zip(ours, theirs, strict=False))
+    calm = [each for each in rounds if all(is_quiet(*step) for step in each)]
+    chosen = calm if len(calm) >= _FEWEST else rounds
+    return [one / other for (one, _), (other, _) in chosen]
+
+
+def _steps(training: Row, idle: int) -> list[tuple[float, float]]:
+    pairs = zip(training["step_seconds"], training["stolen_seconds"], strict=True)
+    return list(pairs)[idle:]
+
+
+def _least(training: Row, idle: int) -> float:
+    return min(training["step_seconds"][idle:])
 
 
 def finding(head: Head, rows: Rows) -> Finding:
@@ -127,7 +147,15 @@ def finding(head: Head, rows: Rows) -> Finding:
         f"{len(differing)} trainings with large model support."
     )
     columns = ["model", "link", "way", "memory", "peak", "swapped out", "swapped in"]
-    columns += ["run twice", "step", "over plain", "quartiles", "predicted", "losses"]
+    columns += [
+        "run twice",
+        "step",
+        "over plain",
+        "quartiles",
+        "fastest",
+        "predicted",
+        "losses",
+    ]
     columns += ["how it ended"]
     body = [_cells(each, one) for each in contests for one in each.row["trainings"]]
     steps = head["settings"]["steps"]
@@ -150,7 +178,7 @@ def _cells(contest: _Contest, training: Row) -> list[str]:
     half = contest.row["memory_bytes"] == training["memory_bytes"]
     words.append(format_bytes(training["memory_bytes"]) if half else "enough")
     if training["error"]:
-        return [*words, *[""] * 9, shortened(training["error"])]
+        return [*words, *[""] * 10, shortened(training["error"])]
     report = training.get("report")
     steps = contest.ratios[training["entrant"]]
     low, middle, high = statistics.quantiles(steps, n=4, method="inclusive")
@@ -161,9 +189,10 @@ def _cells(contest: _Contest, training: Row) -> list[str]:
         format_bytes(report["swapped_out_bytes"]) if report else "-",
         format_bytes(report["swapped_in_bytes"]) if report else "-",
         str(report["recomputed_ops"]) if report else "-",
-        f"{middle * contest.plain:.3f} s",
+        f"{quiet_median(training, skipped=contest.idle):.3f} s",
         f"{middle:.2f}",
         f"{low:.2f} to {high:.2f}",
+        f"{contest.least[training['entrant']]:.2f}",
         f"{report['predicted_seconds']:.3f} s" if report else "-",
         "equal" if differs is None else f"differ from step {differs} on",
         how_it_ended(report["replans"] if report else 0),
@@ -204,7 +233,7 @@ def _panel(contest: _Contest, names: Sequence[str]) -> Panel:
     rate = contest.row["link_rate"] / 1e6
     return Panel(
         title=f"{contest.title}, {rate:.0f} MB/s each way",
-        x="step over plain Keras's median",
+        x="step over plain Keras's of the same round",
         boxes=[
             Box(
                 label=_WAYS[name],

@@ -80,6 +80,15 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "ops run twice": "as *run twice*",
         "over plain": "the step, over plain Keras's in the same line of cores and link",
     },
+    "moved_or_recomputed": {
+        "way": "*cheap ops twice* runs no product or convolution twice; *by hand*: "
+        "each block within `tf.recompute_grad`",
+        "memory": "of the device; *enough* where it was not limited",
+        "over plain": "the median of steps, each over plain Keras's of the same round",
+        "quartiles": "of these ratios",
+        "fastest": "the fastest step over plain Keras's fastest",
+        "losses": "of all steps, compared with plain Keras's bit for bit",
+    },
     "dice_vs_volume": {
         "pair": "the two resolutions that are compared",
         "region": "of the tumour, as BraTS names them",

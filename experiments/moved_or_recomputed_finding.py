@@ -144,7 +144,7 @@ def finding(head: Head, rows: Rows) -> Finding:
         "In half of what plain Keras takes, over a link as slow as PCIe 3.0 x16 is for "
         f"a V100, a step with the callback takes so many times plain Keras's: {ours}. "
         f"Losses are plain Keras's, bit for bit, in {differing.count(None)} of "
-        f"{len(differing)} trainings with large model support."
+        f"{len(differing)} trainings with large model support.{_computed(rows)}"
     )
     columns = ["model", "link", "way", "memory", "peak", "swapped out", "swapped in"]
     columns += [
@@ -160,6 +160,22 @@ def finding(head: Head, rows: Rows) -> Finding:
     body = [_cells(each, one) for each in contests for one in each.row["trainings"]]
     steps = head["settings"]["steps"]
     return text, (f"Medians of {steps} steps of each, made in turns", columns, body)
+
+
+def _computed(rows: Rows) -> str:
+    """How much of a step on the card its ops take, by prediction."""
+    shares = [
+        (row["forward_seconds"] + row["backward_seconds"]) / row["predicted_seconds"]
+        for row in rows
+        if row["kind"] == "prediction"
+    ]
+    if not shares:
+        return ""
+    return (
+        f" Of the predicted steps on a V100, ops take {min(shares):.0%} to "
+        f"{max(shares):.0%}; the rest is waiting for ops to be started, so these links "
+        "are faster than those of large models would be."
+    )
 
 
 def _said(contest: _Contest) -> str:

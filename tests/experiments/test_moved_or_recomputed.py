@@ -32,6 +32,13 @@ def _rows(model: str, *trainings: dict[str, Any]) -> list[dict[str, Any]]:
     plain = _training("plain", 2.0)
     return [
         {"kind": "training", "model": model, "error": None},
+        {
+            "kind": "prediction",
+            "model": model,
+            "forward_seconds": 0.1,
+            "backward_seconds": 0.2,
+            "predicted_seconds": 1.0,
+        },
         row | {"trainings": [plain, *trainings]},
     ]
 
@@ -104,6 +111,7 @@ def test_what_did_not_train_holds_no_claim(
     said = capsys.readouterr().out
     assert "ViT does not train" in said
     assert "got nothing" in said
+    assert "ops take 30% to 30%" in " ".join(said.split())
 
 
 def test_without_keras_hub_a_run_says_what_to_install(

@@ -31,6 +31,7 @@ _WAYS = {
 }
 _OURS = ("budget", "cheap", "threshold")
 _FEWEST = 5  # rounds that a median is taken of
+_CALM = 1.1  # how far apart quartiles may be on a core that nobody else uses
 _COLOURS = {
     **{way: COLOURS[way] for way in ("plain", "budget", "threshold")},
     "cheap": COLOURS["grappler"],
@@ -73,6 +74,14 @@ class _Contest:
     def ours(self) -> list[str]:
         """Ways with large model support that trained."""
         return [way for way in self.differing if way in _OURS]
+
+    @property
+    def spread(self) -> float:
+        """Upper over lower quartile of plain Keras's steps: 1 on a core of its own."""
+        plain = next(one for one in self.row["trainings"] if one["entrant"] == "plain")
+        steps = plain["step_seconds"][self.idle :]
+        low, _, high = statistics.quantiles(steps, n=4, method="inclusive")
+        return high / low
 
     def ratio(self, entrant: str) -> float | None:
         """The median; None if it did not train."""
@@ -127,8 +136,11 @@ def _ratios(training: Row, plain: Row, idle: int) -> list[float]:
 
 
 def _steps(training: Row, idle: int) -> list[tuple[float, float]]:
-    pairs = zip(training["step_seconds"], training["stolen_seconds"], strict=True)
-    return list(pairs)[idle:]
+    """Seconds of each step, and how long others had the core meanwhile."""
+    seconds, stolen = training["step_seconds"], training["stolen_seconds"]
+    delayed = training.get("delayed_seconds", [0.0] * len(seconds))
+    steps = zip(seconds, stolen, delayed, strict=True)
+    return [(taken, lost + waited) for taken, lost, waited in steps][idle:]
 
 
 def _least(training: Row, idle: int) -> float:
@@ -144,7 +156,8 @@ def finding(head: Head, rows: Rows) -> Finding:
         "In half of what plain Keras takes, over a link as slow as PCIe 3.0 x16 is for "
         f"a V100, a step with the callback takes so many times plain Keras's: {ours}. "
         f"Losses are plain Keras's, bit for bit, in {differing.count(None)} of "
-        f"{len(differing)} trainings with large model support.{_computed(rows)}"
+        f"{len(differing)} trainings with large model support."
+        f"{_spread(contests)}{_computed(rows)}"
     )
     columns = ["model", "link", "way", "memory", "peak", "swapped out", "swapped in"]
     columns += [
@@ -160,6 +173,17 @@ def finding(head: Head, rows: Rows) -> Finding:
     body = [_cells(each, one) for each in contests for one in each.row["trainings"]]
     steps = head["settings"]["steps"]
     return text, (f"Medians of {steps} steps of each, made in turns", columns, body)
+
+
+def _spread(contests: Sequence[_Contest]) -> str:
+    """A warning, where plain Keras's own steps say that others had the core."""
+    most = max((each.spread for each in contests), default=1.0)
+    if most <= _CALM:
+        return ""
+    return (
+        f" Others used the core: plain Keras's quartiles of a model's steps are up to "
+        f"{most:.2f} times apart, so these ratios of time say little."
+    )
 
 
 def _computed(rows: Rows) -> str:
@@ -220,6 +244,8 @@ def claims(head: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
     for each in _contests(head, rows):
         ours, by_hand = each.ratio("budget"), each.ratio("by hand")
         got = "nothing" if ours is None else f"{ours:.2f}"
+        text = f"{each.title}: nobody else used the core: plain Keras's quartiles are"
+        yield f"{text} {each.spread:.2f} times apart.", each.spread <= _CALM
         text = f"{each.title}: at most {each.limit:.1f} times plain Keras's step"
         yield f"{text}, got {got}.", ours is not None and ours <= each.limit
         if by_hand is not None:

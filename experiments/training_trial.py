@@ -34,7 +34,7 @@ import tensorflow as tf
 from experiments.block_subjects import BLOCK_SUBJECTS
 from experiments.by_hand import checkpoint_blocks
 from experiments.predicted_steps import predicted, thinned
-from experiments.quiet import is_quiet, timed
+from experiments.quiet import delayed_seconds, is_quiet, timed
 from experiments.recorded_steps import recorded_figures
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
@@ -198,6 +198,7 @@ def _run(
     memory = find_device().memory
     seconds: list[float] = []
     stolen: list[float] = []
+    delayed: list[float] = []
     losses: list[float] = []
     peaks: list[int | None] = []
     enough, most = counts
@@ -213,13 +214,16 @@ def _run(
         wait()
         before = replans()
         memory.reset_peak()
+        waited = delayed_seconds()
         taken, lost = timed(run)
+        delayed.append(max(0.0, delayed_seconds() - waited))
         seconds.append(taken)
         stolen.append(lost)
         peaks.append(memory.peak_bytes)
         if replans() != before:
             seconds.clear()
             stolen.clear()
+            delayed.clear()
             peaks.clear()
     return {
         "cores": _cores_of_threads(),
@@ -227,6 +231,7 @@ def _run(
         "first_step_peak_bytes": peaks[0],
         "step_seconds": seconds,
         "stolen_seconds": stolen,
+        "delayed_seconds": delayed,
         "losses": losses,
         "process_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }

@@ -18,8 +18,8 @@ LOSSES = [0.5, 0.25, 0.125, 0.1, 0.05]
 def _training(entrant: str, step: float, *losses: float) -> dict[str, Any]:
     row = {"entrant": entrant, "share": None, "error": None, "peak_bytes": 2**20}
     row |= {"memory_bytes": 2**30, "losses": list(losses or LOSSES)}
-    row |= {"step_seconds": [9.0, step, step, step, 7.0]}
-    row |= {"stolen_seconds": [0.0, 0.0, 0.0, 0.0, 5.0]}
+    row |= {"step_seconds": [9.0, step, step, step, step]}
+    row |= {"stolen_seconds": [0.0, 0.0, 0.0, 0.0, 0.0]}
     if entrant not in ("plain", "by hand"):
         report = {"swapped_out_bytes": 2**20, "swapped_in_bytes": 2**21, "replans": 0}
         row["memory_bytes"] = 2**22
@@ -100,6 +100,31 @@ def test_a_claim_that_does_not_hold_is_named(
 ) -> None:
     assert _drawn(_rows("gpt2", _training("budget", 2.2), *others), tmp_path) == 1
     assert said in capsys.readouterr().out
+
+
+def test_steps_that_others_delayed_do_not_count(tmp_path: Path) -> None:
+    budget = _training("budget", 2.0)
+    budget["step_seconds"] = [9.0, *[2.0] * 5, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0]
+    budget["delayed_seconds"] = [0.0] * 6 + [6.0] * 6
+    budget["stolen_seconds"] = [0.0] * 12
+    rows = _rows("gpt2", budget)
+    plain = rows[-1]["trainings"][0]
+    plain["step_seconds"] = [9.0] + [2.0] * 11
+    plain["stolen_seconds"] = [0.0] * 12
+    assert _drawn(rows, tmp_path) == 0
+    del budget["delayed_seconds"]
+    assert _drawn(rows, tmp_path) == 1
+
+
+def test_a_core_that_others_used_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = _rows("gpt2", _training("budget", 2.0))
+    rows[-1]["trainings"][0]["step_seconds"] = [9.0, 2.0, 2.0, 6.0, 6.0]
+    assert _drawn(rows, tmp_path) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "up to 3.00 times apart" in said
+    assert "Failed: GPT-2: nobody else used the core" in said
 
 
 def test_what_did_not_train_holds_no_claim(

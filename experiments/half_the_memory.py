@@ -35,23 +35,17 @@ TensorFlow's choice, and the table has both.
 
 import os
 from argparse import Namespace
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from experiments.contests import ENOUGH, RULE_SHARES, Entrant, Place, compete
 from experiments.half_the_memory_finding import finding, goals, plot
 from experiments.ledger import Row
-from experiments.question import (
-    LINK,
-    Answer,
-    settings_of,
-)
+from experiments.question import LINK, Answer, settings_of
 from experiments.quiet import quiet_median
-from experiments.runner import Book, threads_for, unet_flags
-from experiments.turns import Turns, take_turns
+from experiments.runner import Book, unet_flags
 from lms.machine.emulated_link import LinkRates
 from lms.machine.host_cpu import usable_cores
 from lms.units import MIB, format_bytes
@@ -59,40 +53,17 @@ from lms.units import MIB, format_bytes
 __all__ = ["ANSWER", "main"]
 
 _FOLDER = Path("build") / "experiments" / "half_the_memory"
-_ENOUGH = 4096 * MIB
 _CORES = ("one", "all")
 _LATENCY = 1e-5
-_RULE_SHARES = (0.9, 0.7, 0.5)
 _FEW_STEPS = 7  # to learn what plain Keras takes
 _IDLE_STEPS = 2  # the first ones initialise
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entrant:
-    """A way to train.
-
-    Args:
-        name: What it is called.
-        way: As `experiments.training_trial` knows it.
-        shares: Parts of the memory that it plans for, the next where one fails; None
-            for what it takes of itself.
-        flags: More arguments.
-        threads: Ops at a time; None for TensorFlow's choice.
-    """
-
-    name: str
-    way: str
-    shares: tuple[float | None, ...] = (None,)
-    flags: tuple[str, ...] = ()
-    threads: int | None = None
-
-
 _ENTRANTS = (
-    _Entrant(name="plain", way="plain"),
-    _Entrant(name="plain, one by one", way="plain", threads=1),
-    _Entrant(name="budget", way="budget"),
-    _Entrant(name="budget, nothing twice", way="budget", flags=("--recompute=never",)),
-    _Entrant(name="threshold", way="threshold", shares=_RULE_SHARES),
+    Entrant(name="plain", way="plain", is_free=True),
+    Entrant(name="plain, one by one", way="plain", threads=1, is_free=True),
+    Entrant(name="budget", way="budget"),
+    Entrant(name="budget, nothing twice", way="budget", flags=("--recompute=never",)),
+    Entrant(name="threshold", way="threshold", shares=RULE_SHARES),
 )
 
 
@@ -120,7 +91,7 @@ def _run_on(cores: str, options: Any, book: Book) -> None:
     """Without a link, and over one on which moving all would double plain's step."""
     plain = _row(cores, book, options, "training")
     memory = plain["peak_bytes"] // 2 // MIB * MIB
-    known = _row(cores, book, options, "prediction", "--predict", f"--memory={_ENOUGH}")
+    known = _row(cores, book, options, "prediction", "--predict", f"--memory={ENOUGH}")
     book.say(f"{cores} of the cores, half of plain's peak: {format_bytes(memory)}")
     key = {"kind": "turns", "on": cores}
 
@@ -141,7 +112,7 @@ def _row(cores: str, book: Book, options: Any, kind: str, *flags: str) -> Row:
     row = book.row(
         {"kind": kind, "way": "plain", "on": cores},
         name=f"{kind} of plain Keras, {cores} of the cores",
-        memory=_ENOUGH,
+        memory=ENOUGH,
         flags=unet_flags("plain", options.size, few, *flags, *_core(cores)),
     )
     if row["error"]:
@@ -157,52 +128,22 @@ def _take_turns(
     cores: str, options: Any, memory: int, link: LinkRates | None
 ) -> list[dict[str, Any]]:
     """Let all train in turns, and say how each did."""
-    console = Console()
     long = Namespace(**vars(options) | {"steps": _IDLE_STEPS + options.steps})
-    trainings = [
-        training
-        for entrant in _ENTRANTS
-        if entrant.name in options.entrants
-        for training in _enter(cores, entrant, memory, link, long, console)
-    ]
-    try:
-        take_turns([one for _, one in trainings], steps=options.steps, console=console)
-    finally:
-        ends = [(told, *training.end()) for told, training in trainings]
-    return [told | {"error": error} | result for told, error, result in ends]
-
-
-def _enter(
-    cores: str,
-    entrant: _Entrant,
-    memory: int,
-    link: LinkRates | None,
-    options: Any,
-    console: Console,
-) -> Iterator[tuple[dict[str, Any], Turns]]:
-    """Prepare an entrant's trainings: those that failed, and the one that is ready."""
-    own = _ENOUGH if entrant.way == "plain" else memory
-    count = 1 if cores == "one" else usable_cores()
-    for share in entrant.shares:
-        planned = () if share is None else (f"--budget={int(share * own)}",)
-        words = entrant.name if share is None else f"{entrant.name}, {share:.0%}"
-        words += f", {cores} of the cores"
-        more = (*planned, *entrant.flags, *_core(cores))
-        training = Turns(
-            words if link is None else f"{words}, over the link",
-            memory=own,
-            flags=unet_flags(entrant.way, options.size, options, *more),
-            folder=_FOLDER,
-            link=None if entrant.way == "plain" else link,
-            threads=entrant.threads or threads_for(entrant.way, link, cores=count),
-        )
-        for _ in range(_IDLE_STEPS):
-            if training.waits:
-                training.step()
-        console.print(f"{'ready' if training.waits else 'failed'}  {training.name}")
-        yield {"entrant": entrant.name, "memory_bytes": own, "share": share}, training
-        if training.waits:
-            return
+    over = "" if link is None else ", over the link"
+    place = Place(
+        name=f"{cores} of the cores{over}",
+        memory=memory,
+        link=link,
+        cores=1 if cores == "one" else usable_cores(),
+        idle=_IDLE_STEPS,
+        flags=lambda way, *more: unet_flags(
+            way, options.size, long, *more, *_core(cores)
+        ),
+        folder=_FOLDER,
+        console=Console(),
+    )
+    entrants = [one for one in _ENTRANTS if one.name in options.entrants]
+    return compete(entrants, place, steps=options.steps)
 
 
 ANSWER = Answer(

@@ -9,13 +9,16 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lms.machine.host_cpu import stolen_seconds
 
-__all__ = ["is_quiet", "quiet", "quiet_median", "timed", "wait_for_quiet"]
+__all__ = ["delayed_seconds", "is_quiet", "quiet", "quiet_median", "timed"]
+__all__ += ["wait_for_quiet"]
 
 _MOST = 0.02  # of the cores' time
 _TICK = 0.01  # what Linux counts in
@@ -28,6 +31,19 @@ def timed(run: Callable[[], object]) -> tuple[float, float]:
     before, started = stolen_seconds(), time.perf_counter()
     run()
     return time.perf_counter() - started, stolen_seconds() - before
+
+
+def delayed_seconds() -> float:
+    """Seconds that threads of this process were ready for a core and had none, so far.
+
+    Where one thread computes at a time, others had the core meanwhile. Linux counts it
+    (`Documentation/scheduler/sched-stats.rst`); elsewhere it is 0.
+    """
+    waited = 0
+    for thread in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError):  # it has ended since
+            waited += int(thread.read_text().split()[1])
+    return waited / 1e9
 
 
 def wait_for_quiet(longest: float = 60) -> None:

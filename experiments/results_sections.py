@@ -23,6 +23,7 @@ QUESTIONS = (
     "zoo",
     "step_time_overhead",
     "half_the_memory",
+    "moved_or_recomputed",
     "dice_vs_volume",
     "unet3d_sizes",
     "planner_comparison",

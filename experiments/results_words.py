@@ -84,6 +84,17 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "the same time",
         "way": "*ops one by one* is plain Keras told to run one op at a time",
     },
+    "moved_or_recomputed": {
+        "model": "of keras-hub, this project and keras.applications; small, with random "
+        "weights",
+        "way": "*cheap ops twice* runs no product or convolution twice; *by hand*: "
+        "each block within `tf.recompute_grad`",
+        "memory": "of the device; *enough* where it was not limited",
+        "over plain": "the median of steps, each over plain Keras's of the same round",
+        "quartiles": "of these ratios",
+        "fastest": "the fastest step over plain Keras's fastest",
+        "losses": "of all steps, compared with plain Keras's bit for bit",
+    },
     "dice_vs_volume": {
         "pair": "the two sizes that are compared",
         "region": "of the tumour, as BraTS names them",

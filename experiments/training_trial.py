@@ -2,6 +2,7 @@
 
     plain                Keras's own train step
     remat:MODE           built within `keras.RematScope(mode=MODE)`
+    by_hand              its blocks run again, as `experiments.by_hand` has it
     grappler             with TensorFlow's own recomputation heuristics
     threshold, budget    with the callback and that planner
 
@@ -22,7 +23,7 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.passes import passes
-from experiments.quiet import is_quiet, timed
+from experiments.block_subjects import BLOCK_SUBJECTS
+from experiments.by_hand import checkpoint_blocks
+from experiments.predicted_steps import predicted, thinned
+from experiments.quiet import delayed_seconds, is_quiet, timed
 from experiments.recorded_steps import recorded_figures
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
-from lms.commands.forecast import Forecast, forecast, workload_of
-from lms.errors import BudgetError
+from lms.machine.hardware import PRESETS
 from lms.machine.host_cpu import usable_cores
 from lms.pipeline import FittedFunction
-from lms.planning.settings import RECOMPUTE_WORDS, read_settings
+from lms.planning.settings import RECOMPUTE_WORDS
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.measure.devices import find_device
 from profiling.record import write_json
@@ -47,8 +49,7 @@ from profiling.record import write_json
 __all__ = ["main"]
 
 _PLANNERS = ("threshold", "budget")
-_MOST_POINTS = 1500  # of a curve
-_ENOUGH = 1 << 40  # bytes for any step of plain Keras
+_SUBJECTS = {**SUBJECTS, **BLOCK_SUBJECTS}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,9 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(sys.argv[1:] if arguments is None else arguments)
     if options.core is not None:
         _stay_on(options.core)
+    if options.deterministic:
+        tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(options.seed)
     model, arrays = _subject(options)
-    result = (_predicted if options.predict else _trained)(options, model, arrays)
+    if options.predict:
+        planned = options.way in _PLANNERS
+        result = predicted(_step_of(model), arrays, options, planned=planned)
+    else:
+        result = _trained(options, model, arrays)
     write_json(options.output, result)
     return 0
 
@@ -69,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", choices=SUBJECTS, required=True)
+    parser.add_argument("--model", choices=_SUBJECTS, required=True)
     text = "arguments of the model's function"
     parser.add_argument("--shape", nargs="*", default=(), metavar="NAME=N", help=text)
     parser.add_argument("--way", required=True, help="how to train; see above")
@@ -77,8 +84,12 @@ def _parser() -> argparse.ArgumentParser:
     text = "steps, as long as fewer than --steps of them were undisturbed"
     parser.add_argument("--at-most", type=int, default=0, help=text)
     parser.add_argument("--seed", type=int, default=0)
+    text = "with TensorFlow's op determinism"
+    parser.add_argument("--deterministic", action="store_true", help=text)
     parser.add_argument("--predict", action="store_true", help="into --memory")
     parser.add_argument("--memory", type=int, help="bytes to predict for")
+    text = "a preset to predict for, instead of the present device"
+    parser.add_argument("--hardware", choices=PRESETS, help=text)
     parser.add_argument("--budget", help="instead of all that the device has")
     parser.add_argument("--in-turns", action="store_true", help="see above")
     parser.add_argument("--record", type=int, default=0, help="see above")
@@ -115,31 +126,34 @@ def _go_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _subject(options: argparse.Namespace) -> tuple[keras.Model, Sequence[np.ndarray]]:
+def _subject(options: argparse.Namespace) -> tuple[keras.Model, Sequence[Any]]:
     shape = {name: int(n) for name, _, n in (w.partition("=") for w in options.shape)}
     way, _, mode = options.way.partition(":")
     scope = keras.RematScope(mode=mode) if way == "remat" else nullcontext()
     with scope:
-        return SUBJECTS[options.model](**shape)
+        model, arrays = _SUBJECTS[options.model](**shape)
+    if way == "by_hand":
+        checkpoint_blocks(model)
+    return model, arrays
 
 
 def _step_of(model: keras.Model) -> Callable[..., Any]:
     # Slots made while a step is traced would make it traced again.
     model.optimizer.build(model.trainable_variables)
 
-    def step(x: tf.Tensor, y: tf.Tensor) -> Any:
+    def step(x: Any, y: tf.Tensor) -> Any:
         return model.train_step((x, y))
 
     return step
 
 
 def _trained(
-    options: argparse.Namespace, model: keras.Model, arrays: Sequence[np.ndarray]
+    options: argparse.Namespace, model: keras.Model, arrays: Sequence[Any]
 ) -> dict[str, Any]:
     step = _step_of(model)
     # NumPy's memory would not count as the device's. The batch is there before the plan
     # is: one that came later could lie in the middle of the room that was planned for.
-    batch = [tf.raw_ops.DeepCopy(x=tf.constant(array)) for array in arrays]
+    batch = tf.nest.map_structure(_on_device, list(arrays))
     fitted = None
     if options.way in _PLANNERS:
         if options.budget is None and find_device().limit is None:
@@ -166,6 +180,10 @@ def _trained(
     return measured | (_planned(fitted, curves=options.curves) if fitted else {})
 
 
+def _on_device(array: np.ndarray) -> tf.Tensor:
+    return tf.raw_ops.DeepCopy(x=tf.constant(array))
+
+
 def _run(
     step: Callable[..., Any],
     batch: Sequence[Any],
@@ -180,6 +198,7 @@ def _run(
     memory = find_device().memory
     seconds: list[float] = []
     stolen: list[float] = []
+    delayed: list[float] = []
     losses: list[float] = []
     peaks: list[int | None] = []
     enough, most = counts
@@ -195,13 +214,16 @@ def _run(
         wait()
         before = replans()
         memory.reset_peak()
+        waited = delayed_seconds()
         taken, lost = timed(run)
+        delayed.append(max(0.0, delayed_seconds() - waited))
         seconds.append(taken)
         stolen.append(lost)
         peaks.append(memory.peak_bytes)
         if replans() != before:
             seconds.clear()
             stolen.clear()
+            delayed.clear()
             peaks.clear()
     return {
         "cores": _cores_of_threads(),
@@ -209,6 +231,7 @@ def _run(
         "first_step_peak_bytes": peaks[0],
         "step_seconds": seconds,
         "stolen_seconds": stolen,
+        "delayed_seconds": delayed,
         "losses": losses,
         "process_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
@@ -240,59 +263,11 @@ def _planned(fitted: FittedFunction, *, curves: bool) -> dict[str, Any]:
         return {"report": numbers}
     timeline = fitted.timelines[0]
     drawn = {
-        "unplanned": _thinned(timeline.unplanned.device),
-        "planned": _thinned(timeline.planned.device),
-        "host": _thinned(timeline.planned.host),
+        "unplanned": thinned(timeline.unplanned.device),
+        "planned": thinned(timeline.planned.device),
+        "host": thinned(timeline.planned.host),
     }
     return {"report": numbers, "curves": drawn}
-
-
-def _thinned(curve: Sequence[int]) -> list[int]:
-    """The largest value of each stretch: few points, and no peak lost."""
-    stretch = -(-len(curve) // _MOST_POINTS) or 1
-    starts = range(0, len(curve), stretch)
-    return [max(curve[start : start + stretch]) for start in starts]
-
-
-def _predicted(
-    options: argparse.Namespace, model: keras.Model, arrays: Sequence[np.ndarray]
-) -> dict[str, Any]:
-    """Whether the step fits into `--memory`, without training."""
-    specs = [tf.TensorSpec(array.shape, array.dtype) for array in arrays]
-    workload = workload_of(_step_of(model), specs, reads_ahead=False)
-    planned = options.way in _PLANNERS
-    memory = options.memory if planned else _ENOUGH
-    workload = workload.on(replace(workload.speeds.hardware, memory=memory))
-    settings = read_settings(
-        budget=options.budget if planned else None,
-        planner=options.way if planned else None,
-    )
-    try:
-        found = forecast(workload, settings)
-    except BudgetError as error:
-        return {"error": str(error), "least_bytes": error.least_bytes}
-    result = _told(found)
-    if options.curves:
-        result["curves"] = {"unplanned": _thinned(workload.step.plain_memory.device)}
-    if found.peak_bytes > options.memory:
-        return result | {"error": f"needs {found.peak_bytes} bytes"}
-    return result
-
-
-def _told(found: Forecast) -> dict[str, Any]:
-    workload = found.workload
-    both = passes(workload.graph, workload.speeds.costs)
-    return {
-        "forward_seconds": both.forward_seconds,
-        "backward_seconds": both.backward_seconds,
-        "crossing_bytes": both.crossing_bytes,
-        "error": None,
-        "persistent_bytes": found.workload.persistent_bytes,
-        "predicted_peak_bytes": found.peak_bytes,
-        "unplanned_peak_bytes": found.unplanned_peak_bytes,
-        "swapped_out_bytes": found.plan.swapped_out_bytes,
-        "predicted_seconds": found.timeline.seconds,
-    }
 
 
 if __name__ == "__main__":

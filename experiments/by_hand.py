@@ -1,0 +1,194 @@
+"""Checkpointing by block, as a careful user writes it with `tf.recompute_grad`.
+
+Of each block only its inputs are kept; what it makes within is made again when its
+gradients are due (Chen et al., 2016, arXiv 1604.06174). A block of a transformer is one
+of its layers. Where blocks are no layers, as in ResNet50 and in the U-Net, a model is
+cut by the names of its layers.
+
+A block runs twice, but its state may move on once only: seeds of dropout, and
+statistics of batch normalisation. So both runs begin from the state before the step,
+and the end of the first one is written down.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+__all__ = ["checkpoint_blocks"]
+
+# Blocks of models that are cut: of ResNet50, and of the U-Net's levels.
+_BLOCK = re.compile(r"(conv\d_block\d+|down\d|up\d)_")
+
+_Function = Callable[..., Any]
+
+
+def checkpoint_blocks(model: keras.Model) -> int:
+    """Make a model run its blocks again in the backward pass.
+
+    Args:
+        model: Of keras-hub, with a backbone of transformer layers; or ResNet50 or the
+            U-Net, as functional models. Its calls are changed, its
+            variables are not. It can only train then.
+
+    Returns:
+        How many blocks it has.
+
+    Raises:
+        ValueError: If no block is found.
+    """
+    blocks = list(_transformer_layers(model))
+    for layer in blocks:
+        _checkpoint_layer(layer)
+    count = len(blocks) or _checkpoint_parts(model)
+    if not count:
+        raise ValueError(
+            f"`model` must have blocks that are known, got {model.name!r}. "
+            "Take one of `experiments.block_subjects`."
+        )
+    return count
+
+
+def _transformer_layers(model: Any) -> Iterator[Any]:
+    backbone = getattr(model, "backbone", None)
+    if backbone is None:
+        return
+    yield from getattr(backbone, "transformer_layers", ())
+    for layer in backbone.layers:  # of ViT
+        yield from getattr(layer, "encoder_layers", ())
+
+
+class _Training(keras.layers.Layer):
+    """Runs a function in training, also where no model calls it: in backward passes."""
+
+    def call(self, x: Any, run: _Function) -> Any:
+        """The function's value at `x`."""
+        return run(x)
+
+
+def _checkpoint_layer(layer: Any) -> None:
+    run, around = layer.call, _Training(name="training")
+
+    def call(x: Any, *args: Any, **kwargs: Any) -> Any:
+        def block(x: Any) -> Any:
+            return around(x, run=lambda x: run(x, *args, **kwargs), training=True)
+
+        return _recomputed(block, layer.non_trainable_variables)(x)
+
+    layer.call = call
+
+
+def _recomputed(block: _Function, state: Sequence[Any]) -> _Function:
+    """The block, run again for its gradients; its state moves on once."""
+
+    def call(*tensors: Any) -> Any:
+        # Read now, or the second run would begin where the first one ended.
+        before = [(one, tf.identity(one.value)) for one in state]
+        after: list[list[Any]] = []
+
+        def pure(*tensors: Any) -> Any:
+            with keras.StatelessScope(before) as scope:
+                made = block(*tensors)
+            after.append([scope.get_current_value(variable) for variable in state])
+            return made
+
+        made = tf.recompute_grad(pure)(*tensors)
+        for variable, value in zip(state, after[0], strict=True):
+            variable.assign(value)
+        return made
+
+    return call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Layers that run together.
+
+    Args:
+        run: From their inputs to their outputs.
+        inputs: Identities of the symbolic tensors that they read.
+        outputs: And of those that others read.
+    """
+
+    run: _Function
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def _checkpoint_parts(model: Any) -> int:
+    """Cut a functional model into its blocks, and what is between them."""
+    groups = _groups(model)
+    parts = _in_order(_parts(model, groups), {id(one) for one in model.inputs})
+
+    def call(inputs: Any, **options: Any) -> Any:
+        training = options.get("training")
+        known = {id(model.inputs[0]): inputs}
+        for part in parts:
+            made = part.run(*(known[one] for one in part.inputs), training=training)
+            known |= zip(part.outputs, tf.nest.flatten(made), strict=True)
+        return known[id(model.outputs[0])]
+
+    model.call = call
+    return sum(bool(_BLOCK.match(name)) for name in groups)
+
+
+def _groups(model: Any) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for layer in model.layers:
+        found = _BLOCK.match(layer.name)
+        if not isinstance(layer, keras.layers.InputLayer):
+            groups.setdefault(found[0] if found else layer.name, []).append(layer)
+    return groups
+
+
+def _parts(model: Any, groups: dict[str, list[Any]]) -> list[_Part]:
+    # A layer that is part of a second model no longer knows its tensors.
+    reads = {one: tf.nest.flatten(one.input) for one in _all(groups)}
+    makes = {one: tf.nest.flatten(one.output) for one in _all(groups)}
+    parts: list[_Part] = []
+    for name, layers in groups.items():
+        own = {id(each) for one in layers for each in makes[one]}
+        read = {id(each): each for one in layers for each in reads[one]}
+        others = {id(each) for one in reads if one not in layers for each in reads[one]}
+        others |= {id(one) for one in model.outputs}
+        inputs = [each for key, each in read.items() if key not in own]
+        made = [each for one in layers for each in makes[one] if id(each) in others]
+        parts.append(_part(name, inputs, made))
+    return parts
+
+
+def _all(groups: dict[str, list[Any]]) -> Iterator[Any]:
+    for layers in groups.values():
+        yield from layers
+
+
+def _part(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Part:
+    inner: Any = keras.Model(list(inputs), list(outputs))
+
+    def run(*tensors: Any, training: bool | None) -> Any:
+        def block(*tensors: Any) -> Any:
+            return inner(list(tensors), training=training)
+
+        if not _BLOCK.match(name):
+            return block(*tensors)
+        return _recomputed(block, inner.non_trainable_variables)(*tensors)
+
+    return _Part(
+        run=run,
+        inputs=tuple(map(id, inputs)),
+        outputs=tuple(map(id, outputs)),
+    )
+
+
+def _in_order(parts: Iterable[_Part], known: set[int]) -> list[_Part]:
+    """Each after those whose outputs it reads."""
+    left, ordered = list(parts), []
+    while left:
+        part = next(one for one in left if known.issuperset(one.inputs))
+        left.remove(part)
+        ordered.append(part)
+        known.update(part.outputs)
+    return ordered

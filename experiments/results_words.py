@@ -85,8 +85,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "way": "*ops one by one* is plain Keras told to run one op at a time",
     },
     "moved_or_recomputed": {
-        "model": "of keras-hub, this project and keras.applications; small, with random "
-        "weights",
+        "model": "of keras-hub, this project and keras.applications; small, with "
+        "random weights",
         "way": "*cheap ops twice* runs no product or convolution twice; *by hand*: "
         "each block within `tf.recompute_grad`",
         "memory": "of the device; *enough* where it was not limited",

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -147,11 +146,9 @@ def test_half_of_the_memory_is_enough_for_the_same_bits(tmp_path: Path) -> None:
 def test_a_worker_that_is_gone_ends_the_others_with_a_reason(
     tmp_path: Path, number: int
 ) -> None:
-    started = time.monotonic()
     more = {"PLANNED": "0", "SIGNAL": str(int(number))}
     code, _, lines = _launched("limited", tmp_path, more=more)
     assert code != 0
-    assert time.monotonic() - started < 60
     if number == signal.SIGSTOP:
         said = "worker 0 of 2 cannot go on: another worker has ended or does not answer"
         assert said in lines

@@ -29,10 +29,10 @@ transformers, 1.1 times of the others, and no longer than by hand; losses are eq
 
 Known weaknesses: ResNet50's batch normalisation adds up three gradients, in an order
 that plain Keras does not fix and planned steps do: on two cores, run by run, losses
-were equal; on one they are not. The V100 is predicted and was not there. A V100 starts ops ahead and
-copies beside them, while copies here take time of the only core. Models are small: a
-V100 would wait for the start of their ops most of the time, so the links are faster
-than those of large models would be.
+were equal; on one they are not. The V100 is predicted and was not there. A V100 starts
+ops ahead and copies beside them, while copies here take time of the only core. Models
+are small: a V100 would wait for the start of their ops most of the time, so the links
+are faster than those of large models would be.
 """
 
 import os

@@ -164,8 +164,8 @@ def _plan_by_budget(
 
     A plan that leaves room is preferred: what the allocator, small ops and input
     pipelines do is not known to the byte. The edge of the room is for where nothing
-    else fits, and for devices that have the least room in which a plan is sure: a step
-    that runs out of memory may end the process.
+    else fits, and for devices that have the least room in which a plan is sure, or had
+    it when the training began: a step that runs out of memory may end the process.
     """
     orders = schedule(graph), schedule(graph, writes_last=False)
     found: list[FittedPlan] = []

@@ -9,14 +9,18 @@ traced, not trained: a step is planned and played by data sheets, as `python -m 
     callback     what `LMSCallback` would do: in 6 GiB, in 4 GiB, and in the bytes that
                  blocks by hand take
 
-Goals: in 6 GiB of a V100 on PCIe a step takes at most 1.4 times plain Keras's. In as
-many bytes as blocks by hand take, a step with the callback is never slower.
+Goals: in 6 GiB of a V100 on PCIe a step takes at most 1.4 times plain Keras's. On each
+card the callback in 6 GiB takes no more bytes than blocks by hand, and no more time.
+
+A budget is what a step may use at most, with what the allocator loses and a part that
+is left free for what is not known of a device; so a plan's peak is below it. What
+blocks by hand take is a peak: to run there they would need a larger device.
 
 Known weaknesses: nothing ran. Data sheets are the best that hardware could do: both
 ways gain alike. The graph is the one that TensorFlow makes for a CPU.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -41,6 +45,10 @@ _CARDS = {
 _SIZES = (6, 4)  # GiB
 _GOAL_CARD, _GOAL_SIZE, _GOAL = "v100-pcie", 6, 1.4
 _ENOUGH = 1 << 40  # bytes for any step
+_SHOWN: Mapping[str, Callable[..., str]] = {
+    "peak_bytes": format_bytes,
+    "seconds": lambda seconds: f"{seconds * 1e3:.1f} ms",
+}
 _PLAIN, _BY_HAND, _BESIDE = "plain", "by hand", "callback, as by hand"
 
 
@@ -192,15 +200,15 @@ def _goals(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
     got = "refused" if first is None else f"{first:.2f}"
     yield f"{text}, got {got}.", first is not None and first <= _GOAL
     for card, title in _CARDS.items():
-        hand, ours = _find(rows, card, _BY_HAND), _find(rows, card, _BESIDE)
-        text = f"{title}: no slower than blocks by hand in as many bytes"
+        hand = _find(rows, card, _BY_HAND)
+        ours = _find(rows, card, _callback_in(_GOAL_SIZE))
         if ours["error"]:
-            yield f"{text}: refused.", False
+            yield f"{title}: {_GOAL_SIZE} GiB were refused.", False
             continue
-        faster = ours["seconds"] <= hand["seconds"]
-        lower = ours["peak_bytes"] <= hand["peak_bytes"]
-        pair = f"{ours['seconds'] * 1e3:.0f} and {hand['seconds'] * 1e3:.0f} ms"
-        yield f"{text}: {pair}.", faster and lower
+        for name, text in (("peak_bytes", "no more bytes"), ("seconds", "no slower")):
+            both = ours[name], hand[name]
+            told = " and ".join(map(_SHOWN[name], both))
+            yield f"{title}: {text} than blocks by hand: {told}.", both[0] <= both[1]
 
 
 def _plot(head: Head, rows: Rows, path: Path) -> None:
@@ -214,14 +222,12 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
 
 
 def _panel(card: str, title: str, rows: Rows) -> Panel:
+    kinds = {_PLAIN: ("plain", "plain"), _BY_HAND: ("by hand", "remat")}
     bars = []
-    for row in rows:
-        ratio = _ratio(row, rows)
-        if row["card"] != card or ratio is None:
-            continue
-        kind = row["way"].partition(",")[0]
-        label = {"plain": "plain", "by hand": "by hand"}.get(kind, "callback")
-        colour = {"plain": "plain", "by hand": "remat"}.get(kind, "budget")
+    shown = [row for row in rows if row["card"] == card and not row["error"]]
+    for row in sorted(shown, key=lambda row: -row["peak_bytes"]):
+        label, colour = kinds.get(row["way"], ("callback", "budget"))
+        ratio = _ratio(row, rows) or 0.0
         bars.append(
             Bar(
                 label=f"{label}\n{row['peak_bytes'] / GIB:.1f} GiB",
@@ -230,7 +236,9 @@ def _panel(card: str, title: str, rows: Rows) -> Panel:
                 text=f"{ratio:.2f}",
             )
         )
-    return Panel(title=title, y="times plain Keras's step", bars=bars, level=1.0)
+    most = max(_ratio(row, rows) or 0.0 for row in rows)
+    y = "times plain Keras's step"
+    return Panel(title=title, y=y, bars=bars, level=1.0, ylim=(0, 1.15 * most))
 
 
 ANSWER = Answer(

@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from lms import DataParallel, LMSCallback, join
 from lms.errors import WorkersError
+from lms.tf.workers.averaging import average_statistics
 from lms.tf.workers.collectives import Workers
 from tests.models import SILENT
 from unet3d.model import build_unet
@@ -73,6 +75,10 @@ def numbers(workers: Workers) -> dict[str, Any]:
                 lambda: _fit(_model(workers, like=False), workers, plain)
             ),
             "order": _refused(lambda: _fit(model(), workers, [*reversed(ours())])),
+            "validation": _refused(
+                lambda: _fit(model(), workers, plain, at_chief=True)
+            ),
+            "epoch": _refused(lambda: _fit(model(), workers, plain, later=True)),
         },
         "after": _fit(model(), workers, plain),
     }
@@ -105,6 +111,7 @@ def collectives(workers: Workers) -> dict[str, Any]:
     special: Any = tf.Variable(tf.constant(values))
     workers.take_chiefs([*variables, special])
     return {
+        "statistics": _averaged(workers),
         "sums": inside == expected,
         "outside": [one is None for one in workers.sum(many)].index(True),
         "sparse": sparse(tf.fill([2, 2], own)).numpy().tolist(),
@@ -124,7 +131,8 @@ def limited(workers: Workers) -> dict[str, Any]:
     y = (values.random((_STEPS, 32, 32, 32, 3)) > 0.7).astype(np.float32)
 
     def batches() -> Any:
-        for i in range(_STEPS):
+        short = int(os.environ.get("SHORT", "0")) * workers.rank
+        for i in range(_STEPS - short):
             yield x[i : i + 1], y[i : i + 1]
 
     specs = tuple(tf.TensorSpec((1, *part.shape[1:])) for part in (x, y))
@@ -181,7 +189,7 @@ def _data(workers: Workers, *, joint: bool = False) -> tuple[Any, Any]:
     return own, own.mean((1, 2, 3))[:, None]
 
 
-def _fit(
+def _fit(  # noqa: PLR0913 - ways to train
     model: Any,
     workers: Workers,
     callbacks: list[Any],
@@ -189,6 +197,7 @@ def _fit(
     joint: bool = False,
     at_a_time: int = 1,
     missing: int = 0,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
 
     model.compile(keras.optimizers.Adam(0.01), "mse", steps_per_execution=at_a_time)
@@ -208,6 +217,7 @@ def _fit(
         shuffle=False,
         verbose=SILENT,
         callbacks=callbacks,
+        **more,
     )
     variables = [*model.weights, *model.optimizer.variables]
     total = float(sum(abs(v.numpy()).sum() for v in model.trainable_variables))
@@ -227,20 +237,35 @@ def _with_an_infinity(workers: Workers) -> dict[str, Any]:
     x, y = _data(workers)
     if workers.is_chief:
         x[_BATCH] = np.inf
-    model.fit(
-        x,
-        y,
-        batch_size=_BATCH,
-        shuffle=False,
-        verbose=SILENT,
-        callbacks=[DataParallel(workers)],
-    )
+    for _ in range(2):
+        model.fit(
+            x,
+            y,
+            batch_size=_BATCH,
+            shuffle=False,
+            verbose=SILENT,
+            callbacks=[DataParallel(workers)],
+        )
     inner = model.optimizer.inner_optimizer
     return {
         "digest": _digest(model.weights),
         "finite": all(np.isfinite(v.numpy()).all() for v in model.weights),
         "updates": int(inner.iterations.numpy()),
+        "scales": [one.name for one in model.optimizer.variables].count(
+            "dynamic_scale"
+        ),
     }
+
+
+def _averaged(workers: Workers) -> dict[str, Any]:
+    """Of statistics that differ, and of weights that do not."""
+    frozen = keras.Variable(np.linspace(0.1, 0.9, 999), trainable=False)
+    moving = keras.Variable(np.full(3, workers.rank), trainable=False, dtype="float32")
+    before = frozen.numpy()
+    model = SimpleNamespace(non_trainable_variables=[frozen, moving])
+    average_statistics(workers, model)
+    same = bool(np.array_equal(before, frozen.numpy()))
+    return {"same": same, "mean": moving.numpy().tolist()}
 
 
 def _refused(fit: Callable[[], Any]) -> str:

@@ -86,7 +86,8 @@ def lost_workers_in_words() -> Iterator[None]:
 
 
 def _versions() -> str:
-    return f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
+    kind = "a GPU" if tf.config.list_physical_devices("GPU") else "no GPU"
+    return f"TensorFlow {tf.__version__}, Keras {keras.__version__}, {kind}"
 
 
 def _take_own_gpu(placement: Placement) -> None:

@@ -76,9 +76,13 @@ def numbers(workers: Workers) -> dict[str, Any]:
             ),
             "order": _refused(lambda: _fit(model(), workers, [*reversed(ours())])),
             "validation": _refused(
-                lambda: _fit(model(), workers, plain, at_chief=True)
+                lambda: _fit(model(), workers, plain, more=_validated(workers))
             ),
-            "epoch": _refused(lambda: _fit(model(), workers, plain, later=True)),
+            "epoch": _refused(
+                lambda: _fit(
+                    model(), workers, plain, more={"initial_epoch": workers.rank}
+                )
+            ),
         },
         "after": _fit(model(), workers, plain),
     }
@@ -223,6 +227,10 @@ def _fit(  # noqa: PLR0913 - ways to train
     total = float(sum(abs(v.numpy()).sum() for v in model.trainable_variables))
     losses = fitted.history["loss"]
     return {"digest": _digest(variables), "total": total, "losses": losses}
+
+
+def _validated(workers: Workers) -> dict[str, Any]:
+    return {"validation_data": _data(workers)} if workers.is_chief else {}
 
 
 def _with_an_infinity(workers: Workers) -> dict[str, Any]:

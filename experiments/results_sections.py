@@ -25,6 +25,7 @@ QUESTIONS = (
     "half_the_memory",
     "moved_or_recomputed",
     "language_model_plans",
+    "scaling",
     "dice_vs_volume",
     "unet3d_sizes",
     "planner_comparison",

@@ -135,8 +135,7 @@ def limited(workers: Workers) -> dict[str, Any]:
     y = (values.random((_STEPS, 32, 32, 32, 3)) > 0.7).astype(np.float32)
 
     def batches() -> Any:
-        short = int(os.environ.get("SHORT", "0")) * workers.rank
-        for i in range(_STEPS - short):
+        for i in range(_STEPS):
             yield x[i : i + 1], y[i : i + 1]
 
     specs = tuple(tf.TensorSpec((1, *part.shape[1:])) for part in (x, y))
@@ -161,6 +160,11 @@ class _Watch(keras.callbacks.Callback):
         super().__init__()
         self._is_mine = workers.rank == 1
         self._taken: list[Any] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        model: Any = self.model
+        if batch == 1 and self._is_mine and "STOP" in os.environ:
+            model.stop_training = True
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch != 1 or not self._is_mine:

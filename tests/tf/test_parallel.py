@@ -161,10 +161,10 @@ def test_a_worker_that_is_gone_ends_the_others_with_a_reason(
 
 @pytest.mark.long
 def test_an_epoch_that_ends_early_on_one_worker_ends_all(tmp_path: Path) -> None:
-    more = {"PLANNED": "0", "SHORT": "1"}
+    more = {"PLANNED": "0", "STOP": "1"}
     code, _, lines = _launched("limited", tmp_path, more=more)
     assert code == 1
-    assert "must end an epoch together, got 3 of 4 steps on worker 1" in lines
+    assert "must end an epoch together, got 2 of 4 steps on worker 1" in lines
 
 
 def test_it_is_too_late_to_join_when_something_ran() -> None:

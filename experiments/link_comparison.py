@@ -18,7 +18,7 @@ published step of 144^3 which filled that card, is the time to copy what plain K
 takes at the smaller size, over its step here. Each training has one core. It trains
 alone, beside one on the other core that has a bus of its own, and beside one that
 shares its bus (`experiments.link_trainings`). IBM's rule is tuned for 0.9 of the
-device; where that fails, for 0.7 and for 0.5.
+device; where that fails, for less.
 
 Known weaknesses: a roofline is what the card could do at best, so computing takes less
 than published, and copies weigh more against it. IBM's own settings of TFLMS are not

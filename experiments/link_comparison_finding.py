@@ -5,7 +5,8 @@ from pathlib import Path
 
 from experiments.charts import Panel, Series, draw_panels
 from experiments.ledger import Head, Rows
-from experiments.link_runs import Run, Source, runs_of, same_steps
+from experiments.link_notes import GROUNDS, WAYS, notes
+from experiments.link_runs import Run, Source, runs_of
 from experiments.plots import COLOURS, MUTED, source
 from experiments.question import Finding
 from experiments.servers import EPOCH_STEPS, SERVERS, published_cost
@@ -14,15 +15,6 @@ from profiling.tables import Table
 
 __all__ = ["finding", "plot"]
 
-_WAYS = {"plain": "plain Keras", "tflms": "IBM's TFLMS"}
-_WAYS |= {"threshold": "IBM's rule", "budget": "the callback"}
-_WAYS |= {"serialised": "IBM's rule, serialised"}
-_WAYS |= {"timed-threshold": "IBM's rule, tuned by time"}
-_GROUNDS = {
-    "roofline": "by a roofline",
-    "sustained": "by what ops reach of it",
-    "bytes": "by that, and by bytes as published",
-}
 _PLACES = {"threshold": 0.0, "budget": 0.27}  # beside the server's name
 _APART = 1.06  # a second point that is nearer would lie on the first
 
@@ -31,13 +23,11 @@ def finding(head: Head, rows: Rows) -> Finding:  # noqa: ARG001 - a finding's ar
     """The sentences and the tables."""
     runs = runs_of(rows)
     said = " ".join(_said(runs, server) for server in SERVERS)
-    notes = [*_beside_published(runs), *_waiting(runs)]
-    notes += [*_roofline(runs), *_fitting(runs), *_spread(runs)]
     text = (
         "The larger size trains in a memory that the smaller one fills. These are "
         f"steps per voxel, over plain Keras's of the smaller size. {said}"
     )
-    return "\n".join([text, "", *(f"- {note}" for note in notes)]), *_tables(runs)
+    return "\n".join([text, "", *(f"- {note}" for note in notes(runs))]), *_tables(runs)
 
 
 def _said(runs: Sequence[Run], server: str) -> str:
@@ -52,104 +42,13 @@ def _said(runs: Sequence[Run], server: str) -> str:
             and run.way in _PLACES
         ]
         costs = [
-            f"{run.per_voxel:.2f} with {_WAYS[run.way]}"
+            f"{run.per_voxel:.2f} with {WAYS[run.way]}"
             for run in mine
             if run.is_swapping
         ]
         if costs:
             parts.append(f"{' and '.join(costs)} {word}")
     return f"Over {SERVERS[server].link} {'; '.join(parts)}."
-
-
-def _beside_published(runs: Sequence[Run]) -> Iterator[str]:
-    """What IBM's rule is predicted to cost on each ground, beside the published."""
-    for ground, words in _GROUNDS.items():
-        mine = [
-            run
-            for run in runs
-            if (run.way, run.ground) == ("threshold", ground) and not run.failed
-        ]
-        said = [
-            f"{run.step:.2f} s and {run.per_voxel:.2f} over {SERVERS[run.server].link}"
-            f" (published {_published_step(run):.2f} s and "
-            f"{published_cost(run.server):.2f})"
-            for run in mine
-        ]
-        if said:
-            yield (
-                f"**IBM's rule, {words}**: a step of {mine[0].size}^3 is predicted at "
-                f"{', '.join(said)}. Nothing is fitted to these published steps."
-            )
-
-
-def _published_step(run: Run) -> float:
-    return SERVERS[run.server].epochs[run.size] / EPOCH_STEPS
-
-
-def _waiting(runs: Sequence[Run]) -> Iterator[str]:
-    """What the simulator leaves out of the rule's steps."""
-    if any(run.way == "threshold" and run.waits for run in runs):
-        yield (
-            "**IBM's tuning knows no time.** A tensor that is copied out still needs "
-            "its room until the copy has ended. Rows that say so have more on the "
-            "device at once than fits: TensorFlow's allocator would wait, which is not "
-            "simulated, so such a step would take longer. *Tuned by time* stands for "
-            "the rule where none has to wait."
-        )
-
-
-def _roofline(runs: Sequence[Run]) -> Iterator[str]:
-    """How far below the published step the predicted one is."""
-    pairs = [
-        (known, found)
-        for known in runs
-        for found in runs
-        if (known.source, found.source) == (Source.PUBLISHED, Source.PREDICTED)
-        and (known.server, known.size) == (found.server, found.size)
-        and known.way == found.way == "plain"
-        and found.ground == "roofline"
-    ]
-    said = [
-        f"{found.step:.2f} s where {known.step:.2f} s were published"
-        for known, found in pairs
-    ]
-    if said:
-        most = max(known.step / found.step for known, found in pairs)
-        yield (
-            "**A predicted step is the least that the card could need.** Its ops take "
-            "what a roofline of the data sheet gives. So plain Keras's step of "
-            f"{pairs[0][0].size}^3 is predicted at {', and '.join(said)}, reading and "
-            "gaps of the host included. Copies then weigh up to "
-            f"{most:.1f} times as much against computing as they did there: predicted "
-            "ratios of steps that wait for copies are too high."
-        )
-
-
-def _fitting(runs: Sequence[Run]) -> Iterator[str]:
-    """Whether the larger size needs help in the whole card."""
-    fits = [r for r in runs if (r.way, r.ground) == ("budget", "roofline")]
-    whole = next((r for r in fits if not r.failed and not r.is_swapping), None)
-    tight = next((r for r in fits if r.is_swapping), None)
-    if whole and tight:
-        yield (
-            f"**Today {whole.size}^3 is predicted to fit without help.** In the card's "
-            f"{format_bytes(whole.memory)} today's graph has a peak of "
-            f"{format_bytes(whole.peak or 0)} with nothing swapped, where IBM needed "
-            f"TFLMS. So it is predicted in {format_bytes(tight.memory)}, of which the "
-            "smaller size takes all but a twentieth."
-        )
-
-
-def _spread(runs: Sequence[Run]) -> Iterator[str]:
-    steps = same_steps(runs)
-    if len(steps) > 1:
-        low, high = min(steps), max(steps)
-        yield (
-            f"**Trainings that do the same differ.** Plain Keras's step of the smaller "
-            f"size was timed {len(steps)} times here: it took {low:.3f} s to "
-            f"{high:.3f} s, up to {high / low - 1:.0%} longer. Ratios over it may be "
-            "off by as much; *over plain Keras* compares with the larger size instead."
-        )
 
 
 def _tables(runs: Sequence[Run]) -> tuple[Table, Table]:
@@ -168,9 +67,9 @@ def _names(run: Run) -> list[str]:
     link = SERVERS[run.server].link if run.server else "none"
     if run.scaled:
         link += f", as {run.scaled / 1e9:.3g} GB/s"
-    words = [" ".join([run.source.value, _GROUNDS.get(run.ground, "")]).strip()]
+    words = [" ".join([run.source.value, GROUNDS.get(run.ground, "")]).strip()]
     words += [link, f"{run.size}^3"]
-    way = _WAYS[run.way] + (f", {run.share:.0%}" if run.share else "")
+    way = WAYS[run.way] + (f", {run.share:.0%}" if run.share else "")
     return [*words, format_bytes(run.memory), way]
 
 
@@ -208,7 +107,7 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
     grounds = {run.ground for run in runs if run.source is Source.PREDICTED}
     names = [
         (Source.PREDICTED, ground, f"predicted {words}\nV100, 192³ over 144³")
-        for ground, words in _GROUNDS.items()
+        for ground, words in GROUNDS.items()
         if ground in grounds
     ]
     if sizes := [run.size for run in runs if run.source is Source.TRAINED]:
@@ -271,7 +170,7 @@ def _series(runs: list[Run]) -> Iterator[Series]:
         yield Series(
             points=list(zip(at, costs, strict=True)),
             colour=colour,
-            label=_WAYS[way],
+            label=WAYS[way],
             texts=[f"{cost:.2f}" for cost in costs],
         )
         label = "two on one bus" if way == "budget" else ""

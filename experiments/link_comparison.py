@@ -32,7 +32,9 @@ device; where that fails, for less.
 Known weaknesses: a roofline is what the card could do at best, so computing takes less
 than published, and copies weigh more against it. The
 published runs are of TFLMS's first version, whose settings are not known: the second
-version's rule and tuning stand for them. In the simulator no allocation waits: where a
+version's rule and tuning stand for them. Two predicted trainings on
+a bus begin at once and make one step each: the worst case, and no range of phases. In
+the simulator no allocation waits: where a
 step by the rule has more on the device at once than fits, it would take longer.
 The published epoch also holds reading
 and the host's gaps between batches (44 s of x86's with TFLMS). Where trained, copies

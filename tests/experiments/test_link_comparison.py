@@ -52,6 +52,7 @@ def test_costs_are_of_the_voxel_scaled_smaller_step(
     said = " ".join(capsys.readouterr().out.split())
     assert "published 2.87; 1.50 with the callback were measured here." in said
     assert "timed 1 times" not in said
+    assert "by IBM's rule is older than its tuning" in said  # its share is 0.9
     _, (_, columns, body), (_, _, copies) = finding(*read_lines(results))
     (budget,) = (
         dict(zip(columns, cells, strict=True))

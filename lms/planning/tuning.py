@@ -113,6 +113,9 @@ class Tuning:
     # In each, plans count that were made for up to so many steps less: what moves does
     # not go to the edge then, where a waiting batch is one too many.
     least_budget_below: int = 5
+    # Then less is tried, in percent of it, with ops that run twice, until there is no
+    # sure plan: more of them make the least budget less by luck, and take seconds.
+    least_recompute_percent: tuple[int, ...] = (90, 80, 70, 60, 50)
 
     # ----------------------------------------------------------- copies that are early
 

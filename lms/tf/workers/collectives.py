@@ -25,6 +25,7 @@ import tensorflow as tf
 from lms.errors import WorkersError
 from lms.machine.placement import Placement
 from lms.tf import compat
+from lms.tf.workers.lost import lost_in_words
 from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["Workers"]
@@ -170,7 +171,9 @@ class Workers:
         def reduced(*those: Any) -> list[Any]:
             return self._reduced(those, name)
 
-        return _function((self.size, name, specs), reduced, tensors)(*tensors)
+        function = _function((self.size, name, specs), reduced, tensors)
+        with lost_in_words(self.rank, self.size):
+            return function(*tensors)
 
     def _reduced(self, tensors: Sequence[Any], name: str) -> list[Any]:
         """In a graph: one reduction for each bucket, in one chain."""
@@ -217,7 +220,9 @@ class Workers:
 
         key = (self.size, "of chief", dtype.name, tuple(shape))
         own = tf.cast(value, dtype)
-        return _function(key, received, [own])(own)
+        function = _function(key, received, [own])
+        with lost_in_words(self.rank, self.size):
+            return function(own)
 
 
 def _in_graph(tensors: Sequence[Any]) -> bool:

@@ -18,20 +18,12 @@ from lms.machine.placement import Placement, cluster_variables, read_placement
 from lms.machine.rendezvous import meet
 from lms.tf import compat
 from lms.tf.workers.collectives import Workers
+from lms.tf.workers.lost import lost_in_words
 from lms.units import Seconds
 
 __all__ = ["join", "lost_workers_in_words", "workers_here"]
 
 _joined: list[Workers] = []
-
-_TOLD = 300  # characters of TensorFlow's message
-
-# How a step ends when another worker has: at once, or when it misses its heartbeats.
-_LOST = (
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
-)
 
 
 def join(*, timeout: Seconds = 300.0) -> Workers:
@@ -86,24 +78,11 @@ def lost_workers_in_words() -> Iterator[None]:
     Raises:
         WorkersError: In place of TensorFlow's error, in a program that has joined.
     """
-    try:
+    if not _joined:
         yield
-    except _LOST as error:
-        if not _joined:
-            raise
-        raise WorkersError(
-            f"worker {_joined[0].rank} of {_joined[0].size} cannot go on: another "
-            f"worker has ended or does not answer ({_first_words(error)}). Look at "
-            "what the others print; start all again from the last checkpoint."
-        ) from error
-
-
-def _first_words(error: Exception) -> str:
-    """What TensorFlow says of it, without where in the graph it happened."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith("[[")]
-    about = [line for line in said if "ollective" in line or "heartbeat" in line]
-    return (about or said or [type(error).__name__])[0][:_TOLD]
+        return
+    with lost_in_words(_joined[0].rank, _joined[0].size):
+        yield
 
 
 def _versions() -> str:

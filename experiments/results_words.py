@@ -22,11 +22,11 @@ WORDS = {
     "the callback": "a training with `LMSCallback`, and a plan for the device's memory "
     "by this library's own planner",
     "IBM's rule": "a training with `LMSCallback(planner='threshold')`, which swaps by "
-    "the rule of IBM's TFLMS, its second version. Its thresholds are tuned by this "
-    "library: a simulated step, copies included, must fit into the memory. IBM's own "
-    "tuning looked at memory alone, and let steps wait for copies where nothing else "
-    "fitted. So IBM's may well do better than what is shown here. *90%*: the part of "
-    "the device that it was tuned for, as IBM did; 70 % or 50 % where that failed",
+    "the rule of IBM's TFLMS, its second version, tuned as IBM did: by memory alone, "
+    "for 0.9 of the device, and with steps that wait for copies where nothing else "
+    "fits; *80%* or *60%*: so in that part of the device, where all of it failed. Rows "
+    "that say *90%*, *70%* or *50%* are older. There a simulated step had to fit in "
+    "which no allocation waits for a copy: IBM's own tuning may do better than these",
     "step": "the time of one training step: forward pass, backward pass and update of "
     "one batch; the median of several",
     "over plain Keras": "the step, over plain Keras's of the same size in a device "

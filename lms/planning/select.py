@@ -1,21 +1,17 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan
-from lms.planning import candidates
 from lms.planning.budget_search import plan_by_budget
 from lms.planning.memory_budget import UNLIMITED, MemoryBudget
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan
+from lms.planning.rule_search import search_thresholds
 from lms.planning.settings import Settings
-from lms.planning.tflms_autotune import best_thresholds
-from lms.planning.tflms_rule import plan_by_threshold
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import allocator_peak
@@ -73,8 +69,8 @@ def choose_plan(
     if not forced and fits(plain, budget):
         return plain
     try:
-        if settings.planner == "threshold":
-            return _plan_by_threshold(graph, settings, budget, speeds)
+        if settings.planner != "budget":
+            return search_thresholds(graph, settings, budget, speeds)
         if has_loops(graph):
             return _beside_loops(graph, settings, budget, speeds())
         return plan_by_budget(graph, settings, budget, speeds())
@@ -150,53 +146,3 @@ def _for_the_budget(
         op_name=error.op_name,
         least_bytes=needed,
     )
-
-
-def _plan_by_threshold(
-    graph: GraphView,
-    settings: Settings,
-    budget: MemoryBudget,
-    speeds: Callable[[], Speeds],
-) -> FittedPlan:
-    min_bytes = candidates.smallest_worth_moving(peak(graph))
-    knobs: dict[str, Any] = {
-        "swapout_threshold": settings.swapout_threshold,
-        "swapin_ahead": settings.swapin_ahead,
-        "swapin_groupby": settings.swapin_groupby,
-    }
-    others: dict[str, Any] = {
-        "movable": candidates.movable(
-            graph, min_bytes=min_bytes, filters=settings.filters
-        ),
-        "min_bytes": min_bytes,
-        "sync_mode": settings.sync_mode,
-        "serialization": settings.serialization,
-        "serialization_by_size": settings.serialization_by_size,
-    }
-    if None not in knobs.values():
-        return _placed_by_threshold(graph, knobs, others)
-    found: FittedPlan | None = None
-    for percent in TUNING.autotuned_percent:
-        part = budget.step * percent // 100
-        try:
-            choice = best_thresholds(graph, part, speeds=speeds(), **knobs, **others)
-        except BudgetError:
-            if found is None:
-                raise
-            break
-        chosen = {name: getattr(choice, name) for name in knobs}
-        option = _placed_by_threshold(graph, chosen, others)
-        if found is None or option.peak < found.peak:
-            found = option
-        if found.peak <= budget.step:
-            break
-    assert found is not None  # or the first search has raised
-    return found
-
-
-def _placed_by_threshold(
-    graph: GraphView, knobs: Mapping[str, Any], others: Mapping[str, Any]
-) -> FittedPlan:
-    plan = plan_by_threshold(graph, **knobs, **others)
-    reached = allocator_peak(graph, plan, capacity=UNLIMITED) or 0
-    return FittedPlan(plan=plan, small_pool=NO_POOL, peak=reached)

@@ -188,9 +188,10 @@ class Tuning:
 
     # ---------------------------------------------------------------- IBM's rule
 
-    # Percentages of the budget that thresholds are searched for, until the allocator
-    # needs no more than all of it: the search counts bytes, not what is lost in chunks.
-    autotuned_percent: tuple[int, ...] = (100, 94, 88, 82)
+    # Percentages of the room that thresholds are tuned for. TFLMS took 90 of what
+    # variables leave of the device's memory; the others follow where the allocator,
+    # which loses room between tensors, needs more than all of it.
+    tuned_percent: tuple[int, ...] = (90, 85, 80, 75, 70)
     # So many levels below `swapin_ahead` are searched for a trigger: TFLMS's own.
     rule_trigger_levels: int = 10
 

@@ -95,6 +95,29 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "fastest": "the fastest step over plain Keras's fastest",
         "losses": "of all steps, compared with plain Keras's bit for bit",
     },
+    "language_model_plans": {
+        "card": "and its link to the host, as data sheets have them",
+        "way": "*by hand*: each block within `tf.recompute_grad`; the callback in so "
+        "many GiB, or in the bytes that blocks by hand take",
+        "times plain": "the predicted step over plain Keras's on the same card",
+        "moved out": "bytes swapped out in each step",
+    },
+    "scaling": {
+        "workers": "processes on the same cores",
+        "device each": "memory of each worker's emulated device",
+        "step apart": "the median, of processes that train each for itself",
+        "step together": "the median, of workers of one job",
+        "quartiles": "of steps together",
+        "efficiency": "a step apart over a step together",
+        "reductions": "the mean of all gradients over all workers, timed alone",
+        "of the step": "reductions over a step together",
+        "peak": "the largest that a worker's allocator measured",
+        "predicted": "that peak, before the first step; in the second table the "
+        "efficiency",
+        "GPUs": "V100s of 16 GB, four to a server",
+        "epoch, published": "of PowerAI DDL",
+        "efficiency, published": "one GPU's epoch over so many times the job's",
+    },
     "dice_vs_volume": {
         "pair": "the two sizes that are compared",
         "region": "of the tumour, as BraTS names them",

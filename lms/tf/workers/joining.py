@@ -7,6 +7,7 @@ No model is made in its scope, in which Keras 3 cannot train.
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -111,5 +112,7 @@ def _start(placement: Placement) -> object:
     before = signal.getsignal(signal.SIGTERM)
     os.environ.update(cluster_variables(placement))
     server = tf.distribute.MultiWorkerMirroredStrategy()
-    signal.signal(signal.SIGTERM, before)
+    # Python sets signals in its main thread alone; Ray trains in another one.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
     return server

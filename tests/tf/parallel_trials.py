@@ -60,6 +60,8 @@ def numbers(workers: Workers) -> dict[str, Any]:
         "one planned": _fit(model(), workers, unlike),
         "two at a time": _fit(model(), workers, plain, at_a_time=2),
         "alone": _fit(model(), workers, [], joint=True),
+        "accumulated": _fit(model(), workers, plain, accumulated=2),
+        "accumulated alone": _fit(model(), workers, [], joint=True, accumulated=2),
     }
     swaps = [report.swap_count for report in half[1].report]
     again = model()
@@ -205,10 +207,12 @@ def _fit(  # noqa: PLR0913 - ways to train
     joint: bool = False,
     at_a_time: int = 1,
     missing: int = 0,
+    accumulated: int | None = None,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
 
-    model.compile(keras.optimizers.Adam(0.01), "mse", steps_per_execution=at_a_time)
+    optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=accumulated)
+    model.compile(optimizer, "mse", steps_per_execution=at_a_time)
     if joint and not workers.is_chief:  # it begins as the chief's does
         return {}
     if joint:

@@ -78,6 +78,15 @@ def test_two_workers_train_as_one_with_the_joint_batch(
     assert numbers[1]["plain"]["losses"] == plain["losses"], "metrics are averaged"
 
 
+def test_gradients_that_are_accumulated_are_those_of_the_joint_batches(
+    numbers: list[dict[str, Any]],
+) -> None:
+    alone = numbers[0]["accumulated alone"]
+    first, second = (found["accumulated"] for found in numbers)
+    assert first["digest"] == second["digest"] != numbers[0]["plain"]["digest"]
+    assert first["total"] == pytest.approx(alone["total"], rel=1e-6)
+
+
 def test_an_infinity_on_one_worker_skips_the_step_on_all(
     numbers: list[dict[str, Any]],
 ) -> None:

@@ -105,8 +105,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "scaling": {
         "workers": "processes on the same cores",
         "device each": "memory of each worker's emulated device",
-        "step apart": "the median, of processes that train each for itself",
-        "step together": "the median, of workers of one job",
+        "step apart": "the mean, of processes that train each for itself",
+        "step together": "the mean, of workers of one job",
         "quartiles": "of steps together",
         "efficiency": "a step apart over a step together",
         "reductions": "the mean of all gradients over all workers, timed alone",

@@ -15,12 +15,12 @@ def test_a_ring_s_seconds_by_hand() -> None:
     assert ring_seconds(30, 3, 5.0) == pytest.approx(4 * 10 / 5)
 
 
-def _rows(predicted: int, gradients: int) -> list[dict[str, Any]]:
+def _rows(predicted: float, gradients: int) -> list[dict[str, Any]]:
     def row(kind: str, workers: int, step: float) -> dict[str, Any]:
         known = {"kind": kind, "workers": workers, "memory_bytes": 20 * MIB}
         known |= {"step_seconds": [step] * 4, "reduction_seconds": 0.01}
-        peaks = {"peaks": [10 * MIB] * workers, "predicted_peaks": [predicted * MIB]}
-        return known | peaks | {"predicted_peaks": [predicted * MIB] * workers}
+        known |= {"peaks": [10 * MIB] * workers}
+        return known | {"predicted_peaks": [int(predicted * MIB)] * workers}
 
     there = [row("together", 2, 0.2), row("apart", 2, 0.1)]
     return [*there, {"kind": "gradients", "workers": 1, "gradient_bytes": gradients}]
@@ -28,10 +28,10 @@ def _rows(predicted: int, gradients: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("predicted", "gradients", "status"),
-    [(11, 10 * MIB, 0), (12, 10 * MIB, 1), (11, 10_000 * MIB, 1)],
+    [(10.5, 10 * MIB, 0), (12, 10 * MIB, 1), (10.5, 10_000 * MIB, 1)],
 )
 def test_peaks_and_published_efficiencies_are_goals(
-    predicted: int,
+    predicted: float,
     gradients: int,
     status: int,
     tmp_path: Path,

@@ -69,13 +69,13 @@ def _is_enough(least: Bytes, budget: MemoryBudget) -> bool:
 def _least_recomputing(
     orders: Sequence[GraphView], settings: Settings, least: Bytes, sure: FittedPlan
 ) -> tuple[Bytes, FittedPlan]:
-    """Less than that, if ops run twice; the same in any budget and on any day.
+    """Less than that where ops run twice; the same in any budget and on any day.
 
     So times are a data sheet's and none that were measured.
     """
     hardware = preset(_REFERENCE)
     speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
-    found = least, replace(sure, seconds=None)
+    found = before = least, replace(sure, seconds=None)
     for percent in TUNING.least_recompute_percent:
         step = least * percent // 100
         room = MemoryBudget(total=step, margin=0, persistent=0)
@@ -85,8 +85,8 @@ def _least_recomputing(
         option = _least_doubted(orders, replace(request, headroom=headroom))
         if option is None or option.risk is not Risk.NONE:
             break
-        found = step, replace(option, seconds=None)
-    return found
+        before, found = found, (step, replace(option, seconds=None))
+    return before
 
 
 def _at_the_edge(

@@ -70,6 +70,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "of it": "the device, as a share of the plain peak",
         "measured": "as *peak*",
         "run again": "as *run twice*",
+        "planned anew": "how often a step ran out of memory and was planned into less",
         "reason": "of a refusal or a defect",
     },
     "step_time_overhead": {

@@ -80,7 +80,7 @@ def _said(model: str, memory: str, best: Mapping[str, _Limit]) -> str:
 
 
 def _others(limits: Sequence[Mapping[str, _Limit]]) -> str:
-    """What the ways that only run ops twice come to."""
+    """The sentence on ways that only run ops twice."""
     reached = {
         way: max((best[way].times for best in limits if way in best), default=0.0)
         for way in ("remat", "grappler")

@@ -30,8 +30,8 @@ _RUNTIMES: dict[str, dict[str, Any]] = {
 
 _PEERS = ("RematScope", "recomputation heuristics", "swapping heuristics")
 
-# Of 144^3: what plain Keras took of the whole GPU, without XLA. The device of the
-# headline has 1.05 times as much: the smaller volume fits, and the larger one does not.
+# Plain Keras at 144^3 on the whole GPU, without XLA. The headline's device has 1.05
+# times its peak: the smaller volume fits, and the larger one does not.
 _BASE, _ROOM = "144 plain", 1.05
 
 

@@ -1,4 +1,4 @@
-"""What the simulator assumes of a device: copies beside computing, costs, launches.
+"""Probes of the simulator's assumptions: copies beside computing, costs, launches.
 
     beside     seconds of convolutions, of copies, and of both in one function
     costs      each op of the case study's step alone, over what data sheets promise
@@ -82,7 +82,7 @@ def beside(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
 
 
 def _seconds_together(*parts: Callable[[], Any]) -> float:
-    """Of one function that does all of it, beyond a call that does nothing."""
+    """Seconds of one function that does all parts, less those of an empty call."""
 
     @tf.function(autograph=False)
     def run() -> Any:

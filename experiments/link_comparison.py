@@ -56,7 +56,8 @@ from experiments.servers import EPOCH_STEPS, SERVERS, Server
 from lms.errors import BudgetError
 from lms.ir.plan import planned_graph
 from lms.machine.costs import completed, roofline
-from lms.machine.hardware import Hardware, preset
+from lms.machine.hardware import Hardware
+from lms.machine.presets import preset
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
 from lms.simulation.executor import Bus, Job, simulate_together

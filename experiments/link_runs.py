@@ -9,7 +9,7 @@ from experiments.link_teams import IDLE_STEPS
 from experiments.question import cubed, how_it_ended, shortened
 from experiments.quiet import quiet_median
 from experiments.servers import EPOCH_STEPS, SERVERS
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["Run", "Source", "runs_of", "same_steps"]

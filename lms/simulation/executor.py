@@ -90,7 +90,7 @@ def simulate(
 
     Example:
         >>> from lms.ir.graph import Op, Tensor
-        >>> from lms.machine.hardware import preset
+        >>> from lms.machine.presets import preset
         >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),))
         >>> b = Op(name="b", type="B", inputs=("a:0",))
         >>> graph = GraphView(ops=(a, b))

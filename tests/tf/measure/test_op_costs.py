@@ -1,0 +1,271 @@
+"""Ops measured alone, and the present device's rates."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lms.units import GIB, KIB, MIB
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture(scope="module")
+def step() -> Any:
+    import tensorflow as tf
+
+    from lms.tf.capture.specialising import specialise
+    from lms.tf.capture.tracing import input_specs, trace
+    from lms.tf.measure.devices import find_device
+
+    weights = tf.Variable(tf.ones([256, 256]))
+
+    def train(x: tf.Tensor) -> tf.Tensor:
+        z = tf.nn.relu(tf.linalg.matmul(x, weights))
+        weights.assign_add(tf.linalg.matmul(x, z, transpose_a=True))
+        return tf.reduce_sum(tf.reshape(z, [-1]))
+
+    traced = trace(train, [tf.TensorSpec([256, 256])])
+    return specialise(traced, input_specs(traced), device=find_device().full_name)
+
+
+def test_ops_that_take_time_have_seconds(step: Any) -> None:
+    from lms.tf.measure.devices import find_device
+    from lms.tf.measure.op_costs import measure_costs
+
+    costs = measure_costs(step, find_device())
+    free = [op for op in step.graph.ops if op.persistent or op.alias is not None]
+    assert not any(op.name in costs.seconds for op in free)
+    timed = {op.type: costs.of(op.name) for op in step.graph.ops if op not in free}
+    assert min(timed.values()) > 0
+    assert timed["MatMul"] > 0
+    assert costs.source == "measured"
+
+
+def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(
+    worker: Worker,
+) -> None:
+    """TensorFlow would wait ten seconds for each."""
+    found = worker.ask("tests.tf.memory_trials:measure_in_little_room", memory="64MiB")
+    assert found["timed"] == found["scratch_run"] == ["small"]
+    # What is too large to be run is taken to need as little as what is like it.
+    assert found["scratch"] == {"small": 0, "large": 0}
+    assert found["seconds"]["large"] == found["roofline"]["large"] > 0
+
+
+def test_scratch_is_the_same_whatever_the_device_has_free(worker: Worker) -> None:
+    """Too large to be run there, or in a chunk of more than it needs."""
+    trial = "tests.tf.memory_trials:scratch_of_half_precision"
+    plenty = worker.ask(trial, memory="1GiB")
+    assert plenty["scratch"] > plenty["moved"]
+    for memory in ("79MiB", "44MiB"):
+        assert worker.ask(trial, memory=memory) == plenty
+
+
+def test_what_was_measured_once_counts_where_there_is_no_room_any_more(
+    step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lms.tf.measure import op_costs
+    from lms.tf.measure.devices import find_device
+
+    device = find_device()
+    before = op_costs.measure_costs(step, device)
+    monkeypatch.setattr(op_costs, "free_bytes", lambda _: 0)
+    assert op_costs.measure_costs(step, device) == before
+
+
+def test_what_fails_is_not_tried_again(
+    step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lms.tf.measure import op_costs
+    from lms.tf.measure.devices import find_device
+    from lms.tf.measure.measurements import forget_times
+
+    called: list[str] = []
+    forget_times()
+    monkeypatch.setattr(op_costs.Bench, "seconds", lambda b: called.append(b.key))
+    op_costs.measure_costs(step, find_device())
+    assert len(called) == len(set(called)) == 2  # the products of matrices
+
+
+def test_equal_ops_are_measured_once(step: Any) -> None:
+    from lms.tf.measure.devices import find_device
+    from lms.tf.measure.op_costs import measure_costs
+
+    device = find_device()
+    first, again = measure_costs(step, device), measure_costs(step, device)
+    large = [op.name for op in step.graph.ops if op.type == "MatMul"]
+    assert [first.of(name) for name in large] == [again.of(name) for name in large]
+
+
+def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lms.machine.emulated_link import LinkRates, link_environment
+    from lms.tf.measure.device_rates import measure_hardware
+    from lms.tf.measure.devices import find_device
+
+    device = find_device()
+    measured = measure_hardware(device)
+    assert not measured.asynchronous
+    assert min(measured.flops, measured.memory_bandwidth, measured.h2d) > 0
+    assert measure_hardware(device).h2d == measured.h2d  # measured once
+    rates = LinkRates(h2d=1e9, d2h=2e9, latency=1e-5)
+    for name, value in link_environment(rates).items():
+        monkeypatch.setenv(name, value)
+    emulated = measure_hardware(device)
+    assert emulated.flops == measured.flops  # measured once
+    assert (emulated.h2d, emulated.d2h, emulated.latency) == (1e9, 2e9, 1e-5)
+    # Whatever the link is like, cores make the copy, and the next op waits for it.
+    assert emulated.copy_load == pytest.approx(1 / measured.d2h)
+    for name in link_environment(rates):
+        monkeypatch.delenv(name)
+    for cores, load in ((1, 1.0), (2, 1.0), (8, 0.25)):
+        monkeypatch.setattr(
+            "lms.tf.measure.device_rates.usable_cores", lambda cores=cores: cores
+        )
+        found = measure_hardware(device).copy_load
+        assert found == pytest.approx(load / measured.d2h)
+
+
+def test_the_link_is_measured_as_swaps_travel(worker: Worker) -> None:
+    rates = worker.ask("tests.tf.trials:link_between_devices", memory=None)
+    assert all(0 < rate < 1e15 for rate in rates)
+
+
+def test_variables_keep_their_values_when_they_get_their_own_memory(step: Any) -> None:
+    import tensorflow as tf
+
+    from lms.tf.measure.compact_variables import settle_variables
+    from lms.tf.measure.devices import find_device
+
+    ((handle, dtype),) = step.variables.values()
+    before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
+    settle_variables(step, find_device())
+    after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
+    assert (before == after).all()
+
+
+def test_variables_lie_side_by_side_and_keep_their_values(worker: Worker) -> None:
+    found = worker.ask("tests.tf.memory_trials:settle_scattered", memory="64MiB")
+    assert found["kept"]
+    assert found["span_before"] > 2 * found["bytes"]
+    assert found["span_after"] < 1.1 * found["bytes"]
+
+
+def test_rates_are_measured_where_room_is_or_known_from_before(worker: Worker) -> None:
+    found = worker.ask(
+        "tests.tf.memory_trials:measure_in_a_full_device", memory="16MiB"
+    )
+    assert "must have room" in found["refused"]
+    little, roomy, kept = found["rates"]
+    assert found["hogs"] > 0
+    assert little > 0
+    assert roomy == kept > 0
+
+
+@pytest.mark.slow  # TensorFlow waits for memory
+def test_a_full_device_is_said_in_words_of_our_own(worker: Worker) -> None:
+    found = worker.ask("tests.tf.memory_trials:fit_in_a_full_device", memory="16MiB")
+    assert "must find room on the device" in found
+
+
+def test_variables_move_where_there_is_no_room_for_a_copy(worker: Worker) -> None:
+    found = worker.ask("tests.tf.memory_trials:settle_in_a_full_device", memory="32MiB")
+    assert found["kept"]
+    assert found["hogs"] > 0
+    assert abs(found["grown"]) < 64 * KIB
+
+
+def test_values_are_put_back_where_there_is_room_for_nothing(worker: Worker) -> None:
+    assert worker.ask(
+        "tests.tf.memory_trials:put_back_in_a_full_device", memory="16MiB"
+    )
+
+
+def test_slots_that_shared_zeros_get_memory_of_their_own_and_little_more(
+    worker: Worker,
+) -> None:
+    found = worker.ask("tests.tf.memory_trials:settle_shared", memory="64MiB")
+    assert found["kept"]
+    assert found["bytes"] == 18 * MIB
+    assert found["missing"] == 6 * MIB  # two of three slots
+    assert found["missing_after"] == 0
+    assert found["grown"] <= found["missing"] + 0.03 * found["bytes"]
+
+
+def test_holes_are_found_without_taking_more_than_may_be(worker: Worker) -> None:
+    sizes = [6 * MIB, 5 * MIB]
+    found = worker.ask("tests.tf.memory_trials:free_holes", memory="48MiB", sizes=sizes)
+    others = list(found["none"])  # small ones, of what the process did before
+    assert max(others, default=0) < 5 * MIB
+    assert list(found["found"]) == [*sizes, *others]
+    assert list(found["few"]) == []
+    assert found["taken"] <= sum(found["found"]) + 8 * MIB
+    assert found["left"] == 0
+
+
+def test_a_hole_of_gigabytes_is_found(worker: Worker) -> None:
+    sizes = [3 * GIB]  # whose bytes 32 bits cannot count; no page of it is touched
+    found = worker.ask("tests.tf.memory_trials:free_holes", memory="12GiB", sizes=sizes)
+    assert found["found"][0] == 3 * GIB
+
+
+def test_pages_that_are_not_in_memory_are_those_of_the_mapping() -> None:
+    from lms.tf.measure.host_memory import untouched_in
+
+    found = [
+        SimpleNamespace(addr="7f10-7f20", size=64 * KIB, rss=64 * KIB),
+        SimpleNamespace(addr="7f20-7f40", size=128 * KIB, rss=32 * KIB),
+    ]
+    assert untouched_in(found, 0x7F18) == 0
+    assert untouched_in(found, 0x7F20) == 96 * KIB
+    assert untouched_in(found, 0x7F3F) == 96 * KIB
+    assert untouched_in(found, 0x7F40) == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "free"),
+    [(None, 62 - 6), (8, 62 - 6), (5, 62 - 3), (1, 62)],
+)
+def test_the_host_holds_what_it_has_less_what_the_device_will_take(
+    budget: int | None, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lms.tf.measure import host_memory
+    from lms.tf.measure.devices import Device
+
+    monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
+    monkeypatch.setattr(host_memory, "untouched_bytes", lambda _: 6 * GIB)
+    device = Device(name="CPU:0", limit=8 * GIB)
+    most = None if budget is None else budget * GIB
+    assert host_memory.free_host_bytes(device, most) == free * GIB
+    monkeypatch.setattr(host_memory, "available_host_bytes", lambda: None)
+    assert host_memory.free_host_bytes(device, most) is None
+
+
+def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lms.tf.measure import host_memory
+    from lms.tf.measure.devices import Device
+
+    device = Device(name="GPU:0", limit=GIB)
+    monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
+    alone = host_memory.free_host_bytes(device, None)
+    monkeypatch.setattr(host_memory, "workers_here", lambda: 2)
+    assert host_memory.free_host_bytes(device, None) == (alone or 0) // 2 > 0
+
+
+def test_memory_that_the_device_was_given_and_never_wrote_to_is_not_free(
+    worker: Worker,
+) -> None:
+    found = worker.ask("tests.tf.memory_trials:untouched", memory="256MiB")
+    assert 128 * MIB < found["before"] <= 256 * MIB
+    newly = found["before"] - found["after"]
+    assert abs(newly - found["written"]) <= 4 * MIB  # pages may be of 2 MiB
+
+
+def test_no_value_is_lost_where_variables_find_no_room(worker: Worker) -> None:
+    # Four share one buffer of zeros; there is no room for four.
+    assert worker.ask("tests.tf.memory_trials:settle_without_room", memory="24MiB")
+
+
+def test_variables_of_every_type_keep_their_values(worker: Worker) -> None:
+    assert worker.ask("tests.tf.memory_trials:settle_each_type", memory="24MiB") == []

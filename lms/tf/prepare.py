@@ -30,6 +30,7 @@ from lms.tf.compat import NodeDef
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.device_budget import Batches, measure_budget
 from lms.tf.measure.devices import Device, find_device
+from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
 from lms.tf.recovery import PreparedStep, refused_in_words
@@ -122,6 +123,7 @@ def prepare(
         prepared = _build(captured, budget)
     finally:
         forget_functions()
+        keep_measurements()
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared

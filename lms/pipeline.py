@@ -15,6 +15,7 @@ from lms.report import StepReport, StepTimeline
 from lms.tf.capture.tracing import (
     PREPARING,
     TracedFunction,
+    as_function,
     called_signature,
     flat_specs,
     gives_tensors,
@@ -23,12 +24,12 @@ from lms.tf.capture.tracing import (
     trace,
 )
 from lms.tf.measure.device_budget import Batches
-from lms.tf.measure.devices import take_emulated_memory
+from lms.tf.measure.devices import find_device, take_emulated_memory
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, refused_in_words, run_recovering
 from lms.tf.workers.joining import lost_workers_in_words
 
-__all__ = ["FittedFunction", "fit_in_memory"]
+__all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
 
 
 def fit_in_memory(
@@ -81,6 +82,12 @@ def fit_in_memory(
     return fitted
 
 
+def nothing_to_plan(settings: Settings) -> bool:
+    """Whether a step may take what it likes: no limit, no budget, no plan asked for."""
+    asked = (settings.budget, settings.swapout_threshold, settings.plan)
+    return find_device().limit is None and asked == (None, None, None)
+
+
 class FittedFunction:
     """A step that is planned for each signature it is called with.
 
@@ -115,6 +122,7 @@ class FittedFunction:
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
         self._lock = RLock()
+        self._unplanned = as_function(function) if nothing_to_plan(settings) else None
 
     @property
     def report(self) -> tuple[StepReport, ...]:
@@ -128,6 +136,8 @@ class FittedFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Run one step; plans first if this signature is new."""
+        if self._unplanned is not None:
+            return self._unplanned(*args)
         traced = self._trace(self._called(args), None)
         return self._run(traced, traced.flat_inputs(args))
 
@@ -150,6 +160,8 @@ class FittedFunction:
 
     def prepare(self) -> None:
         """Plan now, if the signature leaves nothing open."""
+        if self._unplanned is not None:
+            return
         specs = flat_specs(self._signature or ())
         if all(spec.shape.is_fully_defined() for spec in specs):
             traced = self._trace(self._signature or (), None)

@@ -6,6 +6,7 @@ an op seed, not Keras's seed generators) start anew in each function that holds 
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from lms.ir.plan import SwapPlan
 from lms.pipeline import FittedFunction, nothing_to_plan
 from lms.planning.settings import read_settings
 from lms.planning.tflms_rule import SyncMode
+from lms.progress import displayed
 from lms.report import StepReport, StepTimeline, headline, table
 from lms.tf.capture.keras_step import check_model, own_function, step_of
 from lms.tf.measure.devices import find_device
@@ -188,6 +190,7 @@ class LMSCallback(keras.callbacks.Callback):
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
+                shown=self._shown,
                 own=own_function(model, kind),
             )
             hook = FunctionHook(model, kind, fitted, self._say)
@@ -210,8 +213,15 @@ class LMSCallback(keras.callbacks.Callback):
         if self._verbose:
             self._print(headline(report))
 
+    def _shown(self) -> AbstractContextManager[None]:
+        return displayed(_console()) if self._verbose else nullcontext()
+
     def _print(self, line: str) -> None:
-        Console(soft_wrap=True).print(line, highlight=False, markup=False)
+        _console().print(line, highlight=False, markup=False)
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True)
 
 
 def _checked(verbose: object) -> int:

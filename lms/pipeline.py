@@ -6,6 +6,7 @@ it is called with (`lms.tf.prepare` has the stages).
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import RLock
 from typing import Any
@@ -97,11 +98,12 @@ class FittedFunction:
         kind: Its name in reports.
         signature: Specs to trace with; None traces with what it is called with.
         planned_anew: Is told of each plan that takes the place of one that failed.
+        shown: Shows how far a preparation is, while it is entered.
         own: What would run otherwise, called with the same arguments: it says which
             shapes a trace leaves open. None is the function itself.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who asks, and who is told
         self,
         function: Callable[..., Any],
         settings: Settings,
@@ -109,6 +111,7 @@ class FittedFunction:
         kind: str,
         signature: Sequence[Any] | None = None,
         planned_anew: Callable[[StepReport], None] | None = None,
+        shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         own: Any = None,
     ) -> None:
         take_emulated_memory()
@@ -119,6 +122,7 @@ class FittedFunction:
         self._signature = None if signature is None else read_signature(signature)
         self._has_example = signature is not None and gives_tensors(signature)
         self._planned_anew = planned_anew
+        self._shown = shown
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
         self._lock = RLock()
@@ -188,7 +192,7 @@ class FittedFunction:
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            with PREPARING, refused_in_words("tracing a step"):
+            with PREPARING, refused_in_words("tracing a step"), self._shown():
                 if key not in self._traced:  # another thread may have come first
                     self._traced[key] = trace(
                         self._function, args, iterator=iterator, own=self._own
@@ -218,7 +222,7 @@ class FittedFunction:
     ) -> PreparedStep:
         key = _key(traced, inputs)
         if key not in self._steps:
-            with PREPARING, refused_in_words("planning a step"):
+            with PREPARING, refused_in_words("planning a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
                     self._steps[key] = prepare(
                         traced,

@@ -7,6 +7,7 @@ from the budget, and persistent bytes are those of weights and data.
 import copy
 import logging
 import pickle
+import re
 import traceback
 import zipfile
 from collections.abc import Callable
@@ -164,7 +165,8 @@ def test_each_plan_is_said_in_one_line(
 ) -> None:
     callback = lms_callback(verbose=1)
     model.fit(**data, callbacks=[callback])
-    (line,) = capsys.readouterr().out.splitlines()
+    first, line = capsys.readouterr().out.splitlines()
+    assert re.match(r"LMS train step: \d+ ops need 3.2\d MiB where 2.50 MiB is.", first)
     assert line.startswith("LMS train step (8x32x32x3, 8): needs 3.2")
     assert "planned into 2.50 MiB" in line
 

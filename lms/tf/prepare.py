@@ -18,7 +18,9 @@ from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.memory_budget import MemoryBudget
 from lms.planning.plan_step import PlannedStep, Reason, Workload
+from lms.planning.select import fits
 from lms.planning.settings import Settings
+from lms.progress import tell
 from lms.report import StepReport, StepTimeline
 from lms.simulation.allocator import SmallPool
 from lms.tf.capture.loops import one_round_at_a_time
@@ -37,7 +39,7 @@ from lms.tf.recovery import PreparedStep, refused_in_words
 from lms.tf.rewrite.plan_nodes import planned_step
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.units import Seconds
+from lms.units import Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -168,6 +170,7 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     """Plan, rewrite and build."""
     started = time.perf_counter()
     settings, device = captured.settings, captured.device
+    _tell(captured, budget)
     planned = plan_here(captured.workload, settings, device, budget)
     planning_seconds = time.perf_counter() - started
     step = _step_of(captured, planned)
@@ -196,6 +199,18 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         can_repeat=_can_repeat(planned, guard),
         budget=planned.budget,
         source=captured,
+    )
+
+
+def _tell(captured: Captured, budget: MemoryBudget) -> None:
+    """Say at once what a step waits for that does not fit as it is."""
+    plain = captured.workload.plain
+    if budget.total is None or fits(plain, budget):
+        return
+    needs = format_bytes(budget.persistent + plain.peak)
+    tell(
+        f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs} "
+        f"where {format_bytes(budget.total)} is. They are measured, and a plan is made."
     )
 
 

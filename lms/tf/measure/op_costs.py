@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from lms.ir.graph import Op
 from lms.machine.costs import Costs, moved_bytes, roofline
+from lms.progress import track
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.device_rates import call_seconds, measure_hardware, small_op_seconds
 from lms.tf.measure.devices import Device
@@ -145,7 +146,8 @@ def _times(benches: Sequence[Bench], measured: Measurements) -> dict[str, Second
     """Seconds of a call of each op that can be run alone, by the benches' keys."""
     known = {bench.key for bench in benches if bench.key in measured.seconds}
     times: dict[str, Seconds] = {}
-    for bench in {bench.key: bench for bench in benches}.values():
+    distinct = {bench.key: bench for bench in benches}
+    for bench in track("measuring ops", [*distinct.values()]):
         taken = _taken(bench, measured)
         if taken is not None:
             times[bench.key] = taken

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
 from lms.machine.costs import moved_bytes
+from lms.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled
@@ -120,7 +121,7 @@ def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> s
     failed: set[str] = set()
     unknown: list[Case] = []
     inexact: list[Case] = []
-    for case in cases:
+    for case in track("measuring the scratch of ops", cases):
         key = case.bench.key
         if key in measured.scratch or key in failed:
             continue

@@ -63,7 +63,8 @@ class _Display:
         self._timer.cancel()
         if self._timer.is_alive():
             self._timer.join()  # it may just have begun to show the bar
-        self._bar.stop()
+        if self._bar.live.is_started:  # else rich would print an empty line
+            self._bar.stop()
 
 
 _display: ContextVar[_Display | None] = ContextVar("display", default=None)

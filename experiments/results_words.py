@@ -27,6 +27,8 @@ WORDS = {
     "fits; *80%* or *60%*: so in that part of the device, where all of it failed. Rows "
     "that say *90%*, *70%* or *50%* are older. There a simulated step had to fit in "
     "which no allocation waits for a copy: IBM's own tuning may do better than these",
+    "IBM's rule, serialised": "the same with all levels of the graph serialised, and "
+    "every copy waited for: less memory in more time, which IBM's users had to ask for",
     "step": "the time of one training step: forward pass, backward pass and update of "
     "one batch; the median of several",
     "over plain Keras": "the step, over plain Keras's of the same size in a device "

@@ -175,6 +175,12 @@ def _in_folders(data: Path) -> Iterator[SubjectFiles | Problem]:
             yield files_in(folder)
         except FileNotFoundError as error:
             yield Problem(name=folder.name, message=str(error))
+        except OSError as error:
+            message = (
+                f"`folder` must be readable, got subject {folder.name} in {folder}, "
+                f"which is not ({error.strerror}). Mend its permissions or its name."
+            )
+            yield Problem(name=folder.name, message=message)
 
 
 def _existing(folder: Path, end: str) -> Path | None:

@@ -81,6 +81,16 @@ def test_subjects_are_sorted_and_a_missing_modality_is_a_problem(
     assert "subject b without its modality 't1ce'. Add" in problem.message
 
 
+def test_a_folder_that_cannot_be_looked_into_is_a_problem(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a")
+    (tmp_path / ("b" * 250)).mkdir()  # its files' names would be too long
+    found = find_subjects(tmp_path)
+    assert [files.name for files in found.subjects] == ["a"]
+    (problem,) = found.problems
+    assert "`folder` must be readable, got subject bbb" in problem.message
+    assert "File name too long" in problem.message
+
+
 def test_a_listed_file_that_is_absent_is_a_problem(tmp_path: Path) -> None:
     write_decathlon(tmp_path, ("BRATS_001", "BRATS_002"))
     (tmp_path / "labelsTr" / "BRATS_002.nii.gz").unlink()

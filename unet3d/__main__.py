@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m unet3d", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_synthesize(commands)
+    _add_check(commands)
     _add_train(commands)
     _add_predict(commands)
     _add_evaluate(commands)
@@ -75,6 +76,15 @@ def _add_synthesize(commands: Any) -> None:
     command.add_argument("--output", type=Path, required=True, help="folder to fill")
     command.add_argument("--subjects", type=int, default=12, help="how many")
     command.add_argument("--seed", type=int, default=0, help="same seed, same voxels")
+
+
+def _add_check(commands: Any) -> None:
+    text = "look at all subjects before training; exit status 1 if any is bad"
+    command = _command(commands, "check", text, _check)
+    command.add_argument("--data", type=Path, required=True, help="folder of subjects")
+    _add_scheme(command, required=False)
+    _add_grouping(command)
+    command.add_argument("--json", type=Path, metavar="FILE", help="what was found")
 
 
 def _add_train(commands: Any) -> None:
@@ -138,13 +148,19 @@ def _add_evaluate(commands: Any) -> None:
     _add_skip(command)
 
 
-def _add_scheme(command: argparse.ArgumentParser) -> None:
+def _add_scheme(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     command.add_argument(
         "--label-scheme",
         choices=tuple(SCHEMES),
-        required=True,
+        required=required,
         help="what the labels mean; synthesised data is brats2017",
     )
+
+
+def _add_grouping(command: argparse.ArgumentParser) -> None:
+    text = "regular expression that finds the patient in a subject's name, or none; "
+    text += "BraTS's names are known if left out"
+    command.add_argument("--group-by", metavar="REGEX", help=text)
 
 
 def _add_skip(command: argparse.ArgumentParser) -> None:
@@ -184,6 +200,19 @@ def _synthesize(options: argparse.Namespace, console: Console) -> int:
         )
     console.print(f"Subjects written to {options.output}: {len(folders)}")
     return 0
+
+
+def _check(options: argparse.Namespace, console: Console) -> int:
+    from unet3d.check_view import check
+
+    return check(
+        options.data,
+        scheme_named(options.label_scheme) if options.label_scheme else None,
+        group_by=options.group_by,
+        json=options.json,
+        console=console,
+        bars=_bars(console, shown=console.is_terminal),
+    )
 
 
 def _train(options: argparse.Namespace, console: Console) -> int:

@@ -195,7 +195,7 @@ def _find(configuration: Configuration, split: Split | None) -> Found:
     found = find_subjects(Path(configuration.data))
     if split is None:
         # A test set beside the training set has no truth to train with.
-        labelled = tuple(f for f in found.subjects if not _is_test_image(f))
+        labelled = tuple(f for f in found.subjects if not f.is_test)
         return Found(subjects=labelled, problems=found.problems)
     names = {*split.training, *split.validation}
     there = {s.name for s in found.subjects} | {p.name for p in found.problems}
@@ -230,11 +230,6 @@ def _prepare(
     )
     by_name = {files.name: files for files in prepared.subjects}
     return by_name, (*found.problems, *prepared.problems)
-
-
-def _is_test_image(files: SubjectFiles) -> bool:
-    """The Decathlon's own list of images without labels."""
-    return files.labels is None and files.images[0].index is not None
 
 
 def _loads(

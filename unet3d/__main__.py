@@ -116,6 +116,7 @@ def _add_train(commands: Any) -> None:
     text += "out in a job of Slurm, Ray or Kubernetes"
     add("--workers", type=int, default=1, metavar="N", help=text)
     add("--split", type=Path, help="split.json of another run")
+    _add_grouping(command)
     add("--resume", action="store_true", help="go on with the run in --output")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     add("--cache", type=Path, default=Path(base) / "unet3d", help="prepared subjects")

@@ -194,7 +194,7 @@ def _together(
     patients = by_patient(usable, rule)
     reasons = []
     try:
-        make_split(usable, 0)
+        make_split(usable, 0, group_by=rule)
     except ValueError as error:
         reasons.append(str(error))
     warnings = [*_missing(found), *_several(patients), *_spacings(subjects)]

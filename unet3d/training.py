@@ -106,7 +106,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         model = build_for(configuration)  # refuses a bad size before data is read
         _check_run(run, configuration, resume=resume)
         workers.barrier("the run's folder")  # before the chief writes to it
-        given = known_split(run, split)
+        given = known_split(run, split, group_by=configuration.group_by)
         found = _find(configuration, given)
         if not workers.is_chief:
             workers.barrier("preparing", timeout=_LONGEST)  # the chief fills the cache
@@ -116,7 +116,9 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         chosen = (
             without(given, {problem.name for problem in problems})
             if given
-            else make_split(tuple(subjects), configuration.seed)
+            else make_split(
+                tuple(subjects), configuration.seed, group_by=configuration.group_by
+            )
         )
         if workers.is_chief:
             reasons = [problem.message for problem in problems]
@@ -196,6 +198,9 @@ def _find(configuration: Configuration, split: Split | None) -> Found:
     if split is None:
         # A test set beside the training set has no truth to train with.
         labelled = tuple(f for f in found.subjects if not f.is_test)
+        if len(labelled) > 1:  # names that cannot be split stop it before data is read
+            names = [files.name for files in labelled]
+            make_split(names, configuration.seed, group_by=configuration.group_by)
         return Found(subjects=labelled, problems=found.problems)
     names = {*split.training, *split.validation}
     there = {s.name for s in found.subjects} | {p.name for p in found.problems}

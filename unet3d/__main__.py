@@ -327,6 +327,9 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     if any(report.tests.values()):
         shown.print(comparison_table(report))
     _list_problems(report.problems, console)
+    if report.unasked:
+        text = f"Not predicted, so not scored: {', '.join(report.unasked)}"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
     console.print(f"Tables and figures are in {options.output}.")
     return 0
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from unet3d.orientation import voxel_sizes
 from unet3d.patients import by_patient, check_rule
@@ -25,6 +26,10 @@ from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
 __all__ = ["Checked", "DataSet", "check_data", "check_subject", "some"]
 
+Mask = NDArray[np.bool_]
+
+# An ellipsoid fills 0.52 of the box around it: less than half of that is no brain.
+_FILLED = 0.25
 _OUTSIDE = 0.01  # part of the labelled voxels that may lie outside of the brain
 
 
@@ -117,7 +122,7 @@ def check_subject(files: SubjectFiles, scheme: LabelScheme | None) -> Checked:
     return Checked(
         name=files.name,
         reasons=tuple(reasons),
-        warnings=tuple(_warnings(looked)),
+        warnings=tuple(_warnings(files, looked)),
         shape=None if first is None else first.voxels.shape[::-1],
         spacing=None if first is None else voxel_sizes(first.affine)[::-1],
         labels=values,
@@ -145,22 +150,45 @@ def _check(result: SubjectFiles | Problem, scheme: LabelScheme | None) -> Checke
     return replace(rest, reasons=(result.message, *rest.reasons))
 
 
-def _warnings(looked: Looked) -> Iterator[str]:
+def _warnings(files: SubjectFiles, looked: Looked) -> Iterator[str]:
+    volumes = [*files.images, *([files.labels] if files.labels else [])]
+    for path in dict.fromkeys(volume.path for volume in volumes):
+        if path.suffix == ".gz" and path.with_suffix("").is_file():
+            yield f"{path.name} is read, {path.stem} beside it is not"
+    turned = [*looked.images, *([looked.labels] if looked.labels else [])]
+    yield from dict.fromkeys(doubt for one in turned for doubt in one.stored.doubts)
     images = [image.voxels for image in looked.images]
     if len(images) == len(MODALITIES):
-        for (one, first), (other, second) in combinations(
-            zip(MODALITIES, images, strict=True), 2
-        ):
-            if np.array_equal(first, second):
-                yield f"{one} and {other} hold the same voxels"
-    if len({image.shape for image in images}) != 1:
-        return
-    brain = np.logical_or.reduce([image != 0 for image in images])
+        yield from _alike(images)
+    if len({image.shape for image in images}) == 1:
+        brain = np.logical_or.reduce([image != 0 for image in images])
+        yield from _about_brain(brain)
+        if looked.labels is not None:
+            yield from _about_labels(looked.labels.voxels != 0, brain)
+
+
+def _alike(images: Sequence[NDArray[np.float32]]) -> Iterator[str]:
+    named = zip(MODALITIES, images, strict=True)
+    for (one, first), (other, second) in combinations(named, 2):
+        if np.array_equal(first, second):
+            yield f"{one} and {other} hold the same voxels"
+
+
+def _about_brain(brain: Mask) -> Iterator[str]:
     if brain.all():
         yield "no voxel is 0 in every modality: is the skull stripped?"
-    if looked.labels is None:
-        return
-    labelled = looked.labels.voxels != 0
+    elif brain.any():
+        box = brain[ndimage.find_objects(brain.astype(np.int8))[0]]
+        if min(box.shape) == 1:
+            yield "the brain is one voxel thick"
+        if box.mean() < _FILLED:
+            yield (
+                f"only {box.mean():.0%} of the box around the brain is not 0: is there "
+                "noise outside of it?"
+            )
+
+
+def _about_labels(labelled: Mask, brain: Mask) -> Iterator[str]:
     if not labelled.any():
         yield "the segmentation is empty"
     elif labelled.shape == brain.shape:

@@ -110,8 +110,8 @@ def read_subject(
     Raises:
         FileNotFoundError: If the folder or a file is missing.
         ValueError: If a file is no readable NIfTI volume, grids differ, an image holds
-            NaN or infinity or is zero everywhere, or a label is not in the scheme. The
-            message has all reasons.
+            NaN or infinity or one value everywhere, or a label is not in the scheme.
+            The message has all reasons.
 
     Example:
         >>> read_subject(Path("nowhere"))
@@ -203,7 +203,7 @@ def _check_grid(
             f"{path} to that grid."
         )
     if not same_grid(wanted.affine, volume.affine, expected):
-        right, got = describe_difference(wanted.stored_affine, volume.stored_affine)
+        right, got = describe_difference(wanted.stored.affine, volume.stored.affine)
         raise ValueError(
             f"`{path.name}` of subject {files.name} must lie on the grid of "
             f"`{first_path.name}`, {right}, got {got}. Resample {path} to that "
@@ -219,10 +219,10 @@ def _check_image(files: SubjectFiles, path: Path, image: Images) -> None:
             f"{count} voxels of NaN or infinity. Repair {path} or leave the subject "
             "out."
         )
-    if not image.any():
+    if image.min() == image.max():
         raise ValueError(
-            f"`{path.name}` of subject {files.name} must show a brain, got only zeros. "
-            f"Repair {path} or leave the subject out."
+            f"`{path.name}` of subject {files.name} must show a brain, got "
+            f"{image.flat[0]:g} in every voxel. Repair {path} or leave the subject out."
         )
 
 
@@ -237,7 +237,7 @@ def _check_labels(
     for value in scheme.values:
         known |= labels == value
     if not known.all():
-        wrong = np.unique(labels[~known])[:5].tolist()
+        wrong = _first(labels[~known])
         *most, last = scheme.values
         cavity = " (4 is the resection cavity in BraTS 2024, no tumour)"
         raise ValueError(
@@ -253,5 +253,10 @@ def _check_whole(files: SubjectFiles, path: Path, labels: Images) -> None:
     if wrong.size:
         raise ValueError(
             f"`{path.name}` of subject {files.name} must hold whole numbers from 0 to "
-            f"255, got {np.unique(wrong)[:5].tolist()} too. Save {path} as labels."
+            f"255, got {_first(wrong)} too. Save {path} as labels."
         )
+
+
+def _first(values: Images) -> list[float]:
+    """A few of the values, short enough to be read."""
+    return [float(f"{value:.4g}") for value in np.unique(values)[:5]]

@@ -218,12 +218,15 @@ def _in_decathlon(data: Path) -> Iterator[SubjectFiles | Problem]:
     try:
         listing = json.loads(path.read_text(encoding="utf-8"))
         order = [_position(listing["modality"], name) for name in MODALITIES]
-        pairs = [(entry["image"], entry["label"]) for entry in listing["training"]]
-        pairs += [(image, None) for image in listing.get("test", [])]
+        training = [(entry["image"], entry["label"]) for entry in listing["training"]]
+        pairs: list[tuple[Path, Path | None]]
+        pairs = [(Path(image), Path(label)) for image, label in training]
+        pairs += [(Path(image), None) for image in listing.get("test", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"`{path}` must be a dataset.json of the Decathlon's brain tumours, got "
-            f"one that cannot be understood ({error!r}). Download it again."
+            f"one that cannot be understood ({error!r}). Download it again, or lay the "
+            "subjects out as BraTS does."
         ) from error
     for image, label in pairs:
         yield _decathlon_subject(data, image, label, order)
@@ -236,9 +239,9 @@ def _position(modalities: dict[str, Any], name: str) -> int:
 
 
 def _decathlon_subject(
-    data: Path, image: str, label: str | None, order: list[int]
+    data: Path, image: Path, label: Path | None, order: list[int]
 ) -> SubjectFiles | Problem:
-    name = Path(image).name.removesuffix(".gz").removesuffix(".nii")
+    name = image.name.removesuffix(".gz").removesuffix(".nii")
     volumes, truth = data / image, data / label if label else None
     files = SubjectFiles(
         name=name,

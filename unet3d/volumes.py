@@ -12,8 +12,8 @@ Known weakness: the host's free memory is what the system says, which may be mor
 a container is given.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +34,9 @@ Affine = NDArray[np.float64]
 Result = TypeVar("Result")
 
 _DEFLATE = 1032  # bytes that a byte of a packed file may stand for
+_CHUNK = 1 << 20  # bytes
+_NIFTI2 = (540, 0x1C020000)  # bytes of its header, in either order
+_UNITS = {1: "metres", 3: "micrometres"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,10 +46,12 @@ class Stored:
     Args:
         voxels: float32 of shape (x, y, z) or (x, y, z, volume).
         affine: Shape (4, 4); maps voxel (x, y, z, 1) to millimetres.
+        doubts: Where the header speaks against itself, in words for the user.
     """
 
     voxels: NDArray[np.float32]
     affine: Affine
+    doubts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,12 +61,12 @@ class Turned:
     Args:
         voxels: float32 of shape (depth, height, width).
         affine: Shape (4, 4); maps voxel (width, height, depth, 1) to millimetres.
-        stored_affine: The file's own.
+        stored: The file that it is from.
     """
 
     voxels: NDArray[np.float32]
     affine: Affine
-    stored_affine: Affine
+    stored: Stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +74,10 @@ class _Header:
     """What a header promises, before anyone mends it."""
 
     shape: tuple[int, ...]
-    spacings: tuple[tuple[float, ...], ...]
+    spacings: dict[str, tuple[float, ...]]
+    unit: str
     kind: np.dtype
+    kind_name: str
     offset: int
 
 
@@ -88,7 +95,8 @@ def read_stored(path: Path, subject: str) -> Stored:
     _check_numbers(header, path, subject)
     _check_spacing(header, path, subject)
     _check_room(header, path, subject)
-    return _attempt(_read_voxels, path, subject)
+    image = _attempt(_read_voxels, path, subject)
+    return replace(image, doubts=tuple(_doubts(header)))
 
 
 def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
@@ -119,7 +127,7 @@ def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
         turned, affine = to_canonical(voxels, stored.affine)
     except ValueError as error:
         raise ValueError(f"`{name}` of subject {subject}: {error}") from error
-    return Turned(voxels=turned, affine=affine, stored_affine=stored.affine)
+    return Turned(voxels=turned, affine=affine, stored=stored)
 
 
 def _attempt(read: Callable[[Path], Result], path: Path, subject: str) -> Result:
@@ -137,27 +145,49 @@ def _read_header(path: Path) -> _Header:
     with ImageOpener(str(path)) as file:
         # Unchecked: nibabel takes a spacing of 0 for 1, and goes on.
         raw = nibabel.Nifti1Header(file.read(348), check=False)
-    if int(raw["datatype"]) not in data_type_codes.dtype:
-        raise ValueError(f"data code {raw['datatype']} is none")
-    axes = int(raw["dim"][0])
-    spacings = [raw["pixdim"][1:4]]
+    if int(raw["sizeof_hdr"]) != 348:
+        kind = "NIfTI-2" if int(raw["sizeof_hdr"]) in _NIFTI2 else "no NIfTI-1"
+        raise ValueError(f"it is {kind}: save it as NIfTI-1")
+    code, axes = int(raw["datatype"]), int(raw["dim"][0])
+    if code not in data_type_codes.dtype:
+        raise ValueError(f"data code {code} is none")
+    spacings = {"pixdim": raw["pixdim"][1:4]}
     if int(raw["sform_code"]) > 0:
         rows = np.array([raw[name][:3] for name in ("srow_x", "srow_y", "srow_z")])
-        spacings.append(np.linalg.norm(rows, axis=0))
+        spacings["sform"] = np.linalg.norm(rows, axis=0)
     return _Header(
         shape=tuple(int(n) for n in raw["dim"][1 : 1 + axes]),
-        spacings=tuple(tuple(map(float, sides)) for sides in spacings),
+        spacings={name: tuple(map(float, s)) for name, s in spacings.items()},
+        unit=_UNITS.get(int(raw["xyzt_units"]) % 8, "mm"),
         kind=raw.get_data_dtype(),
+        kind_name=str(data_type_codes.label[code]),
         offset=int(raw["vox_offset"]),
     )
 
 
 def _read_voxels(path: Path) -> Stored:
-    image = nibabel.Nifti1Image.from_filename(path)
-    # What a scale makes infinite is counted where voxels are judged.
-    with np.errstate(over="ignore", invalid="ignore"):
-        voxels = np.asarray(image.dataobj, dtype=np.float32)
-    return Stored(voxels=voxels, affine=np.asarray(image.affine, dtype=np.float64))
+    with ImageOpener(str(path)) as file:
+        image = nibabel.Nifti1Image.from_stream(file.fobj)
+        # What a scale makes infinite is counted where voxels are judged.
+        with np.errstate(over="ignore", invalid="ignore"):
+            voxels = np.asarray(image.dataobj, dtype=np.float32)
+        if path.suffix == ".gz":  # its sum is compared at its end, behind the voxels
+            while file.read(_CHUNK):
+                pass
+    affine = np.asarray(image.affine, dtype=np.float64)
+    return Stored(voxels=voxels, affine=affine, doubts=())
+
+
+def _doubts(header: _Header) -> Iterator[str]:
+    """What is taken one way, and by other programs perhaps another."""
+    if header.unit != "mm":
+        yield f"the header gives its spacing in {header.unit}, it is taken for mm"
+    said = header.spacings
+    if "sform" in said and not np.allclose(said["pixdim"], said["sform"], rtol=0.01):
+        yield (
+            f"the header has two spacings, pixdim {said['pixdim']} and sform "
+            f"{said['sform']}, which is taken"
+        )
 
 
 def _check_numbers(header: _Header, path: Path, subject: str) -> None:
@@ -169,12 +199,12 @@ def _check_numbers(header: _Header, path: Path, subject: str) -> None:
     if header.kind.kind not in "uif":
         raise ValueError(
             f"`{path.name}` of subject {subject} must hold one real number for each "
-            f"voxel, got {header.kind}. Save {path} as integers or floats."
+            f"voxel, got {header.kind_name}. Save {path} as integers or floats."
         )
 
 
 def _check_spacing(header: _Header, path: Path, subject: str) -> None:
-    for spacing in header.spacings:
+    for spacing in header.spacings.values():
         if not all(0 < side < np.inf for side in spacing):
             raise ValueError(
                 f"`{path.name}` of subject {subject} must have a spacing above 0 mm "

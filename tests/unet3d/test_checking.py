@@ -1,6 +1,8 @@
 """`unet3d check`: every bad subject with every reason, and what to beware of."""
 
+import gzip
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ def test_every_bad_subject_is_listed_with_all_its_reasons(
     (data / "b" / "b_t1ce.nii.gz").unlink()
     (data / "b" / "b_seg.nii.gz").unlink()
     (data / "b" / "b_t2.nii.gz").write_bytes(b"scribble")
-    save(data / "d" / "d_t1.nii.gz", np.ones(SHAPE, np.int16), LPS * 3)
+    save(data / "d" / "d_t1.nii.gz", volumes()[1], LPS * 3)
     save(data / "d" / "d_seg.nii.gz", np.full(SHAPE, 7, np.uint8))
     (data / "e").mkdir()
     code, said = found(data)
@@ -92,6 +94,32 @@ def test_what_would_train_all_the_same_is_warned_of(data: Path) -> None:
     spacings, twice = said["warnings"]
     assert spacings.endswith(": 1 x 1 x 1 mm in a, b, d, e; 2 x 2 x 1 mm in c")
     assert twice == "the same images are there more than once: d, e"
+
+
+def test_what_a_header_and_a_volume_leave_in_doubt_is_warned_of(data: Path) -> None:
+    path = data / "a" / "a_t1.nii.gz"
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    struct.pack_into("<3f", content, 80, 2, 2, 2)  # pixdim
+    content[123] = 3  # xyzt_units
+    path.write_bytes(gzip.compress(bytes(content)))
+    save(data / "b" / "b_t1.nii", volumes()[2])
+    for path in (data / "c").iterdir():
+        voxels = np.pad(volumes()[4 if "seg" in path.name else 0], ((0, 9),) * 3)
+        voxels[-1, -1, -1] = "seg" not in path.name
+        save(path, voxels)
+    for path in (data / "d").iterdir():
+        save(path, volumes()[4] if "seg" in path.name else volumes()[0][:, :, 1:2])
+    code, said = found(data)
+    assert code == 1  # the labels of d are thicker than its images
+    warnings = {s["name"]: s["warnings"] for s in said["subjects"]}
+    units, spacings = warnings["a"]
+    assert units == "the header gives its spacing in micrometres, it is taken for mm"
+    assert (
+        "pixdim (2.0, 2.0, 2.0) and sform (1.0, 1.0, 1.0), which is taken" in spacings
+    )
+    assert warnings["b"] == ["b_t1.nii.gz is read, b_t1.nii beside it is not"]
+    assert warnings["c"][-1].startswith("only 1% of the box around the brain is not 0")
+    assert warnings["d"][-1] == "the brain is one voxel thick"
 
 
 def test_several_scans_of_a_patient_are_named(data: Path) -> None:

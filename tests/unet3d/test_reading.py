@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.unet3d.tiny import LPS, SHAPE, save, write_folder
+from tests.unet3d.tiny import LPS, SHAPE, save, volumes, write_folder
 from unet3d.reading import read_subject
 
 
@@ -46,6 +46,10 @@ def add_nan(folder: Path) -> None:
     write(folder, "flair", image)
 
 
+def fill(folder: Path) -> None:
+    write(folder, "t1", np.full(SHAPE, 100, np.int16))
+
+
 def empty(folder: Path) -> None:
     write(folder, "t1", np.zeros(SHAPE, np.int16))
 
@@ -69,7 +73,7 @@ def flip(folder: Path) -> None:
 
 def widen(folder: Path) -> None:
     affine = np.diag([-3.0, -3.0, 2.0, 1.0])
-    save(folder / "patient_t1.nii.gz", np.ones(SHAPE, np.int16), affine)
+    save(folder / "patient_t1.nii.gz", volumes()[1], affine)
 
 
 def move_labels(folder: Path) -> None:
@@ -81,7 +85,7 @@ def move_labels(folder: Path) -> None:
 def tilt(folder: Path) -> None:
     affine = LPS.copy()
     affine[1, 2] = 0.1
-    save(folder / "patient_t2.nii.gz", np.ones(SHAPE, np.int16), affine)
+    save(folder / "patient_t2.nii.gz", volumes()[3], affine)
 
 
 def forge(folder: Path, place: int, code: str, *values: float) -> None:
@@ -112,6 +116,21 @@ def colour(folder: Path) -> None:
     forge(folder, 70, "<h", 128)
 
 
+def renumber(folder: Path) -> None:
+    image = nibabel.Nifti2Image(volumes()[1], LPS)
+    nibabel.save(image, folder / "patient_t1.nii.gz")
+
+
+def flip_a_byte(folder: Path) -> None:
+    """In the middle of large voxels, where they are unpacked all the same."""
+    noise = np.random.default_rng(0).integers(1, 99, (64, 64, 64)).astype(np.int16)
+    path = folder / "patient_t1.nii.gz"
+    save(path, noise)
+    content = bytearray(gzip.compress(gzip.decompress(path.read_bytes()), 0))
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def uncode(folder: Path) -> None:
     forge(folder, 70, "<h", 7)
 
@@ -135,7 +154,10 @@ def scribble(folder: Path) -> None:
         (change_shape, ValueError, ["patient_t2", "(6, 5, 4), got (6, 5, 3)"]),
         (add_an_axis, ValueError, ["patient_t2", "3 axes, got shape (6, 5, 4, 2)"]),
         (add_nan, ValueError, ["patient_flair", "finite", "got 3 voxels"]),
-        (empty, ValueError, ["patient_t1", "must show a brain, got only zeros"]),
+        (empty, ValueError, ["patient_t1", "must show a brain, got 0 in every voxel"]),
+        (fill, ValueError, ["patient_t1", "a brain, got 100 in every voxel"]),
+        (renumber, ValueError, ["patient_t1", "it is NIfTI-2: save it as NIfTI-1"]),
+        (flip_a_byte, ValueError, ["patient_t1", "CRC check failed"]),
         (mislabel, ValueError, ["patient_seg", "labels 0, 1, 2 and 4", "[3.0]"]),
         (truncate, ValueError, ["patient_t1", "must be a NIfTI volume"]),
         (empty_file, ValueError, ["patient_t1", "must be a NIfTI volume"]),

@@ -1,6 +1,8 @@
 """Every layout of folders gives the same subject; what is missing is named."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,6 +105,12 @@ def test_folders_without_subjects_and_unknown_lists_are_refused(tmp_path: Path) 
         find_subjects(tmp_path)
     (tmp_path / "dataset.json").write_text('{"modality": {"0": "CT"}}')
     with pytest.raises(ValueError, match=r"must be a dataset\.json of the Decathlon"):
+        find_subjects(tmp_path)
+    order = {"0": "flair", "1": "t1w", "2": "t1gd", "3": "t2w"}
+    listing: dict[str, Any] = {"modality": order}
+    listing["training"] = [{"image": 5, "label": 6}]
+    (tmp_path / "dataset.json").write_text(json.dumps(listing))
+    with pytest.raises(ValueError, match=r"cannot be understood \(TypeError"):
         find_subjects(tmp_path)
 
 

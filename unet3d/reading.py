@@ -259,4 +259,4 @@ def _check_whole(files: SubjectFiles, path: Path, labels: Images) -> None:
 
 def _first(values: Images) -> list[float]:
     """A few of the values, short enough to be read."""
-    return [float(f"{value:.4g}") for value in np.unique(values)[:5]]
+    return [float(f"{value:.7g}") for value in np.unique(values)[:5]]

@@ -188,6 +188,12 @@ def _look_in(folder: Path) -> SubjectFiles | Problem:
 def _in_folders(data: Path) -> Iterator[SubjectFiles | Problem]:
     """Subjects as folders, directly below `data` or below the grades of BraTS."""
     for folder in sorted(data.iterdir()):
+        if folder.is_symlink() and not folder.exists():
+            message = (
+                f"`data` must hold folders, got subject {folder.name}, a link that "
+                f"leads nowhere. Mend or remove {folder}."
+            )
+            yield Problem(name=folder.name, message=message)
         if not folder.is_dir() or folder.name.startswith("."):
             continue
         if folder.name in _GRADES:

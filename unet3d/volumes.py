@@ -157,7 +157,10 @@ def _read_header(path: Path) -> _Header:
         spacings["sform"] = np.linalg.norm(rows, axis=0)
     return _Header(
         shape=tuple(int(n) for n in raw["dim"][1 : 1 + axes]),
-        spacings={name: tuple(map(float, s)) for name, s in spacings.items()},
+        spacings={
+            name: tuple(float(f"{side:.6g}") for side in sides)
+            for name, sides in spacings.items()
+        },
         unit=_UNITS.get(int(raw["xyzt_units"]) % 8, "mm"),
         kind=raw.get_data_dtype(),
         kind_name=str(data_type_codes.label[code]),

@@ -58,6 +58,10 @@ def mislabel(folder: Path) -> None:
     write(folder, "seg", np.full(SHAPE, 3, np.uint8))
 
 
+def interpolate(folder: Path) -> None:
+    write(folder, "seg", np.full(SHAPE, 3.9999, np.float32))
+
+
 def truncate(folder: Path) -> None:
     path = folder / "patient_t1.nii.gz"
     path.write_bytes(path.read_bytes()[:-20])
@@ -159,6 +163,7 @@ def scribble(folder: Path) -> None:
         (renumber, ValueError, ["patient_t1", "it is NIfTI-2: save it as NIfTI-1"]),
         (flip_a_byte, ValueError, ["patient_t1", "CRC check failed"]),
         (mislabel, ValueError, ["patient_seg", "labels 0, 1, 2 and 4", "[3.0]"]),
+        (interpolate, ValueError, ["patient_seg", "got [3.9999] too. Choose"]),
         (truncate, ValueError, ["patient_t1", "must be a NIfTI volume"]),
         (empty_file, ValueError, ["patient_t1", "must be a NIfTI volume"]),
         (flip, ValueError, ["patient_t2", "patient_flair", "axes LPS", "got axes RAS"]),

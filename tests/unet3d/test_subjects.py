@@ -93,6 +93,15 @@ def test_a_folder_that_cannot_be_looked_into_is_a_problem(tmp_path: Path) -> Non
     assert "File name too long" in problem.message
 
 
+def test_a_link_that_leads_nowhere_is_a_problem(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a")
+    (tmp_path / "b").symlink_to(tmp_path / "moved")
+    (tmp_path / "c").symlink_to("c")
+    problems = find_subjects(tmp_path).problems
+    assert [problem.name for problem in problems] == ["b", "c"]
+    assert "a link that leads nowhere" in problems[0].message
+
+
 def test_a_listed_file_that_is_absent_is_a_problem(tmp_path: Path) -> None:
     write_decathlon(tmp_path, ("BRATS_001", "BRATS_002"))
     (tmp_path / "labelsTr" / "BRATS_002.nii.gz").unlink()

@@ -1,13 +1,17 @@
 """What reading refuses, and what it says: subjects of a few voxels, spoilt."""
 
+import contextlib
 import gzip
 import struct
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import nibabel
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.unet3d.tiny import LPS, SHAPE, save, volumes, write_folder
@@ -209,6 +213,24 @@ def test_every_reason_against_a_subject_is_told(small: Path) -> None:
         "patient_t1.nii.gz",
         "patient_t2.nii.gz",
     ]
+
+
+BYTES = st.tuples(st.integers(0, 355), st.integers(0, 255))
+
+
+@given(changes=st.lists(BYTES, min_size=1, max_size=8), kept=st.integers(0, 700))
+def test_whatever_a_header_holds_a_subject_is_read_or_refused(
+    changes: list[tuple[int, int]], kept: int
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = write_folder(Path(name) / "patient", extension="nii")
+        path = folder / "patient_t1.nii"
+        content = bytearray(path.read_bytes())
+        for place, value in changes:
+            content[place] = value
+        path.write_bytes(content[: max(kept, 1)] if kept % 3 == 0 else content)
+        with contextlib.suppress(ValueError):
+            assert read_subject(folder).images.shape == (4, 5, 6, 4)
 
 
 def test_what_is_larger_than_the_host_is_refused_before_it_is_read(small: Path) -> None:

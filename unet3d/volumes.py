@@ -26,7 +26,7 @@ from nibabel.openers import ImageOpener
 from numpy.typing import NDArray
 
 from unet3d.orientation import to_canonical
-from unet3d.subjects import Volume
+from unet3d.subjects import MODALITIES, Volume
 
 __all__ = ["Stored", "Turned", "read_stored", "turn"]
 
@@ -225,10 +225,13 @@ def _check_room(header: _Header, path: Path, subject: str) -> None:
             f"download {path} again."
         )
     free = psutil.virtual_memory().available
-    needed = prod(header.shape) * np.dtype(np.float32).itemsize
+    # All modalities are held twice, as they are read and side by side.
+    needed = (
+        prod(header.shape[:3]) * 2 * len(MODALITIES) * np.dtype(np.float32).itemsize
+    )
     if needed > free:
         raise ValueError(
             f"`{path.name}` of subject {subject} must fit in the host's memory, of "
             f"which {free:,} bytes are free, got shape {header.shape}, which needs "
-            f"{needed:,} bytes. Crop or resample {path} first."
+            f"{needed:,} bytes for all modalities. Crop or resample {path} first."
         )

@@ -115,8 +115,8 @@ def _add_train(commands: Any) -> None:
     )
     text += "out in a job of Slurm, Ray or Kubernetes"
     add("--workers", type=int, default=1, metavar="N", help=text)
-    add("--split", type=Path, help="split.json of another run")
     _add_grouping(command)
+    add("--split", type=Path, help="split.json of another run")
     add("--resume", action="store_true", help="go on with the run in --output")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     add("--cache", type=Path, default=Path(base) / "unet3d", help="prepared subjects")
@@ -158,18 +158,18 @@ def _add_scheme(command: argparse.ArgumentParser, *, required: bool = True) -> N
     )
 
 
-def _add_grouping(command: argparse.ArgumentParser) -> None:
-    text = "regular expression that finds the patient in a subject's name, or none; "
-    text += "BraTS's names are known if left out"
-    command.add_argument("--group-by", metavar="REGEX", help=text)
-
-
 def _add_skip(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--skip-bad",
         action="store_true",
         help="leave out subjects that cannot be used, and list them",
     )
+
+
+def _add_grouping(command: argparse.ArgumentParser) -> None:
+    text = "regular expression that finds the patient in a subject's name, or none; "
+    text += "BraTS's names are known if left out"
+    command.add_argument("--group-by", metavar="REGEX", help=text)
 
 
 def _size(text: str) -> int:

@@ -36,15 +36,6 @@ def test_a_run_of_other_settings_is_refused_and_memory_may_differ(
         check_same(tmp_path, replace(SETTINGS, size=48))
 
 
-def test_a_run_of_before_there_were_patients_is_gone_on_with(tmp_path: Path) -> None:
-    write_configuration(tmp_path, SETTINGS)
-    path = tmp_path / "configuration.json"
-    content = json.loads(path.read_text())
-    del content["configuration"]["group_by"]
-    path.write_text(json.dumps(content))
-    check_same(tmp_path, SETTINGS)
-
-
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="`run` must be the folder of a train"):
         read_configuration(tmp_path)
@@ -69,3 +60,12 @@ def test_settings_that_cannot_start_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=rule):
         replace(SETTINGS, **changes)
+
+
+def test_a_run_of_before_there_were_patients_is_gone_on_with(tmp_path: Path) -> None:
+    write_configuration(tmp_path, SETTINGS)
+    path = tmp_path / "configuration.json"
+    content = json.loads(path.read_text())
+    del content["configuration"]["group_by"]
+    path.write_text(json.dumps(content))
+    check_same(tmp_path, SETTINGS)

@@ -55,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m unet3d", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_synthesize(commands)
+    _add_check(commands)
     _add_train(commands)
     _add_predict(commands)
     _add_evaluate(commands)
@@ -75,6 +76,15 @@ def _add_synthesize(commands: Any) -> None:
     command.add_argument("--output", type=Path, required=True, help="folder to fill")
     command.add_argument("--subjects", type=int, default=12, help="how many")
     command.add_argument("--seed", type=int, default=0, help="same seed, same voxels")
+
+
+def _add_check(commands: Any) -> None:
+    text = "look at all subjects before training; exit status 1 if any is bad"
+    command = _command(commands, "check", text, _check)
+    command.add_argument("--data", type=Path, required=True, help="folder of subjects")
+    _add_scheme(command, required=False)
+    _add_grouping(command)
+    command.add_argument("--json", type=Path, metavar="FILE", help="what was found")
 
 
 def _add_train(commands: Any) -> None:
@@ -105,6 +115,7 @@ def _add_train(commands: Any) -> None:
     )
     text += "out in a job of Slurm, Ray or Kubernetes"
     add("--workers", type=int, default=1, metavar="N", help=text)
+    _add_grouping(command)
     add("--split", type=Path, help="split.json of another run")
     add("--resume", action="store_true", help="go on with the run in --output")
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -138,11 +149,11 @@ def _add_evaluate(commands: Any) -> None:
     _add_skip(command)
 
 
-def _add_scheme(command: argparse.ArgumentParser) -> None:
+def _add_scheme(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     command.add_argument(
         "--label-scheme",
         choices=tuple(SCHEMES),
-        required=True,
+        required=required,
         help="what the labels mean; synthesised data is brats2017",
     )
 
@@ -153,6 +164,12 @@ def _add_skip(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave out subjects that cannot be used, and list them",
     )
+
+
+def _add_grouping(command: argparse.ArgumentParser) -> None:
+    text = "regular expression that finds the patient in a subject's name, or none; "
+    text += "BraTS's names are known if left out"
+    command.add_argument("--group-by", metavar="REGEX", help=text)
 
 
 def _size(text: str) -> int:
@@ -184,6 +201,19 @@ def _synthesize(options: argparse.Namespace, console: Console) -> int:
         )
     console.print(f"Subjects written to {options.output}: {len(folders)}")
     return 0
+
+
+def _check(options: argparse.Namespace, console: Console) -> int:
+    from unet3d.check_view import check
+
+    return check(
+        options.data,
+        scheme_named(options.label_scheme) if options.label_scheme else None,
+        group_by=options.group_by,
+        json=options.json,
+        console=console,
+        bars=_bars(console, shown=console.is_terminal),
+    )
 
 
 def _train(options: argparse.Namespace, console: Console) -> int:
@@ -297,6 +327,9 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     if any(report.tests.values()):
         shown.print(comparison_table(report))
     _list_problems(report.problems, console)
+    if report.unasked:
+        text = f"Not predicted, so not scored: {', '.join(report.unasked)}"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
     console.print(f"Tables and figures are in {options.output}.")
     return 0
 

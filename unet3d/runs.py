@@ -19,6 +19,7 @@ from typing import Any
 
 from lms.storage.files import write_json
 from lms.storage.json_data import read_data
+from unet3d.patients import check_rule
 
 __all__ = ["Configuration", "check_same", "read_configuration", "versions"]
 __all__ += ["write_configuration"]
@@ -41,6 +42,7 @@ class Configuration:
         batch_size: Subjects per step.
         epochs: Most epochs to train.
         steps_per_epoch: Steps; None for one pass over the subjects.
+        group_by: How a patient is found in a name: see `unet3d.patients`.
         seed: Decides split, weights, dropout, order and variation.
         mixed_precision: Whether activations are float16.
         linear_heads: Whether heads are convolutions alone; see `unet3d.model`.
@@ -49,7 +51,8 @@ class Configuration:
         budget: Device memory for a step in bytes; None takes what there is.
 
     Raises:
-        ValueError: If a count is too small, or there is a budget but no support.
+        ValueError: If a count is too small, `group_by` is no regular expression, or
+            there is a budget but no support.
     """
 
     data: str
@@ -60,6 +63,7 @@ class Configuration:
     batch_size: int = 1
     epochs: int = 300
     steps_per_epoch: int | None = None
+    group_by: str | None = None
     seed: int = 0
     mixed_precision: bool = False
     linear_heads: bool = False
@@ -77,6 +81,7 @@ class Configuration:
                     f"`{name}` must be at least {bound}, got {value}. Ask for more, or "
                     "leave it out."
                 )
+        check_rule(self.group_by)
         if self.lms is False and self.budget is not None:
             raise ValueError(
                 "`budget` must come with large model support, got one without. Leave "

@@ -106,7 +106,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         model = build_for(configuration)  # refuses a bad size before data is read
         _check_run(run, configuration, resume=resume)
         workers.barrier("the run's folder")  # before the chief writes to it
-        given = known_split(run, split)
+        given = known_split(run, split, group_by=configuration.group_by)
         found = _find(configuration, given)
         if not workers.is_chief:
             workers.barrier("preparing", timeout=_LONGEST)  # the chief fills the cache
@@ -116,7 +116,9 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         chosen = (
             without(given, {problem.name for problem in problems})
             if given
-            else make_split(tuple(subjects), configuration.seed)
+            else make_split(
+                tuple(subjects), configuration.seed, group_by=configuration.group_by
+            )
         )
         if workers.is_chief:
             reasons = [problem.message for problem in problems]
@@ -195,7 +197,10 @@ def _find(configuration: Configuration, split: Split | None) -> Found:
     found = find_subjects(Path(configuration.data))
     if split is None:
         # A test set beside the training set has no truth to train with.
-        labelled = tuple(f for f in found.subjects if not _is_test_image(f))
+        labelled = tuple(f for f in found.subjects if not f.is_test)
+        if len(labelled) > 1:  # names that cannot be split stop it before data is read
+            names = [files.name for files in labelled]
+            make_split(names, configuration.seed, group_by=configuration.group_by)
         return Found(subjects=labelled, problems=found.problems)
     names = {*split.training, *split.validation}
     there = {s.name for s in found.subjects} | {p.name for p in found.problems}
@@ -230,11 +235,6 @@ def _prepare(
     )
     by_name = {files.name: files for files in prepared.subjects}
     return by_name, (*found.problems, *prepared.problems)
-
-
-def _is_test_image(files: SubjectFiles) -> bool:
-    """The Decathlon's own list of images without labels."""
-    return files.labels is None and files.images[0].index is not None
 
 
 def _loads(

@@ -51,6 +51,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
         ({"steps_per_epoch": 0}, "`steps_per_epoch` must be at least 1, got 0"),
         ({"seed": -1}, "`seed` must be at least 0, got -1"),
+        ({"group_by": "("}, r"`group by` must be a regular expression or 'none', got"),
         ({"lms": False, "budget": 7}, "`budget` must come with large model support"),
     ],
 )
@@ -59,3 +60,12 @@ def test_settings_that_cannot_start_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=rule):
         replace(SETTINGS, **changes)
+
+
+def test_a_run_of_before_there_were_patients_is_gone_on_with(tmp_path: Path) -> None:
+    write_configuration(tmp_path, SETTINGS)
+    path = tmp_path / "configuration.json"
+    content = json.loads(path.read_text())
+    del content["configuration"]["group_by"]
+    path.write_text(json.dumps(content))
+    check_same(tmp_path, SETTINGS)

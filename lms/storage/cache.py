@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-import platformdirs
 
 from lms.storage.files import write_file
 
@@ -45,7 +44,11 @@ def cache_folder() -> Path | None:
     named = os.environ.get(VARIABLE, "")
     if named.lower() == OFF:
         return None
-    return Path(named) if named else Path(platformdirs.user_cache_dir("lms"))
+    if named:
+        return Path(named)
+    import platformdirs  # not needed where nothing is kept
+
+    return platformdirs.user_cache_path("lms")
 
 
 def digest(*parts: Any) -> str:

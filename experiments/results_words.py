@@ -190,6 +190,13 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "lower quartile": "of the ratios",
         "upper quartile": "of the ratios",
     },
+    "first_step": {
+        "plain": "seconds until plain Keras's first step is done",
+        "cold": "the same with the callback, of which nothing was kept before",
+        "warm": "the same once more, with what the cold run has kept",
+        "cold / plain": "the median of the rounds' ratios",
+        "warm / plain": "the median of the rounds' ratios",
+    },
     "planning_scale": {
         "graph": "drawn graphs of so many ops, and traced steps of two networks",
         "ops": "how many the graph has",

@@ -17,7 +17,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from lms.errors import LMSError, WorkersError
+from lms.commands.endings import check_folder, end_well
+from lms.errors import WorkersError
 from lms.machine.launching import launch
 from lms.machine.placement import read_placement
 from lms.units import parse_size
@@ -38,17 +39,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 for success, 2 for a bad value or file, 3 if the device or
-        the host has too little memory.
+        the host has too little memory, 130 after Ctrl-C, 143 after SIGTERM.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     options.words = words
     console = Console(stderr=True)
-    try:
+
+    def run() -> int:
+        for name in ("output", "cache"):
+            if vars(options).get(name) is not None:
+                check_folder(vars(options)[name], name)
         return options.run(options, console)
-    except (ValueError, FileNotFoundError, LMSError) as error:
-        console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        return 3 if isinstance(error, MemoryError) else 2
+
+    def say(text: str) -> None:
+        console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+
+    return end_well(run, say, advice=lambda: _how_to_go_on(options))
+
+
+def _how_to_go_on(options: argparse.Namespace) -> str:
+    is_run = options.run is _train and (options.output / "state.npz").is_file()
+    command = f"python -m unet3d train --resume {options.output}"
+    return f"Go on from its last complete epoch: {command}" if is_run else ""
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ import numpy as np
 from rich.progress import Progress
 
 from lms.storage.files import draft_of, write_arrays, write_json
+from unet3d.checkpoints import load_weights
 from unet3d.data import prepare_images
 from unet3d.preparing import SKIP, usable
 from unet3d.reading import Images, read_images
@@ -87,7 +88,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     problems, names = list(bad), []
     with precision_of(configuration):
         model = build_for(configuration, size or configuration.size)
-        model.load_weights(_weights(run))
+        load_weights(model, _weights(run))
         support = memory_support(configuration)
         callbacks = [support] if support else []
         for files in chosen:

@@ -20,9 +20,11 @@ from typing import Any
 from lms.storage.files import write_json
 from lms.storage.json_data import read_data
 
-__all__ = ["Configuration", "check_same", "read_configuration", "versions"]
-__all__ += ["write_configuration"]
+__all__ = ["Configuration", "check_same", "check_start", "read_configuration"]
+__all__ += ["versions", "write_configuration"]
 
+# What a run's folder has beside its configuration, which is written first.
+_PARTS = ("state.npz", "split.json", "log.csv", "best.weights.h5", "last.weights.h5")
 _PACKAGES = ("tensorflow", "keras", "numpy", "scipy", "nibabel", "tflms")
 # These may differ between a run and its continuation: they decide no number.
 _FREE = frozenset({"data", "epochs", "lms", "budget"})
@@ -122,6 +124,29 @@ def read_configuration(run: Path) -> Configuration:
         rule="hold the settings of this version",
         advice="Train again, or use the version it names.",
     )
+
+
+def check_start(run: Path, configuration: Configuration, *, resume: bool) -> None:
+    """Refuse a folder that a training must not write to.
+
+    Raises:
+        ValueError: If it holds a run and `resume` is off, a run of other settings, or
+            parts of a run.
+    """
+    if (run / "configuration.json").exists():
+        if not resume:
+            raise ValueError(
+                f"`output` must be a folder without a run, got '{run}', which holds "
+                "one. Go on with it by --resume, or choose another folder."
+            )
+        check_same(run, configuration)
+        return
+    part = next((name for name in _PARTS if (run / name).exists()), None)
+    if part:
+        raise ValueError(
+            f"`output` must be a run or a folder without one, got '{run}' with {part} "
+            "and no configuration.json. Choose another folder."
+        )
 
 
 def check_same(run: Path, configuration: Configuration) -> None:

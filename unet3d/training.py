@@ -13,6 +13,7 @@ each volume counts alike, and every step has one shape. Each of several workers
 validates with all subjects.
 """
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whol
 from unet3d.model import build_unet
 from unet3d.preparing import prepare_all, usable
 from unet3d.progress import TrainingBars
-from unet3d.runs import Configuration, check_same, write_configuration
+from unet3d.runs import Configuration, check_start, write_configuration
 from unet3d.schemes import scheme_named
 from unet3d.splits import Split, known_split, make_split, without, write_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
@@ -104,7 +105,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     bars = progress or Progress(disable=True)
     with precision_of(configuration):
         model = build_for(configuration)  # refuses a bad size before data is read
-        _check_run(run, configuration, resume=resume)
+        check_start(run, configuration, resume=resume)
         workers.barrier("the run's folder")  # before the chief writes to it
         given = known_split(run, split)
         found = _find(configuration, given)
@@ -177,17 +178,6 @@ class precision_of:  # noqa: N801 - used as a context, like a function
 
     def __exit__(self, *error: object) -> None:
         keras.config.set_dtype_policy(self._before)
-
-
-def _check_run(run: Path, configuration: Configuration, *, resume: bool) -> None:
-    if not (run / "configuration.json").exists():
-        return
-    if not resume:
-        raise ValueError(
-            f"`output` must be a folder without a run, got '{run}', which holds one. "
-            "Go on with it by --resume, or choose another folder."
-        )
-    check_same(run, configuration)
 
 
 def _find(configuration: Configuration, split: Split | None) -> Found:
@@ -304,8 +294,11 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
             shuffle=False,  # the order is made already
             verbose=0,
         )
-    finally:
-        _write_memory(run, swapping, workers)
+    except BaseException:
+        with suppress(OSError):  # the error on its way says more
+            _write_memory(run, swapping, workers)
+        raise
+    _write_memory(run, swapping, workers)
     return point.history
 
 

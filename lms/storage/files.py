@@ -48,7 +48,8 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def draft_of(path: Path) -> Generator[Path, None, None]:
     """A path to write to instead, for libraries that open files themselves.
 
-    It takes the place of `path` at the end; after an error it is deleted.
+    It takes the place of `path` at the end; after an error it is deleted. An `OSError`
+    names `path`.
 
     Example:
         >>> import tempfile
@@ -66,6 +67,10 @@ def draft_of(path: Path) -> Generator[Path, None, None]:
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:
+        if error.errno is not None:  # writes name no file, and others the draft
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         draft.unlink(missing_ok=True)
 

@@ -105,6 +105,26 @@ def test_a_second_start_needs_resume_and_the_run_s_settings(
     np.testing.assert_array_equal(before["model0000"], state(run)["model0000"])
 
 
+def test_a_damaged_state_is_refused_by_what_is_wrong(run: Path, tmp_path: Path) -> None:
+    from unet3d.checkpoints import restore_state
+    from unet3d.training import build_for
+
+    model, path = build_for(settings(run)), tmp_path / "state.npz"
+    sound = (run / "state.npz").read_bytes()
+    for content in (b"", b"text", sound[:900], sound[:2000] + b"#" + sound[2001:]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="must be a state that training wrote"):
+            restore_state(model, tmp_path)
+    np.save(tmp_path / "state.npy", np.ones(3))
+    (tmp_path / "state.npy").rename(path)
+    with pytest.raises(ValueError, match="must be a state that training wrote"):
+        restore_state(model, tmp_path)
+    for rest in ("[]", "3", '{"epoch": 1, "finished": false, "history": []}'):
+        np.savez(path, rest=np.array(rest))
+        with pytest.raises(ValueError, match="Restore it from a copy, or remove it"):
+            restore_state(model, tmp_path)
+
+
 def test_bad_subjects_stop_the_training_or_are_listed(
     data: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,141 @@
+"""How a command ends: with its exit code, or with one line that says why it could not.
+
+What a user can mend is told in a line: the value, the rule, what to do. Anything else
+is a mistake in the program, and keeps its traceback; `LMS_DEBUG=1` shows every one.
+
+Known weakness: Python hears of a signal when the op that runs has ended.
+"""
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from lms.errors import LMSError
+
+__all__ = ["check_folder", "end_well"]
+
+_DEBUG = "LMS_DEBUG"
+_BAD = 2
+_TOO_LITTLE = 3
+_BY_SIGNAL = 128
+
+_FULL = ("lie where there is room", "Make room, or choose another place.")
+_CLOSED = ("be open to this user", "Change its permissions, or choose another place.")
+_IN_A_FILE = ("lie in a folder, and no file be in its place", "Choose another path.")
+_RULES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
+    errno.EROFS: _CLOSED,
+    errno.ENOTDIR: _IN_A_FILE,
+    errno.EEXIST: _IN_A_FILE,
+    errno.EISDIR: ("be a file", "Name a file in it."),
+    errno.ENOENT: ("be there", "Check its name and path."),
+}
+_ELSE = ("be usable", "Look at the disk that it lies on.")
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, as a batch system sends it: all files are closed on the way out."""
+
+
+def end_well(
+    run: Callable[[], int],
+    say: Callable[[str], None],
+    *,
+    advice: Callable[[], str] = str,
+) -> int:
+    """Run a command, and turn what a user can mend into a line and an exit code.
+
+    Args:
+        run: The command; returns its own exit code.
+        say: Writes the line.
+        advice: What to do after a signal or a disk's fault, or "".
+
+    Returns:
+        The command's code; 2 after a bad value or file, 3 where there is too little
+        memory, 130 after Ctrl-C, 143 after SIGTERM.
+    """
+    try:
+        with _asked_to_end():
+            return run()
+    except (LMSError, ValueError, OSError, MemoryError) as error:
+        if os.environ.get(_DEBUG):
+            raise
+        own = advice() if isinstance(error, OSError) and error.errno else ""
+        say(f"Error: {_told(error)} {own}".rstrip())
+        return _TOO_LITTLE if isinstance(error, MemoryError) else _BAD
+    except KeyboardInterrupt as error:
+        if os.environ.get(_DEBUG):
+            raise
+        is_term = isinstance(error, _Terminated)
+        number = signal.SIGTERM if is_term else signal.SIGINT
+        say(f"Ended by {'SIGTERM' if is_term else 'Ctrl-C'}. {advice()}".rstrip())
+        return _BY_SIGNAL + number
+
+
+def check_folder(path: Path, name: str) -> None:
+    """Refuse a folder that could not be written to, before anything slow begins.
+
+    Args:
+        path: The folder, which need not exist yet.
+        name: What the user calls it.
+
+    Raises:
+        ValueError: If a file is in its place, or this user may not write there.
+
+    Example:
+        >>> check_folder(Path("/dev/null/run"), "output")
+        Traceback (most recent call last):
+        ...
+        ValueError: `output` must be a folder, got '/dev/null/run': '/dev/null' is a \
+file. Choose another path.
+    """
+    nearest = path.absolute()
+    while not os.path.lexists(nearest):
+        nearest = nearest.parent
+    start = f"`{name}` must be a folder"
+    if not nearest.is_dir():
+        raise ValueError(
+            f"{start}, got '{path}': '{nearest}' is a file. Choose another path."
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{start} that this user may write to, got '{path}': '{nearest}' may not "
+            "be written to. Change its permissions, or choose another path."
+        )
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, MemoryError) and not isinstance(error, LMSError):
+        return f"the host must have memory for this, got too little ({error})."
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    rule, step = _RULES.get(error.errno, _ELSE)
+    what = "a file" if error.filename is None else f"`{error.filename}`"
+    return f"{what} must {rule}, got: {error.strerror}. {step}"
+
+
+@contextmanager
+def _asked_to_end() -> Generator[None, None, None]:
+    """Let SIGTERM end a program as Ctrl-C does: its files are put in order."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

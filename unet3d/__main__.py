@@ -2,9 +2,9 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from lms.errors import WorkersError
 from lms.machine.launching import launch
 from lms.machine.placement import read_placement
 from lms.units import parse_size
-from unet3d.runs import Configuration
+from unet3d.options import settle
 from unet3d.schemes import SCHEMES, scheme_named
 from unet3d.scores import EmptyRule
 from unet3d.subjects import Problem
@@ -47,8 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True)
 
     def run() -> int:
+        if options.run is _train:
+            options.configuration = settle(options, words[1:], read_placement().size)
         for name in ("output", "cache"):
-            if vars(options).get(name) is not None:
+            if name in options:
                 check_folder(vars(options)[name], name)
         return options.run(options, console)
 
@@ -59,9 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _how_to_go_on(options: argparse.Namespace) -> str:
-    is_run = options.run is _train and (options.output / "state.npz").is_file()
-    command = f"python -m unet3d train --resume {options.output}"
-    return f"Go on from its last complete epoch: {command}" if is_run else ""
+    run = options.output if options.run is _train else None
+    if run is None or not (run / "configuration.json").is_file():
+        return ""
+    words = ["python", "-m", "unet3d", "train", "--resume", str(run)]
+    return f"Go on from the last complete epoch: {shlex.join(words)}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -78,7 +82,7 @@ def _command(commands: Any, name: str, text: str, run: Any) -> argparse.Argument
     command = commands.add_parser(
         name, help=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, parser=command)
     return command
 
 
@@ -93,9 +97,9 @@ def _add_synthesize(commands: Any) -> None:
 def _add_train(commands: Any) -> None:
     command = _command(commands, "train", "train the network", _train)
     add = command.add_argument
-    add("--data", type=Path, required=True, help="folder of subjects")
-    _add_scheme(command)
-    add("--output", type=Path, required=True, help="folder of the run")
+    add("--data", type=Path, help="folder of subjects")
+    _add_scheme(command, required=False)
+    add("--output", type=Path, help="folder of the run")
     add("--size", type=int, default=144, help="voxels along each axis")
     add("--filters", type=int, default=16, help="channels of the top level")
     add("--depth", type=int, default=5, help="levels")
@@ -119,7 +123,9 @@ def _add_train(commands: Any) -> None:
     text += "out in a job of Slurm, Ray or Kubernetes"
     add("--workers", type=int, default=1, metavar="N", help=text)
     add("--split", type=Path, help="split.json of another run")
-    add("--resume", action="store_true", help="go on with the run in --output")
+    text = "go on with the run in FOLDER, or in --output, with its own options; "
+    text += "--data, --epochs, --lms, --budget, --workers and --cache may be others"
+    add("--resume", nargs="?", type=Path, const=True, metavar="FOLDER", help=text)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     add("--cache", type=Path, default=Path(base) / "unet3d", help="prepared subjects")
     _add_skip(command)
@@ -151,11 +157,11 @@ def _add_evaluate(commands: Any) -> None:
     _add_skip(command)
 
 
-def _add_scheme(command: argparse.ArgumentParser) -> None:
+def _add_scheme(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     command.add_argument(
         "--label-scheme",
         choices=tuple(SCHEMES),
-        required=True,
+        required=required,
         help="what the labels mean; synthesised data is brats2017",
     )
 
@@ -209,9 +215,6 @@ def _train(options: argparse.Namespace, console: Console) -> int:
             f"`--workers` must be left out in a job, which has {there} workers, got "
             f"{options.workers}. Start the job with as many as you want."
         )
-    options.data = str(options.data.resolve())
-    names = [field.name for field in fields(Configuration)]
-    configuration = Configuration(**{name: vars(options)[name] for name in names})
     _set_up_tensorflow()
     import tensorflow as tf
 
@@ -225,19 +228,19 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     try:
         with _bars(console, shown=workers.is_chief) as progress:
             outcome = train(
-                configuration,
+                options.configuration,
                 options.output,
                 cache=options.cache,
                 split=options.split,
-                resume=options.resume,
+                resume=bool(options.resume),
                 skip_bad=options.skip_bad,
                 progress=progress,
                 workers=workers,
             )
     except tf.errors.ResourceExhaustedError as error:
         console.print(
-            f"Error: device memory must hold a step of {options.size}^3, got too "
-            "little. Train with --lms, or a smaller --size or --batch-size. "
+            f"Error: device memory must hold a step of {options.configuration.size}^3, "
+            "got too little. Train with --lms, or a smaller --size or --batch-size. "
             f"TensorFlow said: {_reason(error)}",
             style="red",
             markup=False,

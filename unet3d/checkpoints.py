@@ -174,9 +174,9 @@ def load_weights(model: Any, path: Path) -> None:
             # Keras warns of layers that it leaves with the weights they began with.
             warnings.simplefilter("error", UserWarning)
             model.load_weights(content)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         raise _bad_weights(path, f"a damaged or other file ({error})") from error
-    except (*_DAMAGE, RuntimeError, UserWarning) as error:
+    except (*_DAMAGE, UserWarning) as error:
         raise _bad_weights(path, "those of another network") from error
     if not all(np.isfinite(values).all() for values in model.get_weights()):
         raise _bad_weights(path, "values that are no numbers")

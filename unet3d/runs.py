@@ -1,6 +1,6 @@
 """What a training run is made of: its settings and its folder.
 
-RUN/configuration.json    settings, versions, subjects left out
+RUN/configuration.json    settings, cache, workers, versions, subjects left out
 RUN/split.json            names of training and validation subjects
 RUN/state.npz             everything training goes on from, after each epoch
 RUN/log.csv               one line per epoch
@@ -17,11 +17,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lms.storage.files import write_json
+from lms.storage.files import read_json, write_json
 from lms.storage.json_data import read_data
 
-__all__ = ["Configuration", "check_same", "check_start", "read_configuration"]
-__all__ += ["versions", "write_configuration"]
+__all__ = ["Configuration", "Surroundings", "check_same", "check_start", "versions"]
+__all__ += ["read_configuration", "read_surroundings", "write_configuration"]
 
 # What a run's folder has beside its configuration, which is written first.
 _PARTS = ("state.npz", "split.json", "log.csv", "best.weights.h5", "last.weights.h5")
@@ -86,8 +86,25 @@ class Configuration:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where a run was trained; it may go on elsewhere.
+
+    Args:
+        cache: Folder of prepared subjects.
+        workers: How many train together.
+    """
+
+    cache: str | None = None
+    workers: int | None = None
+
+
 def write_configuration(
-    run: Path, configuration: Configuration, *, left_out: Sequence[str] = ()
+    run: Path,
+    configuration: Configuration,
+    *,
+    left_out: Sequence[str] = (),
+    around: Surroundings = Surroundings(),
 ) -> None:
     """Write a run's settings, with the versions of what trains it.
 
@@ -95,9 +112,11 @@ def write_configuration(
         run: The run's folder.
         configuration: Its settings.
         left_out: Why subjects were skipped, one message each.
+        around: Where it is trained.
     """
     content = {
         "configuration": asdict(configuration),
+        "surroundings": asdict(around),
         "versions": versions(),
         "left out": list(left_out),
     }
@@ -123,6 +142,20 @@ def read_configuration(run: Path) -> Configuration:
         part="configuration",
         rule="hold the settings of this version",
         advice="Train again, or use the version it names.",
+    )
+
+
+def read_surroundings(run: Path) -> Surroundings:
+    """Read where a run was trained, as far as its folder says so."""
+    path = run / "configuration.json"
+    if "surroundings" not in read_json(path):
+        return Surroundings()
+    return read_data(
+        path,
+        Surroundings,
+        part="surroundings",
+        rule="say where the run was trained",
+        advice="Remove that part.",
     )
 
 
@@ -161,7 +194,7 @@ def check_same(run: Path, configuration: Configuration) -> None:
         if field.name not in _FREE and old != new:
             raise ValueError(
                 f"`{field.name}` must be that of the run in '{run}', {old!r}, got "
-                f"{new!r}. Resume with the run's settings, or choose another output."
+                f"{new!r}. Leave it out, or choose another output."
             )
 
 

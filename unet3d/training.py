@@ -35,7 +35,12 @@ from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whol
 from unet3d.model import build_unet
 from unet3d.preparing import prepare_all, usable
 from unet3d.progress import TrainingBars
-from unet3d.runs import Configuration, check_start, write_configuration
+from unet3d.runs import (
+    Configuration,
+    Surroundings,
+    check_start,
+    write_configuration,
+)
 from unet3d.schemes import scheme_named
 from unet3d.splits import Split, known_split, make_split, without, write_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
@@ -121,7 +126,8 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         )
         if workers.is_chief:
             reasons = [problem.message for problem in problems]
-            write_configuration(run, configuration, left_out=reasons)
+            around = Surroundings(cache=str(cache.resolve()), workers=workers.size)
+            write_configuration(run, configuration, left_out=reasons, around=around)
             write_split(run / "split.json", chosen)
             workers.barrier("preparing")
         loads = _loads(subjects, configuration, cache)

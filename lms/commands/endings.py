@@ -95,20 +95,20 @@ def check_folder(path: Path, name: str) -> None:
         >>> check_folder(Path("/dev/null/run"), "output")
         Traceback (most recent call last):
         ...
-        ValueError: `output` must be a folder, got '/dev/null/run': '/dev/null' is a \
-file. Choose another path.
+        ValueError: `output` must be a folder, got '/dev/null/run', where '/dev/null' \
+is a file. Choose another path.
     """
     nearest = path.absolute()
     while not os.path.lexists(nearest):
         nearest = nearest.parent
-    start = f"`{name}` must be a folder"
+    start, of_it = f"`{name}` must be a folder", f"'{nearest}'"
     if not nearest.is_dir():
         raise ValueError(
-            f"{start}, got '{path}': '{nearest}' is a file. Choose another path."
+            f"{start}, got '{path}', where {of_it} is a file. Choose another path."
         )
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise ValueError(
-            f"{start} that this user may write to, got '{path}': '{nearest}' may not "
+            f"{start} that this user may write to, got '{path}', where {of_it} may not "
             "be written to. Change its permissions, or choose another path."
         )
 

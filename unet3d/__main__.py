@@ -189,6 +189,7 @@ def _bars(console: Console, *, shown: bool = True) -> Progress:
         TimeElapsedColumn(),
         console=console,
         disable=not shown,
+        transient=not console.is_terminal,  # lines are written there
     )
 
 
@@ -253,7 +254,8 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     console.print(
         f"Trained {outcome.epochs} epochs with {len(outcome.split.training)} subjects; "
         f"best Dice of {len(outcome.split.validation)} validation subjects "
-        f"{outcome.best:.3f}. Everything is in {options.output}."
+        f"{outcome.best:.3f}. Everything is in {options.output}.",
+        soft_wrap=True,
     )
     return 0
 
@@ -328,7 +330,9 @@ def _set_up_tensorflow() -> None:
     # Without oneDNN a 3-D convolution on a CPU takes three times the memory and ten
     # times the time.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Without a GPU's driver TensorFlow calls it an error that there is none.
+    has_driver = any(map(os.path.exists, ("/proc/driver/nvidia", "/dev/dxg")))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_driver else "3")
 
 
 def _list_problems(problems: Sequence[Problem], console: Console) -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lms.commands.endings import end_well
 from lms.commands.model_file import find_file
 from lms.machine.emulate import environment, started_environment
 from lms.machine.emulated_link import LinkRates
@@ -46,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> int:
+    from lms.commands.endings import end_well
+
     def say(text: str) -> None:
         print(f"{options.parser.prog}: {text}", file=sys.stderr)
 

@@ -25,6 +25,7 @@ from rich.progress import Progress
 from lms import DataParallel
 from lms.machine.emulate import device_limit
 from lms.machine.placement import Placement
+from lms.storage.files import remove_drafts
 from lms.tf.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
@@ -129,6 +130,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
             else make_split(tuple(subjects), configuration.seed)
         )
         if workers.is_chief:
+            remove_drafts(run)
             reasons = [problem.message for problem in problems]
             around = Surroundings(cache=str(cache.resolve()), workers=workers.size)
             write_configuration(run, configuration, left_out=reasons, around=around)

@@ -3,7 +3,8 @@
 A file is written beside its place under a name of this process, forced to the disk and
 then renamed; a rename is atomic.
 
-Known weakness: a killed process leaves its `partial-*` file behind.
+Known weakness: a killed process leaves its `partial-*` file behind, until somebody
+calls `remove_drafts`.
 """
 
 import json
@@ -20,6 +21,7 @@ __all__ = [
     "DRAFT",
     "draft_of",
     "read_json",
+    "remove_drafts",
     "write_arrays",
     "write_file",
     "write_json",
@@ -72,6 +74,12 @@ def draft_of(path: Path) -> Generator[Path, None, None]:
             error.filename, error.filename2 = str(path), None
         raise
     finally:
+        draft.unlink(missing_ok=True)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Delete what killed processes left half-written in a folder of one writer."""
+    for draft in folder.glob(f"{DRAFT}*"):
         draft.unlink(missing_ok=True)
 
 

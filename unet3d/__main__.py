@@ -65,7 +65,7 @@ def _how_to_go_on(options: argparse.Namespace) -> str:
     if run is None or not (run / "configuration.json").is_file():
         return ""
     words = ["python", "-m", "unet3d", "train", "--resume", str(run)]
-    return f"Go on from the last complete epoch: {shlex.join(words)}"
+    return f"Go on with it: {shlex.join(words)}"
 
 
 def _parser() -> argparse.ArgumentParser:

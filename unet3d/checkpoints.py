@@ -131,11 +131,13 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no whole npz file")
         with path.open("rb") as file, np.load(file) as stored:
             arrays = {name: stored[name] for name in stored.files}
         rest = json.loads(str(arrays.pop("rest")))
         if not set(rest) >= _KNOWN:
-            raise ValueError(f"it lacks {_KNOWN - set(rest)}")
+            raise ValueError(f"it lacks {', '.join(sorted(_KNOWN - set(rest)))}")
     except _DAMAGE as error:
         raise ValueError(
             f"`{path}` must be a state that training wrote, got a file that cannot be "

@@ -252,6 +252,8 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     bars: Progress,
     workers: Workers,
 ) -> list[dict[str, float]]:
+    failed = list[Exception]()
+    loads = {name: _remembering(load, failed) for name, load in loads.items()}
     known = restore_state(model, run)
     first = known["epoch"] if known else 0
     _check_epochs(workers, first)
@@ -313,9 +315,24 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     except BaseException:
         with suppress(OSError):  # the error on its way says more
             write_memory(run, swapping, workers)
+        if failed:  # TensorFlow makes a text of it, with a traceback
+            raise failed[0] from None
         raise
     write_memory(run, swapping, workers)
     return point.history
+
+
+def _remembering(load: Load, failed: list[Exception]) -> Load:
+    """A subject's `load`, whose error is kept."""
+
+    def loaded() -> Any:
+        try:
+            return load()
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    return loaded
 
 
 def _beginning(

@@ -41,9 +41,8 @@ _RULES = {
 }
 _ELSE = ("be usable", "Look at the disk that it lies on.")
 
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, as a batch system sends it: all files are closed on the way out."""
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_MENDABLE = (LMSError, ValueError, OSError, MemoryError)
 
 
 def end_well(
@@ -63,21 +62,22 @@ def end_well(
         The command's code; 2 after a bad value or file, 3 where there is too little
         memory, 130 after Ctrl-C, 143 after SIGTERM.
     """
+    heard = list[signal.Signals]()
     try:
-        with _asked_to_end():
+        with _listening(heard):
             return run()
-    except (LMSError, ValueError, OSError, MemoryError) as error:
-        if os.environ.get(_DEBUG):
+    except BaseException as error:
+        # A library that is being imported makes an error of its own of a signal.
+        number = heard[0] if heard else None
+        if isinstance(error, KeyboardInterrupt):
+            number = number or signal.SIGINT
+        mendable = number is not None or isinstance(error, _MENDABLE)
+        if os.environ.get(_DEBUG) or not mendable:
             raise
-        own = advice() if isinstance(error, OSError) and error.errno else ""
-        say(f"Error: {_told(error)} {own}".rstrip())
-        return _TOO_LITTLE if isinstance(error, MemoryError) else _BAD
-    except KeyboardInterrupt as error:
-        if os.environ.get(_DEBUG):
-            raise
-        is_term = isinstance(error, _Terminated)
-        number = signal.SIGTERM if is_term else signal.SIGINT
-        say(f"Ended by {'SIGTERM' if is_term else 'Ctrl-C'}. {advice()}".rstrip())
+        if number is None:
+            say(f"Error: {_told(error)} {_after(error, advice)}".rstrip())
+            return _TOO_LITTLE if isinstance(error, MemoryError) else _BAD
+        say(f"Ended by {_NAMES[number]}. {advice()}".rstrip())
         return _BY_SIGNAL + number
 
 
@@ -113,7 +113,12 @@ is a file. Choose another path.
         )
 
 
-def _told(error: Exception) -> str:
+def _after(error: BaseException, advice: Callable[[], str]) -> str:
+    """What comes after a disk's fault; our own errors have said what to do."""
+    return advice() if isinstance(error, OSError) and error.errno else ""
+
+
+def _told(error: BaseException) -> str:
     if isinstance(error, MemoryError) and not isinstance(error, LMSError):
         return f"the host must have memory for this, got too little ({error})."
     if not isinstance(error, OSError) or error.errno is None:
@@ -124,18 +129,19 @@ def _told(error: Exception) -> str:
 
 
 @contextmanager
-def _asked_to_end() -> Generator[None, None, None]:
+def _listening(heard: list[signal.Signals]) -> Generator[None, None, None]:
     """Let SIGTERM end a program as Ctrl-C does: its files are put in order."""
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise _Terminated
+    def end(number: int, _frame: FrameType | None) -> None:
+        heard.append(signal.Signals(number))
+        raise KeyboardInterrupt
 
+    own = (signal.SIG_DFL, signal.default_int_handler)  # not what was ignored before
     is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, end)
+    numbers = [n for n in _NAMES if is_main and signal.getsignal(n) in own]
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)

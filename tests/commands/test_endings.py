@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,6 +85,21 @@ def test_a_mistake_in_the_program_keeps_its_traceback(
     monkeypatch.setenv("LMS_DEBUG", "1")
     with pytest.raises(ValueError, match="theirs"):
         ended(fail(ValueError("theirs")))
+
+
+def test_a_signal_counts_whatever_a_library_makes_of_it() -> None:
+    def importing() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ImportError("initialization failed") from error
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert ended(importing) == (130, "Ended by Ctrl-C. Go on.")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,19 @@ def test_a_damaged_state_is_refused_by_what_is_wrong(run: Path, tmp_path: Path) 
             restore_state(model, tmp_path)
 
 
+def test_a_subject_that_is_gone_in_an_epoch_is_told_as_it_is(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unet3d.training import train
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "b_t1.nii.gz")
+
+    monkeypatch.setattr("unet3d.training.load_prepared", lost)
+    with pytest.raises(FileNotFoundError, match=r"b_t1\.nii\.gz"):
+        train(settings(data), tmp_path / "run", cache=tmp_path / "cache")
+
+
 def test_bad_subjects_stop_the_training_or_are_listed(
     data: Path, tmp_path: Path
 ) -> None:

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from unet3d.checkpoints import MONITOR
 
-__all__ = ["TrainingBars", "TrainingLines", "log", "tell"]
+__all__ = ["TrainingBars", "TrainingLines", "counting", "log", "tell"]
 
 
 def tell(bars: Progress, text: str) -> None:
@@ -21,6 +21,18 @@ def log(bars: Progress, text: str) -> None:
     """Write a line at once where no terminal shows bars."""
     if not bars.console.is_terminal:
         tell(bars, text)
+
+
+def counting(bars: Progress, task: TaskID, word: str) -> Callable[[], None]:
+    """Counts one more on a bar, and in a log writes each tenth of many."""
+
+    def count() -> None:
+        bars.advance(task)
+        done, total = int(bars.tasks[task].completed), int(bars.tasks[task].total or 0)
+        if done < total and done % (total // 10 or total) == 0:
+            log(bars, f"{word} {done} of {total}")
+
+    return count
 
 
 class TrainingBars(keras.callbacks.Callback):

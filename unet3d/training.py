@@ -39,7 +39,7 @@ from unet3d.memory import (
 )
 from unet3d.model import build_unet
 from unet3d.preparing import prepare_all, usable
-from unet3d.progress import TrainingBars, TrainingLines, log, tell
+from unet3d.progress import TrainingBars, TrainingLines, counting, log, tell
 from unet3d.runs import (
     Configuration,
     Surroundings,
@@ -222,7 +222,7 @@ def _prepare(
         scheme=scheme_named(configuration.label_scheme),
         cache=cache,
         skip_bad=skip_bad,
-        progress=lambda: bars.advance(bar),
+        progress=counting(bars, bar, "Prepared"),
     )
     by_name = {files.name: files for files in prepared.subjects}
     return by_name, (*found.problems, *prepared.problems)

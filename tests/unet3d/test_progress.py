@@ -42,6 +42,22 @@ def test_a_log_has_a_line_for_each_epoch_and_each_new_plan() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("total", "lines"),
+    [(5, []), (25, [f"Prepared {n} of 25" for n in range(2, 25, 2)])],
+)
+def test_a_log_has_a_line_for_each_tenth_of_many(total: int, lines: list[str]) -> None:
+    from unet3d.progress import counting
+
+    text = io.StringIO()
+    bars = Progress(console=Console(file=text, width=400))
+    count = counting(bars, bars.add_task("Preparing", total=total), "Prepared")
+    for _ in range(total):
+        count()
+    assert bars.tasks[0].completed == total
+    assert text.getvalue().splitlines() == lines
+
+
 def test_a_terminal_shows_plans_above_its_bars() -> None:
     assert said(terminal=True) == ["first plan", "other plan"]
 

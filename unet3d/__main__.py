@@ -22,6 +22,7 @@ from lms.errors import WorkersError
 from lms.machine.launching import launch
 from lms.machine.placement import read_placement
 from lms.units import parse_size
+from unet3d.lines import counting
 from unet3d.options import settle
 from unet3d.schemes import SCHEMES, scheme_named
 from unet3d.scores import EmptyRule
@@ -196,11 +197,12 @@ def _bars(console: Console, *, shown: bool = True) -> Progress:
 def _synthesize(options: argparse.Namespace, console: Console) -> int:
     with _bars(console) as progress:
         bar = progress.add_task("Writing subjects", total=options.subjects)
+        count = counting(progress, bar, "Wrote")
         folders = synthesize(
             options.output,
             subjects=options.subjects,
             seed=options.seed,
-            progress=lambda _: progress.advance(bar),
+            progress=lambda _: count(),
         )
     console.print(f"Subjects written to {options.output}: {len(folders)}")
     return 0
@@ -300,6 +302,12 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     sets = [open_set(name, folder, scheme) for name, folder in folders]
     with _bars(console) as progress:
         bar = progress.add_task("Scoring")
+        count = counting(progress, bar, "Scored")
+
+        def scored(total: int) -> None:
+            progress.update(bar, total=total)
+            count()
+
         report = evaluate(
             options.truth,
             scheme,
@@ -307,7 +315,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             rule=EmptyRule(options.empty_rule),
             size=options.size,
             skip_bad=options.skip_bad,
-            progress=lambda total: progress.update(bar, total=total, advance=1),
+            progress=scored,
         )
     write_report(report, options.output, truth=options.truth, scheme=scheme, sets=sets)
     shown = Console()

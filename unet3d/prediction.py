@@ -20,9 +20,9 @@ from rich.progress import Progress
 from lms.storage.files import draft_of, write_arrays, write_json
 from unet3d.checkpoints import load_weights
 from unet3d.data import prepare_images
+from unet3d.lines import log
 from unet3d.memory import memory_support
 from unet3d.preparing import SKIP, usable
-from unet3d.progress import log
 from unet3d.reading import Images, read_images
 from unet3d.restoring import THRESHOLD, as_image, restore, to_labels
 from unet3d.runs import read_configuration

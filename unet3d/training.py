@@ -30,6 +30,7 @@ from lms.tf.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
+from unet3d.lines import counting, log, tell
 from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whole
 from unet3d.memory import (
     memory_in_words,
@@ -39,7 +40,7 @@ from unet3d.memory import (
 )
 from unet3d.model import build_unet
 from unet3d.preparing import prepare_all, usable
-from unet3d.progress import TrainingBars, TrainingLines, counting, log, tell
+from unet3d.progress import TrainingBars, TrainingLines
 from unet3d.runs import (
     Configuration,
     Surroundings,

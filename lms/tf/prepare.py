@@ -237,7 +237,6 @@ def _report(
     planning_seconds: Seconds,
 ) -> StepReport:
     plan, budget, timeline = planned.plan, planned.budget, planned.timeline
-    plain = None if timeline is None else captured.workload.speeds().costs.total
     return StepReport(
         kind=captured.kind,
         signature=step.signature,
@@ -246,7 +245,7 @@ def _report(
         margin_bytes=budget.margin,
         predicted_peak_bytes=planned.peak_bytes,
         predicted_seconds=None if timeline is None else timeline.seconds,
-        unplanned_seconds=plain,
+        unplanned_seconds=timeline and captured.workload.speeds().costs.total,
         measured_peak_bytes=None,
         unplanned_peak_bytes=planned.plain_peak_bytes,
         persistent_bytes=budget.persistent,

@@ -6,6 +6,8 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
+from unet3d.lines import counting
+
 ROW = {"epoch": 2.0, "loss": 0.51234, "val_dice_coefficient": 0.4567, "seconds": 12.34}
 
 pytestmark = pytest.mark.tf
@@ -47,8 +49,6 @@ def test_a_log_has_a_line_for_each_epoch_and_each_new_plan() -> None:
     [(5, []), (25, [f"Prepared {n} of 25" for n in range(2, 25, 2)])],
 )
 def test_a_log_has_a_line_for_each_tenth_of_many(total: int, lines: list[str]) -> None:
-    from unet3d.progress import counting
-
     text = io.StringIO()
     bars = Progress(console=Console(file=text, width=400))
     count = counting(bars, bars.add_task("Preparing", total=total), "Prepared")

@@ -5,6 +5,7 @@ What a subcommand needs is imported when it runs: `--help` waits for no TensorFl
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any, NoReturn
 
 from lms import __version__
 from lms.commands.model_file import find_file
-from lms.errors import LMSError
 from lms.machine.emulate import environment, started_environment
 from lms.machine.emulated_link import LinkRates
 from lms.machine.presets import PRESETS
@@ -26,14 +26,14 @@ _QUIET = ("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one subcommand; mistakes in the arguments end with exit code 2.
+    """Run one subcommand.
 
     Args:
         arguments: What follows `python -m lms`; that of this process by default.
 
     Raises:
         SystemExit: With 2 after a mistake, with 0 after `--help`, else with the code
-            of the subcommand.
+            of the subcommand, or as `lms.commands.endings` says.
 
     Example:
         $ python -m lms emulate --memory 96MiB -- python train.py
@@ -47,11 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> int:
-    parser: argparse.ArgumentParser = options.parser
-    try:
-        return options.run(options)
-    except (LMSError, ValueError) as error:
-        parser.error(str(error))
+    from lms.commands.endings import end_well
+
+    def say(text: str) -> None:
+        print(f"{options.parser.prog}: {text}", file=sys.stderr)
+
+    return end_well(lambda: options.run(options), say)
 
 
 def _add_emulate(subcommands: Any) -> None:

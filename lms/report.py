@@ -47,6 +47,7 @@ class StepReport:
         preparation_seconds: All of it, from the start of tracing to the callable.
         predicted_seconds: How long a step should take by measured ops and copies; None
             where nothing is swapped.
+        unplanned_seconds: The same for the ops alone, each run once; None likewise.
         replans: How often it ran out of memory and was planned anew.
         unknown_memory: Names of loops whose memory is not known, and in no prediction;
             and of ops whose outputs may be of any size, which is guessed.
@@ -69,6 +70,7 @@ class StepReport:
     planning_seconds: float
     preparation_seconds: float
     predicted_seconds: Seconds | None = None
+    unplanned_seconds: Seconds | None = None
     replans: int = 0
     unknown_memory: tuple[str, ...] = ()
 
@@ -138,6 +140,9 @@ def unknown(names: Sequence[str]) -> str:
 def _besides(report: StepReport) -> str:
     again, narrow = len(report.plan.recomputed), report.plan.narrowed
     text = f", {again} ops recomputed" if again else ""
+    if report.predicted_seconds and report.unplanned_seconds:
+        slowdown = report.predicted_seconds / report.unplanned_seconds
+        text += f", predicted to take {slowdown:.2f} times as long as with room for all"
     if narrow:
         text += f"; LOSSY: {len(narrow)} tensors wait as {narrow[0].dtype}"
     return text

@@ -49,6 +49,13 @@ def test_a_line_says_what_is_needed_what_is_there_and_what_moves() -> None:
     )
 
 
+def test_a_line_says_what_a_plan_costs() -> None:
+    timed = replace(REPORT, predicted_seconds=0.3, unplanned_seconds=0.25)
+    assert headline(timed).endswith(
+        " swapped, predicted to take 1.20 times as long as with room for all"
+    )
+
+
 def test_a_line_says_that_everything_fits() -> None:
     fits = replace(REPORT, plan=PLAIN, unplanned_peak_bytes=32 * MIB)
     assert headline(fits) == (

@@ -262,6 +262,7 @@ def _report(
         margin_bytes=budget.margin,
         predicted_peak_bytes=planned.peak_bytes,
         predicted_seconds=None if timeline is None else timeline.seconds,
+        unplanned_seconds=timeline and captured.workload.speeds().costs.total,
         measured_peak_bytes=None,
         unplanned_peak_bytes=planned.plain_peak_bytes,
         persistent_bytes=budget.persistent,

@@ -10,6 +10,7 @@ import pytest
 from unet3d.runs import (
     Configuration,
     check_same,
+    check_start,
     read_configuration,
     write_configuration,
 )
@@ -34,6 +35,23 @@ def test_a_run_of_other_settings_is_refused_and_memory_may_differ(
         ValueError, match=r"`size` must be that of the run .* 32, got 4"
     ):
         check_same(tmp_path, replace(SETTINGS, size=48))
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_training_starts_in_no_folder_with_half_a_run(
+    tmp_path: Path, *, resume: bool
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    check_start(tmp_path, SETTINGS, resume=resume)
+    (tmp_path / "state.npz").write_text("of a run")
+    with pytest.raises(ValueError, match=r"with state\.npz and no configuration\.json"):
+        check_start(tmp_path, SETTINGS, resume=resume)
+    (tmp_path / "state.npz").unlink()
+    write_configuration(tmp_path, SETTINGS)
+    other = SETTINGS if resume else replace(SETTINGS, epochs=9)
+    check_start(tmp_path, other, resume=True)
+    with pytest.raises(ValueError, match="Go on with it by --resume"):
+        check_start(tmp_path, SETTINGS, resume=False)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ _MODELS = (
     "efficientnetb0",
     "vgg16",
     "augmented",
-    "convlstm",
+    "mobilenetv3small",
     "autoencoder",
     "diffusion",
     "float16_cnn",

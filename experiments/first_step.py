@@ -48,7 +48,7 @@ _MODELS = (
     "mobilenetv3small",
     "autoencoder",
     "diffusion",
-    "float16_cnn",
+    "gan",
 )
 
 

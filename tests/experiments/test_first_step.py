@@ -24,7 +24,7 @@ ROWS = [
 
 
 def test_rounds_are_compared_one_by_one() -> None:
-    text, (title, _, body) = ANSWER.finding({}, ROWS)  # type: ignore[misc]
+    text, (title, _, body) = ANSWER.finding({}, ROWS)
     assert "2.05 times" in text
     assert "at most 2.50" in text
     assert "median of 3 rounds" in title

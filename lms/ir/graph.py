@@ -35,7 +35,8 @@ class Tensor:
 
     Args:
         name: `op name:output index`.
-        size: Bytes in the device's allocator; 0 when it lives elsewhere.
+        size: Bytes in the device's allocator; 0 when it lives elsewhere and no op on
+            the device reads it.
         shape: Its static shape, `()` for a scalar.
         dtype: Its element type by name, such as `float32`.
     """
@@ -80,8 +81,9 @@ class Op:
             it keeps it when the variable gets another.
         replaces_state: Whether its second input becomes the value of the variable that
             it writes, as it is and without a copy.
-        varies: Whether the shapes of its outputs depend on values: their sizes are
-            what they are at most, they never move, and it is never recomputed.
+        varies: Whether the shapes of its outputs depend on values, so that their sizes
+            are what they are at most, or whether they come from the host: they never
+            move, and it is never recomputed.
     """
 
     name: str

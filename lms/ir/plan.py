@@ -147,10 +147,10 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
 
     Rules: the order is an execution order of exactly the graph's ops; the chain
     follows it; each swap moves a root tensor of the step once, that no loop or branch
-    touches, of a shape that no values change, and that does not outlive the step; a
-    copy starts before its readers and after its tensor was made; every reader reads one
-    copy at most and reads the tensor; ops that the runtime may merge (`Op.group`) are
-    ordered as one or not at all, and read the same copy.
+    touches, of a shape that no values change, that the device makes, and that does not
+    outlive the step; a copy starts before its readers and after its tensor was made;
+    every reader reads one copy at most and reads the tensor; ops that the runtime may
+    merge (`Op.group`) are ordered as one or not at all, and read the same copy.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -242,7 +242,10 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
     if producer.persistent or producer.fixed or swap.tensor in _kept(graph):
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
     if producer.varies:
-        raise PlanError(f"{swap.tensor!r} cannot move: its shape depends on values")
+        raise PlanError(
+            f"{swap.tensor!r} cannot move: its shape depends on values, or the host "
+            "makes it"
+        )
     if any(op.fixed for op in readers.values()):
         raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
     made = position[producer.name]

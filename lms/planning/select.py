@@ -7,6 +7,7 @@ from typing import Any
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
+from lms.ir.host_state import has_host_state
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan
 from lms.planning import candidates
@@ -74,7 +75,8 @@ def choose_plan(
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
     """
-    forced = settings.swapout_threshold is not None
+    # Nobody orders TensorFlow's own copies of what is on the host.
+    forced = settings.swapout_threshold is not None or has_host_state(graph)
     if not forced and fits(plain, budget):
         return plain
     try:

@@ -125,6 +125,8 @@ def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
         if op.persistent or op.alias is not None:
             continue
         seconds[op.name] = small
+        if op.host_read is not None or op.host_write is not None:
+            seconds[op.name] = least.of(op.name)
         if op.name not in benches:
             continue
         bench = benches[op.name]

@@ -1,0 +1,284 @@
+"""Variables that live on the host: their values are NumPy's memory.
+
+    variable ──> its tensor *is* the array <── a planned step's copies, both ways
+
+So between steps everybody sees true values without a copy: `get_weights`, checkpoints,
+evaluation. Whoever assigns a new value in the usual way (`load_weights`) makes the
+variable leave its array; before the next step the array gets that value, and is the
+variable's again.
+
+What a step writes over is kept until it has ended, so that one which fails leaves all
+as it was.
+
+Known weaknesses: CPUs only, emulated devices too. A tensor that was read from such a
+variable, and is held without a copy, changes with the next step.
+"""
+
+import atexit
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from lms.errors import OutOfMemoryError, UnsupportedError
+from lms.ir.graph import HostRows
+from lms.tf import compat
+from lms.units import KIB, format_bytes
+
+__all__ = [
+    "HostVariable",
+    "Journal",
+    "host_variable",
+    "keep_on_host",
+    "on_host",
+    "to_device",
+]
+
+# Smaller variables stay on the device: a copy takes longer than they are worth.
+_LEAST = 64 * KIB
+
+_TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
+
+_known: dict[int, "HostVariable"] = {}  # by the identity of their handles
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostVariable:
+    """A variable whose value is an array of the host.
+
+    Args:
+        handle: A weak reference to the variable's handle.
+        array: Its value.
+    """
+
+    handle: Any
+    array: np.ndarray
+
+    def rows(self, rows: HostRows) -> np.ndarray:
+        """Some of its rows, without a copy."""
+        return self.array[rows.first : rows.end] if self.array.ndim else self.array
+
+    def settle(self) -> None:
+        """Take a value that somebody else has assigned meanwhile."""
+        handle = self.handle()
+        if handle is None:
+            return
+        value = _read(handle, self.array.dtype)
+        if compat.address_of(value) == self.array.ctypes.data:
+            return
+        np.copyto(self.array, value.numpy())
+        del value
+        _show(handle, self.array)
+
+
+@dataclass(slots=True)
+class Journal:
+    """What a step has written over, in the order of the writes."""
+
+    _old: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
+    _buffers: dict[int, np.ndarray] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, part: np.ndarray) -> None:
+        """Keep what is there now; the part is going to be written."""
+        key = part.ctypes.data
+        with self._lock:
+            buffer = self._buffers.get(key)
+        if buffer is None:
+            buffer = np.empty_like(part)
+        np.copyto(buffer, part)
+        with self._lock:
+            self._buffers[key] = buffer
+            self._old.append((part, buffer))
+
+    def forget(self) -> None:
+        """The step has ended: what it has written stays."""
+        self._old.clear()
+
+    def undo(self) -> None:
+        """Put back what was there before the step."""
+        while self._old:
+            part, old = self._old.pop()
+            np.copyto(part, old)
+
+    def release(self) -> None:
+        """Give the buffers back."""
+        self._buffers.clear()
+
+
+def host_variable(handle: Any) -> HostVariable | None:
+    """The variable behind a handle, if it lives on the host."""
+    found = _known.get(id(handle))
+    return found if found is not None and found.handle() is handle else None
+
+
+def to_device(handle: Any) -> None:
+    """Let a variable that lives on the host live on the device again.
+
+    Raises:
+        OutOfMemoryError: If the device has no room for it; it stays where it is.
+    """
+    found = host_variable(handle)
+    if found is None:
+        return
+    found.settle()
+    try:
+        own = tf.raw_ops.DeepCopy(x=compat.host_tensor(found.array))
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemoryError(
+            f"a variable of shape {found.array.shape} must find room on the device, "
+            f"{format_bytes(found.array.nbytes)}, because the step uses it in a way "
+            "that cannot be served from the host. Use another layer or optimizer for "
+            "it, or a device with more memory."
+        ) from error
+    tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+    del _known[id(handle)]
+
+
+@contextmanager
+def on_host() -> Iterator[None]:
+    """Within it, large variables are made on the host, such as a model's weights.
+
+    A planned step (`LMSCallback`, `fit_in_memory`) copies to the device what its ops
+    read, and writes back what it changes. The device never holds all of it.
+
+    Raises:
+        UnsupportedError: On a GPU.
+
+    Example:
+        >>> import keras
+        >>> import lms
+        >>> with lms.on_host():
+        ...     model = keras.Sequential([keras.Input((512,)), keras.layers.Dense(64)])
+        >>> lms.keep_on_host(model)  # after `compile` its optimizer's slots too
+    """
+    _check_device()
+
+    def creator(next_creator: Any, **arguments: Any) -> Any:
+        if tf.executing_eagerly():
+            arguments["initial_value"] = _initial(arguments.get("initial_value"))
+        variable = next_creator(**arguments)
+        if tf.executing_eagerly():
+            _move(variable)
+        return variable
+
+    with tf.variable_creator_scope(creator):
+        yield
+
+
+def keep_on_host(model: keras.Model) -> None:
+    """Let a model's large weights, and its optimizer's slots, live on the host.
+
+    Call it after `compile` and before `fit`, which would make the slots on the device.
+    A model that does not fit the device even once is built within `lms.on_host()`.
+
+    Args:
+        model: A built model.
+
+    Raises:
+        TypeError: If it is no Keras model.
+        ValueError: If it is not built: its weights do not exist.
+        UnsupportedError: On a GPU.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(
+            f"`model` must be a keras.Model, got {type(model).__name__}. Build "
+            "variables of your own within `with lms.on_host():`."
+        )
+    if not model.built:
+        raise ValueError(
+            f"`model` must be built, got {model.name!r} without weights. Give it an "
+            "`Input`, or call `model.build(shape)`."
+        )
+    _check_device()
+    for weight in model.variables:
+        _move(weight.value)
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return
+    with on_host():
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+    for slot in optimizer.variables:
+        _move(slot.value)
+
+
+def _check_device() -> None:
+    if tf.config.list_logical_devices("GPU"):
+        raise UnsupportedError(
+            "state must be kept on the host of a CPU, emulated or not, got a GPU: that "
+            "was not tried yet. Build the model within `tf.device('CPU:0')`, which "
+            "TensorFlow copies whole tensors from, or keep its state on the device."
+        )
+
+
+def _initial(value: Any) -> Any:
+    """A value on the host, for zeros and ones without the device's memory."""
+    if not callable(value):
+        return value
+
+    def made() -> Any:
+        known = _without_device(value)
+        return value() if known is None else compat.host_tensor(known)
+
+    return made
+
+
+def _without_device(value: Any) -> np.ndarray | None:
+    """What an initialiser yields, if that is a constant of some size."""
+    graph = tf.Graph()
+    try:
+        with graph.as_default():
+            tensor = value()
+            if tensor.shape.num_elements() * tensor.dtype.size < _LEAST:
+                return None
+            if any(op.type not in ("Const", "Fill") for op in graph.get_operations()):
+                return None
+            found = tf.get_static_value(tensor)
+    except Exception:  # it needs to run
+        return None
+    return None if found is None else compat.aligned(np.array(found))
+
+
+def _move(variable: Any) -> None:
+    """Let a large variable of numbers live on the host; others stay."""
+    handle, dtype, shape = variable.handle, variable.dtype, variable.shape
+    if dtype not in _TYPES or not shape.is_fully_defined():
+        return
+    if shape.num_elements() * dtype.size < _LEAST or host_variable(handle) is not None:
+        return
+    value = _read(handle, dtype)
+    array = compat.aligned(np.array(value))
+    del value
+    _show(handle, array)
+    key = id(handle)
+    _known[key] = HostVariable(
+        weakref.ref(handle, lambda _: _known.pop(key, None)), array
+    )
+
+
+def _read(handle: Any, dtype: Any) -> Any:
+    return tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+
+
+def _show(handle: Any, array: np.ndarray) -> None:
+    """Let an array's memory be a variable's value."""
+    value = compat.host_tensor(array)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+
+
+@atexit.register
+def _let_go() -> None:
+    """TensorFlow must not free NumPy's memory when Python has ended."""
+    for found in tuple(_known.values()):
+        handle = found.handle()
+        if handle is not None:
+            nothing = np.empty([0], found.array.dtype)
+            _show(handle, nothing)
+    _known.clear()

@@ -33,9 +33,9 @@ def _compiled(model: keras.Model, *, rate: float = 1e-4) -> keras.Model:
     return model
 
 
-def _words(batch: int, length: int) -> np.ndarray:
+def _words(batch: int, length: int, words: int = _WORDS) -> np.ndarray:
     shape = (batch, length + 1)
-    return np.random.default_rng(0).integers(1, _WORDS, shape, dtype=np.int32)
+    return np.random.default_rng(0).integers(1, words, shape, dtype=np.int32)
 
 
 def _images(batch: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -45,21 +45,26 @@ def _images(batch: int, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def gpt2(
-    length: int = 256, batch: int = 6, width: int = 192, depth: int = 6
+    length: int = 256,
+    batch: int = 6,
+    width: int = 192,
+    depth: int = 6,
+    heads: int = 4,
+    words: int = _WORDS,
 ) -> _Subject:
     """A language model: the batch is sentences, and the words that follow."""
     backbone = _hub().GPT2Backbone(
-        vocabulary_size=_WORDS,
+        vocabulary_size=words,
         num_layers=depth,
-        num_heads=4,
+        num_heads=heads,
         hidden_dim=width,
         intermediate_dim=4 * width,
         max_sequence_length=length,
     )
     model = _compiled(_hub().GPT2CausalLM(backbone, preprocessor=None))
-    words = _words(batch, length)
-    ids = words[:, :-1]
-    return model, ({"token_ids": ids, "padding_mask": np.ones_like(ids)}, words[:, 1:])
+    text = _words(batch, length, words)
+    ids = text[:, :-1]
+    return model, ({"token_ids": ids, "padding_mask": np.ones_like(ids)}, text[:, 1:])
 
 
 def bert(

@@ -20,7 +20,7 @@ from lms.units import MIB, Bytes
 __all__ = ["ENOUGH", "RULE_SHARES", "Entrant", "Place", "compete"]
 
 ENOUGH = 4096 * MIB
-RULE_SHARES = (0.9, 0.7, 0.5)  # of the memory, for IBM's rule
+RULE_SHARES = (None, 0.8, 0.6)  # of the memory; IBM's rule is tuned for 0.9 of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,7 @@ class _Drawing:
         return self._convolution(x, back=size)
 
     def _skips(self, x: str) -> list[str]:
-        """What was made earlier in the same size, and is not added anywhere yet."""
+        """An earlier tensor of the same size that nothing has added yet."""
         added = {name for op in self._ops if op.type == "AddV2" for name in op.inputs}
         own = (op for op in self._ops[:-1] if not op.persistent)
         names = (op.outputs[0].name for op in own)
@@ -117,7 +117,7 @@ class _Drawing:
         return y
 
     def _back(self, y: str, gradient: Callable[[str], str]) -> None:
-        """What the way back does at an op: what its skip brings is added first."""
+        """The backward pass at an op: its skip's gradient is added first."""
 
         def backward(d: str) -> str:
             if y in self._apart:

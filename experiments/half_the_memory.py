@@ -6,8 +6,8 @@ a hard limit of the allocator:
 
     plain Keras     also with one op at a time, as a GPU computes
     the callback    also kept from running ops a second time
-    IBM's rule      tuned automatically for 0.9 of the memory, or for 0.7 or 0.5 where
-                    that fails
+    IBM's rule      tuned automatically for 0.9 of the memory, or for less where that
+                    fails
 
 Each but plain Keras trains twice: with copies at the speed of the host's memory, and
 over an emulated link on which swapping everything would double the step. Everything is

@@ -62,12 +62,12 @@ class _Contest:
 
     @property
     def has_goal(self) -> bool:
-        """Whether the goals are about it: a device that runs ops one by one."""
+        """True where goals apply: on a device that runs ops one by one."""
         return self.cores == "one"
 
     @property
     def is_met(self) -> bool:
-        """Whether the step takes no longer than that."""
+        """True if the step takes no longer than that."""
         return self.reached is not None and self.reached <= self.limit
 
     @property

@@ -8,6 +8,7 @@ from experiments.charts import Bar, Panel, draw_panels
 from experiments.ledger import Head, Rows
 from experiments.plots import COLOURS, source
 from experiments.question import Finding, shortened
+from experiments.servers import PUBLISHED_LARGER
 from lms.units import format_bytes
 
 __all__ = ["finding", "goals", "plot"]
@@ -63,7 +64,7 @@ def finding(_: Head, rows: Rows) -> Finding:
         body += [_cells(model, memory, limit) for limit in limits]
         best.append({limit.way: limit for limit in limits if limit.size})
         said.append(_said(model, memory, best[-1]))
-    text = f"{' '.join(said)} {_others(best)}"
+    text = f"{' '.join(said)} {PUBLISHED_LARGER} {_others(best)}"
     return text.rstrip(), ("The largest that trains", columns, body)
 
 
@@ -79,7 +80,7 @@ def _said(model: str, memory: str, best: Mapping[str, _Limit]) -> str:
 
 
 def _others(limits: Sequence[Mapping[str, _Limit]]) -> str:
-    """What the ways that only run ops twice come to."""
+    """The sentence on ways that only run ops twice."""
     reached = {
         way: max((best[way].times for best in limits if way in best), default=0.0)
         for way in ("remat", "grappler")

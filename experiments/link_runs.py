@@ -10,7 +10,7 @@ from experiments.question import cubed, how_it_ended, shortened
 from experiments.quiet import quiet_median
 from experiments.servers import EPOCH_STEPS, SERVERS
 from lms.machine.hardware import preset
-from lms.units import Bytes, Seconds
+from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["Run", "Source", "runs_of", "same_steps"]
 
@@ -32,7 +32,9 @@ class Run:
         server: Whose link; empty for none.
         size: Voxels along an axis.
         memory: Of the device.
-        way: "plain", "threshold", "budget", or "tflms" for the published one.
+        way: "plain", "threshold", "serialised", "timed-threshold", "budget", or "tflms"
+            for the published one.
+        ground: What the prediction rests on; empty where nothing is predicted.
         share: Part of the device that the rule was tuned for; None for another way.
         ended: How, readable; empty if there is nothing to say.
         failed: Whether there is nothing of what follows.
@@ -50,6 +52,8 @@ class Run:
         shared_cost: The same while another one trains on the same bus, over one beside
             which another one trains.
         scaled: Bytes per second each way of the scaled link; 0 for the link itself.
+        most: On the device at once in the simulated step, copies included; 0 where
+            nothing is simulated.
     """
 
     source: Source
@@ -57,6 +61,7 @@ class Run:
     size: int
     memory: Bytes
     way: str
+    ground: str = ""
     share: float | None = None
     ended: str = ""
     failed: bool = False
@@ -72,6 +77,12 @@ class Run:
     per_voxel: float = 0.0
     shared_cost: float | None = None
     scaled: float = 0.0
+    most: Bytes = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether more is on the device at once than fits, so that it would wait."""
+        return self.most > self.memory
 
     @property
     def is_swapping(self) -> bool:
@@ -123,17 +134,22 @@ def _predicted(row: Row, rows: Rows) -> Run:
         size=row["size"],
         memory=row["memory_bytes"],
         way="plain" if row["planner"] == "none" else row["planner"],
+        ground=row.get("ground", "roofline"),
     )
     if row["error"]:
         return replace(run, failed=True, ended=shortened(row["error"]))
     small = next(
-        r for r in rows if r["planner"] == "none" and r["server"] == run.server
+        r
+        for r in rows
+        if (r["planner"], r["server"], r.get("ground", "roofline"))
+        == ("none", run.server, run.ground)
     )
     voxels = cubed(run.size, small["size"])
     shared = row["two_on_a_bus_seconds"]
     return replace(
         run,
-        ended="" if row["planned"] else "fits, nothing is planned",
+        ended=_expected(row),
+        most=row.get("played_peak_bytes", 0),
         peak=row["peak_bytes"],
         copied=row["swapped_out_bytes"] + row["swapped_in_bytes"],
         twice=row["run_twice"],
@@ -145,6 +161,13 @@ def _predicted(row: Row, rows: Rows) -> Run:
         per_voxel=row["step_seconds"] / small["step_seconds"] / voxels,
         shared_cost=shared / small["step_seconds"] / voxels,
     )
+
+
+def _expected(row: Row) -> str:
+    if not row["planned"]:
+        return "fits, nothing is planned"
+    beyond = row.get("played_peak_bytes", 0) - row["memory_bytes"]
+    return f"{format_bytes(beyond)} would have to wait for room" if beyond > 0 else ""
 
 
 def _base(row: Row) -> Run:

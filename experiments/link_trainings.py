@@ -59,7 +59,7 @@ class _Way:
 _WAYS = (
     _Way(name="plain", is_small=True),
     _Way(name="plain"),
-    _Way(name="threshold", shares=(0.9, 0.7, 0.5)),
+    _Way(name="threshold", shares=(None, 0.8, 0.6)),
     _Way(name="budget"),
 )
 

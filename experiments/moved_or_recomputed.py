@@ -6,8 +6,8 @@ with random weights, train in a device of half of what plain Keras took:
     plain        plain Keras in a device with enough memory: what others are compared to
     budget       the callback: moves tensors, or runs ops twice, whatever is faster
     cheap        the same with `recompute="cheap"`: no product or convolution runs twice
-    threshold    IBM's rule, tuned automatically for 0.9 of the device, or for 0.7 or
-                 0.5 where that fails
+    threshold    IBM's rule, tuned automatically for 0.9 of the device, or for less
+                 where that fails
     by hand      each block of the network within `tf.recompute_grad`, as a careful user
                  writes it; in a device with enough memory, whatever it takes
 

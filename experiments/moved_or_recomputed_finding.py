@@ -264,8 +264,8 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
         [[_panel(each, names)] for each in contests],
         path,
         title="A step in half of the memory, over one of plain Keras in enough of it",
-        note="By hand: in enough memory too. Device and links are emulated; "
-        f"boxes: quartiles, whiskers: 5 to 95 %. {source(head)}",
+        note="By hand: in enough memory. All is emulated. Boxes: quartiles; "
+        f"whiskers: 5 to 95 %. {source(head)}",
         size=(9, 1.4 + 1.9 * len(contests)),
         share=True,
     )

@@ -198,9 +198,9 @@ def _simulated_best(
     )
     for choice in sorted(choices, key=lambda choice: choice.peak)[: options.few]:
         yield _Knobs(
-            swapout_threshold=choice.swapout_threshold,
-            swapin_ahead=choice.swapin_ahead,
-            swapin_groupby=choice.swapin_groupby,
+            swapout_threshold=choice.rule.swapout_threshold,
+            swapin_ahead=choice.rule.swapin_ahead,
+            swapin_groupby=choice.rule.swapin_groupby,
         )
 
 

@@ -24,6 +24,8 @@ QUESTIONS = (
     "step_time_overhead",
     "half_the_memory",
     "moved_or_recomputed",
+    "language_model_plans",
+    "scaling",
     "dice_vs_volume",
     "unet3d_sizes",
     "planner_comparison",

@@ -22,11 +22,11 @@ WORDS = {
     "the callback": "a training with `LMSCallback`, and a plan for the device's memory "
     "by this library's own planner",
     "IBM's rule": "a training with `LMSCallback(planner='threshold')`, which swaps by "
-    "the rule of IBM's TFLMS, its second version. Its thresholds are tuned by this "
-    "library: a simulated step, copies included, must fit into the memory. IBM's own "
-    "tuning looked at memory alone, and let steps wait for copies where nothing else "
-    "fitted. So IBM's may well do better than what is shown here. *90%*: the part of "
-    "the device that it was tuned for, as IBM did; 70 % or 50 % where that failed",
+    "the rule of IBM's TFLMS, its second version, tuned as IBM did: by memory alone, "
+    "for 0.9 of the device, and with steps that wait for copies where nothing else "
+    "fits; *80%* or *60%*: so in that part of the device, where all of it failed. Rows "
+    "that say *90%*, *70%* or *50%* are older. There a simulated step had to fit in "
+    "which no allocation waits for a copy: IBM's own tuning may do better than these",
     "step": "the time of one training step: forward pass, backward pass and update of "
     "one batch; the median of several",
     "over plain Keras": "the step, over plain Keras's of the same size in a device "
@@ -70,6 +70,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "of it": "the device, as a share of the plain peak",
         "measured": "as *peak*",
         "run again": "as *run twice*",
+        "planned anew": "how often a step ran out of memory and was planned into less",
         "reason": "of a refusal or a defect",
     },
     "step_time_overhead": {
@@ -94,6 +95,29 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "quartiles": "of these ratios",
         "fastest": "the fastest step over plain Keras's fastest",
         "losses": "of all steps, compared with plain Keras's bit for bit",
+    },
+    "language_model_plans": {
+        "card": "and its link to the host, as data sheets have them",
+        "way": "*by hand*: each block within `tf.recompute_grad`; the callback in so "
+        "many GiB, or in the bytes that blocks by hand take",
+        "times plain": "the predicted step over plain Keras's on the same card",
+        "moved out": "bytes swapped out in each step",
+    },
+    "scaling": {
+        "workers": "processes on the same cores",
+        "device each": "memory of each worker's emulated device",
+        "step apart": "the mean, of processes that train each for itself",
+        "step together": "the mean, of workers of one job",
+        "quartiles": "of steps together",
+        "efficiency": "a step apart over a step together",
+        "reductions": "the mean of all gradients over all workers, timed alone",
+        "of the step": "reductions over a step together",
+        "peak": "the largest that a worker's allocator measured",
+        "predicted": "that peak, before the first step; in the second table the "
+        "efficiency",
+        "GPUs": "V100s of 16 GB, four to a server",
+        "epoch, published": "of PowerAI DDL",
+        "efficiency, published": "one GPU's epoch over so many times the job's",
     },
     "dice_vs_volume": {
         "pair": "the two sizes that are compared",

@@ -14,7 +14,7 @@ over 216 s / 228 steps; for AC922 (NVLink 2.0) it is at 64 GB/s over 197 s / 228
 rates are those of `lms.machine.hardware`.
 
 The callback takes all of the small device less its margin. IBM's rule is tuned for 0.9
-of it, as IBM's TFLMS did; where that fails, for 0.7 and for 0.5.
+of it, as IBM's TFLMS did; where that fails, for less.
 
 No plan can make a step faster than computing alone, nor than a link's lane carries the
 plan's bytes: max(computing, bytes / bandwidth) is drawn as the link's least for each
@@ -50,7 +50,7 @@ _SPARE = 1.05  # of what plain Keras takes at the first size
 # Parts of the small device that a plan is made for, the next where the first fails;
 # None for what it takes of itself.
 _SHARES: Mapping[str, tuple[float | None, ...]] = {
-    "threshold": (0.9, 0.7, 0.5),
+    "threshold": (None, 0.8, 0.6),
     "budget": (None,),
 }
 

@@ -8,6 +8,7 @@ from experiments.ledger import Head, Row, Rows
 from experiments.plots import COLOURS, INK, source
 from experiments.question import Finding, cubed, how_it_ended, shortened
 from experiments.quiet import quiet_median
+from experiments.servers import PUBLISHED_LARGER
 from lms.units import GIB, MIB, format_bytes, parse_size
 
 __all__ = ["finding", "goals", "plot"]
@@ -66,7 +67,8 @@ def _ends(head: Head, rows: Rows) -> Iterator[str]:
         return
     yield (
         f"The largest that trained in {format_bytes(_memory(head))} is "
-        f"{best['size']}^3, {cubed(best['size'], small):.2f} times the voxels."
+        f"{best['size']}^3, {cubed(best['size'], small):.2f} times the voxels. "
+        f"{PUBLISHED_LARGER}"
     )
     if best["size"] == max(row["size"] for row in there):
         yield (

@@ -34,6 +34,7 @@ from experiments.question import (
     shortened,
 )
 from experiments.runner import why_it_failed
+from experiments.servers import PUBLISHED_LARGER
 from lms.machine import emulate
 from lms.units import format_bytes, parse_size
 from unet3d.synthesis import synthesize
@@ -129,7 +130,7 @@ def _finding(head: Head, rows: Rows) -> Finding:
         f"In {memory}, whole trainings with validation reach {largest['without']}^3 "
         f"with plain Keras and {largest['with']}^3 with the callback, {ratio:.2f} "
         "times the voxels. In the case study, TFLMS reached "
-        f"{cubed(192, 144):.2f} times: from 144^3 to 192^3."
+        f"{cubed(192, 144):.2f} times: from 144^3 to 192^3. {PUBLISHED_LARGER}"
     )
     body = [
         [

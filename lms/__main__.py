@@ -15,7 +15,7 @@ from lms.errors import LMSError
 from lms.machine.emulate import environment, started_environment
 from lms.machine.emulated_link import LinkRates
 from lms.machine.hardware import PRESETS
-from lms.planning.settings import RECOMPUTE_WORDS
+from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS
 from lms.units import parse_size
 
 __all__ = ["main"]
@@ -157,10 +157,11 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "--planner",
-        choices=("budget", "threshold"),
+        choices=PLANNERS,
         default="budget",
         metavar="NAME",
-        help="budget (the default) or threshold, which is IBM's rule",
+        help="budget (the default); threshold, which is IBM's rule; or "
+        "timed-threshold, the rule tuned by time too",
     )
     plan.add_argument(
         "--recompute",

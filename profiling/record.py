@@ -156,7 +156,12 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this checkout, marked if files differ from it."""
+    """The commit of this checkout, marked if files differ from it.
+
+    Without a checkout it is what LMS_COMMIT says.
+    """
+    if said := os.environ.get("LMS_COMMIT"):
+        return said
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     folder = Path(__file__).parent
     try:

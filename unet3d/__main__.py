@@ -17,7 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from lms.errors import LMSError
+from lms.errors import LMSError, WorkersError
 from lms.machine.launching import launch
 from lms.machine.placement import read_placement
 from lms.units import parse_size
@@ -187,9 +187,15 @@ def _synthesize(options: argparse.Namespace, console: Console) -> int:
 
 
 def _train(options: argparse.Namespace, console: Console) -> int:
-    if options.workers != 1 and read_placement().size == 1:
+    there = read_placement().size
+    if options.workers != 1 and there == 1:
         command = [sys.executable, "-m", "unet3d", *options.words]
         return launch(command, workers=options.workers)
+    if options.workers not in (1, there):
+        raise WorkersError(
+            f"`--workers` must be left out in a job, which has {there} workers, got "
+            f"{options.workers}. Start the job with as many as you want."
+        )
     options.data = str(options.data.resolve())
     names = [field.name for field in fields(Configuration)]
     configuration = Configuration(**{name: vars(options)[name] for name in names})

@@ -7,11 +7,12 @@ Parts, in the order of their worth; each is some trials, each trial a process of
 with its own time limit (`catalogue`). A second call goes on where the first one ended.
 
     0  machine    TensorFlow sees the GPU, and computes on it
-    1  swap       bytes leave the device, and no number changes
-    2  study      the case study: volumes in 16 GiB, and what that costs
-    3  link       copies by size and direction; a step's lanes and utilisation
-    4  predicted  peaks and step times against what was promised
-    5  peers      what else would save memory
+    1  link       copies by size, direction and kind of memory, and beside convolutions
+    2  swap       bytes leave the device, and no number changes
+    3  costs      ops against a roofline, with TF32 and without; launches; scratch
+    4  headline   the case study: 192^3 in a device that 144^3 just fits in
+    5  predicted  peaks and step times against what was promised; a step's lanes
+    6  peers      what else would save memory
 
     DIR/results.jsonl   circumstances, then one line for each trial
     DIR/summary.json    the same, with what was found of each claim

@@ -69,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
         "--again", action="store_true", help="repeat what did not end well"
     )
     run.add_argument(
+        "--copy-to",
+        type=Path,
+        metavar="DIR",
+        help="a folder that gets a copy after each trial",
+    )
+    run.add_argument(
         "--device",
         choices=("gpu", "cpu"),
         default="gpu",
@@ -90,6 +96,7 @@ def _run(options: argparse.Namespace) -> int:
         deadline=time.monotonic() + 60 * minutes,
         rows=_finished(options.output / "results.jsonl", settings, options),
         say=partial(_say, console=console),
+        copy_to=options.copy_to,
     )
     is_new = not options.output.exists()
     options.output.mkdir(parents=True, exist_ok=True)
@@ -155,6 +162,7 @@ def _conclude(
     found = {"claims": [asdict(c) for c in claims], "failed_parts": failures}
     rows = {"left": list(left), "trials": runner.rows}
     write_json(folder / "summary.json", head | found | rows)
+    runner.copy_out()
     words = {True: "holds", False: "FAILS", None: "open"}
     for claim in claims:
         line = f"{words[claim.holds]:6}{PARTS[claim.part]}: {claim.text}: {claim.found}"

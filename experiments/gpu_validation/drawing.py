@@ -1,7 +1,7 @@
 """A table and a figure of what trials found, from the result file alone.
 
-Left: steps of the case study's volumes with support over steps in all of the device's
-memory. Right: peaks, measured over predicted.
+Left: steps in the memory that 144^3 just fits in, over steps in all of the device's.
+Right: peaks, measured over predicted.
 """
 
 from collections.abc import Mapping, Sequence
@@ -118,7 +118,9 @@ def _plot(rows: Sequence[Mapping[str, Any]], where: str, path: Path) -> None:
         calm(axes)
     done = {row["name"]: row for row in rows if row["outcome"] == "done"}
     ratios = overheads(done)
-    left.bar([f"{size}³" for size, _ in ratios], [ratio for _, ratio in ratios])
+    names = [name.replace(" ", "³\n", 1) for name, _ in ratios]
+    left.bar(names, [ratio for _, ratio in ratios], color=COLOURS["budget"])
+    left.tick_params(axis="x", labelsize=8)
     left.axhline(1.1, color=INK, linewidth=1, linestyle=(0, (6, 3)))
     left.set_ylabel("step with support over step without")
     errors = [(n, e[0]) for n, row in done.items() if (e := predictions(row))]

@@ -9,6 +9,7 @@ the whole run cuts off leaves no row, and is tried again when the run goes on.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -51,6 +52,7 @@ class Runner:
         deadline: When it ends, on `time.monotonic`.
         rows: Of the trials that have ended.
         say: Is told of each trial that ends.
+        copy_to: Where `folder` is copied to after each trial, or None.
     """
 
     folder: Path
@@ -59,6 +61,7 @@ class Runner:
     deadline: float
     rows: list[dict[str, Any]]
     say: Callable[[Mapping[str, Any]], None]
+    copy_to: Path | None = None
 
     def run(self, trials: Sequence[Trial]) -> list[str]:
         """Run what has not been run.
@@ -73,12 +76,13 @@ class Runner:
             if self.deadline - time.monotonic() < _LEAST:
                 left.append(trial.name)
                 continue
-            row = self._missing(trial) or self._try(self._with_budget(trial))
+            row = self._missing(trial) or self._tried(self._with_budget(trial))
             if row is None:
                 left.append(trial.name)
                 continue
             self.rows.append(_head(trial) | row)
             write_lines(self.folder / "results.jsonl", self.settings, self.rows)
+            self.copy_out()
             self.say(self.rows[-1])
         return left
 
@@ -87,7 +91,8 @@ class Runner:
 
     def _missing(self, trial: Trial) -> dict[str, Any] | None:
         """A row for a trial whose needs did not end well."""
-        needs = [*trial.needs, *([trial.share_of[0]] if trial.share_of else ())]
+        shares = (share for share in (trial.share_of, trial.memory_of) if share)
+        needs = [*trial.needs, *(share[0] for share in shares)]
         for name in needs:
             row = self._row(name)
             if row is None or row["outcome"] != "done":
@@ -95,12 +100,34 @@ class Runner:
         return None
 
     def _with_budget(self, trial: Trial) -> Trial:
-        if trial.share_of is None:
-            return trial
-        name, share = trial.share_of
-        peak = (self._row(name) or {})["peak_bytes"]
-        settings = {**trial.settings, "budget": int(share * peak)}
-        return replace(trial, settings=settings)
+        """The trial with its bytes, where they are shares of another's peak."""
+        if trial.memory_of is not None:
+            trial = replace(trial, memory=self._part_of_peak(*trial.memory_of))
+        if trial.share_of is not None:
+            budget = self._part_of_peak(*trial.share_of)
+            trial = replace(trial, settings={**trial.settings, "budget": budget})
+        return trial
+
+    def _part_of_peak(self, name: str, share: float) -> int:
+        return int(share * (self._row(name) or {})["peak_bytes"])
+
+    def _tried(self, trial: Trial) -> dict[str, Any] | None:
+        """The trial's row; without determinism where an op has none."""
+        row = self._try(trial)
+        if (
+            row is None
+            or row["outcome"] != "failed"
+            or "determinis" not in row["error"]
+        ):
+            return row
+        settings = {**trial.settings, "deterministic": False}
+        again = self._try(replace(trial, settings=settings))
+        return again and again | {"not_deterministic": row["error"]}
+
+    def copy_out(self) -> None:
+        """So that what was found is safe wherever this process is ended."""
+        if self.copy_to is not None:
+            shutil.copytree(self.folder, self.copy_to, dirs_exist_ok=True)
 
     def _try(self, trial: Trial) -> dict[str, Any] | None:
         """The trial's row; None if the run's time ended before the trial did."""

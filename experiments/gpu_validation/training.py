@@ -171,7 +171,11 @@ def _prepare(
         return model.train_step((x, y))
 
     if way in _PLANNERS:
-        knobs = read_settings(budget=settings.get("budget"), planner=_PLANNERS[way])
+        knobs = read_settings(
+            budget=settings.get("budget"),
+            planner=_PLANNERS[way],
+            recompute=settings.get("recompute"),
+        )
         specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in batch]
         fitted = FittedFunction(step, knobs, kind="train", signature=specs)
         fitted.prepare()

@@ -61,7 +61,7 @@ def _die_with_parent() -> None:
 
 
 def _run(trial: dict[str, Any], output: Path, note: Callable[..., None]) -> None:
-    from experiments.gpu_validation import measuring, training
+    from experiments.gpu_validation import measuring, probes, training
 
     settings, kind = trial["settings"], trial["kind"]
     make = partial(
@@ -80,8 +80,10 @@ def _run(trial: dict[str, Any], output: Path, note: Callable[..., None]) -> None
         training.fit(settings, make(), note)
     elif kind == "train":
         training.train(settings, make(), note, trace)
-    else:
+    elif kind == "machine":
         measuring.describe(make(), note)
+    else:
+        getattr(probes, kind)(settings, make(), note)
 
 
 def _first_words(error: Exception) -> str:

@@ -34,7 +34,7 @@ class Request:
         budget: Bytes of device memory; None takes the device's less a margin.
         hardware: A preset; None measures the present device.
         link: The preset whose link to the host is taken; None leaves the device's.
-        planner: "budget" or "threshold".
+        planner: One of `lms.planning.settings.PLANNERS`.
         recompute: As for `LMSCallback`.
         json: File for the whole forecast.
         figure: PNG for the steps over time.

@@ -3,7 +3,7 @@
 A roofline takes an op's time as the larger of its arithmetic over the device's rate and
 its bytes over the rate of the device's memory (Williams, Waterman, Patterson:
 "Roofline: an insightful visual performance model", CACM 52(4), 2009). Arithmetic is
-what `Op.flops` says; all else moves bytes.
+what `Op.flops` says, at the rate of the type of what an op makes; all else moves bytes.
 
 Known weakness: a roofline is what hardware could do; kernels reach a part of it.
 """
@@ -62,7 +62,7 @@ def roofline(graph: GraphView, hardware: Hardware) -> Costs:
 
     Args:
         graph: The step.
-        hardware: The device; its `flops` and `memory_bandwidth` are used.
+        hardware: The device; its rates by type and its `memory_bandwidth` are used.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -76,7 +76,7 @@ def roofline(graph: GraphView, hardware: Hardware) -> Costs:
         if op.alias is not None or op.persistent:
             continue
         seconds[op.name] = host_copy_seconds(graph, op, hardware) or max(
-            op.flops / hardware.flops,
+            op.flops / hardware.rate_of(op.outputs[0].dtype if op.outputs else ""),
             moved_bytes(graph, op) / hardware.memory_bandwidth,
         )
     return Costs(seconds=seconds, source="roofline")

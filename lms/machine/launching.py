@@ -66,7 +66,8 @@ def launch(
         signal's number for one that a signal ended.
 
     Raises:
-        ValueError: If there is less than one worker, or no such program.
+        ValueError: If there is less than one worker, no such program, or less GPUs in
+            CUDA_VISIBLE_DEVICES than workers.
 
     Example:
         >>> launch([sys.executable, "-c", "raise SystemExit(3)"], workers=2)
@@ -80,6 +81,7 @@ def launch(
             "`command` must be a program that can be started, got "
             f"{' '.join(command)!r}. Check its name and path."
         )
+    _refuse_shared_gpus(environ, workers)
     say = _Lines(sys.stdout if out is None else out)
     addresses = free_addresses(workers) if workers > 1 else ()
     with ExitStack() as stack:
@@ -173,7 +175,18 @@ def _visible_gpu(environ: Mapping[str, str], rank: int) -> dict[str, str]:
     names = [] if allowed is None else allowed.split(",")
     if allowed in ("", "-1"):
         return {}
-    return {"CUDA_VISIBLE_DEVICES": names[rank] if rank < len(names) else str(rank)}
+    return {"CUDA_VISIBLE_DEVICES": names[rank] if names else str(rank)}
+
+
+def _refuse_shared_gpus(environ: Mapping[str, str], workers: int) -> None:
+    allowed = environ.get("CUDA_VISIBLE_DEVICES")
+    count = len(allowed.split(",")) if allowed not in (None, "", "-1") else workers
+    if workers > count:
+        raise ValueError(
+            f"each worker must have a GPU of its own, got {workers} workers and "
+            f"{count} GPUs in CUDA_VISIBLE_DEVICES={allowed}. Start fewer workers, or "
+            "name more GPUs."
+        )
 
 
 def _wait(

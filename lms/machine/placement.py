@@ -13,6 +13,7 @@ srun(1), "OUTPUT ENVIRONMENT VARIABLES"; Open MPI's and MPICH's (Hydra) document
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,8 +24,9 @@ __all__ = ["Placement", "cluster_variables", "read_placement"]
 
 _CONFIG: Final = "TF_CONFIG"
 
-# Ports of workers that nobody named begin here, at a place that depends on the job.
-_PORTS: Final = 20_000, 40_000
+# Ports of workers that nobody named begin here, at a place that depends on the job:
+# below those that Linux gives to connections.
+_PORTS: Final = 20_000, 32_000
 _PORTS_EACH: Final = 64
 
 # Rank, workers, rank on this host, workers on this host: of Open MPI, and of Hydra.
@@ -192,8 +194,8 @@ def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> Pla
 def _addresses(hosts: Any, job: str) -> tuple[str, ...]:
     """Ports that all workers of a job compute alike, and other jobs seldom."""
     first, last = _PORTS
-    seed = sum((i + 1) * byte for i, byte in enumerate(job.encode()))
-    base = first + seed * _PORTS_EACH % (last - first)
+    places = (last - first) // _PORTS_EACH
+    base = first + zlib.crc32(job.encode()) % places * _PORTS_EACH
     return tuple(f"{host}:{base + i}" for host, count in hosts for i in range(count))
 
 

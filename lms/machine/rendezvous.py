@@ -128,7 +128,10 @@ def _refuse_unlike(
             f"each worker must have a rank of its own, got two with rank {rank}. End "
             "the one of an earlier run, or start the job with one launcher."
         )
-    for name, word in (("size", "as many workers"), ("said", "the same versions")):
+    for name, word in (
+        ("size", "as many workers"),
+        ("said", "the same versions and devices"),
+    ):
         if theirs.get(name) != hello[name]:
             raise WorkersError(
                 f"all workers must have {word}, got {hello[name]!r} on worker 0 and "

@@ -35,6 +35,7 @@ class MemoryBudget:
         limit: What the device's allocator can hand out at most.
         reserved: What of the margin is for batches that wait.
         holes: Free chunks that are not one piece with the others, the largest first.
+        lost: What of `persistent` was not there yet when the step was first planned.
     """
 
     total: int | None
@@ -43,6 +44,7 @@ class MemoryBudget:
     limit: int | None = None
     reserved: int = 0
     holes: tuple[int, ...] = ()
+    lost: int = 0
 
     @property
     def step(self) -> int:
@@ -81,11 +83,12 @@ class MemoryBudget:
             >>> budget = MemoryBudget(total=300, margin=20, persistent=100)
             >>> now = MemoryBudget(total=300, margin=20, persistent=110)
             >>> tighter = budget.tighter(now, 94)
-            >>> tighter.total, tighter.margin, tighter.persistent
-            (288, 32, 110)
+            >>> tighter.total, tighter.margin, tighter.persistent, tighter.lost
+            (288, 32, 110, 10)
         """
         step = min(self.step, now.step) * percent // 100
-        return now.of(now.persistent + step)
+        lost = self.lost + max(0, now.persistent - self.persistent)
+        return replace(now.of(now.persistent + step), lost=lost)
 
     def device_for(self, budget: int) -> int:
         """Bytes of a device that leaves such a budget beside its margin: whole MiB.
@@ -104,6 +107,8 @@ class MemoryBudget:
     def device_has(self, step: int) -> bool:
         """Whether the device has such a room for the step, and its margin.
 
+        What it has lost since the step was first planned counts as if it were there.
+
         Example:
             >>> whole = budget_in(64 * MIB, asked=None, persistent=MIB)
             >>> whole.device_has(61 * MIB), whole.device_has(62 * MIB)
@@ -111,7 +116,7 @@ class MemoryBudget:
         """
         if self.limit is None:
             return True
-        return self.device_for(self.persistent + step) <= self.limit
+        return self.device_for(self.persistent - self.lost + step) <= self.limit
 
     def of(self, budget: int) -> "MemoryBudget":
         """Another budget; what it leaves out counts as margin."""

@@ -13,7 +13,9 @@ from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
 from lms.units import parse_size
 
-__all__ = ["RECOMPUTE_WORDS", "Settings", "read_settings"]
+__all__ = ["PLANNERS", "RECOMPUTE_WORDS", "Settings", "read_settings"]
+
+PLANNERS = ("budget", "threshold", "timed-threshold")
 
 RECOMPUTE_WORDS: Mapping[str, Recompute] = {
     "auto": None,
@@ -23,6 +25,7 @@ RECOMPUTE_WORDS: Mapping[str, Recompute] = {
 }
 """What `recompute` is called on command lines."""
 
+_RULES = PLANNERS[1:]
 _NARROW = ("bfloat16", "float16")
 
 
@@ -32,7 +35,8 @@ class Settings:
 
     Args:
         budget: Bytes of device memory that a step may use, persistent bytes included.
-        planner: `budget` or `threshold`.
+        planner: One of `PLANNERS`: `budget`; `threshold`, which is IBM's rule, tuned as
+            IBM did; or `timed-threshold`, the rule tuned by time too.
         swapout_threshold: TFLMS: levels between a tensor's producer and a reader,
             above which the reader reads a swapped-in copy.
         swapin_ahead: TFLMS: levels before its reader at which a swap-in starts.
@@ -62,6 +66,15 @@ class Settings:
     recompute: Recompute = None
     swap_dtype: str | None = None
     plan: SwapPlan | None = None
+
+    @property
+    def thresholds(self) -> dict[str, int | None]:
+        """TFLMS's thresholds by their names."""
+        return {
+            "swapout_threshold": self.swapout_threshold,
+            "swapin_ahead": self.swapin_ahead,
+            "swapin_groupby": self.swapin_groupby,
+        }
 
 
 def read_settings(  # noqa: PLR0913 - the public knobs
@@ -98,11 +111,11 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     for name in given:
         _check_count(name, thresholds[name], least=0 if "group" in name else 1)
     _check_list(serialization)
-    by_rule = bool(given) or planner == "threshold"
+    by_rule = bool(given) or planner in _RULES
     _check_recompute(recompute, by_rule=by_rule)
     _check_swap_dtype(swap_dtype, by_rule=by_rule)
     mode = SyncMode.parse(sync_mode)
-    if budget is not None and planner != "threshold":
+    if budget is not None and planner not in _RULES:
         _check_unordered(mode, serialization, serialization_by_size)
     return Settings(
         budget=None if budget is None else parse_size(budget, name="budget"),
@@ -123,9 +136,9 @@ def read_settings(  # noqa: PLR0913 - the public knobs
 
 
 def _check_planner(value: object) -> None:
-    if value not in (None, "budget", "threshold"):
+    if value not in (None, *PLANNERS):
         raise ValueError(
-            f"`planner` must be 'budget' or 'threshold', got {value!r}. "
+            f"`planner` must be one of {', '.join(PLANNERS)}, got {value!r}. "
             "Leave it out to let the budget decide."
         )
 

@@ -1,26 +1,34 @@
-"""Which thresholds let a step fit: TFLMS's automatic tuning, and what time adds to it.
+"""Which thresholds let a step fit: the automatic tuning of IBM's TFLMS, version 2.
 
-The largest `swapout_threshold` that fits moves least, then the largest `swapin_ahead`
-hides copies best, then the largest `swapin_groupby` swaps in least. Each is found by
-bisection against the simulated peak, as TFLMS v2's `autotune` did with its simulator
-(github.com/IBM/tensorflow-large-model-support, branch tflmsv2).
+It looks at memory alone, so a step gets one setting whatever its link. Room is free as
+soon as a tensor is to leave: a copy that takes longer makes the next allocation wait.
 
-That simulator knew no time: a tensor was gone as soon as it was to leave. With `speeds`
-the step is played instead: room is free when a copy has ended, and of the settings that
-were tried and fit the fastest is taken.
+    fits without swaps?                         then nothing is swapped
+    threshold 1, sync off, swap-out, swap-in, both    the first mode that fits is taken
+    swapout_threshold    bisected upwards from 1      larger: less moves
+    swapin_ahead         the same, unless swap-ins are waited for
+    swapin_groupby       all readers in one copy if that fits, else bisected downwards
+                         to the first that fits
+
+Source: `LMS._search_params` of github.com/IBM/tensorflow-large-model-support, branch
+tflmsv2. There the room is 0.9 of what variables leave of the device's memory
+(`tuned_percent` in `lms.planning.tuning`); here the caller gives it.
+
+Two things differ. Peaks are those of `lms.simulation.memory`, which counts the scratch
+of ops; TFLMS's simulator did not, and kept a tensor that leaves for one level more. And
+a setting that is known not to fit is refused, where TFLMS went on with sync mode
+"both", not looking whether that fits.
 
 Known weakness: the peak is not monotone in these knobs, a copy that is started early
 can raise it, so bisection may miss settings that fit. `grid` looks at every one.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.planning.prefetch import Speeds
+from lms.ir.plan import SwapPlan
 from lms.planning.tflms_rule import (
     LevelledGraph,
     SyncMode,
@@ -28,11 +36,12 @@ from lms.planning.tflms_rule import (
     level_graph,
     plan_by_rule,
 )
-from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
-from lms.units import Seconds, format_bytes
+from lms.units import format_bytes
 
-__all__ = ["ThresholdChoice", "best_thresholds", "grid"]
+__all__ = ["ThresholdChoice", "Trials", "best_thresholds", "grid", "tune"]
+
+_LEAST = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +49,54 @@ class ThresholdChoice:
     """One setting of TFLMS's knobs and what it comes to.
 
     Args:
-        swapout_threshold: As in `lms.planning.tflms_rule.ThresholdRule`.
-        swapin_ahead: As there.
-        swapin_groupby: As there.
+        rule: The setting.
         peak: Simulated peak of the step in bytes, persistent bytes excluded.
         swapped_bytes: Bytes that are copied in one step, out and in together.
-        seconds: Of the simulated step; None if time was not looked at.
     """
 
-    swapout_threshold: int
-    swapin_ahead: int
-    swapin_groupby: int
+    rule: ThresholdRule
     peak: int
     swapped_bytes: int
-    seconds: Seconds | None = None
+
+
+class Trials:
+    """What settings come to in a levelled graph; each is looked at once.
+
+    Args:
+        levelled: The graph.
+        movable: Names of the root tensors that may move.
+    """
+
+    def __init__(self, levelled: LevelledGraph, movable: frozenset[str]) -> None:
+        """Begin with none."""
+        self.levelled = levelled
+        self._movable = movable
+        self._known: dict[ThresholdRule, ThresholdChoice] = {}
+
+    @property
+    def levels(self) -> int:
+        """The number of levels, at least 1: with such a threshold nothing is far."""
+        return max(1, len(self.levelled.start) - 1)
+
+    @property
+    def tried(self) -> tuple[ThresholdChoice, ...]:
+        """What was looked at, in that order."""
+        return tuple(self._known.values())
+
+    def plan(self, rule: ThresholdRule) -> SwapPlan:
+        """The plan by a setting."""
+        return plan_by_rule(self.levelled, rule, movable=self._movable)
+
+    def of(self, rule: ThresholdRule) -> ThresholdChoice:
+        """What a setting comes to."""
+        if rule not in self._known:
+            plan = self.plan(rule)
+            self._known[rule] = ThresholdChoice(
+                rule=rule,
+                peak=simulate_memory(self.levelled.graph, plan).device_peak,
+                swapped_bytes=plan.moved_bytes,
+            )
+        return self._known[rule]
 
 
 def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
@@ -68,7 +111,6 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
     sync_mode: SyncMode = SyncMode.OFF,
     serialization: Sequence[int | str] = (),
     serialization_by_size: int = 0,
-    speeds: Speeds | None = None,
 ) -> ThresholdChoice:
     """Choose the thresholds that were not given, so that the step fits.
 
@@ -80,10 +122,9 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
         swapout_threshold: Kept if given.
         swapin_ahead: Kept if given.
         swapin_groupby: Kept if given.
-        sync_mode: Which copies the computation waits for.
+        sync_mode: Which copies the computation waits for; raised where nothing fits.
         serialization: Levels whose ops run one by one.
         serialization_by_size: Bytes of a level above which its ops run one by one.
-        speeds: How long ops and copies take; None leaves time out, as TFLMS did.
 
     Returns:
         The choice; its peak is at most `budget`.
@@ -99,35 +140,34 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
         serialization=serialization,
         serialization_by_size=serialization_by_size,
     )
-    tried: list[ThresholdChoice] = []
+    given = {
+        "swapout_threshold": swapout_threshold,
+        "swapin_ahead": swapin_ahead,
+        "swapin_groupby": swapin_groupby,
+    }
+    return tune(Trials(levelled, movable), budget, given, sync_mode)
 
-    def attempt(threshold: int, ahead: int, groupby: int) -> ThresholdChoice | None:
-        rule = ThresholdRule(
-            swapout_threshold=threshold,
-            swapin_ahead=ahead,
-            swapin_groupby=groupby,
-            sync_mode=sync_mode,
-        )
-        tried.append(_evaluate(levelled, rule, movable, speeds))
-        return tried[-1] if tried[-1].peak <= budget else None
 
-    ahead = 1 if swapin_ahead is None else swapin_ahead
-    groupby = 0 if swapin_groupby is None else swapin_groupby
-    count = max(1, len(levelled.start) - 1)
-    if swapout_threshold is None:
-        best = _largest(count, lambda value: attempt(value, ahead, groupby))
-    else:
-        best = attempt(swapout_threshold, ahead, groupby)
-    if best is None:
-        raise _nothing_fits(tried, budget)
-    threshold = best.swapout_threshold
-    if swapin_ahead is None:
-        best = _largest(count, lambda value: attempt(threshold, value, groupby)) or best
-    ahead = best.swapin_ahead
-    if swapin_groupby is None:
-        best = _largest(count, lambda value: attempt(threshold, ahead, value)) or best
-    fitting = (choice for choice in tried if choice.peak <= budget)
-    return best if speeds is None else min(fitting, key=lambda c: c.seconds or 0.0)
+def tune(
+    trials: Trials, budget: int, given: Mapping[str, int | None], sync_mode: SyncMode
+) -> ThresholdChoice:
+    """The search itself.
+
+    Args:
+        trials: Of the graph; what is tried is added.
+        budget: As for `best_thresholds`.
+        given: Each threshold by its name; None where it is to be chosen.
+        sync_mode: As for `best_thresholds`.
+
+    Raises:
+        BudgetError: As there.
+    """
+    kept = {name: value for name, value in given.items() if value is not None}
+    start = ThresholdRule(**(_LEAST | kept), sync_mode=sync_mode)
+    found = _searched(trials, budget, start, frozenset(_LEAST) - frozenset(kept))
+    if found is None:
+        raise _nothing_fits(trials.tried, budget)
+    return trials.of(found)
 
 
 def grid(  # noqa: PLR0913 - TFLMS's knobs
@@ -164,6 +204,7 @@ def grid(  # noqa: PLR0913 - TFLMS's knobs
         serialization=serialization,
         serialization_by_size=serialization_by_size,
     )
+    trials = Trials(levelled, movable)
 
     def rules() -> Iterator[ThresholdRule]:
         for threshold in thresholds:
@@ -176,49 +217,82 @@ def grid(  # noqa: PLR0913 - TFLMS's knobs
                         sync_mode=sync_mode,
                     )
 
-    return tuple(_evaluate(levelled, rule, movable, None) for rule in rules())
+    return tuple(trials.of(rule) for rule in rules())
 
 
-def _evaluate(
-    levelled: LevelledGraph,
-    rule: ThresholdRule,
-    movable: frozenset[str],
-    speeds: Speeds | None,
-) -> ThresholdChoice:
-    graph, plan = levelled.graph, plan_by_rule(levelled, rule, movable=movable)
-    if speeds is None:
-        seconds, peak = None, simulate_memory(graph, plan).device_peak
+def _searched(
+    trials: Trials, budget: int, start: ThresholdRule, free: frozenset[str]
+) -> ThresholdRule | None:
+    """From the least values on, knob by knob; None if nothing fits."""
+
+    def fits(rule: ThresholdRule) -> bool:
+        return trials.of(rule).peak <= budget
+
+    idle = replace(start, swapout_threshold=trials.levels)
+    if free == frozenset(_LEAST) and fits(idle):
+        return idle
+    if "swapout_threshold" in free:
+        rule = next(filter(fits, _raised(start)), None)
     else:
-        played = simulate(graph, plan, speeds.costs, speeds.hardware)
-        seconds, peak = played.seconds, played.device_peak
-    return ThresholdChoice(
-        swapout_threshold=rule.swapout_threshold,
-        swapin_ahead=rule.swapin_ahead,
-        swapin_groupby=rule.swapin_groupby,
-        peak=peak,
-        swapped_bytes=plan.moved_bytes,
-        seconds=seconds,
-    )
+        both = replace(start, sync_mode=SyncMode.BOTH)
+        rule = next(filter(fits, (start, both)), None)
+    if rule is None:
+        return None
+    if "swapout_threshold" in free:
+        rule = _largest(rule, "swapout_threshold", trials.levels, fits)
+    if rule.sync_mode in (SyncMode.SWAP_IN, SyncMode.BOTH):
+        return rule  # a swap-in starts beside its reader, whatever the other knobs say
+    if "swapin_ahead" in free:
+        rule = _largest(rule, "swapin_ahead", trials.levels, fits)
+    if "swapin_groupby" in free:
+        rule = _grouped(rule, trials.levels, fits)
+    return rule
+
+
+def _raised(rule: ThresholdRule) -> Iterator[ThresholdRule]:
+    """The rule in its sync mode and in those above."""
+    for mode in SyncMode:
+        if mode.value >= rule.sync_mode.value:
+            yield replace(rule, sync_mode=mode)
 
 
 def _largest(
-    count: int, attempt: Callable[[int], ThresholdChoice | None]
-) -> ThresholdChoice | None:
-    """Bisect 1..count for the largest value that fits; None if none was found."""
-    values = range(count, 0, -1)
-    found = cache(attempt)
-    first = bisect_left(values, x=True, key=lambda value: found(value) is not None)
-    return found(values[first]) if first < count else None
+    rule: ThresholdRule, knob: str, count: int, fits: Callable[[ThresholdRule], bool]
+) -> ThresholdRule:
+    """Bisect 1..count, upwards where it fits; the rule itself where nothing does."""
+    low, high = 1, count
+    while low <= high:
+        middle = (low + high) // 2
+        other = replace(rule, **{knob: middle})
+        if fits(other):
+            rule, low = other, middle + 1
+        else:
+            high = middle - 1
+    return rule
+
+
+def _grouped(
+    rule: ThresholdRule, count: int, fits: Callable[[ThresholdRule], bool]
+) -> ThresholdRule:
+    """All readers in one copy, else halved until it fits: never bisected up again."""
+    gap = count
+    while gap > 0:
+        other = replace(rule, swapin_groupby=gap)
+        if fits(other):
+            return other
+        gap = count // 2 if gap == count else (gap - 1) // 2
+    return replace(rule, swapin_groupby=0)
 
 
 def _nothing_fits(tried: Sequence[ThresholdChoice], budget: int) -> BudgetError:
     least = min(tried, key=lambda choice: choice.peak)
     enough = format_bytes(least.peak, at_least=True)
+    rule = least.rule
     return BudgetError(
         f"`budget` must be at least {enough}, the least peak found "
-        f"(at swapout_threshold={least.swapout_threshold}, "
-        f"swapin_ahead={least.swapin_ahead}, swapin_groupby={least.swapin_groupby}), "
-        f"got {format_bytes(budget)}. Plan by budget instead, or use a smaller "
-        "batch or volume.",
+        f"(at swapout_threshold={rule.swapout_threshold}, "
+        f"swapin_ahead={rule.swapin_ahead}, swapin_groupby={rule.swapin_groupby}, "
+        f"sync_mode={rule.sync_mode.label!r}), got {format_bytes(budget)}. "
+        "Plan by budget instead, or use a smaller batch or volume.",
         least_bytes=least.peak,
     )

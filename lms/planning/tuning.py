@@ -113,6 +113,10 @@ class Tuning:
     # In each, plans count that were made for up to so many steps less: what moves does
     # not go to the edge then, where a waiting batch is one too many.
     least_budget_below: int = 5
+    # Then less is tried, in percent of it, with ops that run twice, until there is no
+    # sure plan; the last room but one counts: what is measured differs a little from
+    # process to process, and a budget that is named must work.
+    least_recompute_percent: tuple[int, ...] = (95, 90, 85, 80, 75, 70, 65, 60, 55, 50)
 
     # ----------------------------------------------------------- copies that are early
 
@@ -185,9 +189,10 @@ class Tuning:
 
     # ---------------------------------------------------------------- IBM's rule
 
-    # Percentages of the budget that thresholds are searched for, until the allocator
-    # needs no more than all of it: the search counts bytes, not what is lost in chunks.
-    autotuned_percent: tuple[int, ...] = (100, 94, 88, 82)
+    # Percentages of the room that thresholds are tuned for. TFLMS took 90 of what
+    # variables leave of the device's memory; the others follow where the allocator,
+    # which loses room between tensors, needs more than all of it.
+    tuned_percent: tuple[int, ...] = (90, 85, 80, 75, 70)
     # So many levels below `swapin_ahead` are searched for a trigger: TFLMS's own.
     rule_trigger_levels: int = 10
 

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from experiments.gpu_validation.__main__ import main
-from experiments.gpu_validation.catalogue import FULL, TINY, Trial, catalogue
+from experiments.gpu_validation.catalogue import (
+    FULL,
+    PARTS,
+    TINY,
+    Trial,
+    catalogue,
+)
 from experiments.gpu_validation.claims import failed_parts, judge_rows
 from experiments.gpu_validation.drawing import draw
 from experiments.gpu_validation.evidence import allocator_peaks, copied, swap_nodes
@@ -21,7 +27,7 @@ from experiments.ledger import read_lines, write_lines
 from lms.machine import emulate
 from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, KIB, MIB
-from profiling.record import read_json
+from profiling.record import circumstances, read_json
 from profiling.spans import Span
 
 ROOT = Path(__file__).parents[2]
@@ -152,7 +158,7 @@ def test_a_rehearsal_goes_on_where_it_ended(tmp_path: Path) -> None:
     main(words)
     _, after = read_lines(tmp_path / "results.jsonl")
     assert after[: len(before)] == before
-    assert [row["outcome"] for row in after] == ["done"] * 6
+    assert [row["outcome"] for row in after] == ["done"] * 7
     assert draw(tmp_path / "results.jsonl", tmp_path / "figure.png") in (0, 1)
     assert (tmp_path / "figure.png").exists()
 
@@ -161,7 +167,8 @@ def test_names_are_unique_and_needs_come_first() -> None:
     for short in (True, False):
         seen: set[str] = set()
         for trial in catalogue(FULL, short=short):
-            needs = {*trial.needs, *([trial.share_of[0]] if trial.share_of else [])}
+            shares = [trial.share_of, trial.memory_of]
+            needs = {*trial.needs, *(share[0] for share in shares if share)}
             assert needs <= seen
             assert trial.name not in seen
             seen.add(trial.name)
@@ -173,7 +180,7 @@ def test_names_are_unique_and_needs_come_first() -> None:
 def test_the_short_form_takes_less_than_eight_minutes() -> None:
     limits = [trial.limit for trial in catalogue(FULL, short=True)]
     assert max(limits) < 0.35 * 480
-    assert {trial.part for trial in catalogue(FULL, short=True)} == {0, 1, 3}
+    assert {trial.part for trial in catalogue(FULL, short=True)} == {0, 1, 2, 5}
 
 
 def runner(folder: Path, said: list[Any], seconds: float = 60.0) -> Runner:
@@ -205,6 +212,53 @@ def test_what_there_is_no_time_for_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "results.jsonl").exists()
 
 
+def _recorded(folder: Path, rows: list[dict[str, Any]]) -> tuple[Runner, list[Trial]]:
+    """A run whose trials end as they are told, and what was tried."""
+    tried: list[Trial] = []
+    own = runner(folder, [])
+
+    class Recorded(Runner):
+        def _try(self, trial: Trial) -> dict[str, Any]:
+            tried.append(trial)
+            return rows.pop(0)
+
+    return Recorded(**{name: getattr(own, name) for name in Runner.__slots__}), tried
+
+
+def test_a_device_may_be_a_part_of_another_trial_s_peak(tmp_path: Path) -> None:
+    base = Trial(part=4, name="a", kind="train", limit=1.0)
+    after = Trial(part=4, name="b", kind="train", limit=1.0, memory_of=("a", 1.05))
+    ended = {"outcome": "done", "error": None}
+    run, tried = _recorded(tmp_path, [ended | {"peak_bytes": 1000}, ended])
+    assert run.run([base, after]) == []
+    assert [trial.memory for trial in tried] == [None, 1050]
+
+
+def test_without_its_needs_a_share_of_a_peak_is_not_tried(tmp_path: Path) -> None:
+    after = Trial(part=4, name="b", kind="train", limit=1.0, memory_of=("a", 1.05))
+    run, tried = _recorded(tmp_path, [])
+    run.run([after])
+    assert (tried, run.rows[0]["outcome"]) == ([], "skipped")
+
+
+def test_an_op_without_determinism_is_a_finding(tmp_path: Path) -> None:
+    error = "UnimplementedError: a deterministic GPU implementation is not available"
+    failed = {"outcome": "failed", "error": error}
+    run, tried = _recorded(tmp_path, [failed, {"outcome": "done", "error": None}])
+    settings = {"deterministic": True}
+    run.run([Trial(part=2, name="a", kind="train", limit=1.0, settings=settings)])
+    assert [trial.settings["deterministic"] for trial in tried] == [True, False]
+    assert run.rows[0]["not_deterministic"] == error
+
+
+def test_results_are_copied_out_after_each_trial(tmp_path: Path) -> None:
+    run, _ = _recorded(tmp_path / "run", [{"outcome": "done", "error": None}])
+    run.copy_to = tmp_path / "safe"
+    run.run([Trial(part=0, name="machine", kind="machine", limit=1.0)])
+    _, rows = read_lines(tmp_path / "safe" / "results.jsonl")
+    assert [row["name"] for row in rows] == ["machine"]
+
+
 def test_a_small_gpu_gives_what_it_has() -> None:
     rows = [{"name": "machine", "limit_bytes": 10 * GIB + 5}]
     assert device_memory("gpu", 16 * GIB, rows) == 10 * GIB
@@ -213,7 +267,7 @@ def test_a_small_gpu_gives_what_it_has() -> None:
 
 
 def row(name: str, **more: Any) -> dict[str, Any]:
-    number = 1 if name.startswith("swap") else 2
+    number = PARTS.index("swap" if name.startswith("swap") else "headline")
     known = {"part": number, "name": name, "may_fail": False, "seconds": 1.0}
     return known | {"outcome": "done", "error": None} | more
 
@@ -265,11 +319,10 @@ def test_the_case_study_is_judged(tmp_path: Path) -> None:
     slow = row("192 lms", median_seconds=1.2, report=None, peak_bytes=5)
     rows = [slow, row("192 plain", outcome="out of memory", error="OOM")]
     rows.append(row("192 whole GPU", median_seconds=1.0, peak_bytes=9))
-    rows.append(row("176 plain", median_seconds=1.0, peak_bytes=9))
     claims = judge_rows(rows)
-    (reason,) = failed_parts(rows, claims)["study"]
+    (reason,) = failed_parts(rows, claims)["headline"]
     assert "1.200 times" in reason
-    assert "192 with support, 176 without" in [claim.found for claim in claims]
+    assert [claim.found for claim in claims][:3] == ["not run", "out of memory", "done"]
     write_lines(tmp_path / "results.jsonl", {}, rows)
     assert draw(tmp_path / "results.jsonl", None) == 1
 
@@ -328,3 +381,10 @@ def test_importing_it_needs_no_package_that_a_gpu_machine_may_lack() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
     assert ended.returncode == 0
+
+
+def test_without_a_checkout_the_commit_is_what_one_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LMS_COMMIT", "1a2b3c")
+    assert circumstances()["commit"] == "1a2b3c"

@@ -44,6 +44,12 @@ def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(_run(code, 2)[1]) == ["[0] -1", "[1] -1"]
 
 
+def test_workers_do_not_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    with pytest.raises(ValueError, match=r"got 3 workers and 2 GPUs .*=3,5\. Start"):
+        _run("", 3)
+
+
 def test_the_first_failure_ends_all() -> None:
     code = (
         "import json, os, sys, time\n"

@@ -88,11 +88,16 @@ def test_what_is_no_worker_does_not_matter() -> None:
             link.sendall(b"GET / HTTP/1.1\n")
 
     other = threading.Thread(target=look)
-    chief = threading.Thread(
-        target=meet, args=(placements[0],), kwargs={"said": "same", "timeout": 10}
-    )
+    met: list[int] = []
+
+    def begin() -> None:
+        meet(placements[0], said="same", timeout=10)
+        met.append(0)
+
+    chief = threading.Thread(target=begin)
     chief.start()
     other.start()
     other.join()
     meet(placements[1], said="same", timeout=10)
     chief.join()
+    assert met == [0]

@@ -9,7 +9,7 @@ from lms.errors import BudgetError
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
-from lms.planning import select
+from lms.planning import budget_search
 from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan, Risk
@@ -53,7 +53,7 @@ def test_a_plan_that_only_fits_without_the_holes_is_doubted(
         chosen.append(best_plan(*args))
         return chosen[-1]
 
-    monkeypatch.setattr(select, "best_plan", noted)
+    monkeypatch.setattr(budget_search, "best_plan", noted)
     budget = budget_in(960 * MIB, asked=None, persistent=0)
     budget = replace(budget, holes=(budget.step // 2,))
     plan = choose_plan(
@@ -76,9 +76,9 @@ def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
     again = budget.tighter(budget, 94)
     assert again.step < budget.step
     waiting = replace(budget, total=90 * MIB, margin=margin + 6 * MIB, reserved=6 * MIB)
-    assert select._bound(waiting) == margin
+    assert budget_search._bound(waiting) == margin
     for each in (budget, again):
-        bound = select._bound(each)
+        bound = budget_search._bound(each)
         assert (each.step + bound > limit) is automatic
         assert automatic or each.step + bound == budget.step
 
@@ -97,6 +97,32 @@ def test_at_the_edge_of_a_device_only_what_has_the_least_sure_room_is_planned() 
         planned(device)
     least = no.value.least_bytes
     assert least is not None
-    assert planned(budget_in(least, asked=None, persistent=0)).risk is Risk.NONE
+    whole = budget_in(least, asked=None, persistent=0)
+    assert planned(whole).risk is Risk.NONE
+    # Others have taken what is missing: training goes on as well as it can.
+    now = replace(whole, persistent=least - 55 * MIB)
+    assert planned(whole.tighter(now, 100)).plan.swaps
     beside = budget_in(1024 * MIB, asked=device.total, persistent=0)
     assert planned(beside).peak <= device.step
+
+
+def test_the_least_budget_counts_ops_that_run_twice_and_is_the_same_for_all() -> None:
+    graph, hardware = read_step("own_train_step").graph, preset("v100-pcie")
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+
+    def planned(budget: MemoryBudget, **knobs: Any) -> FittedPlan:
+        settings = read_settings(**knobs)
+        return choose_plan(graph, plain_plan(graph), settings, budget, lambda: speeds)
+
+    def least(size: int, **knobs: Any) -> int:
+        with pytest.raises(BudgetError) as no:
+            planned(budget_in(size, asked=None, persistent=0), **knobs)
+        assert no.value.least_bytes is not None
+        return no.value.least_bytes
+
+    found = {least(size * MIB) for size in (20, 30)}
+    assert len(found) == 1
+    assert max(found) < least(30 * MIB, recompute=False)
+    fitted = planned(budget_in(max(found), asked=None, persistent=0))
+    assert fitted.risk is Risk.NONE
+    validate_plan(planned_graph(graph, fitted.plan), fitted.plan)

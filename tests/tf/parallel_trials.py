@@ -7,8 +7,9 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import keras
@@ -17,6 +18,7 @@ import tensorflow as tf
 
 from lms import DataParallel, LMSCallback, join
 from lms.errors import WorkersError
+from lms.tf.workers.averaging import average_statistics
 from lms.tf.workers.collectives import Workers
 from tests.models import SILENT
 from unet3d.model import build_unet
@@ -58,6 +60,8 @@ def numbers(workers: Workers) -> dict[str, Any]:
         "one planned": _fit(model(), workers, unlike),
         "two at a time": _fit(model(), workers, plain, at_a_time=2),
         "alone": _fit(model(), workers, [], joint=True),
+        "accumulated": _fit(model(), workers, plain, accumulated=2),
+        "accumulated alone": _fit(model(), workers, [], joint=True, accumulated=2),
     }
     swaps = [report.swap_count for report in half[1].report]
     again = model()
@@ -73,6 +77,14 @@ def numbers(workers: Workers) -> dict[str, Any]:
                 lambda: _fit(_model(workers, like=False), workers, plain)
             ),
             "order": _refused(lambda: _fit(model(), workers, [*reversed(ours())])),
+            "validation": _refused(
+                lambda: _fit(model(), workers, plain, more=_validated(workers))
+            ),
+            "epoch": _refused(
+                lambda: _fit(
+                    model(), workers, plain, more={"initial_epoch": workers.rank}
+                )
+            ),
         },
         "after": _fit(model(), workers, plain),
     }
@@ -105,6 +117,7 @@ def collectives(workers: Workers) -> dict[str, Any]:
     special: Any = tf.Variable(tf.constant(values))
     workers.take_chiefs([*variables, special])
     return {
+        "statistics": _averaged(workers),
         "sums": inside == expected,
         "outside": [one is None for one in workers.sum(many)].index(True),
         "sparse": sparse(tf.fill([2, 2], own)).numpy().tolist(),
@@ -150,6 +163,11 @@ class _Watch(keras.callbacks.Callback):
         self._is_mine = workers.rank == 1
         self._taken: list[Any] = []
 
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        model: Any = self.model
+        if batch == 1 and self._is_mine and "STOP" in os.environ:
+            model.stop_training = True
+
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         if batch != 1 or not self._is_mine:
             return
@@ -181,7 +199,7 @@ def _data(workers: Workers, *, joint: bool = False) -> tuple[Any, Any]:
     return own, own.mean((1, 2, 3))[:, None]
 
 
-def _fit(
+def _fit(  # noqa: PLR0913 - ways to train
     model: Any,
     workers: Workers,
     callbacks: list[Any],
@@ -189,9 +207,12 @@ def _fit(
     joint: bool = False,
     at_a_time: int = 1,
     missing: int = 0,
+    accumulated: int | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
 
-    model.compile(keras.optimizers.Adam(0.01), "mse", steps_per_execution=at_a_time)
+    optimizer = keras.optimizers.Adam(0.01, gradient_accumulation_steps=accumulated)
+    model.compile(optimizer, "mse", steps_per_execution=at_a_time)
     if joint and not workers.is_chief:  # it begins as the chief's does
         return {}
     if joint:
@@ -208,11 +229,16 @@ def _fit(
         shuffle=False,
         verbose=SILENT,
         callbacks=callbacks,
+        **more,
     )
     variables = [*model.weights, *model.optimizer.variables]
     total = float(sum(abs(v.numpy()).sum() for v in model.trainable_variables))
     losses = fitted.history["loss"]
     return {"digest": _digest(variables), "total": total, "losses": losses}
+
+
+def _validated(workers: Workers) -> dict[str, Any]:
+    return {"validation_data": _data(workers)} if workers.is_chief else {}
 
 
 def _with_an_infinity(workers: Workers) -> dict[str, Any]:
@@ -227,20 +253,35 @@ def _with_an_infinity(workers: Workers) -> dict[str, Any]:
     x, y = _data(workers)
     if workers.is_chief:
         x[_BATCH] = np.inf
-    model.fit(
-        x,
-        y,
-        batch_size=_BATCH,
-        shuffle=False,
-        verbose=SILENT,
-        callbacks=[DataParallel(workers)],
-    )
+    for _ in range(2):
+        model.fit(
+            x,
+            y,
+            batch_size=_BATCH,
+            shuffle=False,
+            verbose=SILENT,
+            callbacks=[DataParallel(workers)],
+        )
     inner = model.optimizer.inner_optimizer
     return {
         "digest": _digest(model.weights),
         "finite": all(np.isfinite(v.numpy()).all() for v in model.weights),
         "updates": int(inner.iterations.numpy()),
+        "scales": [one.name for one in model.optimizer.variables].count(
+            "dynamic_scale"
+        ),
     }
+
+
+def _averaged(workers: Workers) -> dict[str, Any]:
+    """Of statistics that differ, and of weights that do not."""
+    frozen = keras.Variable(np.linspace(0.1, 0.9, 999), trainable=False)
+    moving = keras.Variable(np.full(3, workers.rank), trainable=False, dtype="float32")
+    before = frozen.numpy()
+    model = SimpleNamespace(non_trainable_variables=[frozen, moving])
+    average_statistics(workers, model)
+    same = bool(np.array_equal(before, frozen.numpy()))
+    return {"same": same, "mean": moving.numpy().tolist()}
 
 
 def _refused(fit: Callable[[], Any]) -> str:

@@ -78,13 +78,23 @@ def test_two_workers_train_as_one_with_the_joint_batch(
     assert numbers[1]["plain"]["losses"] == plain["losses"], "metrics are averaged"
 
 
+def test_gradients_that_are_accumulated_are_those_of_the_joint_batches(
+    numbers: list[dict[str, Any]],
+) -> None:
+    alone = numbers[0]["accumulated alone"]
+    first, second = (found["accumulated"] for found in numbers)
+    assert first["digest"] == second["digest"] != numbers[0]["plain"]["digest"]
+    assert first["total"] == pytest.approx(alone["total"], rel=1e-6)
+
+
 def test_an_infinity_on_one_worker_skips_the_step_on_all(
     numbers: list[dict[str, Any]],
 ) -> None:
     first, second = (found["infinity"] for found in numbers)
     assert first == second
     assert first["finite"]
-    assert 0 < first["updates"] < 4
+    assert 4 < first["updates"] < 8
+    assert first["scales"] == 1, "a second training begins with the scale of the first"
 
 
 @pytest.mark.parametrize(
@@ -93,9 +103,11 @@ def test_an_infinity_on_one_worker_skips_the_step_on_all(
         ("steps", "the same steps in an epoch, got 4 on worker 0 and 3 on worker 1"),
         ("model", "the same trainable variables, got"),
         ("order", "must be before `LMSCallback`"),
+        ("epoch", "begin with the same epoch, got 0 on worker 0 and 1 on worker 1"),
+        ("validation", "must have the same course in an epoch"),
     ],
 )
-def test_what_would_hang_is_refused_on_all_workers_before_the_first_step(
+def test_what_would_hang_is_refused_on_all_workers(
     numbers: list[dict[str, Any]], case: str, said: str
 ) -> None:
     assert all(said in found["refused"][case] for found in numbers)
@@ -116,6 +128,8 @@ def test_three_workers_add_up_and_hear_the_chief(tmp_path: Path) -> None:
     assert all(one["sparse"] == [[0, 0], [4, 4], [0, 0]] for one in found)
     assert all(len(one["chief's"]) == 10 for one in found)
     assert len({one["special"] for one in found}) == 1
+    assert all(one["statistics"]["same"] for one in found)
+    assert found[0]["statistics"]["mean"] == [1, 1, 1]
     assert found[0]["said"] == [f"hello of {rank}" for rank in range(3)]
 
 
@@ -154,6 +168,14 @@ def test_a_worker_that_is_gone_ends_the_others_with_a_reason(
         assert said in lines
 
 
+@pytest.mark.long
+def test_an_epoch_that_ends_early_on_one_worker_ends_all(tmp_path: Path) -> None:
+    more = {"PLANNED": "0", "STOP": "1"}
+    code, _, lines = _launched("limited", tmp_path, more=more)
+    assert code == 1
+    assert "must end an epoch together, got 2 of 4 steps on worker 1" in lines
+
+
 def test_it_is_too_late_to_join_when_something_ran() -> None:
     code = "import lms, tensorflow as tf\ntf.constant(1)\nlms.join(timeout=1)"
     task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker"}}
@@ -166,3 +188,23 @@ def test_it_is_too_late_to_join_when_something_ran() -> None:
     )
     assert ended.returncode == 1
     assert "must be called before TensorFlow runs anything" in ended.stderr
+
+
+def test_optimizers_are_found_wherever_a_model_keeps_them() -> None:
+    import keras
+
+    from lms.tf.workers.averaging import optimizers_of
+
+    class Two(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ours = {"d": keras.optimizers.SGD(), "g": [keras.optimizers.Adam()]}
+
+    inner = keras.optimizers.Adam()
+    model = Two()
+    model.inner = inner  # beside the one that scales its losses
+    model.compile(keras.optimizers.LossScaleOptimizer(inner))
+    found = optimizers_of(model)
+    assert len(found) == 3
+    assert inner not in found.values()
+    assert model.optimizer in found.values()

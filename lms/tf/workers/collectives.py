@@ -18,13 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from lms.errors import WorkersError
 from lms.machine.placement import Placement
 from lms.tf import compat
+from lms.tf.workers.lost import lost_in_words
 from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["Workers"]
@@ -52,7 +52,8 @@ class _Chain:
     names: Counter[str] = field(default_factory=Counter)
 
 
-_chains: WeakKeyDictionary[Any, _Chain] = WeakKeyDictionary()
+# A graph's chain is kept by the graph itself, so that both end together.
+_CHAIN = "_lms_chain"
 _functions: dict[Any, Any] = {}
 _gathered: Counter[str] = Counter()
 
@@ -109,6 +110,7 @@ class Workers:
         there = [tf.convert_to_tensor(one) for one in given if one is not None]
         if self.size == 1 or not there:
             return given
+        _refuse_unknown(there)
         reduce = self._reduced if _in_graph(there) else self._eagerly
         found = iter(reduce(there, name))
         return [None if one is None else next(found) for one in given]
@@ -170,11 +172,17 @@ class Workers:
         def reduced(*those: Any) -> list[Any]:
             return self._reduced(those, name)
 
-        return _function((self.size, name, specs), reduced, tensors)(*tensors)
+        function = _function((self.size, name, specs), reduced, tensors)
+        with lost_in_words(self.rank, self.size):
+            return function(*tensors)
 
     def _reduced(self, tensors: Sequence[Any], name: str) -> list[Any]:
         """In a graph: one reduction for each bucket, in one chain."""
-        chain = _chains.setdefault(tensors[0].graph, _Chain())
+        graph = tensors[0].graph
+        chain = getattr(graph, _CHAIN, None)
+        if chain is None:
+            chain = _Chain()
+            setattr(graph, _CHAIN, chain)
         chain.names[name] += 1
         place = f"{name}/{chain.names[name]}"
         results: list[Any] = [None] * len(tensors)
@@ -217,7 +225,18 @@ class Workers:
 
         key = (self.size, "of chief", dtype.name, tuple(shape))
         own = tf.cast(value, dtype)
-        return _function(key, received, [own])(own)
+        function = _function(key, received, [own])
+        with lost_in_words(self.rank, self.size):
+            return function(own)
+
+
+def _refuse_unknown(tensors: Sequence[Any]) -> None:
+    for one in tensors:
+        if not one.shape.is_fully_defined():
+            raise WorkersError(
+                "what is averaged over workers must have a known shape, got "
+                f"{one.shape} of {one.name!r}. Set it with `tf.ensure_shape`."
+            )
 
 
 def _in_graph(tensors: Sequence[Any]) -> bool:

@@ -7,6 +7,7 @@ No model is made in its scope, in which Keras 3 cannot train.
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,20 +19,12 @@ from lms.machine.placement import Placement, cluster_variables, read_placement
 from lms.machine.rendezvous import meet
 from lms.tf import compat
 from lms.tf.workers.collectives import Workers
+from lms.tf.workers.lost import lost_in_words
 from lms.units import Seconds
 
 __all__ = ["join", "lost_workers_in_words", "workers_here"]
 
 _joined: list[Workers] = []
-
-_TOLD = 300  # characters of TensorFlow's message
-
-# How a step ends when another worker has: at once, or when it misses its heartbeats.
-_LOST = (
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
-)
 
 
 def join(*, timeout: Seconds = 300.0) -> Workers:
@@ -86,28 +79,16 @@ def lost_workers_in_words() -> Iterator[None]:
     Raises:
         WorkersError: In place of TensorFlow's error, in a program that has joined.
     """
-    try:
+    if not _joined:
         yield
-    except _LOST as error:
-        if not _joined:
-            raise
-        raise WorkersError(
-            f"worker {_joined[0].rank} of {_joined[0].size} cannot go on: another "
-            f"worker has ended or does not answer ({_first_words(error)}). Look at "
-            "what the others print; start all again from the last checkpoint."
-        ) from error
-
-
-def _first_words(error: Exception) -> str:
-    """What TensorFlow says of it, without where in the graph it happened."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith("[[")]
-    about = [line for line in said if "ollective" in line or "heartbeat" in line]
-    return (about or said or [type(error).__name__])[0][:_TOLD]
+        return
+    with lost_in_words(_joined[0].rank, _joined[0].size):
+        yield
 
 
 def _versions() -> str:
-    return f"TensorFlow {tf.__version__}, Keras {keras.__version__}"
+    kind = "a GPU" if tf.config.list_physical_devices("GPU") else "no GPU"
+    return f"TensorFlow {tf.__version__}, Keras {keras.__version__}, {kind}"
 
 
 def _take_own_gpu(placement: Placement) -> None:
@@ -131,5 +112,7 @@ def _start(placement: Placement) -> object:
     before = signal.getsignal(signal.SIGTERM)
     os.environ.update(cluster_variables(placement))
     server = tf.distribute.MultiWorkerMirroredStrategy()
-    signal.signal(signal.SIGTERM, before)
+    # Python sets signals in its main thread alone; Ray trains in another one.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
     return server

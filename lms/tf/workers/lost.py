@@ -1,0 +1,49 @@
+"""What TensorFlow says of a worker that has ended, in words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from lms.errors import WorkersError
+
+__all__ = ["lost_in_words"]
+
+_TOLD = 300  # characters of TensorFlow's message
+
+# How a step ends when another worker has: at once, or when it misses its heartbeats.
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.AbortedError,
+)
+
+
+@contextmanager
+def lost_in_words(rank: int, size: int) -> Iterator[None]:
+    """Within it, a worker that has ended is said in words.
+
+    Args:
+        rank: Of this worker.
+        size: How many there are.
+
+    Raises:
+        WorkersError: In place of TensorFlow's error.
+    """
+    try:
+        yield
+    except _LOST as error:
+        raise WorkersError(
+            f"worker {rank} of {size} cannot go on: another worker has ended or does "
+            f"not answer ({_first_words(error)}). Look at what the others print; start "
+            "all again from the last checkpoint."
+        ) from error
+
+
+def _first_words(error: Exception) -> str:
+    """What TensorFlow says of it, without where in the graph it happened."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith("[[")]
+    about = [line for line in said if "ollective" in line or "heartbeat" in line]
+    about = [line for line in about if not line.startswith("File ")]
+    return (about or said or [type(error).__name__])[0][:_TOLD]

@@ -107,8 +107,14 @@ class Journal:
             part, old = self._old.pop()
             np.copyto(part, old)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers, which are kept for the next step."""
+        return sum(buffer.nbytes for buffer in self._buffers.values())
+
     def release(self) -> None:
         """Give the buffers back."""
+        self.forget()
         self._buffers.clear()
 
 

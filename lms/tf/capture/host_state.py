@@ -28,12 +28,14 @@ from lms.tf.capture.graph_edit import GraphEdit, ancestors_among, described, mad
 from lms.tf.capture.sliced_updates import slice_updates
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.host_variables import HostVariable, host_variable, to_device
-from lms.units import Bytes
+from lms.units import KIB, MIB, Bytes
 
-__all__ = ["GATHER", "READ", "WRITE", "with_host_state"]
+__all__ = ["GATHER", "READ", "WRITE", "slice_bytes", "with_host_state"]
 
 # Types of the ops: host functions, which are never run alone.
 READ, GATHER, WRITE = "PyFuncHostRead", "PyFuncHostGather", "PyFuncHostWrite"
+
+_LEAST_SLICE, _MOST_SLICE, _SLICES = 256 * KIB, 16 * MIB, 64
 
 _WRITES = {
     "AssignVariableOp": None,
@@ -63,16 +65,25 @@ class _Used:
     @property
     def rows(self) -> HostRows:
         """All of it."""
-        end = self.value.shape[0] if self.value.shape.rank else 1
+        end = int(self.value.shape[0] or 1) if self.value.shape.rank else 1
         return HostRows(variable=self.handle, first=0, end=end)
 
 
-def with_host_state(step: TracedStep, slice_bytes: Bytes) -> TracedStep:
+def slice_bytes(limit: Bytes) -> Bytes:
+    """Bytes of a slice on a device with a limit of memory.
+
+    Each copy of a slice is a call of some 40 microseconds, and a few slices are on the
+    device at once.
+    """
+    return min(_MOST_SLICE, max(_LEAST_SLICE, limit // _SLICES))
+
+
+def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
     """The step with copies for the variables that live on the host.
 
     Args:
         step: The step, as `specialise` returns it.
-        slice_bytes: Updates are cut into slices of about so many bytes.
+        size: Updates are cut into slices of about so many bytes.
 
     Returns:
         The same step if it uses no such variable.
@@ -106,7 +117,7 @@ def with_host_state(step: TracedStep, slice_bytes: Bytes) -> TracedStep:
         return step
     edit.rename(tensors, controls)
     edit.remove(controls)
-    slice_updates(edit, slice_bytes)
+    slice_updates(edit, size)
     _drop_unread(edit)
     _write_after_reading(edit)
     return replace(edit.finished(), on_host=variables)

@@ -222,7 +222,12 @@ class _Slicer:
         rows = _rows(op.host_write, first, end)
         source = self._part(op.inputs[0], k, first, end, parts)
         new = f"lms/slice{k}/{name}"
-        sliced = replace(op, name=new, inputs=(source,), host_write=rows)
+        # A write before it is in what it writes.
+        own = {*self._update.ops, *self._update.writes}
+        waits = tuple(waited for waited in op.controls if waited not in own)
+        sliced = replace(
+            op, name=new, inputs=(source,), controls=waits, host_write=rows
+        )
         self._edit.add(sliced, self._edit.nodes[name], (*self._rank, k, 2))
         return new
 

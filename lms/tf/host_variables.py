@@ -3,9 +3,10 @@
     variable ──> its tensor *is* the array <── a planned step's copies, both ways
 
 So between steps everybody sees true values without a copy: `get_weights`, checkpoints,
-evaluation. Whoever assigns a new value in the usual way (`load_weights`) makes the
-variable leave its array; before the next step the array gets that value, and is the
-variable's again.
+evaluation. Whoever assigns a new value (`load_weights`) makes the variable leave its
+array: then the array gets that value, and is the variable's again. Where others assign
+without the variable's methods, as `tf.train.Checkpoint` does, that is done before the
+next step.
 
 What a step writes over is kept until it has ended, so that one which fails leaves all
 as it was.
@@ -17,7 +18,7 @@ variable, and is held without a copy, changes with the next step.
 import atexit
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,8 @@ __all__ = [
 _LEAST = 64 * KIB
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
+
+_ASSIGNS = ("assign", "assign_add", "assign_sub")
 
 _known: dict[int, "HostVariable"] = {}  # by the identity of their handles
 
@@ -267,6 +270,23 @@ def _move(variable: Any) -> None:
     _known[key] = HostVariable(
         weakref.ref(handle, lambda _: _known.pop(key, None)), array
     )
+    for name in _ASSIGNS:
+        setattr(variable, name, _settling(variable, name))
+
+
+def _settling(variable: Any, name: str) -> Callable[..., Any]:
+    """A method of a variable that gives its array back to it."""
+    own, owner = getattr(type(variable), name), weakref.ref(variable)
+
+    def assign(*args: Any, **kwargs: Any) -> Any:
+        variable = owner()
+        result = own(variable, *args, **kwargs)
+        found = host_variable(variable.handle) if tf.executing_eagerly() else None
+        if found is not None:
+            found.settle()
+        return result
+
+    return assign
 
 
 def _read(handle: Any, dtype: Any) -> Any:

@@ -13,6 +13,7 @@ a read of which nobody says whether it comes before the write) lives on the devi
 again.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,16 +22,20 @@ from typing import Any
 
 import tensorflow as tf
 
+from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, HostRows, Op, op_of
 from lms.ir.host_state import readers_of
 from lms.tf import compat
 from lms.tf.capture.graph_edit import GraphEdit, ancestors_among, described, made
+from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.sliced_updates import slice_updates
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.host_variables import HostVariable, host_variable, to_device
 from lms.units import KIB, MIB, Bytes
 
 __all__ = ["GATHER", "READ", "WRITE", "slice_bytes", "with_host_state"]
+
+_LOG = logging.getLogger("lms")
 
 # Types of the ops: host functions, which are never run alone.
 READ, GATHER, WRITE = "PyFuncHostRead", "PyFuncHostGather", "PyFuncHostWrite"
@@ -89,7 +94,8 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
         The same step if it uses no such variable.
 
     Raises:
-        UnsupportedError: If it reads an old value after it has written a new one.
+        UnsupportedError: If it reads an old value after it has written a new one, or
+            if many workers take part in it.
         OutOfMemoryError: If a variable must live on the device, which has no room.
     """
     held = {
@@ -101,7 +107,13 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
     }
     if not held:
         return step
+    if any(op.type in COLLECTIVE for op in step.graph.ops):
+        raise UnsupportedError(
+            "state on the host must belong to one process, got a step in which many "
+            "workers take part. Keep it on the device, or train with one worker."
+        )
     edit = GraphEdit(step)
+    left: list[str] = []
     variables: dict[str, HostVariable] = {}
     tensors: dict[str, str] = {}
     controls: dict[str, Sequence[str]] = {}
@@ -110,9 +122,17 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
         argument, variable = held[handle]
         if used is None:
             to_device(argument.captured)
+            left.append(argument.name)
         else:
             variables[handle] = variable
             _copied(edit, used, tensors, controls)
+    if left:
+        _LOG.warning(
+            "%d variables are on the device again, such as %s: loops or branches use "
+            "them, or they are written in a way that cannot be served from the host.",
+            len(left),
+            left[0],
+        )
     if not variables:
         return step
     edit.rename(tensors, controls)

@@ -280,6 +280,8 @@ class _Slicer:
             inputs=tuple(inputs),
             outputs=(output,),
             alias=source.name,
+            cheap=True,
+            repeatable=True,
         )
         self._edit.add(op, node, rank)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lms.machine import emulate
     from lms.pipeline import fit_in_memory
     from lms.report import StepReport
-    from lms.tf.host_variables import keep_on_host, on_host
+    from lms.tf.keeping import keep_on_host, on_host
     from lms.tf.workers.data_parallel import DataParallel
     from lms.tf.workers.joining import join
 
@@ -30,8 +30,8 @@ _HOMES = {
     "emulate": "lms.machine",
     "fit_in_memory": "lms.pipeline",
     "join": "lms.tf.workers.joining",
-    "keep_on_host": "lms.tf.host_variables",
-    "on_host": "lms.tf.host_variables",
+    "keep_on_host": "lms.tf.keeping",
+    "on_host": "lms.tf.keeping",
 }
 
 

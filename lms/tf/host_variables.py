@@ -18,31 +18,29 @@ variable, and is held without a copy, changes with the next step.
 import atexit
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from lms.errors import OutOfMemoryError, UnsupportedError
+from lms.errors import OutOfMemoryError
 from lms.ir.graph import HostRows
 from lms.tf import compat
 from lms.units import KIB, format_bytes
 
 __all__ = [
+    "LEAST",
     "HostVariable",
     "Journal",
     "host_variable",
-    "keep_on_host",
-    "on_host",
+    "move",
     "to_device",
 ]
 
 # Smaller variables stay on the device: a copy takes longer than they are worth.
-_LEAST = 64 * KIB
+LEAST = 64 * KIB
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
@@ -150,117 +148,16 @@ def to_device(handle: Any) -> None:
     del _known[id(handle)]
 
 
-@contextmanager
-def on_host() -> Iterator[None]:
-    """Within it, large variables are made on the host, such as a model's weights.
-
-    A planned step (`LMSCallback`, `fit_in_memory`) copies to the device what its ops
-    read, and writes back what it changes. The device never holds all of it.
-
-    Raises:
-        UnsupportedError: On a GPU.
-
-    Example:
-        >>> import keras
-        >>> import lms
-        >>> with lms.on_host():
-        ...     model = keras.Sequential([keras.Input((512,)), keras.layers.Dense(64)])
-        >>> lms.keep_on_host(model)  # after `compile` its optimizer's slots too
-    """
-    _check_device()
-
-    def creator(next_creator: Any, **arguments: Any) -> Any:
-        if tf.executing_eagerly():
-            arguments["initial_value"] = _initial(arguments.get("initial_value"))
-        variable = next_creator(**arguments)
-        if tf.executing_eagerly():
-            _move(variable)
-        return variable
-
-    with tf.variable_creator_scope(creator):
-        yield
-
-
-def keep_on_host(model: keras.Model) -> None:
-    """Let a model's large weights, and its optimizer's slots, live on the host.
-
-    Call it after `compile` and before `fit`, which would make the slots on the device.
-    A model that does not fit the device even once is built within `lms.on_host()`.
+def move(variable: Any) -> None:
+    """Let a large variable of numbers live on the host; others stay.
 
     Args:
-        model: A built model.
-
-    Raises:
-        TypeError: If it is no Keras model.
-        ValueError: If it is not built: its weights do not exist.
-        UnsupportedError: On a GPU.
+        variable: A `tf.Variable`.
     """
-    if not isinstance(model, keras.Model):
-        raise TypeError(
-            f"`model` must be a keras.Model, got {type(model).__name__}. Build "
-            "variables of your own within `with lms.on_host():`."
-        )
-    if not model.built:
-        raise ValueError(
-            f"`model` must be built, got {model.name!r} without weights. Give it an "
-            "`Input`, or call `model.build(shape)`."
-        )
-    _check_device()
-    for weight in model.variables:
-        _move(weight.value)
-    optimizer = getattr(model, "optimizer", None)
-    if optimizer is None:
-        return
-    with on_host():
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
-    for slot in optimizer.variables:
-        _move(slot.value)
-
-
-def _check_device() -> None:
-    if tf.config.list_logical_devices("GPU"):
-        raise UnsupportedError(
-            "state must be kept on the host of a CPU, emulated or not, got a GPU: that "
-            "was not tried yet. Build the model within `tf.device('CPU:0')`, which "
-            "TensorFlow copies whole tensors from, or keep its state on the device."
-        )
-
-
-def _initial(value: Any) -> Any:
-    """A value on the host, for zeros and ones without the device's memory."""
-    if not callable(value):
-        return value
-
-    def made() -> Any:
-        known = _without_device(value)
-        return value() if known is None else compat.host_tensor(known)
-
-    return made
-
-
-def _without_device(value: Any) -> np.ndarray | None:
-    """What an initialiser yields, if that is a constant of some size."""
-    graph = tf.Graph()
-    try:
-        with graph.as_default():
-            tensor = value()
-            if tensor.shape.num_elements() * tensor.dtype.size < _LEAST:
-                return None
-            if any(op.type not in ("Const", "Fill") for op in graph.get_operations()):
-                return None
-            found = tf.get_static_value(tensor)
-    except Exception:  # it needs to run
-        return None
-    return None if found is None else compat.aligned(np.array(found))
-
-
-def _move(variable: Any) -> None:
-    """Let a large variable of numbers live on the host; others stay."""
     handle, dtype, shape = variable.handle, variable.dtype, variable.shape
     if dtype not in _TYPES or not shape.is_fully_defined():
         return
-    if shape.num_elements() * dtype.size < _LEAST or host_variable(handle) is not None:
+    if shape.num_elements() * dtype.size < LEAST or host_variable(handle) is not None:
         return
     value = _read(handle, dtype)
     array = compat.aligned(np.array(value))
@@ -279,7 +176,7 @@ def _settling(variable: Any, name: str) -> Callable[..., Any]:
     own, owner = getattr(type(variable), name), weakref.ref(variable)
 
     def assign(*args: Any, **kwargs: Any) -> Any:
-        variable = owner()
+        variable: Any = owner()
         result = own(variable, *args, **kwargs)
         found = host_variable(variable.handle) if tf.executing_eagerly() else None
         if found is not None:

@@ -74,3 +74,18 @@ def test_each_optimizer_has_equal_bits(
         trial, memory=ENOUGH, on_host=True, optimizer=optimizer, budget=budget
     )
     assert (found["numbers"], found["held"]) == (plain["numbers"], held)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "mebibytes"), [("transformer", 10), ("recommender", 16)]
+)
+def test_other_models_train_with_equal_bits(
+    worker: Worker, kind: str, mebibytes: int
+) -> None:
+    trial, limit = f"{TRIALS}:train", mebibytes * MIB
+    plain = worker.ask(trial, memory=ENOUGH, on_host=False, kind=kind)
+    found = worker.ask(trial, memory=limit, on_host=True, kind=kind)
+    assert found["state"] >= 1.8 * limit
+    assert found["numbers"] == plain["numbers"]
+    assert found["measured"] <= limit

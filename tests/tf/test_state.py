@@ -78,7 +78,7 @@ def test_each_optimizer_has_equal_bits(
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "mebibytes"), [("transformer", 10), ("recommender", 16)]
+    ("kind", "mebibytes"), [("transformer", 10), ("recommender", 5)]
 )
 def test_other_models_train_with_equal_bits(
     worker: Worker, kind: str, mebibytes: int

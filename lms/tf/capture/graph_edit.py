@@ -60,6 +60,18 @@ class GraphEdit:
         for name in names:
             del self.ops[name], self.nodes[name], self.rank[name]
 
+    def remove_unread(self, kind: str) -> None:
+        """Remove ops of a type that nobody reads any more; they have no effects."""
+        readers, results = self.readers(), {*self._results}
+        unread = [
+            op.name
+            for op in self.ops.values()
+            if op.type == kind
+            and not any(readers.get(t.name) or t.name in results for t in op.outputs)
+        ]
+        self.rename({}, dict.fromkeys(unread, ()))
+        self.remove(unread)
+
     def rename(
         self, tensors: Mapping[str, str], controls: Mapping[str, Sequence[str]]
     ) -> None:

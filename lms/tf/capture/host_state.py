@@ -137,8 +137,9 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
         return step
     edit.rename(tensors, controls)
     edit.remove(controls)
+    _gather_rows(edit)
     slice_updates(edit, size)
-    _drop_unread(edit)
+    edit.remove_unread(READ)
     _write_after_reading(edit)
     return replace(edit.finished(), on_host=variables)
 
@@ -275,6 +276,34 @@ def _gathered(edit: GraphEdit, used: _Used, gather: Op) -> None:
     edit.add(op, made(GATHER, device), edit.rank[gather.name])
 
 
+def _gather_rows(edit: GraphEdit) -> None:
+    """Let rows that are gathered from what is read be read alone."""
+    held = {op.outputs[0].name: op for op in edit.ops.values() if op.is_held}
+    gathers = [op for op in edit.ops.values() if op.type == "GatherV2"]
+    for op in gathers:
+        read = held.get(op.inputs[0])
+        if read is None or op.fixed or not (_is_plain(op) and _is_by_rows(edit, op)):
+            continue
+        found = replace(
+            op,
+            type=GATHER,
+            inputs=(op.inputs[1],),
+            repeatable=False,
+            host_read=read.host_read,
+        )
+        edit.add(found, made(GATHER, edit.nodes[op.name].device), edit.rank[op.name])
+
+
+def _is_by_rows(edit: GraphEdit, gather: Op) -> bool:
+    """Whether an index names whole rows."""
+    if compat.attribute(edit.nodes[gather.name], "batch_dims").i:
+        return False
+    axis = edit.nodes.get(op_of(gather.inputs[2]))
+    if axis is None or axis.op != "Const":
+        return False
+    return int(tf.make_ndarray(compat.attribute(axis, "value").tensor)) == 0
+
+
 def _written(edit: GraphEdit, used: _Used, write: Op, current: str) -> str:
     """The tensor of the value that a write makes."""
     kind = _WRITES[write.type]
@@ -306,20 +335,6 @@ def _write(edit: GraphEdit, used: _Used, write: Op, value: str) -> None:
     )
     device = edit.nodes[write.name].device
     edit.add(op, made(WRITE, device), (*edit.rank[write.name], 2))
-
-
-def _drop_unread(edit: GraphEdit) -> None:
-    """Reads of the host that nobody reads any more."""
-    readers, results = edit.readers(), {*edit.results}
-    unread = [
-        op.name
-        for op in edit.ops.values()
-        if op.is_held
-        and not readers.get(op.outputs[0].name)
-        and op.outputs[0].name not in results
-    ]
-    edit.rename({}, dict.fromkeys(unread, ()))
-    edit.remove(unread)
 
 
 def _write_after_reading(edit: GraphEdit) -> None:

@@ -22,6 +22,7 @@ from lms.ir.graph import HostRows, Op, Tensor, op_of
 from lms.tf import compat
 from lms.tf.capture.graph_edit import GraphEdit, Rank, described, made
 from lms.tf.capture.op_types import INPLACE
+from lms.tf.capture.segment_sums import SEGMENT_SUM, sum_rows
 from lms.units import Bytes
 
 __all__ = ["slice_updates"]
@@ -76,6 +77,7 @@ def slice_updates(edit: GraphEdit, slice_bytes: Bytes) -> None:
         done.append((update.sources, writes))
     edit.rename({}, stands)
     edit.remove(stands)
+    edit.remove_unread(SEGMENT_SUM)
     _one_by_one(edit, done)
 
 
@@ -248,6 +250,9 @@ class _Slicer:
             rows = _rows(op.host_read, first, end)
             sliced = replace(op, name=new, outputs=(output,), host_read=rows)
             self._edit.add(sliced, self._edit.nodes[op.name], (*self._rank, k, 0))
+        elif op.type == SEGMENT_SUM and not (op.fixed or op.varies):
+            ids, rank = _tensor(self._makers, op.inputs[1]), (*self._rank, k, 0)
+            sum_rows(self._edit, op, ids, output, first, rank)
         elif new not in self._edit.ops:
             self._slice(new, tensor, output, first, (*self._rank, k, 0))
         return parts[name]
@@ -309,8 +314,9 @@ def _one_by_one(
         if op.group is not None:
             members.setdefault(op.group, []).append(op.name)
     before: Sequence[str] = ()
+    pairs = [([n for n in names if n in edit.ops], writes) for names, writes in done]
     for sources, writes in sorted(
-        (pair for pair in done if pair[0]),
+        (pair for pair in pairs if pair[0]),
         key=lambda pair: edit.rank[pair[0][-1]],
     ):
         last = edit.ops[sources[-1]]

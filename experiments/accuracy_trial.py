@@ -18,12 +18,10 @@ from lms.pipeline import FittedFunction
 from lms.simulation.executor import simulate
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import input_specs, read_signature, trace
+from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.measuring import (
-    forget_measurements,
-    measure_costs,
-    measure_hardware,
-)
+from lms.tf.measure.measurements import forget_times
+from lms.tf.measure.op_costs import measure_costs
 from profiling.record import write_json
 
 __all__ = ["main"]
@@ -102,8 +100,8 @@ class _Again:
 
     def seconds(self) -> float:
         """Of the plan."""
-        forget_measurements()
-        measured = measure_costs(self._step, self._device.memory)
+        forget_times()
+        measured = measure_costs(self._step, self._device)
         hardware = measure_hardware(self._device)
         costs = completed(measured, self._graph, hardware)
         self._device.memory.reset_peak()  # what ops took alone is not the step's

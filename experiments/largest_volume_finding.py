@@ -22,6 +22,7 @@ _WAYS = {
     "remat": ("RematScope", "Remat-\nScope"),
     "grappler": ("Grappler's recomputation", "Grappler's\nrecompute"),
     "threshold": ("IBM's rule", "IBM's\nrule"),
+    "serialised": ("IBM's rule, serialised", "IBM's rule,\nserialised"),
     "budget": ("the callback", "the\ncallback"),
 }
 
@@ -73,7 +74,7 @@ def _said(model: str, memory: str, best: Mapping[str, _Limit]) -> str:
     reached = [
         f"{_WAYS[way][0]} up to {best[way].size}{cube}{grows}"
         + ("" if way == "plain" else f" ({best[way].times:.2f} times)")
-        for way in ("plain", "budget", "threshold")
+        for way in ("plain", "budget", "threshold", "serialised")
         if way in best
     ]
     return f"In {memory} the {_TITLES[model]} trains with {', with '.join(reached)}."

@@ -89,7 +89,7 @@ def _cells(run: Run) -> list[str]:
 
 def _copies(run: Run) -> list[str]:
     rates = [f"{rate / 1e9:.3g} GB/s" if rate else "" for rate in run.rates]
-    buses = (run.own_bus, run.same_bus)
+    own_bus = f"{run.own_bus:.3f} s" if run.own_bus else ""
     return [
         *_names(run),
         format_bytes(run.copied),
@@ -97,8 +97,17 @@ def _copies(run: Run) -> list[str]:
         f"{run.busy:.0%}",
         *rates,
         f"{run.step:.3f} s",
-        *(f"{each:.3f} s" if each else "" for each in buses),
+        own_bus,
+        _same_bus(run),
     ]
+
+
+def _same_bus(run: Run) -> str:
+    """A range, where the phases of the two make one."""
+    if not run.same_bus:
+        return ""
+    least, most = f"{run.same_bus_least or run.same_bus:.3f}", f"{run.same_bus:.3f}"
+    return f"{most} s" if least == most else f"{least} to {most} s"
 
 
 def plot(head: Head, rows: Rows, path: Path) -> None:

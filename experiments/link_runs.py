@@ -9,7 +9,7 @@ from experiments.link_teams import IDLE_STEPS
 from experiments.question import cubed, how_it_ended, shortened
 from experiments.quiet import quiet_median
 from experiments.servers import EPOCH_STEPS, SERVERS
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["Run", "Source", "runs_of", "same_steps"]
@@ -46,7 +46,9 @@ class Run:
         step: Seconds, alone.
         own_bus: Seconds, while another one trains on a bus of its own; None if that
             was not tried.
-        same_bus: Seconds, while another one trains on the same bus; None as above.
+        same_bus: Seconds, while another one trains on the same bus; None as above. At
+            most, of phases in which the other one may be.
+        same_bus_least: At least, where several phases are known.
         over_plain: Step over plain Keras's of the same size; None if that is unknown.
         per_voxel: Step per voxel over plain Keras's of the smaller size.
         shared_cost: The same while another one trains on the same bus, over one beside
@@ -73,6 +75,7 @@ class Run:
     step: Seconds = 0.0
     own_bus: Seconds | None = None
     same_bus: Seconds | None = None
+    same_bus_least: Seconds | None = None
     over_plain: float | None = None
     per_voxel: float = 0.0
     shared_cost: float | None = None
@@ -145,7 +148,8 @@ def _predicted(row: Row, rows: Rows) -> Run:
         == ("none", run.server, run.ground)
     )
     voxels = cubed(run.size, small["size"])
-    shared = row["two_on_a_bus_seconds"]
+    phases = row["two_on_a_bus_seconds"]
+    shared = max(phases)
     return replace(
         run,
         ended=_expected(row),
@@ -157,6 +161,7 @@ def _predicted(row: Row, rows: Rows) -> Run:
         rates=(row["h2d_rate"], row["d2h_rate"]),
         step=row["step_seconds"],
         same_bus=shared,
+        same_bus_least=min(phases),
         over_plain=row["step_seconds"] / row["unplanned_seconds"],
         per_voxel=row["step_seconds"] / small["step_seconds"] / voxels,
         shared_cost=shared / small["step_seconds"] / voxels,

@@ -50,7 +50,7 @@ from experiments.quiet import quiet_median
 from experiments.runner import Book
 from experiments.servers import LATENCY, SERVERS
 from lms.machine.emulated_link import LinkRates
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 from lms.units import MIB, Seconds, format_bytes
 
 __all__ = ["ANSWER", "link_rate", "main"]

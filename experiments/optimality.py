@@ -36,7 +36,7 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound, peak
 from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 from lms.planning.memory_budget import HostBudget, MemoryBudget
 from lms.planning.plan_step import PlannedStep, Workload, plan_step
 from lms.planning.prefetch import Speeds

@@ -73,7 +73,7 @@ def trace_step(model: Any) -> Traced:
     function = trace(step, inputs)
     device = find_device()
     specialised = specialise(function, inputs, device=device.full_name)
-    scratch = measure_scratch(specialised, device.memory)
+    scratch = measure_scratch(specialised, device)
     graph = with_scratch(specialised.graph, scratch)
     own = specialised.own or specialised
     min_bytes = smallest_worth_moving(peak(graph))

@@ -30,8 +30,9 @@ from lms.planning.select import plain_plan
 from lms.planning.strategies import PlanRequest, best_plan
 from lms.planning.tflms_autotune import grid
 from lms.planning.tflms_rule import SyncMode, plan_by_threshold
+from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device, take_emulated_memory
-from lms.tf.measure.measuring import measure_costs, measure_hardware
+from lms.tf.measure.op_costs import measure_costs
 from lms.units import format_bytes
 from unet3d.model import build_unet
 
@@ -125,7 +126,7 @@ def _frontier(
     """The budget planner in rooms between, in each of its variants."""
     device = find_device()
     speeds = Speeds(
-        costs=measure_costs(traced.step, device.memory),
+        costs=measure_costs(traced.step, device),
         hardware=measure_hardware(device),
     )
     scheduled = schedule(traced.graph)

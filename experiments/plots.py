@@ -26,6 +26,7 @@ COLOURS = {
     "remat": ORANGE,
     "grappler": PURPLE,
     "threshold": BLUE,
+    "serialised": BLUE,
     "budget": VERMILION,
 }
 

@@ -33,6 +33,7 @@ QUESTIONS = (
     "simulator_accuracy",
     "link_comparison",
     "overhead_when_it_fits",
+    "first_step",
     "planning_scale",
 )
 

@@ -27,6 +27,8 @@ WORDS = {
     "fits; *80%* or *60%*: so in that part of the device, where all of it failed. Rows "
     "that say *90%*, *70%* or *50%* are older. There a simulated step had to fit in "
     "which no allocation waits for a copy: IBM's own tuning may do better than these",
+    "IBM's rule, serialised": "the same with all levels of the graph serialised, and "
+    "every copy waited for: less memory in more time, which IBM's users had to ask for",
     "step": "the time of one training step: forward pass, backward pass and update of "
     "one batch; the median of several",
     "over plain Keras": "the step, over plain Keras's of the same size in a device "
@@ -187,6 +189,13 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "median ratio": "the callback's step, over plain Keras's",
         "lower quartile": "of the ratios",
         "upper quartile": "of the ratios",
+    },
+    "first_step": {
+        "plain": "seconds until plain Keras's first step is done",
+        "cold": "the same with the callback, of which nothing was kept before",
+        "warm": "the same once more, with what the cold run has kept",
+        "cold / plain": "the median of the rounds' ratios",
+        "warm / plain": "the median of the rounds' ratios",
     },
     "planning_scale": {
         "graph": "drawn graphs of so many ops, and traced steps of two networks",

@@ -41,8 +41,8 @@ from experiments.plots import COLOURS, MUTED, source
 from experiments.question import DEVICE, Answer, Finding, settings_of
 from experiments.servers import EPOCH_STEPS, SERVERS
 from lms.machine import emulate
-from lms.machine.hardware import preset
 from lms.machine.launching import launch
+from lms.machine.presets import preset
 from lms.units import GIB, MIB, Bytes, Seconds, format_bytes
 from profiling.record import read_json
 

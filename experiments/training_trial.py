@@ -5,6 +5,7 @@
     by_hand              its blocks run again, as `experiments.by_hand` has it
     grappler             with TensorFlow's own recomputation heuristics
     threshold, budget    with the callback and that planner
+    serialised           IBM's rule, all levels serialised, every copy waited for
 
 The budget is what the callback takes of itself, unless another is given. One
 batch is on the device and none waits beside it, so that the step alone decides; in a
@@ -38,8 +39,8 @@ from experiments.quiet import delayed_seconds, is_quiet, timed
 from experiments.recorded_steps import recorded_figures
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
-from lms.machine.hardware import PRESETS
 from lms.machine.host_cpu import usable_cores
+from lms.machine.presets import PRESETS
 from lms.pipeline import FittedFunction
 from lms.planning.settings import RECOMPUTE_WORDS
 from lms.tf.compat import recomputed_by_grappler
@@ -48,7 +49,15 @@ from profiling.record import write_json
 
 __all__ = ["main"]
 
-_PLANNERS = ("threshold", "budget")
+_PLANNERS: dict[str, dict[str, Any]] = {
+    "threshold": {"planner": "threshold"},
+    "serialised": {
+        "planner": "threshold",
+        "sync_mode": "both",
+        "serialization": [":"],
+    },
+    "budget": {"planner": "budget"},
+}
 _SUBJECTS = {**SUBJECTS, **BLOCK_SUBJECTS}
 
 
@@ -161,10 +170,10 @@ def _trained(
                 "--budget must be given where the device has no limit, got none. Give "
                 "one, or start this with `python -m lms emulate`."
             )
-        knobs: dict[str, Any] = {"budget": options.budget}
+        knobs = {"budget": options.budget, **_PLANNERS[options.way]}
         if options.way == "budget":
             knobs["recompute"] = RECOMPUTE_WORDS[options.recompute]
-        fitted = fit_in_memory(step, batch, planner=options.way, **knobs)
+        fitted = fit_in_memory(step, batch, **knobs)
     wait = _wait_for_turn if options.in_turns else lambda: None
     run = fitted or tf.function(step)
     with recomputed_by_grappler() if options.way == "grappler" else nullcontext():

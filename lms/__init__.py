@@ -7,10 +7,20 @@
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lms.callback import LMSCallback
+    from lms.errors import (
+        BudgetError,
+        HostMemoryError,
+        LMSError,
+        OutOfMemoryError,
+        PlanError,
+        UnsupportedError,
+        WorkersError,
+    )
     from lms.ir.plan import SwapPlan
     from lms.machine import emulate
     from lms.pipeline import fit_in_memory
@@ -20,13 +30,22 @@ if TYPE_CHECKING:
     from lms.tf.workers.joining import join
 
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
+__all__ += ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
+__all__ += ["PlanError", "UnsupportedError", "WorkersError"]
 __all__ += ["fit_in_memory", "join", "keep_on_host", "on_host"]
 
 _HOMES = {
+    "BudgetError": "lms.errors",
     "DataParallel": "lms.tf.workers.data_parallel",
+    "HostMemoryError": "lms.errors",
     "LMSCallback": "lms.callback",
+    "LMSError": "lms.errors",
+    "OutOfMemoryError": "lms.errors",
+    "PlanError": "lms.errors",
     "StepReport": "lms.report",
     "SwapPlan": "lms.ir.plan",
+    "UnsupportedError": "lms.errors",
+    "WorkersError": "lms.errors",
     "emulate": "lms.machine",
     "fit_in_memory": "lms.pipeline",
     "join": "lms.tf.workers.joining",
@@ -37,6 +56,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562)."""
+    if name == "__version__":
+        return version("tflms")
     if name not in _HOMES:
         raise AttributeError(f"module 'lms' has no attribute {name!r}")
     home = import_module(_HOMES[name])

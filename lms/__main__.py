@@ -5,16 +5,17 @@ What a subcommand needs is imported when it runs: `--help` waits for no TensorFl
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lms import __version__
 from lms.commands.model_file import find_file
-from lms.errors import LMSError
 from lms.machine.emulate import environment, started_environment
 from lms.machine.emulated_link import LinkRates
-from lms.machine.hardware import PRESETS
+from lms.machine.presets import PRESETS
 from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS
 from lms.units import parse_size
 
@@ -25,19 +26,20 @@ _QUIET = ("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one subcommand; mistakes in the arguments end with exit code 2.
+    """Run one subcommand.
 
     Args:
         arguments: What follows `python -m lms`; that of this process by default.
 
     Raises:
         SystemExit: With 2 after a mistake, with 0 after `--help`, else with the code
-            of the subcommand.
+            of the subcommand, or as `lms.commands.endings` says.
 
     Example:
         $ python -m lms emulate --memory 96MiB -- python train.py
     """
     parser = argparse.ArgumentParser(prog="python -m lms", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"lms {__version__}")
     subcommands = parser.add_subparsers(title="subcommands", required=True)
     for add in (_add_emulate, _add_launch, _add_plan, _add_doctor):
         add(subcommands)
@@ -45,18 +47,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(options: argparse.Namespace) -> int:
-    parser: argparse.ArgumentParser = options.parser
-    try:
-        return options.run(options)
-    except (LMSError, ValueError) as error:
-        parser.error(str(error))
+    from lms.commands.endings import end_well
+
+    def say(text: str) -> None:
+        print(f"{options.parser.prog}: {text}", file=sys.stderr)
+
+    return end_well(lambda: options.run(options), say)
 
 
 def _add_emulate(subcommands: Any) -> None:
     emulate = subcommands.add_parser(
         "emulate",
         help="run a command with the CPU as a device of a given memory",
-        usage="python -m lms emulate --memory SIZE [--link NAME | --h2d RATE "
+        usage="python -m lms emulate [-h] --memory SIZE [--link NAME | --h2d RATE "
         "--d2h RATE] [--scale F] [--latency SECONDS] [--bus FILE] [--threads N] -- "
         "COMMAND ...",
     )
@@ -88,7 +91,7 @@ def _add_launch(subcommands: Any) -> None:
     launch = subcommands.add_parser(
         "launch",
         help="run a command several times on this host, as the workers of one job",
-        usage="python -m lms launch -n N [--memory SIZE] [--grace SECONDS] -- "
+        usage="python -m lms launch [-h] -n N [--memory SIZE] [--grace SECONDS] -- "
         "COMMAND ...",
         epilog="Exit codes: 0 if all workers ended with 0; else that of the first that "
         "did not, 128 and the signal's number if a signal ended it.",
@@ -122,9 +125,9 @@ def _add_plan(subcommands: Any) -> None:
     plan = subcommands.add_parser(
         "plan",
         help="say whether a model fits, and how it would train, before it does",
-        usage="python -m lms plan FILE.py:function [--budget SIZE] [--hardware NAME] "
-        "[--link NAME] [--planner NAME] [--recompute HOW] [--json FILE] "
-        "[--figure FILE] [--output FILE]",
+        usage="python -m lms plan [-h] FILE.py:function [--budget SIZE] "
+        "[--hardware NAME] [--link NAME] [--planner NAME] [--recompute HOW] "
+        "[--json FILE] [--figure FILE] [--output FILE]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",

@@ -1,32 +1,27 @@
-"""The Keras callback: hooks, and nothing that could be elsewhere.
-
-Keras asks the model for a function of an iterator (`make_train_function`), then tells
-its callbacks that training begins, then calls `model.train_function` for each batch.
-At the begin hook that attribute is replaced by one that plans; at the end hook it is
-put back. If training dies in between, the step's own errors put it back at once, and
-any other way out is caught at the next use: Keras always asks `make_train_function`
-first, and the one that is in place then puts everything back.
+"""The Keras callback: the user's knobs, and when Keras's functions are replaced.
 
 Known weaknesses: once a first batch fits, Keras's own function runs, also for a larger
 batch that comes later. Ops that keep their random state in the kernel (`tf.random` with
 an op seed, not Keras's seed generators) start anew in each function that holds them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import keras
-import tensorflow as tf
 from rich.console import Console
 
+from lms.function_hook import FunctionHook
 from lms.ir.plan import SwapPlan
-from lms.pipeline import FittedFunction
+from lms.pipeline import FittedFunction, nothing_to_plan
 from lms.planning.settings import read_settings
 from lms.planning.tflms_rule import SyncMode
+from lms.progress import displayed
 from lms.report import StepReport, StepTimeline, headline, table
 from lms.tf.capture.keras_step import check_model, own_function, step_of
-from lms.tf.compat import one_replica_s
+from lms.tf.measure.devices import find_device
 
 __all__ = ["LMSCallback"]
 
@@ -41,7 +36,8 @@ class LMSCallback(keras.callbacks.Callback):
     Args:
         budget: Device memory that a step may use, weights and data included: bytes, or
             text such as "96MiB". None takes what the device has: plans are made for
-            all but a margin of 1/32, which is for what the allocator loses.
+            all but a margin of 1/32, which is for what the allocator loses. On a device
+            without a limit, as a CPU is, nothing is planned then: Keras trains as ever.
         planner: "budget"; "threshold", which is IBM's rule; or "timed-threshold", the
             rule tuned by time too. None follows the other arguments.
         swapout_threshold: TFLMS: a reader more than so many levels of the graph after
@@ -64,7 +60,7 @@ class LMSCallback(keras.callbacks.Callback):
             half as many bytes. **The numbers are then not those of plain training.**
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
             first training step; it must be a plan of that very step.
-        verbose: 1 prints a line for each plan, 0 is silent.
+        verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
 
     Raises:
         ValueError, TypeError: If an argument breaks its rule.
@@ -123,8 +119,9 @@ class LMSCallback(keras.callbacks.Callback):
             swap_dtype=swap_dtype,
             plan=plan,
         )
-        self._verbose = verbose
-        self._hooks: dict[str, _Hook] = {}
+        self._verbose = _checked(verbose)
+        self._hooks: dict[str, FunctionHook] = {}
+        self._said_unlimited = False
 
     @property
     def report(self) -> tuple[StepReport, ...]:
@@ -169,7 +166,21 @@ class LMSCallback(keras.callbacks.Callback):
         """Put the model's prediction function back."""
         self._end("predict")
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy takes along: the knobs, and neither the model nor its plans."""
+        return {"_settings": self._settings, "_verbose": self._verbose}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin anew with a copy's knobs."""
+        super().__init__()
+        self.__dict__.update(state)
+        self._hooks = {}
+        self._said_unlimited = False
+
     def _begin(self, kind: str) -> None:
+        if nothing_to_plan(self._settings):
+            self._say_unlimited()
+            return
         model: Any = self.model
         check_model(model)
         hook = self._hooks.get(kind)
@@ -179,107 +190,44 @@ class LMSCallback(keras.callbacks.Callback):
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
+                shown=self._shown,
                 own=own_function(model, kind),
             )
-            hook = _Hook(model, kind, fitted, self._say)
+            hook = FunctionHook(model, kind, fitted, self._say)
             self._hooks[kind] = hook
         hook.install()
 
     def _end(self, kind: str) -> None:
-        self._hooks[kind].remove()
+        if kind in self._hooks:
+            self._hooks[kind].remove()
+
+    def _say_unlimited(self) -> None:
+        if self._verbose and not self._said_unlimited:
+            self._print(
+                f"LMS: {find_device().name} has no limit of memory, and no budget is "
+                "given: nothing is planned."
+            )
+        self._said_unlimited = True
 
     def _say(self, report: StepReport) -> None:
         if self._verbose:
-            Console(soft_wrap=True).print(headline(report), highlight=False)
+            self._print(headline(report))
+
+    def _shown(self) -> AbstractContextManager[None]:
+        return displayed(_console()) if self._verbose else nullcontext()
+
+    def _print(self, line: str) -> None:
+        _console().print(line, highlight=False, markup=False)
 
 
-class _Hook:
-    """One of a model's three functions, replaced and put back."""
+def _console() -> Console:
+    return Console(soft_wrap=True)
 
-    def __init__(
-        self,
-        model: keras.Model,
-        kind: str,
-        fitted: FittedFunction,
-        say: Callable[[StepReport], None],
-    ) -> None:
-        self.fitted = fitted
-        self._model = model
-        self._kind = kind
-        self._say = say
-        self._own = getattr(model, f"{kind}_function")
-        self._others: Any = None
-        self._said = 0
 
-    def is_for(self, model: keras.Model) -> bool:
-        """Whether plans made for this hook still hold: the same compiled model."""
-        return model is self._model and self._own is getattr(
-            model, f"{self._kind}_function"
+def _checked(verbose: object) -> int:
+    if verbose not in (0, 1):
+        raise ValueError(
+            f"`verbose` must be 0 (silent) or 1 (a line for each plan), got {verbose!r}"
+            ". Leave it out for 1."
         )
-
-    def install(self) -> None:
-        """Put the planned function, and a `make_..._function` that removes it."""
-        run = self._predict if self._kind == "predict" else self._run_steps
-        setattr(self._model, f"{self._kind}_function", run)
-        made = f"make_{self._kind}_function"
-        self._others = self._model.__dict__.get(made)  # that of `DataParallel`
-        self._model.__dict__[made] = self._make
-
-    def remove(self) -> None:
-        """Put back what was replaced; harmless when done twice."""
-        made = f"make_{self._kind}_function"
-        if self._model.__dict__.get(made) == self._make:
-            del self._model.__dict__[made]
-            if self._others is not None:
-                self._model.__dict__[made] = self._others
-            setattr(self._model, f"{self._kind}_function", self._own)
-            self.fitted.note_peak()
-        self.fitted.release()
-
-    def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
-        self.remove()
-        return getattr(self._model, f"make_{self._kind}_function")(force=force)
-
-    def _run_steps(self, iterator: Any) -> Any:
-        """`steps_per_execution` steps, as Keras's own function makes."""
-        iterator = one_replica_s(iterator)
-        outputs = self._guarded(self.fitted.draw_and_run, iterator)
-        for _ in range(self._model.steps_per_execution - 1):
-            try:
-                outputs = self._guarded(self.fitted.draw_and_run, iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):
-                break
-        return outputs
-
-    def _predict(self, batches: Sequence[Any]) -> Any:
-        parts = [self._predict_one(data) for data in batches]
-        if len(parts) == 1:
-            return parts[0]
-        return keras.tree.map_structure(lambda *p: tf.concat(p, axis=0), *parts)
-
-    def _predict_one(self, data: Any) -> Any:
-        """Volumes of several sizes come in turn: each size has a plan, or none."""
-        if self._own is not None and self.fitted.runs_plain([data]):
-            return self._own([data])
-        return self._guarded(self.fitted, [data])
-
-    def _guarded(self, run: Callable[[Any], Any], argument: Any) -> Any:
-        try:
-            result = run(argument)
-        except (StopIteration, tf.errors.OutOfRangeError):
-            raise
-        except BaseException:
-            self.remove()
-            raise
-        self._after_step()
-        return result
-
-    def _after_step(self) -> None:
-        """Say what is new, and step aside when everything fits."""
-        reports = self.fitted.report
-        for report in reports[self._said :]:
-            self._say(report)
-        self._said = len(reports)
-        steps_aside = self._kind != "predict" and self._own is not None
-        if steps_aside and self.fitted.fits_unplanned():
-            setattr(self._model, f"{self._kind}_function", self._own)
+    return int(verbose)  # True is 1

@@ -6,6 +6,7 @@ it is called with (`lms.tf.prepare` has the stages).
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import RLock
 from typing import Any
@@ -15,6 +16,7 @@ from lms.report import StepReport, StepTimeline
 from lms.tf.capture.tracing import (
     PREPARING,
     TracedFunction,
+    as_function,
     called_signature,
     flat_specs,
     gives_tensors,
@@ -23,12 +25,12 @@ from lms.tf.capture.tracing import (
     trace,
 )
 from lms.tf.measure.device_budget import Batches
-from lms.tf.measure.devices import take_emulated_memory
+from lms.tf.measure.devices import find_device, take_emulated_memory
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, refused_in_words, run_recovering
 from lms.tf.workers.joining import lost_workers_in_words
 
-__all__ = ["FittedFunction", "fit_in_memory"]
+__all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
 
 
 def fit_in_memory(
@@ -81,6 +83,12 @@ def fit_in_memory(
     return fitted
 
 
+def nothing_to_plan(settings: Settings) -> bool:
+    """Whether a step may take what it likes: no limit, no budget, no plan asked for."""
+    asked = (settings.budget, settings.swapout_threshold, settings.plan)
+    return find_device().limit is None and asked == (None, None, None)
+
+
 class FittedFunction:
     """A step that is planned for each signature it is called with.
 
@@ -90,11 +98,12 @@ class FittedFunction:
         kind: Its name in reports.
         signature: Specs to trace with; None traces with what it is called with.
         planned_anew: Is told of each plan that takes the place of one that failed.
+        shown: Shows how far a preparation is, while it is entered.
         own: What would run otherwise, called with the same arguments: it says which
             shapes a trace leaves open. None is the function itself.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - who asks, and who is told
         self,
         function: Callable[..., Any],
         settings: Settings,
@@ -102,6 +111,7 @@ class FittedFunction:
         kind: str,
         signature: Sequence[Any] | None = None,
         planned_anew: Callable[[StepReport], None] | None = None,
+        shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         own: Any = None,
     ) -> None:
         take_emulated_memory()
@@ -112,9 +122,11 @@ class FittedFunction:
         self._signature = None if signature is None else read_signature(signature)
         self._has_example = signature is not None and gives_tensors(signature)
         self._planned_anew = planned_anew
+        self._shown = shown
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
         self._lock = RLock()
+        self._unplanned = as_function(function) if nothing_to_plan(settings) else None
 
     @property
     def report(self) -> tuple[StepReport, ...]:
@@ -128,6 +140,8 @@ class FittedFunction:
 
     def __call__(self, *args: Any) -> Any:
         """Run one step; plans first if this signature is new."""
+        if self._unplanned is not None:
+            return self._unplanned(*args)
         traced = self._trace(self._called(args), None)
         return self._run(traced, traced.flat_inputs(args))
 
@@ -150,6 +164,8 @@ class FittedFunction:
 
     def prepare(self) -> None:
         """Plan now, if the signature leaves nothing open."""
+        if self._unplanned is not None:
+            return
         specs = flat_specs(self._signature or ())
         if all(spec.shape.is_fully_defined() for spec in specs):
             traced = self._trace(self._signature or (), None)
@@ -176,7 +192,7 @@ class FittedFunction:
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            with PREPARING, refused_in_words("tracing a step"):
+            with PREPARING, refused_in_words("tracing a step"), self._shown():
                 if key not in self._traced:  # another thread may have come first
                     self._traced[key] = trace(
                         self._function, args, iterator=iterator, own=self._own
@@ -206,7 +222,7 @@ class FittedFunction:
     ) -> PreparedStep:
         key = _key(traced, inputs)
         if key not in self._steps:
-            with PREPARING, refused_in_words("planning a step"):
+            with PREPARING, refused_in_words("planning a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
                     self._steps[key] = prepare(
                         traced,

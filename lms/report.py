@@ -7,7 +7,7 @@ set without these.
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 from rich.table import Table
@@ -47,6 +47,7 @@ class StepReport:
         preparation_seconds: All of it, from the start of tracing to the callable.
         predicted_seconds: How long a step should take by measured ops and copies; None
             where nothing is swapped.
+        unplanned_seconds: The same for the ops alone, each run once; None likewise.
         replans: How often it ran out of memory and was planned anew.
         unknown_memory: Names of loops whose memory is not known, and in no prediction;
             and of ops whose outputs may be of any size, which is guessed.
@@ -69,6 +70,7 @@ class StepReport:
     planning_seconds: float
     preparation_seconds: float
     predicted_seconds: Seconds | None = None
+    unplanned_seconds: Seconds | None = None
     replans: int = 0
     unknown_memory: tuple[str, ...] = ()
 
@@ -93,10 +95,10 @@ class StepTimeline:
 
     kind: str
     signature: str
-    unplanned: MemoryTimeline
-    planned: MemoryTimeline
+    unplanned: MemoryTimeline = field(repr=False)
+    planned: MemoryTimeline = field(repr=False)
     persistent_bytes: int
-    lanes: Timeline | None = None
+    lanes: Timeline | None = field(default=None, repr=False)
 
 
 def headline(report: StepReport) -> str:
@@ -110,9 +112,13 @@ def headline(report: StepReport) -> str:
         budget += f" (a margin of {format_bytes(report.margin_bytes)} kept)"
     if report.fits_unplanned:
         return f"{start}needs {needs}, fits in {budget}, nothing is swapped"
+    planned = f"planned into {budget}"
+    if report.unplanned_peak_bytes <= report.budget_bytes:
+        planned = f"not sure to fit in {budget} in any order of ops, planned"
+    tensors = "1 tensor" if report.swap_count == 1 else f"{report.swap_count} tensors"
     return (
-        f"{start}needs {needs}, planned into {budget}: "
-        f"{format_bytes(report.predicted_peak_bytes)} with {report.swap_count} tensors "
+        f"{start}needs {needs}, {planned}: "
+        f"{format_bytes(report.predicted_peak_bytes)} with {tensors} "
         f"({format_bytes(report.swapped_out_bytes)}) swapped{_besides(report)}"
         f"{_again(report)}"
     )
@@ -134,6 +140,9 @@ def unknown(names: Sequence[str]) -> str:
 def _besides(report: StepReport) -> str:
     again, narrow = len(report.plan.recomputed), report.plan.narrowed
     text = f", {again} ops recomputed" if again else ""
+    if report.predicted_seconds and report.unplanned_seconds:
+        slowdown = report.predicted_seconds / report.unplanned_seconds
+        text += f", predicted to take {slowdown:.2f} times as long as with room for all"
     if narrow:
         text += f"; LOSSY: {len(narrow)} tensors wait as {narrow[0].dtype}"
     return text
@@ -163,11 +172,20 @@ def table(reports: Sequence[StepReport]) -> str:
         shown.add_column(f"{report.kind} {report.signature}", justify="right")
     for label, values in _rows(reports):
         shown.add_row(label, *values)
-    console = Console(file=io.StringIO(), width=60 + 34 * len(reports))
-    console.print(shown)
-    text = console.file
-    assert isinstance(text, io.StringIO)
+    text = io.StringIO()
+    # In a notebook rich would display the table and write nothing.
+    width = 60 + 34 * len(reports)
+    Console(file=text, width=width, force_jupyter=False).print(shown)
     return text.getvalue().rstrip()
+
+
+def _measured(report: StepReport) -> str:
+    """The measured peak; it is marked where it is above the budget."""
+    measured, budget = report.measured_peak_bytes, report.budget_bytes
+    if measured is None:
+        return "-"
+    above = budget is not None and measured > budget
+    return format_bytes(measured) + (" (above the budget)" if above else "")
 
 
 def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
@@ -189,7 +207,7 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
             else ()
         ),
         ("peak, predicted", sizes("predicted_peak_bytes")),
-        ("peak, measured", sizes("measured_peak_bytes")),
+        ("peak, measured", list(map(_measured, reports))),
         ("persistent", sizes("persistent_bytes")),
         ("lower bound (one op)", sizes("lower_bound_bytes")),
         ("swapped out", sizes("swapped_out_bytes")),

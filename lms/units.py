@@ -46,8 +46,9 @@ def parse_size(size: str | SupportsIndex, *, name: str = "size") -> Bytes:
     """Read a size that a person wrote.
 
     Args:
-        size: A text such as "1.5GiB", "96 MB" or "1024", or a whole number of bytes
-            (NumPy integers too). A fraction of a byte is dropped.
+        size: A text such as "1.5GiB" or "96 MB", or a whole number of bytes (NumPy
+            integers too). A fraction of a byte is dropped. A text without a unit counts
+            bytes too, but must be a MiB at least: "24" is meant to be something else.
         name: What the caller calls this value, for the error message.
 
     Returns:
@@ -129,4 +130,10 @@ def _count_bytes_in_text(text: str, name: str) -> Bytes:
             "and a unit: B, KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB "
             "(powers of 1000)."
         )
-    return int(Fraction(number) * scale)
+    count = int(Fraction(number) * scale)
+    if not unit and count < MIB:
+        raise ValueError(
+            f"`{name}` must be a size such as '1.5GiB', got {text!r}. Write "
+            f"'{number}GiB', or '{number}B' if bytes are meant."
+        )
+    return count

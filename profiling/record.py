@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from lms.machine.host_cpu import processor_name
 from lms.machine.nvml import NoDriverError, open_nvml
 from lms.storage.files import write_text
 from lms.units import KIB
@@ -106,7 +107,7 @@ def circumstances() -> dict[str, Any]:
     """Machine, versions, day and commit; None for what cannot be found out."""
     return {
         "machine": {
-            "processor": _processor(),
+            "processor": processor_name(),
             "cores": os.cpu_count(),
             "memory": _memory(),
             "system": f"{platform.system()} {platform.machine()}",
@@ -119,17 +120,6 @@ def circumstances() -> dict[str, Any]:
         "commit": _commit(),
         "units": {"size": "byte", "time": "second"},
     }
-
-
-def _processor() -> str | None:
-    """Its model, which psutil does not say; None where Linux does not either."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return None
-    pairs = (line.partition(":") for line in lines)
-    names = (value.strip() for key, _, value in pairs if key.strip() == "model name")
-    return next(names, None)
 
 
 def _memory() -> str | None:

@@ -22,8 +22,9 @@ from lms.planning.settings import RECOMPUTE_WORDS, read_settings
 from lms.report import StepReport
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device, find_device
-from lms.tf.measure.measuring import measure_costs, measure_hardware
+from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_scratch
 
 __all__ = ["StepGraph", "TrainingStep", "analyse", "example_batch", "fit_step"]
@@ -102,13 +103,13 @@ def analyse(subject: Subject, plan: SwapPlan | None = None) -> StepGraph:
         plan: A plan of the same step, which must be valid for this trace too.
     """
     device, step = find_device(), _traced(subject)
-    graph = with_scratch(step.graph, measure_scratch(step, device.memory))
+    graph = with_scratch(step.graph, measure_scratch(step, device))
     if plan is not None:
         graph = planned_graph(graph, plan)
         validate_plan(graph, plan)
     return StepGraph(
         graph=graph,
-        costs=measure_costs(step, device.memory),
+        costs=measure_costs(step, device),
         device=device,
         hardware=measure_hardware(device),
     )

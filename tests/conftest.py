@@ -14,6 +14,9 @@ from tests.tf.worker import Worker
 # counts what all tests of this process hold. A worker's processes have it on.
 os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
+# Every test measures and plans anew.
+os.environ["LMS_CACHE"] = "off"
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Once TensorFlow is there, the garbage collector goes past it."""

@@ -4,7 +4,11 @@ The CPU of this process has no limit and keeps no statistics: what is swapped fo
 from the budget, and persistent bytes are those of weights and data.
 """
 
+import copy
 import logging
+import pickle
+import re
+import traceback
 import zipfile
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
@@ -67,6 +71,57 @@ def is_replaced(model: Any) -> bool:
 KINDS = ("train", "test", "predict")
 
 
+# ------------------------------------------------------------------------- as callbacks
+
+
+def test_nothing_is_planned_without_a_limit_and_a_budget(
+    model: Any, data: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback = lms_callback(None, verbose=1)
+    seen: list[bool] = []
+    see = at("on_train_batch_end", lambda model: seen.append(is_replaced(model)))
+    model.fit(**data, callbacks=[callback, see])
+    model.evaluate(**data, callbacks=[callback])
+    assert not any(seen)
+    assert (callback.report, callback.plan) == ((), None)
+    said = "LMS: CPU:0 has no limit of memory, and no budget is given"
+    assert capsys.readouterr().out.count(said) == 1
+
+
+def test_a_copy_has_the_knobs_and_plans_of_its_own(
+    model: Any, data: dict[str, Any]
+) -> None:
+    callback = lms_callback("1GiB")
+    model.fit(**data, callbacks=[callback])
+    for copied in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
+        assert copied.report == ()
+        model.fit(**data, callbacks=[copied])
+        assert copied.report[0].budget_bytes == 2**30
+    assert len(callback.report) == 1
+
+
+def test_two_in_a_list_are_refused(model: Any, data: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must hold one LMSCallback, got two"):
+        model.fit(**data, callbacks=[lms_callback("1GiB"), lms_callback("1GiB")])
+    assert not is_replaced(model)
+
+
+@pytest.mark.parametrize("verbose", [7, -1, None, "auto"])
+def test_verbose_is_checked(verbose: Any) -> None:
+    with pytest.raises(ValueError, match="`verbose` must be 0"):
+        lms_callback(verbose=verbose)
+
+
+def test_a_refusal_shows_no_frames_of_planners(
+    model: Any, data: dict[str, Any]
+) -> None:
+    with pytest.raises(BudgetError, match="`budget` must be at least") as caught:
+        model.fit(**data, callbacks=[lms_callback("1KiB")])
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert not [frame for frame in frames if "planning" in frame.filename]
+    assert caught.value.__suppress_context__
+
+
 # ------------------------------------------------------------------------- the reports
 
 
@@ -110,7 +165,8 @@ def test_each_plan_is_said_in_one_line(
 ) -> None:
     callback = lms_callback(verbose=1)
     model.fit(**data, callbacks=[callback])
-    (line,) = capsys.readouterr().out.splitlines()
+    first, line = capsys.readouterr().out.splitlines()
+    assert re.match(r"LMS train step: \d+ ops need 3.2\d MiB where 2.50 MiB is.", first)
     assert line.startswith("LMS train step (8x32x32x3, 8): needs 3.2")
     assert "planned into 2.50 MiB" in line
 
@@ -388,8 +444,6 @@ def test_text_that_a_model_splits_trains_where_memory_has_no_limit() -> None:
         found = model.fit(x, y, batch_size=4, verbose=SILENT, callbacks=callbacks)
         return found.history["loss"]
 
-    callback = lms_callback(None)
-    assert trained([callback]) == trained([])
-    assert callback.report[0].unknown_memory
+    assert trained([lms_callback(None)]) == trained([])
     with pytest.raises(UnsupportedError, match=r"StringSplit.* input pipeline"):
         trained([lms_callback("1GiB")])

@@ -45,7 +45,14 @@ REPORT = StepReport(
 def test_a_line_says_what_is_needed_what_is_there_and_what_moves() -> None:
     assert headline(REPORT) == (
         "LMS train step (2x4): needs 100.00 MiB, planned into 64.00 MiB: "
-        "60.00 MiB with 1 tensors (8.00 MiB) swapped"
+        "60.00 MiB with 1 tensor (8.00 MiB) swapped"
+    )
+
+
+def test_a_line_says_what_a_plan_costs() -> None:
+    timed = replace(REPORT, predicted_seconds=0.3, unplanned_seconds=0.25)
+    assert headline(timed).endswith(
+        " swapped, predicted to take 1.20 times as long as with room for all"
     )
 
 
@@ -102,3 +109,23 @@ def test_a_table_has_a_column_for_each_step_and_a_dash_for_what_is_unknown() -> 
 
 def test_without_steps_a_table_says_what_to_do() -> None:
     assert table([]).startswith("Nothing was planned yet: fit, evaluate or predict")
+
+
+def test_a_line_says_why_what_fits_by_the_look_of_it_is_planned() -> None:
+    close = replace(REPORT, unplanned_peak_bytes=63 * MIB)
+    assert headline(close) == (
+        "LMS train step (2x4): needs 63.00 MiB, not sure to fit in 64.00 MiB in any "
+        "order of ops, planned: 60.00 MiB with 1 tensor (8.00 MiB) swapped"
+    )
+
+
+def test_a_measured_peak_above_the_budget_is_marked() -> None:
+    assert "(above the budget)" in table(
+        [replace(REPORT, measured_peak_bytes=65 * MIB)]
+    )
+    assert "(above" not in table([replace(REPORT, measured_peak_bytes=64 * MIB)])
+
+
+def test_a_report_is_readable_when_it_is_printed() -> None:
+    many = replace(SWAPPED, order=tuple(str(i) for i in range(5000)))
+    assert len(repr(replace(REPORT, plan=many))) < 1000

@@ -13,7 +13,8 @@ SIZES = st.integers(min_value=1, max_value=2**63 - 1)
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("1024", 1024),
+        ("1024B", 1024),
+        ("67108864", 64 * MIB),
         ("1B", 1),
         ("3 b", 3),
         ("1.5GiB", 1_610_612_736),
@@ -57,7 +58,7 @@ def test_a_text_that_is_no_size_is_refused_by_name_with_the_units(text: str) -> 
     assert f"got {text!r}. Write a number and a unit" in str(caught.value)
 
 
-@pytest.mark.parametrize("size", [0, -1, "0", "0.0GiB", "0.0001KiB", np.int64(-5)])
+@pytest.mark.parametrize("size", [0, -1, "0B", "0.0GiB", "0.0001KiB", np.int64(-5)])
 def test_less_than_one_byte_is_refused(size: str | int) -> None:
     with pytest.raises(ValueError, match="`size` must be at least 1 byte, got"):
         parse_size(size)
@@ -88,9 +89,14 @@ def test_bytes_are_written_in_the_largest_unit_that_fits(count: int, text: str) 
     assert format_bytes(count) == text
 
 
+def test_a_small_number_without_a_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"got '24'\. Write '24GiB', or '24B'"):
+        parse_size("24", name="budget")
+
+
 @given(SIZES)
 def test_plain_digits_are_read_back_exactly(count: int) -> None:
-    assert parse_size(str(count)) == count
+    assert parse_size(f"{count}B") == count
 
 
 @given(SIZES)

@@ -2,9 +2,9 @@
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from lms.errors import LMSError, WorkersError
+from lms.commands.endings import check_folder, end_well
+from lms.errors import WorkersError
 from lms.machine.launching import launch
 from lms.machine.placement import read_placement
 from lms.units import parse_size
-from unet3d.runs import Configuration
+from unet3d.lines import counting
+from unet3d.options import settle
 from unet3d.schemes import SCHEMES, scheme_named
 from unet3d.scores import EmptyRule
 from unet3d.subjects import Problem
@@ -38,23 +40,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit status: 0 for success, 2 for a bad value or file, 3 if the device or
-        the host has too little memory.
+        the host has too little memory, 130 after Ctrl-C, 143 after SIGTERM.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = _parser().parse_args(words)
     options.words = words
     console = Console(stderr=True)
-    try:
+
+    def run() -> int:
+        if options.run is _train:
+            options.configuration = settle(options, words[1:], read_placement().size)
+        for name in ("output", "cache"):
+            if name in options:
+                check_folder(vars(options)[name], name)
         return options.run(options, console)
-    except (ValueError, FileNotFoundError, LMSError) as error:
-        console.print(f"Error: {error}", style="red", markup=False, soft_wrap=True)
-        return 3 if isinstance(error, MemoryError) else 2
+
+    def say(text: str) -> None:
+        console.print(text, style="red", markup=False, highlight=False, soft_wrap=True)
+
+    return end_well(run, say, advice=lambda: _how_to_go_on(options))
+
+
+def _how_to_go_on(options: argparse.Namespace) -> str:
+    run = options.output if options.run is _train else None
+    if run is None or not (run / "configuration.json").is_file():
+        return ""
+    words = ["python", "-m", "unet3d", "train", "--resume", str(run)]
+    return f"Go on with it: {shlex.join(words)}"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m unet3d", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_synthesize(commands)
+    _add_check(commands)
     _add_train(commands)
     _add_predict(commands)
     _add_evaluate(commands)
@@ -65,7 +84,7 @@ def _command(commands: Any, name: str, text: str, run: Any) -> argparse.Argument
     command = commands.add_parser(
         name, help=text, formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, parser=command)
     return command
 
 
@@ -77,12 +96,21 @@ def _add_synthesize(commands: Any) -> None:
     command.add_argument("--seed", type=int, default=0, help="same seed, same voxels")
 
 
+def _add_check(commands: Any) -> None:
+    text = "look at all subjects before training; exit status 1 if any is bad"
+    command = _command(commands, "check", text, _check)
+    command.add_argument("--data", type=Path, required=True, help="folder of subjects")
+    _add_scheme(command, required=False)
+    _add_grouping(command)
+    command.add_argument("--json", type=Path, metavar="FILE", help="what was found")
+
+
 def _add_train(commands: Any) -> None:
     command = _command(commands, "train", "train the network", _train)
     add = command.add_argument
-    add("--data", type=Path, required=True, help="folder of subjects")
-    _add_scheme(command)
-    add("--output", type=Path, required=True, help="folder of the run")
+    add("--data", type=Path, help="folder of subjects")
+    _add_scheme(command, required=False)
+    add("--output", type=Path, help="folder of the run")
     add("--size", type=int, default=144, help="voxels along each axis")
     add("--filters", type=int, default=16, help="channels of the top level")
     add("--depth", type=int, default=5, help="levels")
@@ -105,8 +133,11 @@ def _add_train(commands: Any) -> None:
     )
     text += "out in a job of Slurm, Ray or Kubernetes"
     add("--workers", type=int, default=1, metavar="N", help=text)
+    _add_grouping(command)
     add("--split", type=Path, help="split.json of another run")
-    add("--resume", action="store_true", help="go on with the run in --output")
+    text = "go on with the run in FOLDER, or in --output, with its own options; "
+    text += "--data, --epochs, --lms, --budget, --workers and --cache may be others"
+    add("--resume", nargs="?", type=Path, const=True, metavar="FOLDER", help=text)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     add("--cache", type=Path, default=Path(base) / "unet3d", help="prepared subjects")
     _add_skip(command)
@@ -138,11 +169,11 @@ def _add_evaluate(commands: Any) -> None:
     _add_skip(command)
 
 
-def _add_scheme(command: argparse.ArgumentParser) -> None:
+def _add_scheme(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     command.add_argument(
         "--label-scheme",
         choices=tuple(SCHEMES),
-        required=True,
+        required=required,
         help="what the labels mean; synthesised data is brats2017",
     )
 
@@ -153,6 +184,12 @@ def _add_skip(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave out subjects that cannot be used, and list them",
     )
+
+
+def _add_grouping(command: argparse.ArgumentParser) -> None:
+    text = "regular expression that finds the patient in a subject's name, or none; "
+    text += "BraTS's names are known if left out"
+    command.add_argument("--group-by", metavar="REGEX", help=text)
 
 
 def _size(text: str) -> int:
@@ -170,20 +207,35 @@ def _bars(console: Console, *, shown: bool = True) -> Progress:
         TimeElapsedColumn(),
         console=console,
         disable=not shown,
+        transient=not console.is_terminal,  # lines are written there
     )
 
 
 def _synthesize(options: argparse.Namespace, console: Console) -> int:
     with _bars(console) as progress:
         bar = progress.add_task("Writing subjects", total=options.subjects)
+        count = counting(progress, bar, "Wrote")
         folders = synthesize(
             options.output,
             subjects=options.subjects,
             seed=options.seed,
-            progress=lambda _: progress.advance(bar),
+            progress=lambda _: count(),
         )
     console.print(f"Subjects written to {options.output}: {len(folders)}")
     return 0
+
+
+def _check(options: argparse.Namespace, console: Console) -> int:
+    from unet3d.check_view import check
+
+    return check(
+        options.data,
+        scheme_named(options.label_scheme) if options.label_scheme else None,
+        group_by=options.group_by,
+        json=options.json,
+        console=console,
+        bars=_bars(console, shown=console.is_terminal),
+    )
 
 
 def _train(options: argparse.Namespace, console: Console) -> int:
@@ -196,9 +248,6 @@ def _train(options: argparse.Namespace, console: Console) -> int:
             f"`--workers` must be left out in a job, which has {there} workers, got "
             f"{options.workers}. Start the job with as many as you want."
         )
-    options.data = str(options.data.resolve())
-    names = [field.name for field in fields(Configuration)]
-    configuration = Configuration(**{name: vars(options)[name] for name in names})
     _set_up_tensorflow()
     import tensorflow as tf
 
@@ -212,19 +261,19 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     try:
         with _bars(console, shown=workers.is_chief) as progress:
             outcome = train(
-                configuration,
+                options.configuration,
                 options.output,
                 cache=options.cache,
                 split=options.split,
-                resume=options.resume,
+                resume=bool(options.resume),
                 skip_bad=options.skip_bad,
                 progress=progress,
                 workers=workers,
             )
     except tf.errors.ResourceExhaustedError as error:
         console.print(
-            f"Error: device memory must hold a step of {options.size}^3, got too "
-            "little. Train with --lms, or a smaller --size or --batch-size. "
+            f"Error: device memory must hold a step of {options.configuration.size}^3, "
+            "got too little. Train with --lms, or a smaller --size or --batch-size. "
             f"TensorFlow said: {_reason(error)}",
             style="red",
             markup=False,
@@ -237,7 +286,8 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     console.print(
         f"Trained {outcome.epochs} epochs with {len(outcome.split.training)} subjects; "
         f"best Dice of {len(outcome.split.validation)} validation subjects "
-        f"{outcome.best:.3f}. Everything is in {options.output}."
+        f"{outcome.best:.3f}. Everything is in {options.output}.",
+        soft_wrap=True,
     )
     return 0
 
@@ -282,6 +332,12 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     sets = [open_set(name, folder, scheme) for name, folder in folders]
     with _bars(console) as progress:
         bar = progress.add_task("Scoring")
+        count = counting(progress, bar, "Scored")
+
+        def scored(total: int) -> None:
+            progress.update(bar, total=total)
+            count()
+
         report = evaluate(
             options.truth,
             scheme,
@@ -289,7 +345,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             rule=EmptyRule(options.empty_rule),
             size=options.size,
             skip_bad=options.skip_bad,
-            progress=lambda total: progress.update(bar, total=total, advance=1),
+            progress=scored,
         )
     write_report(report, options.output, truth=options.truth, scheme=scheme, sets=sets)
     shown = Console()
@@ -297,6 +353,9 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     if any(report.tests.values()):
         shown.print(comparison_table(report))
     _list_problems(report.problems, console)
+    if report.unasked:
+        text = f"Not predicted, so not scored: {', '.join(report.unasked)}"
+        console.print(text, style="yellow", markup=False, soft_wrap=True)
     console.print(f"Tables and figures are in {options.output}.")
     return 0
 
@@ -312,7 +371,9 @@ def _set_up_tensorflow() -> None:
     # Without oneDNN a 3-D convolution on a CPU takes three times the memory and ten
     # times the time.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # Without a GPU's driver TensorFlow calls it an error that there is none.
+    has_driver = any(map(os.path.exists, ("/proc/driver/nvidia", "/dev/dxg")))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_driver else "3")
 
 
 def _list_problems(problems: Sequence[Problem], console: Console) -> None:

@@ -25,7 +25,7 @@ from unet3d.subjects import SubjectFiles
 __all__ = ["cache_entry", "load_prepared"]
 
 # Raise it when `prepare` or the reading of files changes what comes out.
-VERSION = 1
+VERSION = 2
 
 
 def load_prepared(

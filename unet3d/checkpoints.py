@@ -17,21 +17,27 @@ import csv
 import io
 import json
 import time
+import warnings
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from lms.storage.files import draft_of, write_arrays, write_text
+from lms.storage.files import write_arrays, write_file, write_text
 
-__all__ = ["MONITOR", "ResumePoint", "restore_state", "save_weights"]
+__all__ = ["MONITOR", "ResumePoint", "load_weights", "restore_state", "save_weights"]
 
 # Thresholded Dice: the loss of normalised heads moves by less than 1e-4 per epoch (see
 # `unet3d.model`), which a watcher would take for standing still.
 MONITOR = "val_dice_coefficient"
 
+# What comes of reading a file that is cut, scribbled over, or something else.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, EOFError)
+_DAMAGE += (zipfile.BadZipFile, zlib.error)
+_KNOWN = {"epoch", "finished", "history", "watchers"}
 _WATCHED = ("best", "wait", "cooldown_counter", "stopped_epoch", "best_epoch")
 
 
@@ -125,13 +131,17 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no whole npz file")
         with path.open("rb") as file, np.load(file) as stored:
             arrays = {name: stored[name] for name in stored.files}
         rest = json.loads(str(arrays.pop("rest")))
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        if not set(rest) >= _KNOWN:
+            raise ValueError(f"it lacks {', '.join(sorted(_KNOWN - set(rest)))}")
+    except _DAMAGE as error:
         raise ValueError(
             f"`{path}` must be a state that training wrote, got a file that cannot be "
-            f"read ({error}). Remove it to start the run anew."
+            f"read ({error}). Restore it from a copy, or remove it to start anew."
         ) from error
     variables = _variables(model)
     shapes = {name: tuple(variable.shape) for name, variable in variables.items()}
@@ -147,8 +157,45 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
 
 def save_weights(model: Any, path: Path) -> None:
     """Write weights as Keras does, complete or not at all."""
-    with draft_of(path) as draft:
-        model.save_weights(draft)
+    # HDF5 ends the process where its own file has no room.
+    weights = _InMemory()
+    model.save_weights(weights)
+    write_file(path, lambda file: file.write(weights.getbuffer()))
+
+
+def load_weights(model: Any, path: Path) -> None:
+    """Read what `save_weights` wrote.
+
+    Raises:
+        OSError: If the file is not there or may not be read.
+        ValueError: If it is damaged, or has the weights of another network.
+    """
+    content = _InMemory(path.read_bytes())
+    try:
+        with warnings.catch_warnings():
+            # Keras warns of layers that it leaves with the weights they began with.
+            warnings.simplefilter("error", UserWarning)
+            model.load_weights(content)
+    except (OSError, RuntimeError) as error:
+        raise _bad_weights(path, f"a damaged or other file ({error})") from error
+    except (*_DAMAGE, UserWarning) as error:
+        raise _bad_weights(path, "those of another network") from error
+    if not all(np.isfinite(values).all() for values in model.get_weights()):
+        raise _bad_weights(path, "values that are no numbers")
+
+
+class _InMemory(io.BytesIO):
+    """A file in memory, as Keras takes one whose text ends in these letters."""
+
+    def __str__(self) -> str:
+        return "memory.weights.h5"
+
+
+def _bad_weights(path: Path, got: str) -> ValueError:
+    return ValueError(
+        f"`{path}` must hold the weights of its run's network, got {got}. Restore it "
+        "from a copy, or train again."
+    )
 
 
 def _variables(model: Any) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from unet3d.data import brain_box, resize_labels, to_regions
+from unet3d.data import Subject, brain_box, resize_labels, to_regions
+from unet3d.grids import describe_difference, same_grid
 from unet3d.orientation import voxel_sizes
 from unet3d.prediction_sets import PredictionSet, read_cube, read_prediction
 from unet3d.reading import Labels, read_subject
@@ -87,7 +88,7 @@ def score_subject(
     true_regions = to_regions(truth, scheme).astype(np.bool_)
     found: dict[str, list[NDArray[np.float64]]] = {}
     for group in sets:
-        labels = _prediction(group, files, truth.shape, size)
+        labels = _prediction(group, files, subject, size)
         regions = to_regions(labels, group.scheme).astype(np.bool_)
         values = [
             (
@@ -171,19 +172,24 @@ def _spacing_of_cube(
 
 
 def _prediction(
-    group: PredictionSet,
-    files: SubjectFiles,
-    shape: tuple[int, ...],
-    size: int | None,
+    group: PredictionSet, files: SubjectFiles, truth: Subject, size: int | None
 ) -> Labels:
     if size is not None:
         return resize_labels(read_cube(group, files), size)
-    labels = read_prediction(group, files)
+    labels, affine = read_prediction(group, files)
+    shape = truth.labels.shape
     if labels.shape != shape:
         raise ValueError(
             f"prediction of subject {files.name} in '{group.folder}' must have the "
             f"truth's shape, {shape[::-1]}, got {labels.shape[::-1]}. Predict with the "
             "data that it is compared with."
+        )
+    if not same_grid(truth.affine, affine, shape):
+        right, got = describe_difference(truth.affine, affine)
+        raise ValueError(
+            f"prediction of subject {files.name} in '{group.folder}' must lie on the "
+            f"truth's grid, {right} when turned to LPS, got {got}. Predict with the "
+            "data that it is compared with, or mend the prediction's header."
         )
     return labels
 

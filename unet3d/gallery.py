@@ -55,7 +55,7 @@ def gather_slice(
     by_name = {group.name: group for group in reversed(sets)}
     regions = {"truth": _nested(truth, scheme)}
     for name in dict.fromkeys(group.name for group in sets):
-        labels = read_prediction(by_name[name], files)[box]
+        labels = read_prediction(by_name[name], files)[0][box]
         regions[name] = _nested(labels, by_name[name].scheme)
     most = int(np.argmax((truth > 0).sum(axis=(1, 2))))
     return Slice(

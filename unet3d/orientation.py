@@ -88,9 +88,10 @@ def _canonical() -> NDArray[np.float64]:
 def _orientation(affine: Affine) -> NDArray[np.float64]:
     """The anatomical axis and direction of each stored axis."""
     finite = np.isfinite(affine).all() and abs(np.linalg.det(affine[:3, :3])) > 0
-    if not finite:
+    axes = orientations.io_orientation(affine) if finite else np.full((3, 2), np.nan)
+    if np.isnan(axes).any():  # nibabel finds no direction where axes nearly coincide
         raise ValueError(
             "`affine` must map voxels to a volume in space, got "
             f"{np.asarray(affine).tolist()}. Repair the file's header."
         )
-    return np.asarray(orientations.io_orientation(affine), dtype=np.float64)
+    return np.asarray(axes, dtype=np.float64)

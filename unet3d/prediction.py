@@ -18,7 +18,10 @@ import numpy as np
 from rich.progress import Progress
 
 from lms.storage.files import draft_of, write_arrays, write_json
+from unet3d.checkpoints import load_weights
 from unet3d.data import prepare_images
+from unet3d.lines import log
+from unet3d.memory import memory_support
 from unet3d.preparing import SKIP, usable
 from unet3d.reading import Images, read_images
 from unet3d.restoring import THRESHOLD, as_image, restore, to_labels
@@ -26,7 +29,7 @@ from unet3d.runs import read_configuration
 from unet3d.schemes import LabelScheme, scheme_named
 from unet3d.splits import read_split
 from unet3d.subjects import Problem, SubjectFiles, find_subjects
-from unet3d.training import build_for, memory_support, precision_of
+from unet3d.training import build_for, precision_of
 
 __all__ = ["Predicted", "predict"]
 
@@ -87,13 +90,14 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     problems, names = list(bad), []
     with precision_of(configuration):
         model = build_for(configuration, size or configuration.size)
-        model.load_weights(_weights(run))
+        load_weights(model, _weights(run))
         support = memory_support(configuration)
         callbacks = [support] if support else []
         for files in chosen:
             try:
                 _segment(model, files, scheme, output, callbacks)
                 names.append(files.name)
+                log(bars, f"Segmented {files.name}, {len(names)} of {len(chosen)}")
             except ValueError as error:
                 if not skip_bad:
                     raise ValueError(f"{error} {SKIP}") from error

@@ -1,11 +1,12 @@
 """Folders of predictions: who made them, who is in them, what a file holds."""
 
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lms.storage.files import DRAFT, read_json
 from unet3d.preparing import SKIP
@@ -13,8 +14,8 @@ from unet3d.reading import Labels, read_segmentation
 from unet3d.schemes import LabelScheme, scheme_named
 from unet3d.subjects import Problem, SubjectFiles, Volume
 
-__all__ = ["PredictionSet", "common_subjects", "open_set", "read_cube"]
-__all__ += ["read_prediction"]
+__all__ = ["PredictionSet", "check_complete", "common_subjects", "open_set"]
+__all__ += ["read_cube", "read_prediction"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,7 @@ class PredictionSet:
         scheme: What their values mean.
         subjects: Who is in it, sorted.
         run: The training that made it; None if not known.
+        promised: Who should be in it, as `predict` wrote; None if not known.
     """
 
     name: str
@@ -34,6 +36,7 @@ class PredictionSet:
     scheme: LabelScheme
     subjects: tuple[str, ...]
     run: Path | None
+    promised: tuple[str, ...] | None = None
 
 
 def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
@@ -56,11 +59,16 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
             f"`predictions` must be folders of NIfTI files, got '{folder}' without "
             "any. Pass what `predict` wrote."
         )
-    run = None
+    run = promised = None
     if (folder / "predictions.json").is_file():
-        scheme, run = _origin(folder / "predictions.json")
+        scheme, run, promised = _origin(folder / "predictions.json")
     return PredictionSet(
-        name=name, folder=folder, scheme=scheme, subjects=tuple(sorted(names)), run=run
+        name=name,
+        folder=folder,
+        scheme=scheme,
+        subjects=tuple(sorted(names)),
+        run=run,
+        promised=promised,
     )
 
 
@@ -93,8 +101,46 @@ def common_subjects(
     return tuple(sorted(everywhere)), tuple(problems)
 
 
-def read_prediction(group: PredictionSet, files: SubjectFiles) -> Labels:
+def check_complete(
+    sets: Sequence[PredictionSet], labelled: Collection[str], *, skip_bad: bool
+) -> tuple[Problem, ...]:
+    """Name the subjects of which a prediction is missing.
+
+    A mean over the subjects that are left would look like one over all. `predict`
+    writes whom it was asked for, by default the validation subjects alone; of a folder
+    that does not say, every subject with labels is expected.
+
+    Args:
+        sets: The folders.
+        labelled: Names of the subjects that could be scored.
+        skip_bad: Whether those that are missing are listed, or end it all.
+
+    Raises:
+        ValueError: If one is missing and `skip_bad` is off; names all of a folder.
+    """
+    problems = []
+    for group in sets:
+        expected = labelled if group.promised is None else group.promised
+        lost = sorted({*expected} & {*labelled} - {*group.subjects})
+        rule = "`predictions` must hold every subject that has labels, got "
+        if lost and not skip_bad:
+            raise ValueError(
+                f"{rule}'{group.folder}' without {', '.join(lost)}. Predict them. "
+                f"{SKIP}"
+            )
+        for name in lost:
+            message = f"{rule}'{group.folder}' without {name}. Predict it."
+            problems.append(Problem(name=name, message=message))
+    return tuple(problems)
+
+
+def read_prediction(
+    group: PredictionSet, files: SubjectFiles
+) -> tuple[Labels, NDArray[np.float64]]:
     """One subject's predicted labels on the source's grid, values of the set's scheme.
+
+    Returns:
+        uint8 of shape (depth, height, width), and the affine that goes with it.
 
     Raises:
         FileNotFoundError: If there is no file.
@@ -103,7 +149,7 @@ def read_prediction(group: PredictionSet, files: SubjectFiles) -> Labels:
     for end in (".nii.gz", ".nii"):
         path = group.folder / f"{files.name}{end}"
         if path.is_file():
-            return read_segmentation(files, Volume(path=path), group.scheme)[0]
+            return read_segmentation(files, Volume(path=path), group.scheme)
     raise FileNotFoundError(
         f"`predictions` must hold every subject, got '{group.folder}' without "
         f"{files.name}. Predict it."
@@ -127,10 +173,11 @@ def read_cube(group: PredictionSet, files: SubjectFiles) -> Labels:
         ) from error
 
 
-def _origin(path: Path) -> tuple[LabelScheme, Path]:
+def _origin(path: Path) -> tuple[LabelScheme, Path, tuple[str, ...] | None]:
     said = read_json(path)
     try:
-        return scheme_named(said["label scheme"]), Path(said["run"])
+        scheme, run = scheme_named(said["label scheme"]), Path(said["run"])
+        return scheme, run, tuple(said["subjects"]) if "subjects" in said else None
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"`{path}` must say label scheme and run, got a file without ({error!r}). "

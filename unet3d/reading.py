@@ -1,35 +1,33 @@
 """Reads subjects from disk, and refuses those that would train on nonsense.
 
+    SubjectFiles --look--> Looked: what can be read, and every reason against the rest
+                 --read_subject--> Subject, or the reasons as an error
+
 NIfTI stores (x, y, z) in any orientation; arrays here are (depth, height, width) =
 (z, y, x), turned so that every subject lies the same way (see `unet3d.orientation`).
-
-Known weakness: modalities must have equal shapes and lie the same way, but offsets
-between their affines are not looked at: BraTS files are registered to one grid.
+All volumes of a subject must then lie on one grid (see `unet3d.grids`): nothing is
+resampled here.
 """
 
-import zlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import nibabel
 import numpy as np
-from nibabel.filebasedimages import ImageFileError
-from nibabel.spatialimages import HeaderDataError
-from nibabel.wrapstruct import WrapStructError
 from numpy.typing import NDArray
 
-from unet3d.orientation import to_canonical
+from unet3d.grids import describe_difference, same_grid
 from unet3d.schemes import BRATS2017, LabelScheme
 from unet3d.subjects import MODALITIES, SubjectFiles, Volume, files_in
+from unet3d.volumes import Stored, Turned, read_stored, turn
 
-__all__ = ["MODALITIES", "Images", "Labels", "Subject", "read_images", "read_labels"]
-__all__ += ["read_segmentation", "read_subject"]
+__all__ = ["MODALITIES", "Images", "Labels", "Looked", "Subject", "look"]
+__all__ += ["missing_segmentation", "read_images", "read_labels", "read_segmentation"]
+__all__ += ["read_subject"]
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.uint8]
-
-# What nibabel raises for files that are cut off or no NIfTI.
-_UNREADABLE = (ImageFileError, HeaderDataError, WrapStructError, OSError, EOFError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +48,55 @@ class Subject:
     affine: NDArray[np.float64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Looked:
+    """What came of reading a subject's files.
+
+    Args:
+        images: Those modalities that could be read, in the order of the files.
+        labels: The segmentation, still float32; None if there is none to be read.
+        reasons: Why the subject cannot be used; empty if it can.
+    """
+
+    images: tuple[Turned, ...]
+    labels: Turned | None
+    reasons: tuple[str, ...]
+
+
+def look(
+    files: SubjectFiles, scheme: LabelScheme | None, *, labelled: bool = True
+) -> Looked:
+    """Read what can be read of a subject, and gather all that speaks against it.
+
+    Args:
+        files: The subject's files.
+        scheme: Which labels may be there; None for any whole number up to 255.
+        labelled: Whether the segmentation is looked at, if there is one.
+    """
+    reasons: list[str] = []
+    grids: list[tuple[Path, Turned]] = []
+    stored: dict[Path, Stored] = {}
+    for volume in files.images:
+        with _noting(reasons):
+            if volume.path not in stored:  # a 4-D file holds all: read it once
+                stored = {volume.path: read_stored(volume.path, files.name)}
+            grids.append((volume.path, turn(stored[volume.path], volume, files.name)))
+            _check_image(files, volume.path, grids[-1][1].voxels)
+    images = tuple(image for _, image in grids)
+    labels = None
+    if labelled and files.labels is not None:
+        with _noting(reasons):
+            path = files.labels.path
+            labels = turn(read_stored(path, files.name), files.labels, files.name)
+            grids.append((path, labels))
+            _check_labels(files, path, labels.voxels, scheme)
+    for one in grids[1:]:
+        with _noting(reasons):
+            _check_grid(files, one, grids[0])
+    unique = tuple(dict.fromkeys(reasons))
+    return Looked(images=images, labels=labels, reasons=unique)
+
+
 def read_subject(
     source: SubjectFiles | Path, scheme: LabelScheme = BRATS2017
 ) -> Subject:
@@ -62,8 +109,9 @@ def read_subject(
 
     Raises:
         FileNotFoundError: If the folder or a file is missing.
-        ValueError: If a file is no readable NIfTI volume, shapes differ, an image holds
-            NaN or infinity or is zero everywhere, or a label is not in the scheme.
+        ValueError: If a file is no readable NIfTI volume, grids differ, an image holds
+            NaN or infinity or one value everywhere, or a label is not in the scheme.
+            The message has all reasons.
 
     Example:
         >>> read_subject(Path("nowhere"))
@@ -74,10 +122,11 @@ one that holds nowhere_flair.nii.gz and its siblings.
     """
     files = source if isinstance(source, SubjectFiles) else files_in(source)
     if files.labels is None:
-        raise _missing_segmentation(files)
-    images, affine = read_images(files)
-    labels = read_labels(files, scheme)
-    _check_shape(files, files.labels.path, labels.shape, images.shape[:3])
+        raise missing_segmentation(files)
+    looked = look(files, scheme)
+    images, affine = _images(looked)
+    assert looked.labels is not None  # or there is a reason
+    labels = looked.labels.voxels.astype(np.uint8)
     return Subject(name=files.name, images=images, labels=labels, affine=affine)
 
 
@@ -90,22 +139,7 @@ def read_images(files: SubjectFiles) -> tuple[Images, NDArray[np.float64]]:
     Raises:
         ValueError: As `read_subject` does.
     """
-    loaded: dict[Path, tuple[NDArray, NDArray[np.float64]]] = {}
-    channels: list[NDArray] = []
-    axes: tuple[str, ...] = ()
-    affine = np.eye(4)
-    for volume in files.images:
-        if volume.path not in loaded:  # a 4-D file holds every modality: read it once
-            loaded = {volume.path: _load(files, volume.path)}
-        stored, stored_affine = loaded[volume.path]
-        voxels, turned = _turn(files, volume, stored, stored_affine)
-        if not channels:
-            affine, axes = turned, nibabel.aff2axcodes(stored_affine)
-        _check_shape(files, volume.path, voxels.shape, (channels or [voxels])[0].shape)
-        _check_axes(files, volume.path, nibabel.aff2axcodes(stored_affine), axes)
-        _check_image(files, volume.path, voxels)
-        channels.append(voxels)
-    return np.stack(channels, axis=-1), affine
+    return _images(look(files, None, labelled=False))
 
 
 def read_labels(files: SubjectFiles, scheme: LabelScheme) -> Labels:
@@ -119,7 +153,7 @@ def read_labels(files: SubjectFiles, scheme: LabelScheme) -> Labels:
         ValueError: As `read_subject` does.
     """
     if files.labels is None:
-        raise _missing_segmentation(files)
+        raise missing_segmentation(files)
     return read_segmentation(files, files.labels, scheme)[0]
 
 
@@ -127,13 +161,13 @@ def read_segmentation(
     files: SubjectFiles, volume: Volume, scheme: LabelScheme
 ) -> tuple[Labels, NDArray[np.float64]]:
     """Read one segmentation, of `files` or predicted for it, and its turned affine."""
-    stored, stored_affine = _load(files, volume.path)
-    labels, affine = _turn(files, volume, stored, stored_affine)
-    _check_labels(files, volume.path, labels, scheme)
-    return labels.astype(np.uint8), affine
+    labels = turn(read_stored(volume.path, files.name), volume, files.name)
+    _check_labels(files, volume.path, labels.voxels, scheme)
+    return labels.voxels.astype(np.uint8), labels.affine
 
 
-def _missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
+def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
+    """What is said of a subject without labels, where they are needed."""
     folder = files.images[0].path.parent
     return FileNotFoundError(
         f"`folder` must hold the segmentation too, got subject {files.name} without "
@@ -141,56 +175,39 @@ def _missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
     )
 
 
-def _load(files: SubjectFiles, path: Path) -> tuple[Images, NDArray[np.float64]]:
-    """Voxels as stored and the affine of one file."""
+@contextmanager
+def _noting(reasons: list[str]) -> Generator[None, None, None]:
+    """Go on after a bad value, with its message in the list."""
     try:
-        image = nibabel.Nifti1Image.from_filename(path)
-        voxels = np.asarray(image.dataobj, dtype=np.float32)
-    except (*_UNREADABLE, zlib.error) as error:
-        raise ValueError(
-            f"`{path.name}` of subject {files.name} must be a NIfTI volume, got a file "
-            f"that cannot be read ({error}). Copy or download {path} again."
-        ) from error
-    return voxels, np.asarray(image.affine, dtype=np.float64)
-
-
-def _turn(
-    files: SubjectFiles, volume: Volume, stored: Images, affine: NDArray[np.float64]
-) -> tuple[Images, NDArray[np.float64]]:
-    """One volume in (depth, height, width), and its affine."""
-    name, axes = volume.path.name, 3 if volume.index is None else 4
-    if stored.ndim != axes or (volume.index or 0) >= stored.shape[-1]:
-        wanted = "3 axes" if axes == 3 else "4 axes, one volume for each modality"
-        raise ValueError(
-            f"`{name}` of subject {files.name} must have {wanted}, got shape "
-            f"{stored.shape}. Save it as its data set describes."
-        )
-    voxels = stored if volume.index is None else stored[..., volume.index]
-    try:
-        return to_canonical(voxels, affine)
+        yield
     except ValueError as error:
-        raise ValueError(f"`{name}` of subject {files.name}: {error}") from error
+        reasons.append(str(error))
 
 
-def _check_shape(
-    files: SubjectFiles, path: Path, shape: tuple[int, ...], first: tuple[int, ...]
+def _images(looked: Looked) -> tuple[Images, NDArray[np.float64]]:
+    if looked.reasons:
+        raise ValueError("\n".join(looked.reasons))
+    channels = [image.voxels for image in looked.images]
+    return np.stack(channels, axis=-1), looked.images[0].affine
+
+
+def _check_grid(
+    files: SubjectFiles, one: tuple[Path, Turned], first: tuple[Path, Turned]
 ) -> None:
-    if shape != first:
+    (path, volume), (first_path, wanted) = one, first
+    shape, expected = volume.voxels.shape, wanted.voxels.shape
+    if shape != expected:
         raise ValueError(
-            f"`{path.name}` of subject {files.name} must have the shape of the "
-            f"subject's first modality, {first[::-1]}, got {shape[::-1]}. Register all "
-            "files to one grid."
+            f"`{path.name}` of subject {files.name} must have the shape of "
+            f"`{first_path.name}`, {expected[::-1]}, got {shape[::-1]}. Resample "
+            f"{path} to that grid."
         )
-
-
-def _check_axes(
-    files: SubjectFiles, path: Path, axes: tuple[str, ...], first: tuple[str, ...]
-) -> None:
-    if axes != first:
+    if not same_grid(wanted.affine, volume.affine, expected):
+        right, got = describe_difference(wanted.stored.affine, volume.stored.affine)
         raise ValueError(
-            f"`{path.name}` of subject {files.name} must lie as the subject's first "
-            f"modality, axes {''.join(first)}, got {''.join(axes)}. Register all files "
-            "to one grid."
+            f"`{path.name}` of subject {files.name} must lie on the grid of "
+            f"`{first_path.name}`, {right}, got {got}. Resample {path} to that "
+            "grid, or mend its header if it lies there already."
         )
 
 
@@ -202,22 +219,25 @@ def _check_image(files: SubjectFiles, path: Path, image: Images) -> None:
             f"{count} voxels of NaN or infinity. Repair {path} or leave the subject "
             "out."
         )
-    if not image.any():
+    if image.min() == image.max():
         raise ValueError(
-            f"`{path.name}` of subject {files.name} must show a brain, got only zeros. "
-            f"Repair {path} or leave the subject out."
+            f"`{path.name}` of subject {files.name} must show a brain, got "
+            f"{image.flat[0]:g} in every voxel. Repair {path} or leave the subject out."
         )
 
 
 def _check_labels(
-    files: SubjectFiles, path: Path, labels: Images, scheme: LabelScheme
+    files: SubjectFiles, path: Path, labels: Images, scheme: LabelScheme | None
 ) -> None:
+    if scheme is None:
+        _check_whole(files, path, labels)
+        return
     # One comparison per value: np.unique would sort every voxel of the volume.
     known = np.zeros(labels.shape, dtype=np.bool_)
     for value in scheme.values:
         known |= labels == value
     if not known.all():
-        wrong = np.unique(labels[~known])[:5].tolist()
+        wrong = _first(labels[~known])
         *most, last = scheme.values
         cavity = " (4 is the resection cavity in BraTS 2024, no tumour)"
         raise ValueError(
@@ -226,3 +246,17 @@ def _check_labels(
             f"got {wrong} too{cavity if 4.0 in wrong else ''}. Choose the data's own "
             f"scheme, or map the labels of {path} first."
         )
+
+
+def _check_whole(files: SubjectFiles, path: Path, labels: Images) -> None:
+    wrong = labels[~((labels >= 0) & (labels <= 255) & (labels == np.round(labels)))]
+    if wrong.size:
+        raise ValueError(
+            f"`{path.name}` of subject {files.name} must hold whole numbers from 0 to "
+            f"255, got {_first(wrong)} too. Save {path} as labels."
+        )
+
+
+def _first(values: Images) -> list[float]:
+    """A few of the values, short enough to be read."""
+    return [float(f"{value:.7g}") for value in np.unique(values)[:5]]

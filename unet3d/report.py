@@ -28,12 +28,12 @@ from unet3d.evaluation import (
 )
 from unet3d.figures import draw_boxes, draw_gallery, draw_losses
 from unet3d.gallery import choose_subjects, gather_slice, read_logs
-from unet3d.prediction_sets import PredictionSet, common_subjects
+from unet3d.prediction_sets import PredictionSet, check_complete, common_subjects
 from unet3d.preparing import SKIP, usable
 from unet3d.schemes import REGIONS, LabelScheme
 from unet3d.scores import EmptyRule
 from unet3d.significance import Comparison
-from unet3d.subjects import Problem, SubjectFiles, find_subjects
+from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
 __all__ = ["RULES", "Report", "comparison_table", "evaluate", "summary_table"]
 __all__ += ["write_report"]
@@ -64,6 +64,7 @@ class Report:
         rule: What empty regions score.
         size: Voxels along each axis of the common cube; None for the source's grid.
         problems: Subjects that were left out, and why.
+        unasked: Subjects with labels that nobody was asked to predict.
     """
 
     scores: tuple[Score, ...]
@@ -72,6 +73,7 @@ class Report:
     rule: EmptyRule
     size: int | None
     problems: tuple[Problem, ...]
+    unasked: tuple[str, ...]
 
 
 def evaluate(  # noqa: PLR0913 - what with what, and how
@@ -98,9 +100,14 @@ def evaluate(  # noqa: PLR0913 - what with what, and how
     Raises:
         FileNotFoundError, ValueError: If something is missing or bad.
     """
+    found = find_subjects(truth)
+    labelled = {files.name for files in found.subjects if files.labels is not None}
+    lost = check_complete(sets, labelled, skip_bad=skip_bad)
     names, left_out = common_subjects(sets, skip_bad=skip_bad)
-    problems, scores = list(left_out), []
-    there = _find(truth, names, skip_bad=skip_bad, problems=problems)
+    told = {problem.name for problem in lost}
+    problems = [*lost, *(p for p in left_out if p.name not in told)]
+    scores: list[Score] = []
+    there = _find(found, truth, names, skip_bad=skip_bad, problems=problems)
     for files in there:
         try:
             scores += score_subject(files, sets, scheme, rule=rule, size=size)
@@ -121,6 +128,7 @@ def evaluate(  # noqa: PLR0913 - what with what, and how
         rule=rule,
         size=size,
         problems=tuple(problems),
+        unasked=tuple(sorted(labelled - {*names, *(p.name for p in problems)})),
     )
 
 
@@ -145,6 +153,7 @@ def write_report(
         },
         "scores": [_finite(asdict(score)) for score in report.scores],
         "left out": [problem.message for problem in report.problems],
+        "not predicted": list(report.unasked),
     }
     write_json(output / "report.json", content)
     for measure in MEASURES:
@@ -215,10 +224,14 @@ def _grid(size: int | None) -> str:
 
 
 def _find(
-    truth: Path, names: Sequence[str], *, skip_bad: bool, problems: list[Problem]
+    found: Found,
+    truth: Path,
+    names: Sequence[str],
+    *,
+    skip_bad: bool,
+    problems: list[Problem],
 ) -> list[SubjectFiles]:
     """The subjects to score; adds those that are not there to `problems`."""
-    found = find_subjects(truth)
     bad = {problem.name: problem for problem in found.problems}
     everyone = {files.name: files for files in usable(found, skip_bad=True)}
     for name in names:

@@ -1,6 +1,6 @@
 """What a training run is made of: its settings and its folder.
 
-RUN/configuration.json    settings, versions, subjects left out
+RUN/configuration.json    settings, cache, workers, versions, subjects left out
 RUN/split.json            names of training and validation subjects
 RUN/state.npz             everything training goes on from, after each epoch
 RUN/log.csv               one line per epoch
@@ -17,12 +17,15 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lms.storage.files import write_json
+from lms.storage.files import read_json, write_json
 from lms.storage.json_data import read_data
+from unet3d.patients import check_rule
 
-__all__ = ["Configuration", "check_same", "read_configuration", "versions"]
-__all__ += ["write_configuration"]
+__all__ = ["Configuration", "Surroundings", "check_same", "check_start", "versions"]
+__all__ += ["read_configuration", "read_surroundings", "write_configuration"]
 
+# What a run's folder has beside its configuration, which is written first.
+_PARTS = ("state.npz", "split.json", "log.csv", "best.weights.h5", "last.weights.h5")
 _PACKAGES = ("tensorflow", "keras", "numpy", "scipy", "nibabel", "tflms")
 # These may differ between a run and its continuation: they decide no number.
 _FREE = frozenset({"data", "epochs", "lms", "budget"})
@@ -41,6 +44,7 @@ class Configuration:
         batch_size: Subjects per step.
         epochs: Most epochs to train.
         steps_per_epoch: Steps; None for one pass over the subjects.
+        group_by: How a patient is found in a name: see `unet3d.patients`.
         seed: Decides split, weights, dropout, order and variation.
         mixed_precision: Whether activations are float16.
         linear_heads: Whether heads are convolutions alone; see `unet3d.model`.
@@ -49,7 +53,8 @@ class Configuration:
         budget: Device memory for a step in bytes; None takes what there is.
 
     Raises:
-        ValueError: If a count is too small, or there is a budget but no support.
+        ValueError: If a count is too small, `group_by` is no regular expression, or
+            there is a budget but no support.
     """
 
     data: str
@@ -60,6 +65,7 @@ class Configuration:
     batch_size: int = 1
     epochs: int = 300
     steps_per_epoch: int | None = None
+    group_by: str | None = None
     seed: int = 0
     mixed_precision: bool = False
     linear_heads: bool = False
@@ -77,6 +83,7 @@ class Configuration:
                     f"`{name}` must be at least {bound}, got {value}. Ask for more, or "
                     "leave it out."
                 )
+        check_rule(self.group_by)
         if self.lms is False and self.budget is not None:
             raise ValueError(
                 "`budget` must come with large model support, got one without. Leave "
@@ -84,8 +91,25 @@ class Configuration:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where a run was trained; it may go on elsewhere.
+
+    Args:
+        cache: Folder of prepared subjects.
+        workers: How many train together.
+    """
+
+    cache: str | None = None
+    workers: int | None = None
+
+
 def write_configuration(
-    run: Path, configuration: Configuration, *, left_out: Sequence[str] = ()
+    run: Path,
+    configuration: Configuration,
+    *,
+    left_out: Sequence[str] = (),
+    around: Surroundings = Surroundings(),
 ) -> None:
     """Write a run's settings, with the versions of what trains it.
 
@@ -93,9 +117,11 @@ def write_configuration(
         run: The run's folder.
         configuration: Its settings.
         left_out: Why subjects were skipped, one message each.
+        around: Where it is trained.
     """
     content = {
         "configuration": asdict(configuration),
+        "surroundings": asdict(around),
         "versions": versions(),
         "left out": list(left_out),
     }
@@ -124,6 +150,43 @@ def read_configuration(run: Path) -> Configuration:
     )
 
 
+def read_surroundings(run: Path) -> Surroundings:
+    """Read where a run was trained, as far as its folder says so."""
+    path = run / "configuration.json"
+    if "surroundings" not in read_json(path):
+        return Surroundings()
+    return read_data(
+        path,
+        Surroundings,
+        part="surroundings",
+        rule="say where the run was trained",
+        advice="Remove that part.",
+    )
+
+
+def check_start(run: Path, configuration: Configuration, *, resume: bool) -> None:
+    """Refuse a folder that a training must not write to.
+
+    Raises:
+        ValueError: If it holds a run and `resume` is off, a run of other settings, or
+            parts of a run.
+    """
+    if (run / "configuration.json").exists():
+        if not resume:
+            raise ValueError(
+                f"`output` must be a folder without a run, got '{run}', which holds "
+                "one. Go on with it by --resume, or choose another folder."
+            )
+        check_same(run, configuration)
+        return
+    part = next((name for name in _PARTS if (run / name).exists()), None)
+    if part:
+        raise ValueError(
+            f"`output` must be a run or a folder without one, got '{run}' with {part} "
+            "and no configuration.json. Choose another folder."
+        )
+
+
 def check_same(run: Path, configuration: Configuration) -> None:
     """Refuse to go on with a run that other settings made.
 
@@ -136,7 +199,7 @@ def check_same(run: Path, configuration: Configuration) -> None:
         if field.name not in _FREE and old != new:
             raise ValueError(
                 f"`{field.name}` must be that of the run in '{run}', {old!r}, got "
-                f"{new!r}. Resume with the run's settings, or choose another output."
+                f"{new!r}. Leave it out, or choose another output."
             )
 
 

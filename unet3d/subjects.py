@@ -62,13 +62,27 @@ class SubjectFiles:
     images: tuple[Volume, ...]
     labels: Volume | None
 
+    @property
+    def is_test(self) -> bool:
+        """Whether it is of the Decathlon's own list of images without labels."""
+        return self.labels is None and any(v.index is not None for v in self.images)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A subject that cannot be used, and why, in words for the user."""
+    """A subject that cannot be used.
+
+    Args:
+        name: Unique in its data set.
+        message: Why, in words for the user.
+        rest: Those of its files that are there; None if nobody looked.
+        missing: Modalities that are not there.
+    """
 
     name: str
     message: str
+    rest: SubjectFiles | None = None
+    missing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +154,13 @@ def files_in(folder: Path) -> SubjectFiles:
             f"`folder` must be a subject's folder, got '{folder}'. "
             f"Pass one that holds {folder.name}_flair.nii.gz and its siblings."
         )
+    found = _look_in(folder)
+    if isinstance(found, Problem):
+        raise FileNotFoundError(found.message)
+    return found
+
+
+def _look_in(folder: Path) -> SubjectFiles | Problem:
     paths = [
         {kind: _existing(folder, end) for kind, end in ends.items()} for ends in _NAMES
     ]
@@ -148,33 +169,44 @@ def files_in(folder: Path) -> SubjectFiles:
         range(len(_NAMES)), key=lambda k: sum(p is not None for p in paths[k].values())
     )
     found, ends = paths[best], _NAMES[best]
-    images = []
-    for modality in MODALITIES:
-        path = found[modality]
-        if path is None:
-            wanted = folder / f"{folder.name}{ends[modality]}.nii.gz"
-            raise FileNotFoundError(
-                f"`folder` must hold every modality, got subject {folder.name} without "
-                f"its modality '{modality}'. Add {wanted} or leave the subject out."
-            )
-        images.append(Volume(path=path))
-    seg = found["seg"]
-    labels = None if seg is None else Volume(path=seg)
-    return SubjectFiles(name=folder.name, images=tuple(images), labels=labels)
+    missing = tuple(modality for modality in MODALITIES if found[modality] is None)
+    volumes = {kind: Volume(path=path) for kind, path in found.items() if path}
+    images = tuple(volumes[kind] for kind in MODALITIES if kind in volumes)
+    files = SubjectFiles(name=folder.name, images=images, labels=volumes.get("seg"))
+    if not missing:
+        return files
+    wanted = [f"{folder / folder.name}{ends[modality]}.nii.gz" for modality in missing]
+    message = (
+        f"`folder` must hold every modality, got subject {folder.name} without its "
+        f"{'modality' if len(missing) == 1 else 'modalities'} "
+        f"{', '.join(map(repr, missing))}. Add {', '.join(wanted)} or leave the "
+        "subject out."
+    )
+    return Problem(name=folder.name, message=message, rest=files, missing=missing)
 
 
 def _in_folders(data: Path) -> Iterator[SubjectFiles | Problem]:
     """Subjects as folders, directly below `data` or below the grades of BraTS."""
     for folder in sorted(data.iterdir()):
+        if folder.is_symlink() and not folder.exists():
+            message = (
+                f"`data` must hold folders, got subject {folder.name}, a link that "
+                f"leads nowhere. Mend or remove {folder}."
+            )
+            yield Problem(name=folder.name, message=message)
         if not folder.is_dir() or folder.name.startswith("."):
             continue
         if folder.name in _GRADES:
             yield from _in_folders(folder)
             continue
         try:
-            yield files_in(folder)
-        except FileNotFoundError as error:
-            yield Problem(name=folder.name, message=str(error))
+            yield _look_in(folder)
+        except OSError as error:
+            message = (
+                f"`folder` must be readable, got subject {folder.name} in {folder}, "
+                f"which is not ({error.strerror}). Mend its permissions or its name."
+            )
+            yield Problem(name=folder.name, message=message)
 
 
 def _existing(folder: Path, end: str) -> Path | None:
@@ -192,12 +224,15 @@ def _in_decathlon(data: Path) -> Iterator[SubjectFiles | Problem]:
     try:
         listing = json.loads(path.read_text(encoding="utf-8"))
         order = [_position(listing["modality"], name) for name in MODALITIES]
-        pairs = [(entry["image"], entry["label"]) for entry in listing["training"]]
-        pairs += [(image, None) for image in listing.get("test", [])]
+        training = [(entry["image"], entry["label"]) for entry in listing["training"]]
+        pairs: list[tuple[Path, Path | None]]
+        pairs = [(Path(image), Path(label)) for image, label in training]
+        pairs += [(Path(image), None) for image in listing.get("test", [])]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"`{path}` must be a dataset.json of the Decathlon's brain tumours, got "
-            f"one that cannot be understood ({error!r}). Download it again."
+            f"one that cannot be understood ({error!r}). Download it again, or lay the "
+            "subjects out as BraTS does."
         ) from error
     for image, label in pairs:
         yield _decathlon_subject(data, image, label, order)
@@ -210,29 +245,30 @@ def _position(modalities: dict[str, Any], name: str) -> int:
 
 
 def _decathlon_subject(
-    data: Path, image: str, label: str | None, order: list[int]
+    data: Path, image: Path, label: Path | None, order: list[int]
 ) -> SubjectFiles | Problem:
-    name = Path(image).name.removesuffix(".gz").removesuffix(".nii")
-    path = data / image
-    for wanted in (path, data / label if label else path):
-        if not wanted.is_file():
-            message = (
-                f"`dataset.json` must list files that exist, got subject {name} "
-                f"without {wanted}. Add the file or leave the subject out."
-            )
-            return Problem(name=name, message=message)
-    return SubjectFiles(
+    name = image.name.removesuffix(".gz").removesuffix(".nii")
+    volumes, truth = data / image, data / label if label else None
+    files = SubjectFiles(
         name=name,
-        images=tuple(Volume(path=path, index=index) for index in order),
-        labels=Volume(path=data / label) if label else None,
+        images=tuple(Volume(path=volumes, index=k) for k in order if volumes.is_file()),
+        labels=Volume(path=truth) if truth and truth.is_file() else None,
     )
+    missing = [str(path) for path in (volumes, truth) if path and not path.is_file()]
+    if not missing:
+        return files
+    message = (
+        f"`dataset.json` must list files that exist, got subject {name} without "
+        f"{' and '.join(missing)}. Add what is missing or leave the subject out."
+    )
+    return Problem(name=name, message=message, rest=files)
 
 
 def _check_names(names: list[str]) -> None:
     """Predictions are named after subjects, so two must not share a name."""
-    for first, second in pairwise(names):
-        if first == second:
-            raise ValueError(
-                f"`data` must hold each subject once, got {first} twice. "
-                "Rename or remove one of them."
-            )
+    twice = sorted({first for first, second in pairwise(names) if first == second})
+    if twice:
+        raise ValueError(
+            f"`data` must hold each subject once, got {', '.join(twice)} twice. "
+            "Rename or remove one of them."
+        )

@@ -2,8 +2,8 @@
 
     folder --find, prepare--> cache --batches--> fit --after each epoch--> RUN
 
-The only module beside the command line that knows of `lms`: where a step does not fit
-the device, the same training runs within it, with the same numbers.
+Where a step does not fit the device, the same training runs within it, with the same
+numbers (`unet3d.memory`).
 
 Sources: Adam at 5e-4, halved after 10 epochs without progress, the end after 50, as in
 D. G. Ellis's Keras code; the split of 80/20 from the case study.
@@ -13,33 +13,45 @@ each volume counts alike, and every step has one shape. Each of several workers
 validates with all subjects.
 """
 
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
-import tensorflow as tf
 from rich.progress import Progress
 
-from lms import DataParallel, LMSCallback
+from lms import DataParallel
 from lms.machine.emulate import device_limit
 from lms.machine.placement import Placement
-from lms.storage.files import write_json, write_text
+from lms.storage.files import remove_drafts
 from lms.tf.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
+from unet3d.lines import counting, log, tell
 from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whole
+from unet3d.memory import (
+    memory_in_words,
+    memory_support,
+    plan_in_words,
+    write_memory,
+)
 from unet3d.model import build_unet
 from unet3d.preparing import prepare_all, usable
-from unet3d.progress import TrainingBars
-from unet3d.runs import Configuration, check_same, write_configuration
+from unet3d.progress import TrainingBars, TrainingLines
+from unet3d.runs import (
+    Configuration,
+    Surroundings,
+    check_start,
+    write_configuration,
+)
 from unet3d.schemes import scheme_named
 from unet3d.splits import Split, known_split, make_split, without, write_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
-__all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for", "memory_support"]
+__all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for"]
 __all__ += ["precision_of", "train"]
 
 PATIENCE = 10  # epochs
@@ -104,9 +116,9 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     bars = progress or Progress(disable=True)
     with precision_of(configuration):
         model = build_for(configuration)  # refuses a bad size before data is read
-        _check_run(run, configuration, resume=resume)
+        check_start(run, configuration, resume=resume)
         workers.barrier("the run's folder")  # before the chief writes to it
-        given = known_split(run, split)
+        given = known_split(run, split, group_by=configuration.group_by)
         found = _find(configuration, given)
         if not workers.is_chief:
             workers.barrier("preparing", timeout=_LONGEST)  # the chief fills the cache
@@ -116,11 +128,15 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
         chosen = (
             without(given, {problem.name for problem in problems})
             if given
-            else make_split(tuple(subjects), configuration.seed)
+            else make_split(
+                tuple(subjects), configuration.seed, group_by=configuration.group_by
+            )
         )
         if workers.is_chief:
+            remove_drafts(run)
             reasons = [problem.message for problem in problems]
-            write_configuration(run, configuration, left_out=reasons)
+            around = Surroundings(cache=str(cache.resolve()), workers=workers.size)
+            write_configuration(run, configuration, left_out=reasons, around=around)
             write_split(run / "split.json", chosen)
             workers.barrier("preparing")
         loads = _loads(subjects, configuration, cache)
@@ -158,13 +174,6 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
     return model
 
 
-def memory_support(configuration: Configuration) -> LMSCallback | None:
-    """Large model support as a run asks for it; it steps aside where a step fits."""
-    if configuration.lms is False:
-        return None
-    return LMSCallback(budget=configuration.budget, verbose=0)
-
-
 class precision_of:  # noqa: N801 - used as a context, like a function
     """The dtype policy of a run; the policy from before comes back at the end."""
 
@@ -179,23 +188,15 @@ class precision_of:  # noqa: N801 - used as a context, like a function
         keras.config.set_dtype_policy(self._before)
 
 
-def _check_run(run: Path, configuration: Configuration, *, resume: bool) -> None:
-    if not (run / "configuration.json").exists():
-        return
-    if not resume:
-        raise ValueError(
-            f"`output` must be a folder without a run, got '{run}', which holds one. "
-            "Go on with it by --resume, or choose another folder."
-        )
-    check_same(run, configuration)
-
-
 def _find(configuration: Configuration, split: Split | None) -> Found:
     """Those of the data set's subjects that are asked for."""
     found = find_subjects(Path(configuration.data))
     if split is None:
         # A test set beside the training set has no truth to train with.
-        labelled = tuple(f for f in found.subjects if not _is_test_image(f))
+        labelled = tuple(f for f in found.subjects if not f.is_test)
+        if len(labelled) > 1:  # names that cannot be split stop it before data is read
+            names = [files.name for files in labelled]
+            make_split(names, configuration.seed, group_by=configuration.group_by)
         return Found(subjects=labelled, problems=found.problems)
     names = {*split.training, *split.validation}
     there = {s.name for s in found.subjects} | {p.name for p in found.problems}
@@ -220,21 +221,17 @@ def _prepare(
 ) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
     subjects = usable(found, skip_bad=skip_bad)
     bar = bars.add_task("Preparing subjects", total=len(subjects))
+    log(bars, f"Preparing {len(subjects)} subjects in {cache}")
     prepared = prepare_all(
         subjects,
         size=configuration.size,
         scheme=scheme_named(configuration.label_scheme),
         cache=cache,
         skip_bad=skip_bad,
-        progress=lambda: bars.advance(bar),
+        progress=counting(bars, bar, "Prepared"),
     )
     by_name = {files.name: files for files in prepared.subjects}
     return by_name, (*found.problems, *prepared.problems)
-
-
-def _is_test_image(files: SubjectFiles) -> bool:
-    """The Decathlon's own list of images without labels."""
-    return files.labels is None and files.images[0].index is not None
 
 
 def _loads(
@@ -256,6 +253,8 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
     bars: Progress,
     workers: Workers,
 ) -> list[dict[str, float]]:
+    failed = list[Exception]()
+    loads = {name: _remembering(load, failed) for name, load in loads.items()}
     known = restore_state(model, run)
     first = known["epoch"] if known else 0
     _check_epochs(workers, first)
@@ -276,9 +275,19 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         run, watchers, known, workers=workers.size, writes=workers.is_chief
     )
     swapping = memory_support(configuration)
-    shown = TrainingBars(bars, configuration.epochs, steps, first)
+    shown = [
+        TrainingBars(bars, configuration.epochs, steps, first),
+        TrainingLines(
+            bars,
+            configuration.epochs,
+            point.history,
+            plan=lambda: plan_in_words(swapping),
+            memory=lambda: memory_in_words(swapping),
+        ),
+    ]
     averaging = DataParallel(workers)
-    callbacks = [averaging, *([swapping] if swapping else []), *watchers, point, shown]
+    callbacks = [averaging, *([swapping] if swapping else []), *watchers, point, *shown]
+    tell(bars, _beginning(model, configuration, run, split, together, first))
     try:
         model.fit(
             training_batches(
@@ -304,9 +313,44 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
             shuffle=False,  # the order is made already
             verbose=0,
         )
-    finally:
-        _write_memory(run, swapping, workers)
+    except BaseException:
+        with suppress(OSError):  # the error on its way says more
+            write_memory(run, swapping, workers)
+        if failed:  # TensorFlow makes a text of it, with a traceback
+            raise failed[0] from None
+        raise
+    write_memory(run, swapping, workers)
     return point.history
+
+
+def _remembering(load: Load, failed: list[Exception]) -> Load:
+    """A subject's `load`, whose error is kept."""
+
+    def loaded() -> Any:
+        try:
+            return load()
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    return loaded
+
+
+def _beginning(
+    model: Any,
+    configuration: Configuration,
+    run: Path,
+    split: Split,
+    together: int,
+    first: int,
+) -> str:
+    begins = f"Going on after epoch {first}" if first else "Training"
+    return (
+        f"{begins}: {len(split.training)} subjects of {configuration.data}, and "
+        f"{len(split.validation)} to validate with; volumes of {configuration.size}^3, "
+        f"{together} in a step; a U-Net of {model.count_params():,} weights, depth "
+        f"{configuration.depth}; at most {configuration.epochs} epochs; into {run}"
+    )
 
 
 def _check_epochs(workers: Workers, first: int) -> None:
@@ -328,32 +372,3 @@ def _scale_rate(model: Any, factor: float) -> None:
     if factor != 1:
         rate = model.optimizer.learning_rate
         rate.assign(rate * factor)
-
-
-def _write_memory(run: Path, swapping: LMSCallback | None, workers: Workers) -> None:
-    """What steps took: by the plan, and by the device's own count if it keeps one."""
-    own = "" if workers.is_chief else f".{workers.rank}"
-    reports = [] if swapping is None else swapping.report
-    steps = []
-    for report in reports:
-        values = {**asdict(report), "fits_unplanned": report.fits_unplanned}
-        del values["plan"]  # it has a file of its own
-        steps.append(values)
-    # Large model support counts anew for each kind of step.
-    peaks = [_peak(), *(report.measured_peak_bytes for report in reports)]
-    peak = max((peak for peak in peaks if peak is not None), default=None)
-    told = {"worker": workers.rank, "workers": workers.size}
-    told |= {"device peak bytes": peak, "steps": steps}
-    write_json(run / f"memory{own}.json", told)
-    if swapping is not None and swapping.plan is not None:
-        write_text(run / f"plan{own}.json", swapping.plan.to_json())
-
-
-def _peak() -> int | None:
-    """Most bytes in use at once on the device; None where it does not count."""
-    devices = tf.config.list_logical_devices("GPU") or tf.config.list_logical_devices()
-    try:
-        name = ":".join(devices[0].name.split(":")[-2:])
-        return int(tf.config.experimental.get_memory_info(name)["peak"])
-    except ValueError:
-        return None

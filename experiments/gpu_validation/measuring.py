@@ -26,9 +26,9 @@ from lms.commands.doctor import gather
 from lms.commands.model_file import Subject
 from lms.errors import LMSError
 from lms.tf import compat
+from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.host_memory import available_host_bytes
-from lms.tf.measure.measuring import measure_hardware
 from lms.units import MIB, Bytes
 from profiling import link_bandwidth
 from profiling.record import read_json, write_result
@@ -127,7 +127,7 @@ def time_link(
         RuntimeError: If the driver could not be asked; TensorFlow's turn comes first.
     """
     output = trace.parent / "link.json"
-    words = [f"--output={output}", f"--largest={settings['largest']}"]
+    words = [f"--output={output}", f"--largest={settings['largest']}B"]
     code = link_bandwidth.main([*words, f"--seconds={settings['seconds']}"])
     if code == 0:
         found = read_json(output)

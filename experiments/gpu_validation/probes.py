@@ -22,9 +22,10 @@ from lms.tf import compat
 from lms.tf.capture.keras_step import iterator_of, step_of
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import input_specs, trace
+from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
-from lms.tf.measure.measuring import measure_costs, measure_hardware
 from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
+from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
 
 __all__ = ["beside", "costs", "launches"]
@@ -108,9 +109,9 @@ def costs(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
     step = _step(settings, device)
     hardware = measure_hardware(device)
     note(ops=len(step.graph.ops), layout_transposes=_transposes(step.graph))
-    measured = measure_costs(step, device.memory)
+    measured = measure_costs(step, device)
     note(kinds=_by_kind(step.graph, measured, hardware), total_seconds=measured.total)
-    scratch = measure_scratch(step, device.memory)
+    scratch = measure_scratch(step, device)
     most = sorted(scratch.items(), key=lambda item: -item[1])[:_MOST]
     note(scratch=dict(most), flops=hardware.flops, bandwidth=hardware.memory_bandwidth)
 

@@ -46,8 +46,9 @@ def find_file(name: str) -> tuple[Path, str]:
         Traceback (most recent call last):
         ...
         ValueError: `mine.py` must be FILE.py:function, whose function returns a \
-compiled Keras model and a batch such as (x, y), got no function. See \
-lms/commands/model_file.py.
+compiled Keras model and a batch such as (x, y), got no function. \
+Write one: def mine(): return model, (tf.TensorSpec([8, 224, 224, 3]), \
+tf.TensorSpec([8])).
     """
     file, _, function = name.rpartition(":")
     if not file or not function:
@@ -97,7 +98,10 @@ def read_subject(name: str) -> Subject:
     if not getattr(model, "compiled", False):
         raise ValueError(_rule(name, f"{type(model).__name__} that is not compiled"))
     if not isinstance(batch, tuple | list) or not 1 <= len(batch) <= 3:
-        raise ValueError(_rule(name, f"{type(batch).__name__} as the batch"))
+        got = f"{type(batch).__name__} as the batch"
+        if hasattr(batch, "element_spec"):
+            got += ", whose batch is `next(iter(dataset))`"
+        raise ValueError(_rule(name, got))
     return Subject(name=name, model=model, batch=tuple(batch))
 
 
@@ -130,5 +134,7 @@ def _guarded(name: str, path: Path, run: Callable[[], Any]) -> Any:
 def _rule(name: str, got: str) -> str:
     return (
         f"`{name}` must be FILE.py:function, whose function returns a compiled Keras "
-        f"model and a batch such as (x, y), got {got}. See lms/commands/model_file.py."
+        f"model and a batch such as (x, y), got {got}. Write "
+        "one: def mine(): return model, (tf.TensorSpec([8, 224, 224, 3]), "
+        "tf.TensorSpec([8]))."
     )

@@ -13,7 +13,7 @@ from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_o
 from lms.commands.model_file import read_subject
 from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
-from lms.machine.hardware import PRESETS
+from lms.machine.presets import PRESETS
 from lms.planning.candidates import Recompute
 from lms.planning.settings import read_settings
 from lms.storage.files import write_text
@@ -62,7 +62,8 @@ def plan(request: Request) -> int:
         ValueError: If the subject is not what it must be.
     """
     for path in (request.json, request.figure, request.output):
-        _check_folder(path)
+        _check_file(path)
+    _check_format(request.figure)
     settings = read_settings(
         budget=request.budget, planner=request.planner, recompute=request.recompute
     )
@@ -94,10 +95,22 @@ def _console() -> Console:
     return console
 
 
-def _check_folder(path: Path | None) -> None:
-    if path is not None and not path.absolute().parent.is_dir():
+def _check_file(path: Path | None) -> None:
+    if path is None:
+        return
+    if path.is_dir():
+        raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
+    if not path.absolute().parent.is_dir():
         raise ValueError(
             f"`{path}` must be in a folder that exists, got '{path.parent}'. Make it."
+        )
+
+
+def _check_format(figure: Path | None) -> None:
+    if figure is not None and figure.suffix.lower() != ".png":
+        raise ValueError(
+            f"`{figure}` must end with .png, got {figure.suffix or 'no ending'!r}. "
+            "Figures are drawn as PNG."
         )
 
 

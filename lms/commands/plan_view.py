@@ -11,7 +11,7 @@ from lms.ir.graph import op_of
 from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
 from lms.report import unknown
-from lms.simulation.timeline import Lane, Timeline
+from lms.simulation.timeline import Cause, Lane, Timeline
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["Moved", "as_data", "device", "moved", "show", "too_large"]
@@ -104,6 +104,7 @@ def as_data(found: Forecast) -> dict[str, Any]:
         "unplanned_seconds": found.unplanned.seconds,
         "slowdown": found.slowdown,
         "utilisation": found.timeline.utilisation,
+        "launch_share": _launch_share(found.timeline),
         "h2d_bytes_per_second": found.timeline.throughput(Lane.H2D),
         "d2h_bytes_per_second": found.timeline.throughput(Lane.D2H),
         "moved": [asdict(one) for one in moved(found)],
@@ -159,9 +160,16 @@ def _rows(found: Forecast) -> list[tuple[str, str]]:
         ("step, planned", _seconds(timeline.seconds)),
         ("slowdown", f"{found.slowdown:.2f}"),
         ("device utilisation", f"{timeline.utilisation:.0%}"),
+        ("waiting for ops to be started", f"{_launch_share(timeline):.0%}"),
         ("copies, host to device", _rate(timeline, Lane.H2D)),
         ("copies, device to host", _rate(timeline, Lane.D2H)),
     ]
+
+
+def _launch_share(timeline: Timeline) -> float:
+    """Part of the step in which the device waits for the host to start an op."""
+    waits = sum(s.seconds for s in timeline.stalls if s.cause is Cause.LAUNCH)
+    return waits / timeline.seconds if timeline.seconds else 0.0
 
 
 def _largest(found: Forecast) -> Table:

@@ -105,6 +105,16 @@ class SwapPlan:
         """Bytes copied either way in one step."""
         return self.swapped_out_bytes + self.swapped_in_bytes
 
+    def __repr__(self) -> str:
+        counts = {
+            "ops": self.order,
+            "swaps": self.swaps,
+            "recomputed": self.recomputed,
+            "narrowed": self.narrowed,
+        }
+        said = ", ".join(f"{len(parts)} {name}" for name, parts in counts.items())
+        return f"<SwapPlan by {self.planner!r}: {said}>"
+
     def to_json(self, *, indent: int | None = None) -> str:
         """The plan as JSON text."""
         fields = asdict(self)

@@ -1,20 +1,13 @@
-"""Devices and the links between them and their hosts, as numbers.
-
-Rates of the presets are what the maker states for the device and what others measured
-for the link (pinned memory, one direction); `source` says which.
-"""
+"""A device and the link between it and its host, as numbers."""
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Final
 
 from lms.storage.json_data import from_json
-from lms.units import GIB, Bytes, Seconds
+from lms.units import Bytes, Seconds
 
-__all__ = ["PRESETS", "Hardware", "preset"]
+__all__ = ["Hardware"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +33,7 @@ class Hardware:
         source: Where the numbers come from.
 
     Example:
+        >>> from lms.machine.presets import preset
         >>> preset("v100-pcie").copy_seconds(12_000_000_000, to_device=True)
         1.00001
     """
@@ -83,6 +77,7 @@ class Hardware:
         """Floating-point operations per second of products of a type.
 
         Example:
+            >>> from lms.machine.presets import preset
             >>> card = preset("v100-pcie")
             >>> [card.rate_of(name) / 1e12 for name in ("float32", "float16")]
             [14.0, 112.0]
@@ -98,6 +93,7 @@ class Hardware:
         """The numbers as JSON text, to measure once and plan often.
 
         Example:
+            >>> from lms.machine.presets import preset
             >>> Hardware.from_json(preset("gh200").to_json()) == preset("gh200")
             True
         """
@@ -117,142 +113,3 @@ class Hardware:
                 f"`text` must be written by Hardware.to_json, got {error}. "
                 "Measure it with `python -m profiling.link_bandwidth --save-hardware`."
             ) from error
-
-
-# A copy of a few bytes takes about this long on any of them: CUDA's launch and
-# completion (NVIDIA's bandwidthTest and others report 5 to 20 microseconds).
-_LATENCY: Final = 10e-6
-
-# Starting one kernel from TensorFlow's executor.
-_LAUNCH: Final = 10e-6
-
-
-def _gpu(  # noqa: PLR0913 - a row of the table below
-    name: str,
-    gib: int,
-    teraflops: tuple[float, float, float],
-    memory_gb: float,
-    h2d_gb: float,
-    d2h_gb: float,
-    source: str,
-) -> Hardware:
-    float32, float16, bfloat16 = teraflops
-    return Hardware(
-        name=name,
-        memory=gib * GIB,
-        flops=float32 * 1e12,
-        float16_flops=float16 * 1e12,
-        bfloat16_flops=bfloat16 * 1e12,
-        memory_bandwidth=memory_gb * 1e9,
-        h2d=h2d_gb * 1e9,
-        d2h=d2h_gb * 1e9,
-        latency=_LATENCY,
-        launch=_LAUNCH,
-        source=source,
-    )
-
-
-# TeraFLOP/s of float32, float16 and bfloat16, dense, from NVIDIA's data sheets. From
-# the A100 on float32 is in TF32, as TensorFlow computes convolutions and products there
-# (`tf.config.experimental.enable_tensor_float_32_execution`, which is on by default). A
-# V100 has neither TF32 nor bfloat16.
-_RATES_V100_PCIE: Final = (14.0, 112.0, 0.0)
-_RATES_V100: Final = (15.7, 125.0, 0.0)
-_RATES_A100: Final = (156.0, 312.0, 312.0)
-_RATES_H100: Final = (494.0, 989.0, 989.0)
-
-_V100 = "NVIDIA V100 data sheet (SXM2: 15.7 TFLOP/s float32, 900 GB/s)"
-_V100_PCIE = "NVIDIA V100 data sheet (PCIe: 14 TFLOP/s float32, 900 GB/s)"
-_PCIE3 = "PCIe 3.0 x16: 12 GB/s as commonly measured from pinned memory"
-_NVLINK2 = (
-    "AC922, 4 GPUs, NVLink 2.0 x3: 75 GB/s stated each way, 60-68 measured; 64 taken"
-)
-
-PRESETS: Final[Mapping[str, Hardware]] = MappingProxyType(
-    {
-        "v100-pcie": _gpu(
-            "V100 16 GB, PCIe 3.0 x16",
-            16,
-            _RATES_V100_PCIE,
-            900,
-            12,
-            12,
-            f"{_V100_PCIE}; {_PCIE3}",
-        ),
-        "v100-32-pcie": _gpu(
-            "V100 32 GB, PCIe 3.0 x16",
-            32,
-            _RATES_V100_PCIE,
-            900,
-            12,
-            12,
-            f"{_V100_PCIE}; {_PCIE3}",
-        ),
-        "v100-nvlink": _gpu(
-            "V100 16 GB, NVLink 2.0 (AC922)",
-            16,
-            _RATES_V100,
-            900,
-            64,
-            64,
-            f"{_V100}; {_NVLINK2}",
-        ),
-        "v100-32-nvlink": _gpu(
-            "V100 32 GB, NVLink 2.0 (AC922)",
-            32,
-            _RATES_V100,
-            900,
-            64,
-            64,
-            f"{_V100}; {_NVLINK2}",
-        ),
-        "a100-pcie4": _gpu(
-            "A100 40 GB, PCIe 4.0 x16",
-            40,
-            _RATES_A100,
-            1555,
-            25,
-            25,
-            "NVIDIA A100 data sheet (156 TFLOP/s TF32, 1555 GB/s); PCIe 4.0 x16: "
-            "25 GB/s as commonly measured",
-        ),
-        "h100-pcie5": _gpu(
-            "H100 SXM 80 GB, PCIe 5.0 x16",
-            80,
-            _RATES_H100,
-            3350,
-            52,
-            52,
-            "NVIDIA H100 data sheet (SXM5: 494 TFLOP/s TF32, 3.35 TB/s); PCIe 5.0 "
-            "x16: 50-55 GB/s as commonly measured",
-        ),
-        "gh200": _gpu(
-            "GH200 96 GB, NVLink-C2C",
-            96,
-            _RATES_H100,
-            4000,
-            375,
-            297,
-            "NVIDIA GH200 data sheet (494 TFLOP/s TF32, 4 TB/s); NVLink-C2C: 375 "
-            "GB/s to the device, 297 GB/s back, as measured by others",
-        ),
-    }
-)
-
-
-def preset(name: str) -> Hardware:
-    """Named hardware.
-
-    Raises:
-        ValueError: If there is no such name; lists those there are.
-
-    Example:
-        >>> preset("gh200").name
-        'GH200 96 GB, NVLink-C2C'
-    """
-    if name not in PRESETS:
-        raise ValueError(
-            f"`hardware` must be one of {', '.join(PRESETS)}, got {name!r}. "
-            "Or make a `Hardware` of your own."
-        )
-    return PRESETS[name]

@@ -6,12 +6,24 @@ Linux counts such time as `steal` (proc_stat(5)); psutil reads it.
 """
 
 import os
+from pathlib import Path
 
 import psutil
 
 from lms.units import Seconds
 
-__all__ = ["stolen_seconds", "usable_cores"]
+__all__ = ["processor_name", "stolen_seconds", "usable_cores"]
+
+
+def processor_name() -> str | None:
+    """The processor's model, which psutil does not say; None where Linux does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    pairs = (line.partition(":") for line in lines)
+    names = (value.strip() for key, _, value in pairs if key.strip() == "model name")
+    return next(names, None)
 
 
 def usable_cores() -> int:

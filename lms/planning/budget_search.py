@@ -6,7 +6,7 @@ from dataclasses import replace
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 from lms.planning.memory_budget import UNLIMITED, MemoryBudget
 from lms.planning.placement import least_plan
 from lms.planning.prefetch import Speeds

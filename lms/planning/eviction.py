@@ -64,7 +64,10 @@ def walk_within(
     walk = None
     ends = TUNING.eviction_rounds_large if is_large(graph) else TUNING.eviction_rounds
     for _ in range(TUNING.eviction_rounds):
-        walk = Walk(course, arena(), drops)
+        try:
+            walk = Walk(course, arena(), drops)
+        except MemoryError:  # there is not even room for small tensors
+            return None
         failed = walk.run()
         if failed is not None:
             if failed in compacted:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import accumulate
+from typing import TypeAlias
 
 from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
@@ -32,6 +33,12 @@ from lms.simulation.timeline import Timeline
 from lms.units import Bytes, format_bytes
 
 __all__ = ["PlannedStep", "Reason", "Workload", "plan_step"]
+
+_SLOW_LINK = 1e6  # bytes per second
+
+_Choose: TypeAlias = Callable[
+    [GraphView, FittedPlan, Settings, MemoryBudget, Callable[[], Speeds]], FittedPlan
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +134,12 @@ class PlannedStep:
 
 
 def plan_step(
-    workload: Workload, settings: Settings, budget: MemoryBudget, host: HostBudget
+    workload: Workload,
+    settings: Settings,
+    budget: MemoryBudget,
+    host: HostBudget,
+    *,
+    choose: _Choose = choose_plan,
 ) -> PlannedStep:
     """Plan a step into a budget; what the host cannot hold is recomputed.
 
@@ -136,6 +148,7 @@ def plan_step(
         settings: The user's knobs.
         budget: Memory of the device.
         host: Memory of the host.
+        choose: Makes the plan: anew, or as it was made before.
 
     Returns:
         A valid plan with its predictions; the plain one if everything fits.
@@ -146,13 +159,13 @@ def plan_step(
         PlanError: If a stored plan is not one of this step.
     """
     stored = settings.plan is not None
-    found = _planned(workload, settings, budget, host)
+    found = _planned(workload, settings, budget, host, choose)
     if host.free is None or found.host_bytes <= host.free:
         return found
     may_choose = settings.planner == "budget" and settings.recompute is None
     if may_choose and not stored:
         always = replace(settings, recompute=True)
-        found = _planned(workload, always, budget, host)
+        found = _planned(workload, always, budget, host, _moving_least(choose))
     if found.host_bytes > host.free:
         raise HostMemoryError(
             f"host memory must hold {format_bytes(found.host_bytes)} of swapped "
@@ -162,14 +175,38 @@ def plan_step(
     return replace(found, reason=Reason.SMALL_HOST)
 
 
+def _moving_least(choose: _Choose) -> _Choose:
+    """A choice as over a link so slow that the fewest bytes are the fastest."""
+
+    def chosen(
+        graph: GraphView,
+        plain: FittedPlan,
+        settings: Settings,
+        budget: MemoryBudget,
+        speeds: Callable[[], Speeds],
+    ) -> FittedPlan:
+        def slow() -> Speeds:
+            found = speeds()
+            link = replace(found.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
+            return replace(found, hardware=link)
+
+        return choose(graph, plain, settings, budget, slow)
+
+    return chosen
+
+
 def _planned(
-    workload: Workload, settings: Settings, budget: MemoryBudget, host: HostBudget
+    workload: Workload,
+    settings: Settings,
+    budget: MemoryBudget,
+    host: HostBudget,
+    choose: _Choose,
 ) -> PlannedStep:
     plain, speeds = workload.plain, workload.speeds
     if settings.plan is not None:
         fitted = fitted_plan(workload.graph, workload.own, plain, settings.plan, budget)
     else:
-        fitted = choose_plan(workload.graph, plain, settings, budget, speeds)
+        fitted = choose(workload.graph, plain, settings, budget, speeds)
     if fitted.plan == plain.plan:
         return _plain(workload, fitted, budget)
     plan = fitted.plan

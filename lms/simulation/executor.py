@@ -26,7 +26,7 @@ after it; a bus does not hand on what a device with a slower link leaves over.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -55,6 +55,8 @@ class Job:
         costs: Seconds of each op.
         hardware: The device and its link.
         start: When the step starts, in seconds.
+        after: The number of the job after whose end it starts, on the same device; its
+            own `start` says nothing then.
     """
 
     graph: GraphView
@@ -62,6 +64,7 @@ class Job:
     costs: Costs
     hardware: Hardware
     start: Seconds = 0.0
+    after: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ def simulate(
 
     Example:
         >>> from lms.ir.graph import Op, Tensor
-        >>> from lms.machine.hardware import preset
+        >>> from lms.machine.presets import preset
         >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),))
         >>> b = Op(name="b", type="B", inputs=("a:0",))
         >>> graph = GraphView(ops=(a, b))
@@ -106,12 +109,12 @@ def simulate(
 def simulate_together(
     jobs: Sequence[Job], *, bus: Bus | None = None
 ) -> tuple[Timeline, ...]:
-    """Predict one step on each of several devices that may share a bus.
+    """Predict steps on several devices that may share a bus.
 
     Python's garbage collector rests meanwhile.
 
     Args:
-        jobs: The devices.
+        jobs: A step each, on devices of their own or one after the other.
         bus: What their links share; None if each link is its own.
 
     Returns:
@@ -131,9 +134,11 @@ def _played(jobs: Sequence[Job], bus: Bus | None) -> tuple[Timeline, ...]:
     for job in jobs:
         link = job.hardware
         flows = shared or (Flow(clock, link.h2d), Flow(clock, link.d2h))
-        device = _Device(job, clock, *flows)
-        clock.at(job.start, device.start_next)
-        devices.append(device)
+        devices.append(_Device(job, clock, *flows))
+        if job.after is None:
+            clock.at(job.start, devices[-1].begin)
+        else:
+            devices[job.after].then.append(devices[-1].begin)
     clock.run()
     return tuple(device.timeline() for device in devices)
 
@@ -152,12 +157,14 @@ class _Device:
         self._depends = find_dependencies(
             job.graph, job.plan, rooms_first=not self._ahead
         )
+        self.then: list[Callable[[], None]] = []  # what begins at the end of the step
+        self._left = len(self._depends.copies)
         self._next = 0
         self._running = False  # whether the host waits for the end of an op
-        self._host_free: Seconds = job.start
-        self._device_free: Seconds = job.start
+        self._host_free: Seconds = 0.0
+        self._device_free: Seconds = 0.0
         self._owed: Seconds = 0.0  # computing that copies have cost
-        self._settled: Seconds = job.start  # until when idle time has paid for it
+        self._settled: Seconds = 0.0  # until when idle time has paid for it
         self._held: dict[int, tuple[int, Bytes]] = {}  # key -> holders left, bytes
         self._reason: Copy | None = None  # the copy that the next op waited for last
         self._timeline: list[Interval] = []
@@ -179,6 +186,11 @@ class _Device:
             host_requests=tuple(self._host_requests),
         )
 
+    def begin(self) -> None:
+        """Begin the step now."""
+        self._host_free = self._device_free = self._settled = self._clock.now
+        self.start_next()
+
     def start_next(self) -> None:
         """Start ops as long as the next one waits for nothing but the host."""
         ops, waits = self._ops, self._depends.waits
@@ -186,6 +198,9 @@ class _Device:
             if self._running or self._clock.now < self._host_free:
                 break  # the call that goes on is under way
             self._start(self._next, self._clock.now)
+        is_over = self._next == len(ops) and not self._running and not self._left
+        while is_over and self.then:
+            self._clock.at(max(self._clock.now, self._device_free), self.then.pop())
 
     def _start(self, position: int, now: Seconds) -> None:
         op = self._ops[position]
@@ -297,6 +312,7 @@ class _Device:
         self._settled = max(self._settled, now)
 
     def _copied(self, copy: Copy) -> None:
+        self._left -= 1
         queue = self._queue[copy.lane]
         queue.popleft()
         if queue:

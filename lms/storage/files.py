@@ -3,7 +3,8 @@
 A file is written beside its place under a name of this process, forced to the disk and
 then renamed; a rename is atomic.
 
-Known weakness: a killed process leaves its `partial-*` file behind.
+Known weakness: a killed process leaves its `partial-*` file behind, until somebody
+calls `remove_drafts`.
 """
 
 import json
@@ -20,6 +21,7 @@ __all__ = [
     "DRAFT",
     "draft_of",
     "read_json",
+    "remove_drafts",
     "write_arrays",
     "write_file",
     "write_json",
@@ -48,7 +50,8 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 def draft_of(path: Path) -> Generator[Path, None, None]:
     """A path to write to instead, for libraries that open files themselves.
 
-    It takes the place of `path` at the end; after an error it is deleted.
+    It takes the place of `path` at the end; after an error it is deleted. An `OSError`
+    names `path`.
 
     Example:
         >>> import tempfile
@@ -66,7 +69,17 @@ def draft_of(path: Path) -> Generator[Path, None, None]:
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         draft.replace(path)
+    except OSError as error:
+        if error.errno is not None:  # writes name no file, and others the draft
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
+        draft.unlink(missing_ok=True)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Delete what killed processes left half-written in a folder of one writer."""
+    for draft in folder.glob(f"{DRAFT}*"):
         draft.unlink(missing_ok=True)
 
 

@@ -19,7 +19,9 @@ from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.memory_budget import MemoryBudget
 from lms.planning.plan_step import PlannedStep, Reason, Workload
+from lms.planning.select import fits
 from lms.planning.settings import Settings
+from lms.progress import tell
 from lms.report import StepReport, StepTimeline
 from lms.simulation.allocator import SmallPool
 from lms.tf.capture.host_state import slice_bytes, with_host_state
@@ -32,6 +34,7 @@ from lms.tf.compat import NodeDef
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.device_budget import Batches, measure_budget
 from lms.tf.measure.devices import Device, find_device
+from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
 from lms.tf.recovery import PreparedStep, refused_in_words
@@ -41,7 +44,7 @@ from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
-from lms.units import Seconds
+from lms.units import Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -127,6 +130,7 @@ def prepare(
         prepared = _build(captured, budget)
     finally:
         forget_functions()
+        keep_measurements()
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared
@@ -174,6 +178,7 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     """Plan, rewrite and build."""
     started = time.perf_counter()
     settings, device = captured.settings, captured.device
+    _tell(captured, budget)
     planned = plan_here(captured.workload, settings, device, budget)
     planning_seconds = time.perf_counter() - started
     step = _step_of(captured, planned)
@@ -207,6 +212,18 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         can_repeat=_can_repeat(planned, guard),
         budget=planned.budget,
         source=captured,
+    )
+
+
+def _tell(captured: Captured, budget: MemoryBudget) -> None:
+    """Say at once what a step waits for that does not fit as it is."""
+    plain = captured.workload.plain
+    if budget.total is None or fits(plain, budget):
+        return
+    needs = format_bytes(budget.persistent + plain.peak)
+    tell(
+        f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs} "
+        f"where {format_bytes(budget.total)} is. They are measured, and a plan is made."
     )
 
 
@@ -268,6 +285,7 @@ def _report(
         margin_bytes=budget.margin,
         predicted_peak_bytes=planned.peak_bytes,
         predicted_seconds=None if timeline is None else timeline.seconds,
+        unplanned_seconds=timeline and captured.workload.speeds().costs.total,
         measured_peak_bytes=None,
         unplanned_peak_bytes=planned.plain_peak_bytes,
         persistent_bytes=budget.persistent,

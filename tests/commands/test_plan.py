@@ -10,7 +10,7 @@ import pytest
 
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
-from lms.machine.hardware import PRESETS
+from lms.machine.presets import PRESETS
 from lms.planning.settings import read_settings
 from lms.units import MIB
 from tests.tf.worker import Worker
@@ -72,6 +72,7 @@ def test_an_emulated_device_is_planned_for_as_it_is(tmp_path: Path) -> None:
     assert found["budget_bytes"] == 64 * MIB - found["margin_bytes"]
     assert found["hardware"]["h2d"] == PRESETS["v100-pcie"].h2d
     assert found["swap_count"] == 0
+    assert found["launch_share"] == 0, "a CPU starts an op when the last has ended"
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json", "plan.png"]
 

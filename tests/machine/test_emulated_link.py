@@ -17,7 +17,7 @@ from lms.machine.emulated_link import (
     link_environment,
     link_rates,
 )
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 
 
 def nothing() -> None:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.machine.costs import completed, roofline
-from lms.machine.hardware import Hardware, preset
+from lms.machine.hardware import Hardware
+from lms.machine.presets import preset
 from lms.planning.memory_budget import HostBudget, budget_in
 from lms.planning.plan_step import Workload, plan_step
 from lms.planning.prefetch import Speeds

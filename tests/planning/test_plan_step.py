@@ -6,7 +6,7 @@ import pytest
 
 from lms.errors import HostMemoryError
 from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 from lms.planning.memory_budget import HostBudget, MemoryBudget
 from lms.planning.plan_step import PlannedStep, Reason, Workload, plan_step
 from lms.planning.prefetch import Speeds

@@ -8,7 +8,7 @@ import pytest
 from lms.errors import BudgetError
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 from lms.planning import budget_search
 from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.prefetch import Speeds

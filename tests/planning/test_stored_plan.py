@@ -10,7 +10,7 @@ from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.recompute import Recomputed
 from lms.machine.costs import roofline
-from lms.machine.hardware import preset
+from lms.machine.presets import preset
 from lms.planning.memory_budget import UNLIMITED, HostBudget, MemoryBudget
 from lms.planning.plan_step import PlannedStep, Reason, Workload, plan_step
 from lms.planning.prefetch import Speeds

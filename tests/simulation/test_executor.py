@@ -209,6 +209,30 @@ def test_a_copy_that_joins_another_slows_it_from_then_on() -> None:
     assert spans(second, Lane.D2H) == [("a:0", 4.0, 11.0)]
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_steps_follow_each_other_on_a_device(*, asynchronous: bool) -> None:
+    graph = SKIP.graph
+    plan = plan_of(graph, swap_of(graph, "c", "c"))
+    hardware = replace(SLOW, asynchronous=asynchronous)
+    job = Job(graph=graph, plan=plan, costs=costs_of(graph), hardware=hardware)
+    (alone,) = simulate_together([job])
+    again = replace(job, after=0), replace(job, after=1)
+    ends = [timeline.seconds for timeline in simulate_together([job, *again])]
+    assert ends == [pytest.approx(n * alone.seconds) for n in (1, 2, 3)]
+
+
+def test_steps_of_two_devices_share_a_bus_whenever_they_begin() -> None:
+    graph = SKIP.graph
+    plan = plan_of(graph, swap_of(graph, "c", "c"))
+    job = Job(graph=graph, plan=plan, costs=costs_of(graph), hardware=SLOW)
+    jobs = [job, replace(job, after=0), job, replace(job, after=2)]
+    in_phase = simulate_together(jobs, bus=Bus(h2d=10.0, d2h=20.0))
+    assert [timeline.seconds for timeline in in_phase] == [33.0, 66.0, 33.0, 66.0]
+    jobs[2] = replace(job, start=9.0)
+    apart = simulate_together(jobs, bus=Bus(h2d=10.0, d2h=20.0))
+    assert apart[1].seconds < 66.0
+
+
 def test_latency_comes_with_each_copy() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, "c", "c"))

@@ -6,7 +6,14 @@ from typing import BinaryIO
 
 import pytest
 
-from lms.storage.files import draft_of, read_json, write_file, write_json, write_text
+from lms.storage.files import (
+    draft_of,
+    read_json,
+    remove_drafts,
+    write_file,
+    write_json,
+    write_text,
+)
 
 
 def fail(file: BinaryIO) -> None:
@@ -43,6 +50,14 @@ def test_a_draft_is_deleted_where_its_writer_fails(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="full"):
         draw()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_is_deleted_and_nothing_else(tmp_path: Path) -> None:
+    write_text(tmp_path / "file", "whole")
+    (tmp_path / "partial-17-file").write_text("half")
+    remove_drafts(tmp_path)
+    remove_drafts(tmp_path / "not there")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_bytes_are_on_the_disk_before_they_take_their_name(

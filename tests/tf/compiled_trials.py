@@ -42,7 +42,7 @@ def scratch_in_little_room(channels: int) -> dict[str, Any]:
     device = find_device()
     step = specialise(traced, input_specs(traced), device=device.full_name)
     device.memory.reset_peak()
-    scratch = measure_scratch(step, device.memory)
+    scratch = measure_scratch(step, device)
     calls = [op.name for op in step.graph.ops if "Call" in op.type]
     return {
         "scratch": sorted(scratch[name] for name in calls),

@@ -27,11 +27,12 @@ from lms.tf import prepare
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.capture.writes import KeptVariables
-from lms.tf.measure import measuring
+from lms.tf.measure import device_rates
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
 from lms.tf.measure.host_memory import untouched_bytes
 from lms.tf.measure.microbenchmark import Bench
+from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
 from lms.units import KIB, MIB
 from tests.models import SILENT
@@ -280,10 +281,9 @@ def measure_in_little_room() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         for kind, names_run in run.items():
             patch.setattr(Bench, kind, _noting(getattr(Bench, kind), names_run))
-        memory = find_device().memory
-        scratch = measure_scratch(traced, memory)
-        costs = measuring.measure_costs(traced, memory)
-    by_roofline = roofline(traced.graph, measuring.measure_hardware(find_device()))
+        scratch = measure_scratch(traced, find_device())
+        costs = measure_costs(traced, find_device())
+    by_roofline = roofline(traced.graph, device_rates.measure_hardware(find_device()))
     return {
         "timed": sorted(set(run["seconds"])),
         "scratch_run": sorted(set(run["scratch"])),
@@ -308,7 +308,7 @@ def scratch_of_half_precision() -> dict[str, int]:
 
     traced = specialise(trace(step, specs), specs, device=find_device().full_name)
     (op,) = (op for op in traced.graph.ops if op.type == "Conv2DBackpropFilter")
-    scratch = measure_scratch(traced, find_device().memory)
+    scratch = measure_scratch(traced, find_device())
     return {"scratch": scratch[op.name], "moved": moved_bytes(traced.graph, op)}
 
 
@@ -419,18 +419,18 @@ def measure_in_a_full_device() -> dict[str, Any]:
     hogs = [tf.raw_ops.Empty(shape=[MIB], dtype=tf.uint8) for _ in range(6)]
     hogs += _all_that_is_free(device.memory)
     try:
-        measuring._flops(device)
+        device_rates._flops(device)
         refused = ""
     except OutOfMemoryError as error:
         refused = str(error)
     del hogs[0]
-    little = measuring._flops(device)
+    little = device_rates._flops(device)
     hogs.clear()
-    roomy = measuring._flops(device)
+    roomy = device_rates._flops(device)
     hogs = _all_that_is_free(device.memory)
     return {
         "refused": refused,
-        "rates": [little, roomy, measuring._flops(device)],
+        "rates": [little, roomy, device_rates._flops(device)],
         "hogs": len(hogs),
     }
 

@@ -76,7 +76,7 @@ def numbers(workers: Workers) -> dict[str, Any]:
             "model": _refused(
                 lambda: _fit(_model(workers, like=False), workers, plain)
             ),
-            "order": _refused(lambda: _fit(model(), workers, [*reversed(ours())])),
+            "order": _refused(lambda: _fit(model(), workers, [*reversed(half)])),
             "validation": _refused(
                 lambda: _fit(model(), workers, plain, more=_validated(workers))
             ),

@@ -22,7 +22,8 @@ from lms.planning.schedule import schedule
 from lms.tf import compat
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
-from lms.tf.measure import measuring
+from lms.tf.measure import device_rates
+from lms.tf.measure.devices import Device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.rewrite.transports import DeviceCopy
@@ -337,9 +338,8 @@ def _make_two_devices() -> None:
 def link_between_devices() -> tuple[float, float]:
     """Rates of copies from one CPU device to another and back, in a function."""
     _make_two_devices()
-    rates = measuring._carried_rates(
-        f"{_LOCAL}/device:CPU:0", f"{_LOCAL}/device:CPU:1", 1 << 20
-    )
+    device = Device(name="CPU:0", limit=None)
+    rates = device_rates._carried_rates(device, f"{_LOCAL}/device:CPU:1", 1 << 20)
     return rates.h2d, rates.d2h
 
 

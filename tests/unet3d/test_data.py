@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import nibabel
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.unet3d.tiny import LPS, SHAPE, save, write_folder
+from tests.unet3d.tiny import LPS, save, write_folder
 from unet3d.data import (
     MODALITIES,
     Subject,
@@ -166,90 +165,6 @@ def test_regions_are_the_same_tissue_under_every_scheme(
     core_oedema_enhancing = np.array(values, np.uint8).reshape(1, 1, 3)
     regions = to_regions(core_oedema_enhancing, SCHEMES[scheme])
     assert regions[0, 0].tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
-
-
-def remove(folder: Path) -> None:
-    (folder / "patient_t1ce.nii.gz").unlink()
-
-
-def remove_labels(folder: Path) -> None:
-    (folder / "patient_seg.nii.gz").unlink()
-
-
-def change_shape(folder: Path) -> None:
-    write(folder, "t2", np.ones((6, 5, 3), np.int16))
-
-
-def add_an_axis(folder: Path) -> None:
-    write(folder, "t2", np.ones((6, 5, 4, 2), np.int16))
-
-
-def add_nan(folder: Path) -> None:
-    image = np.ones(SHAPE, np.float32)
-    image[0, 0, :3] = np.nan
-    write(folder, "flair", image)
-
-
-def empty(folder: Path) -> None:
-    write(folder, "t1", np.zeros(SHAPE, np.int16))
-
-
-def mislabel(folder: Path) -> None:
-    write(folder, "seg", np.full(SHAPE, 3, np.uint8))
-
-
-def truncate(folder: Path) -> None:
-    path = folder / "patient_t1.nii.gz"
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def empty_file(folder: Path) -> None:
-    (folder / "patient_t1.nii.gz").write_bytes(b"")
-
-
-def flip(folder: Path) -> None:
-    save(folder / "patient_t2.nii.gz", np.ones(SHAPE, np.int16), np.eye(4))
-
-
-def flatten(folder: Path) -> None:
-    path = folder / "patient_t2.nii.gz"
-    image = nibabel.Nifti1Image(np.ones(SHAPE, np.int16), None)
-    image.header.set_sform(np.diag([1, 1, 0, 1]), code=1)
-    nibabel.save(image, path)
-
-
-def scribble(folder: Path) -> None:
-    (folder / "patient_t1.nii.gz").write_bytes(b"no volume")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "error", "words"),
-    [
-        (remove, FileNotFoundError, ["modality 't1ce'", "patient_t1ce.nii.gz"]),
-        (remove_labels, FileNotFoundError, ["its segmentation", "leave the subject"]),
-        (change_shape, ValueError, ["patient_t2", "(6, 5, 4), got (6, 5, 3)"]),
-        (add_an_axis, ValueError, ["patient_t2", "3 axes, got shape (6, 5, 4, 2)"]),
-        (add_nan, ValueError, ["patient_flair", "finite", "got 3 voxels"]),
-        (empty, ValueError, ["patient_t1", "must show a brain, got only zeros"]),
-        (mislabel, ValueError, ["patient_seg", "labels 0, 1, 2 and 4", "[3.0]"]),
-        (truncate, ValueError, ["patient_t1", "must be a NIfTI volume"]),
-        (empty_file, ValueError, ["patient_t1", "must be a NIfTI volume"]),
-        (flip, ValueError, ["patient_t2", "axes LPS, got RAS"]),
-        (flatten, ValueError, ["patient_t2", "must map voxels to a volume"]),
-        (scribble, ValueError, ["patient_t1", "must be a NIfTI volume"]),
-    ],
-)
-def test_a_bad_file_is_named_with_the_rule_and_the_value(
-    small: Path,
-    spoil: Callable[[Path], None],
-    error: type[Exception],
-    words: list[str],
-) -> None:
-    spoil(small)
-    with pytest.raises(error) as caught:
-        read_subject(small)
-    for word in ["subject patient", *words]:
-        assert word in str(caught.value)
 
 
 def test_sizes_and_folders_are_checked(small: Path) -> None:

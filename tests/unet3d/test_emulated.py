@@ -35,6 +35,8 @@ def test_a_size_that_runs_out_of_memory_trains_by_itself_with_support(
     assert train(tmp_path, 32, "--no-lms").returncode != 0
     done = train(tmp_path, 32)
     assert done.returncode == 0, done.stderr[-2000:]
+    assert "predicted to take" in done.stderr
+    assert "MiB swapped in each step" in done.stderr
     report = json.loads((tmp_path / "32" / "memory.json").read_text())
     step = next(step for step in report["steps"] if step["kind"] == "train")
     assert step["swapped_out_bytes"] > 0

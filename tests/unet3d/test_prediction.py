@@ -1,15 +1,20 @@
 """Predictions lie on the grid of the source's files, whatever its orientation."""
 
+import io
 import json
+import resource
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import nibabel
 import numpy as np
 import pytest
 
 from tests.unet3d.test_orientation import affine_of
 from tests.unet3d.tiny import BRATS2023_ENDS, SHAPE, write_folder
-from unet3d.runs import Configuration, write_configuration
+from unet3d.runs import Configuration, read_configuration, write_configuration
 from unet3d.splits import Split, write_split
 
 pytestmark = [
@@ -102,3 +107,82 @@ def test_a_run_without_weights_is_refused(
         (tmp_path / name).write_bytes((run / name).read_bytes())
     with pytest.raises(FileNotFoundError, match="`run` must hold weights"):
         predict(tmp_path, data, tmp_path / "p")
+
+
+def cut(content: bytes) -> bytes:
+    return content[:-500]
+
+
+def scribble(content: bytes) -> bytes:
+    return content[:600] + b"\xff" * 800 + content[1400:]
+
+
+def of_another_library(_: bytes) -> bytes:
+    file = io.BytesIO()
+    with h5py.File(file, "w") as content:
+        content.create_dataset("conv/kernel", data=[1.0, 2.0])
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("damage", "got"),
+    [
+        (cut, "a damaged or other file"),
+        (lambda _: b"", "a damaged or other file"),
+        (lambda _: b"text", "a damaged or other file"),
+        (scribble, "a damaged or other file"),
+        (of_another_library, "those of another network"),
+    ],
+)
+def test_damaged_and_foreign_weights_are_refused_in_a_line(
+    run: Path, tmp_path: Path, damage: Callable[[bytes], bytes], got: str
+) -> None:
+    from unet3d.checkpoints import load_weights
+    from unet3d.training import build_for
+
+    path = tmp_path / "best.weights.h5"
+    path.write_bytes(damage((run / path.name).read_bytes()))
+    rule = rf"`{path}` must hold the weights of its run's net.*, got {got}.*Restore"
+    with pytest.raises(ValueError, match=rule) as caught:
+        load_weights(build_for(read_configuration(run)), path)
+    assert len(str(caught.value)) < 400
+
+
+def test_weights_of_another_network_are_refused_and_one_s_own_come_back(
+    run: Path, tmp_path: Path
+) -> None:
+    from unet3d.checkpoints import load_weights, save_weights
+    from unet3d.training import build_for
+
+    own = read_configuration(run)
+    model, path = build_for(own), tmp_path / "best.weights.h5"
+    save_weights(build_for(replace(own, filters=2)), path)
+    with pytest.raises(ValueError, match="got those of another network"):
+        load_weights(model, path)
+    save_weights(other := build_for(replace(own, seed=1)), path)
+    load_weights(model, path)
+    for mine, theirs in zip(model.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    model.variables[0].assign(np.full(model.variables[0].shape, np.nan))
+    save_weights(model, path)
+    with pytest.raises(ValueError, match="got values that are no numbers"):
+        load_weights(model, path)
+
+
+def test_weights_that_have_no_room_leave_what_was_there(
+    run: Path, tmp_path: Path
+) -> None:
+    from unet3d.checkpoints import save_weights
+    from unet3d.training import build_for
+
+    model, path = build_for(read_configuration(run)), tmp_path / "last.weights.h5"
+    path.write_text("old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
+    try:
+        with pytest.raises(OSError, match=str(path)):
+            save_weights(model, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]

@@ -136,13 +136,65 @@ def test_an_origin_that_cannot_be_understood_is_refused(
     assert "must say label scheme and run" in capsys.readouterr().err
 
 
+def say(folder: Path, names: str) -> None:
+    """What `predict` writes of whom it segmented."""
+    said = {"label scheme": "brats2017", "run": "gone", "subjects": list(names)}
+    (folder / "predictions.json").write_text(json.dumps(said))
+
+
+def test_a_prediction_that_is_missing_is_named(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = fill(tmp_path / "p", 9)
+    (folder / "a.nii.gz").unlink()
+    (folder / "c.nii.gz").unlink()
+    report = tmp_path / "report"
+    assert evaluate(data, [folder], report) == 2
+    assert f"got '{folder}' without a, c. Predict them." in capsys.readouterr().err
+    assert evaluate(data, [folder], report, "--skip-bad") == 0
+    shown = capsys.readouterr().err
+    assert "Left out a: " in shown
+    assert "Left out c: " in shown
+    say(folder, "ab")
+    assert evaluate(data, [folder], report) == 2
+    assert f"got '{folder}' without a. Predict" in capsys.readouterr().err
+
+
+def test_whom_nobody_was_asked_to_predict_is_told_and_no_error(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = fill(tmp_path / "p", 9)
+    (folder / "c.nii.gz").unlink()
+    say(folder, "ab")
+    assert evaluate(data, [folder], tmp_path / "report") == 0
+    assert "Not predicted, so not scored: c\n" in capsys.readouterr().err
+    report = json.loads((tmp_path / "report" / "report.json").read_text())
+    assert report["not predicted"] == ["c"]
+
+
+def test_a_prediction_on_another_grid_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = fill(tmp_path / "p", 9)
+    save(folder / "b.nii.gz", volumes()[4], np.eye(4))
+    assert evaluate(data, [folder], tmp_path / "report") == 2
+    assert "prediction of subject b" in (shown := capsys.readouterr().err)
+    assert "must lie on the truth's grid" in shown
+
+
 def test_sets_of_other_subjects_are_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folders = [fill(tmp_path / "one", 9), fill(tmp_path / "two", 9)]
     (folders[1] / "b.nii.gz").unlink()
     assert evaluate(data, folders, tmp_path / "report") == 2
+    assert "got '" + str(folders[1]) + "' without b" in capsys.readouterr().err
+    for folder, names in zip(folders, ("ab", "ac"), strict=True):
+        say(folder, names)
+    assert evaluate(data, folders, tmp_path / "report") == 2
     assert "must hold the same subjects" in capsys.readouterr().err
+    assert evaluate(data, folders, tmp_path / "report", "--skip-bad") == 0
+    assert {row["subject"] for row in rows(tmp_path / "report")} == {"a", "c"}
     (tmp_path / "none").mkdir()
     assert evaluate(data, [tmp_path / "none"], tmp_path / "report") == 2
 

@@ -10,6 +10,7 @@ import pytest
 from unet3d.runs import (
     Configuration,
     check_same,
+    check_start,
     read_configuration,
     write_configuration,
 )
@@ -36,6 +37,23 @@ def test_a_run_of_other_settings_is_refused_and_memory_may_differ(
         check_same(tmp_path, replace(SETTINGS, size=48))
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_training_starts_in_no_folder_with_half_a_run(
+    tmp_path: Path, *, resume: bool
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    check_start(tmp_path, SETTINGS, resume=resume)
+    (tmp_path / "state.npz").write_text("of a run")
+    with pytest.raises(ValueError, match=r"with state\.npz and no configuration\.json"):
+        check_start(tmp_path, SETTINGS, resume=resume)
+    (tmp_path / "state.npz").unlink()
+    write_configuration(tmp_path, SETTINGS)
+    other = SETTINGS if resume else replace(SETTINGS, epochs=9)
+    check_start(tmp_path, other, resume=True)
+    with pytest.raises(ValueError, match="Go on with it by --resume"):
+        check_start(tmp_path, SETTINGS, resume=False)
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="`run` must be the folder of a train"):
         read_configuration(tmp_path)
@@ -51,6 +69,7 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
         ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
         ({"steps_per_epoch": 0}, "`steps_per_epoch` must be at least 1, got 0"),
         ({"seed": -1}, "`seed` must be at least 0, got -1"),
+        ({"group_by": "("}, r"`group by` must be a regular expression or 'none', got"),
         ({"lms": False, "budget": 7}, "`budget` must come with large model support"),
     ],
 )
@@ -59,3 +78,12 @@ def test_settings_that_cannot_start_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=rule):
         replace(SETTINGS, **changes)
+
+
+def test_a_run_of_before_there_were_patients_is_gone_on_with(tmp_path: Path) -> None:
+    write_configuration(tmp_path, SETTINGS)
+    path = tmp_path / "configuration.json"
+    content = json.loads(path.read_text())
+    del content["configuration"]["group_by"]
+    path.write_text(json.dumps(content))
+    check_same(tmp_path, SETTINGS)

@@ -4,9 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from unet3d.patients import by_patient
 from unet3d.splits import (
     Split,
+    check_patients,
     known_split,
     make_split,
     read_split,
@@ -24,6 +28,74 @@ def test_a_split_is_80_to_20_and_the_order_of_names_does_not_matter() -> None:
     assert len({make_split(names, seed=seed) for seed in range(9)}) > 3
     with pytest.raises(ValueError, match=r"at least 2 usable subjects, .* got 1"):
         make_split(["one"], seed=0)
+
+
+GLIOMAS = [f"BraTS-GLI-{k:05d}-{s}" for k in range(10) for s in (100, 101)]
+
+
+@given(seed=st.integers(0, 2**32), order=st.permutations(GLIOMAS))
+def test_scans_of_a_patient_stay_on_one_side(seed: int, order: list[str]) -> None:
+    split = make_split(order, seed)
+    assert split == make_split(GLIOMAS, seed)
+    assert len(split.validation) == 4
+    for name in split.validation:
+        assert all(s in split.validation for s in GLIOMAS if s[:-4] == name[:-4])
+    check_patients(split)
+
+
+@given(counts=st.lists(st.integers(1, 9), min_size=2, max_size=9), seed=st.integers(0))
+def test_both_sides_have_a_patient_however_many_scans_each_has(
+    counts: list[int], seed: int
+) -> None:
+    names = [f"p{p}-{scan}" for p, n in enumerate(counts) for scan in range(n)]
+    split = make_split(names, seed % 2**32, group_by="p[0-9]+")
+    assert split.training
+    assert split.validation
+    room = max(round(0.2 * len(names)), min(counts))
+    assert len(split.validation) <= room
+    check_patients(split, group_by="p[0-9]+")
+
+
+def test_one_patient_alone_and_names_without_one_are_refused() -> None:
+    scans = ["BraTS-GLI-00001-100", "BraTS-GLI-00001-101"]
+    with pytest.raises(ValueError, match=r"at least 2 patients, .* BraTS-GLI-00001 al"):
+        make_split(scans, 0)
+    assert len(make_split(scans, 0, group_by="none").training) == 1
+    with pytest.raises(ValueError, match=r"got 'sub-.', which finds none in BraTS"):
+        make_split(scans, 0, group_by="sub-.")
+
+
+@pytest.mark.parametrize(
+    ("scans", "apart"),
+    [
+        (["Brats17_TCIA_101_1", "Brats17_TCIA_101_2"], "Brats17_TCIA_102_1"),
+        (["BraTS19_CBICA_AAB_1", "Brats18_CBICA_AAB_1"], "BraTS19_CBICA_AAC_1"),
+        (["BraTS2021_00001"], "BraTS2021_00002"),
+        (["BraTS20_Training_001"], "BraTS20_Training_002"),
+        (["BraTS-MET-00001-000", "BraTS-MET-00001-001"], "BraTS-GLI-00001-000"),
+        (["BraTS-MEN-RT-0001-1", "BraTS-MEN-RT-0001-2"], "BraTS-MEN-RT-0002-1"),
+        (["synthetic_000"], "synthetic_001"),
+    ],
+)
+def test_brats_s_names_tell_patients_apart(scans: list[str], apart: str) -> None:
+    assert {len(group) for group in by_patient([*scans, apart]).values()} == {
+        len(scans),
+        1,
+    }
+
+
+def test_a_split_file_may_not_part_a_patient_but_a_run_keeps_its_own(
+    tmp_path: Path,
+) -> None:
+    parted = Split(training=("BraTS-GLI-00001-100",), validation=tuple(GLIOMAS[2:4]))
+    check_patients(parted)
+    parted = Split(training=(GLIOMAS[0], GLIOMAS[2]), validation=(GLIOMAS[1],))
+    write_split(tmp_path / "asked.json", parted)
+    with pytest.raises(ValueError, match=r"one side, got patient BraTS-GLI-00000 with"):
+        known_split(tmp_path, tmp_path / "asked.json")
+    assert known_split(tmp_path, tmp_path / "asked.json", group_by="none") == parted
+    write_split(tmp_path / "split.json", parted)
+    assert known_split(tmp_path, None) == parted
 
 
 def test_a_split_comes_back_from_its_file(tmp_path: Path) -> None:

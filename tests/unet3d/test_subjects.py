@@ -1,6 +1,8 @@
 """Every layout of folders gives the same subject; what is missing is named."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +83,25 @@ def test_subjects_are_sorted_and_a_missing_modality_is_a_problem(
     assert "subject b without its modality 't1ce'. Add" in problem.message
 
 
+def test_a_folder_that_cannot_be_looked_into_is_a_problem(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a")
+    (tmp_path / ("b" * 250)).mkdir()  # its files' names would be too long
+    found = find_subjects(tmp_path)
+    assert [files.name for files in found.subjects] == ["a"]
+    (problem,) = found.problems
+    assert "`folder` must be readable, got subject bbb" in problem.message
+    assert "File name too long" in problem.message
+
+
+def test_a_link_that_leads_nowhere_is_a_problem(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a")
+    (tmp_path / "b").symlink_to(tmp_path / "moved")
+    (tmp_path / "c").symlink_to("c")
+    problems = find_subjects(tmp_path).problems
+    assert [problem.name for problem in problems] == ["b", "c"]
+    assert "a link that leads nowhere" in problems[0].message
+
+
 def test_a_listed_file_that_is_absent_is_a_problem(tmp_path: Path) -> None:
     write_decathlon(tmp_path, ("BRATS_001", "BRATS_002"))
     (tmp_path / "labelsTr" / "BRATS_002.nii.gz").unlink()
@@ -93,6 +114,12 @@ def test_folders_without_subjects_and_unknown_lists_are_refused(tmp_path: Path) 
         find_subjects(tmp_path)
     (tmp_path / "dataset.json").write_text('{"modality": {"0": "CT"}}')
     with pytest.raises(ValueError, match=r"must be a dataset\.json of the Decathlon"):
+        find_subjects(tmp_path)
+    order = {"0": "flair", "1": "t1w", "2": "t1gd", "3": "t2w"}
+    listing: dict[str, Any] = {"modality": order}
+    listing["training"] = [{"image": 5, "label": 6}]
+    (tmp_path / "dataset.json").write_text(json.dumps(listing))
+    with pytest.raises(ValueError, match=r"cannot be understood \(TypeError"):
         find_subjects(tmp_path)
 
 

@@ -1,7 +1,9 @@
 """Training on subjects of a few voxels: what it writes, refuses, and goes on with."""
 
 import csv
+import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from tests.unet3d.tiny import write_folder
 from unet3d.runs import Configuration
@@ -45,12 +49,21 @@ def settings(data: Path, **changes: Any) -> Configuration:
 
 
 @pytest.fixture(scope="module")
-def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def said() -> io.StringIO:
+    """What the run below wrote where there is no terminal."""
+    return io.StringIO()
+
+
+@pytest.fixture(scope="module")
+def run(
+    data: Path, said: io.StringIO, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """A run of one epoch."""
     from unet3d.training import train
 
     output = tmp_path_factory.mktemp("run")
-    train(settings(data), output, cache=output / "cache")
+    with Progress(console=Console(file=said, width=400), transient=True) as progress:
+        train(settings(data), output, cache=output / "cache", progress=progress)
     return output
 
 
@@ -88,6 +101,21 @@ def test_everything_is_beside_the_weights(run: Path) -> None:
     assert (len(split["training"]), len(split["validation"])) == (4, 1)
 
 
+def test_a_log_says_what_begins_and_what_each_epoch_came_to(
+    run: Path, said: io.StringIO
+) -> None:
+    (row,) = log(run)
+    loss, dice = float(row["loss"]), float(row["val_dice_coefficient"])
+    lines = [line for line in said.getvalue().splitlines() if line]
+    assert lines[0].startswith("Preparing 5 subjects in ")
+    assert lines[1].startswith("Training: 4 subjects of ")
+    assert "volumes of 8^3, 1 in a step; a U-Net of 589 weights, depth 2" in lines[1]
+    assert lines[2] == "LMS is off: a step takes what plain Keras takes."
+    expected = rf"Epoch 1 of 1: loss {loss:.4f}, validation Dice {dice:.3f}, [0-9.]+ s"
+    assert re.match(expected, lines[3])
+    assert len(lines) == 4
+
+
 def test_a_second_start_needs_resume_and_the_run_s_settings(
     data: Path, run: Path
 ) -> None:
@@ -103,6 +131,39 @@ def test_a_second_start_needs_resume_and_the_run_s_settings(
     done = train(settings(data), run, cache=run / "cache", resume=True)
     assert done.epochs == 1  # nothing is left to do
     np.testing.assert_array_equal(before["model0000"], state(run)["model0000"])
+
+
+def test_a_damaged_state_is_refused_by_what_is_wrong(run: Path, tmp_path: Path) -> None:
+    from unet3d.checkpoints import restore_state
+    from unet3d.training import build_for
+
+    model, path = build_for(settings(run)), tmp_path / "state.npz"
+    sound = (run / "state.npz").read_bytes()
+    for content in (b"", b"text", sound[:900], sound[:2000] + b"#" + sound[2001:]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="must be a state that training wrote"):
+            restore_state(model, tmp_path)
+    np.save(tmp_path / "state.npy", np.ones(3))
+    (tmp_path / "state.npy").rename(path)
+    with pytest.raises(ValueError, match="must be a state that training wrote"):
+        restore_state(model, tmp_path)
+    for rest in ("[]", "3", '{"epoch": 1, "finished": false, "history": []}'):
+        np.savez(path, rest=np.array(rest))
+        with pytest.raises(ValueError, match="Restore it from a copy, or remove it"):
+            restore_state(model, tmp_path)
+
+
+def test_a_subject_that_is_gone_in_an_epoch_is_told_as_it_is(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from unet3d.training import train
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "b_t1.nii.gz")
+
+    monkeypatch.setattr("unet3d.training.load_prepared", lost)
+    with pytest.raises(FileNotFoundError, match=r"b_t1\.nii\.gz"):
+        train(settings(data), tmp_path / "run", cache=tmp_path / "cache")
 
 
 def test_bad_subjects_stop_the_training_or_are_listed(

@@ -34,6 +34,7 @@ from lms.tf.capture.fused_ops import take_back
 __all__ = [
     "PREPARING",
     "TracedFunction",
+    "as_function",
     "called_signature",
     "flat_specs",
     "gives_tensors",
@@ -240,6 +241,13 @@ def _as_traced_by(own: Any, specs: tuple[Any, ...]) -> tuple[Any, ...]:
         asked.get_concrete_function(*first)
     traced = asked.get_concrete_function(*specs)
     return tuple(traced.structured_input_signature[0])
+
+
+def as_function(function: Callable[..., Any]) -> Any:
+    """The `tf.function` that a Python function can become, or is."""
+    if isinstance(function, tf.types.experimental.PolymorphicFunction):
+        return function
+    return tf.function(function)
 
 
 def _without_xla(function: Callable[..., Any]) -> Any:

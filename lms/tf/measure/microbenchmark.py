@@ -8,6 +8,7 @@ Known weakness: an op whose scratch or time depends on values is measured on one
 """
 
 import gc
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -26,21 +27,21 @@ from lms.units import Seconds
 __all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
 
 # Runs of one op: fewer when it is slow.
-_RUNS, _ENOUGH = 25, 0.05
+_RUNS, _ENOUGH = 9, 0.02
 
 # So often an op is run again whose scratch depends on which threads are free.
 _AGAIN = 4
 
 # A call that takes so many seconds is as long without another one just before it.
-_SLOW = 0.5
+_SLOW = 0.02
 
 # How often they are tried while a hypervisor gives more of the cores to others.
 _TRIES, _DISTURBED = 3, 0.02
 
 # Functions of one op, by the benches' keys: each is run for its scratch, for its time,
 # and perhaps once more; to build it takes longer than that.
-_functions: dict[bytes, Any] = {}
-_called: set[bytes] = set()
+_functions: dict[str, Any] = {}
+_called: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class Bench:
     nodes: tuple[compat.NodeDef, ...]
     arguments: tuple[compat.Input, ...]
     outputs: tuple[str, ...]
-    key: bytes
+    key: str
 
     @classmethod
     def of(
@@ -98,18 +99,16 @@ class Bench:
                     spec = tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
                     arguments[full] = (argument, spec, None)
                     kept[name].input[i] = argument
-        key = b"|".join(
-            [
-                _unnamed(kept[op.name]),
-                *(repr(spec).encode() for _, spec, _ in arguments.values()),
-                *(_unnamed(node) for node in list(kept.values())[1:]),
-            ]
+        parts = (
+            _unnamed(kept[op.name]),
+            *(repr(spec).encode() for _, spec, _ in arguments.values()),
+            *(_unnamed(node) for node in list(kept.values())[1:]),
         )
         return cls(
             nodes=tuple(kept.values()),
             arguments=tuple(arguments.values()),
             outputs=tuple(tensor.name for tensor in op.outputs),
-            key=key,
+            key=hashlib.sha256(b"|".join(parts)).hexdigest(),
         )
 
     def scratch(self, memory: DeviceMemory, moved: int) -> int | None:
@@ -173,6 +172,8 @@ def forget_functions() -> None:
 
     At once: freed at some later time, it would leave holes in the middle of a plan.
     """
+    if not _functions:
+        return
     _functions.clear()
     _called.clear()
     gc.collect()
@@ -191,7 +192,7 @@ def idle_seconds(arguments: int) -> Seconds:
         nodes=(node,),
         arguments=tuple(specs),
         outputs=("passed:0",),
-        key=b"idle %d" % arguments,
+        key=f"idle {arguments}",
     )
     return seconds_of(bench.call())
 

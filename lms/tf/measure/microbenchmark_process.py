@@ -45,7 +45,7 @@ _NEEDED = 4
 _LONGEST = 300
 
 
-def scratch_elsewhere(benches: Sequence[tuple[Bench, int]]) -> dict[bytes, int]:
+def scratch_elsewhere(benches: Sequence[tuple[Bench, int]]) -> dict[str, int]:
     """Measure the scratch of ops in a process with plenty of memory.
 
     Args:

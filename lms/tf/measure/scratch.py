@@ -20,12 +20,14 @@ import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
 from lms.machine.costs import moved_bytes
+from lms.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.measure.devices import DeviceMemory, find_device
+from lms.tf.measure.devices import Device
+from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import Bench
 from lms.tf.measure.microbenchmark_process import scratch_elsewhere
 from lms.units import KIB
@@ -60,27 +62,24 @@ _HALF = frozenset({"float16", "bfloat16"})
 # so many: what stays behind does not lie scattered over what is planned.
 LEFT_BEHIND = SmallPool(sizes=(256,) * 1024)
 
-_scratch: dict[tuple[str, bytes], int] = {}
-# By op type, what the largest op that was run moves and needs.
-_largest: dict[str, tuple[float, float]] = {}
 
-
-def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
+def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
     """Bytes that large ops need beside their inputs and outputs, by op name.
 
     Args:
         step: The traced step.
-        memory: The allocator of the step's device.
+        device: The step's device.
 
     Returns:
         Scratch of the ops that were run, here or where there is room; and what those
         are taken to need that were not. Empty without allocator statistics.
     """
-    if memory.current_bytes is None:
+    if device.memory.current_bytes is None:
         return {}
+    measured = measurements_of(device)
     nodes = {node.name: node for node in step.nodes}
-    found = _scratch_of_compiled(step, nodes, memory.device)
-    found |= _scratch_of_collectives(step.graph, memory.device)
+    found = _scratch_of_compiled(step, nodes, measured)
+    found |= _scratch_of_collectives(step.graph, device.name)
     cases = [
         Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
         for op in step.graph.ops
@@ -89,13 +88,13 @@ def measure_scratch(step: TracedStep, memory: DeviceMemory) -> dict[str, int]:
         and is_worth_a_run(step.graph, op)
         and (bench := Bench.of(step.graph, nodes, op)) is not None
     ]
-    failed = _measure(cases, memory)
+    failed = _measure(cases, device, measured)
     for case in cases:
-        known = _scratch.get((memory.device, case.bench.key))
+        known = measured.scratch.get(case.bench.key)
         if known is not None:
             found[case.op.name] = known
         elif case.bench.key not in failed:
-            largest, needed = _largest.get(case.op.type, (1.0, _USUAL_SHARE))
+            largest, needed = measured.largest.get(case.op.type, (1.0, _USUAL_SHARE))
             found[case.op.name] = math.ceil(needed / largest * case.moved)
     return found
 
@@ -109,50 +108,50 @@ class Case:
     moved: int
 
 
-def _measure(cases: Sequence[Case], memory: DeviceMemory) -> set[bytes]:
+def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> set[str]:
     """Run ops whose scratch is not known, here or where there is room.
 
     Returns:
         The keys of those that cannot be run on values that are made up.
     """
-    device = find_device()
+    if all(case.bench.key in measured.scratch for case in cases):
+        return set()
     gathered = device.keep_pool(LEFT_BEHIND)
-    free = free_bytes(memory)
-    failed: set[bytes] = set()
+    free = free_bytes(device)
+    failed: set[str] = set()
     unknown: list[Case] = []
     inexact: list[Case] = []
-    for case in cases:
+    for case in track("measuring the scratch of ops", cases):
         key = case.bench.key
-        if (memory.device, key) in _scratch or key in failed:
+        if key in measured.scratch or key in failed:
             continue
-        if not has_room(case, memory.device, free):
+        if not has_room(case, device, free):
             unknown.append(case)
             continue
-        measured = case.bench.scratch(memory, case.moved)
-        if measured is None:
+        found = case.bench.scratch(device.memory, case.moved)
+        if found is None:
             failed.add(key)
-        elif device.is_emulated and (case.moved + measured) * _SPLIT > free:
+        elif device.is_emulated and (case.moved + found) * _SPLIT > free:
             unknown.append(case)
         else:
-            _note_scratch(case, memory.device, measured)
-            inexact += [case] if measured else []
+            _note_scratch(case, measured, found)
+            inexact += [case] if found else []
     del gathered
     if device.is_emulated and unknown:
         asked = [(case.bench, case.moved) for case in unknown + inexact]
-        for key, measured in scratch_elsewhere(asked).items():
-            _scratch[memory.device, key] = measured
+        measured.scratch.update(scratch_elsewhere(asked))
     return failed
 
 
-def _note_scratch(case: Case, device: str, scratch: int) -> None:
+def _note_scratch(case: Case, measured: Measurements, scratch: int) -> None:
     """Keep what an op needs, and whether it is the largest of its type."""
-    _scratch[device, case.bench.key] = scratch
-    largest = _largest.get(case.op.type, (0, 0))
-    _largest[case.op.type] = max(largest, (case.moved, scratch))
+    measured.scratch[case.bench.key] = scratch
+    largest = measured.largest.get(case.op.type, (0.0, 0.0))
+    measured.largest[case.op.type] = max(largest, (case.moved, scratch))
 
 
 def _scratch_of_compiled(
-    step: TracedStep, nodes: Mapping[str, compat.NodeDef], device: str
+    step: TracedStep, nodes: Mapping[str, compat.NodeDef], measured: Measurements
 ) -> dict[str, int]:
     """Scratch of the calls that XLA compiles, which says so before they run."""
     found: dict[str, int] = {}
@@ -166,7 +165,7 @@ def _scratch_of_compiled(
             continue
         found[op.name] = scratch
         if (bench := Bench.of(step.graph, nodes, op)) is not None:
-            _scratch[device, bench.key] = scratch
+            measured.scratch[bench.key] = scratch
     return found
 
 
@@ -185,7 +184,7 @@ def _scratch_of_collectives(graph: GraphView, device: str) -> dict[str, int]:
     }
 
 
-def has_room(case: Case, device: str, free: float) -> bool:
+def has_room(case: Case, device: Device, free: float) -> bool:
     """Whether what an op reads, makes and needs has room beside what is there.
 
     Where it has none, TensorFlow would wait ten seconds for some before it gives up
@@ -193,15 +192,16 @@ def has_room(case: Case, device: str, free: float) -> bool:
 
     Args:
         case: The op.
-        device: Its device's short name.
+        device: Its device.
         free: Bytes that its allocator has left.
     """
     if case.op.inplace:
         return case.moved <= free
-    scratch = _scratch.get((device, case.bench.key))
+    scratch = measurements_of(device).scratch.get(case.bench.key)
     if scratch is not None:
         return (case.moved + scratch) * _SPLIT <= free
-    packs = "CPU" in device and any(t.dtype in _HALF for t in case.op.outputs)
+    is_half = any(tensor.dtype in _HALF for tensor in case.op.outputs)
+    packs = device.holds_input_pipeline and is_half
     return case.moved * (_TIMES_OF_HALF if packs else _TIMES) <= free
 
 
@@ -214,10 +214,11 @@ def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
     return GraphView(ops=tuple(ops), results=graph.results)
 
 
-def free_bytes(memory: DeviceMemory) -> float:
-    """What the device's allocator has left; infinite where it has no limit."""
-    limit = find_device().limit
-    return math.inf if limit is None else limit - (memory.current_bytes or 0)
+def free_bytes(device: Device) -> float:
+    """What a device's allocator has left; infinite where it has no limit."""
+    if device.limit is None:
+        return math.inf
+    return device.limit - (device.memory.current_bytes or 0)
 
 
 def is_worth_a_run(graph: GraphView, op: Op) -> bool:

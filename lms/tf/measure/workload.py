@@ -10,14 +10,16 @@ from dataclasses import replace
 from functools import cache
 
 from lms.planning.memory_budget import MemoryBudget
+from lms.planning.plan_cache import choose_plan_once
 from lms.planning.plan_step import PlannedStep, Reason, Workload, plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.select import fits
 from lms.planning.settings import Settings
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.device_budget import host_budget, with_holes
+from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
-from lms.tf.measure.measuring import measure_costs, measure_hardware
+from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_scratch
 from lms.units import format_bytes
 
@@ -28,7 +30,7 @@ _LOG = logging.getLogger("lms")
 
 def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
     """The step, and TensorFlow's own, with the scratch memory of their ops."""
-    scratch = measure_scratch(step, device.memory)
+    scratch = measure_scratch(step, device)
     own = step.own
     if own is not None:
         own = replace(own, graph=with_scratch(own.graph, scratch))
@@ -46,7 +48,7 @@ def workload_here(step: TracedStep, device: Device) -> Workload:
     @cache
     def speeds() -> Speeds:
         return Speeds(
-            costs=measure_costs(step, device.memory),
+            costs=measure_costs(step, device),
             hardware=measure_hardware(device),
         )
 
@@ -71,7 +73,7 @@ def plan_here(
     if settings.planner == "budget" and not fits(workload.plain, budget):
         budget = with_holes(budget, device)
     host = host_budget(device, budget)
-    planned = plan_step(workload, settings, budget, host)
+    planned = plan_step(workload, settings, budget, host, choose=choose_plan_once)
     if planned.reason is Reason.SMALL_HOST:
         _LOG.warning(
             "The host has %s for swapped tensors, less than the fastest plan moves: "

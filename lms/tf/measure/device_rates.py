@@ -1,16 +1,7 @@
-"""How long ops take, and the device's rates.
-
-Ops are run alone on arguments of their shapes, equal ones once in a process. Time is
-that of a call less that of a call that does next to nothing.
-
-Known weakness: ops that cannot be run alone, and those in loops, are not measured. Time
-on a GPU is that of calls that follow each other: kernels shorter than a call are not
-resolved.
-"""
+"""Rates of the device that is here, and of its link to the host."""
 
 import logging
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -19,46 +10,24 @@ import numpy as np
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
-from lms.machine.costs import Costs, moved_bytes, roofline
 from lms.machine.emulated_link import LinkRates, link_rates
 from lms.machine.hardware import Hardware
 from lms.machine.host_cpu import usable_cores
 from lms.tf import compat
-from lms.tf.capture.specialising import TracedStep
-from lms.tf.measure.devices import Device, DeviceMemory, find_device
+from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import available_host_bytes
-from lms.tf.measure.microbenchmark import (
-    Bench,
-    forget_functions,
-    idle_seconds,
-    seconds_of,
-)
-from lms.tf.measure.scratch import (
-    LEFT_BEHIND,
-    Case,
-    free_bytes,
-    has_room,
-    is_worth_a_run,
-)
+from lms.tf.measure.measurements import Measurements, measurements_of
+from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
+from lms.tf.measure.scratch import free_bytes
 from lms.units import KIB, MIB, Seconds, format_bytes
 
-__all__ = [
-    "forget_measurements",
-    "measure_costs",
-    "measure_hardware",
-]
+__all__ = ["call_seconds", "measure_hardware", "small_op_seconds"]
 
 _LOG = logging.getLogger("lms")
 
-# Ops in the chain that the time of a small op is taken from.
-_CHAINED = 1024
-
-# A call that takes longer than so many idle calls says how long its op takes.
-_RESOLVED = 1.3
-
-# Ops that take this part of the step are timed once more after all others, and the mean
-# counts: one moment in which the machine was busy, or was not, must not decide.
-_TWICE_PERCENT = 75
+# Ops in the chain that the time of a small op is taken from, and what that time is
+# kept as.
+_CHAINED, _SMALL = 1024, "small"
 
 # Bytes of a copy that rates are taken from; a part of a small device. A GPU copies a
 # few MiB in less time than it takes to ask for it.
@@ -75,110 +44,6 @@ _COLD = 64 * MIB
 # Rows of the square matrices whose product the rate of computing is taken from.
 _SQUARE, _SQUARE_OF_GPU = 256, 4096
 
-_seconds: dict[tuple[str, bytes], Seconds] = {}
-_rates: dict[str, LinkRates] = {}
-# With the bytes that they were measured on.
-_device_rates: dict[tuple[str, str], tuple[int, float]] = {}
-
-
-def measure_costs(step: TracedStep, memory: DeviceMemory) -> Costs:
-    """Seconds of each op on the present device.
-
-    Ops that make or read a tensor of 64 KiB are run alone. Those that cannot be, have
-    no room beside what is there, or are over in about the time of a call, take a
-    roofline of the device's measured rates. Small ops count as links of a chain of
-    small ops.
-
-    Args:
-        step: The traced step.
-        memory: The allocator of the step's device.
-    """
-    nodes = {node.name: node for node in step.nodes}
-    gathered = find_device().keep_pool(LEFT_BEHIND)
-    free = free_bytes(memory)
-    benches = {
-        op.name: Bench.of(step.graph, nodes, op)
-        for op in step.graph.ops
-        if is_worth_a_run(step.graph, op)
-    }
-    by_name = step.graph.by_name
-    cases = [
-        Case(
-            op=by_name[name], bench=bench, moved=moved_bytes(step.graph, by_name[name])
-        )
-        for name, bench in benches.items()
-        if bench is not None
-    ]
-    runnable = [
-        case.bench
-        for case in cases
-        if (memory.device, case.bench.key) in _seconds
-        or has_room(case, memory.device, free)
-    ]
-    times = _times(runnable, memory.device)
-    forget_functions()
-    del gathered
-    small = _small_seconds(memory.device)
-    least = roofline(step.graph, measure_hardware(find_device()))
-    seconds: dict[str, Seconds] = {}
-    for op in step.graph.ops:
-        if op.persistent or op.alias is not None:
-            continue
-        seconds[op.name] = small
-        if op.host_read is not None or op.host_write is not None:
-            seconds[op.name] = least.of(op.name)
-        if op.name not in benches:
-            continue
-        bench = benches[op.name]
-        taken = None if bench is None else times.get(bench.key)
-        if bench is None or taken is None:
-            seconds[op.name] = max(small, least.of(op.name))
-            continue
-        idle = _idle(memory.device, len(bench.arguments))
-        # What is as short as a call is not resolved; it takes no longer than the call.
-        floor = min(least.of(op.name), taken) if taken <= _RESOLVED * idle else 0.0
-        seconds[op.name] = max(small, floor, taken - idle)
-    return Costs(seconds=seconds, source="measured")
-
-
-def _times(benches: Sequence[Bench], device: str) -> dict[bytes, Seconds]:
-    """Seconds of a call of each op that can be run alone, by the benches' keys."""
-    known = {bench.key for bench in benches if (device, bench.key) in _seconds}
-    times: dict[bytes, Seconds] = {}
-    for bench in {bench.key: bench for bench in benches}.values():
-        taken = _taken(bench, device)
-        if taken is not None:
-            times[bench.key] = taken
-    uses = Counter(bench.key for bench in benches if bench.key in times)
-    share = {key: times[key] * count for key, count in uses.items()}
-    left = sum(share.values()) * _TWICE_PERCENT / 100
-    distinct = {bench.key: bench for bench in benches if bench.key in times}
-    for key in sorted(distinct, key=lambda key: -share[key]):
-        if left <= 0:
-            break
-        left -= share[key]
-        again = None if key in known else distinct[key].seconds()
-        if again is not None:
-            times[key] = _seconds[device, key] = (times[key] + again) / 2
-    return times
-
-
-def forget_measurements() -> None:
-    """Time again what is asked for next: the machine may be slower or faster now."""
-    _seconds.clear()
-    _rates.clear()
-    _device_rates.clear()
-
-
-def _taken(bench: Bench, device: str) -> Seconds | None:
-    key = device, bench.key
-    if key not in _seconds:
-        taken = bench.seconds()
-        if taken is None:
-            return None
-        _seconds[key] = taken
-    return _seconds[key]
-
 
 def measure_hardware(device: Device) -> Hardware:
     """The present device and its link, measured; an emulated link is as it was asked.
@@ -192,7 +57,7 @@ def measure_hardware(device: Device) -> Hardware:
     """
     own = _link_rates(device)
     rates = (link_rates() if device.holds_input_pipeline else None) or own
-    small = _small_seconds(device.name)
+    small = small_op_seconds(measurements_of(device))
     return Hardware(
         name=device.name,
         memory=device.limit or available_host_bytes() or 1,
@@ -236,7 +101,7 @@ def _memory_bandwidth(device: Device) -> float:
             source = tf.ones([size // 4])
         taken = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
         if not device.holds_input_pipeline:
-            taken = max(taken - _idle(device.name, 1), taken / 10)
+            taken = max(taken - call_seconds(measurements_of(device), 1), taken / 10)
         return 2 * size / taken
 
     return _where_room_is(device, "bandwidth", rate)
@@ -256,10 +121,11 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
         OutOfMemoryError: If there is not even room for small ones.
     """
     usual = size = _copied(device)
-    free = free_bytes(device.memory)
+    free = free_bytes(device)
+    measured = measurements_of(device)
     while size > _LEAST_COPIED and size * _HELD > free:
         size //= 2
-    known = _device_rates.get((device.name, kind))
+    known = measured.rates.get(kind)
     if known is not None and known[0] >= size:
         return known[1]
     while True:
@@ -275,7 +141,7 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
         if size < usual:
             sizes = format_bytes(size), format_bytes(usual)
             _LOG.warning("Measured on %s: no room for %s (%s).", *sizes, kind)
-        _device_rates[device.name, kind] = size, found
+        measured.rates[kind] = size, found
         return found
 
 
@@ -289,14 +155,15 @@ def _no_room(device: Device, size: int) -> str:
 
 def _link_rates(device: Device) -> LinkRates:
     """Rates of copies between the device and the host's memory; measured once."""
-    if device.name not in _rates:
-        _rates[device.name] = _measured_rates(device, _copied(device))
-    return _rates[device.name]
+    measured = measurements_of(device)
+    if measured.link is None:
+        measured.link = _measured_rates(device, _copied(device))
+    return measured.link
 
 
 def _measured_rates(device: Device, size: int) -> LinkRates:
     if not device.holds_input_pipeline:
-        return _carried_rates(device.full_name, compat.device_name("CPU:0"), size)
+        return _carried_rates(device, compat.device_name("CPU:0"), size)
     pieces = cycle(np.ones((max(2, _COLD // size // 2), 2, size), np.uint8))
 
     def copy() -> None:
@@ -307,7 +174,7 @@ def _measured_rates(device: Device, size: int) -> LinkRates:
     return LinkRates(h2d=rate, d2h=rate)
 
 
-def _carried_rates(device: str, host: str, size: int) -> LinkRates:
+def _carried_rates(device: Device, host: str, size: int) -> LinkRates:
     """Rates of copies as swaps make them: by send and receive within a function.
 
     Copies of eager tensors would say something else: they take pageable memory, first
@@ -325,10 +192,10 @@ def _carried_rates(device: str, host: str, size: int) -> LinkRates:
     def out_and_back(tensor: Any) -> Any:
         with tf.device(host):
             held = tf.identity(tensor)
-        with tf.device(device):
+        with tf.device(device.full_name):
             return tf.identity(held)
 
-    with tf.device(device):
+    with tf.device(device.full_name):
         there = tf.ones([size // 4])
 
     def seconds(function: Any) -> Seconds:
@@ -338,7 +205,7 @@ def _carried_rates(device: str, host: str, size: int) -> LinkRates:
 
         return seconds_of(call)
 
-    idle = _idle(device, 1)
+    idle = call_seconds(measurements_of(device), 1)
     away, both = seconds(out), seconds(out_and_back)
     # What is in the noise of a call still takes a part of it.
     d2h = max(away - idle, away / 10)
@@ -350,24 +217,23 @@ def _copied(device: Device) -> int:
     return most if device.limit is None else min(most, device.limit // _PART)
 
 
-def _idle(device: str, arguments: int) -> Seconds:
+def call_seconds(measured: Measurements, arguments: int) -> Seconds:
     """Seconds of a call that does nothing with so many arguments."""
     count = max(1, arguments)
-    key = device, b"idle %d" % count
-    if key not in _seconds:
-        _seconds[key] = idle_seconds(count)
-    return _seconds[key]
+    key = f"idle {count}"
+    if key not in measured.seconds:
+        measured.seconds[key] = idle_seconds(count)
+    return measured.seconds[key]
 
 
-def _small_seconds(device: str) -> Seconds:
+def small_op_seconds(measured: Measurements) -> Seconds:
     """Seconds of a small op in a chain of them."""
-    key = device, b"small"
-    if key not in _seconds:
+    if _SMALL not in measured.seconds:
         one, many = (seconds_of(_chain(count)) for count in (1, _CHAINED))
         # Something else may have held the short call up; no op takes no time at all.
         alone = many - one if many > one else many
-        _seconds[key] = alone / (_CHAINED - 1)
-    return _seconds[key]
+        measured.seconds[_SMALL] = alone / (_CHAINED - 1)
+    return measured.seconds[_SMALL]
 
 
 def _chain(count: int) -> Callable[[], Any]:

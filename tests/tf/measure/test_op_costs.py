@@ -32,9 +32,9 @@ def step() -> Any:
 
 def test_ops_that_take_time_have_seconds(step: Any) -> None:
     from lms.tf.measure.devices import find_device
-    from lms.tf.measure.measuring import measure_costs
+    from lms.tf.measure.op_costs import measure_costs
 
-    costs = measure_costs(step, find_device().memory)
+    costs = measure_costs(step, find_device())
     free = [op for op in step.graph.ops if op.persistent or op.alias is not None]
     assert not any(op.name in costs.seconds for op in free)
     timed = {op.type: costs.of(op.name) for op in step.graph.ops if op not in free}
@@ -66,42 +66,43 @@ def test_scratch_is_the_same_whatever_the_device_has_free(worker: Worker) -> Non
 def test_what_was_measured_once_counts_where_there_is_no_room_any_more(
     step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lms.tf.measure import measuring
+    from lms.tf.measure import op_costs
     from lms.tf.measure.devices import find_device
 
-    memory = find_device().memory
-    before = measuring.measure_costs(step, memory)
-    monkeypatch.setattr(measuring, "free_bytes", lambda _: 0)
-    assert measuring.measure_costs(step, memory) == before
+    device = find_device()
+    before = op_costs.measure_costs(step, device)
+    monkeypatch.setattr(op_costs, "free_bytes", lambda _: 0)
+    assert op_costs.measure_costs(step, device) == before
 
 
 def test_what_fails_is_not_tried_again(
     step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lms.tf.measure import measuring
+    from lms.tf.measure import op_costs
     from lms.tf.measure.devices import find_device
+    from lms.tf.measure.measurements import forget_times
 
-    called: list[bytes] = []
-    measuring.forget_measurements()
-    monkeypatch.setattr(measuring.Bench, "seconds", lambda b: called.append(b.key))
-    measuring.measure_costs(step, find_device().memory)
-    assert len(called) == len(set(called)) > 2
+    called: list[str] = []
+    forget_times()
+    monkeypatch.setattr(op_costs.Bench, "seconds", lambda b: called.append(b.key))
+    op_costs.measure_costs(step, find_device())
+    assert len(called) == len(set(called)) == 2  # the products of matrices
 
 
 def test_equal_ops_are_measured_once(step: Any) -> None:
     from lms.tf.measure.devices import find_device
-    from lms.tf.measure.measuring import measure_costs
+    from lms.tf.measure.op_costs import measure_costs
 
-    memory = find_device().memory
-    first, again = measure_costs(step, memory), measure_costs(step, memory)
+    device = find_device()
+    first, again = measure_costs(step, device), measure_costs(step, device)
     large = [op.name for op in step.graph.ops if op.type == "MatMul"]
     assert [first.of(name) for name in large] == [again.of(name) for name in large]
 
 
 def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     from lms.machine.emulated_link import LinkRates, link_environment
+    from lms.tf.measure.device_rates import measure_hardware
     from lms.tf.measure.devices import find_device
-    from lms.tf.measure.measuring import measure_hardware
 
     device = find_device()
     measured = measure_hardware(device)
@@ -120,7 +121,7 @@ def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     for cores, load in ((1, 1.0), (2, 1.0), (8, 0.25)):
         monkeypatch.setattr(
-            "lms.tf.measure.measuring.usable_cores", lambda cores=cores: cores
+            "lms.tf.measure.device_rates.usable_cores", lambda cores=cores: cores
         )
         found = measure_hardware(device).copy_load
         assert found == pytest.approx(load / measured.d2h)

@@ -1,0 +1,147 @@
+"""How a command ends: with its exit code, or with one line that says why it could not.
+
+What a user can mend is told in a line: the value, the rule, what to do. Anything else
+is a mistake in the program, and keeps its traceback; `LMS_DEBUG=1` shows every one.
+
+Known weakness: Python hears of a signal when the op that runs has ended.
+"""
+
+import errno
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from lms.errors import LMSError
+
+__all__ = ["check_folder", "end_well"]
+
+_DEBUG = "LMS_DEBUG"
+_BAD = 2
+_TOO_LITTLE = 3
+_BY_SIGNAL = 128
+
+_FULL = ("lie where there is room", "Make room, or choose another place.")
+_CLOSED = ("be open to this user", "Change its permissions, or choose another place.")
+_IN_A_FILE = ("lie in a folder, and no file be in its place", "Choose another path.")
+_RULES = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EACCES: _CLOSED,
+    errno.EPERM: _CLOSED,
+    errno.EROFS: _CLOSED,
+    errno.ENOTDIR: _IN_A_FILE,
+    errno.EEXIST: _IN_A_FILE,
+    errno.EISDIR: ("be a file", "Name a file in it."),
+    errno.ENOENT: ("be there", "Check its name and path."),
+}
+_ELSE = ("be usable", "Look at the disk that it lies on.")
+
+_NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+_MENDABLE = (LMSError, ValueError, OSError, MemoryError)
+
+
+def end_well(
+    run: Callable[[], int],
+    say: Callable[[str], None],
+    *,
+    advice: Callable[[], str] = str,
+) -> int:
+    """Run a command, and turn what a user can mend into a line and an exit code.
+
+    Args:
+        run: The command; returns its own exit code.
+        say: Writes the line.
+        advice: What to do after a signal or a disk's fault, or "".
+
+    Returns:
+        The command's code; 2 after a bad value or file, 3 where there is too little
+        memory, 130 after Ctrl-C, 143 after SIGTERM.
+    """
+    heard = list[signal.Signals]()
+    try:
+        with _listening(heard):
+            return run()
+    except BaseException as error:
+        # A library that is being imported makes an error of its own of a signal.
+        number = heard[0] if heard else None
+        if isinstance(error, KeyboardInterrupt):
+            number = number or signal.SIGINT
+        mendable = number is not None or isinstance(error, _MENDABLE)
+        if os.environ.get(_DEBUG) or not mendable:
+            raise
+        if number is None:
+            say(f"Error: {_told(error)} {_after(error, advice)}".rstrip())
+            return _TOO_LITTLE if isinstance(error, MemoryError) else _BAD
+        say(f"Ended by {_NAMES[number]}. {advice()}".rstrip())
+        return _BY_SIGNAL + number
+
+
+def check_folder(path: Path, name: str) -> None:
+    """Refuse a folder that could not be written to, before anything slow begins.
+
+    Args:
+        path: The folder, which need not exist yet.
+        name: What the user calls it.
+
+    Raises:
+        ValueError: If a file is in its place, or this user may not write there.
+
+    Example:
+        >>> check_folder(Path("/dev/null/run"), "output")
+        Traceback (most recent call last):
+        ...
+        ValueError: `output` must be a folder, got '/dev/null/run', where '/dev/null' \
+is a file. Choose another path.
+    """
+    nearest = path.absolute()
+    while not os.path.lexists(nearest):
+        nearest = nearest.parent
+    start, of_it = f"`{name}` must be a folder", f"'{nearest}'"
+    if not nearest.is_dir():
+        raise ValueError(
+            f"{start}, got '{path}', where {of_it} is a file. Choose another path."
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{start} that this user may write to, got '{path}', where {of_it} may not "
+            "be written to. Change its permissions, or choose another path."
+        )
+
+
+def _after(error: BaseException, advice: Callable[[], str]) -> str:
+    """What comes after a disk's fault; our own errors have said what to do."""
+    return advice() if isinstance(error, OSError) and error.errno else ""
+
+
+def _told(error: BaseException) -> str:
+    if isinstance(error, MemoryError) and not isinstance(error, LMSError):
+        return f"the host must have memory for this, got too little ({error})."
+    if not isinstance(error, OSError) or error.errno is None:
+        return str(error)
+    rule, step = _RULES.get(error.errno, _ELSE)
+    what = "a file" if error.filename is None else f"`{error.filename}`"
+    return f"{what} must {rule}, got: {error.strerror}. {step}"
+
+
+@contextmanager
+def _listening(heard: list[signal.Signals]) -> Generator[None, None, None]:
+    """Let SIGTERM end a program as Ctrl-C does: its files are put in order."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        heard.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
+    own = (signal.SIG_DFL, signal.default_int_handler)  # not what was ignored before
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = [n for n in _NAMES if is_main and signal.getsignal(n) in own]
+    before = {number: signal.signal(number, end) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

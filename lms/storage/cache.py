@@ -1,0 +1,119 @@
+"""What was measured and planned, kept on disk from one run to the next.
+
+    <folder>/<kind>/<digest of all that it depends on>.json
+
+The folder is the user's own for caches; the variable LMS_CACHE names another one, or
+"off" for none. What cannot be read or written is logged and left out: no run fails by
+its cache, and whoever reads an entry judges it as if a stranger had written it.
+"""
+
+import hashlib
+import logging
+import os
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from lms.storage.files import write_file
+
+__all__ = ["OFF", "VARIABLE", "cache_folder", "digest", "read_entry", "sources"]
+__all__ += ["write_entry"]
+
+_LOG = logging.getLogger("lms")
+
+VARIABLE, OFF = "LMS_CACHE", "off"
+
+# Entries of a kind that are kept, and for so long: a machine changes, and what was
+# measured while it was busy shall not stay for ever.
+_MOST, _LONGEST = 64, 30 * 24 * 3600.0
+
+T = TypeVar("T")
+
+
+def cache_folder() -> Path | None:
+    """Where entries are kept; None where they are not.
+
+    Example:
+        >>> os.environ[VARIABLE] = "off"
+        >>> cache_folder() is None
+        True
+    """
+    named = os.environ.get(VARIABLE, "")
+    if named.lower() == OFF:
+        return None
+    if named:
+        return Path(named)
+    import platformdirs  # not needed where nothing is kept
+
+    return platformdirs.user_cache_path("lms")
+
+
+def digest(*parts: Any) -> str:
+    """A name for values: dataclasses, numbers, texts, and what is made of them.
+
+    Example:
+        >>> digest({"b": 1, "a": (2.0, None)}) == digest({"a": (2.0, None), "b": 1})
+        True
+        >>> digest(1) == digest(2)
+        False
+    """
+    text = msgspec.json.encode(parts, order="sorted")
+    return hashlib.sha256(text).hexdigest()
+
+
+@cache
+def sources() -> str:
+    """A name for this library as it is installed: another version plans otherwise."""
+    root = Path(__file__).parents[1]
+    found = sorted((str(p), p.stat()) for p in root.rglob("*.py"))
+    return digest([(path, stat.st_size, stat.st_mtime_ns) for path, stat in found])
+
+
+def read_entry(kind: str, name: str, of: type[T]) -> T | None:
+    """What was kept under a name; None if nothing was, or not such a thing.
+
+    Args:
+        kind: The folder of such entries.
+        name: A digest of all that the entry depends on.
+        of: A dataclass; the types of all values in it are checked.
+    """
+    path = _path(kind, name)
+    if path is None:
+        return None
+    try:
+        if time.time() - path.stat().st_mtime > _LONGEST:
+            return None
+        return msgspec.json.decode(path.read_bytes(), type=of)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        _LOG.warning("Left out what was kept in %s: %s. It is made anew.", path, error)
+        return None
+
+
+def write_entry(kind: str, name: str, value: Any) -> None:
+    """Keep a dataclass under a name; the oldest of too many entries go."""
+    path = _path(kind, name)
+    if path is None:
+        return
+    try:
+        write_file(path, lambda file: file.write(msgspec.json.encode(value)))
+        entries = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime)
+        for old in entries[:-_MOST]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        _LOG.warning(
+            "Could not keep %s: %s. Set %s to a folder that can be written, or to %r.",
+            path,
+            error,
+            VARIABLE,
+            OFF,
+        )
+
+
+def _path(kind: str, name: str) -> Path | None:
+    folder = cache_folder()
+    return None if folder is None else folder / kind / f"{name}.json"

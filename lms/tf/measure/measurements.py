@@ -1,0 +1,100 @@
+"""What was measured of a device, in this process and in those before it.
+
+Measurements belong to a device as it computes now: its model, the threads, the kernels
+that are switched on, the versions. Whatever of these is another has others.
+"""
+
+from dataclasses import dataclass, field
+
+import tensorflow as tf
+
+from lms.machine.emulated_link import LinkRates
+from lms.machine.host_cpu import processor_name, usable_cores
+from lms.storage.cache import digest, read_entry, sources, write_entry
+from lms.tf import compat
+from lms.tf.measure.devices import Device
+from lms.units import Bytes, Seconds
+
+__all__ = ["Measurements", "forget_times", "keep_measurements", "measurements_of"]
+
+_KIND = "measured"
+
+
+@dataclass(slots=True, kw_only=True)
+class Measurements:
+    """Of one device.
+
+    Args:
+        scratch: Bytes that ops need beside inputs and outputs, by the keys of their
+            benches.
+        largest: By op type, what the largest op that was run moves and needs, in bytes.
+        seconds: Of a call of an op alone, by the keys of their benches.
+        link: Rates of copies to the host and back.
+        rates: Rates of computing and of memory, each with the bytes of the tensors that
+            it was measured on.
+    """
+
+    scratch: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
+    largest: dict[str, tuple[float, float]] = field(
+        default_factory=dict[str, tuple[float, float]]
+    )
+    seconds: dict[str, Seconds] = field(default_factory=dict[str, Seconds])
+    link: LinkRates | None = None
+    rates: dict[str, tuple[int, float]] = field(
+        default_factory=dict[str, tuple[int, float]]
+    )
+
+
+_known: dict[str, Measurements] = {}
+_kept: dict[str, str] = {}  # digests of what is on disk
+
+
+def measurements_of(device: Device) -> Measurements:
+    """What is known of a device; those who measure add to it."""
+    name = _name(device)
+    if name not in _known:
+        _known[name] = read_entry(_KIND, name, Measurements) or Measurements()
+        _kept[name] = digest(_known[name])
+    return _known[name]
+
+
+def keep_measurements() -> None:
+    """Keep on disk what is new."""
+    for name, known in _known.items():
+        if digest(known) != _kept[name]:
+            write_entry(_KIND, name, known)
+            _kept[name] = digest(known)
+
+
+def forget_times() -> None:
+    """Time again what is asked for next: the machine may be slower or faster now."""
+    for known in _known.values():
+        known.seconds.clear()
+        known.rates.clear()
+        known.link = None
+
+
+def _name(device: Device) -> str:
+    threading = tf.config.threading
+    return digest(
+        sources(),
+        tf.__version__,
+        device.name,
+        _model(device),
+        # Scratch of an emulated device is what its chunks allow.
+        device.limit if device.is_emulated else None,
+        usable_cores(),
+        threading.get_inter_op_parallelism_threads(),
+        threading.get_intra_op_parallelism_threads(),
+        compat.ops_are_deterministic(),
+        compat.onednn_is_on(),
+        tf.config.experimental.tensor_float_32_execution_enabled(),
+    )
+
+
+def _model(device: Device) -> str | None:
+    if device.holds_input_pipeline:
+        return processor_name()
+    index = int(device.name.rpartition(":")[2])
+    physical = tf.config.list_physical_devices("GPU")
+    return str(tf.config.experimental.get_device_details(physical[index]))

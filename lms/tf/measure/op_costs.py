@@ -1,0 +1,176 @@
+"""How long ops take on the device that is here.
+
+Ops are run alone on arguments of their shapes, equal ones once in a process. Time is
+that of a call less that of a call that does next to nothing.
+
+Known weakness: ops that cannot be run alone, and those in loops, are not measured. Time
+on a GPU is that of calls that follow each other: kernels shorter than a call are not
+resolved.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from lms.ir.graph import Op
+from lms.machine.costs import Costs, moved_bytes, roofline
+from lms.progress import track
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.measure.device_rates import call_seconds, measure_hardware, small_op_seconds
+from lms.tf.measure.devices import Device
+from lms.tf.measure.measurements import Measurements, measurements_of
+from lms.tf.measure.microbenchmark import Bench, forget_functions
+from lms.tf.measure.scratch import (
+    LEFT_BEHIND,
+    Case,
+    free_bytes,
+    has_room,
+    is_worth_a_run,
+)
+from lms.units import Seconds
+
+__all__ = ["measure_costs"]
+
+# A call that takes longer than so many idle calls says how long its op takes.
+_RESOLVED = 1.3
+
+# An op that moves bytes in one such part of an idle call is lost in it; one such part
+# of the step matters little.
+_HIDDEN, _PARTS = 4, 200
+
+# Ops that take this part of the step are timed once more after all others, and the mean
+# counts: one moment in which the machine was busy, or was not, must not decide.
+_TWICE_PERCENT = 75
+
+
+def measure_costs(step: TracedStep, device: Device) -> Costs:
+    """Seconds of each op on the present device.
+
+    Ops that make or read a tensor of 64 KiB are run alone, but for small ones that only
+    move bytes: they take as many times their roofline as the largest op of their type.
+    Ops that cannot be run, have no room beside what is there, or are over in about the
+    time of a call, take a roofline of the device's measured rates. Small ops count as
+    links of a chain of small ops.
+
+    Args:
+        step: The traced step.
+        device: The step's device.
+    """
+    nodes = {node.name: node for node in step.nodes}
+    measured = measurements_of(device)
+    least = roofline(step.graph, measure_hardware(device))
+    large = [op for op in step.graph.ops if is_worth_a_run(step.graph, op)]
+    minor = _minor(large, least, call_seconds(measured, 1))
+    cases = [
+        Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
+        for op in large
+        if op.name not in minor
+        and (bench := Bench.of(step.graph, nodes, op)) is not None
+    ]
+    gathered = None
+    if any(case.bench.key not in measured.seconds for case in cases):
+        gathered = device.keep_pool(LEFT_BEHIND)
+    free = free_bytes(device)
+    runnable = [
+        case.bench
+        for case in cases
+        if case.bench.key in measured.seconds or has_room(case, device, free)
+    ]
+    times = _times(runnable, measured)
+    forget_functions()
+    del gathered
+    small = small_op_seconds(measured)
+    timed = {
+        case.op.name: _without_call(
+            times[case.bench.key],
+            least.of(case.op.name),
+            call_seconds(measured, len(case.bench.arguments)),
+        )
+        for case in cases
+        if case.bench.key in times
+    }
+    over = _over_roofline([case.op for case in cases], timed, least)
+    seconds = {
+        op.name: small
+        for op in step.graph.ops
+        if not op.persistent and op.alias is None
+    }
+    copies = [op for op in step.graph.ops if op.host_read or op.host_write]
+    seconds |= {op.name: least.of(op.name) for op in copies}
+    for op in large:
+        times_over = over.get(op.type, 1.0) if op.name in minor else 1.0
+        untimed = least.of(op.name) * times_over
+        seconds[op.name] = max(small, timed.get(op.name, untimed))
+    return Costs(seconds=seconds, source="measured")
+
+
+def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
+    """Ops that are not run, as they only move bytes, and few of them.
+
+    Fewer than a call hides; or a small part of the step's, where another op of the type
+    moves more.
+    """
+    share = sum(least.of(op.name) for op in large) / _PARTS
+    longest: dict[str, Seconds] = {}
+    for op in large:
+        longest[op.type] = max(longest.get(op.type, 0.0), least.of(op.name))
+    return {
+        op.name
+        for op in large
+        if not op.flops
+        and least.of(op.name) < max(idle / _HIDDEN, min(share, longest[op.type]))
+    }
+
+
+def _without_call(taken: Seconds, least: Seconds, idle: Seconds) -> Seconds:
+    """What an op takes of a call.
+
+    What is as short as a call that does nothing is not resolved: it takes its roofline,
+    and no longer than the call.
+    """
+    return max(min(least, taken) if taken <= _RESOLVED * idle else 0.0, taken - idle)
+
+
+def _over_roofline(
+    ops: Sequence[Op], timed: Mapping[str, Seconds], least: Costs
+) -> dict[str, float]:
+    """How many times its roofline the largest op of each type takes."""
+    by_size = sorted(
+        (op for op in ops if op.name in timed), key=lambda op: least.of(op.name)
+    )
+    return {
+        op.type: timed[op.name] / least.of(op.name)
+        for op in by_size
+        if least.of(op.name) > 0
+    }
+
+
+def _times(benches: Sequence[Bench], measured: Measurements) -> dict[str, Seconds]:
+    """Seconds of a call of each op that can be run alone, by the benches' keys."""
+    known = {bench.key for bench in benches if bench.key in measured.seconds}
+    times: dict[str, Seconds] = {}
+    distinct = {bench.key: bench for bench in benches}
+    for bench in track("measuring ops", [*distinct.values()]):
+        taken = _taken(bench, measured)
+        if taken is not None:
+            times[bench.key] = taken
+    uses = Counter(bench.key for bench in benches if bench.key in times)
+    share = {key: times[key] * count for key, count in uses.items()}
+    left = sum(share.values()) * _TWICE_PERCENT / 100
+    distinct = {bench.key: bench for bench in benches if bench.key in times}
+    for key in sorted(distinct, key=lambda key: -share[key]):
+        if left <= 0:
+            break
+        left -= share[key]
+        again = None if key in known else distinct[key].seconds()
+        if again is not None:
+            times[key] = measured.seconds[key] = (times[key] + again) / 2
+    return times
+
+
+def _taken(bench: Bench, measured: Measurements) -> Seconds | None:
+    if bench.key not in measured.seconds:
+        taken = bench.seconds()
+        if taken is None:
+            return None
+        measured.seconds[bench.key] = taken
+    return measured.seconds[bench.key]

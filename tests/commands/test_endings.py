@@ -1,0 +1,167 @@
+"""Each way a command can end: a line, an exit code, and no traceback."""
+
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lms.commands.endings import check_folder, end_well
+from lms.errors import HostMemoryError
+from lms.storage.files import write_text
+
+
+def ended(run: Callable[[], object], advice: str = "Go on.") -> tuple[int, str]:
+    said = list[str]()
+    code = end_well(lambda: bool(run()), said.append, advice=lambda: advice)
+    assert len(said) <= 1
+    return code, "".join(said)
+
+
+def fill_the_disk() -> None:
+    with Path("/dev/full").open("w") as file:
+        file.write("more than fits")
+
+
+def fail(error: BaseException) -> Callable[[], object]:
+    def run() -> None:
+        raise error
+
+    return run
+
+
+def test_a_command_s_own_code_is_passed_on() -> None:
+    assert end_well(lambda: 7, print) == 7
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a full device")
+def test_a_full_disk_is_a_line_that_says_what_to_do() -> None:
+    code, said = ended(fill_the_disk)
+    assert code == 2
+    assert said == (
+        "Error: a file must lie where there is room, got: No space left on device. "
+        "Make room, or choose another place. Go on."
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "rule"),
+    [
+        (errno.EACCES, "`x` must be open to this user, got: Permission denied. Change"),
+        (errno.EROFS, "`x` must be open to this user, got: Read-only file system."),
+        (errno.ENOTDIR, "`x` must lie in a folder, and no file be in its place, got"),
+        (errno.EISDIR, "`x` must be a file, got: Is a directory. Name a file in it."),
+        (errno.ENOENT, "`x` must be there, got: No such file or directory. Check"),
+        (errno.EIO, "`x` must be usable, got: Input/output error. Look at the disk"),
+    ],
+)
+def test_what_the_system_refuses_names_file_rule_and_next_step(
+    number: int, rule: str
+) -> None:
+    code, said = ended(fail(OSError(number, os.strerror(number), "x")))
+    assert code == 2
+    assert said.startswith(f"Error: {rule}")
+
+
+def test_errors_of_our_own_are_told_as_they_are() -> None:
+    own = "`x` must be y, got z. Do w."
+    assert ended(fail(ValueError(own))) == (2, f"Error: {own}")
+    assert ended(fail(FileNotFoundError(own))) == (2, f"Error: {own}")
+    assert ended(fail(HostMemoryError(own))) == (3, f"Error: {own}")
+    code, said = ended(fail(MemoryError("Unable to allocate 3 EiB")))
+    assert (code, "too little (Unable to allocate 3 EiB)" in said) == (3, True)
+
+
+def test_a_mistake_in_the_program_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(AssertionError, match="ours"):
+        ended(fail(AssertionError("ours")))
+    monkeypatch.setenv("LMS_DEBUG", "1")
+    with pytest.raises(ValueError, match="theirs"):
+        ended(fail(ValueError("theirs")))
+
+
+def test_a_signal_counts_whatever_a_library_makes_of_it() -> None:
+    def importing() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt as error:
+            raise ImportError("initialization failed") from error
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert ended(importing) == (130, "Ended by Ctrl-C. Go on.")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [("SIGINT", 130, "Ended by Ctrl-C. Rest."), ("SIGTERM", 143, "Ended by SIGTERM.")],
+)
+def test_signals_end_with_a_line_and_delete_drafts(
+    number: str, code: int, line: str, tmp_path: Path
+) -> None:
+    program = f"""
+import os, signal, sys
+from pathlib import Path
+from lms.commands.endings import end_well
+from lms.storage.files import draft_of
+
+def run():
+    with draft_of(Path({str(tmp_path)!r}) / "file") as draft:
+        draft.write_text("half")
+        os.kill(os.getpid(), signal.{number})
+        draft.write_text("all")
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+say = lambda text: print(text, file=sys.stderr)
+raise SystemExit(end_well(run, say, advice=lambda: "Rest."))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code
+    assert done.stderr.startswith(line)
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_has_no_room_is_named_and_not_left_half_done(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "large"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        code, said = ended(lambda: write_text(path, "x" * 1000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert code == 2
+    assert said.startswith(f"Error: `{path}` must lie where there is room, got: File t")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_it_is_needed(
+    tmp_path: Path,
+) -> None:
+    check_folder(tmp_path / "new" / "run", "output")
+    check_folder(tmp_path, "output")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match=r"`output` must be a folder, got '.*' is"):
+        check_folder(tmp_path / "file" / "run", "output")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(ValueError, match="`cache` must be a folder that this user may"):
+        check_folder(tmp_path / "run", "cache")

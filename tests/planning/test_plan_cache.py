@@ -1,0 +1,113 @@
+"""A plan that was kept answers the same question, and no other."""
+
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lms.machine.costs import roofline
+from lms.machine.presets import preset
+from lms.planning import plan_cache
+from lms.planning.memory_budget import MemoryBudget, budget_in
+from lms.planning.plan_cache import choose_plan_once
+from lms.planning.prefetch import Speeds
+from lms.planning.risk import FittedPlan
+from lms.planning.select import choose_plan, plain_plan
+from lms.planning.settings import Settings
+from lms.storage.cache import VARIABLE
+from lms.units import MIB
+from tests.planning.stored import read_step
+
+BUDGET = budget_in(1024 * MIB, asked=None, persistent=4 * MIB)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    return tmp_path / "plans"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[MemoryBudget]:
+    """The budgets for which a plan was made, and not found."""
+    found: list[MemoryBudget] = []
+
+    def choose(*args: object) -> FittedPlan:
+        found.append(args[3])  # type: ignore[arg-type]
+        return choose_plan(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plan_cache, "choose_plan", choose)
+    return found
+
+
+def asked(
+    budget: MemoryBudget = BUDGET,
+    *,
+    link: float = 1.0,
+    settings: Settings | None = None,
+) -> FittedPlan:
+    graph, hardware = read_step("drawn_300").graph, preset("v100-pcie")
+    hardware = replace(hardware, h2d=hardware.h2d * link)
+    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
+    plain = plain_plan(graph)
+    return choose_plan_once(
+        graph, plain, settings or Settings(), budget, lambda: speeds
+    )
+
+
+def test_the_same_question_is_answered_from_the_disk(made: list[MemoryBudget]) -> None:
+    first = asked()
+    assert first.plan.swaps
+    assert asked() == first
+    assert len(made) == 1
+
+
+def test_another_question_is_not(made: list[MemoryBudget]) -> None:
+    asked()
+    asked(link=0.5)
+    asked(settings=Settings(recompute=False))
+    asked(budget_in(1000 * MIB, asked=None, persistent=4 * MIB))
+    assert len(made) == 4
+
+
+def test_a_little_more_room_is_the_same_question_and_less_is_not(
+    made: list[MemoryBudget],
+) -> None:
+    first = asked()
+    assert asked(replace(BUDGET, persistent=2 * MIB)) == first
+    assert len(made) == 1
+    asked(replace(BUDGET, persistent=5 * MIB))
+    asked(replace(BUDGET, persistent=-60 * MIB))
+    assert len(made) == 3
+
+
+def test_what_fits_and_what_a_rule_says_is_not_kept(folder: Path) -> None:
+    asked(budget_in(64 * 1024 * MIB, asked=None, persistent=0))
+    asked(settings=Settings(planner="threshold"))
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("what", ["order", "size", "tensor"])
+def test_a_plan_that_cannot_be_obeyed_is_left_out_aloud(
+    what: str,
+    folder: Path,
+    made: list[MemoryBudget],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first = asked()
+    (path,) = folder.iterdir()
+    kept = json.loads(path.read_text())
+    plan = kept["fitted"]["plan"]
+    if what == "order":
+        plan["order"].reverse()
+    else:
+        plan["swaps"][0][what] = {"size": 1, "tensor": "nothing:0"}[what]
+    path.write_text(json.dumps(kept))
+    with caplog.at_level(logging.WARNING, "lms"):
+        assert asked() == first
+    assert "Left out a plan that was kept" in caplog.text
+    assert len(made) == 2
+    assert asked() == first  # the damaged one was replaced
+    assert len(made) == 2

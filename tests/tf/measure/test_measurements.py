@@ -1,0 +1,27 @@
+"""What one process has measured and planned, the next one finds."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.tf.worker import Worker
+
+pytestmark = [pytest.mark.tf, pytest.mark.slow]
+
+TRIAL = "tests.tf.measure.cache_trials:train"
+
+
+def test_a_second_run_measures_and_plans_nothing(
+    worker: Worker, tmp_path: Path
+) -> None:
+    first = worker.ask(TRIAL, memory="64MiB", folder=str(tmp_path))
+    assert first["timed"] > 0
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["measured", "plans"]
+    again = worker.ask(TRIAL, memory="64MiB", folder=str(tmp_path))
+    assert again == {**first, "timed": 0}
+    # Each part is made anew alone, and nobody trains by what is damaged.
+    cut = worker.ask(TRIAL, memory="64MiB", folder=str(tmp_path), damage="plans")
+    assert cut == again
+    cut = worker.ask(TRIAL, memory="64MiB", folder=str(tmp_path), damage="measured")
+    assert cut["timed"] > 0
+    assert cut["losses"] == first["losses"]

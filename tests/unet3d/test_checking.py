@@ -1,0 +1,172 @@
+"""`unet3d check`: every bad subject with every reason, and what to beware of."""
+
+import gzip
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unet3d.tiny import LPS, SHAPE, save, volumes, write_decathlon, write_folder
+from unet3d.__main__ import main
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Four sound subjects with different voxels."""
+    for number, name in enumerate("abcd", start=1):
+        folder = write_folder(tmp_path / "data" / name)
+        save(folder / f"{name}_t2.nii.gz", volumes()[3] * np.int16(number))
+    return tmp_path / "data"
+
+
+def check(data: Path, *words: str, scheme: str | None = "brats2017") -> int:
+    chosen = ["--label-scheme", scheme] if scheme else []
+    return main(["check", "--data", str(data), *chosen, *words])
+
+
+def found(data: Path, *words: str, **options: Any) -> tuple[int, dict[str, Any]]:
+    path = data.parent / "checked.json"
+    code = check(data, "--json", str(path), *words, **options)
+    return code, json.loads(path.read_text())
+
+
+def test_sound_data_gives_0_and_a_table(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = found(data)
+    assert (code, said["sound"], said["warnings"], said["reasons"]) == (0, True, [], [])
+    assert [s["name"] for s in said["subjects"]] == list("abcd")
+    assert said["subjects"][0]["labels"] == [0, 1, 2, 4]
+    shown = capsys.readouterr()
+    assert "6 x 5 x 4: 4" in shown.out
+    assert "Checked 4 of 4 subjects, 0 bad" in shown.err
+
+
+def test_every_bad_subject_is_listed_with_all_its_reasons(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (data / "b" / "b_t1.nii.gz").unlink()
+    (data / "b" / "b_t1ce.nii.gz").unlink()
+    (data / "b" / "b_seg.nii.gz").unlink()
+    (data / "b" / "b_t2.nii.gz").write_bytes(b"scribble")
+    save(data / "d" / "d_t1.nii.gz", volumes()[1], LPS * 3)
+    save(data / "d" / "d_seg.nii.gz", np.full(SHAPE, 7, np.uint8))
+    (data / "e").mkdir()
+    code, said = found(data)
+    assert code == 1
+    reasons = {s["name"]: s["reasons"] for s in said["subjects"] if s["reasons"]}
+    assert {name: len(texts) for name, texts in reasons.items()} == {
+        "b": 3,
+        "d": 2,
+        "e": 1,
+    }
+    assert "without its modalities 't1', 't1ce'. Add" in reasons["b"][0]
+    assert said["warnings"][:2] == ["flair is missing in e", "t1 is missing in b, e"]
+    shown = capsys.readouterr().out
+    for text in (*reasons["b"], *reasons["d"]):
+        assert text in shown
+
+
+def test_what_would_train_all_the_same_is_warned_of(data: Path) -> None:
+    save(data / "a" / "a_seg.nii.gz", np.zeros(SHAPE, np.uint8))
+    outside = volumes()[4][::-1].copy()
+    outside[0, 0, 0] = 1
+    save(data / "b" / "b_seg.nii.gz", outside)
+    save(data / "b" / "b_t1.nii.gz", volumes()[0])
+    for path in (data / "c").iterdir():
+        voxels = volumes()[4] if "seg" in path.name else volumes()[0] * 3 + 1
+        save(path, voxels, np.diag([-2.0, -2.0, 1.0, 1.0]))
+    (data / "e").mkdir()
+    for path in (data / "d").iterdir():
+        (data / "e" / path.name.replace("d_", "e_")).symlink_to(path)
+    code, said = found(data)
+    assert (code, said["sound"]) == (0, True)
+    warnings = {s["name"]: s["warnings"] for s in said["subjects"]}
+    assert warnings["a"] == ["the segmentation is empty"]
+    assert warnings["b"] == [
+        "flair and t1 hold the same voxels",
+        "25% of the labelled voxels lie outside of the brain",
+    ]
+    assert "no voxel is 0 in every modality: is the skull stripped?" in warnings["c"]
+    spacings, twice = said["warnings"]
+    assert spacings.endswith(": 1 x 1 x 1 mm in a, b, d, e; 2 x 2 x 1 mm in c")
+    assert twice == "the same images are there more than once: d, e"
+
+
+def test_what_a_header_and_a_volume_leave_in_doubt_is_warned_of(data: Path) -> None:
+    path = data / "a" / "a_t1.nii.gz"
+    content = bytearray(gzip.decompress(path.read_bytes()))
+    struct.pack_into("<3f", content, 80, 2, 2, 2)  # pixdim
+    content[123] = 3  # xyzt_units
+    path.write_bytes(gzip.compress(bytes(content)))
+    save(data / "b" / "b_t1.nii", volumes()[2])
+    for path in (data / "c").iterdir():
+        voxels = np.pad(volumes()[4 if "seg" in path.name else 0], ((0, 9),) * 3)
+        voxels[-1, -1, -1] = "seg" not in path.name
+        save(path, voxels)
+    for path in (data / "d").iterdir():
+        save(path, volumes()[4] if "seg" in path.name else volumes()[0][:, :, 1:2])
+    code, said = found(data)
+    assert code == 1  # the labels of d are thicker than its images
+    warnings = {s["name"]: s["warnings"] for s in said["subjects"]}
+    units, spacings = warnings["a"]
+    assert units == "the header gives its spacing in micrometres, it is taken for mm"
+    assert (
+        "pixdim (2.0, 2.0, 2.0) and sform (1.0, 1.0, 1.0), which is taken" in spacings
+    )
+    assert warnings["b"] == ["b_t1.nii.gz is read, b_t1.nii beside it is not"]
+    assert warnings["c"][-1].startswith("only 1% of the box around the brain is not 0")
+    assert warnings["d"][-1] == "the brain is one voxel thick"
+
+
+def test_several_scans_of_a_patient_are_named(data: Path) -> None:
+    for name in "ab":
+        renamed = data / f"BraTS-GLI-00007-10{name == 'b':d}"
+        for path in (data / name).iterdir():
+            path.rename(path.with_name(renamed.name + path.name[1:]))
+        (data / name).rename(renamed)
+    code, said = found(data)
+    assert code == 0
+    assert len(said["patients"]["BraTS-GLI-00007"]) == 2
+    (warning,) = said["warnings"]
+    assert warning.startswith("1 of 3 patients have several scans")
+    assert warning.endswith("BraTS-GLI-00007")
+    assert found(data, "--group-by", "none")[1]["warnings"] == []
+
+
+def test_without_a_scheme_labels_are_told_not_judged(data: Path) -> None:
+    code, said = found(data, scheme=None)
+    assert code == 0
+    (warning,) = said["warnings"]
+    assert warning.endswith("the values 0, 1, 2, 4 are allowed by brats2017")
+    save(data / "a" / "a_seg.nii.gz", np.full(SHAPE, 0.5, np.float32))
+    code, said = found(data, scheme=None)
+    assert code == 1
+    assert "whole numbers from 0 to 255, got [0.5]" in said["subjects"][0]["reasons"][0]
+
+
+def test_the_decathlon_s_test_images_need_no_segmentation(tmp_path: Path) -> None:
+    write_decathlon(tmp_path / "data", ("BRATS_001", "BRATS_002"))
+    code, said = found(tmp_path / "data", scheme="msd")
+    assert code == 0
+    assert [s["labels"] for s in said["subjects"]] == [[0, 1, 2, 3]] * 2 + [None]
+
+
+def test_one_subject_alone_cannot_be_trained_with(tmp_path: Path) -> None:
+    write_folder(tmp_path / "data" / "a")
+    code, said = found(tmp_path / "data")
+    assert code == 1
+    assert "at least 2 usable subjects" in said["reasons"][0]
+
+
+def test_no_data_and_no_file_to_write_are_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(tmp_path / "nowhere") == 2
+    assert check(data, "--json", str(tmp_path)) == 2
+    assert "`json` must be a file to write" in capsys.readouterr().err
+    assert check(data, "--group-by", "(") == 2
+    assert "`group by` must be a regular expression" in capsys.readouterr().err

@@ -1,0 +1,134 @@
+"""What a training is asked for, by words and by the run that goes on."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from unet3d.__main__ import main
+from unet3d.runs import Configuration, Surroundings, write_configuration
+
+Asked = Callable[..., argparse.Namespace]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """What `train` would be called with."""
+
+    def ask(*words: object) -> argparse.Namespace:
+        seen = list[argparse.Namespace]()
+        monkeypatch.setattr(
+            "unet3d.__main__._train", lambda options, _: seen.append(options) or 0
+        )
+        assert main(["train", *map(str, words)]) == 0
+        return seen[0]
+
+    return ask
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    settings = Configuration(
+        data=str(tmp_path / "data"),
+        label_scheme="msd",
+        size=32,
+        epochs=7,
+        varied=False,
+        budget=2**30,
+    )
+    around = Surroundings(cache=str(tmp_path / "cache"), workers=2)
+    write_configuration(tmp_path / "run", settings, around=around)
+    return tmp_path / "run"
+
+
+def configured(run: Path) -> Configuration:
+    from unet3d.runs import read_configuration
+
+    return read_configuration(run)
+
+
+@pytest.mark.parametrize("words", [("--resume",), ("--resume", "--output")])
+def test_a_run_goes_on_as_it_was_called(
+    asked: Asked, run: Path, words: tuple[str, ...]
+) -> None:
+    options = asked(*words, run)
+    assert options.configuration == configured(run)
+    assert (options.output, options.workers) == (run, 2)
+    assert options.cache == run.parent / "cache"
+
+
+def test_what_decides_no_number_may_change(asked: Asked, run: Path) -> None:
+    (moved := run.parent / "moved").mkdir()
+    options = asked(
+        *("--resume", run, "--epochs", 9, "--data", moved, "--no-lms"),
+        *("--workers", 1, "--cache", run.parent / "other"),
+    )
+    expected = replace(
+        configured(run), epochs=9, data=str(moved), lms=False, budget=None
+    )
+    assert options.configuration == expected
+    assert (options.workers, options.cache) == (1, run.parent / "other")
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("--size", 48), "`size` must be that of the run in '{run}', 32, got 48."),
+        (("--augment",), "`varied` must be that of the run in '{run}', False, got Tr"),
+        (("--label-scheme", "brats2017"), "'msd', got 'brats2017'. Leave it out, or"),
+        (("--output", "x"), "`--resume` must name the run that --output names, got '"),
+    ],
+)
+def test_what_contradicts_the_run_is_refused_with_both_values(
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[object, ...],
+    rule: str,
+) -> None:
+    assert main(["train", "--resume", str(run), *map(str, words)]) == 2
+    assert rule.format(run=run) in capsys.readouterr().err
+
+
+def test_data_that_moved_is_asked_for(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run.parent / "data").rmdir()
+    assert main(["train", "--resume", str(run)]) == 2
+    assert "which is not there. If it moved, add --data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        (("--resume", "nowhere"), "`run` must be the folder of a training, got 'now"),
+        (("--resume",), "`--resume` must name a run, got none."),
+        ((), "`--data` must be given where a training begins, got none. Add it, or go"),
+        (("--data", "d"), "`--label-scheme` must be given where a training begins"),
+        (("--data", "d", "--label-scheme", "msd"), "`--output` must be given where"),
+    ],
+)
+def test_what_is_missing_is_named(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], rule: str
+) -> None:
+    assert main(["train", *words]) == 2
+    assert rule in capsys.readouterr().err
+
+
+def test_runs_of_before_go_on_where_they_say_nothing_of_their_cache(
+    asked: Asked, run: Path
+) -> None:
+    write_configuration(run, configured(run))
+    assert asked("--resume", run).workers == 1
+
+
+def test_a_job_of_many_decides_how_many_train(
+    asked: Asked, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "unet3d.__main__.read_placement",
+        lambda: argparse.Namespace(size=4),
+    )
+    assert asked("--resume", run).workers == 1

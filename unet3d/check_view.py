@@ -1,0 +1,135 @@
+"""`python -m unet3d check`: shows what was found, and writes it as JSON."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from lms.storage.files import write_json
+from unet3d.checking import Checked, DataSet, check_data, some
+from unet3d.schemes import LabelScheme
+
+__all__ = ["BAD", "as_data", "check"]
+
+BAD = 1  # the exit status where `train` would refuse the data
+
+
+def check(
+    data: Path,
+    scheme: LabelScheme | None,
+    *,
+    group_by: str | None,
+    json: Path | None,
+    console: Console,
+    bars: Progress,
+) -> int:
+    """Check a data set, and say what was found.
+
+    Args:
+        data: Folder of subjects.
+        scheme: What the labels mean; None judges no values.
+        group_by: How a patient is found in a name: see `unet3d.patients`.
+        json: File for all that was found.
+        console: For progress where no terminal shows a bar.
+        bars: Shows a bar.
+
+    Returns:
+        The exit status: 0 if `train` would take all of it, else `BAD`.
+
+    Raises:
+        FileNotFoundError, ValueError: If there is no subject, or a value is bad.
+    """
+    if json is not None and json.is_dir():
+        raise ValueError(
+            f"`json` must be a file to write, got the folder '{json}'. Name a file in "
+            "it."
+        )
+    with bars:
+        found = check_data(
+            data, scheme, group_by=group_by, progress=_progress(console, bars)
+        )
+    _show(found, Console(soft_wrap=True))
+    if json is not None:
+        write_json(json, as_data(found, data, scheme))
+    return 0 if found.is_sound else BAD
+
+
+def as_data(found: DataSet, data: Path, scheme: LabelScheme | None) -> dict[str, Any]:
+    """All that was found, as JSON takes it."""
+    return {
+        "data": str(data),
+        "label scheme": scheme.name if scheme else None,
+        "sound": found.is_sound,
+        **asdict(found),
+    }
+
+
+def _progress(console: Console, bars: Progress) -> Callable[[Checked, int], None]:
+    """A bar, or about ten lines in a log."""
+    bar = bars.add_task("Checking subjects")
+    seen = Counter[str]()
+
+    def progress(subject: Checked, total: int) -> None:
+        seen["all"] += 1
+        seen["bad"] += bool(subject.reasons)
+        bars.update(bar, total=total, completed=seen["all"])
+        tenths = seen["all"] * 10 // total, (seen["all"] - 1) * 10 // total
+        if not console.is_terminal and tenths[0] > tenths[1]:
+            line = f"Checked {seen['all']} of {total} subjects, {seen['bad']} bad"
+            console.print(line, highlight=False)
+
+    return progress
+
+
+def _show(found: DataSet, console: Console) -> None:
+    for subject in found.bad:
+        _list(console, f"{subject.name} is bad:", subject.reasons, "red")
+    _list(console, "The data set cannot be trained with:", found.reasons, "red")
+    warned: dict[str, list[str]] = {}
+    for subject in found.subjects:
+        for warning in subject.warnings:
+            warned.setdefault(warning, []).append(subject.name)
+    told = [f"{warning}: {some(names)}" for warning, names in warned.items()]
+    _list(console, "Beware:", [*found.warnings, *told], "yellow")
+    console.print(_table(found))
+
+
+def _list(console: Console, title: str, lines: Iterable[str], style: str) -> None:
+    lines = tuple(lines)
+    if lines:
+        console.print(title, style=style, markup=False, highlight=False)
+    for line in lines:
+        console.print(f"  - {line}", markup=False, highlight=False)
+
+
+def _table(found: DataSet) -> Table:
+    table = Table(title="Checked", show_header=False)
+    warned = sum(bool(subject.warnings) for subject in found.subjects)
+    labels = sorted({v for subject in found.subjects for v in subject.labels or ()})
+    rows = {
+        "subjects": str(len(found.subjects)),
+        "bad": str(len(found.bad)),
+        "with warnings": str(warned),
+        "patients of the others": str(len(found.patients)),
+        "voxels (x, y, z)": _counts(subject.shape for subject in found.subjects),
+        "spacing (mm)": _counts(subject.spacing for subject in found.subjects),
+        "labels": ", ".join(map(str, labels)) or "none",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
+
+
+def _counts(values: Iterable[tuple[float, ...] | None], most: int = 4) -> str:
+    """What there is and how often, the most frequent first."""
+    counts = Counter(
+        " x ".join(f"{number:.4g}" for number in value) for value in values if value
+    )
+    told = [f"{words}: {count}" for words, count in counts.most_common(most)]
+    rest = len(counts) - most
+    return "\n".join([*told, *([f"and {rest} more"] if rest > 0 else [])]) or "none"

@@ -1,0 +1,286 @@
+"""Looks at a whole data set before training, and gathers all that is wrong with it.
+
+    folder --find--> files --look--> a Checked each --compare--> DataSet
+
+What `train` would refuse is a reason, and makes a subject bad. What it would take, but
+a person should know of, is a warning. Every reason comes from the code that `train`
+reads with, so the two agree.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from unet3d.orientation import voxel_sizes
+from unet3d.patients import by_patient, check_rule
+from unet3d.reading import MODALITIES, Looked, look, missing_segmentation
+from unet3d.schemes import SCHEMES, LabelScheme
+from unet3d.splits import make_split
+from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
+
+__all__ = ["Checked", "DataSet", "check_data", "check_subject", "some"]
+
+Mask = NDArray[np.bool_]
+
+# An ellipsoid fills 0.52 of the box around it: less than half of that is no brain.
+_FILLED = 0.25
+_OUTSIDE = 0.01  # part of the labelled voxels that may lie outside of the brain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What was seen of a subject.
+
+    Args:
+        name: The subject's.
+        reasons: Why `train` would refuse it, each in words for the user.
+        warnings: What it would train with all the same.
+        shape: (x, y, z) voxels, turned as all subjects are; None if nothing was read.
+        spacing: Millimetres along the same axes.
+        labels: Values that its segmentation holds; None if it was not read.
+        digest: Of all its images, to find those that are there twice.
+    """
+
+    name: str
+    reasons: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    shape: tuple[int, ...] | None = None
+    spacing: tuple[float, ...] | None = None
+    labels: tuple[int, ...] | None = None
+    digest: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSet:
+    """What was seen of a data set.
+
+    Args:
+        subjects: By name.
+        patients: Scans of each patient, those of bad subjects left out.
+        reasons: Why `train` would refuse the sound ones together.
+        warnings: Of several subjects.
+    """
+
+    subjects: tuple[Checked, ...]
+    patients: dict[str, tuple[str, ...]]
+    reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def bad(self) -> tuple[Checked, ...]:
+        """The subjects that `train` would refuse."""
+        return tuple(subject for subject in self.subjects if subject.reasons)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether `train` would take all of it."""
+        return not self.bad and not self.reasons
+
+
+def check_data(
+    data: Path,
+    scheme: LabelScheme | None,
+    *,
+    group_by: str | None = None,
+    progress: Callable[[Checked, int], None] = lambda _, __: None,
+) -> DataSet:
+    """Look at every subject of a data set.
+
+    Args:
+        data: Folder of subjects.
+        scheme: What the labels mean; None judges no values.
+        group_by: How a patient is found in a name: see `unet3d.patients`.
+        progress: Called after each subject with the number of subjects.
+
+    Raises:
+        FileNotFoundError, ValueError: If no subject can be found at all.
+    """
+    check_rule(group_by)
+    found = find_subjects(data)
+    results = sorted((*found.subjects, *found.problems), key=lambda r: r.name)
+    subjects = []
+    for result in results:
+        subjects.append(_check(result, scheme))
+        progress(subjects[-1], len(results))
+    return _together(found, subjects, scheme, group_by)
+
+
+def check_subject(files: SubjectFiles, scheme: LabelScheme | None) -> Checked:
+    """Look at one subject."""
+    looked = look(files, scheme)
+    reasons = list(looked.reasons)
+    if files.labels is None and files.images and not files.is_test:
+        reasons.append(str(missing_segmentation(files)))
+    first = next(iter(looked.images), looked.labels)
+    values = None if looked.labels is None else _values(looked.labels.voxels)
+    return Checked(
+        name=files.name,
+        reasons=tuple(reasons),
+        warnings=tuple(_warnings(files, looked)),
+        shape=None if first is None else first.voxels.shape[::-1],
+        spacing=None if first is None else voxel_sizes(first.affine)[::-1],
+        labels=values,
+        digest=_digest([image.voxels for image in looked.images]),
+    )
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first few of many names.
+
+    Example:
+        >>> some(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _check(result: SubjectFiles | Problem, scheme: LabelScheme | None) -> Checked:
+    if isinstance(result, SubjectFiles):
+        return check_subject(result, scheme)
+    if result.rest is None:
+        return Checked(name=result.name, reasons=(result.message,))
+    rest = check_subject(result.rest, scheme)
+    return replace(rest, reasons=(result.message, *rest.reasons))
+
+
+def _warnings(files: SubjectFiles, looked: Looked) -> Iterator[str]:
+    volumes = [*files.images, *([files.labels] if files.labels else [])]
+    for path in dict.fromkeys(volume.path for volume in volumes):
+        if path.suffix == ".gz" and path.with_suffix("").is_file():
+            yield f"{path.name} is read, {path.stem} beside it is not"
+    turned = [*looked.images, *([looked.labels] if looked.labels else [])]
+    yield from dict.fromkeys(doubt for one in turned for doubt in one.stored.doubts)
+    images = [image.voxels for image in looked.images]
+    if len(images) == len(MODALITIES):
+        yield from _alike(images)
+    if len({image.shape for image in images}) == 1:
+        brain = np.logical_or.reduce([image != 0 for image in images])
+        yield from _about_brain(brain)
+        if looked.labels is not None:
+            yield from _about_labels(looked.labels.voxels != 0, brain)
+
+
+def _alike(images: Sequence[NDArray[np.float32]]) -> Iterator[str]:
+    named = zip(MODALITIES, images, strict=True)
+    for (one, first), (other, second) in combinations(named, 2):
+        if np.array_equal(first, second):
+            yield f"{one} and {other} hold the same voxels"
+
+
+def _about_brain(brain: Mask) -> Iterator[str]:
+    if brain.all():
+        yield "no voxel is 0 in every modality: is the skull stripped?"
+    elif brain.any():
+        box = brain[ndimage.find_objects(brain.astype(np.int8))[0]]
+        if min(box.shape) == 1:
+            yield "the brain is one voxel thick"
+        if box.mean() < _FILLED:
+            yield (
+                f"only {box.mean():.0%} of the box around the brain is not 0: is there "
+                "noise outside of it?"
+            )
+
+
+def _about_labels(labelled: Mask, brain: Mask) -> Iterator[str]:
+    if not labelled.any():
+        yield "the segmentation is empty"
+    elif labelled.shape == brain.shape:
+        outside = np.count_nonzero(labelled & ~brain) / np.count_nonzero(labelled)
+        if outside > _OUTSIDE:
+            yield f"{outside:.0%} of the labelled voxels lie outside of the brain"
+
+
+def _values(labels: NDArray[np.float32]) -> tuple[int, ...] | None:
+    """Which values there are; None if they are no labels."""
+    with np.errstate(invalid="ignore"):
+        whole = labels.astype(np.uint8)
+    if not np.array_equal(whole, labels):
+        return None
+    return tuple(np.flatnonzero(np.bincount(whole.ravel())).tolist())
+
+
+def _digest(images: Sequence[NDArray[np.float32]]) -> str | None:
+    digest = hashlib.blake2b(digest_size=16)
+    for image in images:
+        digest.update(np.ascontiguousarray(image.T).data)
+    return digest.hexdigest() if len(images) == len(MODALITIES) else None
+
+
+def _together(
+    found: Found, subjects: list[Checked], scheme: LabelScheme | None, rule: str | None
+) -> DataSet:
+    tests = {files.name for files in found.subjects if files.is_test}
+    labelled = [subject for subject in subjects if subject.name not in tests]
+    usable = [subject.name for subject in labelled if not subject.reasons]
+    patients = by_patient(usable, rule)
+    reasons = []
+    try:
+        make_split(usable, 0, group_by=rule)
+    except ValueError as error:
+        reasons.append(str(error))
+    warnings = [*_missing(found), *_several(patients), *_spacings(subjects)]
+    warnings += [*_twice(subjects), *_labels(labelled, scheme)]
+    return DataSet(
+        subjects=tuple(subjects),
+        patients=patients,
+        reasons=tuple(reasons),
+        warnings=tuple(warnings),
+    )
+
+
+def _missing(found: Found) -> Iterator[str]:
+    for modality in MODALITIES:
+        names = [p.name for p in found.problems if modality in p.missing]
+        if names:
+            yield f"{modality} is missing in {some(names)}"
+
+
+def _several(patients: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    several = [p for p, scans in patients.items() if len(scans) > 1]
+    if several:
+        yield (
+            f"{len(several)} of {len(patients)} patients have several scans, which "
+            f"stay on one side of a split: {some(several)}"
+        )
+
+
+def _spacings(subjects: Sequence[Checked]) -> Iterator[str]:
+    """Each becomes a cube of as many voxels, whatever their size."""
+    groups: dict[str, list[str]] = {}
+    for subject in subjects:
+        if subject.spacing:
+            words = " x ".join(f"{side:.3g}" for side in subject.spacing)
+            groups.setdefault(words, []).append(subject.name)
+    if len(groups) > 1:
+        told = [f"{words} mm in {some(names)}" for words, names in groups.items()]
+        yield f"spacings differ between subjects: {'; '.join(told)}"
+
+
+def _twice(subjects: Sequence[Checked]) -> Iterator[str]:
+    groups: dict[str, list[str]] = {}
+    for subject in subjects:
+        if subject.digest:
+            groups.setdefault(subject.digest, []).append(subject.name)
+    for names in groups.values():
+        if len(names) > 1:
+            yield f"the same images are there more than once: {some(names)}"
+
+
+def _labels(subjects: Sequence[Checked], scheme: LabelScheme | None) -> Iterator[str]:
+    values = sorted({v for subject in subjects for v in subject.labels or ()})
+    if values == [0]:
+        yield "every segmentation is empty: nothing can be learnt"
+    if scheme is None and values:
+        fitting = [s.name for s in SCHEMES.values() if set(values) <= set(s.values)]
+        yield (
+            "labels were not judged, as no label scheme was given: the values "
+            f"{', '.join(map(str, values))} are allowed by "
+            f"{' and '.join(fitting) or 'no scheme'}"
+        )

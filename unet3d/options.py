@@ -1,0 +1,110 @@
+"""What a training is asked for: by its words, by the run that goes on, by defaults.
+
+A run's folder says what it was called with, so `train --resume FOLDER` needs no more.
+"""
+
+import argparse
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from unet3d.runs import (
+    Configuration,
+    Surroundings,
+    check_same,
+    read_configuration,
+    read_surroundings,
+)
+
+__all__ = ["settle"]
+
+_UNSET = object()
+_SETTINGS = tuple(field.name for field in fields(Configuration))
+_AROUND = tuple(field.name for field in fields(Surroundings))
+
+
+def settle(
+    options: argparse.Namespace, words: Sequence[str], workers: int
+) -> Configuration:
+    """The settings of a training; `output`, `cache` and `workers` of `options` are set.
+
+    Args:
+        options: What the parser of `train` read.
+        words: What it read them from.
+        workers: How many the job has that this process is in; 1 outside of a job.
+
+    Raises:
+        FileNotFoundError: If the run or its data is not there.
+        ValueError: If an option is missing, or contradicts the run's.
+    """
+    given = _given(options.parser, words)
+    _take_folder(options)
+    before: dict[str, Any] = {}
+    if options.resume and (options.output / "configuration.json").is_file():
+        before = asdict(read_configuration(options.output))
+        if given.get("lms") is False:
+            before["budget"] = None
+        _take_surroundings(options, given, workers)
+    settings = {name: vars(options)[name] for name in _SETTINGS}
+    settings |= before | {n: given[n] for n in _SETTINGS if n in given}
+    _check_given(settings, options.output)
+    settings["data"] = str(Path(settings["data"]).resolve())
+    configuration = Configuration(**settings)
+    if before:
+        check_same(options.output, configuration)
+        _check_there(configuration)
+    return configuration
+
+
+def _given(command: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:
+    """Those of the settings that the words name."""
+    unset = argparse.Namespace(**dict.fromkeys((*_SETTINGS, *_AROUND), _UNSET))
+    read = vars(command.parse_args(words, unset))
+    return {n: read[n] for n in (*_SETTINGS, *_AROUND) if read[n] is not _UNSET}
+
+
+def _take_folder(options: argparse.Namespace) -> None:
+    """`--resume FOLDER` names the run's folder, as `--output` does."""
+    if options.resume is True and options.output is None:
+        raise ValueError("`--resume` must name a run, got none. Add the run's folder.")
+    if not isinstance(options.resume, Path):
+        return
+    if options.output not in (None, options.resume):
+        raise ValueError(
+            f"`--resume` must name the run that --output names, got '{options.resume}' "
+            f"and '{options.output}'. Leave one of them out."
+        )
+    options.output = options.resume
+    read_configuration(options.output)  # refuses a folder without a run
+
+
+def _take_surroundings(
+    options: argparse.Namespace, given: Collection[str], workers: int
+) -> None:
+    """Those of the run, where neither the words nor the job say otherwise."""
+    around = read_surroundings(options.output)
+    if around.cache is not None and "cache" not in given:
+        options.cache = Path(around.cache)
+    if around.workers is not None and "workers" not in given and workers == 1:
+        options.workers = around.workers
+
+
+def _check_given(settings: dict[str, Any], output: Path | None) -> None:
+    needed = {"--data": settings["data"], "--label-scheme": settings["label_scheme"]}
+    needed["--output"] = output
+    missing = [option for option, value in needed.items() if value is None]
+    if missing:
+        raise ValueError(
+            f"`{missing[0]}` must be given where a training begins, got none. Add it, "
+            "or go on with a run by --resume FOLDER."
+        )
+
+
+def _check_there(configuration: Configuration) -> None:
+    if not Path(configuration.data).is_dir():
+        raise FileNotFoundError(
+            f"`data` must be the folder that the run is trained with, got "
+            f"'{configuration.data}', which is not there. If it moved, add --data "
+            "FOLDER."
+        )

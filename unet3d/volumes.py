@@ -1,0 +1,237 @@
+"""Reads one NIfTI file, and turns its volumes to lie as all subjects do.
+
+    path --header, judged--> voxels as stored, affine --turn--> Turned
+
+A header is judged before room is made for what it promises: a damaged one may promise
+more than any machine holds.
+
+Assumptions: deflate, which `.nii.gz` is packed by, makes nothing smaller than one byte
+of 1032 (Mark Adler, zlib's technical details).
+
+Known weakness: the host's free memory is what the system says, which may be more than
+a container is given.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TypeVar
+
+import nibabel
+import numpy as np
+import psutil
+from nibabel.nifti1 import data_type_codes
+from nibabel.openers import ImageOpener
+from numpy.typing import NDArray
+
+from unet3d.orientation import to_canonical
+from unet3d.subjects import MODALITIES, Volume
+
+__all__ = ["Stored", "Turned", "read_stored", "turn"]
+
+Affine = NDArray[np.float64]
+Result = TypeVar("Result")
+
+_DEFLATE = 1032  # bytes that a byte of a packed file may stand for
+_CHUNK = 1 << 20  # bytes
+_NIFTI2 = (540, 0x1C020000)  # bytes of its header, in either order
+_UNITS = {1: "metres", 3: "micrometres"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Stored:
+    """What a file holds.
+
+    Args:
+        voxels: float32 of shape (x, y, z) or (x, y, z, volume).
+        affine: Shape (4, 4); maps voxel (x, y, z, 1) to millimetres.
+        doubts: Where the header speaks against itself, in words for the user.
+    """
+
+    voxels: NDArray[np.float32]
+    affine: Affine
+    doubts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Turned:
+    """One volume, turned as `unet3d.orientation` does.
+
+    Args:
+        voxels: float32 of shape (depth, height, width).
+        affine: Shape (4, 4); maps voxel (width, height, depth, 1) to millimetres.
+        stored: The file that it is from.
+    """
+
+    voxels: NDArray[np.float32]
+    affine: Affine
+    stored: Stored
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Header:
+    """What a header promises, before anyone mends it."""
+
+    shape: tuple[int, ...]
+    spacings: dict[str, tuple[float, ...]]
+    unit: str
+    kind: np.dtype
+    kind_name: str
+    offset: int
+
+
+def read_stored(path: Path, subject: str) -> Stored:
+    """Read a file.
+
+    Args:
+        path: A NIfTI file.
+        subject: Whose it is, for messages.
+
+    Raises:
+        ValueError: If it cannot be read, is cut short, or promises what no volume is.
+    """
+    header = _attempt(_read_header, path, subject)
+    _check_numbers(header, path, subject)
+    _check_spacing(header, path, subject)
+    _check_room(header, path, subject)
+    image = _attempt(_read_voxels, path, subject)
+    return replace(image, doubts=tuple(_doubts(header)))
+
+
+def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
+    """Take one volume of a file, in (depth, height, width).
+
+    Args:
+        stored: What the file holds. Axes of one voxel behind those that are wanted are
+            left out, as FSL and SPM write them.
+        volume: Which one.
+        subject: Whose it is, for messages.
+
+    Raises:
+        ValueError: If there are too few or too many axes, or the affine is none.
+    """
+    name, axes = volume.path.name, 3 if volume.index is None else 4
+    voxels = stored.voxels
+    while voxels.ndim > axes and voxels.shape[-1] == 1:
+        voxels = voxels[..., 0]
+    if voxels.ndim != axes or (volume.index or 0) >= voxels.shape[-1]:
+        wanted = "3 axes" if axes == 3 else "4 axes, one volume for each modality"
+        raise ValueError(
+            f"`{name}` of subject {subject} must have {wanted}, got shape "
+            f"{stored.voxels.shape}. Save it as its data set describes."
+        )
+    if volume.index is not None:
+        voxels = voxels[..., volume.index]
+    try:
+        turned, affine = to_canonical(voxels, stored.affine)
+    except ValueError as error:
+        raise ValueError(f"`{name}` of subject {subject}: {error}") from error
+    return Turned(voxels=turned, affine=affine, stored=stored)
+
+
+def _attempt(read: Callable[[Path], Result], path: Path, subject: str) -> Result:
+    try:
+        return read(path)
+    except Exception as error:  # of nibabel, zlib, gzip, NumPy and the disk: any kind
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"`{path.name}` of subject {subject} must be a NIfTI volume, got a file "
+            f"that cannot be read ({reason}). Copy or download {path} again."
+        ) from error
+
+
+def _read_header(path: Path) -> _Header:
+    with ImageOpener(str(path)) as file:
+        # Unchecked: nibabel takes a spacing of 0 for 1, and goes on.
+        raw = nibabel.Nifti1Header(file.read(348), check=False)
+    if int(raw["sizeof_hdr"]) != 348:
+        kind = "NIfTI-2" if int(raw["sizeof_hdr"]) in _NIFTI2 else "no NIfTI-1"
+        raise ValueError(f"it is {kind}: save it as NIfTI-1")
+    code, axes = int(raw["datatype"]), int(raw["dim"][0])
+    if code not in data_type_codes.dtype:
+        raise ValueError(f"data code {code} is none")
+    spacings = {"pixdim": raw["pixdim"][1:4]}
+    if int(raw["sform_code"]) > 0:
+        rows = np.array([raw[name][:3] for name in ("srow_x", "srow_y", "srow_z")])
+        spacings["sform"] = np.linalg.norm(rows, axis=0)
+    return _Header(
+        shape=tuple(int(n) for n in raw["dim"][1 : 1 + axes]),
+        spacings={
+            name: tuple(float(f"{side:.6g}") for side in sides)
+            for name, sides in spacings.items()
+        },
+        unit=_UNITS.get(int(raw["xyzt_units"]) % 8, "mm"),
+        kind=raw.get_data_dtype(),
+        kind_name=str(data_type_codes.label[code]),
+        offset=int(raw["vox_offset"]),
+    )
+
+
+def _read_voxels(path: Path) -> Stored:
+    with ImageOpener(str(path)) as file:
+        image = nibabel.Nifti1Image.from_stream(file.fobj)
+        # What a scale makes infinite is counted where voxels are judged.
+        with np.errstate(over="ignore", invalid="ignore"):
+            voxels = np.asarray(image.dataobj, dtype=np.float32)
+        if path.suffix == ".gz":  # its sum is compared at its end, behind the voxels
+            while file.read(_CHUNK):
+                pass
+    affine = np.asarray(image.affine, dtype=np.float64)
+    return Stored(voxels=voxels, affine=affine, doubts=())
+
+
+def _doubts(header: _Header) -> Iterator[str]:
+    """What is taken one way, and by other programs perhaps another."""
+    if header.unit != "mm":
+        yield f"the header gives its spacing in {header.unit}, it is taken for mm"
+    said = header.spacings
+    if "sform" in said and not np.allclose(said["pixdim"], said["sform"], rtol=0.01):
+        yield (
+            f"the header has two spacings, pixdim {said['pixdim']} and sform "
+            f"{said['sform']}, which is taken"
+        )
+
+
+def _check_numbers(header: _Header, path: Path, subject: str) -> None:
+    if not header.shape or min(header.shape) < 1:
+        raise ValueError(
+            f"`{path.name}` of subject {subject} must have at least 1 voxel along each "
+            f"axis, got shape {header.shape}. Copy or download {path} again."
+        )
+    if header.kind.kind not in "uif":
+        raise ValueError(
+            f"`{path.name}` of subject {subject} must hold one real number for each "
+            f"voxel, got {header.kind_name}. Save {path} as integers or floats."
+        )
+
+
+def _check_spacing(header: _Header, path: Path, subject: str) -> None:
+    for spacing in header.spacings.values():
+        if not all(0 < side < np.inf for side in spacing):
+            raise ValueError(
+                f"`{path.name}` of subject {subject} must have a spacing above 0 mm "
+                f"along each axis, got {spacing}. Repair the header of {path}."
+            )
+
+
+def _check_room(header: _Header, path: Path, subject: str) -> None:
+    needed = header.offset + prod(header.shape) * header.kind.itemsize
+    size = path.stat().st_size
+    if needed > size * (_DEFLATE if path.suffix == ".gz" else 1):
+        raise ValueError(
+            f"`{path.name}` of subject {subject} must hold the {needed:,} bytes that "
+            f"its shape {header.shape} needs, got a file of {size:,} bytes. Copy or "
+            f"download {path} again."
+        )
+    free = psutil.virtual_memory().available
+    # All modalities are held twice, as they are read and side by side.
+    needed = (
+        prod(header.shape[:3]) * 2 * len(MODALITIES) * np.dtype(np.float32).itemsize
+    )
+    if needed > free:
+        raise ValueError(
+            f"`{path.name}` of subject {subject} must fit in the host's memory, of "
+            f"which {free:,} bytes are free, got shape {header.shape}, which needs "
+            f"{needed:,} bytes for all modalities. Crop or resample {path} first."
+        )

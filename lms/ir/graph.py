@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-__all__ = ["GraphView", "Op", "Tensor", "op_of"]
+__all__ = ["GraphView", "HostRows", "Op", "Tensor", "op_of"]
 
 
 def op_of(tensor_name: str) -> str:
@@ -35,7 +35,8 @@ class Tensor:
 
     Args:
         name: `op name:output index`.
-        size: Bytes in the device's allocator; 0 when it lives elsewhere.
+        size: Bytes in the device's allocator; 0 when it lives elsewhere and no op on
+            the device reads it.
         shape: Its static shape, `()` for a scalar.
         dtype: Its element type by name, such as `float32`.
     """
@@ -44,6 +45,32 @@ class Tensor:
     size: int
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRows:
+    """Rows of a variable that lives on the host.
+
+    Args:
+        variable: Name of its handle.
+        first: The first of them.
+        end: The first row after them.
+    """
+
+    variable: str
+    first: int
+    end: int
+
+    def overlap(self, other: "HostRows") -> bool:
+        """Whether some rows are the same.
+
+        Example:
+            >>> rows = HostRows(variable="w:0", first=0, end=4)
+            >>> rows.overlap(HostRows(variable="w:0", first=4, end=8))
+            False
+        """
+        is_same = self.variable == other.variable
+        return is_same and self.first < other.end and other.first < self.end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +107,12 @@ class Op:
             it keeps it when the variable gets another.
         replaces_state: Whether its second input becomes the value of the variable that
             it writes, as it is and without a copy.
-        varies: Whether the shapes of its outputs depend on values: their sizes are
-            what they are at most, they never move, and it is never recomputed.
+        varies: Whether the shapes of its outputs depend on values, so that their sizes
+            are what they are at most, or whether they come from the host: they never
+            move, and it is never recomputed.
+        host_read: Rows on the host that it copies to the device, all of them if it has
+            no inputs, else those that its input names.
+        host_write: Rows on the host that get what it reads.
     """
 
     name: str
@@ -104,6 +135,13 @@ class Op:
     reads_state: bool = False
     replaces_state: bool = False
     varies: bool = False
+    host_read: HostRows | None = None
+    host_write: HostRows | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the host has what it makes: that leaves the device without a copy."""
+        return self.host_read is not None and not self.inputs
 
 
 @dataclass(frozen=True, kw_only=True)

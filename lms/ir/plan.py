@@ -21,6 +21,7 @@ from typing import Any
 
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
+from lms.ir.host_state import check_host_state
 from lms.ir.narrow import Narrowed, with_narrowed
 from lms.ir.recompute import Recomputed, with_recomputed
 from lms.storage.json_data import from_json
@@ -51,12 +52,14 @@ class Swap:
         size: Bytes of one copy.
         release: Name of the op that waits for the end of the swap-out, or None.
         swap_ins: The swap-ins, in execution order.
+        held: Whether the host has it already: it leaves without a copy.
     """
 
     tensor: str
     size: int
     release: str | None
     swap_ins: tuple[SwapIn, ...]
+    held: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,7 @@ class SwapPlan:
     @property
     def swapped_out_bytes(self) -> int:
         """Bytes copied from device to host in one step."""
-        return sum(swap.size for swap in self.swaps)
+        return sum(swap.size for swap in self.swaps if not swap.held)
 
     @property
     def swapped_in_bytes(self) -> int:
@@ -114,7 +117,11 @@ class SwapPlan:
 
     def to_json(self, *, indent: int | None = None) -> str:
         """The plan as JSON text."""
-        return json.dumps(asdict(self), indent=indent)
+        fields = asdict(self)
+        for swap in fields["swaps"]:
+            if not swap["held"]:  # as plans were written before there was such
+                del swap["held"]
+        return json.dumps(fields, indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> "SwapPlan":
@@ -157,10 +164,12 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
 
     Rules: the order is an execution order of exactly the graph's ops; the chain
     follows it; each swap moves a root tensor of the step once, that no loop or branch
-    touches, of a shape that no values change, and that does not outlive the step; a
-    copy starts before its readers and after its tensor was made; every reader reads one
-    copy at most and reads the tensor; ops that the runtime may merge (`Op.group`) are
-    ordered as one or not at all, and read the same copy.
+    touches, of a shape that no values change, that the device makes, and that does not
+    outlive the step; a copy starts before its readers and after its tensor was made;
+    every reader reads one copy at most and reads the tensor; ops that the runtime may
+    merge (`Op.group`) are ordered as one or not at all, and read the same copy; what
+    the host holds leaves without a copy, and is written when all have read it
+    (`check_host_state`).
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -183,6 +192,7 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
         seen.add(swap.tensor)
         _check_swap(graph, swap, position)
     _check_groups(graph, plan)
+    check_host_state(graph, position)
 
 
 def _check_names(graph: GraphView, order: Sequence[str]) -> None:
@@ -251,8 +261,16 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
         raise PlanError(f"size of {swap.tensor!r} must be {tensor.size}")
     if producer.persistent or producer.fixed or swap.tensor in _kept(graph):
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
+    if swap.held != producer.is_held:
+        raise PlanError(
+            f"`held` of {swap.tensor!r} must be {producer.is_held}, as the host's "
+            f"variables are, got {swap.held}"
+        )
     if producer.varies:
-        raise PlanError(f"{swap.tensor!r} cannot move: its shape depends on values")
+        raise PlanError(
+            f"{swap.tensor!r} cannot move: its shape depends on values, or the host "
+            "makes it"
+        )
     if any(op.fixed for op in readers.values()):
         raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
     made = position[producer.name]

@@ -16,7 +16,7 @@ from lms.ir.recompute import original_name
 from lms.machine.hardware import Hardware
 from lms.units import Seconds
 
-__all__ = ["Costs", "completed", "moved_bytes", "roofline"]
+__all__ = ["Costs", "completed", "host_copy_seconds", "moved_bytes", "roofline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +75,22 @@ def roofline(graph: GraphView, hardware: Hardware) -> Costs:
     for op in graph.ops:
         if op.alias is not None or op.persistent:
             continue
-        seconds[op.name] = max(
+        seconds[op.name] = host_copy_seconds(graph, op, hardware) or max(
             op.flops / hardware.rate_of(op.outputs[0].dtype if op.outputs else ""),
             moved_bytes(graph, op) / hardware.memory_bandwidth,
         )
     return Costs(seconds=seconds, source="roofline")
+
+
+def host_copy_seconds(graph: GraphView, op: Op, hardware: Hardware) -> Seconds | None:
+    """Seconds of an op that copies state to or from the host; None for any other."""
+    if op.host_read is not None:
+        size = sum(tensor.size for tensor in op.outputs)
+        return hardware.copy_seconds(size, to_device=True)
+    if op.host_write is not None:
+        size = graph.tensors[op.inputs[0]].size
+        return hardware.copy_seconds(size, to_device=False)
+    return None
 
 
 def moved_bytes(graph: GraphView, op: Op) -> int:

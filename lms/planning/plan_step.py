@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
+from lms.ir.host_state import written_bytes
 from lms.ir.liveness import buffers
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import completed
@@ -224,9 +225,8 @@ def _planned(
         memory=memory,
         timeline=timeline,
         step_bytes=_peak(fitted, timeline),
-        host_bytes=(
-            _buffers_by_size(graph, plan) if host.by_size else memory.host_peak
-        ),
+        host_bytes=written_bytes(graph)
+        + (_buffers_by_size(graph, plan) if host.by_size else memory.host_peak),
         risk=fitted.risk,
     )
 
@@ -262,7 +262,7 @@ def _peak(fitted: FittedPlan, timeline: Timeline) -> Bytes:
 
 def _buffers_by_size(graph: GraphView, plan: SwapPlan) -> Bytes:
     """Bytes of the host's buffers, each used again only for tensors of its size."""
-    moved = {swap.tensor for swap in plan.swaps}
+    moved = {swap.tensor for swap in plan.swaps if not swap.held}
     moments: dict[Bytes, list[tuple[int, int]]] = defaultdict(list)
     for buffer in buffers(graph.reordered(plan.order)):
         if buffer.root in moved:

@@ -135,9 +135,8 @@ class _Finder:
 
     def _swap_out(self, swap: ResolvedSwap) -> None:
         buffer, key = swap.buffer, self._key[swap.buffer.root]
-        out = Copy(
-            lane=Lane.D2H, tensor=buffer.root, size=buffer.size, waits=1, gives=key
-        )
+        size = 0 if self._plan.ops[buffer.producer].is_held else buffer.size
+        out = Copy(lane=Lane.D2H, tensor=buffer.root, size=size, waits=1, gives=key)
         self._outs[buffer.root] = number = self._add(out)
         self.found.after_op[buffer.producer].append(number)
         group = swap.release_group

@@ -299,10 +299,15 @@ def _step(
 
 
 def _host_curve(resolved: ResolvedPlan) -> tuple[int, ...]:
-    """A swapped tensor is on the host from its producer to its last reader."""
+    """A swapped tensor is on the host from its producer to its last reader.
+
+    What the host holds anyhow takes nothing more.
+    """
     host = [0] * (len(resolved.ops) + 1)
     for swap in resolved.swaps:
         buffer = swap.buffer
+        if resolved.ops[buffer.producer].is_held:
+            continue
         host[min(buffer.producer + 1, buffer.last)] += buffer.size
         host[buffer.last + 1] -= buffer.size
     return tuple(accumulate(host[:-1]))

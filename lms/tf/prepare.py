@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lms.ir.host_state import has_host_state
 from lms.ir.liveness import lower_bound
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
@@ -23,6 +24,7 @@ from lms.planning.settings import Settings
 from lms.progress import tell
 from lms.report import StepReport, StepTimeline
 from lms.simulation.allocator import SmallPool
+from lms.tf.capture.host_state import slice_bytes, with_host_state
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
@@ -36,9 +38,12 @@ from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
 from lms.tf.recovery import PreparedStep, refused_in_words
+from lms.tf.rewrite.host_store import HostStore
 from lms.tf.rewrite.plan_nodes import planned_step
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewrite.state_copies import StateCopies
+from lms.tf.rewrite.transports import Transport
 from lms.units import Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
@@ -146,10 +151,13 @@ def capture(
     """
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
+    limits = [size for size in (device.limit, settings.budget) if size is not None]
+    if limits:
+        step = with_host_state(step, slice_bytes(min(limits)))
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device, batches=batches)
-    if budget.total is not None:
+    if limits:
         refuse_guesses(step)
     step = with_measured_scratch(step, device)
     if kind in _TRAINING:
@@ -175,9 +183,13 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     planning_seconds = time.perf_counter() - started
     step = _step_of(captured, planned)
     guard, commit_flag, transport = _guard(planned), CommitFlag(), device.transport()
+    state = _state_copies(step, transport)
+    transport = state or transport
     begun = commit_flag.node(guard)
     asks = device.is_emulated
     nodes = rewrite(step, planned.plan, transport, begun, guard.late, asks=asks)
+    if state is not None:
+        nodes = state.expanded(nodes)
     is_sure = _is_sure(step, planned)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
@@ -194,6 +206,7 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
             tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
             step.variables,
         ),
+        state=state,
         is_sure=is_sure,
         can_be_planned=settings.planner == "budget",
         can_repeat=_can_repeat(planned, guard),
@@ -223,10 +236,20 @@ def _step_of(captured: Captured, planned: PlannedStep) -> TracedStep:
 
 
 def _guard(planned: PlannedStep) -> WriteGuard:
+    if has_host_state(planned.graph):  # it is written early: all is undone
+        written = (name for op in planned.graph.ops for name in op.writes)
+        return WriteGuard(kept=tuple(dict.fromkeys(written)))
     if planned.plan.planner != "budget":
         return WriteGuard()
     ordered = planned.graph.reordered(planned.plan.order)
     return guard_writes(ordered, planned.memory.device, planned.budget.step)
+
+
+def _state_copies(step: TracedStep, transport: Transport) -> StateCopies | None:
+    """What carries the variables on the host, if the step has any."""
+    if not step.on_host or not isinstance(transport, HostStore):
+        return None
+    return StateCopies(graph=step.graph, variables=step.on_host, store=transport)
 
 
 def _can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:

@@ -18,12 +18,15 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
 
+import numpy as np
+
 from lms.errors import BudgetError, OutOfMemoryError
 from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
+from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
 from lms.units import format_bytes
 
@@ -70,6 +73,7 @@ class PreparedStep:
         timeline: Its predicted memory.
         small_pool: What keeps room for small tensors together, as long as it lives.
         commit_flag: Takes note of when it begins to write.
+        state: Carries its variables on the host; None if it has none.
         kept: The variables that it writes before that; of a step that is not planned
             and has little room left, all that it has, in its first calls; in all, if
             it has loops of unknown memory.
@@ -91,6 +95,7 @@ class PreparedStep:
     small_pool: object
     commit_flag: CommitFlag
     kept: KeptVariables
+    state: StateCopies | None
     is_sure: bool
     can_be_planned: bool
     can_repeat: bool
@@ -116,22 +121,24 @@ class PreparedStep:
             self.memory.watch(self)
             kept = not self.plan_is_empty or self._is_watched
             values = self.kept.values() if kept else []
+            if self.state is not None:
+                self.state.begin()
             self.commit_flag.begun = not (kept and self.can_repeat)
             try:
                 result = self.rebuilt(inputs)
             except RAN_OUT as error:
                 if not self.can_be_planned:
-                    self.transport.release()
+                    self._fail(values)
                     raise
                 reason = _first_words(error)
             except BaseException:
-                self.transport.release()  # what the step had swapped out
+                self._fail(values)
                 raise
             else:
                 self._measure()
                 return result
-            self.transport.release()
-            if kept:
+            self._fail(values)
+            if kept and self.state is None:
                 self.kept.put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
@@ -183,6 +190,13 @@ class PreparedStep:
         """
         first_calls = self.calls < _WATCHED or bool(self.predicted.unknown_memory)
         return first_calls and not self.is_sure
+
+    def _fail(self, values: Sequence[np.ndarray]) -> None:
+        """Drop what was swapped out; with state on the host all is as before."""
+        if self.state is not None:
+            self.state.undo()
+            self.kept.put_back(values)
+        self.transport.release()
 
     def _measure(self) -> None:
         self.calls += 1

@@ -14,7 +14,7 @@ Assumptions
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tensorflow as tf
@@ -41,14 +41,15 @@ from lms.tf.capture.op_types import (
     READS_STATE,
     REPLACES_STATE,
 )
+from lms.tf.capture.received import OPAQUE, with_received
 from lms.tf.capture.shapes import guessed_by_inputs, guessed_shapes, inferred_shapes
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
+from lms.tf.host_variables import HostVariable, host_variable
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
-_OPAQUE = ("resource", "variant", "string")  # types of no bytes on the device
 _PAIR = 2  # tensors; their sum has the same bits either way
 
 
@@ -85,6 +86,7 @@ class TracedStep:
             not known how many there are: its bytes are not in the graph.
         guessed: Names of the ops whose outputs may be of any size: a guess is in the
             graph.
+        on_host: Variables that live on the host, by the names of their handles.
     """
 
     graph: GraphView
@@ -96,6 +98,7 @@ class TracedStep:
     own: "TracedStep | None" = None
     unknown_loops: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
+    on_host: Mapping[str, HostVariable] = field(default_factory=dict[str, HostVariable])
 
     @property
     def unknown_memory(self) -> tuple[str, ...]:
@@ -115,8 +118,14 @@ class TracedStep:
 
     @property
     def captured_bytes(self) -> int:
-        """Bytes of the variables and tensors that the step captures."""
-        specs = (a.variable or a.spec for a in self.arguments if a.captured is not None)
+        """Bytes on the device of the variables and tensors that the step captures."""
+        specs = (
+            a.variable or a.spec
+            for a in self.arguments
+            if a.captured is not None
+            and a.captured.device in ("", self.device)
+            and host_variable(a.captured) is None
+        )
         return sum(_described("capture", spec).size for spec in specs)
 
     @property
@@ -179,7 +188,11 @@ def specialise(
     fixed = control_flow(own.nodes)
     nodes = with_plain_sums(own.nodes, fixed, outputs)
     nodes, library = opened(nodes, own.library, fixed, outputs)
-    variables = {a.name: a.variable for a in arguments if a.variable is not None}
+    variables = {
+        a.name: a.variable
+        for a in arguments
+        if a.variable is not None and host_variable(a.captured) is None
+    }
     nodes = with_assignments_in_place(nodes, variables)
     if nodes == list(own.nodes):
         return own
@@ -230,6 +243,7 @@ def _seen(
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
     ops += [_op(n, shapes, fixed, merged, back_edges, device, lists) for n in ordered]
     ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
+    ops = with_received(ops, {n.name for n in ordered if _is_elsewhere(n, device)})
     ops = [
         replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
         for op in ops
@@ -445,7 +459,7 @@ def _op(  # noqa: PLR0913 - all that is known of the step
     data = [_full(name) for name in node.input if not name.startswith("^")]
     data = [name for name in data if source_of(name) not in back_edges]
     controls = [name[1:] for name in node.input if name.startswith("^")]
-    elsewhere = bool(node.device) and node.device != device
+    elsewhere = _is_elsewhere(node, device)
     placed = node.name.endswith(PLACED)  # in the memory of a variable
     held = 0 if elsewhere else lists.sizes.get(node.name, 0)
     shares = (node.op in ALIAS and not held) or node.name in lists.shared
@@ -476,6 +490,10 @@ def _op(  # noqa: PLR0913 - all that is known of the step
     )
 
 
+def _is_elsewhere(node: compat.NodeDef, device: str) -> bool:
+    return bool(node.device) and node.device != device
+
+
 def _is_repeatable(
     node: compat.NodeDef, data: Sequence[str], outputs: Sequence[Tensor]
 ) -> bool:
@@ -484,7 +502,7 @@ def _is_repeatable(
         return len(data) == _PAIR
     if node.op in NOT_REPEATABLE or node.op in BY_REFERENCE:
         return False
-    makes_data = all(tensor.dtype not in _OPAQUE for tensor in outputs)
+    makes_data = all(tensor.dtype not in OPAQUE for tensor in outputs)
     return bool(data) and makes_data and compat.is_pure(node)
 
 
@@ -508,7 +526,7 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
     Raises:
         UnsupportedError: If its size is unknown.
     """
-    opaque = spec.dtype.name in _OPAQUE
+    opaque = spec.dtype.name in OPAQUE
     if not (opaque or spec.shape.is_fully_defined()):
         raise UnsupportedError(
             f"every tensor must have a known largest shape to be planned, got "

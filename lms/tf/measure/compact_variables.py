@@ -24,6 +24,7 @@ from lms.ir.liveness import new_value
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
+from lms.tf.host_variables import host_variable
 from lms.tf.measure.devices import Device
 
 __all__ = ["settle_variables", "shared_bytes"]
@@ -43,7 +44,8 @@ def settle_variables(step: TracedStep, device: Device) -> None:
 
     Large ones come first, and last those that the step gives another tensor.
 
-    Variables on other devices, of text, that are empty, or moved before are left. All
+    Variables on the host or other devices, of text, that are empty, or moved before are
+    left. All
     are where there might be no room for them to come back to.
 
     Args:
@@ -109,6 +111,7 @@ def _on_device(step: TracedStep, device: Device) -> list[tuple[Any, tf.DType]]:
         for handle, dtype in step.variables.values()
         if dtype not in (tf.string, tf.variant, tf.resource)
         and handle.device == device.full_name
+        and host_variable(handle) is None
     ]
 
 

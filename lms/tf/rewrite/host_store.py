@@ -10,7 +10,7 @@ ordered wait until it has begun.
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,7 +24,7 @@ from lms.tf import compat
 from lms.tf.rewrite.transports import CopyOps, made_node
 from lms.units import Seconds
 
-__all__ = ["HostStore", "Observer", "observed_copies"]
+__all__ = ["HostStore", "Observer", "as_bytes", "observed_copies", "room_bytes"]
 
 Observer = Callable[[bool, str, float, float, int], None]
 
@@ -100,11 +100,11 @@ class HostStore:
     ) -> CopyOps:
         """A host function that copies the tensor into the store."""
         self._copies[name] = source, copies
-        put = self._call(name, [source], [spec.dtype], device, partial(self._put, name))
+        put = self.call(name, [source], [spec.dtype], device, partial(self._put, name))
         if self._link is None:
             return CopyOps(nodes=(put,), start=put, end=put)
         # It reads the tensor too, which so keeps its room until the copy has ended.
-        ended = self._call(
+        ended = self.call(
             f"{name}/ended",
             [source, f"^{put.name}"],
             [spec.dtype],
@@ -119,32 +119,57 @@ class HostStore:
         self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
     ) -> CopyOps:
         """Room on the device, a host function that fills it, and the filled tensor."""
+        return self.arriving(
+            name,
+            [f"^{out.end.name}"],
+            spec,
+            device=device,
+            get=partial(self._get, out.start.name, name),
+        )
+
+    def arriving(
+        self,
+        name: str,
+        after: Sequence[str],
+        spec: tf.TensorSpec,
+        *,
+        device: str,
+        get: Callable[..., list[object]],
+        chosen_by: Sequence[tuple[str, tf.DType]] = (),
+    ) -> CopyOps:
+        """The ops of a copy to the device.
+
+        Args:
+            name: The name of the copy.
+            after: Control inputs that it waits for.
+            spec: What arrives.
+            device: Where it arrives.
+            get: Carries the copy, under its name, into the array that it is given.
+            chosen_by: Names and types of tensors that say what is copied; `get` is
+                given them too.
+        """
         shape = compat.constant(f"{name}/shape", spec.shape.as_list(), tf.int32)
         shape.device = device
         room = made_node(
-            f"{name}/room",
-            "Empty",
-            [shape.name, f"^{out.end.name}"],
-            device,
-            dtype=spec.dtype,
+            f"{name}/room", "Empty", [shape.name, *after], device, dtype=spec.dtype
         )
-        get = self._call(
+        read = self.call(
             f"{name}/get",
-            [room.name],
-            [spec.dtype],
+            [room.name, *(source for source, _ in chosen_by)],
+            [spec.dtype, *(dtype for _, dtype in chosen_by)],
             device,
-            partial(self._get, out.start.name, name),
+            get,
         )
-        nodes, settled, wait = (shape, room, get), room, None
+        nodes, settled, wait = (shape, room, read), room, None
         if self._link is not None:
-            wait = self._call(
+            wait = self.call(
                 f"{name}/arrived",
-                [f"^{get.name}"],
+                [f"^{read.name}"],
                 [],
                 device,
                 partial(self._wait, name),
             )
-            nodes, settled = (*nodes, wait), get
+            nodes, settled = (*nodes, wait), read
         filled = made_node(
             name, "Identity", [room.name, f"^{nodes[-1].name}"], device, T=spec.dtype
         )
@@ -156,7 +181,7 @@ class HostStore:
             wait=wait,
         )
 
-    def host_peak_bytes(self) -> int | None:
+    def host_peak_bytes(self) -> int:
         """The most ever allocated: buffers are kept for the next step."""
         return self._peak
 
@@ -170,7 +195,7 @@ class HostStore:
             self._free.clear()
             self._allocated = 0
 
-    def _call(
+    def call(
         self,
         name: str,
         inputs: list[str],
@@ -189,16 +214,14 @@ class HostStore:
     def _put(self, out: str, array: np.ndarray) -> list[object]:
         tensor, copies = self._copies[out]
         buffer = self._take(array.nbytes)
-        self._carry(out, tensor, buffer, _as_bytes(array), to_device=False)
+        self.carry(out, tensor, buffer, as_bytes(array), to_device=False)
         with self._lock:
             self._held[out] = _Held(buffer, copies)
         return []
 
     def _get(self, out: str, name: str, room: np.ndarray) -> list[object]:
-        if room.flags.owndata:
-            raise RuntimeError("a host function must see the device's memory itself")
         held, tensor = self._held[out], self._copies[out][0]
-        self._carry(name, tensor, _as_bytes(room), held.buffer, to_device=True)
+        self.carry(name, tensor, room_bytes(room), held.buffer, to_device=True)
         with self._lock:
             held.reads_left -= 1
             if held.reads_left == 0:
@@ -206,13 +229,18 @@ class HostStore:
                 self._free[held.buffer.nbytes].append(held.buffer)
         return []
 
+    def end(self, name: str) -> None:
+        """Wait until a copy of this name has ended."""
+        if name in self._underway:
+            self._wait(name)
+
     def _wait(self, name: str, *_: np.ndarray) -> list[object]:
         copy = self._underway.pop(name)
         begun, ended = copy.pending.wait()
         _tell(copy.to_device, copy.tensor, begun, ended, copy.size)
         return []
 
-    def _carry(
+    def carry(
         self,
         name: str,
         tensor: str,
@@ -221,7 +249,7 @@ class HostStore:
         *,
         to_device: bool,
     ) -> None:
-        """Copy; over a link it is underway from now on."""
+        """Copy bytes; over a link it is underway from now on."""
         copy = partial(np.copyto, into, source)
         if self._link is None:
             begun = time.monotonic()
@@ -255,7 +283,14 @@ def _tell(
         observer(to_device, tensor, begun, ended, size)
 
 
-def _as_bytes(array: np.ndarray) -> np.ndarray:
+def room_bytes(room: np.ndarray) -> np.ndarray:
+    """The bytes of a tensor that a host function is to fill."""
+    if room.flags.owndata:
+        raise RuntimeError("a host function must see the device's memory itself")
+    return as_bytes(room)
+
+
+def as_bytes(array: np.ndarray) -> np.ndarray:
     """The same memory as bytes; NumPy has no copies for some of TensorFlow's types."""
     return array.reshape(-1).view(np.uint8)
 

@@ -1,0 +1,355 @@
+"""Variables that live on the host: reads and writes become copies of their own.
+
+    ReadVariableOp, all before the write   ->  one read of the host's rows
+    ResourceGather                         ->  a read of the rows that are asked for
+    AssignAddVariableOp(h, d)              ->  read, AddV2, write of the host's rows
+    ReadVariableOp after the write         ->  what was written, without a copy
+
+So the device holds a variable while something reads it, and a plan may drop it and read
+it again. `lms.tf.capture.sliced_updates` then cuts updates into slices of rows.
+
+A variable that is used in another way (by an op in a loop or branch, scattered writes,
+a read of which nobody says whether it comes before the write) lives on the device
+again.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import tensorflow as tf
+
+from lms.errors import UnsupportedError
+from lms.ir.graph import GraphView, HostRows, Op, op_of
+from lms.ir.host_state import readers_of
+from lms.tf import compat
+from lms.tf.capture.graph_edit import GraphEdit, ancestors_among, described, made
+from lms.tf.capture.op_types import COLLECTIVE
+from lms.tf.capture.sliced_updates import slice_updates
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.host_variables import HostVariable, host_variable, to_device
+from lms.units import KIB, MIB, Bytes
+
+__all__ = ["GATHER", "READ", "WRITE", "slice_bytes", "with_host_state"]
+
+_LOG = logging.getLogger("lms")
+
+# Types of the ops: host functions, which are never run alone.
+READ, GATHER, WRITE = "PyFuncHostRead", "PyFuncHostGather", "PyFuncHostWrite"
+
+_LEAST_SLICE, _MOST_SLICE, _SLICES = 256 * KIB, 16 * MIB, 64
+
+_WRITES = {
+    "AssignVariableOp": None,
+    "AssignAddVariableOp": "AddV2",
+    "AssignSubVariableOp": "Sub",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Used:
+    """How a step uses a variable.
+
+    Args:
+        handle: Name of its handle.
+        value: Its type and shape.
+        reads: The reads of each value: the one before the step, and after each write.
+        gathers: Reads of rows, before the first write.
+        writes: The writes, in their order.
+    """
+
+    handle: str
+    value: tf.TensorSpec
+    reads: tuple[tuple[Op, ...], ...]
+    gathers: tuple[Op, ...]
+    writes: tuple[Op, ...]
+
+    @property
+    def rows(self) -> HostRows:
+        """All of it."""
+        end = int(self.value.shape[0] or 1) if self.value.shape.rank else 1
+        return HostRows(variable=self.handle, first=0, end=end)
+
+
+def slice_bytes(limit: Bytes) -> Bytes:
+    """Bytes of a slice on a device with a limit of memory.
+
+    Each copy of a slice is a call of some 40 microseconds, and a few slices are on the
+    device at once.
+    """
+    return min(_MOST_SLICE, max(_LEAST_SLICE, limit // _SLICES))
+
+
+def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
+    """The step with copies for the variables that live on the host.
+
+    Args:
+        step: The step, as `specialise` returns it.
+        size: Updates are cut into slices of about so many bytes.
+
+    Returns:
+        The same step if it uses no such variable.
+
+    Raises:
+        UnsupportedError: If it reads an old value after it has written a new one, or
+            if many workers take part in it.
+        OutOfMemoryError: If a variable must live on the device, which has no room.
+    """
+    held = {
+        f"{a.name}:0": (a, found)
+        for a in step.arguments
+        if a.captured is not None
+        and a.variable is not None
+        and (found := host_variable(a.captured)) is not None
+    }
+    if not held:
+        return step
+    if any(op.type in COLLECTIVE for op in step.graph.ops):
+        raise UnsupportedError(
+            "state on the host must belong to one process, got a step in which many "
+            "workers take part. Keep it on the device, or train with one worker."
+        )
+    edit = GraphEdit(step)
+    left: list[str] = []
+    variables: dict[str, HostVariable] = {}
+    tensors: dict[str, str] = {}
+    controls: dict[str, Sequence[str]] = {}
+    values = {handle: argument.variable for handle, (argument, _) in held.items()}
+    for handle, used in _uses(edit, step.graph, values):
+        argument, variable = held[handle]
+        if used is None:
+            to_device(argument.captured)
+            left.append(argument.name)
+        else:
+            variables[handle] = variable
+            _copied(edit, used, tensors, controls)
+    if left:
+        _LOG.warning(
+            "%d variables are on the device again, such as %s: loops or branches use "
+            "them, or they are written in a way that cannot be served from the host.",
+            len(left),
+            left[0],
+        )
+    if not variables:
+        return step
+    edit.rename(tensors, controls)
+    edit.remove(controls)
+    _gather_rows(edit)
+    slice_updates(edit, size)
+    edit.remove_unread(READ)
+    _write_after_reading(edit)
+    return replace(edit.finished(), on_host=variables)
+
+
+def _uses(
+    edit: GraphEdit, graph: GraphView, values: Mapping[str, Any]
+) -> list[tuple[str, _Used | None]]:
+    """How each variable is used; None if it cannot live on the host."""
+    users: dict[str, list[Op]] = defaultdict(list)
+    for op in edit.ops.values():
+        for name in dict.fromkeys(op.inputs):
+            if name in values:
+                users[name].append(op)
+    names = (op.name for ops in users.values() for op in ops)
+    before = ancestors_among(graph, names)
+    return [
+        (h, _used(edit, graph, h, spec, users[h], before)) for h, spec in values.items()
+    ]
+
+
+def _used(
+    edit: GraphEdit,
+    graph: GraphView,
+    handle: str,
+    value: tf.TensorSpec,
+    users: Sequence[Op],
+    before: Mapping[str, set[str]],
+) -> _Used | None:
+    reads = [op for op in users if op.type == "ReadVariableOp"]
+    gathers = [op for op in users if op.type == "ResourceGather"]
+    writes = [op for op in users if op.type in _WRITES]
+    others = len(users) - len(reads) - len(gathers) - len(writes)
+    if others or any(op.fixed for op in users) or not all(map(_is_plain, gathers)):
+        return None
+    if any(compat.attribute(edit.nodes[op.name], "batch_dims").i for op in gathers):
+        return None
+    if any(graph.by_name[n].fixed for op in reads for n in readers_of(graph, op)):
+        return None
+    writes.sort(key=lambda op: sum(other.name in before[op.name] for other in writes))
+    if not all(first.name in before[then.name] for first, then in pairwise(writes)):
+        return None
+    versions: list[list[Op]] = [[] for _ in range(len(writes) + 1)]
+    for read in [*reads, *gathers]:
+        version = sum(write.name in before[read.name] for write in writes)
+        if not all(read.name in before[write.name] for write in writes[version:]):
+            return None  # nobody says which value it reads
+        if read.type == "ResourceGather" and version:
+            return None
+        if read.type == "ReadVariableOp":
+            versions[version].append(read)
+    return _Used(
+        handle=handle,
+        value=value,
+        reads=tuple(map(tuple, versions)),
+        gathers=tuple(gathers),
+        writes=tuple(writes),
+    )
+
+
+def _is_plain(gather: Op) -> bool:
+    """Whether rows are gathered whose number is known."""
+    return not gather.varies and gather.outputs[0].size > 0
+
+
+def _copied(
+    edit: GraphEdit,
+    used: _Used,
+    tensors: dict[str, str],
+    controls: dict[str, Sequence[str]],
+) -> None:
+    """Put copies in the place of the variable's reads and writes.
+
+    Args:
+        edit: The step.
+        used: How it uses the variable.
+        tensors: Gets what is read instead of tensors that go.
+        controls: Gets what is waited for instead of ops that go.
+    """
+    for gather in used.gathers:
+        _gathered(edit, used, gather)
+    current = _first_value(edit, used, tensors, controls)
+    for number, write in enumerate(used.writes):
+        current = _written(edit, used, write, current)
+        is_last = number == len(used.writes) - 1
+        if is_last:
+            _write(edit, used, write, current)
+        else:
+            controls[write.name] = (op_of(current),)
+        for read in used.reads[number + 1]:
+            tensors[f"{read.name}:0"] = current
+            controls[read.name] = ()
+
+
+def _first_value(
+    edit: GraphEdit,
+    used: _Used,
+    tensors: dict[str, str],
+    controls: dict[str, Sequence[str]],
+) -> str:
+    """The tensor of the value before the step; reads of it become one."""
+    reads = used.reads[0]
+    kinds = [write.type for write in used.writes]
+    if reads:
+        first, *others = reads
+        name, rank, like = first.name, edit.rank[first.name], edit.nodes[first.name]
+    elif kinds and kinds[0] != "AssignVariableOp":
+        write, others = used.writes[0], []
+        name, like = f"{write.name}/lms_old", edit.nodes[write.name]
+        rank = (*edit.rank[write.name], 0)
+    else:
+        return ""
+    op = Op(
+        name=name,
+        type=READ,
+        outputs=(described(f"{name}:0", used.value.shape, used.value.dtype),),
+        host_read=used.rows,
+    )
+    edit.add(op, made(READ, like.device), rank)
+    for read in others:
+        tensors[f"{read.name}:0"] = f"{name}:0"
+        controls[read.name] = ()
+    return f"{name}:0"
+
+
+def _gathered(edit: GraphEdit, used: _Used, gather: Op) -> None:
+    op = replace(
+        gather,
+        type=GATHER,
+        inputs=gather.inputs[1:],
+        repeatable=False,
+        host_read=used.rows,
+    )
+    device = edit.nodes[gather.name].device
+    edit.add(op, made(GATHER, device), edit.rank[gather.name])
+
+
+def _gather_rows(edit: GraphEdit) -> None:
+    """Let rows that are gathered from what is read be read alone."""
+    held = {op.outputs[0].name: op for op in edit.ops.values() if op.is_held}
+    gathers = [op for op in edit.ops.values() if op.type == "GatherV2"]
+    for op in gathers:
+        read = held.get(op.inputs[0])
+        if read is None or op.fixed or not (_is_plain(op) and _is_by_rows(edit, op)):
+            continue
+        found = replace(
+            op,
+            type=GATHER,
+            inputs=(op.inputs[1],),
+            repeatable=False,
+            host_read=read.host_read,
+        )
+        edit.add(found, made(GATHER, edit.nodes[op.name].device), edit.rank[op.name])
+
+
+def _is_by_rows(edit: GraphEdit, gather: Op) -> bool:
+    """Whether an index names whole rows."""
+    if compat.attribute(edit.nodes[gather.name], "batch_dims").i:
+        return False
+    axis = edit.nodes.get(op_of(gather.inputs[2]))
+    if axis is None or axis.op != "Const":
+        return False
+    return int(tf.make_ndarray(compat.attribute(axis, "value").tensor)) == 0
+
+
+def _written(edit: GraphEdit, used: _Used, write: Op, current: str) -> str:
+    """The tensor of the value that a write makes."""
+    kind = _WRITES[write.type]
+    if kind is None:
+        return write.inputs[1]
+    name = f"{write.name}/lms_value"
+    op = Op(
+        name=name,
+        type=kind,
+        inputs=(current, write.inputs[1]),
+        controls=write.controls,
+        outputs=(described(f"{name}:0", used.value.shape, used.value.dtype),),
+        inplace=True,
+        cheap=True,
+    )
+    node = made(kind, edit.nodes[write.name].device)
+    node.attr["T"].type = used.value.dtype.as_datatype_enum
+    edit.add(op, node, (*edit.rank[write.name], 1))
+    return f"{name}:0"
+
+
+def _write(edit: GraphEdit, used: _Used, write: Op, value: str) -> None:
+    op = Op(
+        name=write.name,
+        type=WRITE,
+        inputs=(value,),
+        controls=write.controls,
+        host_write=used.rows,
+    )
+    device = edit.nodes[write.name].device
+    edit.add(op, made(WRITE, device), (*edit.rank[write.name], 2))
+
+
+def _write_after_reading(edit: GraphEdit) -> None:
+    """Writes wait for all who read a copy of what they write over."""
+    graph = edit.finished().graph
+    reads: dict[str, list[Op]] = defaultdict(list)
+    for op in graph.ops:
+        if op.host_read is not None:
+            reads[op.host_read.variable].append(op)
+    for write in graph.ops:
+        if write.host_write is None:
+            continue
+        for read in reads[write.host_write.variable]:
+            if read.host_read is not None and read.host_read.overlap(write.host_write):
+                names = [n for n in readers_of(graph, read) if n != write.name]
+                edit.wait(write.name, names)
+                for name in names:  # no second run may come after the write
+                    edit.ops[name] = replace(edit.ops[name], repeatable=False)

@@ -1,0 +1,329 @@
+"""Updates of variables on the host, cut into slices of rows: one after the other.
+
+    gradient ──> Slice k ─┐
+    read rows k of w, m ──┴─> the same element-wise ops ──> write rows k of w, m
+
+An optimizer that works on each element by itself (SGD, momentum, Adam, AdamW, RMSprop,
+Lion) so never has a whole slot on the device, and its bits are the same. What is not
+element-wise is made whole, and so is an update whose parts are read by others: the norm
+of a gradient, say, or Adafactor's means.
+
+One gradient after the other is used up: the next is made when the last was written.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import tensorflow as tf
+
+from lms.ir.graph import HostRows, Op, Tensor, op_of
+from lms.tf import compat
+from lms.tf.capture.graph_edit import GraphEdit, Rank, described, made
+from lms.tf.capture.op_types import INPLACE
+from lms.tf.capture.segment_sums import SEGMENT_SUM, sum_rows
+from lms.units import Bytes
+
+__all__ = ["slice_updates"]
+
+# Ops whose elements depend on the elements at the same place alone.
+_ELEMENTWISE = (
+    INPLACE
+    - frozenset(("AddN", "Softmax", "LogSoftmax", "BiasAdd", "CollectiveReduceV2"))
+) | frozenset(("Cast", "ZerosLike", "OnesLike"))
+
+# A slice that begins at such an address is a view (`IsDim0SliceAligned`).
+_ALIGNED = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Update:
+    """Element-wise ops, the writes of what they make, and what they begin with.
+
+    Args:
+        ops: Names of the ops, in an execution order.
+        writes: Names of the writes.
+        shape: The shape of all that is written.
+        sources: Names of the ops whose outputs of this shape are read.
+        size: Bytes of the largest tensor.
+    """
+
+    ops: tuple[str, ...]
+    writes: tuple[str, ...]
+    shape: tuple[int, ...]
+    sources: tuple[str, ...]
+    size: Bytes
+
+
+def slice_updates(edit: GraphEdit, slice_bytes: Bytes) -> None:
+    """Cut updates into slices, and let one come after the other.
+
+    Args:
+        edit: The step, with copies for variables on the host.
+        slice_bytes: About so many bytes a slice.
+    """
+    makers = {tensor.name: op for op in edit.ops.values() for tensor in op.outputs}
+    readers = edit.readers()
+    stands: dict[str, Sequence[str]] = {}  # for what is cut
+    done: list[tuple[tuple[str, ...], tuple[str, ...]]] = []  # sources and writes
+    for update in _updates(edit, makers):
+        edges = _edges(update, slice_bytes)
+        writes = update.writes
+        if len(edges) > 2 and not _is_read_by_others(edit, update, readers):
+            cut = _Slicer(edit, update, makers).slices(edges)
+            writes = tuple(name for whole in update.writes for name in cut[whole])
+            stands |= {**dict.fromkeys(update.ops, writes), **cut}
+        done.append((update.sources, writes))
+    edit.rename({}, stands)
+    edit.remove(stands)
+    edit.remove_unread(SEGMENT_SUM)
+    _one_by_one(edit, done)
+
+
+def _updates(edit: GraphEdit, makers: Mapping[str, Op]) -> list[_Update]:
+    """Writes that have element-wise ops in common belong to one update."""
+    groups: list[tuple[set[str], set[str], tuple[int, ...]]] = []
+    for write in [op for op in edit.ops.values() if op.host_write is not None]:
+        shape = _tensor(makers, write.inputs[0]).shape
+        ops, writes = _elementwise(makers, write.inputs[0], shape), {write.name}
+        rest: list[tuple[set[str], set[str], tuple[int, ...]]] = []
+        for group in groups:
+            if group[2] == shape and group[0] & ops:
+                ops, writes = ops | group[0], writes | group[1]
+            else:
+                rest.append(group)
+        groups = [*rest, (ops, writes, shape)]
+    return [_update(edit, makers, *group) for group in groups]
+
+
+def _tensor(makers: Mapping[str, Op], name: str) -> Tensor:
+    return next(t for t in makers[name].outputs if t.name == name)
+
+
+def _elementwise(
+    makers: Mapping[str, Op], last: str, shape: tuple[int, ...]
+) -> set[str]:
+    """Names of the element-wise ops of this shape that a tensor is made by."""
+    found: set[str] = set()
+    pending = [last]
+    while pending:
+        op = makers[pending.pop()]
+        is_sum = op.type == "AddN" and len(op.inputs) == 2
+        fits = op.type in _ELEMENTWISE or is_sum
+        if op.name in found or op.fixed or op.varies or op.group or not fits:
+            continue
+        if op.outputs[0].shape == shape:
+            found.add(op.name)
+            pending += op.inputs
+    return found
+
+
+def _update(
+    edit: GraphEdit,
+    makers: Mapping[str, Op],
+    ops: Collection[str],
+    writes: Collection[str],
+    shape: tuple[int, ...],
+) -> _Update:
+    ordered = _ordered(edit, ops)
+    read = [name for op in (*ordered, *writes) for name in edit.ops[op].inputs]
+    sources = {
+        makers[name].name
+        for name in read
+        if makers[name].name not in ops
+        and makers[name].host_read is None
+        and _tensor(makers, name).shape == shape
+    }
+    sizes = [_tensor(makers, name).size for name in read]
+    return _Update(
+        ops=ordered,
+        writes=tuple(sorted(writes, key=edit.rank.__getitem__)),
+        shape=shape,
+        sources=tuple(sorted(sources, key=edit.rank.__getitem__)),
+        size=max(sizes),
+    )
+
+
+def _ordered(edit: GraphEdit, ops: Collection[str]) -> tuple[str, ...]:
+    """An execution order of some ops."""
+    order: dict[str, None] = {}
+    for name in sorted(ops, key=edit.rank.__getitem__):
+        pending = [name]
+        while pending:
+            current = pending[-1]
+            sources = {op_of(source) for source in edit.ops[current].inputs}
+            waits = sorted((sources & {*ops}) - order.keys())
+            if waits:
+                pending += waits
+            else:
+                order[pending.pop()] = None
+    return tuple(order)
+
+
+def _edges(update: _Update, slice_bytes: Bytes) -> Sequence[int]:
+    """Where slices begin, and where the last one ends, in rows."""
+    if not update.ops or not update.shape:
+        return (0, 1)
+    rows = update.shape[0]
+    row = max(1, update.size // rows)
+    step = _ALIGNED // math.gcd(row, _ALIGNED)
+    count = max(1, slice_bytes // row // step) * step
+    return (*range(0, rows, count), rows)
+
+
+def _is_read_by_others(
+    edit: GraphEdit, update: _Update, readers: Mapping[str, Sequence[str]]
+) -> bool:
+    """Whether others read what its ops make; then that is made whole."""
+    own = {*update.ops, *update.writes}
+    made_here = [t.name for n in update.ops for t in edit.ops[n].outputs]
+    return any(
+        name in edit.results or not own.issuperset(readers.get(name, ()))
+        for name in made_here
+    )
+
+
+class _Slicer:
+    """Makes the slices of one update."""
+
+    def __init__(
+        self, edit: GraphEdit, update: _Update, makers: Mapping[str, Op]
+    ) -> None:
+        self._edit = edit
+        self._update = update
+        self._makers = makers
+        self._rank: Rank = max(edit.rank[name] for name in update.writes)
+
+    def slices(self, edges: Sequence[int]) -> dict[str, list[str]]:
+        """Make them; returns the names of their writes by those of the whole."""
+        made_by: dict[str, list[str]] = {name: [] for name in self._update.writes}
+        for k, (first, end) in enumerate(pairwise(edges)):
+            parts: dict[str, str] = {}
+            for name in self._update.ops:
+                self._op(name, k, first, end, parts)
+            for name in self._update.writes:
+                made_by[name].append(self._write(name, k, first, end, parts))
+        return made_by
+
+    def _op(
+        self, name: str, k: int, first: int, end: int, parts: dict[str, str]
+    ) -> None:
+        op = self._edit.ops[name]
+        inputs = tuple(self._part(source, k, first, end, parts) for source in op.inputs)
+        new = f"lms/slice{k}/{name}"
+        output = self._cut(op.outputs[0], f"{new}:0", end - first)
+        sliced = replace(op, name=new, inputs=inputs, controls=(), outputs=(output,))
+        self._edit.add(sliced, self._edit.nodes[name], (*self._rank, k, 1))
+        parts[op.outputs[0].name] = output.name
+
+    def _write(
+        self, name: str, k: int, first: int, end: int, parts: dict[str, str]
+    ) -> str:
+        op = self._edit.ops[name]
+        rows = _rows(op.host_write, first, end)
+        source = self._part(op.inputs[0], k, first, end, parts)
+        new = f"lms/slice{k}/{name}"
+        # A write before it is in what it writes.
+        own = {*self._update.ops, *self._update.writes}
+        waits = tuple(waited for waited in op.controls if waited not in own)
+        sliced = replace(
+            op, name=new, inputs=(source,), controls=waits, host_write=rows
+        )
+        self._edit.add(sliced, self._edit.nodes[name], (*self._rank, k, 2))
+        return new
+
+    def _part(
+        self, name: str, k: int, first: int, end: int, parts: dict[str, str]
+    ) -> str:
+        """The slice of a tensor, or all of it where it is the same for every row."""
+        if name in parts:
+            return parts[name]
+        op, tensor = self._makers[name], _tensor(self._makers, name)
+        shape = self._update.shape
+        if len(tensor.shape) < len(shape) or tensor.shape[0] != shape[0]:
+            return name
+        new = f"lms/slice{k}/{op.name}/{tensor.name.rpartition(':')[2]}/rows"
+        parts[name] = f"{new}:0"
+        output = self._cut(tensor, f"{new}:0", end - first)
+        if op.is_held:
+            rows = _rows(op.host_read, first, end)
+            sliced = replace(op, name=new, outputs=(output,), host_read=rows)
+            self._edit.add(sliced, self._edit.nodes[op.name], (*self._rank, k, 0))
+        elif op.type == SEGMENT_SUM and not (op.fixed or op.varies):
+            ids, rank = _tensor(self._makers, op.inputs[1]), (*self._rank, k, 0)
+            sum_rows(self._edit, op, ids, output, first, rank)
+        elif new not in self._edit.ops:
+            self._slice(new, tensor, output, first, (*self._rank, k, 0))
+        return parts[name]
+
+    def _slice(
+        self, name: str, source: Tensor, output: Tensor, first: int, rank: Rank
+    ) -> None:
+        device = self._edit.nodes[self._update.ops[0]].device
+        begin = [first, *[0] * (len(source.shape) - 1)]
+        inputs = [source.name]
+        for key, value in (("begin", begin), ("size", list(output.shape))):
+            constant = compat.constant(f"{name}/{key}", value, tf.int32)
+            constant.device = device
+            tensor = described(f"{name}/{key}:0", (len(value),), tf.int32)
+            op = Op(
+                name=f"{name}/{key}",
+                type="Const",
+                outputs=(tensor,),
+                persistent=True,
+                constant=True,
+            )
+            self._edit.add(op, constant, rank)
+            inputs.append(tensor.name)
+        node = made("Slice", device)
+        node.attr["T"].type = tf.as_dtype(source.dtype).as_datatype_enum
+        node.attr["Index"].type = tf.int32.as_datatype_enum
+        op = Op(
+            name=name,
+            type="Slice",
+            inputs=tuple(inputs),
+            outputs=(output,),
+            alias=source.name,
+            cheap=True,
+            repeatable=True,
+        )
+        self._edit.add(op, node, rank)
+
+    @staticmethod
+    def _cut(tensor: Tensor, name: str, rows: int) -> Tensor:
+        shape = (rows, *tensor.shape[1:])
+        return described(name, shape, tf.as_dtype(tensor.dtype))
+
+
+def _rows(whole: HostRows | None, first: int, end: int) -> HostRows:
+    assert whole is not None
+    return replace(whole, first=first, end=end)
+
+
+def _one_by_one(
+    edit: GraphEdit, done: Iterable[tuple[Sequence[str], Sequence[str]]]
+) -> None:
+    """Let the last source of each update wait for the writes of the update before.
+
+    Where that update needs what this one begins with, nothing waits: such is a
+    gradient of which all others take the norm.
+    """
+    members: dict[str, list[str]] = {}
+    for op in edit.ops.values():
+        if op.group is not None:
+            members.setdefault(op.group, []).append(op.name)
+    before: Sequence[str] = ()
+    pairs = [([n for n in names if n in edit.ops], writes) for names, writes in done]
+    for sources, writes in sorted(
+        (pair for pair in pairs if pair[0]),
+        key=lambda pair: edit.rank[pair[0][-1]],
+    ):
+        last = edit.ops[sources[-1]]
+        together = members[last.group] if last.group is not None else [last.name]
+        needed = edit.ancestors(before) if before else set[str]()
+        may_wait = not (last.persistent or last.fixed or needed.intersection(together))
+        if may_wait and before:
+            for name in together:
+                edit.wait(name, before)
+        before = writes

@@ -140,6 +140,8 @@ class LMSCallback(keras.callbacks.Callback):
 
     def summary(self) -> str:
         """The reports as a readable table."""
+        if self._said_unlimited and not self.report:
+            return _unlimited()
         return table(self.report)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
@@ -203,10 +205,7 @@ class LMSCallback(keras.callbacks.Callback):
 
     def _say_unlimited(self) -> None:
         if self._verbose and not self._said_unlimited:
-            self._print(
-                f"LMS: {find_device().name} has no limit of memory, and no budget is "
-                "given: nothing is planned."
-            )
+            self._print(f"LMS: {_unlimited()}")
         self._said_unlimited = True
 
     def _say(self, report: StepReport) -> None:
@@ -222,6 +221,11 @@ class LMSCallback(keras.callbacks.Callback):
 
 def _console() -> Console:
     return Console(soft_wrap=True)
+
+
+def _unlimited() -> str:
+    name = find_device().name
+    return f"{name} has no limit of memory, no budget is given: nothing is planned."
 
 
 def _checked(verbose: object) -> int:

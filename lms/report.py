@@ -139,7 +139,8 @@ def unknown(names: Sequence[str]) -> str:
 
 def _besides(report: StepReport) -> str:
     again, narrow = len(report.plan.recomputed), report.plan.narrowed
-    text = f", {again} ops recomputed" if again else ""
+    ops = "op" if again == 1 else "ops"
+    text = f", {again} {ops} recomputed" if again else ""
     if report.predicted_seconds and report.unplanned_seconds:
         slowdown = report.predicted_seconds / report.unplanned_seconds
         text += f", predicted to take {slowdown:.2f} times as long as with room for all"

@@ -84,8 +84,9 @@ def test_nothing_is_planned_without_a_limit_and_a_budget(
     model.evaluate(**data, callbacks=[callback])
     assert not any(seen)
     assert (callback.report, callback.plan) == ((), None)
-    said = "LMS: CPU:0 has no limit of memory, and no budget is given"
-    assert capsys.readouterr().out.count(said) == 1
+    said = "CPU:0 has no limit of memory, no budget is given: nothing is planned."
+    assert capsys.readouterr().out.count(f"LMS: {said}") == 1
+    assert callback.summary() == said
 
 
 def test_a_copy_has_the_knobs_and_plans_of_its_own(
@@ -166,7 +167,7 @@ def test_each_plan_is_said_in_one_line(
     callback = lms_callback(verbose=1)
     model.fit(**data, callbacks=[callback])
     first, line = capsys.readouterr().out.splitlines()
-    assert re.match(r"LMS train step: \d+ ops need 3.2\d MiB where 2.50 MiB is.", first)
+    assert re.match(r"LMS train step: \d+ ops need 3.2\d MiB, there is 2.50 MiB", first)
     assert line.startswith("LMS train step (8x32x32x3, 8): needs 3.2")
     assert "planned into 2.50 MiB" in line
 

@@ -222,8 +222,8 @@ def _tell(captured: Captured, budget: MemoryBudget) -> None:
         return
     needs = format_bytes(budget.persistent + plain.peak)
     tell(
-        f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs} "
-        f"where {format_bytes(budget.total)} is. They are measured, and a plan is made."
+        f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs}, "
+        f"there is {format_bytes(budget.total)}: a plan is made."
     )
 
 

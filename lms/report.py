@@ -115,13 +115,18 @@ def headline(report: StepReport) -> str:
     planned = f"planned into {budget}"
     if report.unplanned_peak_bytes <= report.budget_bytes:
         planned = f"not sure to fit in {budget} in any order of ops, planned"
-    tensors = "1 tensor" if report.swap_count == 1 else f"{report.swap_count} tensors"
     return (
         f"{start}needs {needs}, {planned}: "
-        f"{format_bytes(report.predicted_peak_bytes)} with {tensors} "
-        f"({format_bytes(report.swapped_out_bytes)}) swapped{_besides(report)}"
-        f"{_again(report)}"
+        f"{format_bytes(report.predicted_peak_bytes)} with {_swapped(report)}"
+        f"{_besides(report)}{_again(report)}"
     )
+
+
+def _swapped(report: StepReport) -> str:
+    if not report.swap_count:
+        return "nothing swapped"
+    tensors = "1 tensor" if report.swap_count == 1 else f"{report.swap_count} tensors"
+    return f"{tensors} ({format_bytes(report.swapped_out_bytes)}) swapped"
 
 
 def unknown(names: Sequence[str]) -> str:

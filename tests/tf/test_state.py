@@ -25,6 +25,7 @@ def test_state_of_three_times_the_device_trains_with_equal_bits(worker: Worker) 
     assert found["numbers"] == plain["numbers"]
     assert found["measured"] <= LIMIT
     assert abs(found["measured"] / found["predicted"] - 1) <= 0.15
+    assert found["moved"] == found["expected"]
     assert found["moved"] <= 32 / 12 * found["state"]  # of 12 bytes a parameter
 
 

@@ -112,6 +112,8 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
             "state on the host must belong to one process, got a step in which many "
             "workers take part. Keep it on the device, or train with one worker."
         )
+    for _, found in held.values():
+        found.settle()  # on the device its value would count as persistent
     edit = GraphEdit(step)
     left: list[str] = []
     variables: dict[str, HostVariable] = {}

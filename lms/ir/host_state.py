@@ -13,7 +13,13 @@ from collections.abc import Mapping
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, op_of
 
-__all__ = ["check_host_state", "has_host_state", "readers_of", "written_bytes"]
+__all__ = [
+    "check_host_state",
+    "has_host_state",
+    "read_bytes",
+    "readers_of",
+    "written_bytes",
+]
 
 
 def has_host_state(graph: GraphView) -> bool:
@@ -26,6 +32,12 @@ def written_bytes(graph: GraphView) -> int:
     tensors = graph.tensors
     writes = (op for op in graph.ops if op.host_write is not None)
     return sum(tensors[op.inputs[0]].size for op in writes)
+
+
+def read_bytes(graph: GraphView) -> int:
+    """Bytes that the ops of a step read from the host; each may be copied again."""
+    reads = (op for op in graph.ops if op.host_read is not None)
+    return sum(tensor.size for op in reads for tensor in op.outputs)
 
 
 def check_host_state(graph: GraphView, position: Mapping[str, int]) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lms.ir.host_state import has_host_state
+from lms.ir.host_state import has_host_state, read_bytes, written_bytes
 from lms.ir.liveness import lower_bound
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
@@ -277,6 +277,7 @@ def _report(
     planning_seconds: Seconds,
 ) -> StepReport:
     plan, budget, timeline = planned.plan, planned.budget, planned.timeline
+    held = sum(swap.size * len(swap.swap_ins) for swap in plan.swaps if swap.held)
     return StepReport(
         kind=captured.kind,
         signature=step.signature,
@@ -291,11 +292,14 @@ def _report(
         persistent_bytes=budget.persistent,
         lower_bound_bytes=lower_bound(captured.step.graph),
         swapped_out_bytes=plan.swapped_out_bytes,
-        swapped_in_bytes=plan.swapped_in_bytes,
+        swapped_in_bytes=plan.swapped_in_bytes - held,
         host_peak_bytes=planned.memory.host_peak,
         swap_count=len(plan.swaps),
         planning_seconds=planning_seconds,
         preparation_seconds=planning_seconds,  # `prepare` adds what came before
+        state_bytes=sum(found.array.nbytes for found in step.on_host.values()),
+        state_in_bytes=read_bytes(planned.graph) + held,
+        state_out_bytes=written_bytes(planned.graph),
         unknown_memory=step.unknown_memory,
     )
 

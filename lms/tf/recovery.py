@@ -119,7 +119,8 @@ class PreparedStep:
         assert self.rebuilt is not None
         with self.lock:  # host tensors belong to one call at a time
             self.memory.watch(self)
-            kept = not self.plan_is_empty or self._is_watched
+            is_undone = self.state is not None or self._is_watched
+            kept = is_undone or not self.plan_is_empty
             values = self.kept.values() if kept else []
             if self.state is not None:
                 self.state.begin()

@@ -78,7 +78,8 @@ def train(
     Returns:
         `numbers`, a hash of losses, weights and slots; `state`, the bytes of weights
         and slots; with state on the host `predicted` and `measured` peak, `moved`, the
-        bytes that were copied in a step, and how many variables are `held` there.
+        bytes that were copied in a step, `expected`, what the report says of them, and
+        how many variables are `held` there.
     """
     model = _model(optimizer, kind, on_host=on_host)
     callbacks = [lms.LMSCallback(budget, verbose=0)] if on_host else []
@@ -99,6 +100,8 @@ def train(
         found["predicted"] = report.predicted_peak_bytes
         found["measured"] = report.measured_peak_bytes
         found["moved"] = sum(moved) // len(history.epoch) // 2
+        found["expected"] = report.swapped_in_bytes + report.swapped_out_bytes
+        found["expected"] += report.state_in_bytes + report.state_out_bytes
     return found
 
 

@@ -25,6 +25,7 @@ def test_state_of_three_times_the_device_trains_with_equal_bits(worker: Worker) 
     assert found["numbers"] == plain["numbers"]
     assert found["measured"] <= LIMIT
     assert abs(found["measured"] / found["predicted"] - 1) <= 0.15
+    assert found["moved"] == found["expected"]
     assert found["moved"] <= 32 / 12 * found["state"]  # of 12 bytes a parameter
 
 
@@ -89,3 +90,11 @@ def test_other_models_train_with_equal_bits(
     assert found["state"] >= 1.8 * limit
     assert found["numbers"] == plain["numbers"]
     assert found["measured"] <= limit
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("writes", range(1, 72, 14))
+def test_a_step_is_undone_wherever_it_fails(worker: Worker, writes: int) -> None:
+    trial = f"{TRIALS}:fail_in_the_middle"
+    found = worker.ask(trial, memory=LIMIT, writes=writes, raised="OSError")
+    assert found == {"raised": "UnknownError", "as_before": True}

@@ -15,18 +15,22 @@ again.
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 
 from lms.errors import UnsupportedError
-from lms.ir.graph import GraphView, HostRows, Op, op_of
+from lms.ir.graph import Op, op_of
 from lms.ir.host_state import readers_of
 from lms.tf import compat
-from lms.tf.capture.graph_edit import GraphEdit, ancestors_among, described, made
+from lms.tf.capture.graph_edit import GraphEdit, described, made
+from lms.tf.capture.host_uses import (
+    WRITES,
+    UsedVariable,
+    gathers_known_rows,
+    uses_of,
+)
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.sliced_updates import slice_updates
 from lms.tf.capture.specialising import TracedStep
@@ -41,37 +45,6 @@ _LOG = logging.getLogger("lms")
 READ, GATHER, WRITE = "PyFuncHostRead", "PyFuncHostGather", "PyFuncHostWrite"
 
 _LEAST_SLICE, _MOST_SLICE, _SLICES = 256 * KIB, 16 * MIB, 64
-
-_WRITES = {
-    "AssignVariableOp": None,
-    "AssignAddVariableOp": "AddV2",
-    "AssignSubVariableOp": "Sub",
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Used:
-    """How a step uses a variable.
-
-    Args:
-        handle: Name of its handle.
-        value: Its type and shape.
-        reads: The reads of each value: the one before the step, and after each write.
-        gathers: Reads of rows, before the first write.
-        writes: The writes, in their order.
-    """
-
-    handle: str
-    value: tf.TensorSpec
-    reads: tuple[tuple[Op, ...], ...]
-    gathers: tuple[Op, ...]
-    writes: tuple[Op, ...]
-
-    @property
-    def rows(self) -> HostRows:
-        """All of it."""
-        end = int(self.value.shape[0] or 1) if self.value.shape.rank else 1
-        return HostRows(variable=self.handle, first=0, end=end)
 
 
 def slice_bytes(limit: Bytes) -> Bytes:
@@ -112,13 +85,15 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
             "state on the host must belong to one process, got a step in which many "
             "workers take part. Keep it on the device, or train with one worker."
         )
+    for _, found in held.values():
+        found.settle()  # on the device its value would count as persistent
     edit = GraphEdit(step)
     left: list[str] = []
     variables: dict[str, HostVariable] = {}
     tensors: dict[str, str] = {}
     controls: dict[str, Sequence[str]] = {}
     values = {handle: argument.variable for handle, (argument, _) in held.items()}
-    for handle, used in _uses(edit, step.graph, values):
+    for handle, used in uses_of(edit, step.graph, values):
         argument, variable = held[handle]
         if used is None:
             to_device(argument.captured)
@@ -144,69 +119,9 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
     return replace(edit.finished(), on_host=variables)
 
 
-def _uses(
-    edit: GraphEdit, graph: GraphView, values: Mapping[str, Any]
-) -> list[tuple[str, _Used | None]]:
-    """How each variable is used; None if it cannot live on the host."""
-    users: dict[str, list[Op]] = defaultdict(list)
-    for op in edit.ops.values():
-        for name in dict.fromkeys(op.inputs):
-            if name in values:
-                users[name].append(op)
-    names = (op.name for ops in users.values() for op in ops)
-    before = ancestors_among(graph, names)
-    return [
-        (h, _used(edit, graph, h, spec, users[h], before)) for h, spec in values.items()
-    ]
-
-
-def _used(
-    edit: GraphEdit,
-    graph: GraphView,
-    handle: str,
-    value: tf.TensorSpec,
-    users: Sequence[Op],
-    before: Mapping[str, set[str]],
-) -> _Used | None:
-    reads = [op for op in users if op.type == "ReadVariableOp"]
-    gathers = [op for op in users if op.type == "ResourceGather"]
-    writes = [op for op in users if op.type in _WRITES]
-    others = len(users) - len(reads) - len(gathers) - len(writes)
-    if others or any(op.fixed for op in users) or not all(map(_is_plain, gathers)):
-        return None
-    if any(compat.attribute(edit.nodes[op.name], "batch_dims").i for op in gathers):
-        return None
-    if any(graph.by_name[n].fixed for op in reads for n in readers_of(graph, op)):
-        return None
-    writes.sort(key=lambda op: sum(other.name in before[op.name] for other in writes))
-    if not all(first.name in before[then.name] for first, then in pairwise(writes)):
-        return None
-    versions: list[list[Op]] = [[] for _ in range(len(writes) + 1)]
-    for read in [*reads, *gathers]:
-        version = sum(write.name in before[read.name] for write in writes)
-        if not all(read.name in before[write.name] for write in writes[version:]):
-            return None  # nobody says which value it reads
-        if read.type == "ResourceGather" and version:
-            return None
-        if read.type == "ReadVariableOp":
-            versions[version].append(read)
-    return _Used(
-        handle=handle,
-        value=value,
-        reads=tuple(map(tuple, versions)),
-        gathers=tuple(gathers),
-        writes=tuple(writes),
-    )
-
-
-def _is_plain(gather: Op) -> bool:
-    """Whether rows are gathered whose number is known."""
-    return not gather.varies and gather.outputs[0].size > 0
-
-
 def _copied(
     edit: GraphEdit,
-    used: _Used,
+    used: UsedVariable,
     tensors: dict[str, str],
     controls: dict[str, Sequence[str]],
 ) -> None:
@@ -235,7 +150,7 @@ def _copied(
 
 def _first_value(
     edit: GraphEdit,
-    used: _Used,
+    used: UsedVariable,
     tensors: dict[str, str],
     controls: dict[str, Sequence[str]],
 ) -> str:
@@ -264,7 +179,7 @@ def _first_value(
     return f"{name}:0"
 
 
-def _gathered(edit: GraphEdit, used: _Used, gather: Op) -> None:
+def _gathered(edit: GraphEdit, used: UsedVariable, gather: Op) -> None:
     op = replace(
         gather,
         type=GATHER,
@@ -282,7 +197,11 @@ def _gather_rows(edit: GraphEdit) -> None:
     gathers = [op for op in edit.ops.values() if op.type == "GatherV2"]
     for op in gathers:
         read = held.get(op.inputs[0])
-        if read is None or op.fixed or not (_is_plain(op) and _is_by_rows(edit, op)):
+        if (
+            read is None
+            or op.fixed
+            or not (gathers_known_rows(op) and _is_by_rows(edit, op))
+        ):
             continue
         found = replace(
             op,
@@ -304,9 +223,9 @@ def _is_by_rows(edit: GraphEdit, gather: Op) -> bool:
     return int(tf.make_ndarray(compat.attribute(axis, "value").tensor)) == 0
 
 
-def _written(edit: GraphEdit, used: _Used, write: Op, current: str) -> str:
+def _written(edit: GraphEdit, used: UsedVariable, write: Op, current: str) -> str:
     """The tensor of the value that a write makes."""
-    kind = _WRITES[write.type]
+    kind = WRITES[write.type]
     if kind is None:
         return write.inputs[1]
     name = f"{write.name}/lms_value"
@@ -325,7 +244,7 @@ def _written(edit: GraphEdit, used: _Used, write: Op, current: str) -> str:
     return f"{name}:0"
 
 
-def _write(edit: GraphEdit, used: _Used, write: Op, value: str) -> None:
+def _write(edit: GraphEdit, used: UsedVariable, write: Op, value: str) -> None:
     op = Op(
         name=write.name,
         type=WRITE,

@@ -12,7 +12,7 @@ One gradient after the other is used up: the next is made when the last was writ
 """
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -23,6 +23,7 @@ from lms.tf import compat
 from lms.tf.capture.graph_edit import GraphEdit, Rank, described, made
 from lms.tf.capture.op_types import INPLACE
 from lms.tf.capture.segment_sums import SEGMENT_SUM, sum_rows
+from lms.tf.capture.update_order import one_by_one
 from lms.units import Bytes
 
 __all__ = ["slice_updates"]
@@ -78,7 +79,7 @@ def slice_updates(edit: GraphEdit, slice_bytes: Bytes) -> None:
     edit.rename({}, stands)
     edit.remove(stands)
     edit.remove_unread(SEGMENT_SUM)
-    _one_by_one(edit, done)
+    one_by_one(edit, done)
 
 
 def _updates(edit: GraphEdit, makers: Mapping[str, Op]) -> list[_Update]:
@@ -299,31 +300,3 @@ class _Slicer:
 def _rows(whole: HostRows | None, first: int, end: int) -> HostRows:
     assert whole is not None
     return replace(whole, first=first, end=end)
-
-
-def _one_by_one(
-    edit: GraphEdit, done: Iterable[tuple[Sequence[str], Sequence[str]]]
-) -> None:
-    """Let the last source of each update wait for the writes of the update before.
-
-    Where that update needs what this one begins with, nothing waits: such is a
-    gradient of which all others take the norm.
-    """
-    members: dict[str, list[str]] = {}
-    for op in edit.ops.values():
-        if op.group is not None:
-            members.setdefault(op.group, []).append(op.name)
-    before: Sequence[str] = ()
-    pairs = [([n for n in names if n in edit.ops], writes) for names, writes in done]
-    for sources, writes in sorted(
-        (pair for pair in pairs if pair[0]),
-        key=lambda pair: edit.rank[pair[0][-1]],
-    ):
-        last = edit.ops[sources[-1]]
-        together = members[last.group] if last.group is not None else [last.name]
-        needed = edit.ancestors(before) if before else set[str]()
-        may_wait = not (last.persistent or last.fixed or needed.intersection(together))
-        if may_wait and before:
-            for name in together:
-                edit.wait(name, before)
-        before = writes

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lms.ir.host_state import has_host_state, read_bytes, written_bytes
-from lms.ir.liveness import lower_bound
+from lms.ir.host_state import has_host_state
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.memory_budget import MemoryBudget
@@ -22,7 +21,6 @@ from lms.planning.plan_step import PlannedStep, Reason, Workload
 from lms.planning.select import fits
 from lms.planning.settings import Settings
 from lms.progress import tell
-from lms.report import StepReport, StepTimeline
 from lms.simulation.allocator import SmallPool
 from lms.tf.capture.host_state import slice_bytes, with_host_state
 from lms.tf.capture.loops import one_round_at_a_time
@@ -37,6 +35,7 @@ from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
+from lms.tf.predictions import report_of, timeline_of
 from lms.tf.recovery import PreparedStep, refused_in_words
 from lms.tf.rewrite.host_store import HostStore
 from lms.tf.rewrite.plan_nodes import planned_step
@@ -44,7 +43,7 @@ from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
-from lms.units import Seconds, format_bytes
+from lms.units import format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -198,8 +197,8 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         rebuilt=rebuild(captured.traced, step, nodes),
         transport=transport,
         memory=device.memory,
-        predicted=_report(captured, step, planned, planning_seconds),
-        timeline=_timeline(captured, step, planned),
+        predicted=report_of(captured.kind, step, planned, planning_seconds),
+        timeline=timeline_of(captured.kind, step, planned),
         small_pool=device.keep_pool(pool),
         commit_flag=commit_flag,
         kept=KeptVariables.of(
@@ -268,53 +267,6 @@ def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:
     if step.unknown_loops and is_limited:
         return False
     return planned.reason is Reason.FITS_EASILY
-
-
-def _report(
-    captured: Captured,
-    step: TracedStep,
-    planned: PlannedStep,
-    planning_seconds: Seconds,
-) -> StepReport:
-    plan, budget, timeline = planned.plan, planned.budget, planned.timeline
-    held = sum(swap.size * len(swap.swap_ins) for swap in plan.swaps if swap.held)
-    return StepReport(
-        kind=captured.kind,
-        signature=step.signature,
-        plan=plan,
-        budget_bytes=budget.total,
-        margin_bytes=budget.margin,
-        predicted_peak_bytes=planned.peak_bytes,
-        predicted_seconds=None if timeline is None else timeline.seconds,
-        unplanned_seconds=timeline and captured.workload.speeds().costs.total,
-        measured_peak_bytes=None,
-        unplanned_peak_bytes=planned.plain_peak_bytes,
-        persistent_bytes=budget.persistent,
-        lower_bound_bytes=lower_bound(captured.step.graph),
-        swapped_out_bytes=plan.swapped_out_bytes,
-        swapped_in_bytes=plan.swapped_in_bytes - held,
-        host_peak_bytes=planned.memory.host_peak,
-        swap_count=len(plan.swaps),
-        planning_seconds=planning_seconds,
-        preparation_seconds=planning_seconds,  # `prepare` adds what came before
-        state_bytes=sum(found.array.nbytes for found in step.on_host.values()),
-        state_in_bytes=read_bytes(planned.graph) + held,
-        state_out_bytes=written_bytes(planned.graph),
-        unknown_memory=step.unknown_memory,
-    )
-
-
-def _timeline(
-    captured: Captured, step: TracedStep, planned: PlannedStep
-) -> StepTimeline:
-    return StepTimeline(
-        kind=captured.kind,
-        signature=step.signature,
-        unplanned=captured.workload.plain_memory,
-        planned=planned.memory,
-        persistent_bytes=planned.budget.persistent,
-        lanes=planned.timeline,
-    )
 
 
 def _with_constants(

@@ -1,0 +1,61 @@
+"""What is predicted of a step, as its report and its timeline say it."""
+
+from lms.ir.host_state import read_bytes, written_bytes
+from lms.ir.liveness import lower_bound
+from lms.planning.plan_step import PlannedStep
+from lms.report import StepReport, StepTimeline
+from lms.tf.capture.specialising import TracedStep
+from lms.units import Seconds
+
+__all__ = ["report_of", "timeline_of"]
+
+
+def report_of(
+    kind: str, step: TracedStep, planned: PlannedStep, planning_seconds: Seconds
+) -> StepReport:
+    """The report of a step that has not run yet.
+
+    Args:
+        kind: `train`, `test`, `predict` or `step`.
+        step: The step that runs.
+        planned: Its plan.
+        planning_seconds: What planning took; whoever knows what came before adds it.
+    """
+    plan, budget, timeline = planned.plan, planned.budget, planned.timeline
+    held = sum(swap.size * len(swap.swap_ins) for swap in plan.swaps if swap.held)
+    return StepReport(
+        kind=kind,
+        signature=step.signature,
+        plan=plan,
+        budget_bytes=budget.total,
+        margin_bytes=budget.margin,
+        predicted_peak_bytes=planned.peak_bytes,
+        predicted_seconds=None if timeline is None else timeline.seconds,
+        unplanned_seconds=timeline and planned.workload.speeds().costs.total,
+        measured_peak_bytes=None,
+        unplanned_peak_bytes=planned.plain_peak_bytes,
+        persistent_bytes=budget.persistent,
+        lower_bound_bytes=lower_bound(planned.workload.graph),
+        swapped_out_bytes=plan.swapped_out_bytes,
+        swapped_in_bytes=plan.swapped_in_bytes - held,
+        host_peak_bytes=planned.memory.host_peak,
+        swap_count=len(plan.swaps),
+        planning_seconds=planning_seconds,
+        preparation_seconds=planning_seconds,
+        state_bytes=sum(found.array.nbytes for found in step.on_host.values()),
+        state_in_bytes=read_bytes(planned.graph) + held,
+        state_out_bytes=written_bytes(planned.graph),
+        unknown_memory=step.unknown_memory,
+    )
+
+
+def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeline:
+    """Predicted memory over a step, without a plan and with it."""
+    return StepTimeline(
+        kind=kind,
+        signature=step.signature,
+        unplanned=planned.workload.plain_memory,
+        planned=planned.memory,
+        persistent_bytes=planned.budget.persistent,
+        lanes=planned.timeline,
+    )

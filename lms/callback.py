@@ -7,6 +7,7 @@ an op seed, not Keras's seed generators) start anew in each function that holds 
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,7 +21,12 @@ from lms.planning.settings import read_settings
 from lms.planning.tflms_rule import SyncMode
 from lms.progress import displayed
 from lms.report import StepReport, StepTimeline, headline, table
-from lms.tf.capture.keras_step import check_model, own_function, step_of
+from lms.tf.capture.keras_step import (
+    check_model,
+    make_slots,
+    own_function,
+    step_of,
+)
 from lms.tf.measure.devices import find_device
 
 __all__ = ["LMSCallback"]
@@ -192,6 +198,7 @@ class LMSCallback(keras.callbacks.Callback):
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
+                made_before=partial(make_slots, model) if kind == "train" else _nothing,
                 shown=self._shown,
                 own=own_function(model, kind),
             )
@@ -217,6 +224,10 @@ class LMSCallback(keras.callbacks.Callback):
 
     def _print(self, line: str) -> None:
         _console().print(line, highlight=False, markup=False)
+
+
+def _nothing() -> None:
+    """Evaluation and prediction make no slots."""
 
 
 def _console() -> Console:

@@ -98,6 +98,7 @@ class FittedFunction:
         kind: Its name in reports.
         signature: Specs to trace with; None traces with what it is called with.
         planned_anew: Is told of each plan that takes the place of one that failed.
+        made_before: Makes what the first trace would make.
         shown: Shows how far a preparation is, while it is entered.
         own: What would run otherwise, called with the same arguments: it says which
             shapes a trace leaves open. None is the function itself.
@@ -111,6 +112,7 @@ class FittedFunction:
         kind: str,
         signature: Sequence[Any] | None = None,
         planned_anew: Callable[[StepReport], None] | None = None,
+        made_before: Callable[[], None] = lambda: None,
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         own: Any = None,
     ) -> None:
@@ -122,6 +124,7 @@ class FittedFunction:
         self._signature = None if signature is None else read_signature(signature)
         self._has_example = signature is not None and gives_tensors(signature)
         self._planned_anew = planned_anew
+        self._made_before = made_before
         self._shown = shown
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
@@ -194,6 +197,7 @@ class FittedFunction:
         if key not in self._traced:
             with PREPARING, refused_in_words("tracing a step"), self._shown():
                 if key not in self._traced:  # another thread may have come first
+                    self._made_before()
                     self._traced[key] = trace(
                         self._function, args, iterator=iterator, own=self._own
                     )

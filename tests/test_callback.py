@@ -172,6 +172,24 @@ def test_each_plan_is_said_in_one_line(
     assert "planned into 2.50 MiB" in line
 
 
+def test_a_step_is_traced_once(data: dict[str, Any]) -> None:
+    """Without the callback twice: first to find what variables it makes."""
+    import keras
+
+    from tests.models import conv_net
+
+    traces: list[int] = []
+
+    class Loss(keras.losses.SparseCategoricalCrossentropy):
+        def call(self, y_true: Any, y_pred: Any) -> Any:
+            traces.append(1)
+            return super().call(y_true, y_pred)
+
+    model = conv_net(loss=Loss(), metrics=[])
+    model.fit(**data, callbacks=[lms_callback()])
+    assert len(traces) == 1
+
+
 def test_a_second_fit_traces_and_plans_nothing_again(
     model: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

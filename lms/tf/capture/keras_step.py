@@ -14,6 +14,7 @@ __all__ = [
     "batch_specs",
     "check_model",
     "iterator_of",
+    "make_slots",
     "own_function",
     "step_of",
     "step_of_data",
@@ -67,6 +68,21 @@ def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
         return on_data(batches[0])
 
     return on_list if kind == "predict" else on_iterator
+
+
+def make_slots(model: keras.Model) -> None:
+    """Make the slots of a model's optimizer, as its first step would.
+
+    TensorFlow traces a step twice that makes variables: once to find them. Only where
+    Keras's own step is trained, which updates all trainable weights; another one may
+    update some. A scaled optimizer names its variables by where it makes them.
+    """
+    is_own = type(model).train_step is keras.Model.train_step
+    optimizer: Any = model.optimizer
+    if not is_own or not model.built or optimizer is None or optimizer.built:
+        return
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        optimizer.build(model.trainable_variables)
 
 
 def own_function(model: keras.Model, kind: str) -> Any:

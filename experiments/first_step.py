@@ -156,7 +156,7 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
             y="over plain Keras",
             bars=[
                 Bar(
-                    label=TITLES[model],
+                    label=_broken(TITLES[model]),
                     height=ratio,
                     colour=colours[way],
                     text=f"{ratio:.2f}",
@@ -172,8 +172,15 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
         path,
         title="How long the first step takes",
         note=f"Dashed: the goal, at most. {source(head)}",
-        size=(10, 7),
+        size=(11.5, 7),
     )
+
+
+def _broken(title: str) -> str:
+    """A model's name in two lines."""
+    if " " in title:
+        return title.replace(" ", "\n")
+    return title.replace("Net", "\nNet", 1)
 
 
 ANSWER = Answer(

@@ -191,6 +191,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "upper quartile": "of the ratios",
     },
     "first_step": {
+        "model": "one of those that `experiments.zoo` trains",
         "plain": "seconds until plain Keras's first step is done",
         "cold": "the same with the callback, of which nothing was kept before",
         "warm": "the same once more, with what the cold run has kept",

@@ -185,9 +185,13 @@ def table(reports: Sequence[StepReport]) -> str:
     for label, values in _rows(reports):
         shown.add_row(label, *values)
     text = io.StringIO()
-    # In a notebook rich would display the table and write nothing.
-    width = 60 + 34 * len(reports)
-    Console(file=text, width=width, force_jupyter=False).print(shown)
+    # In a notebook rich would display the table, write nothing, and colour the title.
+    Console(
+        file=text,
+        width=60 + 34 * len(reports),
+        force_jupyter=False,
+        force_terminal=False,
+    ).print(shown)
     return text.getvalue().rstrip()
 
 

@@ -129,3 +129,11 @@ def test_a_measured_peak_above_the_budget_is_marked() -> None:
 def test_a_report_is_readable_when_it_is_printed() -> None:
     many = replace(SWAPPED, order=tuple(str(i) for i in range(5000)))
     assert len(repr(replace(REPORT, plan=many))) < 1000
+
+
+def test_a_summary_is_plain_text_where_colours_are_forced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Notebooks force them."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in table([REPORT])

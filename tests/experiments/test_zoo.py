@@ -200,7 +200,9 @@ def test_a_small_model_trains_in_less_with_the_same_bits(
     _, rows = read_lines(results)
     assert [row["kind"] for row in rows] == ["plain", "plain", "training"]
     assert [v.outcome.value for v in judge(rows)] == ["trained"]
-    assert rows[-1]["report"]["swapped_out_bytes"] > 0
+    assert (
+        rows[-1]["report"]["swapped_out_bytes"] or rows[-1]["report"]["recomputed_ops"]
+    )
     assert len(rows[-1]["losses"]) == 6
     before = results.read_bytes()
     assert main(words) == 0

@@ -23,11 +23,11 @@ from lms.progress import displayed
 from lms.report import StepReport, StepTimeline, headline, table
 from lms.tf.capture.keras_step import (
     check_model,
-    make_slots,
     own_function,
     step_of,
 )
 from lms.tf.measure.devices import find_device
+from lms.tf.state_placing import make_slots_placed, state_of
 
 __all__ = ["LMSCallback"]
 
@@ -64,6 +64,11 @@ class LMSCallback(keras.callbacks.Callback):
             but only ops that take about as long as copying (element-wise, moving data).
         swap_dtype: "bfloat16" (or "float16") lets float32 tensors that move wait in
             half as many bytes. **The numbers are then not those of plain training.**
+        state: Where weights and optimizer slots live in training: "device"; "slots"
+            keeps these on the host, and weights on the device; "host" keeps both there.
+            None leaves them on the device; of a model that `lms.keep_on_host` moved,
+            or that was built within `lms.on_host()`, it takes the place that is
+            predicted to be the fastest.
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
             first training step; it must be a plan of that very step.
         verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
@@ -104,6 +109,7 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_types: Sequence[str] = (),
         recompute: Literal["cheap"] | bool | None = None,
         swap_dtype: str | None = None,
+        state: Literal["device", "slots", "host"] | None = None,
         plan: SwapPlan | str | Path | None = None,
         verbose: int = 1,
     ) -> None:
@@ -123,6 +129,7 @@ class LMSCallback(keras.callbacks.Callback):
             exclude_types=exclude_types,
             recompute=recompute,
             swap_dtype=swap_dtype,
+            state=state,
             plan=plan,
         )
         self._verbose = _checked(verbose)
@@ -198,7 +205,10 @@ class LMSCallback(keras.callbacks.Callback):
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
-                made_before=partial(make_slots, model) if kind == "train" else _nothing,
+                made_before=partial(make_slots_placed, model, self._settings)
+                if kind == "train"
+                else _nothing,
+                state=partial(state_of, model) if kind == "train" else None,
                 shown=self._shown,
                 own=own_function(model, kind),
             )

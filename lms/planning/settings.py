@@ -13,9 +13,12 @@ from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
 from lms.units import parse_size
 
-__all__ = ["PLANNERS", "RECOMPUTE_WORDS", "Settings", "read_settings"]
+__all__ = ["PLANNERS", "RECOMPUTE_WORDS", "STATE_PLACES", "Settings", "read_settings"]
 
 PLANNERS = ("budget", "threshold", "timed-threshold")
+
+STATE_PLACES = ("device", "slots", "host")
+"""Where a model's state may live: "slots" means that these alone are on the host."""
 
 RECOMPUTE_WORDS: Mapping[str, Recompute] = {
     "auto": None,
@@ -52,6 +55,7 @@ class Settings:
         swap_dtype: What tensors that move wait as, with other numbers; None for what
             they are.
         plan: The plan of the first training step; None makes one.
+        state: One of `STATE_PLACES`; None for the fastest of those that are allowed.
     """
 
     budget: int | None = None
@@ -66,6 +70,7 @@ class Settings:
     recompute: Recompute = None
     swap_dtype: str | None = None
     plan: SwapPlan | None = None
+    state: str | None = None
 
     @property
     def thresholds(self) -> dict[str, int | None]:
@@ -90,6 +95,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     recompute: Recompute = None,
     swap_dtype: str | None = None,
     plan: SwapPlan | str | Path | None = None,
+    state: str | None = None,
     **filters: Sequence[str],
 ) -> Settings:
     """Read the user's knobs.
@@ -114,6 +120,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     by_rule = bool(given) or planner in _RULES
     _check_recompute(recompute, by_rule=by_rule)
     _check_swap_dtype(swap_dtype, by_rule=by_rule)
+    _check_state(state, by_rule=by_rule)
     mode = SyncMode.parse(sync_mode)
     if budget is not None and planner not in _RULES:
         _check_unordered(mode, serialization, serialization_by_size)
@@ -131,6 +138,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         recompute=recompute,
         swap_dtype=swap_dtype,
         plan=None if plan is None else read_plan(plan),
+        state=state,
         **thresholds,
     )
 
@@ -190,6 +198,16 @@ def _check_swap_dtype(value: object, *, by_rule: bool) -> None:
         )
     if value and by_rule:
         raise _not_by_rule("swap_dtype", "moves tensors as they are")
+
+
+def _check_state(value: object, *, by_rule: bool) -> None:
+    if value not in (None, *STATE_PLACES):
+        raise ValueError(
+            f"`state` must be one of {', '.join(STATE_PLACES)} or None, got {value!r}. "
+            "None leaves it on the device, unless the model is kept on the host."
+        )
+    if value in STATE_PLACES[1:] and by_rule:
+        raise _not_by_rule("state", "knows tensors of a step alone")
 
 
 def _not_by_rule(name: str, what: str) -> ValueError:

@@ -84,6 +84,7 @@ class Journal:
 
     _old: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
     _buffers: dict[int, np.ndarray] = field(default_factory=dict)
+    _most: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, part: np.ndarray) -> None:
@@ -109,13 +110,14 @@ class Journal:
             np.copyto(part, old)
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the buffers, which are kept for the next step."""
-        return sum(buffer.nbytes for buffer in self._buffers.values())
+    def most_bytes(self) -> int:
+        """The most bytes of the buffers, which are kept from step to step."""
+        return max(self._most, sum(b.nbytes for b in self._buffers.values()))
 
     def release(self) -> None:
         """Give the buffers back."""
         self.forget()
+        self._most = self.most_bytes
         self._buffers.clear()
 
 
@@ -125,8 +127,12 @@ def host_variable(handle: Any) -> HostVariable | None:
     return found if found is not None and found.handle() is handle else None
 
 
-def to_device(handle: Any) -> None:
+def to_device(handle: Any, because: str) -> None:
     """Let a variable that lives on the host live on the device again.
+
+    Args:
+        handle: Its handle.
+        because: Why, for the message.
 
     Raises:
         OutOfMemoryError: If the device has no room for it; it stays where it is.
@@ -140,9 +146,8 @@ def to_device(handle: Any) -> None:
     except tf.errors.ResourceExhaustedError as error:
         raise OutOfMemoryError(
             f"a variable of shape {found.array.shape} must find room on the device, "
-            f"{format_bytes(found.array.nbytes)}, because the step uses it in a way "
-            "that cannot be served from the host. Use another layer or optimizer for "
-            "it, or a device with more memory."
+            f"{format_bytes(found.array.nbytes)}, because {because}, got none. Use a "
+            "smaller one, or a device with more memory."
         ) from error
     tf.raw_ops.AssignVariableOp(resource=handle, value=own)
     del _known[id(handle)]

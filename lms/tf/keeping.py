@@ -16,7 +16,7 @@ from lms.tf import compat
 from lms.tf.host_variables import LEAST, move
 from lms.tf.initial_values import made_on_host
 
-__all__ = ["keep_on_host", "on_host"]
+__all__ = ["check_device", "keep_on_host", "on_host"]
 
 
 @contextmanager
@@ -36,7 +36,7 @@ def on_host() -> Iterator[None]:
         ...     model = keras.Sequential([keras.Input((512,)), keras.layers.Dense(64)])
         >>> lms.keep_on_host(model)  # after `compile` its optimizer's slots too
     """
-    _check_device()
+    check_device()
 
     def creator(next_creator: Any, **arguments: Any) -> Any:
         if tf.executing_eagerly():
@@ -74,7 +74,7 @@ def keep_on_host(model: keras.Model) -> None:
             f"`model` must be built, got {model.name!r} without weights. Give it an "
             "`Input`, or call `model.build(shape)`."
         )
-    _check_device()
+    check_device()
     for weight in model.variables:
         move(weight.value)
     optimizer = getattr(model, "optimizer", None)
@@ -87,7 +87,12 @@ def keep_on_host(model: keras.Model) -> None:
         move(slot.value)
 
 
-def _check_device() -> None:
+def check_device() -> None:
+    """Refuse a device that state on the host was never tried with.
+
+    Raises:
+        UnsupportedError: On a GPU.
+    """
     if tf.config.list_logical_devices("GPU"):
         raise UnsupportedError(
             "state must be kept on the host of a CPU, emulated or not, got a GPU: that "

@@ -22,7 +22,7 @@ from lms.planning.select import fits
 from lms.planning.settings import Settings
 from lms.progress import tell
 from lms.simulation.allocator import SmallPool
-from lms.tf.capture.host_state import slice_bytes, with_host_state
+from lms.tf.capture.host_state import is_current, slice_bytes, with_host_state
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
@@ -43,7 +43,7 @@ from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
-from lms.units import format_bytes
+from lms.units import Bytes, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -80,6 +80,10 @@ class Captured:
         return measure_budget(
             self.step, self.settings, self.device, batches=self.batches
         )
+
+    def is_current(self) -> bool:
+        """Whether its variables live where they did when it was captured."""
+        return not _limits(self.settings, self.device) or is_current(self.step)
 
     def prepare(self, budget: MemoryBudget) -> PreparedStep:
         """The stages from the plan on.
@@ -150,7 +154,7 @@ def capture(
     """
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
-    limits = [size for size in (device.limit, settings.budget) if size is not None]
+    limits = _limits(settings, device)
     if limits:
         step = with_host_state(step, slice_bytes(min(limits)))
     if settle:
@@ -171,6 +175,11 @@ def capture(
         batches=replace(batches, is_there=True),
     )
     return captured, budget
+
+
+def _limits(settings: Settings, device: Device) -> list[Bytes]:
+    """What says how much memory there is."""
+    return [size for size in (device.limit, settings.budget) if size is not None]
 
 
 def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:

@@ -51,6 +51,10 @@ class StepSource(Protocol):
         """What a step may use, as the device is now."""
         ...
 
+    def is_current(self) -> bool:
+        """Whether its variables live where they did."""
+        ...
+
     def prepare(self, budget: MemoryBudget) -> "PreparedStep":
         """Plan and build a step into a budget.
 
@@ -143,6 +147,11 @@ class PreparedStep:
                 self.kept.put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
+
+    def let_go(self) -> None:
+        """Give back what it holds; it can run no more."""
+        self.rebuilt = self.small_pool = None
+        self.transport.release()
 
     def note_peak(self) -> None:
         """Take the peak of steps that Keras's own function ran."""
@@ -263,7 +272,8 @@ def refused_in_words(doing: str) -> Iterator[None]:
         raise OutOfMemoryError(
             f"{doing} must find room on the device, got {_first_words(error)}. Delete "
             "other models and tensors on it, let the input pipeline read less ahead, "
-            "or use a smaller model."
+            "keep the model's state on the host (`state='host'`), or use a smaller "
+            "model."
         ) from error
 
 

@@ -66,14 +66,16 @@ def train(
     optimizer: str = "adam",
     budget: str | None = None,
     kind: str = "dense",
+    state: str | None = "host",
 ) -> dict[str, Any]:
     """Train three epochs of two batches with op determinism.
 
     Args:
-        on_host: Whether weights and slots are on the host.
+        on_host: Whether weights and slots begin on the host.
         optimizer: One of those above.
         budget: What a step may use; None for all of the device.
         kind: Of the model: `dense`, `transformer` or `recommender`.
+        state: Where they live while it trains.
 
     Returns:
         `numbers`, a hash of losses, weights and slots; `state`, the bytes of weights
@@ -82,7 +84,11 @@ def train(
         how many variables are `held` there.
     """
     model = _model(optimizer, kind, on_host=on_host)
-    callbacks = [lms.LMSCallback(budget, verbose=0)] if on_host else []
+    callbacks = (
+        [lms.LMSCallback(budget, state=state, verbose=0)]  # pyright: ignore[reportArgumentType]
+        if on_host
+        else []
+    )
     moved: list[int] = []
     with observed_copies(lambda *copy: moved.append(copy[-1])):
         history = _fit(model, callbacks, kind)

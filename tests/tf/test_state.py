@@ -29,6 +29,25 @@ def test_state_of_three_times_the_device_trains_with_equal_bits(worker: Worker) 
     assert found["moved"] <= 32 / 12 * found["state"]  # of 12 bytes a parameter
 
 
+def test_slots_alone_on_the_host_move_half_as_much(worker: Worker) -> None:
+    plain = worker.ask(f"{TRIALS}:train", memory=ENOUGH, on_host=False)
+    found = worker.ask(f"{TRIALS}:train", memory=14 * MIB, on_host=True, state="slots")
+    assert found["numbers"] == plain["numbers"]
+    assert found["held"] == 12  # of two slots for each of six matrices
+    assert found["measured"] <= 14 * MIB
+    assert found["moved"] == found["expected"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("memory", "held"), [(64, 0), (14, 12), (6, 18)])
+def test_state_lives_where_the_step_is_the_fastest(
+    worker: Worker, memory: int, held: int
+) -> None:
+    plain = worker.ask(f"{TRIALS}:train", memory=ENOUGH, on_host=False)
+    found = worker.ask(f"{TRIALS}:train", memory=memory * MIB, on_host=True, state=None)
+    assert (found["numbers"], found["held"]) == (plain["numbers"], held)
+
+
 def test_a_step_that_failed_after_some_writes_is_undone(worker: Worker) -> None:
     def fail(raised: str) -> dict[str, object]:
         trial = f"{TRIALS}:fail_in_the_middle"

@@ -37,7 +37,7 @@ from lms.tf.capture.specialising import TracedStep
 from lms.tf.host_variables import HostVariable, host_variable, to_device
 from lms.units import KIB, MIB, Bytes
 
-__all__ = ["GATHER", "READ", "WRITE", "slice_bytes", "with_host_state"]
+__all__ = ["GATHER", "READ", "WRITE", "is_current", "slice_bytes", "with_host_state"]
 
 _LOG = logging.getLogger("lms")
 
@@ -54,6 +54,15 @@ def slice_bytes(limit: Bytes) -> Bytes:
     device at once.
     """
     return min(_MOST_SLICE, max(_LEAST_SLICE, limit // _SLICES))
+
+
+def is_current(step: TracedStep) -> bool:
+    """Whether the step's variables live where they did when copies were made."""
+    return all(
+        host_variable(argument.captured) is step.on_host.get(f"{argument.name}:0")
+        for argument in step.arguments
+        if argument.captured is not None and argument.variable is not None
+    )
 
 
 def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
@@ -96,7 +105,7 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
     for handle, used in uses_of(edit, step.graph, values):
         argument, variable = held[handle]
         if used is None:
-            to_device(argument.captured)
+            to_device(argument.captured, "the step cannot read it from the host")
             left.append(argument.name)
         else:
             variables[handle] = variable

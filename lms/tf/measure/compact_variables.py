@@ -27,7 +27,7 @@ from lms.tf.capture.specialising import TracedStep
 from lms.tf.host_variables import host_variable
 from lms.tf.measure.devices import Device
 
-__all__ = ["settle_variables", "shared_bytes"]
+__all__ = ["forget_settled", "settle_variables", "shared_bytes"]
 
 # A tensor loses much where it takes one part of so many more than it needs. Another
 # chunk is looked for while there is free memory for so many of it.
@@ -75,6 +75,12 @@ def settle_variables(step: TracedStep, device: Device) -> None:
             tf.raw_ops.AssignVariableOp(resource=handle, value=nothing)
     finally:
         _put_back([*_by_size(held), *_by_size(others)], device)
+
+
+def forget_settled(handles: Iterable[Any]) -> None:
+    """These variables have been moved: they may be moved together once more."""
+    for handle in handles:
+        _settled.pop(id(handle), None)
 
 
 def _replaced(step: TracedStep) -> set[int]:

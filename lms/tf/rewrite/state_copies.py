@@ -76,7 +76,7 @@ class StateCopies:
 
     def host_peak_bytes(self) -> int | None:
         """The most bytes that swapped tensors took, and what was written over."""
-        return self.store.host_peak_bytes() + self.journal.nbytes
+        return self.store.host_peak_bytes() + self.journal.most_bytes
 
     def release(self) -> None:
         """Give back what is not the variables' own."""

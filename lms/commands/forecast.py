@@ -28,6 +28,7 @@ from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Timeline
+from lms.tf.capture.host_state import slice_bytes, state_bytes, with_host_state
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import (
@@ -42,7 +43,8 @@ from lms.tf.measure.workload import plan_here
 from lms.tf.prepare import capture
 from lms.units import Bytes
 
-__all__ = ["DeviceWorkload", "Forecast", "forecast", "training_of", "workload_of"]
+__all__ = ["DeviceWorkload", "Forecast", "forecast", "traced_training", "training_of"]
+__all__ += ["workload_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,7 @@ class DeviceWorkload:
         signature: Shapes of the inputs, readable.
         waiting_bytes: Of batches that may be on the device besides.
         unknown_memory: Names of loops and ops whose memory is not known.
+        state_bytes: Of weights and slots that live on the host.
         device: The device if it is here; None for other hardware.
     """
 
@@ -67,6 +70,7 @@ class DeviceWorkload:
     signature: str
     waiting_bytes: Bytes
     unknown_memory: tuple[str, ...] = ()
+    state_bytes: Bytes = 0
     device: Device | None = None
 
     @cached_property
@@ -117,6 +121,11 @@ class Forecast:
         return self.planned.plain_peak_bytes
 
     @property
+    def host_bytes(self) -> Bytes:
+        """What the host must have: state, what is written over, swapped tensors."""
+        return self.workload.state_bytes + self.planned.host_bytes
+
+    @property
     def lower_bound_bytes(self) -> Bytes:
         """The largest single-op working set, without persistent bytes."""
         return lower_bound(self.workload.graph)
@@ -133,7 +142,11 @@ class Forecast:
 
 
 def training_of(
-    model: Any, specs: Sequence[Any], *, hardware: Hardware | None = None
+    model: Any,
+    specs: Sequence[Any],
+    *,
+    hardware: Hardware | None = None,
+    budget: Bytes | None = None,
 ) -> DeviceWorkload:
     """The training step of a Keras model, traced as `fit` traces it.
 
@@ -141,17 +154,26 @@ def training_of(
         model: A compiled model.
         specs: The batch, as `batch_specs` returns it.
         hardware: The device; None measures the present one.
+        budget: What a step may use there; None takes the device's memory.
 
     Raises:
         UnsupportedError: If a shape is not known.
     """
     take_emulated_memory()
+    return _workload(traced_training(model, specs), hardware, budget, reads_ahead=True)
+
+
+def traced_training(model: Any, specs: Sequence[Any]) -> TracedFunction:
+    """The training step of a Keras model; tracing builds what is not built.
+
+    Args:
+        model: A compiled model.
+        specs: The batch, as `batch_specs` returns it.
+    """
     if any(part is None for part in specs):  # no data set has such elements
-        function = step_of_data(model, "train")
-        return workload_of(function, [tuple(specs)], hardware=hardware)
-    iterator = iterator_of(specs)
-    traced = trace(step_of(model, "train"), (), iterator=iterator)
-    return _workload(traced, hardware, reads_ahead=True)
+        signature = read_signature([tuple(specs)])
+        return trace(step_of_data(model, "train"), signature)
+    return trace(step_of(model, "train"), (), iterator=iterator_of(specs))
 
 
 def workload_of(
@@ -159,6 +181,7 @@ def workload_of(
     signature: Sequence[Any],
     *,
     hardware: Hardware | None = None,
+    budget: Bytes | None = None,
     reads_ahead: bool = True,
 ) -> DeviceWorkload:
     """Trace a step for some device.
@@ -167,6 +190,7 @@ def workload_of(
         function: A step, as for `fit_in_memory`.
         signature: Its arguments as specs or example tensors, all shapes known.
         hardware: The device; None measures the present one.
+        budget: As for `training_of`.
         reads_ahead: Whether the next batch waits beside this one, as in `fit`, where
             the input pipeline is on the present device.
 
@@ -175,19 +199,23 @@ def workload_of(
     """
     take_emulated_memory()
     traced = trace(function, read_signature(signature))
-    return _workload(traced, hardware, reads_ahead=reads_ahead)
+    return _workload(traced, hardware, budget, reads_ahead=reads_ahead)
 
 
 def _workload(
-    traced: TracedFunction, hardware: Hardware | None, *, reads_ahead: bool
+    traced: TracedFunction,
+    hardware: Hardware | None,
+    budget: Bytes | None,
+    *,
+    reads_ahead: bool,
 ) -> DeviceWorkload:
     inputs = input_specs(traced)
     if hardware is not None:
-        return _elsewhere(traced, inputs, hardware)
-    captured, budget = capture(
+        return _elsewhere(traced, inputs, hardware, budget)
+    captured, found = capture(
         traced,
         inputs,
-        Settings(),
+        Settings(budget=budget),
         kind="plan",
         batches=Batches(is_there=False, read_ahead=reads_ahead),
     )
@@ -196,18 +224,24 @@ def _workload(
         own=captured.workload.own,
         speeds=captured.workload.speeds(),
         # Slots that were never written share their zeros: less is in use than will be.
-        persistent_bytes=max(_held(captured.step), budget.persistent),
+        persistent_bytes=max(_held(captured.step), found.persistent),
         signature=captured.step.signature,
-        waiting_bytes=budget.reserved,
+        waiting_bytes=found.reserved,
         unknown_memory=captured.step.unknown_memory,
+        state_bytes=state_bytes(captured.step),
         device=captured.device,
     )
 
 
 def _elsewhere(
-    traced: TracedFunction, inputs: Sequence[Any], hardware: Hardware
+    traced: TracedFunction,
+    inputs: Sequence[Any],
+    hardware: Hardware,
+    budget: Bytes | None,
 ) -> DeviceWorkload:
     step = specialise(traced, inputs, device=find_device().full_name)
+    limits = (hardware.memory, budget or hardware.memory)
+    step = with_host_state(step, slice_bytes(min(limits)))
     refuse_guesses(step)
     return DeviceWorkload(
         graph=step.graph,
@@ -217,6 +251,7 @@ def _elsewhere(
         signature=step.signature,
         waiting_bytes=0,
         unknown_memory=step.unknown_memory,
+        state_bytes=state_bytes(step),
     )
 
 

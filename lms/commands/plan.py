@@ -1,16 +1,31 @@
 """Plans a model's training step before it trains, for this device or another."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 
 from lms.commands import plan_view
-from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_of
+from lms.commands.forecast import (
+    DeviceWorkload,
+    Forecast,
+    forecast,
+    traced_training,
+    training_of,
+)
 from lms.commands.model_file import read_subject
+from lms.commands.state_places import (
+    FASTEST,
+    as_data,
+    fastest,
+    in_each_place,
+    put,
+    table,
+)
 from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
 from lms.machine.presets import PRESETS
@@ -36,6 +51,7 @@ class Request:
         link: The preset whose link to the host is taken; None leaves the device's.
         planner: One of `lms.planning.settings.PLANNERS`.
         recompute: As for `LMSCallback`.
+        state: One of `STATE_PLACES`, or `FASTEST`; None leaves it where it is.
         json: File for the whole forecast.
         figure: PNG for the steps over time.
         output: File for the plan alone, which `LMSCallback(plan=...)` obeys.
@@ -47,6 +63,7 @@ class Request:
     link: str | None = None
     planner: str = "budget"
     recompute: Recompute = None
+    state: str | None = None
     json: Path | None = None
     figure: Path | None = None
     output: Path | None = None
@@ -68,12 +85,29 @@ def plan(request: Request) -> int:
         budget=request.budget, planner=request.planner, recompute=request.recompute
     )
     model, specs = _model_and_specs(request.subject)
-    workload = _workload(request, model, specs)
     console = _console()
-    about = {"subject": request.subject, "device": plan_view.device(workload)}
-    try:
+    about: dict[str, Any] = {"subject": request.subject, "state": request.state}
+
+    def planned() -> Forecast:
+        workload = _workload(request, model, specs)
+        about["device"] = plan_view.device(workload)
         found = forecast(workload, settings)
         _check_room(found)
+        return found
+
+    try:
+        if request.state is not None and not model.built:
+            with _refused_in_words(request.subject):
+                traced_training(model, specs)
+        if request.state == FASTEST:
+            every = in_each_place(model, planned)
+            console.print(table(every))
+            about["places"] = as_data(every)
+            found = fastest(every)
+        else:
+            if request.state is not None:
+                put(model, request.state)
+            found = planned()
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
         _write(request.json, about | _refusal(error))
@@ -123,12 +157,8 @@ def _model_and_specs(name: str) -> tuple[Any, tuple[Any, ...]]:
 
 def _workload(request: Request, model: Any, specs: Sequence[Any]) -> DeviceWorkload:
     hardware = None if request.hardware is None else PRESETS[request.hardware]
-    try:
-        workload = training_of(model, specs, hardware=hardware)
-    except LMSError:
-        raise
-    except Exception as error:  # the model's own code fails in any way it likes
-        _refuse_model(request.subject, error)
+    with _refused_in_words(request.subject):
+        workload = training_of(model, specs, hardware=hardware, budget=request.budget)
     if request.link is None:
         return workload
     link = PRESETS[request.link]
@@ -138,12 +168,19 @@ def _workload(request: Request, model: Any, specs: Sequence[Any]) -> DeviceWorkl
     )
 
 
-def _refuse_model(name: str, error: Exception) -> NoReturn:
-    words = next((line for line in str(error).splitlines() if line.strip()), "")
-    raise ValueError(
-        f"the model of `{name}` must accept its batch, got {type(error).__name__}: "
-        f"{words.strip()} Try `model.train_on_batch` with it in Python."
-    ) from error
+@contextmanager
+def _refused_in_words(name: str) -> Iterator[None]:
+    """Within it the model's own code runs, which fails in any way it likes."""
+    try:
+        yield
+    except LMSError:
+        raise
+    except Exception as error:
+        words = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise ValueError(
+            f"the model of `{name}` must accept its batch, got {type(error).__name__}: "
+            f"{words.strip()} Try `model.train_on_batch` with it in Python."
+        ) from error
 
 
 def _check_room(found: Forecast) -> None:

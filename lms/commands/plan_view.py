@@ -28,14 +28,15 @@ class Moved:
         tensor: Its name below the layer.
         layer: Scope of the op that makes it: for Keras the path of the layer.
         size: Bytes of one copy.
-        out: When the swap-out starts, from the start of the step.
+        out: When the swap-out starts, from the start of the step; None for what the
+            host has anyhow.
         back: When the swap-ins start.
     """
 
     tensor: str
     layer: str
     size: Bytes
-    out: Seconds
+    out: Seconds | None
     back: tuple[Seconds, ...]
 
 
@@ -77,7 +78,7 @@ def moved(found: Forecast) -> tuple[Moved, ...]:
     for interval in found.timeline.intervals:
         starts.setdefault((interval.lane, interval.name), []).append(interval.start)
     every = [_moved(swap, starts) for swap in found.plan.swaps]
-    return tuple(sorted(every, key=lambda one: (-one.size, one.out)))
+    return tuple(sorted(every, key=lambda one: (-one.size, one.out or 0.0)))
 
 
 def as_data(found: Forecast) -> dict[str, Any]:
@@ -96,7 +97,11 @@ def as_data(found: Forecast) -> dict[str, Any]:
         "predicted_peak_bytes": found.peak_bytes,
         "lower_bound_bytes": found.lower_bound_bytes,
         "swapped_out_bytes": found.plan.swapped_out_bytes,
-        "swapped_in_bytes": found.plan.swapped_in_bytes,
+        "swapped_in_bytes": _swapped_in(found),
+        "state_bytes": found.workload.state_bytes,
+        "state_in_bytes": found.planned.state_in_bytes,
+        "state_out_bytes": found.planned.state_out_bytes,
+        "host_bytes": found.host_bytes,
         "recomputed_ops": len(found.plan.recomputed),
         "swap_count": len(found.plan.swaps),
         "host_peak_bytes": found.timeline.host_peak,
@@ -124,7 +129,8 @@ def _verdict(found: Forecast) -> str:
     start = f"Does not fit: the step needs {needs} of {budget}."
     if found.unplanned_peak_bytes <= (found.budget.total or 0):
         start = f"May not fit: the step needs {needs} of {budget}, more by chance."
-    moved = f"{len(found.plan.swaps)} tensors" if found.plan.swaps else "nothing"
+    count = len(found.plan.swaps)
+    moved = f"{count} tensor{'s' * (count > 1)}" if count else "nothing"
     peak = format_bytes(found.peak_bytes)
     return f"{start} Planned, it does: {peak} in a fixed order, with {moved} swapped."
 
@@ -148,9 +154,15 @@ def _rows(found: Forecast) -> list[tuple[str, str]]:
         ("peak, planned", found.peak_bytes),
         ("lower bound (one op)", found.lower_bound_bytes),
         ("swapped out", plan.swapped_out_bytes),
-        ("swapped in", plan.swapped_in_bytes),
-        ("host memory needed", timeline.host_peak),
+        ("swapped in", _swapped_in(found)),
+        ("host memory needed", found.host_bytes),
     ]
+    if found.workload.state_bytes:
+        sizes += [
+            ("state on the host", found.workload.state_bytes),
+            ("state to the device", found.planned.state_in_bytes),
+            ("state back to the host", found.planned.state_out_bytes),
+        ]
     return [
         *((label, format_bytes(size)) for label, size in sizes),
         ("tensors swapped", str(len(plan.swaps))),
@@ -164,6 +176,12 @@ def _rows(found: Forecast) -> list[tuple[str, str]]:
         ("copies, host to device", _rate(timeline, Lane.H2D)),
         ("copies, device to host", _rate(timeline, Lane.D2H)),
     ]
+
+
+def _swapped_in(found: Forecast) -> Bytes:
+    """Without what the host has anyhow."""
+    held = (s.size * len(s.swap_ins) for s in found.plan.swaps if s.held)
+    return found.plan.swapped_in_bytes - sum(held)
 
 
 def _launch_share(timeline: Timeline) -> float:
@@ -182,9 +200,8 @@ def _largest(found: Forecast) -> Table:
         shown.add_column(name, justify="right", no_wrap=True)
     for one in every[:_SHOWN]:
         back = ", ".join(_seconds(at) for at in one.back)
-        shown.add_row(
-            *(one.layer, one.tensor, format_bytes(one.size), _seconds(one.out), back)
-        )
+        out = "" if one.out is None else _seconds(one.out)
+        shown.add_row(one.layer, one.tensor, format_bytes(one.size), out, back)
     return shown
 
 
@@ -195,7 +212,7 @@ def _moved(swap: Swap, starts: dict[tuple[Lane, str], list[Seconds]]) -> Moved:
         tensor=name.removeprefix(f"{layer}/"),
         layer=layer,
         size=swap.size,
-        out=min(starts[Lane.D2H, swap.tensor]),
+        out=min(starts.get((Lane.D2H, swap.tensor), ()), default=None),
         back=tuple(sorted(starts.get((Lane.H2D, swap.tensor), ()))),
     )
 

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
-from lms.ir.host_state import written_bytes
+from lms.ir.host_state import read_bytes, written_bytes
 from lms.ir.liveness import buffers
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import completed
@@ -126,6 +126,17 @@ class PlannedStep:
     def plain_peak_bytes(self) -> Bytes:
         """The same of the step without a plan."""
         return self.budget.persistent + self.workload.plain.peak
+
+    @property
+    def state_in_bytes(self) -> Bytes:
+        """Bytes of state on the host that the step copies to the device."""
+        again = (s.size * len(s.swap_ins) for s in self.plan.swaps if s.held)
+        return read_bytes(self.graph) + sum(again)
+
+    @property
+    def state_out_bytes(self) -> Bytes:
+        """Bytes of state on the host that the step writes."""
+        return written_bytes(self.graph)
 
     @property
     def runs_plain(self) -> bool:

@@ -1,9 +1,9 @@
 """What is predicted of a step, as its report and its timeline say it."""
 
-from lms.ir.host_state import read_bytes, written_bytes
 from lms.ir.liveness import lower_bound
 from lms.planning.plan_step import PlannedStep
 from lms.report import StepReport, StepTimeline
+from lms.tf.capture.host_state import state_bytes
 from lms.tf.capture.specialising import TracedStep
 from lms.units import Seconds
 
@@ -42,9 +42,9 @@ def report_of(
         swap_count=len(plan.swaps),
         planning_seconds=planning_seconds,
         preparation_seconds=planning_seconds,
-        state_bytes=sum(found.array.nbytes for found in step.on_host.values()),
-        state_in_bytes=read_bytes(planned.graph) + held,
-        state_out_bytes=written_bytes(planned.graph),
+        state_bytes=state_bytes(step),
+        state_in_bytes=planned.state_in_bytes,
+        state_out_bytes=planned.state_out_bytes,
         unknown_memory=step.unknown_memory,
     )
 

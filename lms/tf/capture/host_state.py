@@ -37,7 +37,8 @@ from lms.tf.capture.specialising import TracedStep
 from lms.tf.host_variables import HostVariable, host_variable, to_device
 from lms.units import KIB, MIB, Bytes
 
-__all__ = ["GATHER", "READ", "WRITE", "is_current", "slice_bytes", "with_host_state"]
+__all__ = ["GATHER", "READ", "WRITE", "is_current", "slice_bytes", "state_bytes"]
+__all__ += ["with_host_state"]
 
 _LOG = logging.getLogger("lms")
 
@@ -54,6 +55,11 @@ def slice_bytes(limit: Bytes) -> Bytes:
     device at once.
     """
     return min(_MOST_SLICE, max(_LEAST_SLICE, limit // _SLICES))
+
+
+def state_bytes(step: TracedStep) -> Bytes:
+    """Bytes of its variables that live on the host."""
+    return sum(variable.array.nbytes for variable in step.on_host.values())
 
 
 def is_current(step: TracedStep) -> bool:

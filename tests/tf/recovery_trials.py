@@ -137,6 +137,9 @@ class _Failing:
     def budget_now(self) -> MemoryBudget:
         return self._source.budget_now()
 
+    def is_current(self) -> bool:
+        return self._source.is_current()
+
     def prepare(self, budget: MemoryBudget) -> PreparedStep:
         following = self._source.prepare(budget)
         fail(following, self._failures)

@@ -138,6 +138,9 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any) -> None:
         def budget_now(self) -> Any:
             return source.budget_now()
 
+        def is_current(self) -> bool:
+            return source.is_current()
+
         def prepare(self, budget: Any) -> Any:
             budgets.append(budget.total)
             return replace(source.prepare(step.budget), predicted=step.predicted)

@@ -69,6 +69,11 @@ class LMSCallback(keras.callbacks.Callback):
             None leaves them on the device; of a model that `lms.keep_on_host` moved,
             or that was built within `lms.on_host()`, it takes the place that is
             predicted to be the fastest.
+        update: Who updates state on the host: "device", to which it is copied and back,
+            or "host", which gets the gradients: fewer bytes on the link, work for the
+            processor, and the same bits where NumPy's are those of TensorFlow's CPU
+            kernels (what is not stays with the device). None chooses where `state` is
+            None too, else "device".
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
             first training step; it must be a plan of that very step.
         verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
@@ -110,6 +115,7 @@ class LMSCallback(keras.callbacks.Callback):
         recompute: Literal["cheap"] | bool | None = None,
         swap_dtype: str | None = None,
         state: Literal["device", "slots", "host"] | None = None,
+        update: Literal["device", "host"] | None = None,
         plan: SwapPlan | str | Path | None = None,
         verbose: int = 1,
     ) -> None:
@@ -130,6 +136,7 @@ class LMSCallback(keras.callbacks.Callback):
             recompute=recompute,
             swap_dtype=swap_dtype,
             state=state,
+            update=update,
             plan=plan,
         )
         self._verbose = _checked(verbose)

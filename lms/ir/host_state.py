@@ -18,20 +18,36 @@ __all__ = [
     "has_host_state",
     "read_bytes",
     "readers_of",
+    "sent_bytes",
     "written_bytes",
 ]
 
 
 def has_host_state(graph: GraphView) -> bool:
     """Whether a step reads or writes variables that live on the host."""
-    return any(op.host_read or op.host_write for op in graph.ops)
+    return any(op.host_read or op.written_rows for op in graph.ops)
 
 
 def written_bytes(graph: GraphView) -> int:
     """Bytes on the host that a step writes: so much is kept to undo it."""
-    tensors = graph.tensors
-    writes = (op for op in graph.ops if op.host_write is not None)
-    return sum(tensors[op.inputs[0]].size for op in writes)
+    return sum(
+        op.host_update.size * len(op.host_update.written)
+        if op.host_update is not None
+        else _sent(graph, op)
+        for op in graph.ops
+    )
+
+
+def sent_bytes(graph: GraphView) -> int:
+    """Bytes that a step copies to the host for its state."""
+    return sum(_sent(graph, op) for op in graph.ops)
+
+
+def _sent(graph: GraphView, op: Op) -> int:
+    sizes = (graph.tensors[name].size for name in op.inputs)
+    if op.host_update is not None:
+        return sum(size for size in sizes if size >= op.host_update.size)
+    return 0 if op.host_write is None else next(sizes)
 
 
 def read_bytes(graph: GraphView) -> int:
@@ -55,12 +71,11 @@ def check_host_state(graph: GraphView, position: Mapping[str, int]) -> None:
         if op.host_read is not None:
             reads[op.host_read.variable].append(op)
     for write in graph.ops:
-        if write.host_write is None:
-            continue
-        for read in reads[write.host_write.variable]:
-            assert read.host_read is not None
-            if read.host_read.overlap(write.host_write):
-                _check_pair(graph, read, write, position)
+        for rows in write.written_rows:
+            for read in reads[rows.variable]:
+                assert read.host_read is not None
+                if read.host_read.overlap(rows):
+                    _check_pair(graph, read, write, position)
 
 
 def _check_pair(
@@ -75,8 +90,8 @@ def _check_pair(
     if after:
         how = "not made to come before it" if late else "after it"
         raise PlanError(
-            f"{write.name!r} must write the host's {write.host_write} when all have "
-            f"read them, got {after[0]!r}, which reads {read.name!r}, {how}"
+            f"{write.name!r} must write the host's {write.written_rows[0]} when all "
+            f"have read them, got {after[0]!r}, which reads {read.name!r}, {how}"
         )
 
 

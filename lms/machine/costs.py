@@ -11,7 +11,7 @@ Known weakness: a roofline is what hardware could do; kernels reach a part of it
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lms.ir.graph import GraphView, Op
+from lms.ir.graph import GraphView, HostUpdate, Op
 from lms.ir.recompute import original_name
 from lms.machine.hardware import Hardware
 from lms.units import Seconds
@@ -87,10 +87,26 @@ def host_copy_seconds(graph: GraphView, op: Op, hardware: Hardware) -> Seconds |
     if op.host_read is not None:
         size = sum(tensor.size for tensor in op.outputs)
         return hardware.copy_seconds(size, to_device=True)
+    if op.host_update is not None:
+        return _update_seconds(graph, op, op.host_update, hardware)
     if op.host_write is not None:
         size = graph.tensors[op.inputs[0]].size
         return hardware.copy_seconds(size, to_device=False)
     return None
+
+
+def _update_seconds(
+    graph: GraphView, op: Op, update: HostUpdate, hardware: Hardware
+) -> Seconds:
+    """Copies to the host, and arithmetic there: each op reads two values, makes one.
+
+    What is written over is read and kept, and the new value is read and written.
+    """
+    sizes = (graph.tensors[name].size for name in op.inputs)
+    sent = [size for size in sizes if size >= update.size]
+    copies = sum(hardware.copy_seconds(size, to_device=False) for size in sent)
+    passes = 3 * len(update.steps) + 4 * len(update.written)
+    return copies + passes * update.size / hardware.host_bandwidth
 
 
 def moved_bytes(graph: GraphView, op: Op) -> int:

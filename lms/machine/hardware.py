@@ -30,6 +30,8 @@ class Hardware:
             engines copy, as GPUs have.
         float16_flops: The same of float16; 0 where it is as fast as float32.
         bfloat16_flops: The same of bfloat16; 0 where it is as fast as float32.
+        host_bandwidth: Bytes per second that the host reads and writes in element-wise
+            arithmetic, outside of its caches; of one core where it is not measured.
         source: Where the numbers come from.
 
     Example:
@@ -50,11 +52,19 @@ class Hardware:
     copy_load: Seconds = 0.0
     float16_flops: float = 0.0
     bfloat16_flops: float = 0.0
+    host_bandwidth: float = 10e9
     source: str = ""
 
     def __post_init__(self) -> None:
         """Check the rates."""
-        for name in ("memory", "flops", "memory_bandwidth", "h2d", "d2h"):
+        for name in (
+            "memory",
+            "flops",
+            "memory_bandwidth",
+            "h2d",
+            "d2h",
+            "host_bandwidth",
+        ):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(
                     f"`{name}` must be positive, got {getattr(self, name)}. "

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
-from lms.ir.host_state import read_bytes, written_bytes
+from lms.ir.host_state import read_bytes, sent_bytes, written_bytes
 from lms.ir.liveness import buffers
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import completed
@@ -135,8 +135,8 @@ class PlannedStep:
 
     @property
     def state_out_bytes(self) -> Bytes:
-        """Bytes of state on the host that the step writes."""
-        return written_bytes(self.graph)
+        """Bytes that the step copies to the host for its state."""
+        return sent_bytes(self.graph)
 
     @property
     def runs_plain(self) -> bool:

@@ -13,12 +13,16 @@ from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
 from lms.units import parse_size
 
-__all__ = ["PLANNERS", "RECOMPUTE_WORDS", "STATE_PLACES", "Settings", "read_settings"]
+__all__ = ["PLANNERS", "RECOMPUTE_WORDS", "STATE_PLACES", "UPDATERS", "Settings"]
+__all__ += ["read_settings"]
 
 PLANNERS = ("budget", "threshold", "timed-threshold")
 
 STATE_PLACES = ("device", "slots", "host")
 """Where a model's state may live: "slots" means that these alone are on the host."""
+
+UPDATERS = ("device", "host")
+"""Who may update state that lives on the host."""
 
 RECOMPUTE_WORDS: Mapping[str, Recompute] = {
     "auto": None,
@@ -56,6 +60,8 @@ class Settings:
             they are.
         plan: The plan of the first training step; None makes one.
         state: One of `STATE_PLACES`; None for the fastest of those that are allowed.
+        update: Who updates state on the host: one of `UPDATERS`; None for the faster,
+            where the place is chosen too, else the device.
     """
 
     budget: int | None = None
@@ -71,6 +77,7 @@ class Settings:
     swap_dtype: str | None = None
     plan: SwapPlan | None = None
     state: str | None = None
+    update: str | None = None
 
     @property
     def thresholds(self) -> dict[str, int | None]:
@@ -96,6 +103,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     swap_dtype: str | None = None,
     plan: SwapPlan | str | Path | None = None,
     state: str | None = None,
+    update: str | None = None,
     **filters: Sequence[str],
 ) -> Settings:
     """Read the user's knobs.
@@ -121,6 +129,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     _check_recompute(recompute, by_rule=by_rule)
     _check_swap_dtype(swap_dtype, by_rule=by_rule)
     _check_state(state, by_rule=by_rule)
+    _check_update(update, state)
     mode = SyncMode.parse(sync_mode)
     if budget is not None and planner not in _RULES:
         _check_unordered(mode, serialization, serialization_by_size)
@@ -139,6 +148,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         swap_dtype=swap_dtype,
         plan=None if plan is None else read_plan(plan),
         state=state,
+        update=update,
         **thresholds,
     )
 
@@ -208,6 +218,19 @@ def _check_state(value: object, *, by_rule: bool) -> None:
         )
     if value in STATE_PLACES[1:] and by_rule:
         raise _not_by_rule("state", "knows tensors of a step alone")
+
+
+def _check_update(value: object, state: str | None) -> None:
+    if value not in (None, *UPDATERS):
+        raise ValueError(
+            f"`update` must be one of {', '.join(UPDATERS)} or None, got {value!r}. "
+            "None chooses for you."
+        )
+    if value == "host" and state == "device":
+        raise ValueError(
+            "`update` must be 'device' for state='device', got 'host': the host has "
+            "nothing to update. Keep the slots there, or leave it out."
+        )
 
 
 def _not_by_rule(name: str, what: str) -> ValueError:

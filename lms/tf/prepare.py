@@ -156,7 +156,9 @@ def capture(
     step = specialise(traced, inputs, device=device.full_name)
     limits = _limits(settings, device)
     if limits:
-        step = with_host_state(step, slice_bytes(min(limits)))
+        there = settings.update == "host"
+        size = slice_bytes(min(limits))
+        step = with_host_state(step, size, updates_there=there)
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device, batches=batches)

@@ -11,7 +11,7 @@ among what fits, and only for a model that he keeps on the host already.
 Sources: the bytes are counted in `docs/state_on_host.md`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,43 +154,98 @@ def prepare_placed(
         raise
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """A step that was prepared with its state in one place."""
+
+    where: str
+    step: PreparedStep
+
+    @property
+    def seconds(self) -> Seconds:
+        return self.step.predicted.predicted_seconds or 0.0
+
+
 def _fastest(
     state: ModelState, settings: Settings, prepare: Callable[[Settings], PreparedStep]
 ) -> PreparedStep:
-    tried: list[tuple[Seconds, str, PreparedStep]] = []
-    refusals: list[BudgetError] = []
+    tried: list[_Tried] = []
+    refusals: list[BudgetError | OutOfMemoryError] = []
     for where in STATE_PLACES:
-        if not _has_room(state, where):
-            continue
         try:
-            place(state, where)
-            step = prepare(settings)
-        except BudgetError as error:
+            step = _placed(state, where, settings, prepare)
+        except (BudgetError, OutOfMemoryError) as error:
             refusals.append(error)
             continue
-        except OutOfMemoryError:
-            if where == _HOST:
-                raise
+        if step is None:
             continue
         if step.is_sure:
             return step
-        seconds = step.predicted.predicted_seconds or 0.0
-        tell(f"LMS: {_MEANINGS[where]}: {seconds:.3g} s a step, predicted.")
         if tried:
-            tried[-1][2].let_go()
-        tried.append((seconds, where, step))
+            tried[-1].step.let_go()
+        tried.append(_Tried(where=where, step=step))
+        _tell(_MEANINGS[where], tried[-1].seconds)
     if not tried:
         raise min(refusals, key=_least)
-    _, where, step = min(tried, key=lambda one: one[0])
-    if step is tried[-1][2]:
-        return step
-    tried[-1][2].let_go()
+    return _best(state, tried, settings, prepare)
+
+
+def _placed(
+    state: ModelState,
+    where: str,
+    settings: Settings,
+    prepare: Callable[[Settings], PreparedStep],
+) -> PreparedStep | None:
+    if not _has_room(state, where):
+        return None
     place(state, where)
-    return prepare(replace(settings, plan=step.predicted.plan))
+    return prepare(settings)
 
 
-def _least(error: BudgetError) -> float:
-    return float("inf") if error.least_bytes is None else error.least_bytes
+def _best(
+    state: ModelState,
+    tried: Sequence[_Tried],
+    settings: Settings,
+    prepare: Callable[[Settings], PreparedStep],
+) -> PreparedStep:
+    """The fastest of those that were tried, or the same with updates on the host.
+
+    Only the last of them is still there.
+    """
+    best = min(tried, key=lambda one: one.seconds)
+    may_update_there = settings.update is None and best.where == _HOST
+    if best is tried[-1] and not may_update_there:
+        return best.step
+    tried[-1].step.let_go()
+    place(state, best.where)
+    if may_update_there:
+        found = _with_updates_there(settings, prepare, best.seconds)
+        if found is not None:
+            return found
+    return prepare(replace(settings, plan=best.step.predicted.plan))
+
+
+def _with_updates_there(
+    settings: Settings, prepare: Callable[[Settings], PreparedStep], seconds: Seconds
+) -> PreparedStep | None:
+    """The step whose updates the host does; None if it takes no less than `seconds`."""
+    step = prepare(replace(settings, update="host"))
+    found = step.predicted.predicted_seconds or 0.0
+    _tell("the same, updated by the host", found)
+    if found < seconds:
+        return step
+    step.let_go()
+    return None
+
+
+def _tell(what: str, seconds: Seconds) -> None:
+    tell(f"LMS: {what}: {seconds:.3g} s a step, predicted.")
+
+
+def _least(error: Exception) -> float:
+    """The least budget that works; infinite if it is not known."""
+    least = getattr(error, "least_bytes", None)
+    return float("inf") if least is None else least
 
 
 def _has_room(state: ModelState, where: str) -> bool:

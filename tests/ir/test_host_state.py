@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from lms.errors import PlanError
-from lms.ir.graph import GraphView, HostRows, Op
-from lms.ir.host_state import written_bytes
+from lms.ir.graph import Arithmetic, GraphView, HostRows, HostUpdate, Op
+from lms.ir.host_state import sent_bytes, written_bytes
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.machine.costs import roofline
+from lms.machine.presets import preset
 from lms.simulation.memory import simulate_memory
 from tests.graphs import make_op
 
@@ -40,6 +42,27 @@ def test_what_the_host_holds_leaves_without_a_copy() -> None:
     assert simulate_memory(GRAPH, PLAN).host_peak == 0
     assert written_bytes(GRAPH) == 80
     assert SwapPlan.from_json(PLAN.to_json()) == PLAN
+
+
+def test_an_update_on_the_host_sends_its_gradient_and_writes_what_it_makes() -> None:
+    rate, gradient = make_op("rate", 4), make_op("g", 80)
+    step = Arithmetic(type="Sub", inputs=("w", "g"), output="new")
+    kept = HostRows(variable="m:0", first=0, end=4)
+    arithmetic = HostUpdate(
+        given=("g", "rate"),
+        read=(("w", ROWS),),
+        steps=(step,),
+        written=(("new", ROWS), ("g", kept)),
+        size=80,
+    )
+    update = Op(
+        name="update", type="U", inputs=("g:0", "rate:0"), host_update=arithmetic
+    )
+    graph = GraphView(ops=(rate, gradient, update))
+    assert (sent_bytes(graph), written_bytes(graph)) == (80, 160)
+    slow = replace(preset("v100-pcie"), host_bandwidth=80.0, d2h=80.0, latency=0.0)
+    # One copy; three passes of an op, four of each value that is written.
+    assert roofline(graph, slow).of("update") == 1 + 3 + 2 * 4
 
 
 def test_a_plan_must_say_what_the_host_holds() -> None:

@@ -67,6 +67,7 @@ def train(
     budget: str | None = None,
     kind: str = "dense",
     state: str | None = "host",
+    update: str | None = "device",
 ) -> dict[str, Any]:
     """Train three epochs of two batches with op determinism.
 
@@ -76,6 +77,7 @@ def train(
         budget: What a step may use; None for all of the device.
         kind: Of the model: `dense`, `transformer` or `recommender`.
         state: Where they live while it trains.
+        update: Who updates them there.
 
     Returns:
         `numbers`, a hash of losses, weights and slots; `state`, the bytes of weights
@@ -84,11 +86,8 @@ def train(
         how many variables are `held` there.
     """
     model = _model(optimizer, kind, on_host=on_host)
-    callbacks = (
-        [lms.LMSCallback(budget, state=state, verbose=0)]  # pyright: ignore[reportArgumentType]
-        if on_host
-        else []
-    )
+    knobs: dict[str, Any] = {"state": state, "update": update}
+    callbacks = [lms.LMSCallback(budget, **knobs, verbose=0)] if on_host else []
     moved: list[int] = []
     with observed_copies(lambda *copy: moved.append(copy[-1])):
         history = _fit(model, callbacks, kind)
@@ -111,19 +110,23 @@ def train(
     return found
 
 
-def fail_in_the_middle(writes: int, raised: str) -> dict[str, Any]:
+def fail_in_the_middle(
+    writes: int, raised: str, update: str = "device"
+) -> dict[str, Any]:
     """Train; one step fails when it has written so often.
 
     Args:
         writes: After so many writes of the third step a copy fails.
         raised: Name of the exception: a `MemoryError` runs out of memory.
+        update: Who updates the state.
 
     Returns:
         `numbers` as of `train`; `replans`; and where the training ended with an error,
         its name and whether all was `as_before` the step.
     """
     model = _model("adam", on_host=True)
-    callback = lms.LMSCallback(verbose=0)
+    who: Any = update
+    callback = lms.LMSCallback(state="host", update=who, verbose=0)
     trouble = _Trouble(writes, getattr(__import__("builtins"), raised))
     try:
         history = _fit(model, [trouble, callback])

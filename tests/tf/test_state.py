@@ -38,6 +38,25 @@ def test_slots_alone_on_the_host_move_half_as_much(worker: Worker) -> None:
     assert found["moved"] == found["expected"]
 
 
+def test_updates_on_the_host_move_twelve_bytes_of_a_parameter(worker: Worker) -> None:
+    plain = worker.ask(f"{TRIALS}:train", memory=ENOUGH, on_host=False)
+    found = worker.ask(f"{TRIALS}:train", memory=LIMIT, on_host=True, update="host")
+    assert found["numbers"] == plain["numbers"]
+    assert found["measured"] <= LIMIT
+    assert found["moved"] == found["expected"]
+    assert found["moved"] <= 12 / 12 * found["state"]  # of 12 bytes a parameter
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("writes", [1, 9, 17])
+def test_an_update_on_the_host_is_undone(worker: Worker, writes: int) -> None:
+    trial = f"{TRIALS}:fail_in_the_middle"
+    failed = worker.ask(
+        trial, memory=LIMIT, raised="OSError", writes=writes, update="host"
+    )
+    assert failed == {"raised": "UnknownError", "as_before": True}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("memory", "held"), [(64, 0), (14, 12), (6, 18)])
 def test_state_lives_where_the_step_is_the_fastest(
@@ -84,14 +103,20 @@ def test_between_steps_everybody_sees_true_values(
         ("accumulating", 0),
     ],
 )
+@pytest.mark.parametrize("update", ["device", "host"])
 def test_each_optimizer_has_equal_bits(
-    worker: Worker, optimizer: str, held: int
+    worker: Worker, optimizer: str, held: int, update: str
 ) -> None:
     trial = f"{TRIALS}:train"
     plain = worker.ask(trial, memory=ENOUGH, on_host=False, optimizer=optimizer)
     budget = "60MiB" if held == 0 else "12MiB"
     found = worker.ask(
-        trial, memory=ENOUGH, on_host=True, optimizer=optimizer, budget=budget
+        trial,
+        memory=ENOUGH,
+        on_host=True,
+        optimizer=optimizer,
+        budget=budget,
+        update=update,
     )
     assert (found["numbers"], found["held"]) == (plain["numbers"], held)
 
@@ -105,7 +130,7 @@ def test_other_models_train_with_equal_bits(
 ) -> None:
     trial, limit = f"{TRIALS}:train", mebibytes * MIB
     plain = worker.ask(trial, memory=ENOUGH, on_host=False, kind=kind)
-    found = worker.ask(trial, memory=limit, on_host=True, kind=kind)
+    found = worker.ask(trial, memory=limit, on_host=True, kind=kind, update=None)
     assert found["state"] >= 1.8 * limit
     assert found["numbers"] == plain["numbers"]
     assert found["measured"] <= limit

@@ -25,6 +25,7 @@ from lms.ir.graph import Op, op_of
 from lms.ir.host_state import readers_of
 from lms.tf import compat
 from lms.tf.capture.graph_edit import GraphEdit, described, made
+from lms.tf.capture.host_updates import host_slicer
 from lms.tf.capture.host_uses import (
     WRITES,
     UsedVariable,
@@ -71,12 +72,15 @@ def is_current(step: TracedStep) -> bool:
     )
 
 
-def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
+def with_host_state(
+    step: TracedStep, size: Bytes, *, updates_there: bool = False
+) -> TracedStep:
     """The step with copies for the variables that live on the host.
 
     Args:
         step: The step, as `specialise` returns it.
         size: Updates are cut into slices of about so many bytes.
+        updates_there: Whether the host does the updates that it can.
 
     Returns:
         The same step if it uses no such variable.
@@ -128,7 +132,7 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
     edit.rename(tensors, controls)
     edit.remove(controls)
     _gather_rows(edit)
-    slice_updates(edit, size)
+    slice_updates(edit, size, host_slicer if updates_there else None)
     edit.remove_unread(READ)
     _write_after_reading(edit)
     return replace(edit.finished(), on_host=variables)
@@ -279,10 +283,10 @@ def _write_after_reading(edit: GraphEdit) -> None:
         if op.host_read is not None:
             reads[op.host_read.variable].append(op)
     for write in graph.ops:
-        if write.host_write is None:
-            continue
-        for read in reads[write.host_write.variable]:
-            if read.host_read is not None and read.host_read.overlap(write.host_write):
+        for rows in write.written_rows:
+            for read in reads[rows.variable]:
+                if read.host_read is None or not read.host_read.overlap(rows):
+                    continue
                 names = [n for n in readers_of(graph, read) if n != write.name]
                 edit.wait(write.name, names)
                 for name in names:  # no second run may come after the write

@@ -12,7 +12,7 @@ One gradient after the other is used up: the next is made when the last was writ
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -26,7 +26,7 @@ from lms.tf.capture.segment_sums import SEGMENT_SUM, sum_rows
 from lms.tf.capture.update_order import one_by_one
 from lms.units import Bytes
 
-__all__ = ["slice_updates"]
+__all__ = ["Slicer", "Update", "slice_updates"]
 
 # Ops whose elements depend on the elements at the same place alone.
 _ELEMENTWISE = (
@@ -39,7 +39,7 @@ _ALIGNED = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Update:
+class Update:
     """Element-wise ops, the writes of what they make, and what they begin with.
 
     Args:
@@ -57,12 +57,18 @@ class _Update:
     size: Bytes
 
 
-def slice_updates(edit: GraphEdit, slice_bytes: Bytes) -> None:
+SlicerFor = Callable[[GraphEdit, Update, Mapping[str, Op]], "type[Slicer] | None"]
+
+
+def slice_updates(
+    edit: GraphEdit, slice_bytes: Bytes, slicer_for: SlicerFor | None = None
+) -> None:
     """Cut updates into slices, and let one come after the other.
 
     Args:
         edit: The step, with copies for variables on the host.
         slice_bytes: About so many bytes a slice.
+        slicer_for: Says what makes an update's slices, where that is special.
     """
     makers = {tensor.name: op for op in edit.ops.values() for tensor in op.outputs}
     readers = edit.readers()
@@ -71,8 +77,10 @@ def slice_updates(edit: GraphEdit, slice_bytes: Bytes) -> None:
     for update in _updates(edit, makers):
         edges = _edges(update, slice_bytes)
         writes = update.writes
-        if len(edges) > 2 and not _is_read_by_others(edit, update, readers):
-            cut = _Slicer(edit, update, makers).slices(edges)
+        special = slicer_for and slicer_for(edit, update, makers)
+        may_be_cut = len(edges) > 2 or special is not None
+        if may_be_cut and not _is_read_by_others(edit, update, readers):
+            cut = (special or Slicer)(edit, update, makers).slices(edges)
             writes = tuple(name for whole in update.writes for name in cut[whole])
             stands |= {**dict.fromkeys(update.ops, writes), **cut}
         done.append((update.sources, writes))
@@ -82,7 +90,7 @@ def slice_updates(edit: GraphEdit, slice_bytes: Bytes) -> None:
     one_by_one(edit, done)
 
 
-def _updates(edit: GraphEdit, makers: Mapping[str, Op]) -> list[_Update]:
+def _updates(edit: GraphEdit, makers: Mapping[str, Op]) -> list[Update]:
     """Writes that have element-wise ops in common belong to one update."""
     groups: list[tuple[set[str], set[str], tuple[int, ...]]] = []
     for write in [op for op in edit.ops.values() if op.host_write is not None]:
@@ -126,7 +134,7 @@ def _update(
     ops: Collection[str],
     writes: Collection[str],
     shape: tuple[int, ...],
-) -> _Update:
+) -> Update:
     ordered = _ordered(edit, ops)
     read = [name for op in (*ordered, *writes) for name in edit.ops[op].inputs]
     sources = {
@@ -137,7 +145,7 @@ def _update(
         and _tensor(makers, name).shape == shape
     }
     sizes = [_tensor(makers, name).size for name in read]
-    return _Update(
+    return Update(
         ops=ordered,
         writes=tuple(sorted(writes, key=edit.rank.__getitem__)),
         shape=shape,
@@ -162,7 +170,7 @@ def _ordered(edit: GraphEdit, ops: Collection[str]) -> tuple[str, ...]:
     return tuple(order)
 
 
-def _edges(update: _Update, slice_bytes: Bytes) -> Sequence[int]:
+def _edges(update: Update, slice_bytes: Bytes) -> Sequence[int]:
     """Where slices begin, and where the last one ends, in rows."""
     if not update.ops or not update.shape:
         return (0, 1)
@@ -174,7 +182,7 @@ def _edges(update: _Update, slice_bytes: Bytes) -> Sequence[int]:
 
 
 def _is_read_by_others(
-    edit: GraphEdit, update: _Update, readers: Mapping[str, Sequence[str]]
+    edit: GraphEdit, update: Update, readers: Mapping[str, Sequence[str]]
 ) -> bool:
     """Whether others read what its ops make; then that is made whole."""
     own = {*update.ops, *update.writes}
@@ -185,83 +193,89 @@ def _is_read_by_others(
     )
 
 
-class _Slicer:
-    """Makes the slices of one update."""
+class Slicer:
+    """Makes the slices of one update.
+
+    Args:
+        edit: The step.
+        update: What is cut.
+        makers: The ops by the tensors that they make.
+    """
 
     def __init__(
-        self, edit: GraphEdit, update: _Update, makers: Mapping[str, Op]
+        self, edit: GraphEdit, update: Update, makers: Mapping[str, Op]
     ) -> None:
-        self._edit = edit
-        self._update = update
-        self._makers = makers
-        self._rank: Rank = max(edit.rank[name] for name in update.writes)
+        self.edit = edit
+        self.update = update
+        self.makers = makers
+        self.rank: Rank = max(edit.rank[name] for name in update.writes)
 
     def slices(self, edges: Sequence[int]) -> dict[str, list[str]]:
         """Make them; returns the names of their writes by those of the whole."""
-        made_by: dict[str, list[str]] = {name: [] for name in self._update.writes}
+        made_by: dict[str, list[str]] = {name: [] for name in self.update.writes}
         for k, (first, end) in enumerate(pairwise(edges)):
             parts: dict[str, str] = {}
-            for name in self._update.ops:
+            for name in self.update.ops:
                 self._op(name, k, first, end, parts)
-            for name in self._update.writes:
+            for name in self.update.writes:
                 made_by[name].append(self._write(name, k, first, end, parts))
         return made_by
 
     def _op(
         self, name: str, k: int, first: int, end: int, parts: dict[str, str]
     ) -> None:
-        op = self._edit.ops[name]
-        inputs = tuple(self._part(source, k, first, end, parts) for source in op.inputs)
+        op = self.edit.ops[name]
+        inputs = tuple(self.part(source, k, first, end, parts) for source in op.inputs)
         new = f"lms/slice{k}/{name}"
         output = self._cut(op.outputs[0], f"{new}:0", end - first)
         sliced = replace(op, name=new, inputs=inputs, controls=(), outputs=(output,))
-        self._edit.add(sliced, self._edit.nodes[name], (*self._rank, k, 1))
+        self.edit.add(sliced, self.edit.nodes[name], (*self.rank, k, 1))
         parts[op.outputs[0].name] = output.name
 
     def _write(
         self, name: str, k: int, first: int, end: int, parts: dict[str, str]
     ) -> str:
-        op = self._edit.ops[name]
-        rows = _rows(op.host_write, first, end)
-        source = self._part(op.inputs[0], k, first, end, parts)
+        op = self.edit.ops[name]
+        rows = self.rows(op.host_write, first, end)
+        source = self.part(op.inputs[0], k, first, end, parts)
         new = f"lms/slice{k}/{name}"
         # A write before it is in what it writes.
-        own = {*self._update.ops, *self._update.writes}
+        own = {*self.update.ops, *self.update.writes}
         waits = tuple(waited for waited in op.controls if waited not in own)
         sliced = replace(
             op, name=new, inputs=(source,), controls=waits, host_write=rows
         )
-        self._edit.add(sliced, self._edit.nodes[name], (*self._rank, k, 2))
+        self.edit.add(sliced, self.edit.nodes[name], (*self.rank, k, 2))
         return new
 
-    def _part(
+    def part(
         self, name: str, k: int, first: int, end: int, parts: dict[str, str]
     ) -> str:
         """The slice of a tensor, or all of it where it is the same for every row."""
         if name in parts:
             return parts[name]
-        op, tensor = self._makers[name], _tensor(self._makers, name)
-        shape = self._update.shape
+        op, tensor = self.makers[name], _tensor(self.makers, name)
+        shape = self.update.shape
         if len(tensor.shape) < len(shape) or tensor.shape[0] != shape[0]:
             return name
         new = f"lms/slice{k}/{op.name}/{tensor.name.rpartition(':')[2]}/rows"
         parts[name] = f"{new}:0"
         output = self._cut(tensor, f"{new}:0", end - first)
         if op.is_held:
-            rows = _rows(op.host_read, first, end)
+            rows = self.rows(op.host_read, first, end)
             sliced = replace(op, name=new, outputs=(output,), host_read=rows)
-            self._edit.add(sliced, self._edit.nodes[op.name], (*self._rank, k, 0))
+            self.edit.add(sliced, self.edit.nodes[op.name], (*self.rank, k, 0))
         elif op.type == SEGMENT_SUM and not (op.fixed or op.varies):
-            ids, rank = _tensor(self._makers, op.inputs[1]), (*self._rank, k, 0)
-            sum_rows(self._edit, op, ids, output, first, rank)
-        elif new not in self._edit.ops:
-            self._slice(new, tensor, output, first, (*self._rank, k, 0))
+            ids, rank = _tensor(self.makers, op.inputs[1]), (*self.rank, k, 0)
+            sum_rows(self.edit, op, ids, output, first, rank)
+        elif new not in self.edit.ops:
+            self._slice(new, tensor, output, first, (*self.rank, k, 0))
         return parts[name]
 
     def _slice(
         self, name: str, source: Tensor, output: Tensor, first: int, rank: Rank
     ) -> None:
-        device = self._edit.nodes[self._update.ops[0]].device
+        device = self.edit.nodes[self.update.ops[0]].device
         begin = [first, *[0] * (len(source.shape) - 1)]
         inputs = [source.name]
         for key, value in (("begin", begin), ("size", list(output.shape))):
@@ -275,7 +289,7 @@ class _Slicer:
                 persistent=True,
                 constant=True,
             )
-            self._edit.add(op, constant, rank)
+            self.edit.add(op, constant, rank)
             inputs.append(tensor.name)
         node = made("Slice", device)
         node.attr["T"].type = tf.as_dtype(source.dtype).as_datatype_enum
@@ -289,14 +303,15 @@ class _Slicer:
             cheap=True,
             repeatable=True,
         )
-        self._edit.add(op, node, rank)
+        self.edit.add(op, node, rank)
+
+    @staticmethod
+    def rows(whole: HostRows | None, first: int, end: int) -> HostRows:
+        """Some of a variable's rows."""
+        assert whole is not None
+        return replace(whole, first=first, end=end)
 
     @staticmethod
     def _cut(tensor: Tensor, name: str, rows: int) -> Tensor:
         shape = (rows, *tensor.shape[1:])
         return described(name, shape, tf.as_dtype(tensor.dtype))
-
-
-def _rows(whole: HostRows | None, first: int, end: int) -> HostRows:
-    assert whole is not None
-    return replace(whole, first=first, end=end)

@@ -16,10 +16,11 @@ from typing import ClassVar
 import numpy as np
 import tensorflow as tf
 
-from lms.ir.graph import GraphView, HostRows, Op, op_of
+from lms.ir.graph import GraphView, HostRows, HostUpdate, Op, op_of
 from lms.tf import compat
 from lms.tf.host_variables import HostVariable, Journal
 from lms.tf.rewrite.host_store import HostStore, as_bytes, room_bytes
+from lms.tf.rewrite.host_updating import HostUpdating
 from lms.tf.rewrite.transports import CopyOps, made_node
 
 __all__ = ["StateCopies"]
@@ -92,6 +93,8 @@ class StateCopies:
                 made += self._reading(op, node)
             elif op is not None and op.host_write is not None:
                 made.append(self._writing(op, node))
+            elif op is not None and op.host_update is not None:
+                made.append(self._updating(op, op.host_update, node))
             else:
                 made.append(node)
         return made
@@ -129,6 +132,21 @@ class StateCopies:
         part = self._part(op.host_write)
         put = partial(self._put, node.name, op.inputs[0], part)
         return self.store.call(node.name, list(node.input), [dtype], node.device, put)
+
+    def _updating(
+        self, op: Op, update: HostUpdate, node: compat.NodeDef
+    ) -> compat.NodeDef:
+        types = [tf.as_dtype(self.graph.tensors[name].dtype) for name in op.inputs]
+        updating = HostUpdating(
+            name=node.name,
+            update=update,
+            read={name: self._part(rows) for name, rows in update.read},
+            written={name: self._part(rows) for name, rows in update.written},
+            store=self.store,
+            journal=self.journal,
+        )
+        inputs = list(node.input)
+        return self.store.call(node.name, inputs, types, node.device, updating.run)
 
     def _part(self, rows: HostRows) -> np.ndarray:
         return self.variables[rows.variable].rows(rows)

@@ -168,6 +168,18 @@ def _swap(scale: Scale, *, short: bool) -> Iterator[Trial]:
             share_of=("swap: plain", 0.6),
             **same,
         )
+    if not short:
+        yield _train(
+            scale,
+            2,
+            "swap: variables on the host",
+            96,
+            way="lms",
+            weights="CPU:0",
+            needs=("swap: plain",),
+            share_of=("swap: plain", 0.6),
+            **same,
+        )
 
 
 def _link(scale: Scale, *, short: bool) -> Iterator[Trial]:

@@ -117,7 +117,7 @@ def _ended(rows: Rows, name: str, part: int) -> Iterator[Claim]:
 def _swap(rows: Rows, done: Rows) -> Iterator[Claim]:
     plain = done.get("swap: plain")
     yield from _ended(rows, "swap: plain", _PART["swap"])
-    for way in ("lms", "callback", "threshold"):
+    for way in ("lms", "callback", "threshold", "variables on the host"):
         yield from _ended(rows, f"swap: {way}", _PART["swap"])
         row = done.get(f"swap: {way}")
         if plain is None or row is None:

@@ -138,16 +138,18 @@ def make_model(settings: Mapping[str, Any]) -> keras.Model:
     keras.utils.set_random_seed(0)
     keras.config.set_dtype_policy(settings.get("precision", "float32"))
     remat = settings["way"] == "RematScope"
-    with keras.RematScope(mode="activations") if remat else nullcontext():
-        model = build_unet(
-            settings["size"],
-            settings["filters"],
-            settings["depth"],
-            batch_size=1,
-            seed=0,
-        )
-    optimizer: Any = model.optimizer
-    optimizer.build(model.trainable_variables)
+    where = settings.get("weights")
+    with nullcontext() if where is None else tf.device(where):
+        with keras.RematScope(mode="activations") if remat else nullcontext():
+            model = build_unet(
+                settings["size"],
+                settings["filters"],
+                settings["depth"],
+                batch_size=1,
+                seed=0,
+            )
+        optimizer: Any = model.optimizer
+        optimizer.build(model.trainable_variables)
     return model
 
 

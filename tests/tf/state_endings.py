@@ -15,7 +15,7 @@ from lms.tf import host_variables
 from tests.models import SILENT
 from tests.tf.state_trials import _BATCH, _data, _hash, _model, _values
 
-__all__ = ["interrupted", "resumed"]
+__all__ = ["interrupted", "refused", "resumed"]
 
 _EPOCHS = 3
 
@@ -89,6 +89,25 @@ def interrupted(writes: int, folder: str, *, on_host: bool) -> dict[str, Any]:
         "saved": _hash(_values(saved)),
         "steps": noted.steps,
     }
+
+
+def refused() -> dict[str, Any]:
+    """Train with an optimizer that needs all variables on the device at once."""
+    model: Any = _model("accumulating", on_host=True)
+    before, held = _hash(_values(model)), _held(model)
+    try:
+        _go_on(model, _callbacks(on_host=True))
+    except lms.OutOfMemoryError as error:
+        as_before = _hash(_values(model)) == before
+        said = str(error)
+        return {"error": said, "held": [held, _held(model)], "as_before": as_before}
+    return {"error": "none"}
+
+
+def _held(model: Any) -> int:
+    variables = (*model.variables, *model.optimizer.variables)
+    handles = [variable.value.handle for variable in variables]
+    return sum(host_variables.host_variable(handle) is not None for handle in handles)
 
 
 class _Noted(keras.callbacks.Callback):

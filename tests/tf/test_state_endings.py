@@ -52,3 +52,11 @@ def test_a_training_that_was_killed_resumes_with_equal_bits(
         with pytest.raises(WorkerError, match="status 9"):
             ask(LIMIT, folder=folder, on_host=True, killed=writes)
     assert ask(LIMIT, folder=folder, on_host=True) == plain
+
+
+@pytest.mark.long
+def test_what_has_no_room_on_the_device_stays_on_the_host(worker: Worker) -> None:
+    found = worker.ask(f"{TRIALS}:refused", memory=12 * MIB)
+    assert found["error"].startswith("24 variables on the host must find room on the")
+    assert found["held"] == [24, 24]
+    assert found["as_before"]

@@ -17,6 +17,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import tensorflow as tf
 
@@ -88,7 +89,7 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
     for _, found in held.values():
         found.settle()  # on the device its value would count as persistent
     edit = GraphEdit(step)
-    left: list[str] = []
+    left: dict[str, Any] = {}
     variables: dict[str, HostVariable] = {}
     tensors: dict[str, str] = {}
     controls: dict[str, Sequence[str]] = {}
@@ -96,17 +97,17 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
     for handle, used in uses_of(edit, step.graph, values):
         argument, variable = held[handle]
         if used is None:
-            to_device(argument.captured)
-            left.append(argument.name)
+            left[argument.name] = argument.captured
         else:
             variables[handle] = variable
             _copied(edit, used, tensors, controls)
     if left:
+        to_device(left.values())
         _LOG.warning(
             "%d variables are on the device again, such as %s: loops or branches use "
             "them, or they are written in a way that cannot be served from the host.",
             len(left),
-            left[0],
+            next(iter(left)),
         )
     if not variables:
         return step

@@ -18,7 +18,7 @@ variable, and is held without a copy, changes with the next step.
 import atexit
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ __all__ = [
     "LEAST",
     "HostVariable",
     "Journal",
+    "check_room",
     "host_variable",
     "move",
     "to_device",
@@ -125,33 +126,27 @@ def host_variable(handle: Any) -> HostVariable | None:
     return found if found is not None and found.handle() is handle else None
 
 
-def to_device(handles: Iterable[Any]) -> None:
-    """Let variables that live on the host live on the device again.
+def to_device(handle: Any) -> None:
+    """Let a variable that lives on the host live on the device again.
 
     Raises:
-        OutOfMemoryError: If the device has no room for them; all stay where they are.
+        OutOfMemoryError: If the device has no room for it; it stays where it is.
     """
-    found = [variable for h in handles if (variable := host_variable(h)) is not None]
-    own: list[Any] = []
-    for variable in found:
-        variable.settle()
-        try:
-            own.append(tf.raw_ops.DeepCopy(x=compat.host_tensor(variable.array)))
-        except tf.errors.ResourceExhaustedError as error:
-            size = sum(variable.array.nbytes for variable in found)
-            raise OutOfMemoryError(
-                f"{len(found)} variables on the host must find room on the device, "
-                f"{format_bytes(size)}, got none for one of shape "
-                f"{variable.array.shape}: the step uses them within loops or branches, "
-                "or writes them in a way that cannot be served from the host. "
-                "Gradient accumulation, loss scaling (mixed_float16) and "
-                "`ema_overwrite_frequency` do so: leave them out (mixed_bfloat16 "
-                "scales no loss), or use a device with more memory."
-            ) from error
-    for variable, value in zip(found, own, strict=True):
-        handle = variable.handle()
-        tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-        del _known[id(handle)]
+    found = host_variable(handle)
+    if found is None:
+        return
+    found.settle()
+    try:
+        own = tf.raw_ops.DeepCopy(x=compat.host_tensor(found.array))
+    except tf.errors.ResourceExhaustedError as error:
+        raise OutOfMemoryError(
+            f"a variable of shape {found.array.shape} must find room on the device, "
+            f"{format_bytes(found.array.nbytes)}, because the step uses it in a way "
+            "that cannot be served from the host. Use another layer or optimizer for "
+            "it, or a device with more memory."
+        ) from error
+    tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+    del _known[id(handle)]
 
 
 def move(variable: Any) -> None:
@@ -175,6 +170,33 @@ def move(variable: Any) -> None:
     _show(handle, array)
     for name in _ASSIGNS:
         setattr(variable, name, _settling(variable, name))
+
+
+def check_room(handles: Sequence[Any]) -> None:
+    """See whether the device has room for variables that live on the host.
+
+    Args:
+        handles: Theirs, all of variables on the host.
+
+    Raises:
+        OutOfMemoryError: If it has not.
+    """
+    copies: list[Any] = []
+    arrays = [found.array for h in handles if (found := host_variable(h)) is not None]
+    try:
+        copies.extend(
+            tf.raw_ops.DeepCopy(x=compat.host_tensor(array)) for array in arrays
+        )
+    except tf.errors.ResourceExhaustedError as error:
+        size = format_bytes(sum(array.nbytes for array in arrays))
+        raise OutOfMemoryError(
+            f"{len(arrays)} variables on the host must find room on the device, "
+            f"{size}, got room for {len(copies)}: the step uses them in loops or "
+            "branches, or writes them in a way that cannot be served from the host. "
+            "Gradient accumulation, loss scaling (mixed_float16) and "
+            "`ema_overwrite_frequency` do so: leave them out (mixed_bfloat16 scales "
+            "no loss), or use a device with more memory."
+        ) from error
 
 
 def _settling(variable: Any, name: str) -> Callable[..., Any]:

@@ -17,7 +17,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import tensorflow as tf
 
@@ -35,7 +34,12 @@ from lms.tf.capture.host_uses import (
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.sliced_updates import slice_updates
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.host_variables import HostVariable, host_variable, to_device
+from lms.tf.host_variables import (
+    HostVariable,
+    check_room,
+    host_variable,
+    to_device,
+)
 from lms.units import KIB, MIB, Bytes
 
 __all__ = ["GATHER", "READ", "WRITE", "slice_bytes", "with_host_state"]
@@ -89,25 +93,27 @@ def with_host_state(step: TracedStep, size: Bytes) -> TracedStep:
     for _, found in held.values():
         found.settle()  # on the device its value would count as persistent
     edit = GraphEdit(step)
-    left: dict[str, Any] = {}
+    left: list[str] = []
     variables: dict[str, HostVariable] = {}
     tensors: dict[str, str] = {}
     controls: dict[str, Sequence[str]] = {}
     values = {handle: argument.variable for handle, (argument, _) in held.items()}
-    for handle, used in uses_of(edit, step.graph, values):
+    uses = uses_of(edit, step.graph, values)
+    check_room([held[handle][0].captured for handle, used in uses if used is None])
+    for handle, used in uses:
         argument, variable = held[handle]
         if used is None:
-            left[argument.name] = argument.captured
+            to_device(argument.captured)
+            left.append(argument.name)
         else:
             variables[handle] = variable
             _copied(edit, used, tensors, controls)
     if left:
-        to_device(left.values())
         _LOG.warning(
             "%d variables are on the device again, such as %s: loops or branches use "
             "them, or they are written in a way that cannot be served from the host.",
             len(left),
-            next(iter(left)),
+            left[0],
         )
     if not variables:
         return step

@@ -8,6 +8,10 @@ array: then the array gets that value, and is the variable's again. Where others
 without the variable's methods, as `tf.train.Checkpoint` does, that is done before the
 next step.
 
+Keras makes a tensor of an array before it assigns it. Where a device that is emulated
+has no room for that, the process dies (`NdarrayToTensor` in ndarray_tensor.cc): so the
+array's own memory is the tensor.
+
 What a step writes over is kept until it has ended, so that one which fails leaves all
 as it was.
 
@@ -20,8 +24,10 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -37,6 +43,7 @@ __all__ = [
     "check_room",
     "host_variable",
     "move",
+    "take_arrays",
     "to_device",
 ]
 
@@ -197,6 +204,29 @@ def check_room(handles: Sequence[Any]) -> None:
             "`ema_overwrite_frequency` do so: leave them out (mixed_bfloat16 scales "
             "no loss), or use a device with more memory."
         ) from error
+
+
+def take_arrays() -> None:
+    """Let Keras's variables on the host take arrays as they are, from now on."""
+    own: Any = keras.Variable.assign
+    if hasattr(own, "__wrapped__"):
+        return
+
+    @wraps(own)
+    def assign(variable: Any, value: Any) -> Any:
+        return own(variable, _as_tensor(variable.value, value))
+
+    setattr(keras.Variable, "assign", assign)  # noqa: B010 - as Keras has it
+
+
+def _as_tensor(variable: Any, value: Any) -> Any:
+    """An array as a tensor, if it is for a variable on the host."""
+    handle = getattr(variable, "handle", None)
+    if handle is None or not tf.executing_eagerly() or host_variable(handle) is None:
+        return value
+    if tf.is_tensor(value) or not hasattr(value, "__array__"):
+        return value
+    return compat.host_tensor(np.asarray(value, variable.dtype.as_numpy_dtype))
 
 
 def _settling(variable: Any, name: str) -> Callable[..., Any]:

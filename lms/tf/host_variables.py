@@ -8,6 +8,10 @@ array: then the array gets that value, and is the variable's again. Where others
 without the variable's methods, as `tf.train.Checkpoint` does, that is done before the
 next step.
 
+Keras makes a tensor of an array before it assigns it. Where a device that is emulated
+has no room for that, the process dies (`NdarrayToTensor` in ndarray_tensor.cc): so the
+array's own memory is the tensor.
+
 What a step writes over is kept until it has ended, so that one which fails leaves all
 as it was.
 
@@ -18,10 +22,12 @@ variable, and is held without a copy, changes with the next step.
 import atexit
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -34,8 +40,10 @@ __all__ = [
     "LEAST",
     "HostVariable",
     "Journal",
+    "check_room",
     "host_variable",
     "move",
+    "take_arrays",
     "to_device",
 ]
 
@@ -167,13 +175,63 @@ def move(variable: Any) -> None:
     value = _read(handle, dtype)
     array = compat.aligned(np.array(value))
     del value
-    _show(handle, array)
     key = id(handle)
     _known[key] = HostVariable(
         weakref.ref(handle, lambda _: _known.pop(key, None)), array
     )
+    _show(handle, array)
     for name in _ASSIGNS:
         setattr(variable, name, _settling(variable, name))
+
+
+def check_room(handles: Sequence[Any]) -> None:
+    """See whether the device has room for variables that live on the host.
+
+    Args:
+        handles: Theirs, all of variables on the host.
+
+    Raises:
+        OutOfMemoryError: If it has not.
+    """
+    copies: list[Any] = []
+    arrays = [found.array for h in handles if (found := host_variable(h)) is not None]
+    try:
+        copies.extend(
+            tf.raw_ops.DeepCopy(x=compat.host_tensor(array)) for array in arrays
+        )
+    except tf.errors.ResourceExhaustedError as error:
+        size = format_bytes(sum(array.nbytes for array in arrays))
+        raise OutOfMemoryError(
+            f"{len(arrays)} variables on the host must find room on the device, "
+            f"{size}, got room for {len(copies)}: the step uses them in loops or "
+            "branches, or writes them in a way that cannot be served from the host. "
+            "Gradient accumulation, loss scaling (mixed_float16) and "
+            "`ema_overwrite_frequency` do so: leave them out (mixed_bfloat16 scales "
+            "no loss), or use a device with more memory."
+        ) from error
+
+
+def take_arrays() -> None:
+    """Let Keras's variables on the host take arrays as they are, from now on."""
+    own: Any = keras.Variable.assign
+    if hasattr(own, "__wrapped__"):
+        return
+
+    @wraps(own)
+    def assign(variable: Any, value: Any) -> Any:
+        return own(variable, _as_tensor(variable.value, value))
+
+    setattr(keras.Variable, "assign", assign)  # noqa: B010 - as Keras has it
+
+
+def _as_tensor(variable: Any, value: Any) -> Any:
+    """An array as a tensor, if it is for a variable on the host."""
+    handle = getattr(variable, "handle", None)
+    if handle is None or not tf.executing_eagerly() or host_variable(handle) is None:
+        return value
+    if tf.is_tensor(value) or not hasattr(value, "__array__"):
+        return value
+    return compat.host_tensor(np.asarray(value, variable.dtype.as_numpy_dtype))
 
 
 def _settling(variable: Any, name: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.tf import compat
-from lms.tf.host_variables import LEAST, move
+from lms.tf.host_variables import LEAST, move, take_arrays
 from lms.tf.initial_values import made_on_host
 
 __all__ = ["check_device", "keep_on_host", "on_host"]
@@ -46,6 +46,7 @@ def on_host() -> Iterator[None]:
             move(variable)
         return variable
 
+    take_arrays()
     with tf.variable_creator_scope(creator):
         yield
 
@@ -77,6 +78,7 @@ def keep_on_host(model: keras.Model) -> None:
     check_device()
     for weight in model.variables:
         move(weight.value)
+    take_arrays()
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return

@@ -28,6 +28,7 @@ from lms.tf.measure.devices import DeviceMemory
 from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
+from lms.tf.uninterrupted import uninterrupted
 from lms.units import format_bytes
 
 __all__ = ["PreparedStep", "StepSource", "refused_in_words", "run_recovering"]
@@ -121,7 +122,8 @@ class PreparedStep:
             _Aborted: If a planned step ran out of memory; early writes are undone.
         """
         assert self.rebuilt is not None
-        with self.lock:  # host tensors belong to one call at a time
+        # Host tensors belong to one call at a time.
+        with self.lock, uninterrupted():
             self.memory.watch(self)
             is_undone = self.state is not None or self._is_watched
             kept = is_undone or not self.plan_is_empty

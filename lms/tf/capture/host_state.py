@@ -35,7 +35,12 @@ from lms.tf.capture.host_uses import (
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.sliced_updates import slice_updates
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.host_variables import HostVariable, host_variable, to_device
+from lms.tf.host_variables import (
+    HostVariable,
+    check_room,
+    host_variable,
+    to_device,
+)
 from lms.units import KIB, MIB, Bytes
 
 __all__ = ["GATHER", "READ", "WRITE", "is_current", "slice_bytes", "state_bytes"]
@@ -112,7 +117,9 @@ def with_host_state(
     tensors: dict[str, str] = {}
     controls: dict[str, Sequence[str]] = {}
     values = {handle: argument.variable for handle, (argument, _) in held.items()}
-    for handle, used in uses_of(edit, step.graph, values):
+    uses = uses_of(edit, step.graph, values)
+    check_room([held[handle][0].captured for handle, used in uses if used is None])
+    for handle, used in uses:
         argument, variable = held[handle]
         if used is None:
             to_device(argument.captured, "the step cannot read it from the host")

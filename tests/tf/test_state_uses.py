@@ -1,0 +1,22 @@
+"""What users do with state on the host: the bits are those of plain Keras."""
+
+from pathlib import Path
+
+import pytest
+
+from lms.units import MIB
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+TRIALS = "tests.tf.state_uses"
+ENOUGH, LIMIT = "256MiB", 6 * MIB
+
+
+def test_a_variable_larger_than_the_device_is_assigned_and_loaded(
+    worker: Worker, tmp_path: Path
+) -> None:
+    trial, folder = f"{TRIALS}:large_variable", str(tmp_path)
+    plain = worker.ask(trial, memory=ENOUGH, folder=folder, on_host=False)
+    found = worker.ask(trial, memory=LIMIT, folder=folder, on_host=True)
+    assert found == plain

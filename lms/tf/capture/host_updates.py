@@ -11,9 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from lms.ir.graph import Arithmetic, HostRows, HostUpdate, Op, Tensor
+from lms.ir.graph import Arithmetic, HostRows, HostUpdate, Op
 from lms.tf.capture.graph_edit import GraphEdit, made
-from lms.tf.capture.sliced_updates import Slicer, Update
+from lms.tf.capture.sliced_updates import Slicer
+from lms.tf.capture.updates import Update, tensor_of
 from lms.tf.host_arithmetic import has_equal_bits
 
 __all__ = ["UPDATE", "HostSlicer", "host_slicer"]
@@ -34,7 +35,7 @@ def host_slicer(
 def _may_be_on_host(edit: GraphEdit, update: Update, makers: Mapping[str, Op]) -> bool:
     ops = [edit.ops[name] for name in update.ops]
     read = {name for op in ops for name in op.inputs}
-    tensors = [_tensor(makers, name) for name in read]
+    tensors = [tensor_of(makers, name) for name in read]
     return (
         bool(ops)
         and bool(update.shape)
@@ -47,10 +48,6 @@ def _may_be_on_host(edit: GraphEdit, update: Update, makers: Mapping[str, Op]) -
 
 def _is_made_here(edit: GraphEdit, update: Update, write: str) -> bool:
     return edit.ops[write].inputs[0].rpartition(":")[0] in update.ops
-
-
-def _tensor(makers: Mapping[str, Op], name: str) -> Tensor:
-    return next(t for t in makers[name].outputs if t.name == name)
 
 
 class HostSlicer(Slicer):

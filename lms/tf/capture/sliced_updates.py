@@ -12,49 +12,24 @@ One gradient after the other is used up: the next is made when the last was writ
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import tensorflow as tf
 
-from lms.ir.graph import HostRows, Op, Tensor, op_of
+from lms.ir.graph import HostRows, Op, Tensor
 from lms.tf import compat
 from lms.tf.capture.graph_edit import GraphEdit, Rank, described, made
-from lms.tf.capture.op_types import INPLACE
 from lms.tf.capture.segment_sums import SEGMENT_SUM, sum_rows
 from lms.tf.capture.update_order import one_by_one
+from lms.tf.capture.updates import Update, tensor_of, updates_of
 from lms.units import Bytes
 
-__all__ = ["Slicer", "Update", "slice_updates"]
-
-# Ops whose elements depend on the elements at the same place alone.
-_ELEMENTWISE = (
-    INPLACE
-    - frozenset(("AddN", "Softmax", "LogSoftmax", "BiasAdd", "CollectiveReduceV2"))
-) | frozenset(("Cast", "ZerosLike", "OnesLike"))
+__all__ = ["Slicer", "slice_updates"]
 
 # A slice that begins at such an address is a view (`IsDim0SliceAligned`).
 _ALIGNED = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
-    """Element-wise ops, the writes of what they make, and what they begin with.
-
-    Args:
-        ops: Names of the ops, in an execution order.
-        writes: Names of the writes.
-        shape: The shape of all that is written.
-        sources: Names of the ops whose outputs of this shape are read.
-        size: Bytes of the largest tensor.
-    """
-
-    ops: tuple[str, ...]
-    writes: tuple[str, ...]
-    shape: tuple[int, ...]
-    sources: tuple[str, ...]
-    size: Bytes
 
 
 SlicerFor = Callable[[GraphEdit, Update, Mapping[str, Op]], "type[Slicer] | None"]
@@ -74,7 +49,7 @@ def slice_updates(
     readers = edit.readers()
     stands: dict[str, Sequence[str]] = {}  # for what is cut
     done: list[tuple[tuple[str, ...], tuple[str, ...]]] = []  # sources and writes
-    for update in _updates(edit, makers):
+    for update in updates_of(edit, makers):
         edges = _edges(update, slice_bytes)
         writes = update.writes
         special = slicer_for and slicer_for(edit, update, makers)
@@ -88,86 +63,6 @@ def slice_updates(
     edit.remove(stands)
     edit.remove_unread(SEGMENT_SUM)
     one_by_one(edit, done)
-
-
-def _updates(edit: GraphEdit, makers: Mapping[str, Op]) -> list[Update]:
-    """Writes that have element-wise ops in common belong to one update."""
-    groups: list[tuple[set[str], set[str], tuple[int, ...]]] = []
-    for write in [op for op in edit.ops.values() if op.host_write is not None]:
-        shape = _tensor(makers, write.inputs[0]).shape
-        ops, writes = _elementwise(makers, write.inputs[0], shape), {write.name}
-        rest: list[tuple[set[str], set[str], tuple[int, ...]]] = []
-        for group in groups:
-            if group[2] == shape and group[0] & ops:
-                ops, writes = ops | group[0], writes | group[1]
-            else:
-                rest.append(group)
-        groups = [*rest, (ops, writes, shape)]
-    return [_update(edit, makers, *group) for group in groups]
-
-
-def _tensor(makers: Mapping[str, Op], name: str) -> Tensor:
-    return next(t for t in makers[name].outputs if t.name == name)
-
-
-def _elementwise(
-    makers: Mapping[str, Op], last: str, shape: tuple[int, ...]
-) -> set[str]:
-    """Names of the element-wise ops of this shape that a tensor is made by."""
-    found: set[str] = set()
-    pending = [last]
-    while pending:
-        op = makers[pending.pop()]
-        is_sum = op.type == "AddN" and len(op.inputs) == 2
-        fits = op.type in _ELEMENTWISE or is_sum
-        if op.name in found or op.fixed or op.varies or op.group or not fits:
-            continue
-        if op.outputs[0].shape == shape:
-            found.add(op.name)
-            pending += op.inputs
-    return found
-
-
-def _update(
-    edit: GraphEdit,
-    makers: Mapping[str, Op],
-    ops: Collection[str],
-    writes: Collection[str],
-    shape: tuple[int, ...],
-) -> Update:
-    ordered = _ordered(edit, ops)
-    read = [name for op in (*ordered, *writes) for name in edit.ops[op].inputs]
-    sources = {
-        makers[name].name
-        for name in read
-        if makers[name].name not in ops
-        and makers[name].host_read is None
-        and _tensor(makers, name).shape == shape
-    }
-    sizes = [_tensor(makers, name).size for name in read]
-    return Update(
-        ops=ordered,
-        writes=tuple(sorted(writes, key=edit.rank.__getitem__)),
-        shape=shape,
-        sources=tuple(sorted(sources, key=edit.rank.__getitem__)),
-        size=max(sizes),
-    )
-
-
-def _ordered(edit: GraphEdit, ops: Collection[str]) -> tuple[str, ...]:
-    """An execution order of some ops."""
-    order: dict[str, None] = {}
-    for name in sorted(ops, key=edit.rank.__getitem__):
-        pending = [name]
-        while pending:
-            current = pending[-1]
-            sources = {op_of(source) for source in edit.ops[current].inputs}
-            waits = sorted((sources & {*ops}) - order.keys())
-            if waits:
-                pending += waits
-            else:
-                order[pending.pop()] = None
-    return tuple(order)
 
 
 def _edges(update: Update, slice_bytes: Bytes) -> Sequence[int]:
@@ -254,7 +149,7 @@ class Slicer:
         """The slice of a tensor, or all of it where it is the same for every row."""
         if name in parts:
             return parts[name]
-        op, tensor = self.makers[name], _tensor(self.makers, name)
+        op, tensor = self.makers[name], tensor_of(self.makers, name)
         shape = self.update.shape
         if len(tensor.shape) < len(shape) or tensor.shape[0] != shape[0]:
             return name
@@ -266,7 +161,7 @@ class Slicer:
             sliced = replace(op, name=new, outputs=(output,), host_read=rows)
             self.edit.add(sliced, self.edit.nodes[op.name], (*self.rank, k, 0))
         elif op.type == SEGMENT_SUM and not (op.fixed or op.varies):
-            ids, rank = _tensor(self.makers, op.inputs[1]), (*self.rank, k, 0)
+            ids, rank = tensor_of(self.makers, op.inputs[1]), (*self.rank, k, 0)
             sum_rows(self.edit, op, ids, output, first, rank)
         elif new not in self.edit.ops:
             self._slice(new, tensor, output, first, (*self.rank, k, 0))

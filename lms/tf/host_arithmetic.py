@@ -9,7 +9,7 @@ Known weakness: what was tried are the kernels of the CPU. Those of a GPU are ot
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,6 @@ def updated(
     return known
 
 
-@cache
 def has_equal_bits(kind: str) -> bool:
     """Whether NumPy makes the same bits of float32 numbers as TensorFlow on this CPU.
 
@@ -76,25 +75,30 @@ def has_equal_bits(kind: str) -> bool:
         >>> has_equal_bits("Mul"), has_equal_bits("Erf")
         (True, False)
     """
-    if kind not in _ONE and kind not in _TWO:
-        return False
-    function = {**_ONE, **_TWO}[kind]
-    arguments = _numbers()[: 1 if kind in _ONE else 2]
-    equal = list[bool]()
+    return kind in _equal_kinds()
 
-    def compare(own: np.ndarray, *given: np.ndarray) -> np.ndarray:
+
+@cache
+def _equal_kinds() -> frozenset[str]:
+    """Types of ops that were tried, with equal bits."""
+    equal: set[str] = set()
+
+    def compare(own: np.ndarray, *given: np.ndarray, kind: str) -> np.ndarray:
         with np.errstate(all="ignore"):
-            found = function(*given)
-        equal.append(own.tobytes() == np.asarray(found, np.float32).tobytes())
+            found = {**_ONE, **_TWO}[kind](*given)
+        if own.tobytes() == np.asarray(found, np.float32).tobytes():
+            equal.add(kind)
         return np.zeros((), np.float32)
 
     @tf.function(autograph=False, jit_compile=False)
-    def both(*given: Any) -> Any:
-        own = _kernel(kind, given)
-        return tf.numpy_function(compare, [own, *given], tf.float32)
+    def every(*pair: Any) -> Any:
+        for kind in (*_ONE, *_TWO):
+            given = pair[:1] if kind in _ONE else pair
+            function = partial(compare, kind=kind)
+            tf.numpy_function(function, [_kernel(kind, given), *given], tf.float32)
 
-    both(*(tf.constant(argument) for argument in arguments))
-    return equal == [True]
+    every(*(tf.constant(numbers) for numbers in _numbers()))
+    return frozenset(equal)
 
 
 def _kernel(kind: str, given: tuple[Any, ...]) -> Any:

@@ -26,8 +26,9 @@ from lms.tf.capture.tracing import (
 )
 from lms.tf.measure.device_budget import Batches
 from lms.tf.measure.devices import find_device, take_emulated_memory
+from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
-from lms.tf.recovery import PreparedStep, refused_in_words, run_recovering
+from lms.tf.recovery import PreparedStep, run_recovering
 from lms.tf.state_placing import ModelState, prepare_placed
 from lms.tf.workers.joining import lost_workers_in_words
 

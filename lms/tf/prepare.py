@@ -35,8 +35,9 @@ from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
+from lms.tf.out_of_memory import refused_in_words
 from lms.tf.predictions import report_of, timeline_of
-from lms.tf.recovery import PreparedStep, refused_in_words
+from lms.tf.recovery import PreparedStep
 from lms.tf.rewrite.host_store import HostStore
 from lms.tf.rewrite.plan_nodes import planned_step
 from lms.tf.rewrite.rebuilding import rebuild

@@ -12,8 +12,7 @@ of its convolutions on a CPU do not survive a failure. Plans by thresholds are a
 user wants them, and are not made anew.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
@@ -25,21 +24,17 @@ from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
+from lms.tf.out_of_memory import first_words, given_up, half_written, unwatched
 from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
 from lms.tf.uninterrupted import uninterrupted
-from lms.units import format_bytes
 
-__all__ = ["PreparedStep", "StepSource", "refused_in_words", "run_recovering"]
+__all__ = ["PreparedStep", "StepSource", "run_recovering"]
 
 # What a step that ran out of memory is planned with, of the room that it had: the first
 # in which there is another plan. So often a step is planned anew in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
-
-# What its errors say of that, also where shapes are inferred.
-_NOT_FOLDED = "Unable to evaluate a constant node"
-_SAID = ("OOM when", _NOT_FOLDED)
 
 # So many calls of a step that is not planned may run out of memory and be planned.
 _WATCHED = 3
@@ -137,7 +132,7 @@ class PreparedStep:
                 if not self.can_be_planned:
                     self._fail(values)
                     raise
-                reason = _first_words(error)
+                reason = first_words(error)
             except BaseException:
                 self._fail(values)
                 raise
@@ -245,73 +240,13 @@ def run_recovering(
         except _Aborted as aborted:
             reason = str(aborted)
         if step.commit_flag.begun:
-            text = _unwatched if step.plan_is_empty else _half_written
+            text = unwatched if step.plan_is_empty else half_written
             raise OutOfMemoryError(text(reason))
-        failed = step
         anew = None if step.predicted.replans == _TRIES else step.planned_anew()
         if anew is None:
-            failed.rebuilt = None
-            raise OutOfMemoryError(_given_up(failed, reason))
+            step.rebuilt = None
+            plans = step.predicted.replans + 1
+            room = step.budget.total or 0
+            raise OutOfMemoryError(given_up(reason, room, plans))
         step = anew
         replaced(step)
-
-
-@contextmanager
-def refused_in_words(doing: str) -> Iterator[None]:
-    """Within it, a device without room for what is done raises an error of our own.
-
-    Args:
-        doing: What is done.
-
-    Raises:
-        OutOfMemoryError: In place of TensorFlow's error.
-    """
-    try:
-        yield
-    except (RAN_OUT, ValueError) as error:
-        if not isinstance(error, RAN_OUT) and _NOT_FOLDED not in str(error):
-            raise
-        raise OutOfMemoryError(
-            f"{doing} must find room on the device, got {_first_words(error)}. Delete "
-            "other models and tensors on it, let the input pipeline read less ahead, "
-            "keep the model's state on the host (`state='host'`), or use a smaller "
-            "model."
-        ) from error
-
-
-def _first_words(error: Exception) -> str:
-    """The line of TensorFlow's message that says what did not fit."""
-    text = str(error)
-    said = (
-        line[line.index(word) :]
-        for word in _SAID
-        for line in text.splitlines()
-        if word in line
-    )
-    return next(said, text.strip().partition("\n")[0]).strip()
-
-
-def _given_up(step: PreparedStep, reason: str) -> str:
-    times = step.predicted.replans + 1
-    return (
-        f"a step must run in the {format_bytes(step.budget.total or 0)} that it was "
-        f"planned into, got out of memory with {times} plans: {reason}. The model's "
-        "variables are as before the step. Use a smaller batch or volume, let the "
-        "input pipeline read less ahead, or give a smaller `budget`."
-    )
-
-
-def _unwatched(reason: str) -> str:
-    return (
-        f"a step that seemed to fit must not run out of memory, got {reason}. Some of "
-        "the model's variables may be updated and some not: load them from a "
-        "checkpoint, and give a smaller `budget`, so that the step is planned."
-    )
-
-
-def _half_written(reason: str) -> str:
-    return (
-        "a step must not run out of memory while it writes variables, got "
-        f"{reason}. Some of the model's variables are updated and some are not: load "
-        "them from a checkpoint, and use a smaller `budget`, batch or volume."
-    )

@@ -38,9 +38,10 @@ from lms.ir.liveness import lower_bound, peak
 from lms.machine.costs import roofline
 from lms.machine.presets import preset
 from lms.planning.memory_budget import HostBudget, MemoryBudget
-from lms.planning.plan_step import PlannedStep, Workload, plan_step
+from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings
+from lms.planning.workload import PlannedStep, Workload
 
 __all__ = ["ANSWER", "main"]
 

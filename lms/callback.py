@@ -74,6 +74,11 @@ class LMSCallback(keras.callbacks.Callback):
             processor, and the same bits where NumPy's are those of TensorFlow's CPU
             kernels (what is not stays with the device). None chooses where `state` is
             None too, else "device".
+        swap_folder: A folder on a disk: what the host's memory cannot hold waits there,
+            in a file without a name, where that is predicted to be faster than to
+            recompute it. Not on GPUs.
+        host_memory: The most memory of the host that swapped tensors may take, as
+            `budget`; None takes what is free.
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
             first training step; it must be a plan of that very step.
         verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
@@ -116,6 +121,8 @@ class LMSCallback(keras.callbacks.Callback):
         swap_dtype: str | None = None,
         state: Literal["device", "slots", "host"] | None = None,
         update: Literal["device", "host"] | None = None,
+        swap_folder: str | Path | None = None,
+        host_memory: int | str | None = None,
         plan: SwapPlan | str | Path | None = None,
         verbose: int = 1,
     ) -> None:
@@ -137,6 +144,8 @@ class LMSCallback(keras.callbacks.Callback):
             swap_dtype=swap_dtype,
             state=state,
             update=update,
+            swap_folder=swap_folder,
+            host_memory=host_memory,
             plan=plan,
         )
         self._verbose = _checked(verbose)

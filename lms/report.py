@@ -211,6 +211,7 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
 
     again = [len(report.plan.recomputed) for report in reports]
     narrow = [len(report.plan.narrowed) for report in reports]
+    filed = [report.plan.file_bytes for report in reports]
     replans = [("planned anew", [str(report.replans) for report in reports])]
     loops = [len(report.unknown_memory) for report in reports]
     return [
@@ -229,6 +230,7 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("swapped out", sizes("swapped_out_bytes")),
         ("swapped in", sizes("swapped_in_bytes")),
         ("host memory", sizes("host_peak_bytes")),
+        *([("in a file", list(map(format_bytes, filed)))] if any(filed) else ()),
         *(
             [
                 ("state on the host", sizes("state_bytes")),

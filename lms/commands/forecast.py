@@ -23,9 +23,10 @@ from lms.ir.plan import SwapPlan
 from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware
 from lms.planning.memory_budget import HostBudget, MemoryBudget, budget_in
-from lms.planning.plan_step import PlannedStep, Workload, plan_step
+from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings
+from lms.planning.workload import PlannedStep, Workload
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Timeline
 from lms.tf.capture.host_state import slice_bytes, state_bytes, with_host_state

@@ -53,6 +53,7 @@ class Swap:
         release: Name of the op that waits for the end of the swap-out, or None.
         swap_ins: The swap-ins, in execution order.
         held: Whether the host has it already: it leaves without a copy.
+        in_file: Whether it waits in a file, not in the host's memory.
     """
 
     tensor: str
@@ -60,6 +61,7 @@ class Swap:
     release: str | None
     swap_ins: tuple[SwapIn, ...]
     held: bool = False
+    in_file: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,11 @@ class SwapPlan:
         return sum(swap.size * len(swap.swap_ins) for swap in self.swaps)
 
     @property
+    def file_bytes(self) -> int:
+        """Bytes of the tensors that wait in a file, each in a place of its own."""
+        return sum(swap.size for swap in self.swaps if swap.in_file)
+
+    @property
     def moved_bytes(self) -> int:
         """Bytes copied either way in one step."""
         return self.swapped_out_bytes + self.swapped_in_bytes
@@ -119,8 +126,9 @@ class SwapPlan:
         """The plan as JSON text."""
         fields = asdict(self)
         for swap in fields["swaps"]:
-            if not swap["held"]:  # as plans were written before there was such
-                del swap["held"]
+            for key in ("held", "in_file"):  # plans were written before there were
+                if not swap[key]:
+                    del swap[key]
         return json.dumps(fields, indent=indent)
 
     @classmethod
@@ -266,6 +274,8 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
             f"`held` of {swap.tensor!r} must be {producer.is_held}, as the host's "
             f"variables are, got {swap.held}"
         )
+    if swap.held and swap.in_file:
+        raise PlanError(f"{swap.tensor!r} is on the host anyhow: in no file")
     if producer.varies:
         raise PlanError(
             f"{swap.tensor!r} cannot move: its shape depends on values, or the host "

@@ -18,10 +18,12 @@ class HostBudget:
     Args:
         free: Its bytes; None if that is not known.
         by_size: Whether its buffers are used again only for tensors of their size.
+        file: Bytes that tensors may take in a file besides; 0 for none.
     """
 
     free: Bytes | None
     by_size: bool
+    file: Bytes = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

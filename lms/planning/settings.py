@@ -11,6 +11,7 @@ from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters, Recompute
 from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
+from lms.storage.swap_file import check_folder
 from lms.units import parse_size
 
 __all__ = ["PLANNERS", "RECOMPUTE_WORDS", "STATE_PLACES", "UPDATERS", "Settings"]
@@ -60,6 +61,9 @@ class Settings:
             they are.
         plan: The plan of the first training step; None makes one.
         state: One of `STATE_PLACES`; None for the fastest of those that are allowed.
+        swap_folder: Where a file may hold what the host's memory does not.
+        host_memory: Bytes of the host's memory that swapped tensors may take; None for
+            what is free.
         update: Who updates state on the host: one of `UPDATERS`; None for the faster,
             where the place is chosen too, else the device.
     """
@@ -78,6 +82,8 @@ class Settings:
     plan: SwapPlan | None = None
     state: str | None = None
     update: str | None = None
+    swap_folder: Path | None = None
+    host_memory: int | None = None
 
     @property
     def thresholds(self) -> dict[str, int | None]:
@@ -104,6 +110,8 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     plan: SwapPlan | str | Path | None = None,
     state: str | None = None,
     update: str | None = None,
+    swap_folder: str | Path | None = None,
+    host_memory: int | str | None = None,
     **filters: Sequence[str],
 ) -> Settings:
     """Read the user's knobs.
@@ -134,7 +142,7 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     if budget is not None and planner not in _RULES:
         _check_unordered(mode, serialization, serialization_by_size)
     return Settings(
-        budget=None if budget is None else parse_size(budget, name="budget"),
+        budget=_size(budget, "budget"),
         planner=planner or ("threshold" if given else "budget"),
         sync_mode=mode,
         serialization=tuple(serialization),
@@ -149,8 +157,14 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         plan=None if plan is None else read_plan(plan),
         state=state,
         update=update,
+        swap_folder=None if swap_folder is None else check_folder(swap_folder),
+        host_memory=_size(host_memory, "host_memory"),
         **thresholds,
     )
+
+
+def _size(value: int | str | None, name: str) -> int | None:
+    return None if value is None else parse_size(value, name=name)
 
 
 def _check_planner(value: object) -> None:

@@ -1,7 +1,7 @@
 """What is predicted of a step, as its report and its timeline say it."""
 
 from lms.ir.liveness import lower_bound
-from lms.planning.plan_step import PlannedStep
+from lms.planning.workload import PlannedStep
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.host_state import state_bytes
 from lms.tf.capture.specialising import TracedStep

@@ -17,9 +17,9 @@ from lms.ir.host_state import has_host_state
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.memory_budget import MemoryBudget
-from lms.planning.plan_step import PlannedStep, Reason, Workload
 from lms.planning.select import fits
 from lms.planning.settings import Settings
+from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.progress import tell
 from lms.simulation.allocator import SmallPool
 from lms.tf.capture.host_state import is_current, slice_bytes, with_host_state
@@ -38,6 +38,7 @@ from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_h
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.predictions import report_of, timeline_of
 from lms.tf.recovery import PreparedStep
+from lms.tf.rewrite.file_places import FilePlaces
 from lms.tf.rewrite.host_store import HostStore
 from lms.tf.rewrite.plan_nodes import planned_step
 from lms.tf.rewrite.rebuilding import rebuild
@@ -172,7 +173,7 @@ def capture(
         kind=kind,
         traced=traced,
         step=step,
-        workload=workload_here(step, device),
+        workload=workload_here(step, device, settings.swap_folder),
         device=device,
         settings=settings,
         batches=replace(batches, is_there=True),
@@ -194,6 +195,9 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     planning_seconds = time.perf_counter() - started
     step = _step_of(captured, planned)
     guard, commit_flag, transport = _guard(planned), CommitFlag(), device.transport()
+    folder = settings.swap_folder if planned.plan.file_bytes else None
+    if folder is not None and isinstance(transport, HostStore):
+        transport.files = FilePlaces(planned.plan.swaps, folder)
     state = _state_copies(step, transport)
     transport = state or transport
     begun = commit_flag.node(guard)

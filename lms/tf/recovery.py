@@ -19,12 +19,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from lms.errors import BudgetError, OutOfMemoryError
+from lms.errors import BudgetError, HostMemoryError, OutOfMemoryError
 from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
-from lms.tf.out_of_memory import first_words, given_up, half_written, unwatched
+from lms.tf.out_of_memory import (
+    first_words,
+    given_up,
+    half_written,
+    lost_copy,
+    unwatched,
+)
 from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
@@ -133,8 +139,15 @@ class PreparedStep:
                     self._fail(values)
                     raise
                 reason = first_words(error)
-            except BaseException:
+            except BaseException as error:
                 self._fail(values)
+                is_undone = self.state is not None
+                if kept and not is_undone and not self.commit_flag.begun:
+                    self.kept.put_back(values)
+                    is_undone = True
+                trouble = self.transport.trouble()
+                if trouble is not None:
+                    raise HostMemoryError(lost_copy(trouble, is_undone)) from error
                 raise
             else:
                 self._measure()

@@ -16,10 +16,11 @@ from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware
 from lms.machine.presets import preset
 from lms.planning.memory_budget import HostBudget, budget_in
-from lms.planning.plan_step import Workload, plan_step
+from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.select import plain_plan
 from lms.planning.settings import read_settings
+from lms.planning.workload import Workload
 from lms.simulation.executor import simulate
 from tests.planning.questions import Answer, Question
 from tests.planning.stored import StoredStep

@@ -8,9 +8,10 @@ from lms.errors import HostMemoryError
 from lms.machine.costs import roofline
 from lms.machine.presets import preset
 from lms.planning.memory_budget import HostBudget, MemoryBudget
-from lms.planning.plan_step import PlannedStep, Reason, Workload, plan_step
+from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
+from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.units import KIB, MIB
 from tests.planning.stored import read_step
 

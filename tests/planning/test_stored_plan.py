@@ -12,10 +12,11 @@ from lms.ir.recompute import Recomputed
 from lms.machine.costs import roofline
 from lms.machine.presets import preset
 from lms.planning.memory_budget import UNLIMITED, HostBudget, MemoryBudget
-from lms.planning.plan_step import PlannedStep, Reason, Workload, plan_step
+from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings
 from lms.planning.stored_plan import read_plan
+from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.units import MIB
 from tests.graphs import make_op
 

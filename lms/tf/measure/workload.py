@@ -8,17 +8,20 @@ What ops take is measured only when it matters: a step that fits is not measured
 import logging
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from lms.planning.memory_budget import MemoryBudget
 from lms.planning.plan_cache import choose_plan_once
-from lms.planning.plan_step import PlannedStep, Reason, Workload, plan_step
+from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.select import fits
 from lms.planning.settings import Settings
+from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.device_budget import host_budget, with_holes
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
+from lms.tf.measure.file_rates import with_file_rates
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_scratch
 from lms.units import format_bytes
@@ -37,19 +40,20 @@ def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
     return replace(step, graph=with_scratch(step.graph, scratch), own=own)
 
 
-def workload_here(step: TracedStep, device: Device) -> Workload:
+def workload_here(step: TracedStep, device: Device, folder: Path | None) -> Workload:
     """The workload of a step with measured scratch.
 
     Args:
         step: The step, as `with_measured_scratch` returns it.
         device: Where it is to run; ops and copies are measured there, once.
+        folder: Where a file may be swapped to; it is measured too.
     """
 
     @cache
     def speeds() -> Speeds:
         return Speeds(
             costs=measure_costs(step, device),
-            hardware=measure_hardware(device),
+            hardware=with_file_rates(measure_hardware(device), folder),
         )
 
     return Workload.of(step.graph, (step.own or step).graph, speeds)
@@ -72,12 +76,19 @@ def plan_here(
     """
     if settings.planner == "budget" and not fits(workload.plain, budget):
         budget = with_holes(budget, device)
-    host = host_budget(device, budget)
+    host = host_budget(device, budget, settings)
     planned = plan_step(workload, settings, budget, host, choose=choose_plan_once)
     if planned.reason is Reason.SMALL_HOST:
         _LOG.warning(
             "The host has %s for swapped tensors, less than the fastest plan moves: "
             "more is recomputed instead.",
             format_bytes(host.free or 0),
+        )
+    if planned.reason is Reason.IN_FILE:
+        _LOG.warning(
+            "The host has %s for swapped tensors: %s of them wait in a file in %s.",
+            format_bytes(host.free or 0),
+            format_bytes(planned.plan.file_bytes),
+            settings.swap_folder,
         )
     return planned

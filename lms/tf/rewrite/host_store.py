@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from lms.machine.emulated_link import EmulatedLink, PendingCopy, link_rates
 from lms.tf import compat
+from lms.tf.rewrite.file_places import FilePlaces
 from lms.tf.rewrite.transports import CopyOps, made_node
 from lms.units import Seconds
 
@@ -79,9 +80,14 @@ class HostStore:
 
     Buffers are used again from step to step, by size: fresh pages cost more than the
     copy. Copies are slowed to the emulated link of this process, if there is one.
+
+    Args:
+        files: Where tensors wait that the host's memory does not hold.
     """
 
     takes_room_first: ClassVar[bool] = True
+
+    files: FilePlaces | None = field(default=None, kw_only=True)
 
     _link: EmulatedLink | None = field(default_factory=_emulated_link)
     _held: dict[str, _Held] = field(default_factory=dict)
@@ -185,6 +191,10 @@ class HostStore:
         """The most ever allocated: buffers are kept for the next step."""
         return self._peak
 
+    def trouble(self) -> str | None:
+        """What went wrong with a file."""
+        return None if self.files is None else self.files.trouble
+
     def release(self) -> None:
         """Drop all buffers."""
         with self._lock:
@@ -213,6 +223,10 @@ class HostStore:
 
     def _put(self, out: str, array: np.ndarray) -> list[object]:
         tensor, copies = self._copies[out]
+        written = self.files and self.files.writing(tensor, as_bytes(array))
+        if written is not None:
+            self._carried(out, tensor, array.nbytes, written, to_device=False)
+            return []
         buffer = self._take(array.nbytes)
         self.carry(out, tensor, buffer, as_bytes(array), to_device=False)
         with self._lock:
@@ -220,7 +234,12 @@ class HostStore:
         return []
 
     def _get(self, out: str, name: str, room: np.ndarray) -> list[object]:
-        held, tensor = self._held[out], self._copies[out][0]
+        tensor = self._copies[out][0]
+        read = self.files and self.files.reading(tensor, room_bytes(room))
+        if read is not None:
+            self._carried(name, tensor, room.nbytes, read, to_device=True)
+            return []
+        held = self._held[out]
         self.carry(name, tensor, room_bytes(room), held.buffer, to_device=True)
         with self._lock:
             held.reads_left -= 1
@@ -251,16 +270,27 @@ class HostStore:
     ) -> None:
         """Copy bytes; over a link it is underway from now on."""
         copy = partial(np.copyto, into, source)
+        self._carried(name, tensor, into.nbytes, copy, to_device=to_device)
+
+    def _carried(
+        self,
+        name: str,
+        tensor: str,
+        size: int,
+        copy: Callable[[], None],
+        *,
+        to_device: bool,
+    ) -> None:
         if self._link is None:
             begun = time.monotonic()
             copy()
-            _tell(to_device, tensor, begun, time.monotonic(), into.nbytes)
+            _tell(to_device, tensor, begun, time.monotonic(), size)
             return
         self._underway[name] = _Underway(
             tensor=tensor,
-            size=into.nbytes,
+            size=size,
             to_device=to_device,
-            pending=self._link.begin(into.nbytes, copy, to_device=to_device),
+            pending=self._link.begin(size, copy, to_device=to_device),
         )
 
     def _take(self, size: int) -> np.ndarray:

@@ -79,6 +79,10 @@ class StateCopies:
         """The most bytes that swapped tensors took, and what was written over."""
         return self.store.host_peak_bytes() + self.journal.most_bytes
 
+    def trouble(self) -> str | None:
+        """Why a copy failed, as the store says it."""
+        return self.store.trouble()
+
     def release(self) -> None:
         """Give back what is not the variables' own."""
         self.store.release()

@@ -11,9 +11,22 @@ import lms
 from tests.models import SILENT
 from tests.tf.state_trials import _hash, _values
 
-__all__ = ["large_variable"]
+__all__ = ["initial_values", "large_variable"]
 
 _ITEMS, _WIDTH, _LENGTH, _BATCH = 60_000, 32, 8, 32
+
+
+def initial_values(*, on_host: bool) -> list[str]:
+    """Hashes of initial values of which each is larger than the device."""
+    tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(1)
+    with lms.on_host() if on_host else nullcontext():
+        return [
+            _hash([keras.Variable(initializer, (1500, 900), dtype).numpy()])
+            for initializer in ("he_normal", "orthogonal", "random_normal", "identity")
+            for dtype in ("float32", "bfloat16")
+            if initializer != "orthogonal" or dtype == "float32"  # it takes no other
+        ]
 
 
 def large_variable(folder: str, *, on_host: bool) -> list[str]:

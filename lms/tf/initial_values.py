@@ -1,6 +1,6 @@
 """Initial values of large variables, made part by part in the host's memory.
 
-    initialiser ──traced──> element-wise ops of random numbers ──rows at a time──> array
+    initialiser ──traced──> element-wise ops of random numbers ──some each──> array
 
 An initialiser makes the whole tensor on the device, often three times over, and there
 may be no room for it once. TensorFlow's stateless random numbers are counted (Philox:

@@ -27,3 +27,24 @@ def test_initial_values_larger_than_the_device_have_equal_bits(worker: Worker) -
     trial = f"{TRIALS}:initial_values"
     plain = worker.ask(trial, memory=ENOUGH, on_host=False)
     assert worker.ask(trial, memory=2 * MIB, on_host=True) == plain
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "way",
+    [
+        "by a stored plan",
+        "cloned",
+        "compiled again",
+        "in a loop of one's own",
+        "in threads",
+        "of shared layers",
+        "recomputed",
+        "two batch sizes",
+    ],
+)
+def test_trainings_have_equal_bits(worker: Worker, tmp_path: Path, way: str) -> None:
+    trial, options = f"{TRIALS}:trained", {"way": way, "folder": str(tmp_path)}
+    plain = worker.ask(trial, memory=ENOUGH, **options, on_host=False)
+    limit = 2 * LIMIT if way == "in threads" else LIMIT
+    assert worker.ask(trial, memory=limit, **options, on_host=True) == plain

@@ -13,22 +13,25 @@ What cannot be made part by part, such as orthogonal matrices, is made on the de
 or if there is no room in a process of its own, which runs this file.
 """
 
+import logging
 import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
 
 from lms.machine import emulate
 from lms.tf import compat
-from lms.units import MIB, Bytes
+from lms.units import MIB, Bytes, format_bytes
 
 __all__ = ["made_on_host"]
+
+_LOG = logging.getLogger("lms")
 
 _PART = MIB // 4
 _NEEDED = 8  # bytes for each byte of what is made whole
@@ -156,26 +159,45 @@ def _small(tensor: Any) -> Any:
 
 def _made_elsewhere(tensor: Any) -> np.ndarray | None:
     """What a process with plenty of memory makes, if the device has too little."""
-    graph = tensor.graph
-    if any(op.op_def.is_stateful for op in graph.get_operations()):
+    graph, size = tensor.graph, tensor.shape.num_elements() * tensor.dtype.size
+    if _fits(size) or any(op.op_def.is_stateful for op in graph.get_operations()):
         return None
     array = compat.aligned(np.empty(tensor.shape.as_list(), _numpy_type(tensor)))
-    if _fits(array.nbytes):
-        return None
-    asked = [graph.as_graph_def().SerializeToString(), tensor.name]
-    asked.append(compat.ops_are_deterministic())
+    try:
+        read = _ask(tensor, array.reshape(-1).view(np.uint8))
+    except (OSError, ValueError) as error:  # it ended, or the graph is too large
+        read = error
+    if read == size:
+        return array
+    _LOG.warning(
+        "An initial value of %s could not be made in a process of its own, got %s. It "
+        "is made on the device, where there may be no room for it.",
+        format_bytes(size),
+        read,
+    )
+    return None
+
+
+def _ask(tensor: Any, into: np.ndarray) -> int:
+    """Let another process make a value; returns how many bytes came."""
+    threading = tf.config.threading
+    asked = {
+        "graph": tensor.graph.as_graph_def().SerializeToString(),
+        "name": tensor.name,
+        "inter": threading.get_inter_op_parallelism_threads(),
+        "intra": threading.get_intra_op_parallelism_threads(),
+        "is_deterministic": compat.ops_are_deterministic(),
+    }
     with subprocess.Popen(
         [sys.executable, "-P", "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=_environment(array.nbytes),
+        env=_environment(into.nbytes),
     ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        pickle.dump(asked, process.stdin)
-        process.stdin.close()
-        read = process.stdout.readinto(array.reshape(-1).view(np.uint8))
-    return array if read == array.nbytes else None
+        question, answer = cast(Any, process.stdin), cast(Any, process.stdout)
+        pickle.dump(asked, question)
+        question.close()
+        return answer.readinto(into)
 
 
 def _fits(size: Bytes) -> bool:
@@ -199,13 +221,16 @@ def _environment(size: Bytes) -> dict[str, str]:
 
 def _answer() -> None:
     """Make the value that is asked for, and print its bytes."""
-    graph, name, is_deterministic = pickle.load(sys.stdin.buffer)
-    if is_deterministic:
+    asked = pickle.load(sys.stdin.buffer)
+    tf.config.threading.set_inter_op_parallelism_threads(asked["inter"])
+    tf.config.threading.set_intra_op_parallelism_threads(asked["intra"])
+    if asked["is_deterministic"]:
         tf.config.experimental.enable_op_determinism()
-    made = compat.build_function(compat.GraphDef.FromString(graph), [], [name])
+    graph = compat.GraphDef.FromString(asked["graph"])
     with compat.planned_as_is():
-        (value,) = made.call_flat()
-    sys.stdout.buffer.write(np.ascontiguousarray(value.numpy()).view(np.uint8))
+        (value,) = compat.build_function(graph, [], [asked["name"]]).call_flat()
+    made = value.numpy().reshape(-1).view(np.uint8)
+    sys.stdout.buffer.write(memoryview(made))
 
 
 if __name__ == "__main__":

@@ -200,9 +200,9 @@ def check_room(handles: Sequence[Any]) -> None:
             f"{len(arrays)} variables on the host must find room on the device, "
             f"{size}, got room for {len(copies)}: the step uses them in loops or "
             "branches (gradient accumulation, loss scaling, `ema_overwrite_frequency`) "
-            "or writes some of their rows (embeddings with SGD, RMSprop, Adagrad or "
-            "Adafactor). Use Adam, and mixed_bfloat16, which scales no loss; or a "
-            "device with more memory."
+            "or writes some of their rows (embeddings with SGD, RMSprop, Adagrad, "
+            "Adadelta or Adafactor). Use Adam, and mixed_bfloat16, which scales no "
+            "loss; or a device with more memory."
         ) from error
 
 

@@ -2,7 +2,6 @@
 
 import threading
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -81,16 +80,15 @@ def large_variable(folder: str, *, on_host: bool) -> list[str]:
     return found
 
 
-def trained(way: str, folder: str, *, on_host: bool) -> list[str]:
+def trained(way: str, *, on_host: bool) -> list[str]:
     """Hashes of the state after trainings.
 
     Args:
         way: One of those below.
-        folder: Where files are.
         on_host: Whether weights and slots are on the host.
     """
     tf.config.experimental.enable_op_determinism()
-    return [_hash(_values(model)) for model in _WAYS[way](folder, on_host)]
+    return [_hash(_values(model)) for model in _WAYS[way](on_host)]
 
 
 def _ready(body: Any, optimizer: Any, loss: Any, *, on_host: bool) -> Any:
@@ -112,13 +110,13 @@ def _callbacks(on_host: bool, **knobs: Any) -> list[Any]:  # noqa: FBT001
     return [lms.LMSCallback(verbose=0, **knobs)] if on_host else []
 
 
-def _recomputed(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
+def _recomputed(on_host: bool) -> list[Any]:  # noqa: FBT001
     model = _model("adam", on_host=on_host)
     _train(model, _callbacks(on_host, recompute=True, exclude_scopes=["dense_1"]))
     return [model]
 
 
-def _two_batch_sizes(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
+def _two_batch_sizes(on_host: bool) -> list[Any]:  # noqa: FBT001
     model, callbacks = _model("adam", on_host=on_host), _callbacks(on_host)
     _train(model, callbacks)
     _train(model, callbacks, batch=_ROWS // 2)
@@ -126,18 +124,7 @@ def _two_batch_sizes(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
     return [model]
 
 
-def _by_a_stored_plan(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
-    path = Path(folder) / f"{on_host}.json"
-    model = _model("adam", on_host=on_host)
-    found: Any = _callbacks(on_host)
-    _train(model, found)
-    for callback in found:
-        path.write_text(callback.plan.to_json())
-    _train(model, _callbacks(on_host, plan=path))
-    return [model]
-
-
-def _of_shared_layers(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
+def _of_shared_layers(on_host: bool) -> list[Any]:  # noqa: FBT001
     keras.utils.set_random_seed(1)
     with lms.on_host() if on_host else nullcontext():
         body = _dense()
@@ -156,7 +143,7 @@ def _of_shared_layers(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
     return models
 
 
-def _compiled_again(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
+def _compiled_again(on_host: bool) -> list[Any]:  # noqa: FBT001
     model: Any = _model("adam", on_host=on_host)
     _train(model, _callbacks(on_host))
     loss = model.loss
@@ -168,7 +155,7 @@ def _compiled_again(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
     return [model]
 
 
-def _cloned(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
+def _cloned(on_host: bool) -> list[Any]:  # noqa: FBT001
     model: Any = _model("adam", on_host=on_host)
     callbacks = _callbacks(on_host)
     _train(model, callbacks)
@@ -182,7 +169,7 @@ def _cloned(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
     return [model, twin]
 
 
-def _in_a_loop_of_ones_own(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
+def _in_a_loop_of_ones_own(on_host: bool) -> list[Any]:  # noqa: FBT001
     model: Any = _model("adam", on_host=on_host)
 
     def step(x: Any, y: Any) -> Any:
@@ -203,7 +190,7 @@ def _in_a_loop_of_ones_own(folder: str, on_host: bool) -> list[Any]:  # noqa: FB
     return [model]
 
 
-def _in_threads(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
+def _in_threads(on_host: bool) -> list[Any]:  # noqa: FBT001
     models = [_model("adam", on_host=on_host) for _ in range(2)]
     trainings = [
         threading.Thread(target=_train, args=(model, _callbacks(on_host, budget=_HALF)))
@@ -219,7 +206,6 @@ def _in_threads(folder: str, on_host: bool) -> list[Any]:  # noqa: FBT001
 
 
 _WAYS: dict[str, Any] = {
-    "by a stored plan": _by_a_stored_plan,
     "cloned": _cloned,
     "compiled again": _compiled_again,
     "in a loop of one's own": _in_a_loop_of_ones_own,

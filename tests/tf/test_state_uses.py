@@ -33,7 +33,6 @@ def test_initial_values_larger_than_the_device_have_equal_bits(worker: Worker) -
 @pytest.mark.parametrize(
     "way",
     [
-        "by a stored plan",
         "cloned",
         "compiled again",
         "in a loop of one's own",
@@ -43,8 +42,8 @@ def test_initial_values_larger_than_the_device_have_equal_bits(worker: Worker) -
         "two batch sizes",
     ],
 )
-def test_trainings_have_equal_bits(worker: Worker, tmp_path: Path, way: str) -> None:
-    trial, options = f"{TRIALS}:trained", {"way": way, "folder": str(tmp_path)}
-    plain = worker.ask(trial, memory=ENOUGH, **options, on_host=False)
+def test_trainings_have_equal_bits(worker: Worker, way: str) -> None:
+    trial = f"{TRIALS}:trained"
+    plain = worker.ask(trial, memory=ENOUGH, way=way, on_host=False)
     limit = 2 * LIMIT if way == "in threads" else LIMIT
-    assert worker.ask(trial, memory=limit, **options, on_host=True) == plain
+    assert worker.ask(trial, memory=limit, way=way, on_host=True) == plain

@@ -204,10 +204,10 @@ def check_room(handles: Sequence[Any]) -> None:
         raise OutOfMemoryError(
             f"{len(arrays)} variables on the host must find room on the device, "
             f"{size}, got room for {len(copies)}: the step uses them in loops or "
-            "branches, or writes them in a way that cannot be served from the host. "
-            "Gradient accumulation, loss scaling (mixed_float16) and "
-            "`ema_overwrite_frequency` do so: leave them out (mixed_bfloat16 scales "
-            "no loss), or use a device with more memory."
+            "branches (gradient accumulation, loss scaling, `ema_overwrite_frequency`) "
+            "or writes some of their rows (embeddings with SGD, RMSprop, Adagrad, "
+            "Adadelta or Adafactor). Use Adam, and mixed_bfloat16, which scales no "
+            "loss; or a device with more memory."
         ) from error
 
 

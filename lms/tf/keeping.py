@@ -40,7 +40,8 @@ def on_host() -> Iterator[None]:
 
     def creator(next_creator: Any, **arguments: Any) -> Any:
         if tf.executing_eagerly():
-            arguments["initial_value"] = _initial(arguments.get("initial_value"))
+            value, dtype = arguments.get("initial_value"), arguments.get("dtype")
+            arguments["initial_value"] = _initial(value, dtype)
         variable = next_creator(**arguments)
         if tf.executing_eagerly():
             move(variable)
@@ -103,13 +104,16 @@ def check_device() -> None:
         )
 
 
-def _initial(value: Any) -> Any:
+def _initial(value: Any, dtype: Any) -> Any:
     """A value that is made on the host, where it can be."""
     if not callable(value):
         return value
 
     def made() -> Any:
         known = made_on_host(value, LEAST)
-        return value() if known is None else compat.host_tensor(known)
+        if known is None:
+            return value()
+        numpy_type = known.dtype if dtype is None else tf.as_dtype(dtype).as_numpy_dtype
+        return compat.host_tensor(known.astype(numpy_type, copy=False))
 
     return made

@@ -20,3 +20,30 @@ def test_a_variable_larger_than_the_device_is_assigned_and_loaded(
     plain = worker.ask(trial, memory=ENOUGH, folder=folder, on_host=False)
     found = worker.ask(trial, memory=LIMIT, folder=folder, on_host=True)
     assert found == plain
+
+
+@pytest.mark.long
+def test_initial_values_larger_than_the_device_have_equal_bits(worker: Worker) -> None:
+    trial = f"{TRIALS}:initial_values"
+    plain = worker.ask(trial, memory=ENOUGH, on_host=False)
+    assert worker.ask(trial, memory=2 * MIB, on_host=True) == plain
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "way",
+    [
+        "cloned",
+        "compiled again",
+        "in a loop of one's own",
+        "in threads",
+        "of shared layers",
+        "recomputed",
+        "two batch sizes",
+    ],
+)
+def test_trainings_have_equal_bits(worker: Worker, way: str) -> None:
+    trial = f"{TRIALS}:trained"
+    plain = worker.ask(trial, memory=ENOUGH, way=way, on_host=False)
+    limit = 2 * LIMIT if way == "in threads" else LIMIT
+    assert worker.ask(trial, memory=limit, way=way, on_host=True) == plain

@@ -26,6 +26,7 @@ from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.host_variables import host_variable
 from lms.tf.measure.devices import Device
+from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["forget_settled", "settle_variables", "shared_bytes"]
 
@@ -39,6 +40,7 @@ _Held = tuple[Any, Any]  # a variable's handle and its value on the host
 _settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
+@uninterrupted()
 def settle_variables(step: TracedStep, device: Device) -> None:
     """Move each captured variable to memory of its own; values stay.
 

@@ -1,0 +1,79 @@
+"""Ctrl-C waits for the end of what must not be left half-done."""
+
+import signal
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from lms.tf.uninterrupted import uninterrupted
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Python's own handler of Ctrl-C, whatever started the tests."""
+    own = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, own)
+
+
+def test_what_comes_within_is_heard_at_the_end() -> None:
+    done: list[str] = []
+
+    @uninterrupted()
+    def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        done.append("all")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert done == ["all"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_error_within_does_not_swallow_it() -> None:
+    @uninterrupted()
+    def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise ValueError("first")
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        work()
+    assert isinstance(caught.value.__context__, ValueError)
+
+
+def test_within_each_other_the_outer_one_ends_last() -> None:
+    done: list[str] = []
+
+    @uninterrupted()
+    def inner() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    @uninterrupted()
+    def outer() -> None:
+        inner()
+        done.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        outer()
+    assert done == ["outer"]
+
+
+def test_what_is_ignored_stays_ignored() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+
+
+def test_other_threads_leave_handlers_alone() -> None:
+    found: list[object] = []
+
+    def run() -> None:
+        with uninterrupted():
+            found.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [signal.default_int_handler]

@@ -28,7 +28,7 @@ the predicted ones; and each largest model has at least 4 times plain Keras's
 parameters.
 
 Known weaknesses: copies run at the speed of the host's memory, and on the cores that
-compute. Sizes of the search are 4.4 % apart, and each is tried once, though near the
+compute. Sizes of the search are 9 % apart, and each is tried once, though near the
 edge plain Keras runs out of memory by chance. A plan is as its ops were timed: in
 another run a step may copy a few bytes more.
 """
@@ -56,7 +56,7 @@ _PROGRAM = "experiments.state_on_host_trial"
 _ENOUGH = 4 * GIB
 _PARTS = ("trained", "largest", "least", "link")
 _SEARCHED = 32 * MIB  # the memory of that part
-_GRAIN = 16  # sizes of a search while they double
+_GRAIN = 8  # sizes of a search while they double
 _MORE, _TRIES = 1.05, 8  # the search for the least device
 _LINK_STEPS = 6
 
@@ -78,7 +78,7 @@ class _Subject:
     devices: tuple[int, ...]
     knob: str = ""
     first: int = 0
-    doublings: int = 4
+    doublings: int = 0
     fixed: tuple[str, ...] = ()
 
 
@@ -88,7 +88,8 @@ _SUBJECTS = (
         name="transformer",
         devices=(33, 16),
         knob="width",
-        first=64,
+        first=128,
+        doublings=2,
         fixed=("depth=2",),
     ),
     _Subject(name="gpt2", devices=(30, 15)),
@@ -96,8 +97,8 @@ _SUBJECTS = (
         name="recommender",
         devices=(48, 24),
         knob="items",
-        first=8192,
-        doublings=6,
+        first=16384,
+        doublings=5,
     ),
 )
 
@@ -181,11 +182,11 @@ def _search(subject: _Subject, mode: str, options: Any, book: Book) -> None:
 
 
 def rungs(first: int, doublings: int) -> list[int]:
-    """Sizes from `first` on that grow by one part of 16 of a doubling, in fours.
+    """Sizes from `first` on that grow by one part of 8 of a doubling, in fours.
 
     Example:
         >>> rungs(256, 1)[:3], len(rungs(256, 1)), rungs(256, 1)[-1]
-        ([256, 268, 280], 17, 512)
+        ([256, 280, 304], 9, 512)
     """
     places = range(doublings * _GRAIN + 1)
     return [round(first * 2 ** (i / _GRAIN) / 4) * 4 for i in places]

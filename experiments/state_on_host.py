@@ -34,7 +34,7 @@ another run a step may copy a few bytes more.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,13 +83,20 @@ class _Subject:
 
 
 _SUBJECTS = (
-    _Subject(name="mlp", devices=(96, 48), knob="width", first=256, fixed=("depth=4",)),
+    _Subject(
+        name="mlp",
+        devices=(96, 48),
+        knob="width",
+        first=512,
+        doublings=2,
+        fixed=("depth=4",),
+    ),
     _Subject(
         name="transformer",
         devices=(33, 16),
         knob="width",
-        first=128,
-        doublings=2,
+        first=96,
+        doublings=4,
         fixed=("depth=2",),
     ),
     _Subject(name="gpt2", devices=(30, 15)),
@@ -119,6 +126,8 @@ def _add_settings(parser: Any) -> None:
 def _run(options: Any) -> None:
     """Finished trials of the same settings are kept when a run goes on."""
     settings = settings_of(options, "epochs", "steps", "seed")
+    settings |= {"grain": _GRAIN, "searched": _SEARCHED}
+    settings |= {"subjects": [asdict(subject) for subject in _SUBJECTS]}
     book = Book(options, settings, _FOLDER, program=_PROGRAM)
     subjects = [each for each in _SUBJECTS if each.name in options.models]
     moved = [mode for mode in options.modes if mode != "plain"]

@@ -1,7 +1,7 @@
 """The finding of `state_on_host`: sentences, four tables, goals, a figure."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from experiments.charts import Bar, Panel, draw_panels
@@ -59,7 +59,7 @@ def _said_of_trainings(trainings: Sequence[Training]) -> Iterator[str]:
     if not trained:
         return
     equal = sum(each.is_equal for each in trained)
-    steps = [statistics.median(each.ratios("processor_seconds")) for each in trained]
+    steps = [each.step for each in trained]
     low, high = (pick(each.state for each in trained) for pick in (min, max))
     yield (
         f"With weights and slots on the host {len(trained)} of {len(trainings)} "
@@ -78,7 +78,7 @@ def _said_of_largest(limits: Sequence[Limit]) -> Iterator[str]:
         if mine:
             memory = format_bytes(mine[0].best["memory_bytes"])
             said = [
-                f"{each.times:.1f} times as many ({TITLES[each.model]}"
+                f"{each.times:.1f} ({TITLES[each.model]}"
                 + (", where the search ends)" if each.is_last else ")")
                 for each in mine
             ]
@@ -151,7 +151,7 @@ def _least(rows: Rows) -> Table:
     columns += ["two slices", "named, times", "times"]
     named = {row["model"]: row for row in rows if row["kind"] == "named"}
     body: list[list[str]] = []
-    for row in rows:
+    for row in _in_order(rows):
         if row["kind"] == "least" and not row["error"]:
             parts = _parts(row)
             least = named[row["model"]]["least_bytes"]
@@ -168,6 +168,17 @@ def _least(rows: Rows) -> Table:
     return "The least device that trains", columns, body
 
 
+def _in_order(rows: Rows) -> list[Row]:
+    """By model; without a link first, then the fastest one."""
+    known = [*TITLES]
+
+    def place(row: Row) -> tuple[int, bool, float]:
+        rate = row.get("link_rate", 0)
+        return known.index(row["model"]), rate > 0, -rate
+
+    return sorted(rows, key=place)
+
+
 def _parts(row: Row) -> tuple[int, int, int, int]:
     """What any plan has on the device at some time."""
     report = row["report"]
@@ -177,7 +188,7 @@ def _parts(row: Row) -> tuple[int, int, int, int]:
 
 def _links(rows: Rows) -> Table:
     body: list[list[str]] = []
-    for row in rows:
+    for row in _in_order(rows):
         if row["kind"] == "link" and not row["error"]:
             step = statistics.median(each["seconds"] for each in row["steps"][1:])
             predicted = row["report"]["predicted_seconds"]
@@ -191,48 +202,57 @@ def _links(rows: Rows) -> Table:
 
 
 def plot(head: Head, rows: Rows, path: Path) -> None:
-    """The largest models by mode, and bytes for each parameter."""
-    largest = [
-        Bar(
-            label=f"{TITLES[each.model]}\n{MODES[each.mode]}",
-            height=each.best["parameters"] / 1e6,
-            colour=_COLOURS[each.mode],
-            text=f"{each.best['parameters'] / 1e6:.1f} million"
-            + ("" if each.mode == "plain" else f"\n{each.times:.1f} times"),
-        )
-        for each in limits_of(rows)
+    """The largest models by mode, bytes for each parameter, and step times."""
+    memory = next(row["memory_bytes"] for row in rows if row["kind"] == "largest")
+    panels = [
+        Panel(
+            title=f"The largest model that trains in {format_bytes(memory)}",
+            y="million parameters",
+            bars=[_size_bar(each) for each in limits_of(rows)],
+        ),
+        Panel(
+            title="What a step copies of weights and slots that are so many times the device",
+            y="bytes a parameter",
+            bars=_bars(rows, lambda each: each.state, ".1f", mark=_PER_PARAMETER),
+        ),
+        Panel(
+            title="Step, where weights and slots are so many times the device",
+            y="over plain Keras",
+            bars=_bars(rows, lambda each: each.step, ".2f", mark=1),
+        ),
     ]
-    ratios = [
+    draw_panels(
+        [[panel] for panel in panels],
+        path,
+        title="Weights and optimizer slots on the host",
+        note="Dotted: the most that a step may copy with Adam; and plain Keras's step, "
+        f"in seconds of the processor. {source(head)}",
+        size=(11.5, 10),
+    )
+
+
+def _size_bar(each: Limit) -> Bar:
+    size = each.best["parameters"] / 1e6
+    more = "" if each.mode == "plain" else f", {each.times:.1f} times"
+    return Bar(
+        label=f"{TITLES[each.model]}\n{MODES[each.mode]}",
+        height=size,
+        colour=_COLOURS[each.mode],
+        text=f"{size:.1f} million{more}",
+    )
+
+
+def _bars(
+    rows: Rows, height: Callable[[Training], float], digits: str, *, mark: float
+) -> list[Bar]:
+    return [
         Bar(
             label=f"{TITLES[each.model]}\n{each.times:.0f} times",
-            height=each.state,
+            height=height(each),
             colour=_COLOURS[each.way["mode"]],
-            text=f"{each.state:.1f}",
+            text=f"{height(each):{digits}}",
+            mark=mark,
         )
         for each in trainings_of(rows)
         if not each.way["error"]
     ]
-    memory = next(r["memory_bytes"] for r in rows if r["kind"] == "largest")
-    draw_panels(
-        [
-            [
-                Panel(
-                    title=f"The largest model that trains in {format_bytes(memory)}",
-                    y="million parameters",
-                    bars=largest,
-                )
-            ],
-            [
-                Panel(
-                    title="State that a step copies, of so many times the device",
-                    y="bytes a parameter",
-                    bars=ratios,
-                    level=_PER_PARAMETER,
-                )
-            ],
-        ],
-        path,
-        title="Weights and optimizer slots on the host",
-        note=f"Dashed: the most that a step may copy with Adam. {source(head)}",
-        size=(11.5, 7.5),
-    )

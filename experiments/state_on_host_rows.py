@@ -1,5 +1,6 @@
 """What the rows of `state_on_host` say: trainings beside plain Keras's, and limits."""
 
+import statistics
 from dataclasses import dataclass
 
 from experiments.ledger import Row, Rows
@@ -56,6 +57,11 @@ class Training:
         """The measured peak over the predicted one, less 1."""
         report = self.way["report"]
         return report["measured_peak_bytes"] / report["predicted_peak_bytes"] - 1
+
+    @property
+    def step(self) -> float:
+        """The median of steps over plain Keras's, in seconds of the processor."""
+        return statistics.median(self.ratios("processor_seconds"))
 
     def ratios(self, clock: str) -> list[float]:
         """Steps over plain Keras's of the same turn."""

@@ -78,6 +78,7 @@ class Book(Ledger):
         settings: What its rows are measured with.
         folder: Where trials leave their logs.
         longest: Seconds after which a trial is ended.
+        program: The module that its trials run.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class Book(Ledger):
         settings: Mapping[str, Any],
         folder: Path,
         longest: float = _LONGEST,
+        program: str = "experiments.training_trial",
     ) -> None:
         super().__init__(options.results, settings, anew=options.anew)
         self.folder = folder
         self.console = Console()
         self._longest = longest
+        self._program = program
 
     def row(
         self,
@@ -108,7 +111,7 @@ class Book(Ledger):
             key: What tells it from all others; begins the row.
             name: Of the trial, readable; two trials must not share one.
             memory: Bytes of the device.
-            flags: Arguments of `experiments.training_trial`.
+            flags: Arguments of the program.
             link: The link to the host; None for the speed of the host's memory.
             threads: Ops at a time; None for TensorFlow's choice.
         """
@@ -117,7 +120,7 @@ class Book(Ledger):
             trial = run_trial(
                 name,
                 memory=memory,
-                command=("experiments.training_trial",),
+                command=(self._program,),
                 flags=flags,
                 folder=self.folder,
                 console=self.console,

@@ -1,4 +1,4 @@
-"""The largest size that works, searched upward by trials.
+"""The largest size that works, searched by trials: upward, or by halves.
 
     start ──coarse──> ... ──coarse──> the first that fails      then, from the last that
                                                                 worked, in fine steps
@@ -9,7 +9,7 @@ A trial may be tried more than once, since what is near the edge fails by chance
 
 from collections.abc import Callable, Iterator
 
-__all__ = ["climb"]
+__all__ = ["bisect", "climb"]
 
 
 def climb(
@@ -49,3 +49,24 @@ def climb(
         yield between, worked
         if not worked:
             return
+
+
+def bisect(works: Callable[[int], bool], count: int) -> Iterator[tuple[int, bool]]:
+    """Halve the sizes that may be the largest; yield each with how it went.
+
+    Args:
+        works: Tries a size.
+        count: Sizes are from 0 on and below it.
+
+    Example:
+        >>> [size for size, _ in bisect(lambda n: n <= 5, 16)]
+        [8, 4, 6, 5]
+        >>> list(bisect(lambda n: False, 2))
+        [(1, False), (0, False)]
+    """
+    low, high = 0, count
+    while low < high:
+        size = (low + high) // 2
+        worked = works(size)
+        yield size, worked
+        low, high = (size + 1, high) if worked else (low, size)

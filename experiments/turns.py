@@ -1,7 +1,8 @@
 """Trainings that take turns, step by step: what disturbs one disturbs all.
 
-Each is a process of `experiments.training_trial` on an emulated device of its own. It
-waits while others step, so that each has the machine to itself.
+Each is a process on an emulated device of its own: `experiments.training_trial`, or
+another program that knows `--in-turns`. It waits while others step, so that each has
+the machine to itself.
 """
 
 import re
@@ -35,13 +36,14 @@ class Turns:
     Args:
         name: What is special about it, readable; names its files too.
         memory: Bytes of its device.
-        flags: Arguments of `experiments.training_trial` but `--output`.
+        flags: Arguments of the program but `--output`.
         folder: Where its result and its log go; made if missing.
         link: The link to the host; None for the speed of the host's memory.
         threads: Ops at a time; None for TensorFlow's choice.
+        program: The module that is run.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - one keyword for each thing that may differ
         self,
         name: str,
         *,
@@ -50,17 +52,18 @@ class Turns:
         folder: Path,
         link: LinkRates | None = None,
         threads: int | None = None,
+        program: str = "experiments.training_trial",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         stem = re.sub(r"\W+", "-", name.lower())
         self.name = name
         self._output, self._log = folder / f"{stem}.json", folder / f"{stem}.log"
         self._output.unlink(missing_ok=True)
-        module = [sys.executable, "-m", "experiments.training_trial"]
+        words = [sys.executable, "-m", program, *flags, "--in-turns"]
         variables = emulate.environment(memory, link=link, threads=threads)
         with self._log.open("w") as log:
             self._process: Any = subprocess.Popen(
-                [*module, *flags, "--in-turns", f"--output={self._output}"],
+                [*words, f"--output={self._output}"],
                 env={
                     **emulate.started_environment(variables),
                     "TF_CPP_MIN_LOG_LEVEL": "1",

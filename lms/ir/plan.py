@@ -76,6 +76,7 @@ class SwapPlan:
             the plan is one for the graph that has them (`planned_graph`).
         narrowed: Tensors that wait in fewer bytes, which changes numbers; `order` lists
             their casts too.
+        chosen: Knobs of the planner that were given or tuned, readable.
 
     Example:
         >>> plan = SwapPlan(planner="budget", order=("a", "b"), chain=(("a",), ("b",)))
@@ -89,6 +90,7 @@ class SwapPlan:
     swaps: tuple[Swap, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
     narrowed: tuple[Narrowed, ...] = ()
+    chosen: str = ""
 
     @property
     def swapped_out_bytes(self) -> int:
@@ -121,6 +123,8 @@ class SwapPlan:
         for swap in fields["swaps"]:
             if not swap["held"]:  # as plans were written before there was such
                 del swap["held"]
+        if not self.chosen:
+            del fields["chosen"]
         return json.dumps(fields, indent=indent)
 
     @classmethod

@@ -8,7 +8,7 @@ from pathlib import Path
 from experiments.charts import Box, Panel, draw_panels
 from experiments.ledger import Head, Row, Rows
 from experiments.plots import COLOURS, source
-from experiments.question import Finding, how_it_ended, shortened
+from experiments.question import Finding, how_it_ended, part_of, shortened
 from experiments.quiet import quiet, quiet_median
 from lms.units import format_bytes
 
@@ -116,9 +116,7 @@ def _said(contest: _Contest) -> str:
 def _cells(contest: _Contest, training: Row) -> list[str]:
     rate = contest.link_rate
     words = [contest.cores, "none" if rate is None else f"{rate / 1e9:.3f} GB/s"]
-    name = _NAMES[training["entrant"]]
-    if training["entrant"] == "threshold":
-        name += f", {training['share']:.0%}"
+    name = _NAMES[training["entrant"]] + part_of(training["share"])
     words += [name, format_bytes(training["memory_bytes"])]
     if training["error"]:
         return [*words, *[""] * 6, shortened(training["error"])]
@@ -133,7 +131,9 @@ def _cells(contest: _Contest, training: Row) -> list[str]:
         f"{step:.3f} s",
         f"{ratio:.2f}",
         f"{report['predicted_seconds']:.3f} s" if report else "-",
-        how_it_ended(report["replans"] if report else 0),
+        how_it_ended(report["replans"], report.get("chosen", ""))
+        if report
+        else how_it_ended(None),
     ]
 
 

@@ -235,7 +235,9 @@ def _cells(contest: _Contest, training: Row) -> list[str]:
         f"{contest.least[training['entrant']]:.2f}",
         f"{report['predicted_seconds']:.3f} s" if report else "-",
         "equal" if differs is None else f"differ from step {differs} on",
-        how_it_ended(report["replans"] if report else 0),
+        how_it_ended(report["replans"], report.get("chosen", ""))
+        if report
+        else how_it_ended(None),
     ]
 
 

@@ -26,7 +26,9 @@ WORDS = {
     "for 0.9 of the device, and with steps that wait for copies where nothing else "
     "fits; *80%* or *60%*: so in that part of the device, where all of it failed. Rows "
     "that say *90%*, *70%* or *50%* are older. There a simulated step had to fit in "
-    "which no allocation waits for a copy: IBM's own tuning may do better than these",
+    "which no allocation waits for a copy: IBM's own tuning may do better than these. "
+    "Trainings of it without *thresholds* are older too: over a link the rule had four "
+    "threads more there than the callback",
     "IBM's rule, serialised": "the same with all levels of the graph serialised, and "
     "every copy waited for: less memory in more time, which IBM's users had to ask for",
     "step": "the time of one training step: forward pass, backward pass and update of "
@@ -46,7 +48,8 @@ WORDS = {
     "TensorFlow found no room for; *process crashed*: a convolution of the CPU did not "
     "survive that; *no plan*: none was found for less than the bytes named; "
     "*planned anew*: a step ran out of memory all the same, was planned into less, and "
-    "went on with the same batch",
+    "went on with the same batch; *thresholds 9, 3, 0, sync off*: what IBM's rule was "
+    "tuned to, `swapout_threshold`, `swapin_ahead`, `swapin_groupby` and `sync_mode`",
     "goal": "what was to be reached when an experiment was written, and whether it was",
 }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from experiments.charts import Panel, Series, draw_panels
 from experiments.ledger import Head, Row, Rows
 from experiments.plots import COLOURS, source
-from experiments.question import Finding, cubed, how_it_ended, shortened
+from experiments.question import Finding, cubed, how_it_ended, part_of, shortened
 from experiments.quiet import quiet_median
 from experiments.servers import SERVERS
 from lms.units import format_bytes
@@ -82,8 +82,7 @@ def _said(points: Sequence[_Point], server: str, tried: int) -> str:
 def _cells(head: Head, rows: Rows, row: Row, point: _Point | None) -> list[str]:
     first = head["settings"]["sizes"][0]
     words = [f"{_SERVERS[row['server']]}, {row['link_rate'] / 1e9:.2f} GB/s"]
-    share = f", {row['share']:.0%}" if row["way"] == "threshold" else ""
-    words += [_WAYS[row["way"]] + share, f"{row['size']}^3"]
+    words += [_WAYS[row["way"]] + part_of(row["share"]), f"{row['size']}^3"]
     words += [f"{cubed(row['size'], first):.2f}", f"{_plain(rows, row['size']):.2f} s"]
     if point is None:
         return [*words, *[""] * 7, shortened(row["error"])]
@@ -97,7 +96,7 @@ def _cells(head: Head, rows: Rows, row: Row, point: _Point | None) -> list[str]:
         format_bytes(report["swapped_out_bytes"]),
         format_bytes(report["swapped_in_bytes"]),
         str(report["recomputed_ops"]),
-        how_it_ended(report["replans"]),
+        how_it_ended(report["replans"], report.get("chosen", "")),
     ]
 
 

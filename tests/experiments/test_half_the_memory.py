@@ -12,7 +12,7 @@ OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 
 
 def _training(entrant: str, step: float, moved: int | None = None) -> dict[str, Any]:
-    row = {"entrant": entrant, "share": 0.9, "error": None, "peak_bytes": 2**20}
+    row = {"entrant": entrant, "share": None, "error": None, "peak_bytes": 2**20}
     row["memory_bytes"] = 2**21
     row["step_seconds"] = [9.0, 9.0, step, step, step, 7.0]
     row["stolen_seconds"] = [0.0, 0.0, 0.0, 0.0, 0.0, 5.0]

@@ -24,7 +24,12 @@ PLAIN = [
 
 def _planned(server: str, way: str, seconds: float, error: str | None = None) -> dict:
     row = {"kind": "planned", "server": server, "way": way, "size": 16, "error": error}
-    row |= {"share": 0.9, "memory_bytes": MEMORY, "link_rate": 1e6, "peak_bytes": 2**22}
+    row |= {
+        "share": None,
+        "memory_bytes": MEMORY,
+        "link_rate": 1e6,
+        "peak_bytes": 2**22,
+    }
     report = {"swapped_out_bytes": 12_000_000, "swapped_in_bytes": 16_000_000}
     report["recomputed_ops"] = 3
     row |= {"report": report | {"replans": 1}}

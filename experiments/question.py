@@ -35,8 +35,8 @@ LINK = (
     "limit; and its link, to whose speed copies are slowed."
 )
 
-# A goal, in words.
-MET = {True: "met", False: "not met"}
+# A goal, in words; None where measurements do not decide it.
+MET = {True: "met", False: "not met", None: "not decided"}
 
 # A few sentences and the tables, computed from the rows alone.
 Finding = tuple[str, *tuple[Table, ...]]
@@ -55,7 +55,8 @@ class Answer:
         run: Measures, by the options of `run`.
         finding: The sentences and the tables.
         plot: Draws into a file; None for no figure.
-        goals: What was to be reached, and whether it was met.
+        goals: What was to be reached, and whether it was met; None if that is not
+            decided.
         in_device: Whether `run` itself goes on in an emulated device of `--memory`.
     """
 
@@ -67,7 +68,7 @@ class Answer:
     run: Callable[[Any], None]
     finding: Callable[[Head, Rows], Finding]
     plot: Callable[[Head, Rows, Path], None] | None = None
-    goals: Callable[[Head, Rows], Iterable[tuple[str, bool]]] = lambda *_: ()
+    goals: Callable[[Head, Rows], Iterable[tuple[str, bool | None]]] = lambda *_: ()
     in_device: bool = False
 
     @property

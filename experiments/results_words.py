@@ -86,6 +86,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "ops that run twice, so a plan that has them cannot reach it",
     },
     "half_the_memory": {
+        "quartiles": "of *over plain Keras*, step by step",
         "cores": "one core runs one op at a time, as a GPU does; all cores run ops at "
         "the same time",
         "way": "*ops one by one* is plain Keras told to run one op at a time",

@@ -221,7 +221,7 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
 def _panel(contest: _Contest, names: list[str]) -> Panel:
     return Panel(
         title=contest.where,
-        x="step, over plain Keras's median",
+        x="step, over plain Keras's median; not from 0",
         boxes=[
             Box(
                 label=_NAMES[name],

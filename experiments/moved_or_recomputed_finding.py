@@ -33,11 +33,6 @@ _WAYS = {
 _OURS = ("budget", "cheap", "threshold")
 _FEWEST = 5  # rounds that a median is taken of
 _CALM = 1.1  # how far apart quartiles may be on a core that nobody else uses
-_COLOURS = {
-    **{way: COLOURS[way] for way in ("plain", "budget", "threshold")},
-    "cheap": COLOURS["grappler"],
-    "by hand": COLOURS["remat"],
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,12 +275,12 @@ def _panel(contest: _Contest, names: Sequence[str]) -> Panel:
     rate = contest.row["link_rate"] / 1e6
     return Panel(
         title=f"{contest.title}, {rate:.0f} MB/s each way",
-        x="step over plain Keras's of the same round",
+        x="step over plain Keras's of the same round; the axis does not begin at 0",
         boxes=[
             Box(
                 label=_WAYS[name],
                 values=contest.ratios.get(name, []),
-                colour=_COLOURS[name],
+                colour=COLOURS[name.replace(" ", "_")],
             )
             for name in names
         ],

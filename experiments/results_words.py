@@ -81,6 +81,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reason": "of a refusal or a defect",
     },
     "step_time_overhead": {
+        "quartiles": "of the steps, over plain Keras's median",
         "voxels": "over those of the largest size that plain Keras trains in so much",
         "plain step": "plain Keras's, of the same size, in a device with enough memory",
         "link's least": "the least that *over plain Keras* can be with so many bytes "

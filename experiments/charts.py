@@ -4,7 +4,6 @@ An experiment says what stands where as plain data; here it becomes a figure. Ro
 names and texts is made by Matplotlib's constrained layout.
 """
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from experiments.boxes import Box, draw_boxes
 from experiments.plots import INK, MUTED, calm, new_figure, save
 
 __all__ = ["Bar", "Box", "Panel", "Series", "draw_panels"]
@@ -32,6 +32,7 @@ class Series:
         marker: As Matplotlib knows it; empty for none.
         line: The same.
         texts: Beside the points, one for each, or none.
+        spans: Heights from and to which a thin line goes through each point, or none.
         hollow: Whether markers are.
         filled: Whether the area below the line is tinted.
         alpha: How opaque it is.
@@ -43,6 +44,7 @@ class Series:
     marker: str = "o"
     line: str = ""
     texts: Sequence[str] = ()
+    spans: Sequence[tuple[float, float]] = ()
     hollow: bool = False
     filled: bool = False
     alpha: float = 1.0
@@ -57,15 +59,6 @@ class Bar:
     colour: str
     text: str
     mark: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Box:
-    """Quartiles, whiskers of 5 to 95 %, and the median in figures; or nothing."""
-
-    label: str
-    values: Sequence[float]
-    colour: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +179,7 @@ def _fill(axes: Axes, panel: Panel) -> None:
     if panel.bars:
         _bars(axes, panel.bars)
     if panel.boxes:
-        _boxes(axes, panel.boxes)
+        draw_boxes(axes, panel.boxes)
     _lines(axes, panel)
     _scales(axes, panel)
     for height, text, colour in panel.beside:
@@ -218,6 +211,8 @@ def _series(axes: Axes, series: Series) -> None:
     )
     if series.filled:
         axes.fill_between(xs, ys, color=series.colour, alpha=0.12, linewidth=0)
+    for x, ends in zip(xs, series.spans, strict=False):
+        axes.plot([x, x], ends, color=series.colour, linewidth=1.2, zorder=1)
     for x, y, text in zip(xs, ys, series.texts, strict=False):
         box = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
         axes.annotate(text, (x, y), (8, 0), va="center", bbox=box, **_NEAR)
@@ -234,35 +229,6 @@ def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
     names = [bar.label for bar in bars]
     axes.set_xticks(range(len(bars)), names, fontsize=9, color=INK)
     axes.tick_params(axis="x", length=0)
-
-
-def _boxes(axes: Axes, boxes: Sequence[Box]) -> None:
-    for place, box in enumerate(boxes):
-        if not box.values:
-            across = axes.get_yaxis_transform()
-            words = {"ha": "right", "va": "center", "color": MUTED, "fontsize": 9}
-            axes.text(0.98, place, "did not train", transform=across, **words)
-            continue
-        axes.boxplot(
-            [box.values],
-            positions=[place],
-            orientation="horizontal",
-            widths=0.5,
-            whis=(5, 95),
-            showfliers=False,
-            patch_artist=True,
-            boxprops={"facecolor": box.colour, "edgecolor": box.colour, "alpha": 0.75},
-            medianprops={"color": INK, "linewidth": 1.6},
-            whiskerprops={"color": box.colour},
-            capprops={"color": box.colour},
-            manage_ticks=False,
-        )
-        middle = statistics.median(box.values)
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-        words = {"ha": "center", "fontsize": 10, "color": INK, "bbox": ground}
-        axes.text(middle, place - 0.42, f"{middle:.2f}", **words)
-    axes.set_yticks(range(len(boxes)), [box.label for box in boxes])
-    axes.set_ylim(len(boxes) - 0.2, -0.8)
 
 
 def _lines(axes: Axes, panel: Panel) -> None:

@@ -25,7 +25,8 @@ so many bytes if no op ran twice: the time of ops that do is left out.
 A GPU runs ops one by one, and so does a device that is one of the machine's cores: the
 goals are about it. On all cores TensorFlow runs ops that do not need each other at the
 same time, while a plan holds to an order. What the order costs there is seen in plain
-Keras's steps with one op at a time.
+Keras's steps with one op at a time. Copies of IBM's rule hold threads while they wait
+for a link: over one the rule has four more threads than cores, and so has the callback.
 
 Known weaknesses: F and W share the measured step of plain Keras in the ratio of their
 ops' measured times. Copies take time of the cores that compute. Two processes that do

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.charts import Box, Panel, draw_panels
+from experiments.intervals import holds, ratio_interval, spanned, undecided
 from experiments.ledger import Head, Row, Rows
 from experiments.plots import COLOURS, source
-from experiments.question import Finding, how_it_ended, shortened
+from experiments.question import Finding, how_it_ended, part_of, shortened
 from experiments.quiet import quiet, quiet_median
 from lms.units import format_bytes
 
@@ -32,6 +33,8 @@ class _Contest:
         cores: How many the device is: "one" or "all" of the machine's.
         link_rate: Bytes per second each way; None for the speed of the host's memory.
         ratios: Steps over the median step of plain Keras, by entrant.
+        interval: That holds the callback's median over plain Keras's; None if it did
+            not train.
         bound: The least that the link allows, over that step, with nothing run twice;
             None without a link.
         trainings: All, also those that failed.
@@ -41,6 +44,7 @@ class _Contest:
     cores: str
     link_rate: float | None
     ratios: Mapping[str, list[float]]
+    interval: tuple[float, float] | None
     bound: float | None
     trainings: Rows
     idle: int
@@ -66,9 +70,9 @@ class _Contest:
         return self.cores == "one"
 
     @property
-    def is_met(self) -> bool:
-        """True if the step takes no longer than that."""
-        return self.reached is not None and self.reached <= self.limit
+    def is_met(self) -> bool | None:
+        """True if the step takes no longer than that; None if that is not decided."""
+        return self.interval is not None and holds(self.interval, self.limit)
 
     @property
     def where(self) -> str:
@@ -88,7 +92,7 @@ def finding(head: Head, rows: Rows) -> Finding:
         f"half of that. {' '.join(_said(each) for each in contests)}"
     )
     columns = ["cores", "link", "way", "device", "peak", "swapped out", "run twice"]
-    columns += ["step", "over plain Keras", "predicted", "how it ended"]
+    columns += ["step", "over plain Keras", "quartiles", "predicted", "how it ended"]
     body = [
         _cells(contest, training)
         for contest in contests
@@ -106,6 +110,8 @@ def _said(contest: _Contest) -> str:
     ordered = contest.median("plain, one by one")
     said = f"{contest.where}, the callback's step takes {contest.reached:.2f} times "
     said += "plain Keras's"
+    if contest.has_goal and contest.interval:
+        said += undecided(contest.interval, contest.limit)
     if ordered and not contest.has_goal:
         said += f", and plain Keras's with ops one by one {ordered:.2f} times"
     if rule is None:
@@ -116,12 +122,10 @@ def _said(contest: _Contest) -> str:
 def _cells(contest: _Contest, training: Row) -> list[str]:
     rate = contest.link_rate
     words = [contest.cores, "none" if rate is None else f"{rate / 1e9:.3f} GB/s"]
-    name = _NAMES[training["entrant"]]
-    if training["entrant"] == "threshold":
-        name += f", {training['share']:.0%}"
+    name = _NAMES[training["entrant"]] + part_of(training["share"])
     words += [name, format_bytes(training["memory_bytes"])]
     if training["error"]:
-        return [*words, *[""] * 6, shortened(training["error"])]
+        return [*words, *[""] * 7, shortened(training["error"])]
     report = training.get("report")
     ratio = statistics.median(contest.ratios[training["entrant"]])
     step = quiet_median(training, skipped=contest.idle)
@@ -132,8 +136,11 @@ def _cells(contest: _Contest, training: Row) -> list[str]:
         str(report["recomputed_ops"]) if report else "-",
         f"{step:.3f} s",
         f"{ratio:.2f}",
+        spanned(contest.ratios[training["entrant"]]),
         f"{report['predicted_seconds']:.3f} s" if report else "-",
-        how_it_ended(report["replans"] if report else 0),
+        how_it_ended(report["replans"], report.get("chosen", ""))
+        if report
+        else how_it_ended(None),
     ]
 
 
@@ -169,17 +176,23 @@ def _contest(row: Row, idle: int, forward: float) -> _Contest:
         cores=row["on"],
         link_rate=rate,
         ratios={name: [s / plain for s in steps] for name, steps in seconds.items()},
+        interval=ratio_interval(seconds["budget"], seconds["plain"])
+        if "budget" in seconds
+        else None,
         bound=bound,
         trainings=row["trainings"],
         idle=idle,
     )
 
 
-def goals(head: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
+def goals(head: Head, rows: Rows) -> Iterator[tuple[str, bool | None]]:
     """Judge the goals, core by core and link by link."""
     found = [each for each in _contests(head, rows) if each.has_goal]
     for each in found:
-        got = "it did not train" if each.reached is None else f"{each.reached:.2f}"
+        got = "it did not train"
+        if each.interval:
+            low, high = each.interval
+            got = f"{each.reached:.2f}, which is {low:.2f} to {high:.2f}"
         text = f"a step takes at most {each.limit:.2f} times plain Keras's"
         yield f"{each.where[0].lower()}{each.where[1:]}, {text}: {got}.", each.is_met
     if not found:
@@ -208,7 +221,7 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
 def _panel(contest: _Contest, names: list[str]) -> Panel:
     return Panel(
         title=contest.where,
-        x="step, over plain Keras's median",
+        x="step, over plain Keras's median; not from 0",
         boxes=[
             Box(
                 label=_NAMES[name],

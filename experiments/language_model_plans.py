@@ -222,7 +222,7 @@ def _plot(head: Head, rows: Rows, path: Path) -> None:
 
 
 def _panel(card: str, title: str, rows: Rows) -> Panel:
-    kinds = {_PLAIN: ("plain", "plain"), _BY_HAND: ("by hand", "remat")}
+    kinds = {_PLAIN: ("plain", "plain"), _BY_HAND: ("by hand", "by_hand")}
     bars = []
     shown = [row for row in rows if row["card"] == card and not row["error"]]
     for row in sorted(shown, key=lambda row: -row["peak_bytes"]):

@@ -38,6 +38,7 @@ class _Limit:
         predicted: The largest that is predicted to; None if none was, or asked for.
         peak: Measured at the largest.
         swapped: Bytes that left the device in each step there.
+        chosen: Knobs of IBM's rule there.
         times: Size over plain Keras's; voxels for the U-Net.
         reason: Why the next size did not train.
     """
@@ -48,6 +49,7 @@ class _Limit:
     predicted: int | None
     peak: int | None
     swapped: int
+    chosen: str
     times: float
     reason: str
 
@@ -93,10 +95,10 @@ def _others(limits: Sequence[Mapping[str, _Limit]]) -> str:
 
 
 def _cells(model: str, memory: str, limit: _Limit) -> list[str]:
-    cube = "^3" if model == "unet" else ""
+    cube, said = "^3" if model == "unet" else "", limit.mode or limit.chosen
     return [
         f"{_TITLES[model]}, {memory}",
-        _WAYS[limit.way][0] + (f" ({limit.mode})" if limit.mode else ""),
+        _WAYS[limit.way][0] + (f" ({said})" if said else ""),
         "none" if limit.size is None else f"{limit.size}{cube}",
         "-" if limit.predicted is None else f"{limit.predicted}{cube}",
         f"{limit.times:.2f}",
@@ -140,6 +142,7 @@ def _limit(model: str, way: str, mine: Rows, plain: int) -> _Limit:
     best = max(trained, key=lambda row: row["size"], default=None)
     fits = [r["size"] for r in of_way if r["kind"] == "prediction" and not r["error"]]
     size = best["size"] if best else None
+    report = best.get("report", {}) if best else {}
     name, _, mode = way.partition(":")
     power = 3 if model == "unet" else 1
     return _Limit(
@@ -148,7 +151,8 @@ def _limit(model: str, way: str, mine: Rows, plain: int) -> _Limit:
         size=size,
         predicted=max(fits, default=None),
         peak=best["peak_bytes"] if best else None,
-        swapped=best.get("report", {}).get("swapped_out_bytes", 0) if best else 0,
+        swapped=report.get("swapped_out_bytes", 0),
+        chosen=report.get("chosen", ""),
         times=(size / plain) ** power if size and plain else 0.0,
         reason=_reason(of_way, size or 0),
     )
@@ -162,6 +166,7 @@ def _no_remat(modes: Rows) -> _Limit:
         predicted=None,
         peak=None,
         swapped=0,
+        chosen="",
         times=0.0,
         reason=shortened(modes[0]["error"]),
     )

@@ -221,7 +221,7 @@ def _trained(row: Row, training: Row) -> Run:
         run,
         # Plain Keras needs more than the small device has, and gets it.
         memory=training["peak_bytes"] if run.way == "plain" else run.memory,
-        ended=how_it_ended(report.get("replans", 0)),
+        ended=how_it_ended(report.get("replans"), report.get("chosen", "")),
         peak=training["peak_bytes"],
         copied=report.get("swapped_out_bytes", 0) + report.get("swapped_in_bytes", 0),
         twice=report.get("recomputed_ops", 0),

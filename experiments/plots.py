@@ -8,10 +8,12 @@ from matplotlib.figure import Figure
 
 from lms.figures.style import (
     BLUE,
+    GREEN,
     INK,
     MUTED,
     ORANGE,
     PURPLE,
+    SKY,
     VERMILION,
     calm,
     new_figure,
@@ -21,13 +23,17 @@ from lms.figures.style import (
 __all__ = ["COLOURS", "INK", "MUTED", "calm", "legend_above", "new_figure"]
 __all__ += ["save", "source"]
 
+# One for each way to train, in all figures; variants of the callback's are paler.
 COLOURS = {
     "plain": MUTED,
     "remat": ORANGE,
     "grappler": PURPLE,
+    "by_hand": GREEN,
     "threshold": BLUE,
-    "serialised": BLUE,
+    "serialised": SKY,
     "budget": VERMILION,
+    "cheap": "#EDA377",
+    "half_floats": "#B8A000",
 }
 
 
@@ -46,6 +52,14 @@ def legend_above(figure: Figure, axes: Axes) -> None:
 
 
 def source(head: Mapping[str, Any]) -> str:
-    """Machine and commit, for the note."""
+    """Machine and commit, for the note; of many commits the first.
+
+    Example:
+        >>> machine = {"processor": "CPU", "cores": 2}
+        >>> source({"machine": machine, "commit": "1a, 2b, 3c"})
+        'CPU, 2 cores; commit 1a and 2 others'
+    """
     machine = head["machine"]
-    return f"{machine['processor']}, {machine['cores']} cores; commit {head['commit']}"
+    first, *others = str(head["commit"]).split(", ")
+    more = f" and {len(others)} other{'s' * (len(others) > 1)}" if others else ""
+    return f"{machine['processor']}, {machine['cores']} cores; commit {first}{more}"

@@ -20,7 +20,7 @@ from lms.machine import emulate
 from profiling.tables import Table
 
 __all__ = ["DEVICE", "LINK", "MET", "RESULTS", "Answer", "Finding"]
-__all__ += ["cubed", "how_it_ended", "settings_of", "shortened"]
+__all__ += ["cubed", "how_it_ended", "part_of", "settings_of", "shortened"]
 
 RESULTS = Path(__file__).parent / "results"
 _FIGURES = Path("build") / "experiments"
@@ -35,8 +35,8 @@ LINK = (
     "limit; and its link, to whose speed copies are slowed."
 )
 
-# A goal, in words.
-MET = {True: "met", False: "not met"}
+# A goal, in words; None where measurements do not decide it.
+MET = {True: "met", False: "not met", None: "not decided"}
 
 # A few sentences and the tables, computed from the rows alone.
 Finding = tuple[str, *tuple[Table, ...]]
@@ -55,7 +55,8 @@ class Answer:
         run: Measures, by the options of `run`.
         finding: The sentences and the tables.
         plot: Draws into a file; None for no figure.
-        goals: What was to be reached, and whether it was met.
+        goals: What was to be reached, and whether it was met; None if that is not
+            decided.
         in_device: Whether `run` itself goes on in an emulated device of `--memory`.
     """
 
@@ -67,7 +68,7 @@ class Answer:
     run: Callable[[Any], None]
     finding: Callable[[Head, Rows], Finding]
     plot: Callable[[Head, Rows, Path], None] | None = None
-    goals: Callable[[Head, Rows], Iterable[tuple[str, bool]]] = lambda *_: ()
+    goals: Callable[[Head, Rows], Iterable[tuple[str, bool | None]]] = lambda *_: ()
     in_device: bool = False
 
     @property
@@ -149,16 +150,34 @@ def cubed(size: int, base: int) -> float:
     return (size / base) ** 3
 
 
-def how_it_ended(replans: int | None) -> str:
+def how_it_ended(replans: int | None, chosen: str = "") -> str:
     """In words for a table, of a training that did not fail.
+
+    Args:
+        replans: How often it was planned anew.
+        chosen: Knobs of IBM's rule.
 
     Example:
         >>> how_it_ended(None), how_it_ended(1), how_it_ended(3)[-7:]
         ('trained', 'trained, planned anew once', '3 times')
+        >>> how_it_ended(0, "thresholds 9, 3, 0, sync off")
+        'trained; thresholds 9, 3, 0, sync off'
     """
+    knobs = f"; {chosen}" if chosen else ""
     if not replans:
-        return "trained"
-    return f"trained, planned anew {'once' if replans == 1 else f'{replans} times'}"
+        return f"trained{knobs}"
+    times = "once" if replans == 1 else f"{replans} times"
+    return f"trained, planned anew {times}{knobs}"
+
+
+def part_of(share: float | None) -> str:
+    """The part of a device that a plan was made for, after a way's name.
+
+    Example:
+        >>> part_of(0.8), part_of(None)
+        (', 80%', '')
+    """
+    return "" if share is None else f", {share:.0%}"
 
 
 def shortened(error: str) -> str:

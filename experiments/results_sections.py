@@ -51,7 +51,8 @@ class Section:
         method: How it was measured: paragraphs parted by empty lines.
         facts: What is to be known of the run, such as the machine, by name.
         tables: The numbers.
-        goals: What was to be reached, and whether it was met.
+        goals: What was to be reached, and whether it was met; None if that is not
+            decided.
         command: What makes the result, or made it.
         problem: Why there is nothing to show; None if there is.
     """
@@ -63,7 +64,7 @@ class Section:
     method: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()
-    goals: tuple[tuple[str, bool], ...] = ()
+    goals: tuple[tuple[str, bool | None], ...] = ()
     command: str = ""
     problem: str | None = None
 

@@ -26,7 +26,9 @@ WORDS = {
     "for 0.9 of the device, and with steps that wait for copies where nothing else "
     "fits; *80%* or *60%*: so in that part of the device, where all of it failed. Rows "
     "that say *90%*, *70%* or *50%* are older. There a simulated step had to fit in "
-    "which no allocation waits for a copy: IBM's own tuning may do better than these",
+    "which no allocation waits for a copy: IBM's own tuning may do better than these. "
+    "Trainings of it without *thresholds* are older too: over a link the rule had four "
+    "threads more there than the callback",
     "IBM's rule, serialised": "the same with all levels of the graph serialised, and "
     "every copy waited for: less memory in more time, which IBM's users had to ask for",
     "step": "the time of one training step: forward pass, backward pass and update of "
@@ -46,13 +48,16 @@ WORDS = {
     "TensorFlow found no room for; *process crashed*: a convolution of the CPU did not "
     "survive that; *no plan*: none was found for less than the bytes named; "
     "*planned anew*: a step ran out of memory all the same, was planned into less, and "
-    "went on with the same batch",
+    "went on with the same batch; *thresholds 9, 3, 0, sync off*: what IBM's rule was "
+    "tuned to, `swapout_threshold`, `swapin_ahead`, `swapin_groupby` and `sync_mode`",
     "goal": "what was to be reached when an experiment was written, and whether it was",
 }
 
 _COLUMNS: Mapping[str, Mapping[str, str]] = {
     "true_size": {
         "voxels": "over those of plain Keras's size",
+        "quartiles": "of the steps, in seconds",
+        "over plain Keras": "as above; empty where plain Keras's was not timed",
     },
     "largest_volume": {
         "model": "and the one device memory that all of its trainings have",
@@ -76,6 +81,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "reason": "of a refusal or a defect",
     },
     "step_time_overhead": {
+        "quartiles": "of the steps, over plain Keras's median",
         "voxels": "over those of the largest size that plain Keras trains in so much",
         "plain step": "plain Keras's, of the same size, in a device with enough memory",
         "link's least": "the least that *over plain Keras* can be with so many bytes "
@@ -83,6 +89,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "ops that run twice, so a plan that has them cannot reach it",
     },
     "half_the_memory": {
+        "quartiles": "of *over plain Keras*, step by step",
         "cores": "one core runs one op at a time, as a GPU does; all cores run ops at "
         "the same time",
         "way": "*ops one by one* is plain Keras told to run one op at a time",

@@ -39,8 +39,10 @@ _ENOUGH = 64 * GIB
 _LONGEST = 900  # seconds
 
 # Copies of IBM's rule wait for a link in threads that ops would run in. On a slow
-# link even a few more may all be waiting for a while.
+# link even a few more may all be waiting for a while. Who is compared with the rule has
+# as many.
 _WAITING = 4
+_PLANNED = ("threshold", "serialised", "budget")
 
 # Ours come first: ops that are measured may run out of memory before a plan is refused.
 # Keras writes its reason below a line of its own.
@@ -181,7 +183,7 @@ def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
 
 
 def threads_for(way: str, link: LinkRates | None, *, cores: int) -> int | None:
-    """Ops at a time for a way to train: as many as cores, but for copies that wait.
+    """Ops at a time for a way to train: as many as cores, and some for copies.
 
     Args:
         way: As `experiments.training_trial` knows it.
@@ -193,10 +195,11 @@ def threads_for(way: str, link: LinkRates | None, *, cores: int) -> int | None:
 
     Example:
         >>> link = LinkRates(h2d=1e9, d2h=1e9)
-        >>> [threads_for(way, link, cores=1) for way in ("budget", "threshold")]
-        [None, 5]
+        >>> ways = ("plain", "budget", "threshold", "serialised")
+        >>> [threads_for(way, link, cores=1) for way in ways]
+        [None, 5, 5, 5]
     """
-    return cores + _WAITING if link is not None and way == "threshold" else None
+    return cores + _WAITING if link is not None and way in _PLANNED else None
 
 
 def why_it_failed(log: str, code: int) -> str | None:

@@ -211,7 +211,7 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
             bars=[_size_bar(each) for each in limits_of(rows)],
         ),
         Panel(
-            title="What a step copies of weights and slots that are so many times the device",
+            title="What a step copies of state that is so many times the device",
             y="bytes a parameter",
             bars=_bars(rows, lambda each: each.state, ".1f", mark=_PER_PARAMETER),
         ),

@@ -63,7 +63,7 @@ def _add_settings(parser: Any) -> None:
     parser.add_argument("--ways", nargs="+", choices=tuple(_SHARES), default=[*_SHARES])
     parser.add_argument("--filters", type=int, default=8)
     parser.add_argument("--depth", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=9, help="of each training")
+    parser.add_argument("--steps", type=int, default=14, help="of each training")
     parser.add_argument("--seed", type=int, default=0)
 
 

@@ -236,6 +236,7 @@ def _run(
             peaks.clear()
     return {
         "cores": _cores_of_threads(),
+        "threads": os.environ.get("TF_NUM_INTEROP_THREADS"),
         "peak_bytes": max(peak or 0 for peak in peaks[1:]),
         "first_step_peak_bytes": peaks[0],
         "step_seconds": seconds,
@@ -268,6 +269,7 @@ def _planned(fitted: FittedFunction, *, curves: bool) -> dict[str, Any]:
     numbers = asdict(report)
     del numbers["plan"], numbers["signature"]
     numbers["recomputed_ops"] = len(report.plan.recomputed)
+    numbers["chosen"] = report.plan.chosen
     if not curves:
         return {"report": numbers}
     timeline = fitted.timelines[0]

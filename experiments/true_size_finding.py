@@ -1,53 +1,94 @@
 """The finding of `true_size`: sentences, a table, a goal, a figure."""
 
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from experiments.charts import Panel, Series, draw_panels
+from experiments.intervals import ratio_interval, spanned
 from experiments.ledger import Head, Row, Rows
 from experiments.plots import COLOURS, INK, source
 from experiments.question import Finding, cubed, how_it_ended, shortened
-from experiments.quiet import quiet_median
+from experiments.quiet import quiet
 from experiments.servers import PUBLISHED_LARGER
 from lms.units import GIB, MIB, format_bytes, parse_size
 
 __all__ = ["finding", "goals", "plot"]
 
 _WAYS = {"plain": "plain Keras", "budget": "the callback"}
+_FEWEST = 7  # steps of which an interval can be told
+
+# Steps of plain Keras by size.
+_Bases = Mapping[int, list[float]]
 
 
 def finding(head: Head, rows: Rows) -> Finding:
     """The sentences and the table."""
     small, _ = head["settings"]["sizes"]
     memory = _memory(head)
-    plain = _training(rows, "plain", small, memory)
-    pace = _step(plain) / small**3 if plain and not plain["error"] else None
-    trained = [r for r in rows if r["kind"] == "training"]
+    bases = _bases(rows, small, memory)
+    trained = [r for r in rows if r["kind"] in ("training", "base")]
     columns = ["size", "way", "device", "voxels", "peak", "predicted", "swapped out"]
-    columns += ["run twice", "step", "per voxel", "how it ended"]
-    body = [_cells(row, small, pace) for row in trained]
-    said = f"{_main_part(head, rows, pace)} {' '.join(_ends(head, rows))}"
+    columns += ["run twice", "step", "quartiles", "over plain Keras", "per voxel"]
+    columns += ["how it ended"]
+    body = [_cells(row, small, bases) for row in trained]
+    said = f"{_main_part(head, rows, bases)} {' '.join(_ends(head, rows))}"
     counted = head["settings"]["steps"] - 1
     title = f"Trainings; a step is the median of {counted}, after a first one"
     return said.rstrip(), (title, columns, body)
 
 
-def _main_part(head: Head, rows: Rows, pace: float | None) -> str:
+def _bases(rows: Rows, small: int, memory: int) -> dict[int, list[float]]:
+    """Steps of plain Keras by size: of all trainings with enough memory."""
+    known: dict[int, list[float]] = {}
+    for row in rows:
+        if row["kind"] == "base" and not row["error"]:
+            known.setdefault(row["size"], []).extend(_steps(row))
+    plain = _training(rows, "plain", small, memory)
+    if small not in known and plain and not plain["error"]:
+        known[small] = _steps(plain)
+    return known
+
+
+def _main_part(head: Head, rows: Rows, bases: _Bases) -> str:
     small, large = head["settings"]["sizes"]
     memory = _memory(head)
     planned = _training(rows, "budget", large, memory)
     refused = _training(rows, "plain", large, memory)
-    if planned is None or planned["error"] or pace is None:
+    if planned is None or planned["error"] or small not in bases:
         return f"{large}^3 was not trained in {format_bytes(memory)}."
-    cost = _step(planned) / (pace * large**3)
     ends = "runs out of memory at" if refused and refused["error"] else "trains"
     return (
         f"In {format_bytes(memory)} plain Keras trains {small}^3 and {ends} {large}^3. "
         f"The callback trains {large}^3 there: its measured peak is "
         f"{format_bytes(planned['peak_bytes'])}, and a step takes "
-        f"{_step(planned):.1f} s, {cost:.2f} times as long per voxel as plain Keras's "
-        f"of {small}^3."
+        f"{_step(planned):.1f} s, {_said_ratio(planned, bases, small)} as long per "
+        f"voxel as plain Keras's of {small}^3{_beside(planned, bases)}."
     )
+
+
+def _beside(planned: Row, bases: _Bases) -> str:
+    """The same over plain Keras's of its own size, where that was timed."""
+    size = planned["size"]
+    if size not in bases:
+        return ""
+    ratio = _said_ratio(planned, bases, size)
+    return f", and {ratio} plain Keras's of {size}^3 with enough memory"
+
+
+def _ratio(row: Row, bases: _Bases, size: int) -> float:
+    """Its step per voxel, over plain Keras's of a size."""
+    return _step(row) / statistics.median(bases[size]) / cubed(row["size"], size)
+
+
+def _said_ratio(row: Row, bases: _Bases, size: int) -> str:
+    """With its interval, where steps are enough for one."""
+    ratio, steps = f"{_ratio(row, bases, size):.2f} times", _steps(row)
+    voxels = cubed(row["size"], size)
+    if min(len(steps), len(bases[size])) < _FEWEST:
+        return f"{ratio} (not decided: few steps)"
+    low, high = ratio_interval(steps, bases[size])
+    return f"{ratio} ({low / voxels:.2f} to {high / voxels:.2f})"
 
 
 def _ends(head: Head, rows: Rows) -> Iterator[str]:
@@ -78,11 +119,13 @@ def _ends(head: Head, rows: Rows) -> Iterator[str]:
         )
 
 
-def _cells(row: Row, small: int, pace: float | None) -> list[str]:
-    words = [f"{row['size']}^3", _WAYS[row["way"]], format_bytes(row["memory_bytes"])]
-    words.append(f"{cubed(row['size'], small):.2f}")
+def _cells(row: Row, small: int, bases: _Bases) -> list[str]:
+    size, device = row["size"], row.get("memory_bytes")
+    words = [f"{size}^3", _WAYS[row["way"]]]
+    words.append(format_bytes(device) if device else "enough")
+    words.append(f"{cubed(size, small):.2f}")
     if row["error"]:
-        return [*words, *[""] * 6, shortened(row["error"])]
+        return [*words, *[""] * 8, shortened(row["error"])]
     report = row.get("report", {})
     predicted = report.get("predicted_peak_bytes")
     swapped = report.get("swapped_out_bytes")
@@ -93,14 +136,20 @@ def _cells(row: Row, small: int, pace: float | None) -> list[str]:
         format_bytes(swapped) if swapped else "-",
         str(report["recomputed_ops"]) if report else "-",
         f"{_step(row):.1f} s",
-        f"{_step(row) / (pace * row['size'] ** 3):.2f}" if pace else "-",
+        spanned(_steps(row)),
+        f"{_ratio(row, bases, size):.2f}" if size in bases else "-",
+        f"{_ratio(row, bases, small):.2f}" if small in bases else "-",
         how_it_ended(report.get("replans")),
     ]
 
 
 def _step(row: Row) -> float:
-    """The median without the first, which initialises."""
-    return quiet_median(row, skipped=1)
+    return statistics.median(_steps(row))
+
+
+def _steps(row: Row) -> list[float]:
+    """Undisturbed ones without the first, which initialises."""
+    return quiet(row["step_seconds"][1:], row["stolen_seconds"][1:])
 
 
 def _memory(head: Head) -> int:
@@ -111,7 +160,7 @@ def _training(
     rows: Rows, way: str, size: int, memory: int, kind: str = "training"
 ) -> Row | None:
     names, wanted = ("kind", "way", "size", "memory_bytes"), (kind, way, size, memory)
-    found = (row for row in rows if tuple(row[name] for name in names) == wanted)
+    found = (row for row in rows if tuple(row.get(name) for name in names) == wanted)
     return next(found, None)
 
 
@@ -162,11 +211,11 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
         ylim=(0, 1.08 * max(unplanned, memory) / GIB),
     )
     host = Panel(
-        x="share of the step's ops; those left out hold next to nothing",
+        x="share of the step's ops; a step begins with many that hold next to nothing",
         y="host (GiB)",
         series=[_curve(curves["host"], 0, red)],
         beside=[(0.5 * most / GIB, said, red)],
-        xlim=(_begin(curves["unplanned"]), 1),
+        xlim=(0, 1),
         ylim=(0, 1.1 * most / GIB),
     )
     draw_panels(
@@ -191,12 +240,6 @@ def _curve(values: Sequence[int], base: int, colour: str, *, line: str = "-") ->
         line=line,
         filled=line == "-",
     )
-
-
-def _begin(curve: Sequence[int]) -> float:
-    """Where to begin: a step starts with small ops that hold next to nothing."""
-    first = next(i for i, size in enumerate(curve) if size >= max(curve) / 20)
-    return max(0.0, first / len(curve) - 0.01)
 
 
 def _peak(row: Row) -> str:

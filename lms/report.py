@@ -212,6 +212,7 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
     again = [len(report.plan.recomputed) for report in reports]
     narrow = [len(report.plan.narrowed) for report in reports]
     filed = [report.plan.file_bytes for report in reports]
+    chosen = [report.plan.chosen for report in reports]
     replans = [("planned anew", [str(report.replans) for report in reports])]
     loops = [len(report.unknown_memory) for report in reports]
     return [
@@ -244,6 +245,7 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         *([("ops recomputed", list(map(str, again)))] if any(again) else ()),
         *([("LOSSY: tensors narrowed", list(map(str, narrow)))] if any(narrow) else ()),
         ("planner", [r.plan.planner for r in reports]),
+        *([("chosen", chosen)] if any(chosen) else ()),
         ("planning", [f"{report.planning_seconds:.1f} s" for report in reports]),
         ("with tracing", [f"{report.preparation_seconds:.1f} s" for report in reports]),
         *(replans if any(report.replans for report in reports) else ()),

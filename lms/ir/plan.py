@@ -78,6 +78,7 @@ class SwapPlan:
             the plan is one for the graph that has them (`planned_graph`).
         narrowed: Tensors that wait in fewer bytes, which changes numbers; `order` lists
             their casts too.
+        chosen: Knobs of the planner that were given or tuned, readable.
 
     Example:
         >>> plan = SwapPlan(planner="budget", order=("a", "b"), chain=(("a",), ("b",)))
@@ -91,6 +92,7 @@ class SwapPlan:
     swaps: tuple[Swap, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
     narrowed: tuple[Narrowed, ...] = ()
+    chosen: str = ""
 
     @property
     def swapped_out_bytes(self) -> int:
@@ -129,6 +131,8 @@ class SwapPlan:
             for key in ("held", "in_file"):  # plans were written before there were
                 if not swap[key]:
                     del swap[key]
+        if not self.chosen:
+            del fields["chosen"]
         return json.dumps(fields, indent=indent)
 
     @classmethod

@@ -111,6 +111,17 @@ class ThresholdRule:
         _check_least("swapin_ahead", self.swapin_ahead, 1)
         _check_least("swapin_groupby", self.swapin_groupby, 0)
 
+    def __str__(self) -> str:
+        """The knobs, readable.
+
+        Example:
+            >>> knobs = {"swapout_threshold": 9, "swapin_ahead": 3, "swapin_groupby": 0}
+            >>> print(ThresholdRule(**knobs))
+            thresholds 9, 3, 0, sync off
+        """
+        knobs = self.swapout_threshold, self.swapin_ahead, self.swapin_groupby
+        return f"thresholds {', '.join(map(str, knobs))}, sync {self.sync_mode.label}"
+
 
 def plan_by_threshold(  # noqa: PLR0913 - TFLMS's knobs
     graph: GraphView,
@@ -214,6 +225,7 @@ def plan_by_rule(
         order=tuple(op.name for op in ops),
         chain=levelled.chain,
         swaps=_without_circles(levelled, swaps),
+        chosen=str(rule),
     )
 
 

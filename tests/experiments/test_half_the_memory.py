@@ -12,7 +12,7 @@ OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 
 
 def _training(entrant: str, step: float, moved: int | None = None) -> dict[str, Any]:
-    row = {"entrant": entrant, "share": 0.9, "error": None, "peak_bytes": 2**20}
+    row = {"entrant": entrant, "share": None, "error": None, "peak_bytes": 2**20}
     row["memory_bytes"] = 2**21
     row["step_seconds"] = [9.0, 9.0, step, step, step, 7.0]
     row["stolen_seconds"] = [0.0, 0.0, 0.0, 0.0, 0.0, 5.0]
@@ -73,7 +73,7 @@ def test_both_goals_must_be_met(
     assert figure.exists()
     said = " ".join(capsys.readouterr().out.split())
     assert (
-        f"at most 1.39 times plain Keras's: {linked / 2:.2f}." in said
+        f"at most 1.39 times plain Keras's: {linked / 2:.2f}, which" in said
     )  # 1.11 * 2.5 / 2
     # On all cores other goals would be met: they are about ops one by one.
     elsewhere = [row | {"on": "all"} for row in _rows(9.0, 9.0)]
@@ -81,6 +81,20 @@ def test_both_goals_must_be_met(
     write_lines(results, {"size": 8, "steps": 3, "idle": 2}, both)
     assert main(words) == status
     assert "by IBM's rule it takes 2.00 times" in " ".join(said.split())
+
+
+def test_a_goal_that_the_spread_of_steps_crosses_is_not_decided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "rows.jsonl"
+    rows = _rows(2.4, 2.7)
+    rows[2]["trainings"][1]["step_seconds"] = [9.0, 9.0, 2.4, 2.4, 2.6, 7.0]
+    write_lines(results, {"size": 8, "steps": 3, "idle": 2}, rows)
+    figure = tmp_path / "half.png"
+    assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Goal not decided: on one core, without a link" in said
+    assert "1.20 times plain Keras's (at most 1.25: not decided)" in said
 
 
 @pytest.mark.tf

@@ -46,7 +46,34 @@ def test_the_goal_needs_a_refusal_and_a_training(
     assert main(words) == (0 if refused else 1)
     assert figure.exists()
     said = capsys.readouterr().out
-    assert "0.47 times as long per voxel" in said  # 4.75 s over 8 times 1.25 s
+    # 4.75 s over 8 times 1.25 s, of two steps each.
+    assert "0.47 times (not decided: few steps) as long per voxel" in said
+
+
+def test_bases_are_pooled_and_ratios_have_intervals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results, figure = tmp_path / "rows.jsonl", tmp_path / "true.png"
+
+    def steps(*seconds: float) -> dict[str, Any]:
+        many = [9.0, *seconds * 4]
+        return {"step_seconds": many, "stolen_seconds": [0.0] * len(many)}
+
+    bases = [
+        {"kind": "base", "way": "plain", "size": size, "turn": turn, "error": None}
+        | {"peak_bytes": 2**24}
+        | steps(*seconds)
+        for turn, scale in ((1, 1.0), (2, 1.5))
+        for size, seconds in ((8, (scale, scale)), (16, (8 * scale, 8 * scale)))
+    ]
+    planned = _row("budget", 16, report=REPORT, curves=CURVES) | steps(10.0, 10.0)
+    rows = [_row("plain", 8), _row("plain", 16, OOM), planned, *bases]
+    write_lines(results, SETTINGS, rows)
+    assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    # Half of 16 pooled steps took 1 s and half 1.5 s, where 8 voxels took 10 s.
+    assert "1.00 times (0.83 to 1.25) as long per voxel as plain Keras's of 8^3" in said
+    assert "and 1.00 times (0.83 to 1.25) plain Keras's of 16^3" in said
 
 
 @pytest.mark.parametrize(("error", "ends"), [(None, 1), (OOM, 0)])
@@ -71,7 +98,8 @@ def test_a_search_that_nothing_failed_is_said_to_have_ended_early(
 def test_a_small_network_goes_the_whole_way(tmp_path: Path) -> None:
     results = tmp_path / "rows.jsonl"
     words = ["run", "--memory", "24MiB", "--sizes", "24", "32", "--filters", "8"]
-    words += ["--depth", "3", "--most", "32", "--results", str(results)]
+    words += ["--depth", "3", "--most", "32", "--steps", "3"]
+    words += ["--results", str(results)]
     assert main(words) == 0
     _, rows = read_lines(results)
     trained = {

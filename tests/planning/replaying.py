@@ -70,7 +70,7 @@ def planned(step: StoredStep, question: Question) -> Answer:
         "narrowed": len(plan.narrowed),
         "chained": len(plan.chain),
         "order": _digest(" ".join(plan.order)),
-        "plan": _digest(plan.to_json()),
+        "plan": _digest(replace(plan, chosen="").to_json()),
         "risk": found.risk.name,
         "small_pool": found.small_pool.bytes,
         "peak": found.peak_bytes,

@@ -91,6 +91,7 @@ def test_a_reader_at_the_threshold_is_near_and_one_above_it_is_far() -> None:
 def test_a_plan_without_serialization_leaves_the_order_to_the_runtime() -> None:
     made = plan(SKIP.graph, 3)
     assert (made.planner, made.chain) == ("threshold", ())
+    assert made.chosen.startswith("thresholds ")
 
 
 def test_near_readers_keep_the_original() -> None:

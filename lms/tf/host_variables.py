@@ -24,7 +24,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 import keras
@@ -211,11 +211,10 @@ def check_room(handles: Sequence[Any]) -> None:
         ) from error
 
 
+@cache
 def take_arrays() -> None:
     """Let Keras's variables on the host take arrays as they are, from now on."""
     own: Any = keras.Variable.assign
-    if hasattr(own, "__wrapped__"):
-        return
 
     @wraps(own)
     def assign(variable: Any, value: Any) -> Any:

@@ -21,7 +21,8 @@ from profiling.tables import Table
 
 __all__ = ["finding", "goals", "plot"]
 
-_COLOURS = {"plain": COLOURS["plain"], "host": COLOURS["budget"]}
+_DRAWN = (COLOURS[name] for name in ("plain", "budget", "threshold"))
+_COLOUR = dict(zip(MODES, _DRAWN, strict=False))
 
 _TIMES, _NEAR, _PER_PARAMETER, _LARGER = 3.0, 0.15, 32, 4.0
 
@@ -211,7 +212,7 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
             bars=[_size_bar(each) for each in limits_of(rows)],
         ),
         Panel(
-            title="What a step copies of weights and slots that are so many times the device",
+            title="What a step copies of weights and slots, so many times the device",
             y="bytes a parameter",
             bars=_bars(rows, lambda each: each.state, ".1f", mark=_PER_PARAMETER),
         ),
@@ -237,7 +238,7 @@ def _size_bar(each: Limit) -> Bar:
     return Bar(
         label=f"{TITLES[each.model]}\n{MODES[each.mode]}",
         height=size,
-        colour=_COLOURS[each.mode],
+        colour=_COLOUR[each.mode],
         text=f"{size:.1f} million{more}",
     )
 
@@ -249,7 +250,7 @@ def _bars(
         Bar(
             label=f"{TITLES[each.model]}\n{each.times:.0f} times",
             height=height(each),
-            colour=_COLOURS[each.way["mode"]],
+            colour=_COLOUR[each.way["mode"]],
             text=f"{height(each):{digits}}",
             mark=mark,
         )

@@ -220,7 +220,6 @@ def _links(rows: Rows) -> Table:
 def plot(head: Head, rows: Rows, path: Path) -> None:
     """The largest models by mode, bytes for each parameter, and step times."""
     memory = next(row["memory_bytes"] for row in rows if row["kind"] == "largest")
-    where = "where weights and slots are so many times the device"
     panels = [
         Panel(
             title=f"The largest model that trains in {format_bytes(memory)}",
@@ -228,12 +227,12 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
             bars=[_size_bar(each) for each in limits_of(rows)],
         ),
         Panel(
-            title=f"What a step copies, {where}",
+            title="What a step copies of state that is so many times the device",
             y="bytes a parameter",
             bars=_bars(rows, lambda each: each.state, ".1f", mark=_PER_PARAMETER),
         ),
         Panel(
-            title=f"Step, {where}",
+            title="Step, where weights and slots are so many times the device",
             y="over plain Keras",
             bars=_bars(rows, lambda each: each.step, ".2f", mark=1),
         ),

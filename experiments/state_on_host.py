@@ -133,7 +133,8 @@ def _run(options: Any) -> None:
     moved = [mode for mode in options.modes if mode != "plain"]
     for subject in subjects:
         if "trained" in options.parts:
-            _train(subject, moved, options, book)
+            for mode in moved:
+                _train(subject, mode, options, book)
         if "largest" in options.parts and subject.knob:
             for mode in options.modes:
                 _search(subject, mode, options, book)
@@ -145,33 +146,32 @@ def _run(options: Any) -> None:
                 _cross(subject, rate, options, book)
 
 
-def _train(subject: _Subject, moved: Sequence[str], options: Any, book: Book) -> None:
-    """All ways to train it, in turns."""
-    ways = [("plain", _ENOUGH)]
-    ways += [(mode, size * MIB) for size in subject.devices for mode in moved]
+def _train(subject: _Subject, mode: str, options: Any, book: Book) -> None:
+    """By plain Keras, and in each device, in turns."""
+    ways = [("plain", _ENOUGH), *((mode, size * MIB) for size in subject.devices)]
     count = options.epochs * options.steps
     usual = _words(options, epochs=options.epochs, steps=options.steps)
 
     def measure() -> Row:
         trainings = [
             Turns(
-                f"{subject.name}, {mode}, in {format_bytes(memory)}",
+                f"{subject.name}, {way}, in {format_bytes(memory)}",
                 memory=memory,
-                flags=(f"--model={subject.name}", f"--mode={mode}", *usual),
+                flags=(f"--model={subject.name}", f"--mode={way}", *usual),
                 folder=book.folder,
                 program=_PROGRAM,
             )
-            for mode, memory in ways
+            for way, memory in ways
         ]
         take_turns(trainings, steps=count, console=book.console)
         found: list[Row] = []
-        for (mode, memory), training in zip(ways, trainings, strict=True):
+        for (way, memory), training in zip(ways, trainings, strict=True):
             error, result = training.end()
-            way = {"mode": mode, "memory_bytes": memory, "error": error}
-            found.append(way | result)
+            start = {"mode": way, "memory_bytes": memory, "error": error}
+            found.append(start | result)
         return {"trainings": found}
 
-    book.once({"kind": "trained", "model": subject.name, "modes": [*moved]}, measure)
+    book.once({"kind": "trained", "model": subject.name, "mode": mode}, measure)
 
 
 def _search(subject: _Subject, mode: str, options: Any, book: Book) -> None:

@@ -21,7 +21,8 @@ from profiling.tables import Table
 
 __all__ = ["finding", "goals", "plot"]
 
-_COLOURS = {"plain": COLOURS["plain"], "host": COLOURS["budget"]}
+_DRAWN = (COLOURS[name] for name in ("plain", "budget", "threshold"))
+_COLOUR = dict(zip(MODES, _DRAWN, strict=False))
 
 _TIMES, _NEAR, _PER_PARAMETER, _LARGER = 3.0, 0.15, 32, 4.0
 
@@ -36,7 +37,8 @@ def finding(_: Head, rows: Rows) -> Finding:
 def goals(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
     """What was to be reached."""
     trainings = trainings_of(rows)
-    first = {(each.model, each.way["mode"]): each for each in reversed(trainings)}
+    all_there = [each for each in trainings if each.way["mode"] == "host"]
+    first = {each.model: each for each in reversed(all_there)}
     if first:
         equal = sum(each.is_equal for each in first.values())
         text = f"where state is {_TIMES:g} times the device, all train with plain"
@@ -49,7 +51,7 @@ def goals(_: Head, rows: Rows) -> Iterator[tuple[str, bool]]:
         worst = max(abs(each.off) for each in trained)
         text = f"measured peaks are within {_NEAR:.0%} of the predicted ones"
         yield f"{text}: {worst:.0%}.", worst <= _NEAR
-    if factors := [each.times for each in limits_of(rows) if each.mode != "plain"]:
+    if factors := [each.times for each in limits_of(rows) if each.mode == "host"]:
         text = f"at least {_LARGER:g} times plain Keras's parameters train"
         yield f"{text}: {min(factors):.1f}.", min(factors) >= _LARGER
 
@@ -89,7 +91,7 @@ def _said_of_largest(limits: Sequence[Limit]) -> Iterator[str]:
 
 
 def _trained(rows: Rows) -> Table:
-    columns = ["model", "state", "device", "times", "predicted", "peak"]
+    columns = ["model", "mode", "state", "device", "times", "predicted", "peak"]
     columns += ["to the device", "to the host", "a parameter", "of it state"]
     columns += ["over plain Keras", "quartiles", "by the clock", "numbers"]
     body = [_training_cells(each) for each in trainings_of(rows)]
@@ -103,7 +105,8 @@ def _trained(rows: Rows) -> Table:
 def _training_cells(each: Training) -> list[str]:
     way = each.way
     state = format_bytes(each.plain["variable_bytes"])
-    start = [TITLES[each.model], state, format_bytes(way["memory_bytes"])]
+    start = [TITLES[each.model], MODES[way["mode"]], state]
+    start.append(format_bytes(way["memory_bytes"]))
     start.append(f"{each.times:.1f}")
     if way["error"]:
         return [*start, *["-"] * 9, shortened(way["error"])]
@@ -147,17 +150,30 @@ def _peak(row: Row) -> int:
 
 
 def _least(rows: Rows) -> Table:
-    columns = ["model", "named", "device", "persistent", "largest layer", "in and out"]
+    columns = [
+        "model",
+        "mode",
+        "named",
+        "device",
+        "persistent",
+        "largest layer",
+        "in and out",
+    ]
     columns += ["two slices", "named, times", "times"]
-    named = {row["model"]: row for row in rows if row["kind"] == "named"}
+    named = {
+        (row["model"], row["mode"]): row["least_bytes"]
+        for row in rows
+        if row["kind"] == "named"
+    }
     body: list[list[str]] = []
     for row in _in_order(rows):
         if row["kind"] == "least" and not row["error"]:
             parts = _parts(row)
-            least = named[row["model"]]["least_bytes"]
+            least = named[row["model"], row["mode"]]
             body.append(
                 [
                     TITLES[row["model"]],
+                    MODES[row["mode"]],
                     format_bytes(least),
                     format_bytes(row["memory_bytes"]),
                     *map(format_bytes, parts),
@@ -237,7 +253,7 @@ def _size_bar(each: Limit) -> Bar:
     return Bar(
         label=f"{TITLES[each.model]}\n{MODES[each.mode]}",
         height=size,
-        colour=_COLOURS[each.mode],
+        colour=_COLOUR[each.mode],
         text=f"{size:.1f} million{more}",
     )
 
@@ -249,7 +265,7 @@ def _bars(
         Bar(
             label=f"{TITLES[each.model]}\n{each.times:.0f} times",
             height=height(each),
-            colour=_COLOURS[each.way["mode"]],
+            colour=_COLOUR[each.way["mode"]],
             text=f"{height(each):{digits}}",
             mark=mark,
         )

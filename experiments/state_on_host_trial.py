@@ -38,8 +38,9 @@ from profiling.record import write_json
 
 __all__ = ["main"]
 
-# What the callback is told where state lives; no callback for None.
+# What the callback is told besides its budget; no callback for None.
 _MODES: dict[str, dict[str, Any] | None] = {"plain": None, "host": {}}
+_BUILT_THERE = ("host",)  # modes whose model never was on the device
 _TOLD = (
     "predicted_peak_bytes",
     "measured_peak_bytes",
@@ -138,13 +139,14 @@ class _Watch(keras.callbacks.Callback):
 
 def _trained(options: argparse.Namespace) -> dict[str, Any]:
     shape = {name: int(n) for name, _, n in (w.partition("=") for w in options.shape)}
-    state = _MODES[options.mode]
-    with nullcontext() if state is None else lms.on_host():
+    told, there = _MODES[options.mode], options.mode in _BUILT_THERE
+    with lms.on_host() if there else nullcontext():
         model, *data = MODELS[options.model](options.steps, **shape)
-    planning: list[Any] = []
-    if state is not None:
+    if there:
         lms.keep_on_host(model)
-        planning.append(lms.LMSCallback(options.budget, verbose=0, **state))
+    planning: list[Any] = []
+    if told is not None:
+        planning.append(lms.LMSCallback(options.budget, verbose=0, **told))
     watch = _Watch(in_turns=options.in_turns)
     with observed_copies(watch.copied):
         numbers = _fit(model, data, [*planning, watch], options)

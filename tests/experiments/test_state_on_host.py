@@ -107,13 +107,13 @@ def test_a_search_that_ends_says_so() -> None:
 
 def test_the_least_device_is_compared_with_its_parts(tmp_path: Path) -> None:
     least = _way("host", 80, 2.0) | {"kind": "least", "model": "mlp"}
-    named = {"kind": "named", "model": "mlp", "least_bytes": 70}
+    named = {"kind": "named", "model": "mlp", "mode": "host", "least_bytes": 70}
     link = _way("host", 160, 2.2) | {"kind": "link", "model": "mlp", "link_rate": 5e8}
     rows = [named, {**least, "error": OOM}, least, link]
     _, (_, _, body), (_, _, links) = ANSWER.finding({}, rows)
-    assert body == [
-        ["perceptron", "70 B", "80 B", "5 B", "8 B", "7 B", "20 B", "1.8", "2.0"]
-    ]
+    assert body[0][:2] == ["perceptron", "state on the host"]
+    parts = ["5 B", "8 B", "7 B", "20 B"]
+    assert body[0][2:] == ["70 B", "80 B", *parts, "1.8", "2.0"]
     assert links[0][2:] == ["0.5 GB/s", "2200 ms", "4400 ms", "-50%"]
     results, figure = tmp_path / "rows.jsonl", tmp_path / "one.png"
     drawn = [_trained(_way("host", 160, 2.0)), _tried("plain", 4), _tried("host", 16)]

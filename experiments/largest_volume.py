@@ -11,13 +11,14 @@ ones. What is near the edge fails by chance, so a size has two attempts, both re
     transformer    length of the sequence   256     128, then 32
 
 Ways: plain Keras; the mode of `keras.RematScope` with the least peak at the base size;
-Grappler's recomputation heuristics; IBM's rule with thresholds tuned automatically, and
-the same with all levels serialised and every copy waited for, which its users had to
-ask for; the callback, whose budget is all of the device but a part of 32. The rule is
-tuned for 0.9 of the device, as IBM's TFLMS did; where that fails, since its order is
-not held and its step is not planned anew, for less. For plain Keras, the rule and the
-callback the largest size is also predicted, without training: the first that is
-predicted not to fit ends that search.
+Grappler's recomputation heuristics; blocks of the U-Net within `tf.recompute_grad`;
+Keras's policy `mixed_bfloat16`, which changes numbers; IBM's rule with thresholds tuned
+automatically, and the same with all levels serialised and every copy waited for, which
+its users had to ask for; the callback, whose budget is all of the device but a part of
+32. The rule is tuned for 0.9 of the device, as IBM's TFLMS did; where that fails, since
+its order is not held and its step is not planned anew, for less. For plain Keras, the
+rule and the callback the largest size is also predicted, without training: the first
+that is predicted not to fit ends that search.
 
 Goal: with the callback, at least 4.6 times the voxels of plain Keras train.
 
@@ -45,9 +46,11 @@ _SPARE = 1.05  # of what plain Keras takes at the base size
 _ATTEMPTS = 2
 _RULE_SHARES = (None, 0.8, 0.6)  # of the memory; IBM's rule is tuned for 0.9 of it
 _ENOUGH = 4096 * MIB
-_REMAT_MODES = ("full", "activations", "larger_than")
+_REMAT_MODES = ("full", "activations", "larger_than", "list_of_layers")
+_MIXED = "mixed:mixed_bfloat16"
+_WITH_BLOCKS = ("unet",)  # models whose blocks `experiments.by_hand` knows
 _RULES = ("threshold", "serialised")
-_WAYS = ("plain", "remat", "grappler", *_RULES, "budget")
+_WAYS = ("plain", "remat", "grappler", "by_hand", "mixed", *_RULES, "budget")
 _PREDICTED = ("plain", "threshold", "budget")
 
 
@@ -126,7 +129,7 @@ def _search_all(subject: _Subject, ways: Sequence[str], book: Book) -> None:
     memory = int(_SPARE * plain["peak_bytes"]) // MIB * MIB
     book.say(f"{subject.name}: the device has {format_bytes(memory)}")
     for way in ways:
-        chosen = _best_remat(subject, book) if way == "remat" else way
+        chosen = _chosen(way, subject, book)
         if chosen is None:
             continue
         sizes = _sizes(
@@ -153,6 +156,15 @@ def _probe(subject: _Subject, way: str, book: Book) -> dict[str, Any]:
     """What a way takes at the base size where there is enough memory."""
     key = {"kind": "probe", "model": subject.name, "way": way, "size": subject.start}
     return _row(subject, key, _ENOUGH, book)
+
+
+def _chosen(way: str, subject: _Subject, book: Book) -> str | None:
+    """The way in full; None where it cannot be had."""
+    if way == "by_hand" and subject.name not in _WITH_BLOCKS:
+        return None
+    if way == "remat":
+        return _best_remat(subject, book)
+    return _MIXED if way == "mixed" else way
 
 
 def _best_remat(subject: _Subject, book: Book) -> str | None:

@@ -21,6 +21,8 @@ _WAYS = {
     "plain": ("plain Keras", "plain\nKeras"),
     "remat": ("RematScope", "Remat-\nScope"),
     "grappler": ("Grappler's recomputation", "Grappler's\nrecompute"),
+    "by_hand": ("blocks by hand", "blocks\nby hand"),
+    "mixed": ("mixed precision", "mixed\nprecision"),
     "threshold": ("IBM's rule", "IBM's\nrule"),
     "serialised": ("IBM's rule, serialised", "IBM's rule,\nserialised"),
     "budget": ("the callback", "the\ncallback"),
@@ -83,10 +85,10 @@ def _said(model: str, memory: str, best: Mapping[str, _Limit]) -> str:
 
 
 def _others(limits: Sequence[Mapping[str, _Limit]]) -> str:
-    """The sentence on ways that only run ops twice."""
+    """The sentence on ways that plan nothing."""
     reached = {
         way: max((best[way].times for best in limits if way in best), default=0.0)
-        for way in ("remat", "grappler")
+        for way in ("remat", "grappler", "by_hand", "mixed")
     }
     said = [f"{_WAYS[way][0]} {times:.2f}" for way, times in reached.items() if times]
     if not said:

@@ -10,6 +10,11 @@ with random weights, train in a device of half of what plain Keras took:
                  where that fails
     by hand      each block of the network within `tf.recompute_grad`, as a careful user
                  writes it; in a device with enough memory, whatever it takes
+    remat        within `keras.RematScope`, all layers listed that keep no state; the
+                 same device
+    half floats  under Keras's policy `mixed_bfloat16`; the same device. It changes
+                 numbers, and a CPU has no fast units for it: its peak says more than
+                 its time
 
 The link is as slow against this machine's computing as PCIe 3.0 x16 is against a V100,
 model by model:
@@ -67,6 +72,8 @@ _ENTRANTS = (
     Entrant(name="cheap", way="budget", flags=("--recompute=cheap",)),
     Entrant(name="threshold", way="threshold", shares=RULE_SHARES),
     Entrant(name="by hand", way="by_hand", is_free=True),
+    Entrant(name="remat", way="remat:list_of_layers", is_free=True),
+    Entrant(name="half floats", way="mixed:mixed_bfloat16", is_free=True),
 )
 
 

@@ -29,7 +29,10 @@ _WAYS = {
     "cheap": "budget, cheap ops twice",
     "threshold": "IBM's rule",
     "by hand": "by hand",
+    "remat": "RematScope, listed layers",
+    "half floats": "mixed bfloat16",
 }
+_COLOUR_OF = {"by hand": "by_hand", "half floats": "mixed"}
 _OURS = ("budget", "cheap", "threshold")
 _FEWEST = 5  # rounds that a median is taken of
 _CALM = 1.1  # how far apart quartiles may be on a core that nobody else uses
@@ -280,7 +283,7 @@ def _panel(contest: _Contest, names: Sequence[str]) -> Panel:
             Box(
                 label=_WAYS[name],
                 values=contest.ratios.get(name, []),
-                colour=COLOURS[name.replace(" ", "_")],
+                colour=COLOURS[_COLOUR_OF.get(name, name)],
             )
             for name in names
         ],

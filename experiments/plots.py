@@ -33,7 +33,7 @@ COLOURS = {
     "serialised": SKY,
     "budget": VERMILION,
     "cheap": "#EDA377",
-    "half_floats": "#B8A000",
+    "mixed": "#B8A000",
 }
 
 

@@ -61,9 +61,10 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
     },
     "largest_volume": {
         "model": "and the one device memory that all of its trainings have",
-        "way": "what saves memory; RematScope is Keras's own recomputation, in its "
-        "mode `activations`, since the others fail with TensorFlow "
-        "([keras#21207](https://github.com/keras-team/keras/issues/21207))",
+        "way": "what saves memory; RematScope is Keras's own recomputation, in "
+        "that of its modes that takes the least: `full` and `larger_than` fail with "
+        "TensorFlow ([keras#21207](https://github.com/keras-team/keras/issues/21207)), "
+        "and rows without `list_of_layers` are older than its trial",
         "largest": "the largest size that trained",
         "predicted": "the largest size that is predicted to fit, without training",
         "times": "voxels, images or tokens of the largest, over plain Keras's",
@@ -98,7 +99,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "model": "of keras-hub, this project and keras.applications; small, with "
         "random weights",
         "way": "*cheap ops twice* runs no product or convolution twice; *by hand*: "
-        "each block within `tf.recompute_grad`",
+        "each block within `tf.recompute_grad`; *RematScope*: Keras's own, all layers "
+        "listed that keep no state; *mixed bfloat16*: Keras's policy, other numbers",
         "memory": "of the device; *enough* where it was not limited",
         "over plain": "the median of steps, each over plain Keras's of the same round",
         "quartiles": "of these ratios",

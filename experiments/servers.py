@@ -21,7 +21,9 @@ EPOCH_STEPS = 228
 # in TensorFlow", ISMM 2019, abstract.
 PUBLISHED_LARGER = (
     "IBM published for TFLMS's second version, on GPUs of its own, a 3D U-Net with 5.6 "
-    "times the image and a ResNet-50 with 4.9 times the batch (ISMM 2019)."
+    "times the image and a ResNet-50 with 4.9 times the batch (Le, Imai, Negishi, "
+    'Kawachiya: "Automatic GPU memory management for large neural models in '
+    'TensorFlow", ISMM 2019).'
 )
 
 # Seconds of each copy on a scaled link, as on a real one.

@@ -1,8 +1,7 @@
 """Train one model in one way for a few steps, and say what it took; or predict it.
 
     plain                Keras's own train step
-    remat:MODE           built within `keras.RematScope(mode=MODE)`
-    by_hand              its blocks run again, as `experiments.by_hand` has it
+    remat:MODE, mixed:POLICY, by_hand    as `experiments.peers` has them
     grappler             with TensorFlow's own recomputation heuristics
     threshold, budget    with the callback and that planner
     serialised           IBM's rule, all levels serialised, every copy waited for
@@ -33,7 +32,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.block_subjects import BLOCK_SUBJECTS
-from experiments.by_hand import checkpoint_blocks
+from experiments.peers import built
 from experiments.predicted_steps import predicted, thinned
 from experiments.quiet import delayed_seconds, is_quiet, timed
 from experiments.recorded_steps import recorded_figures
@@ -137,13 +136,7 @@ def _go_first() -> None:
 
 def _subject(options: argparse.Namespace) -> tuple[keras.Model, Sequence[Any]]:
     shape = {name: int(n) for name, _, n in (w.partition("=") for w in options.shape)}
-    way, _, mode = options.way.partition(":")
-    scope = keras.RematScope(mode=mode) if way == "remat" else nullcontext()
-    with scope:
-        model, arrays = _SUBJECTS[options.model](**shape)
-    if way == "by_hand":
-        checkpoint_blocks(model)
-    return model, arrays
+    return built(options.way, lambda: _SUBJECTS[options.model](**shape))
 
 
 def _step_of(model: keras.Model) -> Callable[..., Any]:

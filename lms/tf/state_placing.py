@@ -17,7 +17,7 @@ from typing import Any
 
 import keras
 
-from lms.errors import BudgetError, OutOfMemoryError
+from lms.errors import BudgetError, OutOfMemoryError, PlanError
 from lms.planning.settings import STATE_PLACES, Settings
 from lms.progress import tell
 from lms.tf.capture.keras_step import make_slots
@@ -142,7 +142,7 @@ def prepare_placed(
         place(state, settings.state)
         return prepare(settings)
     if settings.plan is not None:
-        return prepare(settings)
+        return _as_stored(settings, prepare)
     if state.is_on_host:
         return _fastest(state, settings, prepare)
     try:
@@ -151,6 +151,22 @@ def prepare_placed(
         error.add_note(
             "Weights and slots may live on the host: LMSCallback(state='host')."
         )
+        raise
+
+
+def _as_stored(
+    settings: Settings, prepare: Callable[[Settings], PreparedStep]
+) -> PreparedStep:
+    """Obey a stored plan, which does not say who updates state on the host."""
+    try:
+        return prepare(settings)
+    except PlanError:
+        if settings.update is not None:
+            raise
+        try:
+            return prepare(replace(settings, update="host"))
+        except PlanError:
+            pass
         raise
 
 

@@ -86,7 +86,7 @@ def test_what_fails_is_not_tried_again(
     forget_times()
     monkeypatch.setattr(op_costs.Bench, "seconds", lambda b: called.append(b.key))
     op_costs.measure_costs(step, find_device())
-    assert len(called) == len(set(called)) == 2  # the products of matrices
+    assert len(called) == len(set(called)) >= 2  # at least the products of matrices
 
 
 def test_equal_ops_are_measured_once(step: Any) -> None:

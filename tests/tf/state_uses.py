@@ -1,7 +1,9 @@
 """What the workers run: what users do with a model whose state is on the host."""
 
+import tempfile
 import threading
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -124,6 +126,18 @@ def _two_batch_sizes(on_host: bool) -> list[Any]:  # noqa: FBT001
     return [model]
 
 
+def _by_a_stored_plan(on_host: bool) -> list[Any]:  # noqa: FBT001
+    model = _model("adam", on_host=on_host)
+    found: Any = _callbacks(on_host)
+    _train(model, found)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        for callback in found:
+            path.write_text(callback.plan.to_json())
+        _train(model, _callbacks(on_host, plan=path))
+    return [model]
+
+
 def _of_shared_layers(on_host: bool) -> list[Any]:  # noqa: FBT001
     keras.utils.set_random_seed(1)
     with lms.on_host() if on_host else nullcontext():
@@ -206,6 +220,7 @@ def _in_threads(on_host: bool) -> list[Any]:  # noqa: FBT001
 
 
 _WAYS: dict[str, Any] = {
+    "by a stored plan": _by_a_stored_plan,
     "cloned": _cloned,
     "compiled again": _compiled_again,
     "in a loop of one's own": _in_a_loop_of_ones_own,

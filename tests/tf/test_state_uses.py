@@ -33,6 +33,7 @@ def test_initial_values_larger_than_the_device_have_equal_bits(worker: Worker) -
 @pytest.mark.parametrize(
     "way",
     [
+        "by a stored plan",
         "cloned",
         "compiled again",
         "in a loop of one's own",

@@ -52,13 +52,23 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bar, what stands above it, and a dotted line across it if `mark` is above 0."""
+    """One bar.
+
+    Args:
+        label: Below it.
+        height: From 0.
+        colour: As Matplotlib knows it.
+        text: Above it.
+        mark: Height of a dotted line across it; 0 for none.
+        way: What its colour means, for the legend; empty for none.
+    """
 
     label: str
     height: float
     colour: str
     text: str
     mark: float = 0.0
+    way: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +162,7 @@ def draw_panels(  # noqa: PLR0913 - one keyword for each part of a figure
 def _legend(figure: Figure, axes: Axes, panel: Panel) -> float:
     """Labels in rows below the headline; the inches that they take."""
     handles, labels = axes.get_legend_handles_labels()
-    if not labels or panel.boxes or panel.bars:
+    if not labels or panel.boxes:
         return 0.0
     wide, high = figure.get_size_inches()
     longest = 0.5 + 0.08 * max(map(len, labels))  # inches
@@ -219,8 +229,11 @@ def _series(axes: Axes, series: Series) -> None:
 
 
 def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
+    known = {"": "_"}
     for place, bar in enumerate(bars):
-        axes.bar(place, bar.height, 0.62, color=bar.colour)
+        label = known.get(bar.way, bar.way)
+        known[bar.way] = "_"  # the legend has each once
+        axes.bar(place, bar.height, 0.62, color=bar.colour, label=label)
         if bar.mark:
             axes.plot([place - 0.4, place + 0.4], [bar.mark] * 2, color=INK, ls=":")
         top = (place, max(bar.height, bar.mark))

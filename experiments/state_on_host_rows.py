@@ -9,7 +9,12 @@ from experiments.question import shortened
 __all__ = ["MODES", "TITLES", "Limit", "Training", "limits_of", "trainings_of"]
 
 # Where state lives; the first one is what others are compared with.
-MODES = {"plain": "plain Keras", "host": "state on the host"}
+MODES = {
+    "plain": "plain Keras",
+    "host": "state on the host",
+    "updated": "state on the host, updated there",
+    "slots": "slots on the host",
+}
 
 TITLES = {
     "mlp": "perceptron",
@@ -34,6 +39,11 @@ class Training:
     model: str
     way: Row
     plain: Row
+
+    @property
+    def mode(self) -> str:
+        """One of `MODES`."""
+        return self.way["mode"]
 
     @property
     def times(self) -> float:

@@ -1,7 +1,9 @@
 """One trial of `state_on_host`: `fit` with the state somewhere, and what it took.
 
     plain    Keras alone
-    host     weights and slots on the host
+    host     weights and slots on the host, updated by the device
+    updated  weights and slots on the host, updated there
+    slots    slots on the host, weights on the device
 
 Unless `--bare`, `fit` also validates, saves its weights after each epoch and changes
 the learning rate. Bytes are what the store of planned steps has copied in a training
@@ -39,8 +41,13 @@ from profiling.record import write_json
 __all__ = ["main"]
 
 # What the callback is told besides its budget; no callback for None.
-_MODES: dict[str, dict[str, Any] | None] = {"plain": None, "host": {}}
-_BUILT_THERE = ("host",)  # modes whose model never was on the device
+_MODES: dict[str, dict[str, Any] | None] = {
+    "plain": None,
+    "host": {"state": "host", "update": "device"},
+    "updated": {"state": "host", "update": "host"},
+    "slots": {"state": "slots"},
+}
+_BUILT_THERE = ("host", "updated")  # modes whose model never was on the device
 _TOLD = (
     "predicted_peak_bytes",
     "measured_peak_bytes",

@@ -61,6 +61,7 @@ class Bar:
         text: Above it.
         mark: Height of a dotted line across it; 0 for none.
         way: What its colour means, for the legend; empty for none.
+        group: Name below it and its neighbours of the same group, apart from others.
     """
 
     label: str
@@ -69,6 +70,7 @@ class Bar:
     text: str
     mark: float = 0.0
     way: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,7 @@ def draw_panels(  # noqa: PLR0913 - one keyword for each part of a figure
     share: bool = False,
     heights: Sequence[float] | None = None,
 ) -> None:
-    """Draw a grid of panels; the legend of the first one stands above all.
+    """Draw a grid of panels; one legend of all stands above them.
 
     Args:
         rows: From the top down, each as long as the first.
@@ -151,7 +153,7 @@ def draw_panels(  # noqa: PLR0913 - one keyword for each part of a figure
             _fill(axes, panel)
             if share:
                 axes.label_outer()
-    above = _legend(figure, grid[0, 0], rows[0][0])
+    above = _legend(figure)
     bottom, top = 0.3 / size[1], 1 - (0.5 + above) / size[1]
     figure.set_layout_engine(
         "constrained", rect=(0.006, bottom, 0.988, top - bottom), w_pad=0.1, h_pad=0.1
@@ -159,24 +161,27 @@ def draw_panels(  # noqa: PLR0913 - one keyword for each part of a figure
     save(figure, path)
 
 
-def _legend(figure: Figure, axes: Axes, panel: Panel) -> float:
-    """Labels in rows below the headline; the inches that they take."""
-    handles, labels = axes.get_legend_handles_labels()
-    if not labels or panel.boxes:
+def _legend(figure: Figure) -> float:
+    """Labels, each once, in rows below the headline; the inches that they take."""
+    known: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            known.setdefault(label, handle)
+    if not known:
         return 0.0
     wide, high = figure.get_size_inches()
-    longest = 0.5 + 0.08 * max(map(len, labels))  # inches
-    columns = max(1, min(len(labels), int(wide / longest)))
+    longest = 0.5 + 0.08 * max(map(len, known))  # inches
+    columns = max(1, min(len(known), int(wide / longest)))
     figure.legend(
-        handles,
-        labels,
+        known.values(),
+        known,
         loc="upper left",
         bbox_to_anchor=(0.1 / wide, 1 - 0.42 / high),
         ncols=columns,
         frameon=False,
         fontsize=10,
     )
-    return 0.1 + 0.22 * -(-len(labels) // columns)
+    return 0.1 + 0.22 * -(-len(known) // columns)
 
 
 def _fill(axes: Axes, panel: Panel) -> None:
@@ -230,7 +235,11 @@ def _series(axes: Axes, series: Series) -> None:
 
 def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
     known = {"": "_"}
-    for place, bar in enumerate(bars):
+    places: list[float] = []
+    for bar, before in zip(bars, [None, *bars], strict=False):
+        apart = before is not None and before.group != bar.group
+        place = places[-1] + 1 + 0.7 * apart if places else 0.0
+        places.append(place)
         label = known.get(bar.way, bar.way)
         known[bar.way] = "_"  # the legend has each once
         axes.bar(place, bar.height, 0.62, color=bar.colour, label=label)
@@ -240,8 +249,24 @@ def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
         axes.annotate(bar.text, top, (0, 4), ha="center", **_NEAR)
     axes.set_ylim(0, 1.3 * max(max(bar.height, bar.mark) for bar in bars) or 1)
     names = [bar.label for bar in bars]
-    axes.set_xticks(range(len(bars)), names, fontsize=9, color=INK)
+    axes.set_xticks(places, names, fontsize=9, color=INK)
     axes.tick_params(axis="x", length=0)
+    _groups(axes, bars, places)
+
+
+def _groups(axes: Axes, bars: Sequence[Bar], places: Sequence[float]) -> None:
+    """Names of groups, below the names of their bars."""
+    middles: dict[str, list[float]] = {}
+    for bar, place in zip(bars, places, strict=True):
+        middles.setdefault(bar.group, []).append(place)
+    middles.pop("", None)
+    if middles:
+        second = axes.secondary_xaxis("bottom")
+        names = [f"\n{name}" for name in middles]
+        places = [(each[0] + each[-1]) / 2 for each in middles.values()]
+        second.set_xticks(places, names, fontsize=9, fontweight="bold", color=INK)
+        second.tick_params(axis="x", length=0)
+        second.spines["bottom"].set_visible(False)
 
 
 def _lines(axes: Axes, panel: Panel) -> None:

@@ -232,7 +232,7 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
             bars=[_size_bar(each) for each in limits_of(rows)],
         ),
         Panel(
-            title="What a step copies of state that is so many times the device",
+            title="What a step copies of state; below bars: how many times the device it is",
             y="bytes a parameter",
             bars=_bars(
                 rows,
@@ -242,7 +242,7 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
             ),
         ),
         Panel(
-            title="Step, where weights and slots are so many times the device",
+            title="Step, of the same state",
             y="over plain Keras",
             bars=_bars(rows, lambda each: each.step, ".2f", mark=lambda _: 1),
         ),
@@ -261,7 +261,8 @@ def _size_bar(each: Limit) -> Bar:
     size = each.best["parameters"] / 1e6
     more = "" if each.mode == "plain" else f", {each.times:.1f} times"
     return Bar(
-        label=TITLES[each.model],
+        label="",
+        group=TITLES[each.model],
         height=size,
         colour=_COLOUR[each.mode],
         way=MODES[each.mode],
@@ -276,15 +277,21 @@ def _bars(
     *,
     mark: Callable[[Training], float],
 ) -> list[Bar]:
+    models, modes = [*TITLES], [*MODES]
+
+    def place(each: Training) -> tuple[int, int, float]:
+        return models.index(each.model), modes.index(each.mode), each.times
+
     return [
         Bar(
-            label=f"{TITLES[each.model]}\n{each.times:.1f} times",
+            label=f"{each.times:.1f}",
+            group=TITLES[each.model],
             height=height(each),
             colour=_COLOUR[each.mode],
             way=MODES[each.mode],
             text=f"{height(each):{digits}}",
             mark=mark(each),
         )
-        for each in trainings_of(rows)
+        for each in sorted(trainings_of(rows), key=place)
         if not each.way["error"]
     ]

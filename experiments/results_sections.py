@@ -28,6 +28,7 @@ QUESTIONS = (
     "scaling",
     "dice_vs_volume",
     "unet3d_sizes",
+    "sum_error",
     "planner_comparison",
     "optimality",
     "simulator_accuracy",

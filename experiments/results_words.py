@@ -162,6 +162,13 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "the fewest bytes at no higher a peak than the callback's; empty where none "
         "has so low a peak",
     },
+    "sum_error": {
+        "of": "the number that is made of sums over the volume",
+        "TensorFlow's sum": "its relative error, by TensorFlow's own sums",
+        "one axis at a time": "the same, by those of `unet3d.sums`; empty where only "
+        "TensorFlow's own is to be had",
+        "float64": "its value, summed in float64 by NumPy",
+    },
     "optimality": {
         "bound": "what no plan is faster than, in so many bytes",
         "steps": "drawn steps that were planned",

@@ -232,7 +232,7 @@ def plot(head: Head, rows: Rows, path: Path) -> None:
             bars=[_size_bar(each) for each in limits_of(rows)],
         ),
         Panel(
-            title="What a step copies of state; below bars: how many times the device it is",
+            title="What a step copies of state that is so many times the device",
             y="bytes a parameter",
             bars=_bars(
                 rows,

@@ -146,14 +146,24 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this checkout, marked if files differ from it.
+    """The commit of this checkout, marked if programs differ from it.
 
-    Without a checkout it is what LMS_COMMIT says.
+    Result files do, as soon as a run has written its first row. Without a checkout it
+    is what LMS_COMMIT says.
     """
     if said := os.environ.get("LMS_COMMIT"):
         return said
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-    folder = Path(__file__).parent
+    commit = _git("rev-parse", "--short=12", "HEAD")
+    if commit is None:
+        return None
+    changed = _git("diff", "--name-only", "HEAD", "--", "*.py", "*.toml")
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*words: str) -> str | None:
+    """What it says of this checkout; None if there is none."""
+    command = ["git", *words]
+    folder = Path(__file__).parent.parent
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=True

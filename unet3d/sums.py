@@ -4,10 +4,8 @@ TensorFlow merges neighbouring axes of a sum, so that (batch, depth, height, wid
 channel) summed over its voxels is (batch, voxels, channel) summed over the middle. On a
 CPU Eigen then adds each channel's voxels to a single running sum; or to four, where
 channels fill its vectors. In float32 a running sum of n like values loses digits as it
-grows, and at 2^24 ones it stands still. The sum of 256^3 values comes out up to 8 %
-wrong, that of 144^3 up to 0.2 %: `python -m experiments.sum_error`, docs/sums.md. One
-axis at a time, no running sum is longer than an axis, and the relative error stays near
-3e-7.
+grows, and at 2^24 ones it stands still: docs/sums.md has what was measured. One axis at
+a time, no running sum is longer than an axis.
 
     (batch, depth, height, width, channel)   width first: its voxels lie together, and
     (batch, depth, height, channel)          what is left is a width-th of the input

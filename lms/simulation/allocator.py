@@ -59,7 +59,7 @@ class SmallPool:
         sizes: Bytes of the free chunks.
         below: Tensors of fewer bytes are sure to find theirs, in any order.
         holes: Bytes of free chunks that others left before it, for any tensor; its own
-            chunks lie in them too.
+            chunks lie in one that holds them all, or else behind them.
 
     Example:
         >>> SmallPool(sizes=(512, 256), below=1024).bytes  # and two chunks in use
@@ -155,22 +155,23 @@ class BestFitAllocator:
             MemoryError: If there is not enough.
         """
         self._wall_off(small_pool.holes)
-        sizes = small_pool.sizes
-        if not small_pool.holes:  # then it does not matter where the small ones are
-            sizes = [size for size in small_pool.sizes if size >= small_pool.below]
-            apart = small_pool.bytes - sum(size + _ALIGNMENT for size in sizes)
-            if apart:
-                self.allocate(apart)
-        self._wall_off(sizes, free_from=small_pool.below)
+        pool = small_pool.bytes
+        smaller = [size for size, _ in self._free if size < pool]
+        fillers = [self.allocate(size) for size in smaller]
+        sizes = [size for size in small_pool.sizes if size >= small_pool.below]
+        apart = pool - sum(size + _ALIGNMENT for size in sizes)
+        if apart:  # it does not matter where in it the small ones are
+            self.allocate(apart)
+        self._wall_off(sizes)
+        for address in fillers:
+            self.free(address)
         self._below = small_pool.below
 
-    def _wall_off(self, sizes: Sequence[int], *, free_from: int = 0) -> None:
-        """Make chunks with a used one behind each, and free those of some size on."""
+    def _wall_off(self, sizes: Sequence[int]) -> None:
+        """Make free chunks with a used one behind each."""
         free: list[int] = []
         for size in sizes:
-            address = self.allocate(size)
-            if size >= free_from:
-                free.append(address)
+            free.append(self.allocate(size))
             self.allocate(_ALIGNMENT)
         for address in free:
             self.free(address)

@@ -136,16 +136,21 @@ def test_a_nook_that_does_not_fit_is_an_error() -> None:
         BestFitAllocator(1024, SmallPool(sizes=(1024,), below=4096))
 
 
-def test_holes_are_for_any_tensor_and_a_nooks_chunks_lie_in_them() -> None:
+def test_a_nook_lies_in_a_hole_that_holds_all_of_it() -> None:
     small_pool = SmallPool(sizes=(768, 256), below=512, holes=(1024, 2048))
     allocator = BestFitAllocator(8192)
     allocator.keep_pool(small_pool)
-    # Chunks of 1024 (768 is too large to split it), two walls of holes, two of chunks,
-    # and 256 for small tensors.
+    # Two walls of holes, two of chunks, and 256 for small tensors.
     assert allocator.in_use == 5 * 256
-    walled = allocator.allocate(768)  # the nook's large chunk is free
-    assert walled == 0
-    assert allocator.allocate(1280) < 3584  # what is left of the other hole
+    assert 1280 < allocator.allocate(768) < 3584  # the nook's own chunk
+    assert allocator.allocate(768) == 0  # the smaller hole
     assert allocator.allocate(4608) >= 3584
-    with pytest.raises(MemoryError):
-        allocator.allocate(512)
+
+
+def test_holes_that_are_too_small_for_a_nook_are_left() -> None:
+    small_pool = SmallPool(sizes=(1024, 1024), below=512, holes=(1024, 512))
+    allocator = BestFitAllocator(8192)
+    allocator.keep_pool(small_pool)
+    places = [allocator.allocate(1024) for _ in range(3)]
+    assert places == [0, 2048, 2048 + 1280]  # walls are between them
+    assert allocator.allocate(512) == 1280

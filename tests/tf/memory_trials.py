@@ -23,7 +23,8 @@ import tensorflow as tf
 import lms
 from lms.errors import OutOfMemoryError
 from lms.machine.costs import moved_bytes, roofline
-from lms.tf import prepare
+from lms.simulation.allocator import SmallPool
+from lms.tf import compat, prepare
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.capture.writes import KeptVariables
@@ -51,6 +52,7 @@ __all__ = [
     "settle_scattered",
     "settle_shared",
     "settle_without_room",
+    "small_chunks",
     "untouched",
 ]
 
@@ -247,6 +249,24 @@ def free_holes(sizes: Sequence[int]) -> dict[str, Any]:
         "taken": (device.memory.peak_bytes or 0) - before,
         "left": (device.memory.current_bytes or 0) - before,
         "kept": len(kept),
+    }
+
+
+def small_chunks(sizes: Sequence[int]) -> dict[str, Any]:
+    """Where tensors lie in a nook that is made where many small holes are."""
+    holes, kept = [], []
+    for size in (256, 512, 1024, 64 * 1024) * 8:
+        holes.append(tf.raw_ops.Empty(shape=[size], dtype=tf.uint8))
+        kept.append(tf.raw_ops.Empty(shape=[256], dtype=tf.uint8))
+    del holes
+    device = find_device()
+    walls = device.keep_pool(SmallPool(sizes=tuple(sizes)))
+    before = device.memory.current_bytes or 0
+    tensors = [tf.raw_ops.Empty(shape=[size], dtype=tf.uint8) for size in sizes]
+    return {
+        "places": [compat.address_of(tensor) for tensor in tensors],
+        "taken": (device.memory.current_bytes or 0) - before,
+        "kept": len(kept) + (walls is not None),
     }
 
 

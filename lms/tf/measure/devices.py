@@ -30,6 +30,7 @@ _POLLS, _POLL_SECONDS = 10, 0.1
 
 # Chunks are of whole such pieces; smaller holes, and more, are not looked for.
 _CHUNK, _LEAST_HOLE, _MOST_HOLES = 256, 64 * KIB, 64
+_MOST_FILLERS = 1024
 
 _watchers: dict[str, int] = {}
 
@@ -122,7 +123,7 @@ class Device:
         return self.holds_input_pipeline and self.limit is not None
 
     def keep_pool(self, small_pool: SmallPool) -> object:
-        """Make free chunks, each with a used one behind it.
+        """Make free chunks, each with a used one behind it, all in one piece.
 
         Returns:
             What keeps the chunks apart while it lives; None without a nook, or where
@@ -135,10 +136,13 @@ class Device:
             return None  # TensorFlow would wait for memory
         try:
             with tf.device(self.name):
+                # Else a wall would lie in the smallest hole, not behind its chunk.
+                fillers = _fillers(small_pool.bytes, least=_CHUNK, count=_MOST_FILLERS)
                 chunks, walls = [], []
                 for size in small_pool.sizes:
                     chunks.append(_nothing(size))
                     walls.append(_nothing(1))
+                del fillers, chunks
         except tf.errors.ResourceExhaustedError:
             return None
         return walls
@@ -165,9 +169,10 @@ class Device:
         most = min(most, (self.limit - now) // 2)
         try:
             with tf.device(self.name):
-                return _holes(most) if most >= _LEAST_HOLE else ()
+                fillers = _fillers(most, least=_LEAST_HOLE, count=_MOST_HOLES)
         except (tf.errors.OpError, ValueError):
             return ()
+        return tuple(size for size, _ in fillers)
 
     def transport(self) -> Transport:
         """How tensors leave it: to host arrays from a CPU, to the host from a GPU."""
@@ -176,22 +181,30 @@ class Device:
         return DeviceCopy(host=compat.device_name("CPU:0"))
 
 
-def _holes(most: int) -> tuple[int, ...]:
-    """Sizes of the holes of at most so many bytes, on the device of this context."""
+def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
+    """What fills the holes below `most` bytes: sizes, falling, and what lies there.
+
+    Args:
+        most: Bytes that may be taken for a moment beside the holes.
+        least: Bytes; smaller holes are left.
+        count: Of holes, the largest ones.
+    """
+    if most < least:
+        return []
     end = compat.address_of(_nothing(most))
     fillers: list[tuple[int, Any]] = []
 
     def lies_at_end(size: int) -> bool:
         return compat.address_of(_nothing(size)) == end
 
-    while len(fillers) < _MOST_HOLES:
+    while len(fillers) < count:
         sizes = range(_CHUNK, most + 1, _CHUNK)
         size = _CHUNK * bisect_left(sizes, x=True, key=lies_at_end)
-        if size < _LEAST_HOLE:
+        if size < least:
             break
         fillers.append((size, _nothing(size)))
         most = size
-    return tuple(size for size, _ in fillers)
+    return fillers
 
 
 def _nothing(size: int) -> Any:

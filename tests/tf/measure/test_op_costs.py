@@ -1,5 +1,6 @@
 """Ops measured alone, and the present device's rates."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -191,6 +192,20 @@ def test_slots_that_shared_zeros_get_memory_of_their_own_and_little_more(
     assert found["missing"] == 6 * MIB  # two of three slots
     assert found["missing_after"] == 0
     assert found["grown"] <= found["missing"] + 0.03 * found["bytes"]
+
+
+def test_chunks_for_small_tensors_lie_apart_whatever_small_holes_there_are(
+    worker: Worker,
+) -> None:
+    sizes = [128 * 1024] * 12 + [96 * 1024] * 12
+    found = worker.ask(
+        "tests.tf.memory_trials:small_chunks", memory="48MiB", sizes=sizes
+    )
+    assert found["taken"] == sum(sizes)  # each has a chunk of just its size
+    places = sorted(found["places"])
+    assert places[-1] - places[0] < sum(sizes) + 256 * len(sizes)  # in one piece
+    gaps = {b - a for a, b in pairwise(places)}
+    assert gaps <= {128 * 1024 + 256, 96 * 1024 + 256}
 
 
 def test_holes_are_found_without_taking_more_than_may_be(worker: Worker) -> None:

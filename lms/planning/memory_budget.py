@@ -89,8 +89,11 @@ class MemoryBudget:
             (288, 32, 110, 10)
         """
         step = min(self.step, now.step) * percent // 100
-        lost = self.lost + max(0, now.persistent - self.persistent)
-        return replace(now.of(now.persistent + step), lost=lost)
+        return replace(now.of(now.persistent + step), lost=self.lost_since(now))
+
+    def lost_since(self, now: "MemoryBudget") -> int:
+        """What of the bytes that are persistent now was not there at first."""
+        return self.lost + max(0, now.persistent - self.persistent)
 
     def device_for(self, budget: int) -> int:
         """Bytes of a device that leaves such a budget beside its margin: whole MiB.

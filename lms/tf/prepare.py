@@ -87,14 +87,18 @@ class Captured:
         """Whether its variables live where they did when it was captured."""
         return not _limits(self.settings, self.device) or is_current(self.step)
 
-    def prepare(self, budget: MemoryBudget) -> PreparedStep:
-        """The stages from the plan on.
+    def prepare(
+        self, budget: MemoryBudget, *, recompute: bool | None = None
+    ) -> PreparedStep:
+        """The stages from the plan on; the arguments are those of `StepSource`.
 
         Raises:
             BudgetError: If no plan fits.
             HostMemoryError: If the host cannot hold what is swapped out.
         """
         settings = replace(self.settings, plan=None)  # a stored one has failed
+        if recompute is not None:
+            settings = replace(settings, recompute=recompute)
         with PREPARING, refused_in_words("planning a step anew"):
             try:
                 return _build(replace(self, settings=settings), budget)
@@ -227,6 +231,7 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         can_repeat=_can_repeat(planned, guard),
         budget=planned.budget,
         source=captured,
+        other_ways=(True, False) if settings.recompute is None else (),
     )
 
 

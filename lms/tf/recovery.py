@@ -2,6 +2,9 @@
 
     run ──out of memory──> undo ──> tighter room ──> plan, rewrite, rebuild ──> run
 
+Where no plan fits into less, it is another one for the same room: with as many ops as
+can be that run twice, then with none.
+
 A plan is made for a device with a certain amount of memory in use, at certain places.
 Batches that an input pipeline reads ahead, or tensors of other programs, can be in the
 way. What the aborted step has written is put back (`lms.ir.write_guard`), so the batch
@@ -12,7 +15,7 @@ of its convolutions on a CPU do not survive a failure. Plans by thresholds are a
 user wants them, and are not made anew.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
@@ -57,8 +60,15 @@ class StepSource(Protocol):
         """Whether its variables live where they did."""
         ...
 
-    def prepare(self, budget: MemoryBudget) -> "PreparedStep":
+    def prepare(
+        self, budget: MemoryBudget, *, recompute: bool | None = None
+    ) -> "PreparedStep":
         """Plan and build a step into a budget.
+
+        Args:
+            budget: The room.
+            recompute: Whether all or no ops that can run twice do, where the user
+                leaves that open; None for what is fastest.
 
         Raises:
             BudgetError: If no plan fits.
@@ -89,8 +99,8 @@ class PreparedStep:
         can_repeat: Whether it may begin again before `commit_flag` says that it writes:
             not if other workers may have had numbers of it by then.
         budget: What it was planned into.
-        measure: Measures what it could be planned into now.
-        plan_into: Plans and builds it anew, into another room.
+        source: Prepares it anew.
+        other_ways: Values of `recompute` that were not tried yet.
     """
 
     rebuilt: RebuiltStep | None
@@ -107,6 +117,7 @@ class PreparedStep:
     can_repeat: bool
     budget: MemoryBudget
     source: "StepSource"
+    other_ways: Sequence[bool] = ()
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     measured_peak: int | None = None
@@ -191,16 +202,30 @@ class PreparedStep:
         if self.plan_is_empty:  # less than what it was taken to need
             needed = self.predicted.unplanned_peak_bytes - self.budget.persistent
             now = now.of(now.persistent + min(now.step, needed))
-        for percent in _LESS_PERCENT:
+        for budget, ways in self._rooms(now):
             try:
-                step = self.source.prepare(self.budget.tighter(now, percent))
+                step = self.source.prepare(budget, recompute=ways[0] if ways else None)
             except BudgetError:
                 continue
             if step.predicted.plan != self.predicted.plan:
                 replans = self.predicted.replans + 1
                 step.predicted = replace(step.predicted, replans=replans)
+                step.other_ways = ways[1:] if ways else self.other_ways
                 return step
         return None
+
+    def _rooms(
+        self, now: MemoryBudget
+    ) -> Iterator[tuple[MemoryBudget, Sequence[bool]]]:
+        """Less and less of the room; then all of it, for plans of other ways.
+
+        Where all that there is is needed, none fits into less. But another plan has its
+        tensors in other places.
+        """
+        for percent in _LESS_PERCENT:
+            yield self.budget.tighter(now, percent), ()
+        for i in range(len(self.other_ways)):
+            yield replace(now, lost=self.budget.lost_since(now)), self.other_ways[i:]
 
     @property
     def _is_watched(self) -> bool:

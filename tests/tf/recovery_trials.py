@@ -140,7 +140,9 @@ class _Failing:
     def is_current(self) -> bool:
         return self._source.is_current()
 
-    def prepare(self, budget: MemoryBudget) -> PreparedStep:
-        following = self._source.prepare(budget)
+    def prepare(
+        self, budget: MemoryBudget, *, recompute: bool | None = None
+    ) -> PreparedStep:
+        following = self._source.prepare(budget, recompute=recompute)
         fail(following, self._failures)
         return following

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lms import fit_in_memory
-from lms.errors import OutOfMemoryError
+from lms.errors import BudgetError, OutOfMemoryError
 
 pytestmark = pytest.mark.tf
 
@@ -141,7 +141,8 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any) -> None:
         def is_current(self) -> bool:
             return source.is_current()
 
-        def prepare(self, budget: Any) -> Any:
+        def prepare(self, budget: Any, *, recompute: Any = None) -> Any:
+            assert recompute is None, "the user said False"
             budgets.append(budget.total)
             return replace(source.prepare(step.budget), predicted=step.predicted)
 
@@ -150,6 +151,43 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any) -> None:
         made(batch())
     assert budgets == sorted(budgets)  # from the least on
     assert max(budgets) < BUDGET
+
+
+def test_where_nothing_fits_into_less_another_plan_is_made_for_the_same_room(
+    fitted: Any,
+) -> None:
+    import tensorflow as tf
+
+    planned, (_, state) = fitted
+    signature = [tf.TensorSpec([1024, 16])]
+    made = fit_in_memory(planned._function, signature, budget=BUDGET)
+    step = prepared(made)
+    before, source, tried = step.predicted.plan, step.source, []
+
+    def failing(inputs: Any) -> Any:
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+    class OnlyThis:
+        def budget_now(self) -> Any:
+            return source.budget_now()
+
+        def is_current(self) -> bool:
+            return source.is_current()
+
+        def prepare(self, budget: Any, *, recompute: Any = None) -> Any:
+            tried.append((budget.total, recompute))
+            if budget.total < BUDGET:
+                raise BudgetError("too little")
+            return source.prepare(budget, recompute=recompute)
+
+    step.rebuilt, step.source = failing, OnlyThis()
+    made(batch())
+    assert [recompute for _, recompute in tried[:4]] == [None, None, None, True]
+    assert all(total == BUDGET for total, _ in tried[3:])
+    after = prepared(made)
+    assert after.predicted.plan != before
+    assert after.predicted.replans == 1
+    assert state.numpy() == 2
 
 
 def test_a_step_that_seemed_to_fit_is_planned_when_it_runs_out(fitted: Any) -> None:

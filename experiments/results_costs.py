@@ -4,7 +4,7 @@ Each row is read off an experiment's own table (`Section`); experiments without 
 have no row.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from experiments.results_sections import Section
 from profiling.tables import Table
@@ -12,8 +12,9 @@ from profiling.tables import Table
 __all__ = ["costs"]
 
 _Row = Mapping[str, str]
-_Line = tuple[str, str, str, str, str]
-_COLUMNS = ("what trains", "device memory", "cores", "step time", "compared with")
+_Line = tuple[str, str, str, str, str, str]
+_COLUMNS = ("what trains", "device memory", "cores")
+_COLUMNS += ("step time", "quartiles", "compared with")
 _PLAIN, _OURS = "plain Keras", "the callback"
 _ALL = "all"  # of the machine's cores
 
@@ -44,7 +45,9 @@ def _fits(_: str, rows: list[_Row]) -> Iterator[_Line]:
     for row in rows:
         if row["time"] == "clock":
             ratio = f"{float(row['median ratio']):.2f}"
-            yield "a small U-Net", "enough for all of it", _ALL, ratio, _PLAIN
+            ends = (float(row[f"{end} quartile"]) for end in ("lower", "upper"))
+            spread = " to ".join(f"{end:.2f}" for end in ends)
+            yield "a small U-Net", "enough for all of it", _ALL, ratio, spread, _PLAIN
 
 
 def _half(_: str, rows: list[_Row]) -> Iterator[_Line]:
@@ -53,7 +56,9 @@ def _half(_: str, rows: list[_Row]) -> Iterator[_Line]:
         if row["way"] == _OURS and ratio:
             link = row["link"]
             over = "" if link == "none" else f", link of {link}"
-            yield "U-Net, 48^3", f"half of it{over}", row["cores"], ratio, _PLAIN
+            device = f"half of it{over}"
+            spread = row["quartiles"]
+            yield "U-Net, 48^3", device, row["cores"], ratio, spread, _PLAIN
 
 
 def _true_size(_: str, rows: list[_Row]) -> Iterator[_Line]:
@@ -67,8 +72,9 @@ def _true_size(_: str, rows: list[_Row]) -> Iterator[_Line]:
         ]
         if trained:
             size, costs = _sizes(trained), _least_to_most(trained, column)
-            base = f"plain Keras at {small['size']}, per voxel"
-            yield f"large U-Net, {size}", device, _ALL, costs, base
+            base = f"{small['size']}, per voxel"
+            spread = _widest(map(_of_voxels, trained))
+            yield f"large U-Net, {size}", device, _ALL, costs, spread, base
 
 
 def _overhead(title: str, rows: list[_Row]) -> Iterator[_Line]:
@@ -80,9 +86,28 @@ def _overhead(title: str, rows: list[_Row]) -> Iterator[_Line]:
             if (row["link"], row["way"]) == (link, _OURS) and row["over plain Keras"]
         ]
         if trained:
-            where = f"{memory}, link as {link.partition(',')[0]}"
+            where = f"{memory}, {link.partition(',')[0]}"
             costs = _least_to_most(trained, "over plain Keras")
-            yield f"U-Net, {_sizes(trained)}", where, _ALL, costs, _PLAIN
+            spread = _widest(row["quartiles"] for row in trained)
+            yield f"U-Net, {_sizes(trained)}", where, _ALL, costs, spread, _PLAIN
+
+
+def _of_voxels(row: _Row) -> str:
+    """Quartiles of a step, per voxel over plain Keras's as the step itself is."""
+    step, ratio = float(row["step"].split()[0]), float(row["per voxel"])
+    ends = (float(end) / step * ratio for end in row["quartiles"].split(" to "))
+    return " to ".join(f"{end:.2f}" for end in ends)
+
+
+def _widest(spreads: Iterable[str]) -> str:
+    """From the lowest of several quartiles to the highest.
+
+    Example:
+        >>> _widest(["1.10 to 1.20", "1.05 to 1.12"])
+        '1.05 to 1.20'
+    """
+    lows, highs = zip(*(spread.split(" to ") for spread in spreads), strict=True)
+    return f"{min(lows, key=float)} to {max(highs, key=float)}"
 
 
 def _sizes(rows: list[_Row]) -> str:

@@ -138,6 +138,6 @@ def _spread(runs: Sequence[Run]) -> Iterator[str]:
         yield (
             f"**Trainings that do the same differ.** Plain Keras's step of the smaller "
             f"size was timed {len(steps)} times here: it took {low:.3f} s to "
-            f"{high:.3f} s, up to {high / low - 1:.0%} longer. Ratios over it may be "
-            "off by as much; *over plain Keras* compares with the larger size instead."
+            f"{high:.3f} s, up to {high / low - 1:.0%} longer. *Per voxel* is over the "
+            "middle one, and its range over the slowest and the fastest."
         )

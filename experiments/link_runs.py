@@ -1,5 +1,6 @@
 """The runs that `link_comparison` compares: published, predicted, and trained here."""
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -50,7 +51,10 @@ class Run:
             most, of phases in which the other one may be.
         same_bus_least: At least, where several phases are known.
         over_plain: Step over plain Keras's of the same size; None if that is unknown.
-        per_voxel: Step per voxel over plain Keras's of the smaller size.
+        per_voxel: Step per voxel over plain Keras's of the smaller size; where trained,
+            over the middle one of those that were trained.
+        cost_range: The same over the slowest and over the fastest of those; None for
+            one that is predicted.
         shared_cost: The same while another one trains on the same bus, over one beside
             which another one trains.
         scaled: Bytes per second each way of the scaled link; 0 for the link itself.
@@ -78,6 +82,7 @@ class Run:
     same_bus_least: Seconds | None = None
     over_plain: float | None = None
     per_voxel: float = 0.0
+    cost_range: tuple[float, float] | None = None
     shared_cost: float | None = None
     scaled: float = 0.0
     most: Bytes = 0
@@ -98,11 +103,15 @@ def runs_of(rows: Rows) -> list[Run]:
     runs = list(_published())
     found = [row for row in rows if row["kind"] == "predicted"]
     runs += [_predicted(row, found) for row in found]
-    for row in rows:
-        if row["kind"] == "base" and not row["error"]:
-            runs.append(_base(row))
-        if row["kind"] == "measured":
-            runs += [_trained(row, each) for each in row["trainings"]]
+    bases = [_base(r) for r in rows if r["kind"] == "base" and not r["error"]]
+    trained = [row for row in rows if row["kind"] == "measured"]
+    smallest = [small for row in trained if not (small := _smallest(row))["error"]]
+    alone = [base.step for base in bases]
+    alone += [small["alone"]["seconds"] for small in smallest]
+    beside = [small["beside"]["seconds"] for small in smallest]
+    runs += bases
+    for row in trained:
+        runs += [_trained(row, each, alone, beside) for each in row["trainings"]]
     return runs
 
 
@@ -196,7 +205,10 @@ def _smallest(row: Row) -> Row:
     return min(plain, key=lambda each: each["size"])
 
 
-def _trained(row: Row, training: Row) -> Run:
+def _trained(
+    row: Row, training: Row, alone_bases: Sequence[Seconds], beside: Sequence[Seconds]
+) -> Run:
+    """A training, over all steps of plain Keras at the smaller size: they are alike."""
     run = Run(
         source=Source.TRAINED,
         server=row["server"],
@@ -231,8 +243,12 @@ def _trained(row: Row, training: Row) -> Run:
         own_bus=training["beside"]["seconds"],
         same_bus=sharing,
         over_plain=seconds / plain if plain else None,
-        per_voxel=seconds / small["alone"]["seconds"] / voxels,
-        shared_cost=sharing and sharing / small["beside"]["seconds"] / voxels,
+        per_voxel=seconds / statistics.median(alone_bases) / voxels,
+        cost_range=(
+            seconds / max(alone_bases) / voxels,
+            seconds / min(alone_bases) / voxels,
+        ),
+        shared_cost=sharing and sharing / statistics.median(beside) / voxels,
     )
 
 

@@ -192,6 +192,8 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "source": "*published* by IBM, *predicted* for a V100 by simulation, or "
         "*trained* here in an emulated device",
         "epoch": "as many steps as the case study's epoch had",
+        "range": "per voxel over the slowest and over the fastest step of plain Keras, "
+        "which was trained several times",
         "swapped": "bytes that one step swaps out and in, together",
         "computing": "the part of a step in which the device computes",
         "to the device": "bytes per second of copies, while there are some",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lms.callback import LMSCallback
+    from lms.emulation import emulate
     from lms.errors import (
         BudgetError,
         HostMemoryError,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
         WorkersError,
     )
     from lms.ir.plan import SwapPlan
-    from lms.machine import emulate
     from lms.pipeline import fit_in_memory
     from lms.report import StepReport
     from lms.tf.keeping import keep_on_host, on_host
@@ -46,7 +46,7 @@ _HOMES = {
     "SwapPlan": "lms.ir.plan",
     "UnsupportedError": "lms.errors",
     "WorkersError": "lms.errors",
-    "emulate": "lms.machine",
+    "emulate": "lms.emulation",
     "fit_in_memory": "lms.pipeline",
     "join": "lms.tf.workers.joining",
     "keep_on_host": "lms.tf.keeping",

@@ -148,7 +148,7 @@ def _alone(folder: Path, version: str) -> Iterator[None]:
         lock = (folder / "lock").open("w")
     except OSError as error:
         raise UnsupportedError(
-            f"the emulated card must be compiled into a folder that can be written, got "
+            "the emulated card must be compiled into a folder that can be written, got "
             f"{str(folder)!r} ({error.strerror}). Set {VARIABLE} to another folder."
         ) from error
     with lock:
@@ -159,14 +159,13 @@ def _alone(folder: Path, version: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX)
         else:
             _say(
-                f"Compiling the emulated card for TensorFlow {version}: about a minute, "
-                "once."
+                f"Compiling the emulated card for TensorFlow {version}: a minute, once."
             )
         yield
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    sys.stderr.write(f"{text}\n")
 
 
 def _remove_unfinished(folder: Path) -> None:

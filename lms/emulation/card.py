@@ -1,8 +1,8 @@
 """What an emulated card is like, as the variables that its driver reads.
 
 Sizes are bytes, rates bytes or operations per second. A rate that is not given takes no
-time. Memory is what TensorFlow may use: the driver reports more by what TensorFlow keeps
-for the system (`MinSystemMemory` in tensorflow/core/common_runtime/gpu/gpu_device.cc).
+time. Memory is what TensorFlow may use: the driver reports more, by what TensorFlow
+keeps for the system (`MinSystemMemory` in TensorFlow's gpu_device.cc).
 """
 
 import math
@@ -26,8 +26,17 @@ LEAST_MEMORY: Final[Bytes] = MIB
 # CUDA's compute capability times ten, by the beginning of a preset's name: from 80 on
 # TensorFlow leaves the channels of float32 convolutions last.
 CAPABILITIES: Final[Mapping[str, int]] = {
-    **{"v100": 70, "t4": 75, "a100": 80, "a10": 86, "rtx-a6000": 86, "rtx-3090": 86},
-    **{"l4": 89, "rtx-4090": 89, "h100": 90, "gh200": 90, "rtx-5090": 120},
+    "v100": 70,
+    "t4": 75,
+    "a100": 80,
+    "a10": 86,
+    "rtx-a6000": 86,
+    "rtx-3090": 86,
+    "l4": 89,
+    "rtx-4090": 89,
+    "h100": 90,
+    "gh200": 90,
+    "rtx-5090": 120,
 }
 
 

@@ -21,7 +21,7 @@ def counter(name: str) -> int:
     """A count since the process began.
 
     Args:
-        name: `h2d`, `d2h` or `d2d` for bytes copied; these with `_copies` for copies and
+        name: `h2d`, `d2h` or `d2d` for bytes copied; with `_copies` for their number,
             with `_pageable` for bytes of memory that was not pinned; `kernels`,
             `launches`, `computed`; `pinned_peak` in bytes; `busy_ns`, `busy_h2d_ns`,
             `busy_d2h_ns` for nanoseconds of the card's time.

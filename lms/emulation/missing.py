@@ -1,4 +1,4 @@
-"""C++ text of the CUDA functions that TensorFlow may look up and the card does not have.
+"""C++ text of CUDA functions that TensorFlow may look up and the card does not have.
 
 The names come from the wheel itself: TensorFlow's stubs of CUDA's libraries look each
 function up by its name. Those of cuDNN, cuBLAS and the like succeed and do nothing, or

@@ -1,12 +1,14 @@
 """The link between a device and its host, as rates."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from lms.machine.hardware import Hardware
 from lms.units import Seconds
 
-__all__ = ["LinkRates"]
+__all__ = ["LINKS", "LinkRates"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,3 +56,14 @@ class LinkRates:
         return LinkRates(
             h2d=self.h2d * factor, d2h=self.d2h * factor, latency=self.latency
         )
+
+
+# Bytes per second that others measured from pinned memory, one direction at a time:
+# PCIe x16 of three generations, NVLink 2.0 x3 (IBM AC922), NVLink-C2C (GH200).
+LINKS: Final[Mapping[str, LinkRates]] = {
+    "pcie3": LinkRates(h2d=12e9, d2h=12e9, latency=1e-5),
+    "pcie4": LinkRates(h2d=25e9, d2h=25e9, latency=1e-5),
+    "pcie5": LinkRates(h2d=52e9, d2h=52e9, latency=1e-5),
+    "nvlink2": LinkRates(h2d=64e9, d2h=64e9, latency=1e-5),
+    "c2c": LinkRates(h2d=375e9, d2h=297e9, latency=1e-5),
+}

@@ -48,6 +48,13 @@ Stream& Of(CUstream stream) {
   return stream->stream;
 }
 
+// None where CUDA_VISIBLE_DEVICES hides them all, as CUDA's own driver does.
+int Cards() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr && (*visible == 0 || *visible == '-')) return 0;
+  return std::min(kMostCards, static_cast<int>(Setting("LMS_CARD_COUNT", 1)));
+}
+
 int Capability() { return static_cast<int>(Setting("LMS_CARD_CAPABILITY", 80)); }
 
 // TensorFlow keeps some for the system: 225 MiB of a device below 2 GiB, else by its
@@ -143,7 +150,9 @@ int Attribute(CUdevice_attribute which) {
 
 // ----------------------------------------------------------------- the driver
 
-EXPORT CUresult cuInit(unsigned int) { return CUDA_SUCCESS; }
+EXPORT CUresult cuInit(unsigned int) {
+  return Cards() == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
 EXPORT CUresult cuDriverGetVersion(int* version) {
   *version = 12050;
   return CUDA_SUCCESS;
@@ -157,7 +166,7 @@ EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDeviceGetCount(int* count) {
-  *count = std::min(kMostCards, static_cast<int>(Setting("LMS_CARD_COUNT", 1)));
+  *count = Cards();
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {

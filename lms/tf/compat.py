@@ -84,6 +84,7 @@ __all__ = [
     "get_from_cluster",
     "graph_def",
     "handle_spec",
+    "has_op",
     "host_tensor",
     "infer_shapes",
     "is_pure",
@@ -401,6 +402,11 @@ def compiled_scratch(
             or buffer.is_thread_local
         )
     )
+
+
+def has_op(name: str) -> bool:
+    """Whether this TensorFlow knows an op."""
+    return _op_defs.get(name) is not None
 
 
 def is_stateful_or_calls(node: NodeDef) -> bool:

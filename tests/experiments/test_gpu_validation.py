@@ -333,7 +333,9 @@ def test_nothing_is_claimed_of_what_did_not_run() -> None:
 
 def test_evidence_is_read_from_graphs_and_spans() -> None:
     node = SimpleNamespace(
-        name="lms/3/model/conv/out", op="Identity", device="/job:a/device:CPU:0"
+        name="lms/3/model/conv/out",
+        op="_CopyFromGpuToHost",
+        device="/job:a/device:GPU:0",
     )
     sent = SimpleNamespace(
         name="edge",

@@ -43,6 +43,7 @@ from lms.tf.capture.op_types import (
 )
 from lms.tf.capture.received import OPAQUE, with_host_memory, with_received
 from lms.tf.capture.shapes import guessed_by_inputs, guessed_shapes, inferred_shapes
+from lms.tf.capture.signs import with_signs_on_device
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
@@ -187,6 +188,7 @@ def specialise(
     own = step_of(cut, traced.graph_def.library, None)
     fixed = control_flow(own.nodes)
     nodes = with_plain_sums(own.nodes, fixed, outputs)
+    nodes = with_signs_on_device(nodes, fixed, device)
     nodes, library = opened(nodes, own.library, fixed, outputs)
     variables = {
         a.name: a.variable

@@ -34,11 +34,10 @@ from typing import Any
 from experiments.ledger import Row
 from experiments.question import LINK, Answer, settings_of
 from experiments.quiet import quiet_median
-from experiments.runner import Book, threads_for, unet_flags
+from experiments.runner import Book, unet_flags
 from experiments.servers import LATENCY, SERVERS
 from experiments.step_time_overhead_finding import finding, plot
-from lms.machine.emulated_link import LinkRates
-from lms.machine.host_cpu import usable_cores
+from lms.machine.link import LinkRates
 from lms.units import MIB, format_bytes
 
 __all__ = ["ANSWER", "main"]
@@ -122,7 +121,6 @@ def _train_planned(  # noqa: PLR0913 - what differs between trials
             memory=memory,
             flags=_flags(way, size, options, *planned),
             link=link,
-            threads=threads_for(way, link, cores=usable_cores()),
         )
         if row["error"] is None:
             return

@@ -19,6 +19,7 @@ Rows = Mapping[str, Mapping[str, Any]]
 _PART = {name: place for place, name in enumerate(PARTS)}
 _OVERHEAD, _PEAK, _TIME = 1.10, 0.05, 0.20
 _HIDDEN = 0.9  # of a copy beside convolutions; the simulator takes all of it
+_ALL = 1.05  # a share above it says that something else was measured
 
 # Trainings in the headline's device, and what each is compared with.
 _WHOLE = {
@@ -157,11 +158,10 @@ def _peak(way: str, row: Mapping[str, Any], plain: Mapping[str, Any]) -> Claim:
 
 def _written(way: str, row: Mapping[str, Any]) -> Claim:
     ends, swaps = row["nodes"]["ends"], row["report"]["swap_count"]
-    names = (end for end in ends if end.startswith("out ") and end.endswith("CPU:0"))
-    out = sum(ends[name] for name in names)
+    out = ends.get("out _CopyFromGpuToHost GPU:0", 0)
     return Claim(
         part=_PART["swap"],
-        text=f"{way}: every swap is in the graph that runs, on the host",
+        text=f"{way}: every swap is in the graph that runs",
         holds=out == swaps > 0,
         found=f"{out} of {swaps} swaps",
     )
@@ -222,7 +222,7 @@ def _link(rows: Rows, done: Rows) -> Iterator[Claim]:
         yield Claim(
             part=part,
             text=f"at least {_HIDDEN:.0%} of a copy hides beside convolutions",
-            holds=min(hidden.values()) >= _HIDDEN,
+            holds=all(_HIDDEN <= share <= _ALL for share in hidden.values()),
             found=", ".join(f"{way} {share:.0%}" for way, share in hidden.items()),
         )
 

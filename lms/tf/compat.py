@@ -42,6 +42,9 @@ from tensorflow.python.eager import context as _context
 # A graph becomes a callable through these; `tf.function` would have to trace.
 from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic
 
+# What kernels keep in host memory.
+from tensorflow.python.framework import kernels as _kernels
+
 # Whether an op has effects, by its name. The next two again make callables.
 from tensorflow.python.framework import op_def_registry as _op_defs
 from tensorflow.python.framework import ops as _ops
@@ -84,6 +87,8 @@ __all__ = [
     "get_from_cluster",
     "graph_def",
     "handle_spec",
+    "has_op",
+    "host_memory",
     "host_tensor",
     "infer_shapes",
     "is_pure",
@@ -294,6 +299,7 @@ def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef |
         with (
             suppress(tf.errors.CancelledError),
             _cancellation.CancellationManagerContext(cancelled),
+            _not_swapped_by_grappler(),
         ):
             concrete.inference_fn.call_flat(*arguments)
         _end_collection()
@@ -401,6 +407,63 @@ def compiled_scratch(
             or buffer.is_thread_local
         )
     )
+
+
+def has_op(name: str) -> bool:
+    """Whether this TensorFlow knows an op."""
+    return _op_defs.get(name) is not None
+
+
+def host_memory(node: NodeDef) -> tuple[frozenset[int], frozenset[int]]:
+    """Numbers of a GPU node's inputs and outputs that lie in the host's memory.
+
+    Kernels of a GPU say so of shapes, and of most int32 tensors.
+    """
+    found = next(_gpu_kernels(node), None)
+    names = () if found is None else tuple(found.host_memory_arg)
+    known: Any = _op_defs.get(node.op)
+    if not names or known is None:
+        return frozenset(), frozenset()
+    inputs, outputs = (
+        _numbers(node, args, names) for args in (known.input_arg, known.output_arg)
+    )
+    return inputs, outputs
+
+
+def _gpu_kernels(node: NodeDef) -> Iterator[Any]:
+    """Those of a node's op and types, the one that TensorFlow takes first."""
+    kernels = sorted(_kernels_of(node.op), key=lambda kernel: -kernel.priority)
+    for kernel in kernels:
+        if all(
+            attribute(node, limit.name).type in limit.allowed_values.list.type
+            for limit in kernel.constraint
+        ):
+            yield kernel
+
+
+@cache
+def _kernels_of(op: str) -> tuple[Any, ...]:
+    found: Any = _kernels.get_registered_kernels_for_op(op)
+    return tuple(
+        kernel
+        for kernel in found.kernel
+        if kernel.device_type in ("GPU", "DEFAULT") and not kernel.label
+    )
+
+
+def _numbers(
+    node: NodeDef, args: Iterable[Any], names: Sequence[str]
+) -> frozenset[int]:
+    """Numbers of the tensors of the named arguments."""
+    at, found = 0, list[int]()
+    for arg in args:
+        count = attribute(node, arg.number_attr).i if arg.number_attr else 1
+        if arg.type_list_attr:
+            count = len(attribute(node, arg.type_list_attr).list.type)
+        if arg.name in names:
+            found += range(at, at + count)
+        at += count
+    return frozenset(found)
 
 
 def is_stateful_or_calls(node: NodeDef) -> bool:
@@ -522,6 +585,21 @@ def swapped_by_grappler():
     options = ConfigProto()
     rewriting: Any = options.graph_options.rewrite_options
     rewriting.memory_optimization = rewriting.SWAPPING_HEURISTICS
+    with _calls_with(options):
+        yield
+
+
+@contextmanager
+def _not_swapped_by_grappler() -> Iterator[None]:
+    """Within it, Grappler optimises as it is told to, but does not swap by default.
+
+    On a GPU it would where it foresees that memory runs out, before the step is seen.
+    """
+    serialised = _eager_context().function_call_options.config_proto_serialized
+    options = ConfigProto.FromString(serialised)
+    rewriting: Any = options.graph_options.rewrite_options
+    if rewriting.memory_optimization == rewriting.DEFAULT_MEM_OPT:
+        rewriting.memory_optimization = rewriting.SCHEDULING_HEURISTICS
     with _calls_with(options):
         yield
 

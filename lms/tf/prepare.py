@@ -204,7 +204,7 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         transport.files = FilePlaces(planned.plan.swaps, folder)
     state = _state_copies(step, transport)
     transport = state or transport
-    begun = commit_flag.node(guard)
+    begun = commit_flag.nodes(guard, step.device)
     asks = device.is_emulated
     nodes = rewrite(step, planned.plan, transport, begun, guard.late, asks=asks)
     if state is not None:

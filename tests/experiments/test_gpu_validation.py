@@ -287,7 +287,7 @@ LMS = row(
         "predicted_peak_bytes": 60,
         "predicted_seconds": 1.0,
     },
-    nodes={"ends": {"out Identity CPU:0": 2}, "transfers": {}},
+    nodes={"ends": {"out _CopyFromGpuToHost GPU:0": 2}, "transfers": {}},
     copied_bytes={"d2h device to pinned": 41.0},
     allocator_peaks={"gpu_host_bfc": 40},
 )
@@ -299,7 +299,7 @@ LMS = row(
         ({}, None),
         ({"losses": [1.5]}, "equal bit for bit"),
         ({"peak_bytes": 61 + 64 * KIB}, "within the budget"),
-        ({"nodes": {"ends": {"out Identity GPU:0": 2}}}, "on the host"),
+        ({"nodes": {"ends": {"out Identity CPU:0": 2}}}, "in the graph"),
         ({"copied_bytes": {}}, "copied in each step"),
         ({"copied_bytes": {"d2h device to pinned": 39.0}}, "copied in each step"),
         ({"outcome": "crashed", "error": "status -11"}, "crashed, status -11"),
@@ -333,7 +333,9 @@ def test_nothing_is_claimed_of_what_did_not_run() -> None:
 
 def test_evidence_is_read_from_graphs_and_spans() -> None:
     node = SimpleNamespace(
-        name="lms/3/model/conv/out", op="Identity", device="/job:a/device:CPU:0"
+        name="lms/3/model/conv/out",
+        op="_CopyFromGpuToHost",
+        device="/job:a/device:GPU:0",
     )
     sent = SimpleNamespace(
         name="edge",
@@ -346,7 +348,7 @@ def test_evidence_is_read_from_graphs_and_spans() -> None:
     )
     found = swap_nodes([SimpleNamespace(node=[node, sent])])
     assert found == {
-        "ends": {"out Identity CPU:0": 1},
+        "ends": {"out _CopyFromGpuToHost GPU:0": 1},
         "transfers": {"GPU:0 to CPU:0": 1},
     }
     details = "kind_src:device kind_dst:pinned size:4096 dest:0 async:1"

@@ -1,12 +1,14 @@
-"""What the host makes and the device reads: it takes its bytes where it arrives.
+"""What lies in the host's memory and the device reads: its bytes are where it arrives.
 
     host op ──send──> receive @device ──> device ops
 
 TensorFlow receives a tensor once, as soon as it is made, and gives its room back after
 the last reader on the device. So it counts as made by an op of the step, and stays.
 
-Known weaknesses: what an op in a loop or branch receives counts nothing. Small tensors
-that a kernel of a GPU reads from the host's memory count although they stay there.
+Kernels of a GPU keep some tensors in the host's memory too: shapes, most of int32. They
+count nothing, or if another kernel reads them from the device's memory, as received.
+
+Known weakness: what an op in a loop or branch receives counts nothing.
 """
 
 import math
@@ -16,8 +18,9 @@ from dataclasses import replace
 import tensorflow as tf
 
 from lms.ir.graph import Op, Tensor
+from lms.tf import compat
 
-__all__ = ["OPAQUE", "with_received"]
+__all__ = ["OPAQUE", "with_host_memory", "with_received"]
 
 OPAQUE = ("resource", "variant", "string")  # types of no bytes on the device
 
@@ -47,6 +50,43 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
         _received(op, read) if op.name in elsewhere and not op.fixed else op
         for op in ops
     ]
+
+
+def with_host_memory(
+    ops: Sequence[Op], nodes: Sequence[compat.NodeDef], device: str
+) -> list[Op]:
+    """Ops in which what kernels keep in the host's memory takes no device memory.
+
+    Args:
+        ops: The ops of a step.
+        nodes: Their nodes.
+        device: Full name of the device; only GPUs have a memory beside the host's.
+    """
+    if "GPU" not in device:
+        return list(ops)
+    kept = {n.name: compat.host_memory(n) for n in nodes if n.device in ("", device)}
+    read = {
+        name
+        for op in ops
+        if op.name in kept
+        for i, name in enumerate(op.inputs)
+        if i not in kept[op.name][0]
+    }
+    return [
+        _in_host_memory(op, kept[op.name][1], read) if op.name in kept else op
+        for op in ops
+    ]
+
+
+def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> Op:
+    """An op whose numbered outputs lie in the host's memory."""
+    kept = [op.outputs[i] for i in numbers if op.outputs[i].size]
+    if not kept:
+        return op
+    if any(tensor.name in read for tensor in kept):
+        return replace(op, varies=True, inplace=False, repeatable=False)
+    outputs = (replace(t, size=0) if t in kept else t for t in op.outputs)
+    return replace(op, outputs=tuple(outputs))
 
 
 def _received(op: Op, read: Collection[str]) -> Op:

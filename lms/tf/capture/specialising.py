@@ -41,8 +41,9 @@ from lms.tf.capture.op_types import (
     READS_STATE,
     REPLACES_STATE,
 )
-from lms.tf.capture.received import OPAQUE, with_received
+from lms.tf.capture.received import OPAQUE, with_host_memory, with_received
 from lms.tf.capture.shapes import guessed_by_inputs, guessed_shapes, inferred_shapes
+from lms.tf.capture.signs import with_signs_on_device
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
@@ -187,6 +188,7 @@ def specialise(
     own = step_of(cut, traced.graph_def.library, None)
     fixed = control_flow(own.nodes)
     nodes = with_plain_sums(own.nodes, fixed, outputs)
+    nodes = with_signs_on_device(nodes, fixed, device)
     nodes, library = opened(nodes, own.library, fixed, outputs)
     variables = {
         a.name: a.variable
@@ -243,6 +245,7 @@ def _seen(
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
     ops += [_op(n, shapes, fixed, merged, back_edges, device, lists) for n in ordered]
     ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
+    ops = with_host_memory(ops, ordered, device)
     ops = with_received(ops, {n.name for n in ordered if _is_elsewhere(n, device)})
     ops = [
         replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op

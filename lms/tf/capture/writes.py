@@ -83,25 +83,43 @@ class CommitFlag:
     """
 
     begun: bool = False
-    _functions: list[Callable[[], Any]] = field(default_factory=list)
+    _functions: list[Callable[..., Any]] = field(default_factory=list)
 
-    def node(self, guard: WriteGuard) -> compat.NodeDef | None:
-        """The op on the host that late writes wait for; None if none are late."""
+    def nodes(self, guard: WriteGuard, device: str) -> tuple[compat.NodeDef, ...]:
+        """The ops that late writes wait for, the one that they wait for last.
+
+        A token goes to the host and another comes back; both lie in the host's memory,
+        on a GPU too. An edge that is no more than an edge would be carried by a copy
+        that waits until the GPU has nothing left to do.
+
+        Args:
+            guard: What waits, and for what.
+            device: Full name of the device that runs the step.
+
+        Returns:
+            No ops if nothing is late.
+        """
         if not guard.late:
-            return None
+            return ()
         self._functions.append(self._note)
+        ended = compat.constant("lms/writes_may_begin", 0, tf.int32)
+        ended.device = device
+        ended.input.extend(f"^{name}" for name in guard.barrier)
         host = compat.device_name("CPU:0")
-        node = compat.NodeDef(name="lms/writes_begin", op="PyFunc", device=host)
-        node.input.extend(f"^{name}" for name in guard.barrier)
+        note = compat.NodeDef(name="lms/writes_noted", op="PyFunc", device=host)
+        note.input.append(ended.name)
         token = compat.register_host_function(self._functions[-1])
-        node.attr["token"].s = token.encode()
+        note.attr["token"].s = token.encode()
         for key in ("Tin", "Tout"):
-            node.attr[key].list.SetInParent()
-        return node
+            note.attr[key].list.type.append(tf.int32.as_datatype_enum)
+        begin = compat.NodeDef(name="lms/writes_begin", op="Identity", device=device)
+        begin.input.append(note.name)
+        begin.attr["T"].type = tf.int32.as_datatype_enum
+        return ended, note, begin
 
-    def _note(self) -> list[object]:
+    def _note(self, ended: np.ndarray) -> np.ndarray:
         self.begun = True
-        return []
+        return ended
 
 
 @dataclass(frozen=True, slots=True)

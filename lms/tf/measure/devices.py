@@ -15,7 +15,7 @@ from lms.machine import emulate
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.rewrite.host_store import HostStore
-from lms.tf.rewrite.transports import DeviceCopy, Transport
+from lms.tf.rewrite.transports import Transport, transport_to
 from lms.units import KIB, MIB
 
 __all__ = [
@@ -178,7 +178,7 @@ class Device:
         """How tensors leave it: to host arrays from a CPU, to the host from a GPU."""
         if self.name.startswith("CPU"):
             return HostStore()
-        return DeviceCopy(host=compat.device_name("CPU:0"))
+        return transport_to(compat.device_name("CPU:0"))
 
 
 def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:

@@ -36,7 +36,7 @@ def rewrite(
     step: TracedStep,
     plan: SwapPlan,
     transport: Transport,
-    commit_flag: compat.NodeDef | None = None,
+    commit_flag: Sequence[compat.NodeDef] = (),
     late: Sequence[str] = (),
     *,
     asks: bool = False,
@@ -47,7 +47,7 @@ def rewrite(
         step: The traced step.
         plan: A plan that `validate_plan` accepts for `step.graph`.
         transport: Makes the nodes that carry tensors.
-        commit_flag: A node that writes wait for, None if none does.
+        commit_flag: Nodes of which the last is what late writes wait for.
         late: Names of the ops that wait for it.
         asks: Whether ordered ops ask for their room first (`lms.tf.rewrite.asking`).
 
@@ -91,10 +91,9 @@ def rewrite(
                 step.graph, nodes, readers, tensor, back.end.name, f"in{k}"
             )
     waits.wire(nodes)
-    if commit_flag is not None:
-        added.append(commit_flag)
-        for name in late:
-            wait_for(nodes[name], [commit_flag.name])
+    added += commit_flag
+    for name in late:
+        wait_for(nodes[name], [node.name for node in commit_flag[-1:]])
     if asks:
         added += ask_for_room(step.graph, plan.chain, nodes)
     _refuse_split_groups(nodes, groups)

@@ -27,3 +27,31 @@ def test_only_what_the_device_reads_counts() -> None:
         "reader": [],
     }
     assert [o.name for o in found if o.persistent] == ["far", "kept", "handle"]
+
+
+def test_what_a_gpu_keeps_in_the_host_s_memory_takes_none_of_its_own() -> None:
+    import tensorflow as tf
+
+    from lms.tf import compat
+    from lms.tf.capture.received import with_host_memory
+
+    gpu = "/device:GPU:0"
+    types = {"sum": "AddN", "less": "Less", "cast": "Cast", "wide": "Identity"}
+    nodes = [compat.NodeDef(name=name, op=op) for name, op in types.items()]
+    for node in nodes:
+        node.attr["T"].type = node.attr["SrcT"].type = tf.int32.as_datatype_enum
+    nodes[0].attr["N"].i = 2
+    nodes[-1].attr["T"].type = tf.float32.as_datatype_enum
+
+    def made(name: str, *inputs: str) -> Op:
+        tensor = Tensor(name=f"{name}:0", size=64, shape=(16,), dtype="int32")
+        return Op(name=name, type="T", inputs=inputs, outputs=(tensor,))
+
+    ops = [made("sum"), made("less", "sum:0", "sum:0"), made("cast"), made("wide")]
+    found = with_host_memory(ops, nodes, gpu)
+    assert [op.outputs[0].size for op in found] == [0, 0, 64, 64]
+    assert with_host_memory(ops, nodes, "/device:CPU:0") == ops
+
+    read = with_host_memory([*ops[:2], made("cast", "sum:0")], nodes, gpu)
+    assert [op.outputs[0].size for op in read] == [64, 0, 64]
+    assert [op.varies for op in read] == [True, False, False], "it is received"

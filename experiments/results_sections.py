@@ -35,7 +35,6 @@ QUESTIONS = (
     "link_comparison",
     "overhead_when_it_fits",
     "first_step",
-    "state_on_host",
     "planning_scale",
 )
 

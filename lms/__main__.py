@@ -16,7 +16,7 @@ from lms.commands.model_file import find_file
 from lms.machine.emulate import environment, started_environment
 from lms.machine.emulated_link import LinkRates
 from lms.machine.presets import PRESETS
-from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS, STATE_PLACES
+from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS
 from lms.units import parse_size
 
 __all__ = ["main"]
@@ -127,7 +127,7 @@ def _add_plan(subcommands: Any) -> None:
         help="say whether a model fits, and how it would train, before it does",
         usage="python -m lms plan [-h] FILE.py:function [--budget SIZE] "
         "[--hardware NAME] [--link NAME] [--planner NAME] [--recompute HOW] "
-        "[--state PLACE] [--json FILE] [--figure FILE] [--output FILE]",
+        "[--json FILE] [--figure FILE] [--output FILE]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",
@@ -173,13 +173,6 @@ def _add_plan(subcommands: Any) -> None:
         help="run ops again instead of keeping or moving what they made: where that is "
         "predicted to be faster (the default); so, but cheap ops alone; wherever it "
         "can be; or never",
-    )
-    plan.add_argument(
-        "--state",
-        choices=(*STATE_PLACES, "fastest"),
-        metavar="PLACE",
-        help="where weights and optimizer slots live: device (the default); slots, "
-        "these alone on the host; host; or fastest, which compares them",
     )
     plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
@@ -241,7 +234,6 @@ def _plan(options: argparse.Namespace) -> int:
             link=options.link,
             planner=options.planner,
             recompute=RECOMPUTE_WORDS[options.recompute],
-            state=options.state,
             json=options.json,
             figure=options.figure,
             output=options.output,

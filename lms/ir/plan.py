@@ -21,7 +21,6 @@ from typing import Any
 
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
-from lms.ir.host_state import check_host_state
 from lms.ir.narrow import Narrowed, with_narrowed
 from lms.ir.recompute import Recomputed, with_recomputed
 from lms.storage.json_data import from_json
@@ -52,7 +51,6 @@ class Swap:
         size: Bytes of one copy.
         release: Name of the op that waits for the end of the swap-out, or None.
         swap_ins: The swap-ins, in execution order.
-        held: Whether the host has it already: it leaves without a copy.
         in_file: Whether it waits in a file, not in the host's memory.
     """
 
@@ -60,7 +58,6 @@ class Swap:
     size: int
     release: str | None
     swap_ins: tuple[SwapIn, ...]
-    held: bool = False
     in_file: bool = False
 
 
@@ -97,7 +94,7 @@ class SwapPlan:
     @property
     def swapped_out_bytes(self) -> int:
         """Bytes copied from device to host in one step."""
-        return sum(swap.size for swap in self.swaps if not swap.held)
+        return sum(swap.size for swap in self.swaps)
 
     @property
     def swapped_in_bytes(self) -> int:
@@ -128,9 +125,8 @@ class SwapPlan:
         """The plan as JSON text."""
         fields = asdict(self)
         for swap in fields["swaps"]:
-            for key in ("held", "in_file"):  # plans were written before there were
-                if not swap[key]:
-                    del swap[key]
+            if not swap["in_file"]:  # plans were written before there were
+                del swap["in_file"]
         if not self.chosen:
             del fields["chosen"]
         return json.dumps(fields, indent=indent)
@@ -179,9 +175,7 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
     touches, of a shape that no values change, that the device makes, and that does not
     outlive the step; a copy starts before its readers and after its tensor was made;
     every reader reads one copy at most and reads the tensor; ops that the runtime may
-    merge (`Op.group`) are ordered as one or not at all, and read the same copy; what
-    the host holds leaves without a copy, and is written when all have read it
-    (`check_host_state`).
+    merge (`Op.group`) are ordered as one or not at all, and read the same copy.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -204,7 +198,6 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
         seen.add(swap.tensor)
         _check_swap(graph, swap, position)
     _check_groups(graph, plan)
-    check_host_state(graph, position)
 
 
 def _check_names(graph: GraphView, order: Sequence[str]) -> None:
@@ -273,13 +266,6 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
         raise PlanError(f"size of {swap.tensor!r} must be {tensor.size}")
     if producer.persistent or producer.fixed or swap.tensor in _kept(graph):
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
-    if swap.held != producer.is_held:
-        raise PlanError(
-            f"`held` of {swap.tensor!r} must be {producer.is_held}, as the host's "
-            f"variables are, got {swap.held}"
-        )
-    if swap.held and swap.in_file:
-        raise PlanError(f"{swap.tensor!r} is on the host anyhow: in no file")
     if producer.varies:
         raise PlanError(
             f"{swap.tensor!r} cannot move: its shape depends on values, or the host "

@@ -9,7 +9,7 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["Hardware"]
 
-_RATES = ("flops", "memory_bandwidth", "h2d", "d2h", "host_bandwidth")
+_RATES = ("flops", "memory_bandwidth", "h2d", "d2h")
 _POSITIVE = ("memory", *_RATES, "file_write", "file_read")
 
 
@@ -33,8 +33,6 @@ class Hardware:
             engines copy, as GPUs have.
         float16_flops: The same of float16; 0 where it is as fast as float32.
         bfloat16_flops: The same of bfloat16; 0 where it is as fast as float32.
-        host_bandwidth: Bytes per second that the host reads and writes in element-wise
-            arithmetic, outside of its caches; of one core where it is not measured.
         file_write: Bytes per second that are written to a file, the disk's own rate; an
             SSD's on NVMe where it is not measured.
         file_read: The same of reading.
@@ -58,7 +56,6 @@ class Hardware:
     copy_load: Seconds = 0.0
     float16_flops: float = 0.0
     bfloat16_flops: float = 0.0
-    host_bandwidth: float = 10e9
     file_write: float = 1e9
     file_read: float = 2e9
     source: str = ""

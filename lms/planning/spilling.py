@@ -9,7 +9,6 @@ from dataclasses import replace
 from itertools import accumulate
 
 from lms.ir.graph import GraphView
-from lms.ir.host_state import written_bytes
 from lms.ir.liveness import buffers
 from lms.ir.plan import SwapPlan
 from lms.planning.memory_budget import HostBudget
@@ -40,7 +39,7 @@ def with_file(
         reads = [position[name] for copy in swap.swap_ins for name in copy.readers]
         return max(reads, default=made) - made
 
-    movable = [n for n, swap in enumerate(plan.swaps) if not swap.held]
+    movable = [*range(len(plan.swaps))]
     movable.sort(key=lambda number: (-away(number), number))
     least, most = 0, len(movable)
     while least < most:  # the host holds the less, the more are in the file
@@ -67,7 +66,7 @@ def _marked(plan: SwapPlan, numbers: list[int]) -> SwapPlan:
 
 
 def host_bytes(graph: GraphView, plan: SwapPlan, host: HostBudget) -> Bytes:
-    """What the host must have: swapped tensors, and what is kept to undo a step.
+    """What the host must have for swapped tensors.
 
     Args:
         graph: The planned step.
@@ -75,13 +74,13 @@ def host_bytes(graph: GraphView, plan: SwapPlan, host: HostBudget) -> Bytes:
         host: How the host keeps tensors.
     """
     if host.by_size:
-        return written_bytes(graph) + _buffers_by_size(graph, plan)
-    return written_bytes(graph) + simulate_memory(graph, plan).host_peak
+        return _buffers_by_size(graph, plan)
+    return simulate_memory(graph, plan).host_peak
 
 
 def _buffers_by_size(graph: GraphView, plan: SwapPlan) -> Bytes:
     """Bytes of the host's buffers, each used again only for tensors of its size."""
-    moved = {s.tensor for s in plan.swaps if not s.held and not s.in_file}
+    moved = {s.tensor for s in plan.swaps if not s.in_file}
     moments: dict[Bytes, list[tuple[int, int]]] = defaultdict(list)
     for buffer in buffers(graph.reordered(plan.order)):
         if buffer.root in moved:

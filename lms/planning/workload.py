@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from lms.ir.graph import GraphView
-from lms.ir.host_state import read_bytes, sent_bytes
 from lms.ir.plan import SwapPlan
 from lms.planning.memory_budget import MemoryBudget
 from lms.planning.prefetch import Speeds
@@ -105,17 +104,6 @@ class PlannedStep:
     def plain_peak_bytes(self) -> Bytes:
         """The same of the step without a plan."""
         return self.budget.persistent + self.workload.plain.peak
-
-    @property
-    def state_in_bytes(self) -> Bytes:
-        """Bytes of state on the host that the step copies to the device."""
-        again = (s.size * len(s.swap_ins) for s in self.plan.swaps if s.held)
-        return read_bytes(self.graph) + sum(again)
-
-    @property
-    def state_out_bytes(self) -> Bytes:
-        """Bytes that the step copies to the host for its state."""
-        return sent_bytes(self.graph)
 
     @property
     def runs_plain(self) -> bool:

@@ -137,11 +137,10 @@ class _Finder:
 
     def _swap_out(self, swap: ResolvedSwap) -> None:
         buffer, key = swap.buffer, self._key[swap.buffer.root]
-        size = 0 if self._plan.ops[buffer.producer].is_held else buffer.size
         out = Copy(
             lane=Lane.D2H,
             tensor=buffer.root,
-            size=size,
+            size=buffer.size,
             waits=1,
             gives=key,
             in_file=swap.in_file,

@@ -33,8 +33,7 @@ def refused_in_words(doing: str) -> Iterator[None]:
         raise OutOfMemoryError(
             f"{doing} must find room on the device, got {first_words(error)}. Delete "
             "other models and tensors on it, let the input pipeline read less ahead, "
-            "keep the model's state on the host (`state='host'`), or use a smaller "
-            "model."
+            "or use a smaller model."
         ) from error
 
 

@@ -9,10 +9,10 @@ from lms.planning.spilling import with_file, without_file
 ORDER = ("a", "b", "c", "d", "last")
 
 
-def swap(tensor: str, size: int, reader: str, *, held: bool = False) -> Swap:
+def swap(tensor: str, size: int, reader: str) -> Swap:
     copies = (SwapIn(trigger=None, readers=(reader,)),)
     name = f"{tensor}:0"
-    return Swap(tensor=name, size=size, release=None, swap_ins=copies, held=held)
+    return Swap(tensor=name, size=size, release=None, swap_ins=copies)
 
 
 # Away for four, one and two ops.
@@ -24,7 +24,7 @@ PLAN = SwapPlan(
 
 
 def in_memory(plan: SwapPlan) -> int:
-    return sum(s.size for s in plan.swaps if not s.in_file and not s.held)
+    return sum(s.size for s in plan.swaps if not s.in_file)
 
 
 def filed(plan: SwapPlan) -> list[str]:
@@ -34,11 +34,6 @@ def filed(plan: SwapPlan) -> list[str]:
 def test_what_stays_away_the_longest_goes_first() -> None:
     found = [filed(with_file(PLAN, in_memory, room)) for room in (70, 60, 20, 0)]
     assert found == [[], ["a:0"], ["a:0", "c:0"], ["a:0", "b:0", "c:0"]]
-
-
-def test_what_the_host_has_anyhow_is_in_no_file() -> None:
-    plan = SwapPlan(planner="", order=ORDER, swaps=(swap("a", 9, "last", held=True),))
-    assert with_file(plan, lambda _: 1, 0) == plan
 
 
 @given(sizes=st.lists(st.integers(1, 50), max_size=4), room=st.integers(0, 200))

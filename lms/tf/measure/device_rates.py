@@ -41,9 +41,6 @@ _LEAST_COPIED, _HELD = 64 * KIB, 4
 # step copies is seldom in the processor's cache.
 _COLD = 64 * MIB
 
-# What the rate of the host's own arithmetic is kept as.
-_HOST = "host"
-
 # Rows of the square matrices whose product the rate of computing is taken from.
 _SQUARE, _SQUARE_OF_GPU = 256, 4096
 
@@ -72,7 +69,6 @@ def measure_hardware(device: Device) -> Hardware:
         launch=small,
         asynchronous=not device.holds_input_pipeline,
         copy_load=_copy_load(device, own.d2h),
-        host_bandwidth=_host_bandwidth(measurements_of(device)),
         source="measured",
     )
 
@@ -109,16 +105,6 @@ def _memory_bandwidth(device: Device) -> float:
         return 2 * size / taken
 
     return _where_room_is(device, "bandwidth", rate)
-
-
-def _host_bandwidth(measured: Measurements) -> float:
-    """Bytes per second that the host reads and writes in products of arrays."""
-    if _HOST not in measured.rates:
-        arrays = np.ones((_COLD // _COPIED, _COPIED // 4), np.float32)
-        pieces = cycle(arrays)
-        seconds = seconds_of(lambda: np.multiply(next(pieces), next(pieces)))
-        measured.rates[_HOST] = _COPIED, 3 * _COPIED / seconds
-    return measured.rates[_HOST][1]
 
 
 def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> float:

@@ -64,9 +64,6 @@ class LMSCallback(keras.callbacks.Callback):
             but only ops that take about as long as copying (element-wise, moving data).
         swap_dtype: "bfloat16" (or "float16") lets float32 tensors that move wait in
             half as many bytes. **The numbers are then not those of plain training.**
-        swap_folder: A folder on a disk: what the host's memory cannot hold waits there,
-            in a file without a name, where that is predicted to be faster than to
-            recompute it. Not on GPUs.
         host_memory: The most memory of the host that swapped tensors may take, as
             `budget`; None takes what is free.
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
@@ -109,7 +106,6 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_types: Sequence[str] = (),
         recompute: Literal["cheap"] | bool | None = None,
         swap_dtype: str | None = None,
-        swap_folder: str | Path | None = None,
         host_memory: int | str | None = None,
         plan: SwapPlan | str | Path | None = None,
         verbose: int = 1,
@@ -130,7 +126,6 @@ class LMSCallback(keras.callbacks.Callback):
             exclude_types=exclude_types,
             recompute=recompute,
             swap_dtype=swap_dtype,
-            swap_folder=swap_folder,
             host_memory=host_memory,
             plan=plan,
         )

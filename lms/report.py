@@ -205,7 +205,6 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
 
     again = [len(report.plan.recomputed) for report in reports]
     narrow = [len(report.plan.narrowed) for report in reports]
-    filed = [report.plan.file_bytes for report in reports]
     chosen = [report.plan.chosen for report in reports]
     replans = [("planned anew", [str(report.replans) for report in reports])]
     loops = [len(report.unknown_memory) for report in reports]
@@ -225,7 +224,6 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("swapped out", sizes("swapped_out_bytes")),
         ("swapped in", sizes("swapped_in_bytes")),
         ("host memory", sizes("host_peak_bytes")),
-        *([("in a file", list(map(format_bytes, filed)))] if any(filed) else ()),
         ("tensors swapped", [str(report.swap_count) for report in reports]),
         *([("ops recomputed", list(map(str, again)))] if any(again) else ()),
         *([("LOSSY: tensors narrowed", list(map(str, narrow)))] if any(narrow) else ()),

@@ -22,7 +22,7 @@ from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware
-from lms.planning.memory_budget import HostBudget, MemoryBudget, budget_in
+from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings
@@ -270,8 +270,7 @@ def forecast(workload: DeviceWorkload, settings: Settings) -> Forecast:
         waiting=workload.waiting_bytes,
     )
     if workload.device is None:
-        nowhere = HostBudget(free=None, by_size=False)
-        planned = plan_step(step, settings, budget, nowhere)
+        planned = plan_step(step, settings, budget, None)
     else:
         planned = plan_here(step, settings, workload.device, budget)
     costs = completed(speeds.costs, step.own, speeds.hardware)

@@ -51,14 +51,12 @@ class Swap:
         size: Bytes of one copy.
         release: Name of the op that waits for the end of the swap-out, or None.
         swap_ins: The swap-ins, in execution order.
-        in_file: Whether it waits in a file, not in the host's memory.
     """
 
     tensor: str
     size: int
     release: str | None
     swap_ins: tuple[SwapIn, ...]
-    in_file: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +100,6 @@ class SwapPlan:
         return sum(swap.size * len(swap.swap_ins) for swap in self.swaps)
 
     @property
-    def file_bytes(self) -> int:
-        """Bytes of the tensors that wait in a file, each in a place of its own."""
-        return sum(swap.size for swap in self.swaps if swap.in_file)
-
-    @property
     def moved_bytes(self) -> int:
         """Bytes copied either way in one step."""
         return self.swapped_out_bytes + self.swapped_in_bytes
@@ -124,9 +117,6 @@ class SwapPlan:
     def to_json(self, *, indent: int | None = None) -> str:
         """The plan as JSON text."""
         fields = asdict(self)
-        for swap in fields["swaps"]:
-            if not swap["in_file"]:  # plans were written before there were
-                del swap["in_file"]
         if not self.chosen:
             del fields["chosen"]
         return json.dumps(fields, indent=indent)

@@ -11,7 +11,6 @@ from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters, Recompute
 from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
-from lms.storage.swap_file import check_folder
 from lms.units import parse_size
 
 __all__ = ["PLANNERS", "RECOMPUTE_WORDS", "Settings", "read_settings"]
@@ -53,7 +52,6 @@ class Settings:
         swap_dtype: What tensors that move wait as, with other numbers; None for what
             they are.
         plan: The plan of the first training step; None makes one.
-        swap_folder: Where a file may hold what the host's memory does not.
         host_memory: Bytes of the host's memory that swapped tensors may take; None for
             what is free.
     """
@@ -70,7 +68,6 @@ class Settings:
     recompute: Recompute = None
     swap_dtype: str | None = None
     plan: SwapPlan | None = None
-    swap_folder: Path | None = None
     host_memory: int | None = None
 
     @property
@@ -96,7 +93,6 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     recompute: Recompute = None,
     swap_dtype: str | None = None,
     plan: SwapPlan | str | Path | None = None,
-    swap_folder: str | Path | None = None,
     host_memory: int | str | None = None,
     **filters: Sequence[str],
 ) -> Settings:
@@ -139,7 +135,6 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         recompute=recompute,
         swap_dtype=swap_dtype,
         plan=None if plan is None else read_plan(plan),
-        swap_folder=None if swap_folder is None else check_folder(swap_folder),
         host_memory=_size(host_memory, "host_memory"),
         **thresholds,
     )

@@ -62,7 +62,6 @@ class Reason(Enum):
     FITS = "It fits, unless TensorFlow needs much more than is predicted."
     PLANNED = "It does not fit without a plan."
     SMALL_HOST = "The host cannot hold what the fastest plan swaps out."
-    IN_FILE = "What the host cannot hold waits in a file."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,6 @@ class PlannedStep:
         memory: Memory at each op of the plan's order.
         timeline: The planned step over time; None for a step that runs as it is.
         step_bytes: Predicted peak, without persistent bytes.
-        host_bytes: What the host must have for swapped tensors.
         risk: What is not known of the plan's placement.
     """
 
@@ -92,13 +90,17 @@ class PlannedStep:
     memory: MemoryTimeline
     timeline: Timeline | None
     step_bytes: Bytes
-    host_bytes: Bytes
     risk: Risk
 
     @property
     def peak_bytes(self) -> Bytes:
         """Predicted peak, persistent bytes included."""
         return self.budget.persistent + self.step_bytes
+
+    @property
+    def host_bytes(self) -> Bytes:
+        """What the host must have for swapped tensors."""
+        return self.memory.host_peak
 
     @property
     def plain_peak_bytes(self) -> Bytes:

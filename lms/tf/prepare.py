@@ -36,8 +36,6 @@ from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_h
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.predictions import report_of, timeline_of
 from lms.tf.recovery import PreparedStep
-from lms.tf.rewrite.file_places import FilePlaces
-from lms.tf.rewrite.host_store import HostStore
 from lms.tf.rewrite.plan_nodes import planned_step
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
@@ -164,7 +162,7 @@ def capture(
         kind=kind,
         traced=traced,
         step=step,
-        workload=workload_here(step, device, settings.swap_folder),
+        workload=workload_here(step, device),
         device=device,
         settings=settings,
         batches=replace(batches, is_there=True),
@@ -181,9 +179,6 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     planning_seconds = time.perf_counter() - started
     step = _step_of(captured, planned)
     guard, commit_flag, transport = _guard(planned), CommitFlag(), device.transport()
-    folder = settings.swap_folder if planned.plan.file_bytes else None
-    if folder is not None and isinstance(transport, HostStore):
-        transport.files = FilePlaces(planned.plan.swaps, folder)
     begun = commit_flag.node(guard)
     asks = device.is_emulated
     nodes = rewrite(step, planned.plan, transport, begun, guard.late, asks=asks)

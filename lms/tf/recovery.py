@@ -20,18 +20,12 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
 
-from lms.errors import BudgetError, HostMemoryError, OutOfMemoryError
+from lms.errors import BudgetError, OutOfMemoryError
 from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
-from lms.tf.out_of_memory import (
-    first_words,
-    given_up,
-    half_written,
-    lost_copy,
-    unwatched,
-)
+from lms.tf.out_of_memory import first_words, given_up, half_written, unwatched
 from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
 from lms.tf.rewrite.transports import Transport
 from lms.tf.uninterrupted import uninterrupted
@@ -138,14 +132,10 @@ class PreparedStep:
                     self.transport.release()
                     raise
                 reason = first_words(error)
-            except BaseException as error:
+            except BaseException:
                 self.transport.release()
-                is_undone = kept and not self.commit_flag.begun
-                if is_undone:
+                if kept and not self.commit_flag.begun:
                     self.kept.put_back(values)
-                trouble = self.transport.trouble()
-                if trouble is not None:
-                    raise HostMemoryError(lost_copy(trouble, is_undone)) from error
                 raise
             else:
                 self._measure()

@@ -21,7 +21,6 @@ import tensorflow as tf
 
 from lms.machine.emulated_link import EmulatedLink, PendingCopy, link_rates
 from lms.tf import compat
-from lms.tf.rewrite.file_places import FilePlaces
 from lms.tf.rewrite.transports import CopyOps, made_node
 from lms.units import Seconds
 
@@ -81,13 +80,9 @@ class HostStore:
     Buffers are used again from step to step, by size: fresh pages cost more than the
     copy. Copies are slowed to the emulated link of this process, if there is one.
 
-    Args:
-        files: Where tensors wait that the host's memory does not hold.
     """
 
     takes_room_first: ClassVar[bool] = True
-
-    files: FilePlaces | None = field(default=None, kw_only=True)
 
     _link: EmulatedLink | None = field(default_factory=_emulated_link)
     _held: dict[str, _Held] = field(default_factory=dict)
@@ -191,10 +186,6 @@ class HostStore:
         """The most ever allocated: buffers are kept for the next step."""
         return self._peak
 
-    def trouble(self) -> str | None:
-        """What went wrong with a file."""
-        return None if self.files is None else self.files.trouble
-
     def release(self) -> None:
         """Drop all buffers."""
         with self._lock:
@@ -223,10 +214,6 @@ class HostStore:
 
     def _put(self, out: str, array: np.ndarray) -> list[object]:
         tensor, copies = self._copies[out]
-        written = self.files and self.files.writing(tensor, as_bytes(array))
-        if written is not None:
-            self._carried(out, tensor, array.nbytes, written, to_device=False)
-            return []
         buffer = self._take(array.nbytes)
         self.carry(out, tensor, buffer, as_bytes(array), to_device=False)
         with self._lock:
@@ -235,10 +222,6 @@ class HostStore:
 
     def _get(self, out: str, name: str, room: np.ndarray) -> list[object]:
         tensor = self._copies[out][0]
-        read = self.files and self.files.reading(tensor, room_bytes(room))
-        if read is not None:
-            self._carried(name, tensor, room.nbytes, read, to_device=True)
-            return []
         held = self._held[out]
         self.carry(name, tensor, room_bytes(room), held.buffer, to_device=True)
         with self._lock:

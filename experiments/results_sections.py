@@ -32,7 +32,6 @@ QUESTIONS = (
     "planner_comparison",
     "optimality",
     "simulator_accuracy",
-    "link_comparison",
     "overhead_when_it_fits",
     "first_step",
     "planning_scale",

@@ -188,20 +188,6 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "the steps, since a shared machine is not always as fast",
         "measured step": "as *step*",
     },
-    "link_comparison": {
-        "source": "*published* by IBM, *predicted* for a V100 by simulation, or "
-        "*trained* here in an emulated device",
-        "epoch": "as many steps as the case study's epoch had",
-        "range": "per voxel over the slowest and over the fastest step of plain Keras, "
-        "which was trained several times",
-        "swapped": "bytes that one step swaps out and in, together",
-        "computing": "the part of a step in which the device computes",
-        "to the device": "bytes per second of copies, while there are some",
-        "to the host": "the same, the other way",
-        "own bus": "the step while another training runs on the other core, with a "
-        "link of its own",
-        "same bus": "the step while another training shares the link",
-    },
     "overhead_when_it_fits": {
         "time": "by the clock, or of the processor",
         "median ratio": "the callback's step, over plain Keras's",

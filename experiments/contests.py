@@ -14,7 +14,7 @@ from rich.console import Console
 
 from experiments.runner import threads_for
 from experiments.turns import Turns, take_turns
-from lms.machine.emulated_link import LinkRates
+from lms.machine.link import LinkRates
 from lms.units import MIB, Bytes
 
 __all__ = ["ENOUGH", "RULE_SHARES", "Entrant", "Place", "compete"]

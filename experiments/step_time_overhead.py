@@ -36,7 +36,7 @@ from experiments.runner import Book, threads_for, unet_flags
 from experiments.servers import LATENCY, SERVERS
 from experiments.step_time_overhead_finding import finding, plot
 from lms.machine.host_cpu import usable_cores
-from lms.machine.emulated_link import LinkRates
+from lms.machine.link import LinkRates
 from lms.units import MIB, format_bytes
 
 __all__ = ["ANSWER", "main"]

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from lms import __version__
 from lms.commands.model_file import find_file
 from lms.machine.emulate import environment, started_environment
-from lms.machine.emulated_link import LinkRates
+from lms.machine.link import LinkRates
 from lms.machine.presets import PRESETS
 from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS
 from lms.units import parse_size
@@ -60,8 +60,7 @@ def _add_emulate(subcommands: Any) -> None:
         "emulate",
         help="run a command with the CPU as a device of a given memory",
         usage="python -m lms emulate [-h] --memory SIZE [--link NAME | --h2d RATE "
-        "--d2h RATE] [--scale F] [--latency SECONDS] [--bus FILE] [--threads N] -- "
-        "COMMAND ...",
+        "--d2h RATE] [--scale F] [--latency SECONDS] [--threads N] -- COMMAND ...",
     )
     emulate.add_argument(
         "--memory",
@@ -257,7 +256,6 @@ def _add_link_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--d2h", type=_type(_rate), metavar="RATE", help="from it")
     group.add_argument("--latency", type=float, metavar="SECONDS", help="of each copy")
     group.add_argument("--scale", type=float, metavar="F", help="F times the rates")
-    group.add_argument("--bus", type=Path, metavar="FILE", help="share it by this file")
 
 
 def _link(
@@ -265,7 +263,7 @@ def _link(
 ) -> LinkRates | None:
     given = (options.h2d, options.d2h)
     if options.link is None and given == (None, None):
-        for name in ("latency", "scale", "bus"):
+        for name in ("latency", "scale"):
             if getattr(options, name) is not None:
                 parser.error(f"--{name} must come with a link. Add --link NAME.")
         return None
@@ -287,9 +285,7 @@ def _rates(options: argparse.Namespace) -> LinkRates:
         rates = LinkRates(h2d=options.h2d, d2h=options.d2h)
     if options.latency is not None:
         rates = replace(rates, latency=options.latency)
-    return replace(
-        rates.scaled(1.0 if options.scale is None else options.scale), bus=options.bus
-    )
+    return rates.scaled(1.0 if options.scale is None else options.scale)
 
 
 def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -23,8 +23,6 @@ plan. It leaves out the time of ops that run twice.
 Known weaknesses: copies and ops share the CPU's cores. On a CPU TensorFlow runs two ops
 at once where it can, which the rule's plans leave to it; the callback's run one by one,
 as on a GPU (`experiments.half_the_memory` measures that part).
-`experiments.link_comparison` trains some of these sizes on one core, and so over links
-of other rates: its ratios differ from these.
 """
 
 from collections.abc import Mapping

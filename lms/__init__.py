@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from lms.ir.plan import SwapPlan
     from lms.pipeline import fit_in_memory
     from lms.report import StepReport
-    from lms.tf.keeping import keep_on_host, on_host
     from lms.tf.workers.data_parallel import DataParallel
     from lms.tf.workers.joining import join
 
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
 __all__ += ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
 __all__ += ["PlanError", "UnsupportedError", "WorkersError"]
-__all__ += ["fit_in_memory", "join", "keep_on_host", "on_host"]
+__all__ += ["fit_in_memory", "join"]
 
 _HOMES = {
     "BudgetError": "lms.errors",
@@ -49,8 +48,6 @@ _HOMES = {
     "emulate": "lms.emulation",
     "fit_in_memory": "lms.pipeline",
     "join": "lms.tf.workers.joining",
-    "keep_on_host": "lms.tf.keeping",
-    "on_host": "lms.tf.keeping",
 }
 
 

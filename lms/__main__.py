@@ -17,7 +17,7 @@ from lms.commands.model_file import find_file
 from lms.emulation.card import card_variables
 from lms.machine.link import LINKS, LinkRates
 from lms.machine.presets import PRESETS
-from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS, STATE_PLACES
+from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS
 from lms.units import parse_size
 
 __all__ = ["main"]
@@ -143,7 +143,7 @@ def _add_plan(subcommands: Any) -> None:
         help="say whether a model fits, and how it would train, before it does",
         usage="python -m lms plan [-h] FILE.py:function [--budget SIZE] "
         "[--hardware NAME] [--link NAME] [--planner NAME] [--recompute HOW] "
-        "[--state PLACE] [--json FILE] [--figure FILE] [--output FILE]",
+        "[--json FILE] [--figure FILE] [--output FILE]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",
@@ -189,13 +189,6 @@ def _add_plan(subcommands: Any) -> None:
         help="run ops again instead of keeping or moving what they made: where that is "
         "predicted to be faster (the default); so, but cheap ops alone; wherever it "
         "can be; or never",
-    )
-    plan.add_argument(
-        "--state",
-        choices=(*STATE_PLACES, "fastest"),
-        metavar="PLACE",
-        help="where weights and optimizer slots live: device (the default); slots, "
-        "these alone on the host; host; or fastest, which compares them",
     )
     plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
@@ -268,7 +261,6 @@ def _plan(options: argparse.Namespace) -> int:
             link=options.link,
             planner=options.planner,
             recompute=RECOMPUTE_WORDS[options.recompute],
-            state=options.state,
             json=options.json,
             figure=options.figure,
             output=options.output,

@@ -284,7 +284,7 @@ class _Device:
     def _carry(self, number: int) -> None:
         copy, start = self._depends.copies[number], self._clock.now
         link = self._link[copy.lane]
-        if copy.lane is Lane.D2H and not copy.in_file:
+        if copy.lane is Lane.D2H:
             self._host_requests.append(Request(at=start, key=number, size=copy.size))
 
         def ended() -> None:
@@ -301,12 +301,8 @@ class _Device:
 
         self._settle(start)
         self._owed += copy.size * self._job.hardware.copy_load
-        # Latency, and the file's time, as the bytes that the link could have carried.
-        beside = self._job.hardware.latency
-        if copy.in_file:
-            to_file = copy.lane is Lane.D2H
-            beside += self._job.hardware.file_seconds(copy.size, to_file=to_file)
-        size = copy.size + beside * link
+        # Latency as the bytes that the link could have carried.
+        size = copy.size + self._job.hardware.latency * link
         self._flow[copy.lane].carry(size, link, ended)
 
     def _settle(self, now: Seconds) -> None:
@@ -323,7 +319,7 @@ class _Device:
             self._carry(queue[0])
         if copy.gives is not None:
             self._give(copy.gives)
-        if copy.frees_host and not copy.in_file:
+        if copy.frees_host:
             self._host_requests.append(
                 Request(at=self._clock.now, key=copy.out, size=-copy.size)
             )

@@ -5,8 +5,9 @@ memory of models that are gone; so each question gets a fresh process. Importing
 TensorFlow takes seconds: one server imports it and forks for each question. That is
 safe as long as the server runs no op, since TensorFlow starts its threads with the
 first one. The emulated card's libraries are loaded before; each child sets its card up
-and then hands TensorFlow the card's kernels. Children's garbage collectors leave out what the server has imported: to go
-through it again and again takes a good part of a short training.
+and then hands TensorFlow the card's kernels. Children's garbage collectors leave out
+what the server has imported: to go through it again and again takes a good part of a
+short training.
 """
 
 import ctypes

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
-from lms.machine.emulated_link import LinkRates, link_rates
 from lms.machine.hardware import Hardware
 from lms.machine.host_cpu import usable_cores
+from lms.machine.link import LinkRates
 from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import available_host_bytes
@@ -41,25 +41,20 @@ _LEAST_COPIED, _HELD = 64 * KIB, 4
 # step copies is seldom in the processor's cache.
 _COLD = 64 * MIB
 
-# What the rate of the host's own arithmetic is kept as.
-_HOST = "host"
-
 # Rows of the square matrices whose product the rate of computing is taken from.
 _SQUARE, _SQUARE_OF_GPU = 256, 4096
 
 
 def measure_hardware(device: Device) -> Hardware:
-    """The present device and its link, measured; an emulated link is as it was asked.
+    """The present device and its link, measured.
 
     On an emulated device a core copies that would compute. Two that share an op wait
-    for each other, so a copy costs its own time there, and less of more cores. Over an
-    emulated link the next op waits until the copy is made.
+    for each other, so a copy costs its own time there, and less of more cores.
 
     Args:
         device: The device that steps run on.
     """
-    own = _link_rates(device)
-    rates = (link_rates() if device.holds_input_pipeline else None) or own
+    rates = _link_rates(device)
     small = small_op_seconds(measurements_of(device))
     return Hardware(
         name=device.name,
@@ -71,8 +66,7 @@ def measure_hardware(device: Device) -> Hardware:
         latency=rates.latency,
         launch=small,
         asynchronous=not device.holds_input_pipeline,
-        copy_load=_copy_load(device, own.d2h),
-        host_bandwidth=_host_bandwidth(measurements_of(device)),
+        copy_load=_copy_load(device, rates.d2h),
         source="measured",
     )
 
@@ -81,7 +75,7 @@ def _copy_load(device: Device, rate: float) -> Seconds:
     """Seconds of computing that a byte costs which a core copies at this rate."""
     if not device.holds_input_pipeline:
         return 0.0
-    return (1.0 if link_rates() else min(1.0, 2 / usable_cores())) / rate
+    return min(1.0, 2 / usable_cores()) / rate
 
 
 def _flops(device: Device) -> float:
@@ -109,16 +103,6 @@ def _memory_bandwidth(device: Device) -> float:
         return 2 * size / taken
 
     return _where_room_is(device, "bandwidth", rate)
-
-
-def _host_bandwidth(measured: Measurements) -> float:
-    """Bytes per second that the host reads and writes in products of arrays."""
-    if _HOST not in measured.rates:
-        arrays = np.ones((_COLD // _COPIED, _COPIED // 4), np.float32)
-        pieces = cycle(arrays)
-        seconds = seconds_of(lambda: np.multiply(next(pieces), next(pieces)))
-        measured.rates[_HOST] = _COPIED, 3 * _COPIED / seconds
-    return measured.rates[_HOST][1]
 
 
 def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> float:

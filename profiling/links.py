@@ -21,8 +21,8 @@ def describe_link() -> dict[str, Any]:
     """The device of this process and its link.
 
     Returns:
-        "device" (a name), "device_kind", "memory" in bytes, "memories" that the host's
-        side can be in, "stated" (what the link should give) and "devices".
+        "device" (a name), "memory" in bytes, "memories" that the host's side can be in,
+        "stated" (what the link should give) and "devices".
 
     Raises:
         NoDriverError: If there is no GPU.
@@ -31,7 +31,6 @@ def describe_link() -> dict[str, Any]:
     first = devices[0]
     return {
         "device": first["name"],
-        "device_kind": "gpu",
         "memory": first["memory"],
         "memories": ["pinned", "pageable"],
         "stated": stated,
@@ -44,12 +43,17 @@ def _devices() -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     try:
         devices = describe_gpus(open_nvml())
     except NoDriverError as missing:
-        try:
-            name, memory = describe_cuda_device(0)
-        except CudaError:
-            raise missing from None
-        return [{"index": 0, "name": name, "memory": memory}], None
-    return devices, stated_link(devices[0])
+        devices, problem = [], missing
+    else:
+        problem = None
+    try:
+        name, memory = describe_cuda_device(0)  # NVML need not tell a GPU's memory
+    except CudaError as error:
+        raise problem or error from None
+    first = {"index": 0, "name": name}
+    devices = devices or [first]
+    stated = None if problem else stated_link(devices[0])
+    return [devices[0] | {"memory": memory}, *devices[1:]], stated
 
 
 def room_for_copies(memory: Bytes) -> Bytes:

@@ -110,8 +110,6 @@ def measured_hardware(results: dict[str, Any], like: Hardware | None) -> Hardwar
         d2h=best["d2h"]["bandwidth"],
         latency=max(best["h2d"]["latency"], best["d2h"]["latency"]),
         launch=device.launch,
-        asynchronous=results["device_kind"] == "gpu",
-        copy_load=device.copy_load,
         source=f"copies: measured; the device's own rates: {device.name}",
     )
 

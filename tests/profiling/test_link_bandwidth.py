@@ -53,7 +53,6 @@ def test_devices_on_one_bus_share_it(folder: Path) -> None:
 def test_what_is_saved_is_hardware_for_the_planner(folder: Path) -> None:
     hardware = Hardware.from_json((folder / "hardware.json").read_text())
     assert hardware.memory == 64 * 2**20
-    assert not hardware.asynchronous
     assert hardware.h2d > hardware.d2h
 
 

@@ -12,7 +12,6 @@ import tensorflow as tf
 from lms.errors import OutOfMemoryError
 from lms.machine.emulated_link import LinkRates, link_rates
 from lms.machine.hardware import Hardware
-from lms.machine.host_cpu import usable_cores
 from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import available_host_bytes
@@ -51,10 +50,6 @@ _SQUARE, _SQUARE_OF_GPU = 256, 4096
 def measure_hardware(device: Device) -> Hardware:
     """The present device and its link, measured; an emulated link is as it was asked.
 
-    On an emulated device a core copies that would compute. Two that share an op wait
-    for each other, so a copy costs its own time there, and less of more cores. Over an
-    emulated link the next op waits until the copy is made.
-
     Args:
         device: The device that steps run on.
     """
@@ -70,18 +65,9 @@ def measure_hardware(device: Device) -> Hardware:
         d2h=rates.d2h,
         latency=rates.latency,
         launch=small,
-        asynchronous=not device.holds_input_pipeline,
-        copy_load=_copy_load(device, own.d2h),
         host_bandwidth=_host_bandwidth(measurements_of(device)),
         source="measured",
     )
-
-
-def _copy_load(device: Device, rate: float) -> Seconds:
-    """Seconds of computing that a byte costs which a core copies at this rate."""
-    if not device.holds_input_pipeline:
-        return 0.0
-    return (1.0 if link_rates() else min(1.0, 2 / usable_cores())) / rate
 
 
 def _flops(device: Device) -> float:

@@ -12,9 +12,8 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments.runner import threads_for
 from experiments.turns import Turns, take_turns
-from lms.machine.emulated_link import LinkRates
+from lms.machine.link import LinkRates
 from lms.units import MIB, Bytes
 
 __all__ = ["ENOUGH", "RULE_SHARES", "Entrant", "Place", "compete"]
@@ -33,7 +32,6 @@ class Entrant:
         shares: Parts of the memory that it plans for, the next where one fails; None
             for what it takes of itself.
         flags: More arguments.
-        threads: Ops at a time; None for TensorFlow's choice.
         is_free: Whether it has enough memory, and no link.
     """
 
@@ -41,7 +39,6 @@ class Entrant:
     way: str
     shares: tuple[float | None, ...] = (None,)
     flags: tuple[str, ...] = ()
-    threads: int | None = None
     is_free: bool = False
 
 
@@ -96,14 +93,12 @@ def _enter(entrant: Entrant, place: Place) -> Iterator[tuple[dict[str, Any], Tur
     for share in entrant.shares:
         planned = () if share is None else (f"--budget={int(share * own)}",)
         words = entrant.name if share is None else f"{entrant.name}, {share:.0%}"
-        threads = entrant.threads or threads_for(entrant.way, link, cores=place.cores)
         training = Turns(
             f"{words}, {place.name}",
             memory=own,
             flags=place.flags(entrant.way, *planned, *entrant.flags),
             folder=place.folder,
             link=link,
-            threads=threads,
         )
         for _ in range(place.idle):
             if training.waits:

@@ -28,7 +28,7 @@ from unet3d.model import build_unet
 
 __all__ = ["main"]
 
-_DEVICE = "CPU:0"
+_DEVICE = "GPU:0"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ from lms.storage.cache import OFF, VARIABLE
 
 __all__ = ["main"]
 
-_DEVICE = "CPU:0"
+_DEVICE = "GPU:0"
 _SEED = 7
 
 

@@ -22,11 +22,8 @@ F and W are the seconds of the forward and the backward pass, B the fewest bytes
 out by any of the plans that trained here. The sum is what the link allows at least for
 so many bytes if no op ran twice: the time of ops that do is left out.
 
-A GPU runs ops one by one, and so does a device that is one of the machine's cores: the
-goals are about it. On all cores TensorFlow runs ops that do not need each other at the
-same time, while a plan holds to an order. What the order costs there is seen in plain
-Keras's steps with one op at a time. Copies of IBM's rule hold threads while they wait
-for a link: over one the rule has four more threads than cores, and so has the callback.
+A card runs ops one by one. Its kernels are the CPU's: on one core they have the time
+that the goals are about, on all cores TensorFlow's threads share each op.
 
 Known weaknesses: F and W share the measured step of plain Keras in the ratio of their
 ops' measured times. Copies take time of the cores that compute. Two processes that do
@@ -47,8 +44,8 @@ from experiments.ledger import Row
 from experiments.question import LINK, Answer, settings_of
 from experiments.quiet import quiet_median
 from experiments.runner import Book, unet_flags
-from lms.machine.emulated_link import LinkRates
 from lms.machine.host_cpu import usable_cores
+from lms.machine.link import LinkRates
 from lms.units import MIB, format_bytes
 
 __all__ = ["ANSWER", "main"]
@@ -61,7 +58,6 @@ _IDLE_STEPS = 2  # the first ones initialise
 
 _ENTRANTS = (
     Entrant(name="plain", way="plain", is_free=True),
-    Entrant(name="plain, one by one", way="plain", threads=1, is_free=True),
     Entrant(name="budget", way="budget"),
     Entrant(name="budget, nothing twice", way="budget", flags=("--recompute=never",)),
     Entrant(name="threshold", way="threshold", shares=RULE_SHARES),

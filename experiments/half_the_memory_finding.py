@@ -17,7 +17,6 @@ __all__ = ["finding", "goals", "plot"]
 
 _NAMES = {
     "plain": "plain Keras",
-    "plain, one by one": "plain Keras, ops one by one",
     "budget": "the callback",
     "budget, nothing twice": "the callback, nothing run twice",
     "threshold": "IBM's rule",
@@ -107,13 +106,10 @@ def _said(contest: _Contest) -> str:
     if contest.reached is None:
         return f"{contest.where}, the callback's step did not train."
     rule = contest.median("threshold")
-    ordered = contest.median("plain, one by one")
     said = f"{contest.where}, the callback's step takes {contest.reached:.2f} times "
     said += "plain Keras's"
     if contest.has_goal and contest.interval:
         said += undecided(contest.interval, contest.limit)
-    if ordered and not contest.has_goal:
-        said += f", and plain Keras's with ops one by one {ordered:.2f} times"
     if rule is None:
         return f"{said}; by IBM's rule it does not train."
     return f"{said}; by IBM's rule it takes {rule:.2f} times."

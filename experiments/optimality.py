@@ -37,7 +37,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound, peak
 from lms.machine.costs import roofline
 from lms.machine.presets import preset
-from lms.planning.memory_budget import HostBudget, MemoryBudget
+from lms.planning.memory_budget import MemoryBudget
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings
@@ -96,8 +96,7 @@ def _measured(seed: int, options: Any) -> dict[str, Any]:
 def _planned(graph: GraphView, speeds: Speeds, budget: int) -> PlannedStep:
     workload = Workload.of(graph, graph, lambda: speeds)
     room = MemoryBudget(total=budget, margin=0, persistent=0)
-    host = HostBudget(free=None, by_size=False)
-    return plan_step(workload, Settings(budget=budget), room, host)
+    return plan_step(workload, Settings(budget=budget), room, None)
 
 
 def _judged(

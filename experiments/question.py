@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from experiments.ledger import Head, Rows, read_lines
-from lms.machine import emulate
+from lms.emulation import emulate
+from lms.emulation.card import emulated_memory
 from profiling.tables import Table
 
 __all__ = ["DEVICE", "LINK", "MET", "RESULTS", "Answer", "Finding"]
@@ -89,7 +90,7 @@ class Answer:
         options = self._parser().parse_args(words)
         if options.command == "draw":
             return self._draw(options.results, options.figure)
-        if self.in_device and emulate.device_limit() is None:
+        if self.in_device and emulated_memory() is None:
             command = [sys.executable, "-m", f"experiments.{self.name}", *words]
             return emulate.run(command, memory=options.memory).returncode
         self.run(options)

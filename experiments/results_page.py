@@ -29,6 +29,15 @@ __all__ = ["filled", "main", "results_page"]
 
 _ROOT = Path(__file__).parent.parent
 _COMMAND = "python -m experiments.results_page"
+_INTRODUCTION = f"""\
+<!-- Written by `{_COMMAND}`: change the results, not this page. -->
+
+# Results
+
+Each section answers one question: what was asked, what was found, and how it was
+measured. Everything on this page is computed from the files in `experiments/results`.
+No GPU was used. MiB and GiB are powers of 2. The machine is shared with other work, so
+equal trainings differ. The commands need a checkout of the repository."""
 _BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 
 
@@ -114,45 +123,11 @@ def results_page(sections: Sequence[Section], folder: Path) -> str:
     """
     shown = [section for section in sections if section.problem is None]
     missing = [f"`{s.name}`" for s in sections if s.problem is not None]
-    parts = [_introduction(_spread(shown)), _contents(shown)]
+    parts = [_INTRODUCTION, _contents(shown)]
     if missing:
         parts.append(f"No results yet: {', '.join(missing)}.")
     parts += [_words(), *(_section(section, folder) for section in shown)]
     return "\n\n".join(parts) + "\n"
-
-
-def _introduction(spread: str) -> str:
-    return (
-        f"<!-- Written by `{_COMMAND}`: change the results, not this page. -->\n\n"
-        "# Results\n\n"
-        "Each section answers one question: what was asked, what was found, and how it "
-        "was measured.\nEverything on this page is computed from the files in "
-        "`experiments/results`. No GPU was used. MiB and\nGiB are powers of 2. "
-        f"{spread}\nThe commands need a checkout of the repository."
-    )
-
-
-def _spread(sections: Sequence[Section]) -> str:
-    """How far apart trainings lie that do the same."""
-    shared = "The machine is shared with other work, so equal trainings differ"
-    for section in sections:
-        if section.name == "link_comparison":
-            _, columns, body = section.tables[0]
-            rows = [dict(zip(columns, cells, strict=True)) for cells in body]
-            steps = _equal_steps(rows)
-            if steps:
-                return (
-                    f"{shared}:\na step of plain Keras took {steps[0]} to {steps[-1]} "
-                    f"([seen here](#{_anchor(section.title)}))."
-                )
-    return f"{shared}."
-
-
-def _equal_steps(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Of plain Keras, trained several times at the first size; rising."""
-    plain = [r for r in rows if (r["source"], r["way"]) == ("trained", "plain Keras")]
-    steps = [row["step"] for row in plain if row["size"] == plain[0]["size"]]
-    return sorted(filter(None, steps), key=lambda step: float(step.split()[0]))
 
 
 def _contents(sections: Sequence[Section]) -> str:

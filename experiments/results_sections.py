@@ -32,10 +32,8 @@ QUESTIONS = (
     "planner_comparison",
     "optimality",
     "simulator_accuracy",
-    "link_comparison",
     "overhead_when_it_fits",
     "first_step",
-    "state_on_host",
     "planning_scale",
 )
 

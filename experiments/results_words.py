@@ -188,20 +188,6 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "the steps, since a shared machine is not always as fast",
         "measured step": "as *step*",
     },
-    "link_comparison": {
-        "source": "*published* by IBM, *predicted* for a V100 by simulation, or "
-        "*trained* here in an emulated device",
-        "epoch": "as many steps as the case study's epoch had",
-        "range": "per voxel over the slowest and over the fastest step of plain Keras, "
-        "which was trained several times",
-        "swapped": "bytes that one step swaps out and in, together",
-        "computing": "the part of a step in which the device computes",
-        "to the device": "bytes per second of copies, while there are some",
-        "to the host": "the same, the other way",
-        "own bus": "the step while another training runs on the other core, with a "
-        "link of its own",
-        "same bus": "the step while another training shares the link",
-    },
     "overhead_when_it_fits": {
         "time": "by the clock, or of the processor",
         "median ratio": "the callback's step, over plain Keras's",
@@ -215,33 +201,6 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "warm": "the same once more, with what the cold run has kept",
         "cold / plain": "the median of the rounds' ratios",
         "warm / plain": "the median of the rounds' ratios",
-    },
-    "state_on_host": {
-        "model": "small ones with random weights, trained with Adam",
-        "state": "bytes of weights and of the optimizer's slots",
-        "times": "state over the device; in the second table parameters over plain "
-        "Keras's; in the third the device over the sum of the four columns",
-        "to the device": "bytes that one step copies, of state and of swapped tensors",
-        "to the host": "the same, the other way",
-        "a parameter": "bytes that one step copies, both ways, for each parameter",
-        "of it state": "the same of weights and slots alone",
-        "over plain Keras": "the median of steps, each over plain Keras's of the same "
-        "turn, in seconds of the processor",
-        "quartiles": "of these ratios",
-        "by the clock": "the median of the same ratios, by the clock",
-        "numbers": "losses, weights, slots and the saved weights, compared with plain "
-        "Keras's bit for bit; or why it did not train",
-        "mode": "where weights and slots are",
-        "parameters": "of the largest model that trained",
-        "what stops the next": "how the training of the next larger one ended",
-        "named": "the least memory, as the planner names it when less is asked for",
-        "persistent": "bytes that stay on the device between steps",
-        "largest layer": "bytes of its weights",
-        "in and out": "bytes of what goes into that layer and comes out of it",
-        "two slices": "bytes of two slices of an update",
-        "named, times": "what is named over the sum of the four columns before it; a "
-        "device has whole MiB, and must hold initial values too",
-        "off by": "what is predicted over what is measured, less 1",
     },
     "planning_scale": {
         "graph": "drawn graphs of so many ops, and traced steps of two networks",

@@ -23,26 +23,20 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from experiments.ledger import Ledger
-from lms.machine import emulate
-from lms.machine.emulated_link import LinkRates
+from lms.emulation import emulate
+from lms.machine.link import LinkRates
 from lms.units import GIB, format_bytes
 from profiling.record import read_json
 
-__all__ = ["OUT_OF_MEMORY", "Book", "Trial", "run_trial", "threads_for"]
-__all__ += ["unet_flags", "why_it_failed"]
+__all__ = ["OUT_OF_MEMORY", "Book", "Trial", "run_trial", "unet_flags"]
+__all__ += ["why_it_failed"]
 
 OUT_OF_MEMORY = "OOM when allocating tensor"
 
-# What TensorFlow's CPU allocator takes where no limit is set.
-_ENOUGH = 64 * GIB
+# Of a card on which nothing runs out of memory.
+_ENOUGH = 16 * GIB
 
 _LONGEST = 900  # seconds
-
-# Copies of IBM's rule wait for a link in threads that ops would run in. On a slow
-# link even a few more may all be waiting for a while. Who is compared with the rule has
-# as many.
-_WAITING = 4
-_PLANNED = ("threshold", "serialised", "budget")
 
 # Ours come first: ops that are measured may run out of memory before a plan is refused.
 # Keras writes its reason below a line of its own.
@@ -105,7 +99,6 @@ class Book(Ledger):
         memory: int,
         flags: tuple[str, ...] = (),
         link: LinkRates | None = None,
-        threads: int | None = None,
     ) -> dict[str, Any]:
         """The row of a trial; if it is not there, the trial is made.
 
@@ -115,7 +108,6 @@ class Book(Ledger):
             memory: Bytes of the device.
             flags: Arguments of the program.
             link: The link to the host; None for the speed of the host's memory.
-            threads: Ops at a time; None for TensorFlow's choice.
         """
 
         def measure() -> Mapping[str, Any]:
@@ -127,7 +119,6 @@ class Book(Ledger):
                 folder=self.folder,
                 console=self.console,
                 link=link,
-                threads=threads,
                 longest=self._longest,
             )
             row = {"error": trial.error, "seconds": trial.seconds}
@@ -149,7 +140,6 @@ def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
     console: Console,
     flags: Sequence[str] = (),
     link: LinkRates | None = None,
-    threads: int | None = None,
     longest: float = _LONGEST,
 ) -> Trial:
     """Run a module in a device of `memory`, and say how it went.
@@ -162,7 +152,6 @@ def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
         console: Where a spinner turns meanwhile.
         flags: More arguments.
         link: The link to the host that copies are slowed to.
-        threads: Ops at a time, as `lms.machine.emulate.environment` takes it.
         longest: Seconds after which it is ended.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -174,32 +163,12 @@ def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
     started = time.perf_counter()
     with _spinner(console) as spinner, log.open("w") as sink:
         spinner.add_task(label)
-        code = _exit_code(words, memory or _ENOUGH, link, threads, sink, longest)
+        code = _exit_code(words, memory or _ENOUGH, link, sink, longest)
     seconds = time.perf_counter() - started
     error = why_it_failed(log.read_text(errors="replace"), code)
     result = read_json(output) if error is None else None
     _say(label, seconds, error, console)
     return Trial(name=name, memory=memory, seconds=seconds, error=error, result=result)
-
-
-def threads_for(way: str, link: LinkRates | None, *, cores: int) -> int | None:
-    """Ops at a time for a way to train: as many as cores, and some for copies.
-
-    Args:
-        way: As `experiments.training_trial` knows it.
-        link: The link to the host.
-        cores: That the trial may use.
-
-    Returns:
-        None for TensorFlow's own choice.
-
-    Example:
-        >>> link = LinkRates(h2d=1e9, d2h=1e9)
-        >>> ways = ("plain", "budget", "threshold", "serialised")
-        >>> [threads_for(way, link, cores=1) for way in ways]
-        [None, 5, 5, 5]
-    """
-    return cores + _WAITING if link is not None and way in _PLANNED else None
 
 
 def why_it_failed(log: str, code: int) -> str | None:
@@ -240,7 +209,6 @@ def _exit_code(
     words: Sequence[str],
     memory: int,
     link: LinkRates | None,
-    threads: int | None,
     sink: Any,
     longest: float,
 ) -> int:
@@ -249,7 +217,6 @@ def _exit_code(
             words,
             memory=memory,
             link=link,
-            threads=threads,
             env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
             stdout=sink,
             stderr=subprocess.STDOUT,

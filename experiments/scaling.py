@@ -27,7 +27,6 @@ their reductions take computing from the steps. Predicted peaks count a batch th
 waits beside the step, 7 % here, which is not always there. Nothing of it ran on GPUs.
 """
 
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from math import ceil, prod
@@ -40,7 +39,7 @@ from experiments.ledger import Head, Ledger, Row, Rows
 from experiments.plots import COLOURS, MUTED, source
 from experiments.question import DEVICE, Answer, Finding, settings_of
 from experiments.servers import EPOCH_STEPS, SERVERS
-from lms.machine import emulate
+from lms.emulation import emulate
 from lms.machine.launching import launch
 from lms.machine.presets import preset
 from lms.units import GIB, MIB, Bytes, Seconds, format_bytes
@@ -111,14 +110,7 @@ def _measured(
     """Of all workers: their steps, peaks and reductions."""
     folder = _FOLDER / f"{kind}{workers}"
     folder.mkdir(parents=True, exist_ok=True)
-    environ = emulate.started_environment(
-        {
-            **emulate.environment(memory),
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "CUDA_VISIBLE_DEVICES": "-1",
-        },
-        dict(os.environ),
-    )
+    environ = emulate.environment(memory) | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     words = [sys.executable, "-m", "experiments.scaling_trial"]
     output = folder / "found.json"
     log = folder / "log.txt"

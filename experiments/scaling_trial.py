@@ -69,7 +69,7 @@ def _train(options: argparse.Namespace, workers: Any) -> dict[str, Any]:
     callbacks = [*job, *own, clock]
     model.fit(data, epochs=1, verbose="0", callbacks=callbacks)
     seconds = [after - before for before, after in pairwise(ends)]
-    memory = tf.config.experimental.get_memory_info("CPU:0")
+    memory = tf.config.experimental.get_memory_info("GPU:0")
     reports = callback.report if options.lms else []
     return {
         "step_seconds": seconds[options.idle - 1 :],

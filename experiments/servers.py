@@ -12,7 +12,6 @@ from lms.machine.presets import preset
 from lms.units import Bytes, Seconds
 
 __all__ = ["EPOCH_STEPS", "LATENCY", "PUBLISHED_LARGER", "SERVERS", "Server"]
-__all__ += ["published_cost"]
 
 EPOCH_STEPS = 228
 
@@ -79,14 +78,3 @@ SERVERS: Mapping[str, Server] = MappingProxyType(
         ),
     }
 )
-
-
-def published_cost(server: str) -> float:
-    """A step of 192^3 with TFLMS over the voxel-scaled one of 144^3 without it.
-
-    Example:
-        >>> round(published_cost("x86"), 2), round(published_cost("AC922"), 2)
-        (2.87, 1.26)
-    """
-    epochs = SERVERS[server].epochs
-    return epochs[192] / epochs[144] / (192 / 144) ** 3

@@ -23,8 +23,6 @@ plan. It leaves out the time of ops that run twice.
 Known weaknesses: copies and ops share the CPU's cores. On a CPU TensorFlow runs two ops
 at once where it can, which the rule's plans leave to it; the callback's run one by one,
 as on a GPU (`experiments.half_the_memory` measures that part).
-`experiments.link_comparison` trains some of these sizes on one core, and so over links
-of other rates: its ratios differ from these.
 """
 
 from collections.abc import Mapping
@@ -34,11 +32,10 @@ from typing import Any
 from experiments.ledger import Row
 from experiments.question import LINK, Answer, settings_of
 from experiments.quiet import quiet_median
-from experiments.runner import Book, threads_for, unet_flags
+from experiments.runner import Book, unet_flags
 from experiments.servers import LATENCY, SERVERS
 from experiments.step_time_overhead_finding import finding, plot
-from lms.machine.emulated_link import LinkRates
-from lms.machine.host_cpu import usable_cores
+from lms.machine.link import LinkRates
 from lms.units import MIB, format_bytes
 
 __all__ = ["ANSWER", "main"]
@@ -122,7 +119,6 @@ def _train_planned(  # noqa: PLR0913 - what differs between trials
             memory=memory,
             flags=_flags(way, size, options, *planned),
             link=link,
-            threads=threads_for(way, link, cores=usable_cores()),
         )
         if row["error"] is None:
             return

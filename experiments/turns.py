@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from experiments.runner import why_it_failed
-from lms.machine import emulate
-from lms.machine.emulated_link import LinkRates
+from lms.emulation import emulate
+from lms.machine.link import LinkRates
 from profiling.record import read_json
 
 __all__ = ["Turns", "take_turns"]
@@ -39,11 +39,10 @@ class Turns:
         flags: Arguments of the program but `--output`.
         folder: Where its result and its log go; made if missing.
         link: The link to the host; None for the speed of the host's memory.
-        threads: Ops at a time; None for TensorFlow's choice.
         program: The module that is run.
     """
 
-    def __init__(  # noqa: PLR0913 - one keyword for each thing that may differ
+    def __init__(
         self,
         name: str,
         *,
@@ -51,7 +50,6 @@ class Turns:
         flags: Sequence[str],
         folder: Path,
         link: LinkRates | None = None,
-        threads: int | None = None,
         program: str = "experiments.training_trial",
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,14 +58,11 @@ class Turns:
         self._output, self._log = folder / f"{stem}.json", folder / f"{stem}.log"
         self._output.unlink(missing_ok=True)
         words = [sys.executable, "-m", program, *flags, "--in-turns"]
-        variables = emulate.environment(memory, link=link, threads=threads)
         with self._log.open("w") as log:
             self._process: Any = subprocess.Popen(
                 [*words, f"--output={self._output}"],
-                env={
-                    **emulate.started_environment(variables),
-                    "TF_CPP_MIN_LOG_LEVEL": "1",
-                },
+                env=emulate.environment(memory, link=link)
+                | {"TF_CPP_MIN_LOG_LEVEL": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

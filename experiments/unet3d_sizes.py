@@ -35,7 +35,7 @@ from experiments.question import (
 )
 from experiments.runner import why_it_failed
 from experiments.servers import PUBLISHED_LARGER
-from lms.machine import emulate
+from lms.emulation import emulate
 from lms.units import format_bytes, parse_size
 from unet3d.synthesis import synthesize
 

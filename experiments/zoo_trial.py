@@ -26,7 +26,7 @@ from experiments.zoo_models import MODELS, SMALL
 
 __all__ = ["main"]
 
-_DEVICE = "CPU:0"
+_DEVICE = "GPU:0"
 _EPOCHS = 2
 _SEED = 7
 _REPORTED = (

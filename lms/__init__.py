@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lms.callback import LMSCallback
+    from lms.emulation import emulate
     from lms.errors import (
         BudgetError,
         HostMemoryError,
@@ -22,17 +23,15 @@ if TYPE_CHECKING:
         WorkersError,
     )
     from lms.ir.plan import SwapPlan
-    from lms.machine import emulate
     from lms.pipeline import fit_in_memory
     from lms.report import StepReport
-    from lms.tf.keeping import keep_on_host, on_host
     from lms.tf.workers.data_parallel import DataParallel
     from lms.tf.workers.joining import join
 
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
 __all__ += ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
 __all__ += ["PlanError", "UnsupportedError", "WorkersError"]
-__all__ += ["fit_in_memory", "join", "keep_on_host", "on_host"]
+__all__ += ["fit_in_memory", "join"]
 
 _HOMES = {
     "BudgetError": "lms.errors",
@@ -46,11 +45,9 @@ _HOMES = {
     "SwapPlan": "lms.ir.plan",
     "UnsupportedError": "lms.errors",
     "WorkersError": "lms.errors",
-    "emulate": "lms.machine",
+    "emulate": "lms.emulation",
     "fit_in_memory": "lms.pipeline",
     "join": "lms.tf.workers.joining",
-    "keep_on_host": "lms.tf.keeping",
-    "on_host": "lms.tf.keeping",
 }
 
 

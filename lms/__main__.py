@@ -1,10 +1,11 @@
-"""The command line: run on an emulated device, plan before training, find faults.
+"""The command line: run on an emulated card, plan before training, find faults.
 
 What a subcommand needs is imported when it runs: `--help` waits for no TensorFlow.
 """
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -13,10 +14,10 @@ from typing import Any, NoReturn
 
 from lms import __version__
 from lms.commands.model_file import find_file
-from lms.machine.emulate import environment, started_environment
-from lms.machine.emulated_link import LinkRates
+from lms.emulation.card import card_variables
+from lms.machine.link import LINKS, LinkRates
 from lms.machine.presets import PRESETS
-from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS, STATE_PLACES
+from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS
 from lms.units import parse_size
 
 __all__ = ["main"]
@@ -58,26 +59,41 @@ def _run(options: argparse.Namespace) -> int:
 def _add_emulate(subcommands: Any) -> None:
     emulate = subcommands.add_parser(
         "emulate",
-        help="run a command with the CPU as a device of a given memory",
-        usage="python -m lms emulate [-h] --memory SIZE [--link NAME | --h2d RATE "
-        "--d2h RATE] [--scale F] [--latency SECONDS] [--bus FILE] [--threads N] -- "
-        "COMMAND ...",
+        help="run a command on an emulated card of a given memory",
+        usage="python -m lms emulate [-h] [--memory SIZE] [--cards N] [--card NAME] "
+        "[--link NAME | --h2d RATE --d2h RATE] [--latency SECONDS] [--dry] "
+        "[--slow-motion F] -- COMMAND ...",
+        description="TensorFlow's own GPU runtime on a driver made of host memory. The "
+        "first time it is compiled, which takes a minute.",
     )
     emulate.add_argument(
         "--memory",
-        required=True,
         type=_type(_memory),
         metavar="SIZE",
-        help="memory of the device, such as 96MiB or 1.5GiB",
+        help="what TensorFlow may use of the card, such as 96MiB or 1.5GiB",
+    )
+    emulate.add_argument(
+        "--cards", type=int, default=1, metavar="N", help="how many cards, 1 by default"
+    )
+    emulate.add_argument(
+        "--card",
+        choices=PRESETS,
+        metavar="NAME",
+        help=f"with memory, rates and link of a card: one of {', '.join(PRESETS)}",
+    )
+    emulate.add_argument(
+        "--dry",
+        action="store_true",
+        help="compute nothing: sizes and times of steps at their true size, on --card",
+    )
+    emulate.add_argument(
+        "--slow-motion",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="let all that is modelled take F times as long",
     )
     _add_link_options(emulate)
-    emulate.add_argument(
-        "--threads",
-        type=int,
-        metavar="N",
-        help="ops at a time; by default one on each core. With IBM's rule over a "
-        "link, a few more: there, copies wait in threads",
-    )
     emulate.add_argument(
         "command",
         nargs=argparse.REMAINDER,
@@ -103,7 +119,7 @@ def _add_launch(subcommands: Any) -> None:
         "--memory",
         type=_type(_memory),
         metavar="SIZE",
-        help="emulate a device of so much memory for each worker",
+        help="emulate a card of so much memory for each worker",
     )
     launch.add_argument(
         "--grace",
@@ -127,7 +143,7 @@ def _add_plan(subcommands: Any) -> None:
         help="say whether a model fits, and how it would train, before it does",
         usage="python -m lms plan [-h] FILE.py:function [--budget SIZE] "
         "[--hardware NAME] [--link NAME] [--planner NAME] [--recompute HOW] "
-        "[--state PLACE] [--json FILE] [--figure FILE] [--output FILE]",
+        "[--json FILE] [--figure FILE] [--output FILE]",
         description="Plan a model's training step. Nothing is trained.",
         epilog="Exit codes: 0 when a plan exists, 3 when no plan fits, 2 for a mistake "
         "in the arguments or the file.",
@@ -175,13 +191,6 @@ def _add_plan(subcommands: Any) -> None:
         "can be; or never",
     )
     plan.add_argument(
-        "--state",
-        choices=(*STATE_PLACES, "fastest"),
-        metavar="PLACE",
-        help="where weights and optimizer slots live: device (the default); slots, "
-        "these alone on the host; host; or fastest, which compares them",
-    )
-    plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
     )
     plan.add_argument(
@@ -207,11 +216,20 @@ def _add_doctor(subcommands: Any) -> None:
 
 
 def _emulate(options: argparse.Namespace) -> NoReturn:
-    from lms.commands.emulate import become
+    from lms.emulation.emulate import become, environment
 
-    link = _link(options, options.parser)
-    variables = environment(options.memory, link=link, threads=options.threads)
-    become(options.command, variables)
+    card = {
+        "cards": options.cards,
+        "card": options.card,
+        "link": _link(options, options.parser),
+        "dry": options.dry,
+        "slow_motion": options.slow_motion,
+    }
+    try:
+        card_variables(options.memory, **card)
+    except ValueError as error:
+        options.parser.error(str(error))
+    become(options.command, environment(options.memory, **card))
 
 
 def _launch(options: argparse.Namespace) -> int:
@@ -220,7 +238,9 @@ def _launch(options: argparse.Namespace) -> int:
     command: list[str] = options.command
     environ = dict(os.environ)
     if options.memory is not None:
-        environ = started_environment(environment(options.memory))
+        from lms.emulation.emulate import environment
+
+        environ = environment(options.memory)
     return launch(
         command[1:] if command[:1] == ["--"] else command,
         workers=options.workers,
@@ -241,7 +261,6 @@ def _plan(options: argparse.Namespace) -> int:
             link=options.link,
             planner=options.planner,
             recompute=RECOMPUTE_WORDS[options.recompute],
-            state=options.state,
             json=options.json,
             figure=options.figure,
             output=options.output,
@@ -258,14 +277,17 @@ def _doctor(options: argparse.Namespace) -> int:
 
 def _add_link_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the link to the host, for copies of tensors")
-    group.add_argument("--link", choices=PRESETS, help="the link of this hardware")
+    group.add_argument(
+        "--link",
+        choices=LINKS,
+        metavar="NAME",
+        help=f"as others measured it: one of {', '.join(LINKS)}",
+    )
     group.add_argument(
         "--h2d", type=_type(_rate), metavar="RATE", help="to it, as 12GB (/s)"
     )
     group.add_argument("--d2h", type=_type(_rate), metavar="RATE", help="from it")
     group.add_argument("--latency", type=float, metavar="SECONDS", help="of each copy")
-    group.add_argument("--scale", type=float, metavar="F", help="F times the rates")
-    group.add_argument("--bus", type=Path, metavar="FILE", help="share it by this file")
 
 
 def _link(
@@ -273,9 +295,8 @@ def _link(
 ) -> LinkRates | None:
     given = (options.h2d, options.d2h)
     if options.link is None and given == (None, None):
-        for name in ("latency", "scale", "bus"):
-            if getattr(options, name) is not None:
-                parser.error(f"--{name} must come with a link. Add --link NAME.")
+        if options.latency is not None:
+            parser.error("--latency must come with a link. Add --link NAME.")
         return None
     if options.link is not None and given != (None, None):
         parser.error("--link must be given alone, got --h2d or --d2h too. Leave one.")
@@ -288,16 +309,12 @@ def _link(
 
 
 def _rates(options: argparse.Namespace) -> LinkRates:
-    """The link that the options name; bandwidths are scaled, latency is not."""
+    """The link that the options name."""
     if options.link is not None:
         rates = LinkRates.of(PRESETS[options.link])
     else:
         rates = LinkRates(h2d=options.h2d, d2h=options.d2h)
-    if options.latency is not None:
-        rates = replace(rates, latency=options.latency)
-    return replace(
-        rates.scaled(1.0 if options.scale is None else options.scale), bus=options.bus
-    )
+    return rates if options.latency is None else replace(rates, latency=options.latency)
 
 
 def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -313,12 +330,16 @@ def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _memory(text: str) -> str:
-    environment(text)
+    card_variables(text)
     return text
 
 
 def _rate(text: str) -> float:
     """Bytes per second; "/s" may be written or not."""
+    if not re.search("[1-9]", text):
+        raise ValueError(
+            f"a rate must be bytes per second above 0, got {text!r}. Write 12GB/s."
+        )
     return float(parse_size(text.removesuffix("/s"), name="rate"))
 
 

@@ -23,11 +23,11 @@ from lms.progress import displayed
 from lms.report import StepReport, StepTimeline, headline, table
 from lms.tf.capture.keras_step import (
     check_model,
+    make_slots,
     own_function,
     step_of,
 )
 from lms.tf.measure.devices import find_device
-from lms.tf.state_placing import make_slots_placed, state_of
 
 __all__ = ["LMSCallback"]
 
@@ -64,19 +64,6 @@ class LMSCallback(keras.callbacks.Callback):
             but only ops that take about as long as copying (element-wise, moving data).
         swap_dtype: "bfloat16" (or "float16") lets float32 tensors that move wait in
             half as many bytes. **The numbers are then not those of plain training.**
-        state: Where weights and optimizer slots live in training: "device"; "slots"
-            keeps these on the host, and weights on the device; "host" keeps both there.
-            None leaves them on the device; of a model that `lms.keep_on_host` moved,
-            or that was built within `lms.on_host()`, it takes the place that is
-            predicted to be the fastest.
-        update: Who updates state on the host: "device", to which it is copied and back,
-            or "host", which gets the gradients: fewer bytes on the link, work for the
-            processor, and the same bits where NumPy's are those of TensorFlow's CPU
-            kernels (what is not stays with the device). None chooses where `state` is
-            None too, else "device".
-        swap_folder: A folder on a disk: what the host's memory cannot hold waits there,
-            in a file without a name, where that is predicted to be faster than to
-            recompute it. Not on GPUs.
         host_memory: The most memory of the host that swapped tensors may take, as
             `budget`; None takes what is free.
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
@@ -119,9 +106,6 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_types: Sequence[str] = (),
         recompute: Literal["cheap"] | bool | None = None,
         swap_dtype: str | None = None,
-        state: Literal["device", "slots", "host"] | None = None,
-        update: Literal["device", "host"] | None = None,
-        swap_folder: str | Path | None = None,
         host_memory: int | str | None = None,
         plan: SwapPlan | str | Path | None = None,
         verbose: int = 1,
@@ -142,9 +126,6 @@ class LMSCallback(keras.callbacks.Callback):
             exclude_types=exclude_types,
             recompute=recompute,
             swap_dtype=swap_dtype,
-            state=state,
-            update=update,
-            swap_folder=swap_folder,
             host_memory=host_memory,
             plan=plan,
         )
@@ -221,10 +202,7 @@ class LMSCallback(keras.callbacks.Callback):
                 self._settings,
                 kind=kind,
                 planned_anew=self._say,
-                made_before=partial(make_slots_placed, model, self._settings)
-                if kind == "train"
-                else _nothing,
-                state=partial(state_of, model) if kind == "train" else None,
+                made_before=partial(make_slots, model) if kind == "train" else _nothing,
                 shown=self._shown,
                 own=own_function(model, kind),
             )

@@ -29,7 +29,6 @@ from lms.tf.measure.devices import find_device, take_emulated_memory
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
-from lms.tf.state_placing import ModelState, prepare_placed
 from lms.tf.workers.joining import lost_workers_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
@@ -77,11 +76,6 @@ def fit_in_memory(
         96.0
     """
     settings = read_settings(budget=budget, **knobs)
-    if settings.state is not None:
-        raise ValueError(
-            "`state` must be given to LMSCallback, which knows the model, got "
-            f"{settings.state!r}. Call `lms.keep_on_host(model)` before instead."
-        )
     fitted = FittedFunction(
         function,
         settings,
@@ -111,7 +105,6 @@ class FittedFunction:
         shown: Shows how far a preparation is, while it is entered.
         own: What would run otherwise, called with the same arguments: it says which
             shapes a trace leaves open. None is the function itself.
-        state: Tells what the step updates; None if nobody knows.
     """
 
     def __init__(  # noqa: PLR0913 - who asks, and who is told
@@ -125,7 +118,6 @@ class FittedFunction:
         made_before: Callable[[], None] = lambda: None,
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         own: Any = None,
-        state: Callable[[], ModelState] | None = None,
     ) -> None:
         take_emulated_memory()
         self._function = function
@@ -137,7 +129,6 @@ class FittedFunction:
         self._planned_anew = planned_anew
         self._made_before = made_before
         self._shown = shown
-        self._state = state
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
         self._lock = RLock()
@@ -237,41 +228,21 @@ class FittedFunction:
         self, traced: TracedFunction, inputs: Sequence[Any], *, data_is_there: bool
     ) -> PreparedStep:
         key = _key(traced, inputs)
-        self._drop_moved(key)
         if key not in self._steps:
             with PREPARING, refused_in_words("planning a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
-                    self._steps[key] = self._placed(
-                        traced, inputs, data_is_there=data_is_there
+                    self._steps[key] = prepare(
+                        traced,
+                        inputs,
+                        self._settings_now(),
+                        kind=self._kind,
+                        # An example is the data: no other batch comes beside it.
+                        batches=Batches(
+                            is_there=data_is_there, read_ahead=not self._has_example
+                        ),
+                        settle=not self._steps,
                     )
         return self._steps[key]
-
-    def _placed(
-        self, traced: TracedFunction, inputs: Sequence[Any], *, data_is_there: bool
-    ) -> PreparedStep:
-        def prepared(settings: Settings) -> PreparedStep:
-            return prepare(
-                traced,
-                inputs,
-                settings,
-                kind=self._kind,
-                # An example is the data: no other batch comes beside it.
-                batches=Batches(
-                    is_there=data_is_there, read_ahead=not self._has_example
-                ),
-                settle=not self._steps,
-            )
-
-        if self._state is None or self._steps:  # it stays where the first one has it
-            return prepared(self._settings_now())
-        return prepare_placed(self._state(), self._settings_now(), prepared)
-
-    def _drop_moved(self, key: str) -> None:
-        """Forget a step whose variables live elsewhere now."""
-        step = self._steps.get(key)
-        if step is not None and not step.source.is_current():
-            del self._steps[key]
-            step.let_go()
 
     def _settings_now(self) -> Settings:
         """A stored plan is for the first training step; others get one of their own."""

@@ -49,9 +49,6 @@ class StepReport:
             where nothing is swapped.
         unplanned_seconds: The same for the ops alone, each run once; None likewise.
         replans: How often it ran out of memory and was planned anew.
-        state_bytes: Weights and slots that live on the host.
-        state_in_bytes: Copied of them to the device in each step.
-        state_out_bytes: Copied back in each step.
         unknown_memory: Names of loops whose memory is not known, and in no prediction;
             and of ops whose outputs may be of any size, which is guessed.
     """
@@ -75,9 +72,6 @@ class StepReport:
     predicted_seconds: Seconds | None = None
     unplanned_seconds: Seconds | None = None
     replans: int = 0
-    state_bytes: int = 0
-    state_in_bytes: int = 0
-    state_out_bytes: int = 0
     unknown_memory: tuple[str, ...] = ()
 
     @property
@@ -211,7 +205,6 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
 
     again = [len(report.plan.recomputed) for report in reports]
     narrow = [len(report.plan.narrowed) for report in reports]
-    filed = [report.plan.file_bytes for report in reports]
     chosen = [report.plan.chosen for report in reports]
     replans = [("planned anew", [str(report.replans) for report in reports])]
     loops = [len(report.unknown_memory) for report in reports]
@@ -231,16 +224,6 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("swapped out", sizes("swapped_out_bytes")),
         ("swapped in", sizes("swapped_in_bytes")),
         ("host memory", sizes("host_peak_bytes")),
-        *([("in a file", list(map(format_bytes, filed)))] if any(filed) else ()),
-        *(
-            [
-                ("state on the host", sizes("state_bytes")),
-                ("state to the device", sizes("state_in_bytes")),
-                ("state back to the host", sizes("state_out_bytes")),
-            ]
-            if any(report.state_bytes for report in reports)
-            else ()
-        ),
         ("tensors swapped", [str(report.swap_count) for report in reports]),
         *([("ops recomputed", list(map(str, again)))] if any(again) else ()),
         *([("LOSSY: tensors narrowed", list(map(str, narrow)))] if any(narrow) else ()),

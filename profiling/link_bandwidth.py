@@ -3,8 +3,7 @@
 Each direction and both at once, per size, from each kind of host memory; then several
 devices at once, each in a process of its own. The fit says latency and bandwidth.
 
-    python -m lms emulate --memory 512MiB --link v100-pcie --scale 0.02 -- \
-        python -m profiling.link_bandwidth --output link.json
+    python -m profiling.link_bandwidth --output link.json
 """
 
 import argparse
@@ -32,7 +31,7 @@ _LEAST, _MOST = 5, 50  # copies of one size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; 3 means that there is neither GPU nor emulated link."""
+    """Measure and write; 3 means that there is no GPU."""
     options = _parser().parse_args(arguments)
     try:
         about = describe_link()
@@ -126,7 +125,7 @@ def _measure_sizes(
     ]
     bar = bars.add_task("copies", total=len(cases))
     rows: list[dict[str, Any]] = []
-    with open_link(about["device_kind"], 0, settings["largest"]) as timer:
+    with open_link(0, settings["largest"]) as timer:
         for memory, directions, size in cases:
             taken = _time(
                 timer,
@@ -193,7 +192,7 @@ def _measure_together(
         for directions in DIRECTIONS:
             pinned = about["memories"][0] == "pinned"
             seconds = 4 * settings["seconds_per_point"]
-            case = (about["device_kind"], size, directions, pinned, seconds)
+            case = (size, directions, pinned, seconds)
             found.append(
                 {
                     "devices": count,
@@ -223,9 +222,9 @@ def _at_once(count: int, case: tuple[Any, ...]) -> list[float]:
 
 def _copy_along(index: int, case: tuple[Any, ...], barrier: Any, answers: Any) -> None:
     """One device of several: all begin together and copy for as long."""
-    kind, size, directions, pinned, seconds = case
+    size, directions, pinned, seconds = case
     taken: list[Seconds] = []
-    with open_link(kind, index, size) as timer:
+    with open_link(index, size) as timer:
         timer(size, directions, pinned)
         barrier.wait(timeout=60)
         while sum(taken) < seconds:

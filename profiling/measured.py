@@ -2,10 +2,10 @@
 
     spans  ──ops, kernels──> compute ─┐
     spans  ──GPU's copies──> h2d, d2h ├──> gaps ──> stalls, each with its cause
-    copies ──host store's──> h2d, d2h ┘
+    copies ──observed──────> h2d, d2h ┘
 
-On an emulated device the copies are observed where they are made; their clock is tied
-to the profiler's by marks, which both have seen. On a GPU all is in its trace.
+On a GPU all is in its trace. The clock of copies that were observed besides is tied to
+the profiler's by marks, which both have seen.
 
 A gap is put down to the last copy that ended in it: one that the next op waits for by
 the plan, or else one that ended just before the next op began. Others are the host's.
@@ -43,7 +43,7 @@ _CAUSES = {Lane.H2D: Cause.SWAP_IN, Lane.D2H: Cause.SWAP_OUT}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedCopy:
-    """A copy that a host store made.
+    """A copy that is not in the profiler's trace.
 
     Args:
         lane: Its direction.

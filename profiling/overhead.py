@@ -19,7 +19,6 @@ from rich.progress import Progress
 
 from lms.commands.model_file import read_subject
 from lms.errors import LMSError
-from lms.machine.emulated_link import link_rates
 from lms.units import Seconds
 from profiling.record import write_result
 from profiling.sampler import sampling
@@ -55,10 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (LMSError, ValueError) as error:
         print(f"overhead: {error}", file=sys.stderr)
         return 2
-    rates = link_rates()
-    link = None if rates is None else {"h2d": rates.h2d, "d2h": rates.d2h}
     settings = {key: str(value) for key, value in vars(options).items()}
-    results = {"link": link, "step_seconds": seconds, "ratios": ratios(seconds)}
+    results = {"step_seconds": seconds, "ratios": ratios(seconds)}
     write_result(options.output, "overhead", settings, results)
     for way, found in results["ratios"].items():
         print(f"{way:9} {found['seconds']:.4g} s a step, x {found['ratio']:.3f}")

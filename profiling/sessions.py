@@ -10,10 +10,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from lms.simulation.timeline import Lane
 from lms.tf import compat
-from lms.tf.rewrite.host_store import observed_copies
-from lms.units import Bytes, Seconds
+from lms.units import Seconds
 from profiling.measured import ObservedCopy
 from profiling.spans import Span, read_spans
 
@@ -31,7 +29,7 @@ class Session:
         spans: TensorFlow's, once the session has ended.
         marks: When each step began, on `time.monotonic`.
         seconds: What each step took.
-        copies: Copies of host stores.
+        copies: Copies that are not among the spans, if somebody has observed them.
     """
 
     spans: list[Span] = field(default_factory=list)
@@ -46,20 +44,6 @@ class Session:
         with tf.profiler.experimental.Trace(MARK, step_num=number, _r=1):
             step()
         self.seconds.append(time.monotonic() - self.marks[-1])
-
-    def note(
-        self,
-        to_device: bool,  # noqa: FBT001 - an observer's arguments
-        tensor: str,
-        start: Seconds,
-        end: Seconds,
-        size: Bytes,
-    ) -> None:
-        """Take down a copy."""
-        lane = Lane.H2D if to_device else Lane.D2H
-        self.copies.append(
-            ObservedCopy(lane=lane, tensor=tensor, start=start, end=end, size=size)
-        )
 
 
 @contextmanager
@@ -76,8 +60,7 @@ def recording(session: Session, *, keep: Path | None = None) -> Iterator[None]:
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder, options=options)
         try:
-            with observed_copies(session.note):
-                yield
+            yield
         finally:
             tf.profiler.experimental.stop()
         (file,) = Path(folder).rglob("*.xplane.pb")

@@ -24,7 +24,6 @@ from lms.commands.model_file import Subject, read_subject
 from lms.errors import LMSError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
-from lms.machine.emulated_link import link_rates
 from lms.planning.settings import RECOMPUTE_WORDS
 from lms.simulation.dependencies import find_dependencies
 from lms.simulation.executor import simulate
@@ -141,12 +140,10 @@ def results_of(
     steps = [condensed(step) for step in steps]
     predicted = condensed(simulate(known.graph, plan, known.costs, hardware))
     figures = [figures_of(timeline) for timeline in steps]
-    rates = link_rates()
     return {
         "device": hardware.name,
         "device_kind": "gpu" if "GPU" in hardware.name else "emulated",
         "hardware": asdict(hardware),
-        "link": None if rates is None else {"h2d": rates.h2d, "d2h": rates.d2h},
         "report": asdict(step.report) | {"plan": None},
         "step_seconds": session.seconds,
         "steps": figures,

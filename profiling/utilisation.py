@@ -22,7 +22,6 @@ from statistics import mean
 from typing import Any
 
 from lms.machine import emulate
-from lms.machine.emulated_link import link_rates
 from lms.machine.nvml import NoDriverError, open_nvml
 from lms.units import Seconds
 from profiling.record import write_result
@@ -95,11 +94,9 @@ def summarise(
     length = max(times[-1] - times[0], 1e-9)
     seconds = [sample["program"]["cpu_seconds"] for sample in samples]
     own = [sample["sampler_cpu_seconds"] for sample in samples]
-    rates = link_rates()
     return {
         "device": _device(head),
         "no_driver": head["no_driver"],
-        "link": None if rates is None else {"h2d": rates.h2d, "d2h": rates.d2h},
         "program": {
             "utilisation": mean(s["program"]["running"] > 0 for s in samples),
             "cores": sum(max(0.0, b - a) for a, b in pairwise(seconds)) / length,

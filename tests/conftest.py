@@ -8,20 +8,41 @@ from functools import cache
 
 import pytest
 
+from lms.emulation import emulate
+from lms.errors import UnsupportedError
 from tests.tf.worker import Worker
-
-# TensorFlow turns oneDNN on by itself on some processors only, and oneDNN's allocator
-# counts what all tests of this process hold. A worker's processes have it on.
-os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
 
 # Every test measures and plans anew.
 os.environ["LMS_CACHE"] = "off"
 
+# Tests of this process run on an emulated card.
+try:
+    _CARD = emulate.environment("4GiB", inherited={})
+    emulate.load()
+except UnsupportedError as error:
+    _CARD, _NO_CARD = {}, str(error)
+else:
+    _NO_CARD = None
+os.environ.update(_CARD)
+
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Once TensorFlow is there, the garbage collector goes past it."""
+    """Once TensorFlow is there, make the card, and let collections go past it."""
+    if _NO_CARD and item.get_closest_marker("tf"):
+        pytest.skip(_NO_CARD)
     if "keras" in sys.modules:
+        _make_card()
         _set_apart()
+
+
+@cache
+def _make_card() -> None:
+    """Make the devices; what tests start then has no card, or one of its own."""
+    import tensorflow as tf
+
+    tf.config.list_logical_devices()
+    for name in _CARD:
+        os.environ.pop(name, None)
 
 
 @cache
@@ -33,7 +54,9 @@ def _set_apart() -> None:
 
 @pytest.fixture(scope="session")
 def worker() -> Iterator[Worker]:
-    """Runs functions in fresh processes, each with its own device memory."""
+    """Runs functions in fresh processes, each with a card of its own."""
+    if _NO_CARD:
+        pytest.skip(_NO_CARD)
     server = Worker()
     yield server
     server.close()

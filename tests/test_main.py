@@ -99,36 +99,9 @@ def test_help_says_the_exit_codes_and_loads_no_tensorflow() -> None:
     assert ended.stdout.endswith("False\n")
 
 
-SHOW = "import os; print(*(os.environ.get(f'LMS_LINK_{n}') for n in ('H2D', 'D2H')))"
-
-
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        ((), "None None"),
-        (("--link", "v100-pcie", "--scale", "0.5"), "6000000000.0 6000000000.0"),
-        (("--h2d", "2GB", "--d2h", "1GB/s"), "2000000000.0 1000000000.0"),
-    ],
-)
-def test_a_link_is_described_in_the_environment(
-    options: tuple[str, ...], shown: str
-) -> None:
-    command = ("--", sys.executable, "-c", SHOW)
-    ended = lms("emulate", "--memory", "1MiB", *options, *command)
-    assert (ended.stderr, ended.stdout) == ("", f"{shown}\n")
-
-
-def test_a_device_within_a_device_has_the_link_it_was_given_or_none() -> None:
-    inner = (sys.executable, "-m", "lms", "emulate", "--memory", "1MiB", "--")
-    outer = ("--memory", "2MiB", "--link", "v100-pcie", "--")
-    ended = lms("emulate", *outer, *inner, sys.executable, "-c", SHOW)
-    assert (ended.stderr, ended.stdout) == ("", "None None\n")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--link", "gh200", "--bus", "no/such/bus"), "`bus` must lie in a folder"),
         (("--h2d", "1GB"), "--h2d and --d2h must be given together"),
         (("--link", "gh200", "--h2d", "1GB", "--d2h", "1GB"), "--link must be given"),
         (("--scale", "2"), "--scale must come with a link"),

@@ -128,7 +128,7 @@ def _dataset(
     )
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     options = tf.data.Options()
-    # On a CPU waiting batches are in the device's memory: only those asked for wait.
+    # Only those asked for wait: each takes as much of the host's memory as a volume.
     options.experimental_optimization.inject_prefetch = False
     dataset = dataset.with_options(options)
     return dataset.prefetch(prefetch) if prefetch else dataset

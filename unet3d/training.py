@@ -23,7 +23,6 @@ import keras
 from rich.progress import Progress
 
 from lms import DataParallel
-from lms.machine.emulate import device_limit
 from lms.machine.placement import Placement
 from lms.storage.files import remove_drafts
 from lms.tf.workers.collectives import Workers
@@ -263,8 +262,6 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         return known["history"]
     together = configuration.batch_size * workers.size
     steps = configuration.steps_per_epoch or -(-len(split.training) // together)
-    # Batches that wait on an emulated device take its memory, as they do on no GPU.
-    prefetch = 1 if device_limit() is None else 0
     watchers = [
         keras.callbacks.ReduceLROnPlateau(
             MONITOR, mode="max", factor=0.5, patience=PATIENCE
@@ -298,13 +295,11 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
                 first_epoch=first,
                 batch_size=configuration.batch_size,
                 varied=configuration.varied,
-                prefetch=prefetch,
                 worker=(workers.rank, workers.size),
             ),
             validation_data=validation_batches(
                 [loads[name] for name in split.validation],
                 configuration.size,
-                prefetch=prefetch,
             ),
             initial_epoch=first,
             epochs=configuration.epochs,

@@ -22,7 +22,7 @@ from typing import Any
 from experiments.gpu_validation.catalogue import Trial
 from experiments.ledger import provenance, write_lines
 from lms.machine import emulate
-from lms.machine.emulated_link import LinkRates
+from lms.machine.link import LinkRates
 from lms.units import GIB, MIB
 from profiling.record import read_json
 

@@ -171,9 +171,6 @@ def _others(facts: Facts) -> Iterator[Finding]:
 
 
 def _links(facts: Facts) -> Iterator[Finding]:
-    if facts.emulated_link is not None:
-        h2d, d2h = (f"{rate / 1e9:.3g} GB/s" for rate in facts.emulated_link)
-        yield _ok("link", f"emulated: {h2d} to the device, {d2h} from it")
     for number, gpu in enumerate(facts.driver.gpus):
         yield _link(f"link {number}", gpu)
 

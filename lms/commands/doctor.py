@@ -12,7 +12,6 @@ from rich.text import Text
 from lms.commands.diagnosis import Finding, Verdict, judge
 from lms.errors import WorkersError
 from lms.machine import emulate
-from lms.machine.emulated_link import link_rates
 from lms.machine.inventory import Facts
 from lms.machine.nvml import read_driver
 from lms.machine.placement import Placement, read_placement
@@ -63,7 +62,6 @@ def gather() -> Facts:
         placement = read_placement()
     except WorkersError as error:
         misplaced = str(error)
-    rates = link_rates()
     return Facts(
         python=platform.python_version(),
         packages=tuple((name, _version(name)) for name in _PACKAGES),
@@ -71,7 +69,6 @@ def gather() -> Facts:
         installation=installation,
         failure=failure,
         emulated=emulate.device_limit(),
-        emulated_link=None if rates is None else (rates.h2d, rates.d2h),
         host_free=free,
         placement=placement,
         misplaced=misplaced,

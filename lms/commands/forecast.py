@@ -22,14 +22,13 @@ from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware
-from lms.planning.memory_budget import HostBudget, MemoryBudget, budget_in
+from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings
 from lms.planning.workload import PlannedStep, Workload
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Timeline
-from lms.tf.capture.host_state import slice_bytes, state_bytes, with_host_state
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import (
@@ -60,7 +59,6 @@ class DeviceWorkload:
         signature: Shapes of the inputs, readable.
         waiting_bytes: Of batches that may be on the device besides.
         unknown_memory: Names of loops and ops whose memory is not known.
-        state_bytes: Of weights and slots that live on the host.
         device: The device if it is here; None for other hardware.
     """
 
@@ -71,7 +69,6 @@ class DeviceWorkload:
     signature: str
     waiting_bytes: Bytes
     unknown_memory: tuple[str, ...] = ()
-    state_bytes: Bytes = 0
     device: Device | None = None
 
     @cached_property
@@ -123,8 +120,8 @@ class Forecast:
 
     @property
     def host_bytes(self) -> Bytes:
-        """What the host must have: state, what is written over, swapped tensors."""
-        return self.workload.state_bytes + self.planned.host_bytes
+        """What the host must have for swapped tensors."""
+        return self.planned.host_bytes
 
     @property
     def lower_bound_bytes(self) -> Bytes:
@@ -212,7 +209,7 @@ def _workload(
 ) -> DeviceWorkload:
     inputs = input_specs(traced)
     if hardware is not None:
-        return _elsewhere(traced, inputs, hardware, budget)
+        return _elsewhere(traced, inputs, hardware)
     captured, found = capture(
         traced,
         inputs,
@@ -229,20 +226,14 @@ def _workload(
         signature=captured.step.signature,
         waiting_bytes=found.reserved,
         unknown_memory=captured.step.unknown_memory,
-        state_bytes=state_bytes(captured.step),
         device=captured.device,
     )
 
 
 def _elsewhere(
-    traced: TracedFunction,
-    inputs: Sequence[Any],
-    hardware: Hardware,
-    budget: Bytes | None,
+    traced: TracedFunction, inputs: Sequence[Any], hardware: Hardware
 ) -> DeviceWorkload:
     step = specialise(traced, inputs, device=find_device().full_name)
-    limits = (hardware.memory, budget or hardware.memory)
-    step = with_host_state(step, slice_bytes(min(limits)))
     refuse_guesses(step)
     return DeviceWorkload(
         graph=step.graph,
@@ -252,7 +243,6 @@ def _elsewhere(
         signature=step.signature,
         waiting_bytes=0,
         unknown_memory=step.unknown_memory,
-        state_bytes=state_bytes(step),
     )
 
 
@@ -280,8 +270,7 @@ def forecast(workload: DeviceWorkload, settings: Settings) -> Forecast:
         waiting=workload.waiting_bytes,
     )
     if workload.device is None:
-        nowhere = HostBudget(free=None, by_size=False)
-        planned = plan_step(step, settings, budget, nowhere)
+        planned = plan_step(step, settings, budget, None)
     else:
         planned = plan_here(step, settings, workload.device, budget)
     costs = completed(speeds.costs, step.own, speeds.hardware)

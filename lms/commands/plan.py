@@ -10,22 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from lms.commands import plan_view
-from lms.commands.forecast import (
-    DeviceWorkload,
-    Forecast,
-    forecast,
-    traced_training,
-    training_of,
-)
+from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_of
 from lms.commands.model_file import read_subject
-from lms.commands.state_places import (
-    FASTEST,
-    as_data,
-    fastest,
-    in_each_place,
-    put,
-    table,
-)
 from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
 from lms.machine.presets import PRESETS
@@ -51,7 +37,6 @@ class Request:
         link: The preset whose link to the host is taken; None leaves the device's.
         planner: One of `lms.planning.settings.PLANNERS`.
         recompute: As for `LMSCallback`.
-        state: One of `STATE_PLACES`, or `FASTEST`; None leaves it where it is.
         json: File for the whole forecast.
         figure: PNG for the steps over time.
         output: File for the plan alone, which `LMSCallback(plan=...)` obeys.
@@ -63,7 +48,6 @@ class Request:
     link: str | None = None
     planner: str = "budget"
     recompute: Recompute = None
-    state: str | None = None
     json: Path | None = None
     figure: Path | None = None
     output: Path | None = None
@@ -86,28 +70,12 @@ def plan(request: Request) -> int:
     )
     model, specs = _model_and_specs(request.subject)
     console = _console()
-    about: dict[str, Any] = {"subject": request.subject, "state": request.state}
-
-    def planned() -> Forecast:
+    about: dict[str, Any] = {"subject": request.subject}
+    try:
         workload = _workload(request, model, specs)
         about["device"] = plan_view.device(workload)
         found = forecast(workload, settings)
         _check_room(found)
-        return found
-
-    try:
-        if request.state is not None and not model.built:
-            with _refused_in_words(request.subject):
-                traced_training(model, specs)
-        if request.state == FASTEST:
-            every = in_each_place(model, planned)
-            console.print(table(every))
-            about["places"] = as_data(every)
-            found = fastest(every)
-        else:
-            if request.state is not None:
-                put(model, request.state)
-            found = planned()
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
         _write(request.json, about | _refusal(error))

@@ -97,10 +97,7 @@ def as_data(found: Forecast) -> dict[str, Any]:
         "predicted_peak_bytes": found.peak_bytes,
         "lower_bound_bytes": found.lower_bound_bytes,
         "swapped_out_bytes": found.plan.swapped_out_bytes,
-        "swapped_in_bytes": _swapped_in(found),
-        "state_bytes": found.workload.state_bytes,
-        "state_in_bytes": found.planned.state_in_bytes,
-        "state_out_bytes": found.planned.state_out_bytes,
+        "swapped_in_bytes": found.plan.swapped_in_bytes,
         "host_bytes": found.host_bytes,
         "recomputed_ops": len(found.plan.recomputed),
         "swap_count": len(found.plan.swaps),
@@ -154,15 +151,9 @@ def _rows(found: Forecast) -> list[tuple[str, str]]:
         ("peak, planned", found.peak_bytes),
         ("lower bound (one op)", found.lower_bound_bytes),
         ("swapped out", plan.swapped_out_bytes),
-        ("swapped in", _swapped_in(found)),
+        ("swapped in", plan.swapped_in_bytes),
         ("host memory needed", found.host_bytes),
     ]
-    if found.workload.state_bytes:
-        sizes += [
-            ("state on the host", found.workload.state_bytes),
-            ("state to the device", found.planned.state_in_bytes),
-            ("state back to the host", found.planned.state_out_bytes),
-        ]
     return [
         *((label, format_bytes(size)) for label, size in sizes),
         ("tensors swapped", str(len(plan.swaps))),
@@ -176,12 +167,6 @@ def _rows(found: Forecast) -> list[tuple[str, str]]:
         ("copies, host to device", _rate(timeline, Lane.H2D)),
         ("copies, device to host", _rate(timeline, Lane.D2H)),
     ]
-
-
-def _swapped_in(found: Forecast) -> Bytes:
-    """Without what the host has anyhow."""
-    held = (s.size * len(s.swap_ins) for s in found.plan.swaps if s.held)
-    return found.plan.swapped_in_bytes - sum(held)
 
 
 def _launch_share(timeline: Timeline) -> float:

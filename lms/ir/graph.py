@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-__all__ = ["Arithmetic", "GraphView", "HostRows", "HostUpdate", "Op", "Tensor", "op_of"]
+__all__ = ["GraphView", "Op", "Tensor", "op_of"]
 
 
 def op_of(tensor_name: str) -> str:
@@ -45,66 +45,6 @@ class Tensor:
     size: int
     shape: tuple[int, ...] = ()
     dtype: str = "float32"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostRows:
-    """Rows of a variable that lives on the host.
-
-    Args:
-        variable: Name of its handle.
-        first: The first of them.
-        end: The first row after them.
-    """
-
-    variable: str
-    first: int
-    end: int
-
-    def overlap(self, other: "HostRows") -> bool:
-        """Whether some rows are the same.
-
-        Example:
-            >>> rows = HostRows(variable="w:0", first=0, end=4)
-            >>> rows.overlap(HostRows(variable="w:0", first=4, end=8))
-            False
-        """
-        is_same = self.variable == other.variable
-        return is_same and self.first < other.end and other.first < self.end
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arithmetic:
-    """One element-wise op of a `HostUpdate`.
-
-    Args:
-        type: The operation, such as `Mul`.
-        inputs: Names of the values it reads.
-        output: Name of the value it makes.
-    """
-
-    type: str
-    inputs: tuple[str, ...]
-    output: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostUpdate:
-    """Arithmetic on rows of variables that live on the host, done by the host.
-
-    Args:
-        given: Names of the values that the op's inputs are, in their order.
-        read: Names of values that are rows on the host, and the rows.
-        steps: The ops, in an execution order.
-        written: Names of new values, and the rows that get them.
-        size: Bytes of each value that is read or written.
-    """
-
-    given: tuple[str, ...] = ()
-    read: tuple[tuple[str, HostRows], ...]
-    steps: tuple[Arithmetic, ...]
-    written: tuple[tuple[str, HostRows], ...]
-    size: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +84,6 @@ class Op:
         varies: Whether the shapes of its outputs depend on values, so that their sizes
             are what they are at most, or whether they come from the host: they never
             move, and it is never recomputed.
-        host_read: Rows on the host that it copies to the device, all of them if it has
-            no inputs, else those that its input names.
-        host_write: Rows on the host that get what it reads.
-        host_update: Arithmetic on rows of the host, of copies of what it reads.
     """
 
     name: str
@@ -170,21 +106,6 @@ class Op:
     reads_state: bool = False
     replaces_state: bool = False
     varies: bool = False
-    host_read: HostRows | None = None
-    host_write: HostRows | None = None
-    host_update: HostUpdate | None = None
-
-    @property
-    def written_rows(self) -> tuple[HostRows, ...]:
-        """Rows on the host that it writes."""
-        if self.host_update is not None:
-            return tuple(rows for _, rows in self.host_update.written)
-        return () if self.host_write is None else (self.host_write,)
-
-    @property
-    def is_held(self) -> bool:
-        """Whether the host has what it makes: that leaves the device without a copy."""
-        return self.host_read is not None and not self.inputs
 
 
 @dataclass(frozen=True, kw_only=True)

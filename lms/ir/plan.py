@@ -21,7 +21,6 @@ from typing import Any
 
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
-from lms.ir.host_state import check_host_state
 from lms.ir.narrow import Narrowed, with_narrowed
 from lms.ir.recompute import Recomputed, with_recomputed
 from lms.storage.json_data import from_json
@@ -52,16 +51,12 @@ class Swap:
         size: Bytes of one copy.
         release: Name of the op that waits for the end of the swap-out, or None.
         swap_ins: The swap-ins, in execution order.
-        held: Whether the host has it already: it leaves without a copy.
-        in_file: Whether it waits in a file, not in the host's memory.
     """
 
     tensor: str
     size: int
     release: str | None
     swap_ins: tuple[SwapIn, ...]
-    held: bool = False
-    in_file: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,17 +92,12 @@ class SwapPlan:
     @property
     def swapped_out_bytes(self) -> int:
         """Bytes copied from device to host in one step."""
-        return sum(swap.size for swap in self.swaps if not swap.held)
+        return sum(swap.size for swap in self.swaps)
 
     @property
     def swapped_in_bytes(self) -> int:
         """Bytes copied from host to device in one step."""
         return sum(swap.size * len(swap.swap_ins) for swap in self.swaps)
-
-    @property
-    def file_bytes(self) -> int:
-        """Bytes of the tensors that wait in a file, each in a place of its own."""
-        return sum(swap.size for swap in self.swaps if swap.in_file)
 
     @property
     def moved_bytes(self) -> int:
@@ -127,10 +117,6 @@ class SwapPlan:
     def to_json(self, *, indent: int | None = None) -> str:
         """The plan as JSON text."""
         fields = asdict(self)
-        for swap in fields["swaps"]:
-            for key in ("held", "in_file"):  # plans were written before there were
-                if not swap[key]:
-                    del swap[key]
         if not self.chosen:
             del fields["chosen"]
         return json.dumps(fields, indent=indent)
@@ -179,9 +165,7 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
     touches, of a shape that no values change, that the device makes, and that does not
     outlive the step; a copy starts before its readers and after its tensor was made;
     every reader reads one copy at most and reads the tensor; ops that the runtime may
-    merge (`Op.group`) are ordered as one or not at all, and read the same copy; what
-    the host holds leaves without a copy, and is written when all have read it
-    (`check_host_state`).
+    merge (`Op.group`) are ordered as one or not at all, and read the same copy.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -204,7 +188,6 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
         seen.add(swap.tensor)
         _check_swap(graph, swap, position)
     _check_groups(graph, plan)
-    check_host_state(graph, position)
 
 
 def _check_names(graph: GraphView, order: Sequence[str]) -> None:
@@ -273,13 +256,6 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
         raise PlanError(f"size of {swap.tensor!r} must be {tensor.size}")
     if producer.persistent or producer.fixed or swap.tensor in _kept(graph):
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
-    if swap.held != producer.is_held:
-        raise PlanError(
-            f"`held` of {swap.tensor!r} must be {producer.is_held}, as the host's "
-            f"variables are, got {swap.held}"
-        )
-    if swap.held and swap.in_file:
-        raise PlanError(f"{swap.tensor!r} is on the host anyhow: in no file")
     if producer.varies:
         raise PlanError(
             f"{swap.tensor!r} cannot move: its shape depends on values, or the host "

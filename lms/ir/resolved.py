@@ -81,7 +81,6 @@ class ResolvedSwap:
         release_group: The group of the chain that the release is in, or None.
         leaves: First position at which the original's room is free.
         swap_ins: The swap-ins, in the plan's order.
-        in_file: Whether it waits in a file.
     """
 
     buffer: Buffer
@@ -91,7 +90,6 @@ class ResolvedSwap:
     release_group: int | None
     leaves: int
     swap_ins: tuple[ResolvedSwapIn, ...]
-    in_file: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +225,6 @@ def _swap(
         release_group=group_of.get(swap.release or ""),
         leaves=max(last_near + 1, release or 0),
         swap_ins=copies,
-        in_file=swap.in_file,
     )
 
 

@@ -11,12 +11,12 @@ Known weakness: a roofline is what hardware could do; kernels reach a part of it
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lms.ir.graph import GraphView, HostUpdate, Op
+from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.machine.hardware import Hardware
 from lms.units import Seconds
 
-__all__ = ["Costs", "completed", "host_copy_seconds", "moved_bytes", "roofline"]
+__all__ = ["Costs", "completed", "moved_bytes", "roofline"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,38 +75,11 @@ def roofline(graph: GraphView, hardware: Hardware) -> Costs:
     for op in graph.ops:
         if op.alias is not None or op.persistent:
             continue
-        seconds[op.name] = host_copy_seconds(graph, op, hardware) or max(
+        seconds[op.name] = max(
             op.flops / hardware.rate_of(op.outputs[0].dtype if op.outputs else ""),
             moved_bytes(graph, op) / hardware.memory_bandwidth,
         )
     return Costs(seconds=seconds, source="roofline")
-
-
-def host_copy_seconds(graph: GraphView, op: Op, hardware: Hardware) -> Seconds | None:
-    """Seconds of an op that copies state to or from the host; None for any other."""
-    if op.host_read is not None:
-        size = sum(tensor.size for tensor in op.outputs)
-        return hardware.copy_seconds(size, to_device=True)
-    if op.host_update is not None:
-        return _update_seconds(graph, op, op.host_update, hardware)
-    if op.host_write is not None:
-        size = graph.tensors[op.inputs[0]].size
-        return hardware.copy_seconds(size, to_device=False)
-    return None
-
-
-def _update_seconds(
-    graph: GraphView, op: Op, update: HostUpdate, hardware: Hardware
-) -> Seconds:
-    """Copies to the host, and arithmetic there: each op reads two values, makes one.
-
-    What is written over is read and kept, and the new value is read and written.
-    """
-    sizes = (graph.tensors[name].size for name in op.inputs)
-    sent = [size for size in sizes if size >= update.size]
-    copies = sum(hardware.copy_seconds(size, to_device=False) for size in sent)
-    passes = 3 * len(update.steps) + 4 * len(update.written)
-    return copies + passes * update.size / hardware.host_bandwidth
 
 
 def moved_bytes(graph: GraphView, op: Op) -> int:

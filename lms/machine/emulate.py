@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import lms.startup
-from lms.errors import LMSError
-from lms.machine.emulated_link import LINK_VARIABLES, LinkRates, link_environment
+from lms.errors import LMSError, UnsupportedError
+from lms.machine.link import LinkRates
 from lms.startup.lms_one_region import install
 from lms.units import MIB, Bytes, parse_size
 
@@ -55,8 +55,7 @@ def environment(
     Args:
         memory: Size of the device, such as "96MiB" or a number of bytes; at least
             1 MiB, rounded down to whole MiB.
-        link: The link to the host that copies are slowed to; None for the speed of the
-            host's memory.
+        link: None: a CPU has no link.
         threads: How many ops may run at a time, at least 1; None for TensorFlow's
             choice, one on each core unless the variable is set already. More make steps
             slower on few cores. But where a plan orders no ops, as IBM's rule does
@@ -64,6 +63,7 @@ def environment(
 
     Raises:
         TypeError: If `memory` is neither text nor a whole number.
+        UnsupportedError: If a link is given.
         ValueError: If `memory` is not a size or is less than 1 MiB, or `threads` is
             less than 1.
 
@@ -77,6 +77,11 @@ def environment(
             f"`memory` must be at least 1 MiB, got {memory!r}. "
             "TensorFlow takes whole MiB: write a size such as '96MiB'."
         )
+    if link is not None:
+        raise UnsupportedError(
+            "`link` must be left out where the CPU is the device, got one: its copies "
+            "are the host's. Leave it out."
+        )
     if threads is not None and threads < 1:
         raise ValueError(
             f"`threads` must be at least 1, got {threads}. Leave it out for one on "
@@ -88,7 +93,6 @@ def environment(
         "TF_ENABLE_ONEDNN_OPTS": "1",
         "CUDA_VISIBLE_DEVICES": "-1",
         **({} if threads is None else {_THREADS: str(threads)}),
-        **({} if link is None else link_environment(link)),
     }
 
 
@@ -168,8 +172,7 @@ def started_environment(
 ) -> dict[str, str]:
     """Return what a program is started with on an emulated device.
 
-    A device within an emulated one has the link that it was asked for, or none. Each
-    Python lets its allocator take its memory in one piece (`lms.startup`).
+    Each Python lets its allocator take its memory in one piece (`lms.startup`).
 
     Args:
         variables: Those of `environment`.
@@ -180,11 +183,8 @@ def started_environment(
         >>> started["PYTHONPATH"].split(os.pathsep)[1:]
         ['mine']
     """
-    own = {
-        name: value for name, value in inherited.items() if name not in LINK_VARIABLES
-    }
-    path = [str(_STARTUP), *filter(None, [own.get("PYTHONPATH")])]
-    return {**own, **variables, "PYTHONPATH": os.pathsep.join(path)}
+    path = [str(_STARTUP), *filter(None, [inherited.get("PYTHONPATH")])]
+    return {**inherited, **variables, "PYTHONPATH": os.pathsep.join(path)}
 
 
 def device_limit(environ: Mapping[str, str] = os.environ) -> Bytes | None:

@@ -9,8 +9,8 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["Hardware"]
 
-_RATES = ("flops", "memory_bandwidth", "h2d", "d2h", "host_bandwidth")
-_POSITIVE = ("memory", *_RATES, "file_write", "file_read")
+_RATES = ("flops", "memory_bandwidth", "h2d", "d2h")
+_POSITIVE = ("memory", *_RATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +30,6 @@ class Hardware:
         launch: Seconds that the host needs to start one op.
         float16_flops: The same of float16; 0 where it is as fast as float32.
         bfloat16_flops: The same of bfloat16; 0 where it is as fast as float32.
-        host_bandwidth: Bytes per second that the host reads and writes in element-wise
-            arithmetic, outside of its caches; of one core where it is not measured.
-        file_write: Bytes per second that are written to a file, the disk's own rate; an
-            SSD's on NVMe where it is not measured.
-        file_read: The same of reading.
         source: Where the numbers come from.
 
     Example:
@@ -54,9 +49,6 @@ class Hardware:
     launch: Seconds = 0.0
     float16_flops: float = 0.0
     bfloat16_flops: float = 0.0
-    host_bandwidth: float = 10e9
-    file_write: float = 1e9
-    file_read: float = 2e9
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -95,10 +87,6 @@ class Hardware:
     def copy_seconds(self, size: Bytes, *, to_device: bool) -> Seconds:
         """Seconds of one copy when nothing else is on the link."""
         return self.latency + size / (self.h2d if to_device else self.d2h)
-
-    def file_seconds(self, size: Bytes, *, to_file: bool) -> Seconds:
-        """Seconds that a file takes for what was or will be copied."""
-        return size / (self.file_write if to_file else self.file_read)
 
     def to_json(self) -> str:
         """The numbers as JSON text, to measure once and plan often.

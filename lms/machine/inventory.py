@@ -45,7 +45,6 @@ class Facts:
         installation: TensorFlow; None if it cannot be loaded.
         failure: Why it cannot be.
         emulated: Bytes of the emulated device; None without one.
-        emulated_link: Bytes per second to it and from it.
         host_free: Bytes of RAM that programs may still take; None if unknown.
         variables: Environment variables that matter, where they are set.
         placement: Which worker of a job this process is.
@@ -58,7 +57,6 @@ class Facts:
     installation: Installation | None
     failure: str | None = None
     emulated: Bytes | None = None
-    emulated_link: tuple[float, float] | None = None
     host_free: Bytes | None = None
     variables: tuple[tuple[str, str], ...] = ()
     placement: Placement = field(default_factory=Placement)

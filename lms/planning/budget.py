@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from lms.errors import BudgetError
-from lms.ir.graph import GraphView, op_of
+from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import chain_groups
@@ -214,7 +214,6 @@ def _swaps(
                 )
                 for residency in history.residencies
             ),
-            held=graph.by_name[op_of(buffer.root)].is_held,
         )
         for buffer, history in zip(live, histories, strict=True)
         if history is not None

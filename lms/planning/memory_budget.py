@@ -6,24 +6,9 @@ from dataclasses import dataclass, replace
 from lms.planning.tuning import TUNING
 from lms.units import MIB, Bytes
 
-__all__ = ["UNLIMITED", "HostBudget", "MemoryBudget", "budget_in"]
+__all__ = ["UNLIMITED", "MemoryBudget", "budget_in"]
 
 UNLIMITED = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostBudget:
-    """Memory of the host for swapped tensors.
-
-    Args:
-        free: Its bytes; None if that is not known.
-        by_size: Whether its buffers are used again only for tensors of their size.
-        file: Bytes that tensors may take in a file besides; 0 for none.
-    """
-
-    free: Bytes | None
-    by_size: bool
-    file: Bytes = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """From a workload and a budget to a planned step: the one road that all callers take.
 
-    Workload, Settings, MemoryBudget, HostBudget ──plan_step──> PlannedStep
+    Workload, Settings, MemoryBudget ──plan_step──> PlannedStep
 
 `fit`, `fit_in_memory`, recovery, `python -m lms plan` and the experiments differ in
 where the workload comes from (measured here, or by a roofline) and in what they do with
@@ -13,14 +13,13 @@ from typing import TypeAlias
 
 from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
-from lms.ir.plan import SwapPlan, planned_graph, validate_plan
+from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import completed
-from lms.planning.memory_budget import UNLIMITED, HostBudget, MemoryBudget
+from lms.planning.memory_budget import UNLIMITED, MemoryBudget
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan
 from lms.planning.select import choose_plan, fits_easily
 from lms.planning.settings import Settings
-from lms.planning.spilling import host_bytes, with_file, without_file
 from lms.planning.stored_plan import fitted_plan
 from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.simulation.executor import simulate
@@ -41,7 +40,7 @@ def plan_step(
     workload: Workload,
     settings: Settings,
     budget: MemoryBudget,
-    host: HostBudget,
+    host: Bytes | None,
     *,
     choose: _Choose = choose_plan,
 ) -> PlannedStep:
@@ -51,7 +50,7 @@ def plan_step(
         workload: The step.
         settings: The user's knobs.
         budget: Memory of the device.
-        host: Memory of the host.
+        host: Bytes of the host for swapped tensors; None if that is not known.
         choose: Makes the plan: anew, or as it was made before.
 
     Returns:
@@ -62,68 +61,35 @@ def plan_step(
         HostMemoryError: If the host cannot hold what is swapped out.
         PlanError: If a stored plan is not one of this step.
     """
-    found = _planned(workload, settings, budget, host, choose)
-    if host.free is None or found.host_bytes <= host.free:
+    found = _planned(workload, settings, budget, choose)
+    if host is None or found.host_bytes <= host:
         return found
-    spilled = _spilled(found, host)
-    recomputed = _recomputed(workload, settings, budget, host, choose)
-    options = [one for one in (spilled, recomputed) if one is not None]
-    if not options:
+    recomputed = _recomputed(workload, settings, budget, choose)
+    if recomputed is None or recomputed.host_bytes > host:
         raise HostMemoryError(_too_small(found, host))
-    return min(options, key=lambda one: one.timeline.seconds if one.timeline else 0.0)
+    return recomputed
 
 
 def _recomputed(
     workload: Workload,
     settings: Settings,
     budget: MemoryBudget,
-    host: HostBudget,
     choose: _Choose,
 ) -> PlannedStep | None:
-    """A plan that moves the least; None if the host cannot hold that either."""
+    """A plan that moves the least; None if the user leaves no choice."""
     may_choose = settings.planner == "budget" and settings.recompute is None
     if not may_choose or settings.plan is not None:
         return None
     always = replace(settings, recompute=True)
-    found = _planned(workload, always, budget, host, _moving_least(choose))
-    assert host.free is not None
-    if found.host_bytes > host.free:
-        return None
+    found = _planned(workload, always, budget, _moving_least(choose))
     return replace(found, reason=Reason.SMALL_HOST)
 
 
-def _spilled(found: PlannedStep, host: HostBudget) -> PlannedStep | None:
-    """The same plan with a part of it in the file; None if it has no room for that."""
-    if not host.file or host.free is None:
-        return None
-
-    def held(plan: SwapPlan) -> Bytes:
-        return host_bytes(found.graph, plan, host)
-
-    plan = with_file(found.plan, held, host.free)
-    if plan.file_bytes > host.file or held(plan) > host.free:
-        return None
-    speeds = found.workload.speeds()
-    costs = completed(speeds.costs, found.graph, speeds.hardware)
-    return replace(
-        found,
-        reason=Reason.IN_FILE,
-        plan=plan,
-        memory=simulate_memory(found.graph, plan),
-        timeline=simulate(found.graph, plan, costs, speeds.hardware),
-        host_bytes=held(plan),
-    )
-
-
-def _too_small(found: PlannedStep, host: HostBudget) -> str:
-    in_file = ""
-    if host.file:
-        in_file = f", and {format_bytes(host.file)} in the file's folder"
+def _too_small(found: PlannedStep, host: Bytes) -> str:
     return (
-        f"host memory must hold {format_bytes(found.host_bytes)} of swapped "
-        f"tensors, {format_bytes(host.free or 0)} are free{in_file}. Close other "
-        "programs, name a `swap_folder` with room, or use a larger `budget`, a smaller "
-        "batch or a smaller volume."
+        f"host memory must hold {format_bytes(found.host_bytes)} of swapped tensors, "
+        f"{format_bytes(host)} are free. Close other programs, or use a larger "
+        "`budget`, a smaller batch or a smaller volume."
     )
 
 
@@ -151,13 +117,12 @@ def _planned(
     workload: Workload,
     settings: Settings,
     budget: MemoryBudget,
-    host: HostBudget,
     choose: _Choose,
 ) -> PlannedStep:
     plain, speeds = workload.plain, workload.speeds
     if settings.plan is not None:
-        stored = without_file(settings.plan)  # what waits there depends on the host
-        fitted = fitted_plan(workload.graph, workload.own, plain, stored, budget)
+        graph, own = workload.graph, workload.own
+        fitted = fitted_plan(graph, own, plain, settings.plan, budget)
     else:
         fitted = choose(workload.graph, plain, settings, budget, speeds)
     if fitted.plan == plain.plan:
@@ -178,7 +143,6 @@ def _planned(
         memory=memory,
         timeline=timeline,
         step_bytes=_peak(fitted, timeline),
-        host_bytes=host_bytes(graph, plan, host),
         risk=fitted.risk,
     )
 
@@ -196,7 +160,6 @@ def _plain(workload: Workload, fitted: FittedPlan, budget: MemoryBudget) -> Plan
         memory=workload.plain_memory,
         timeline=None,
         step_bytes=fitted.peak,
-        host_bytes=0,
         risk=fitted.risk,
     )
 

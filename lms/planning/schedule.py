@@ -13,7 +13,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import buffers, memory_curve
 from lms.ir.write_guard import can_come_last
 
@@ -35,49 +35,7 @@ def schedule(graph: GraphView, *, writes_last: bool = True) -> GraphView:
     """
     last = can_come_last(graph) if writes_last else frozenset[str]()
     orders = greedy_order(graph, last), _given_order(graph, last)
-    options = [graph.reordered(_read_late(graph, order)) for order in orders]
-    return min(options, key=_cost)
-
-
-def _read_late(graph: GraphView, order: Sequence[str]) -> Sequence[str]:
-    """The order in which what the host holds is read just before its first reader.
-
-    Read earlier it might have to leave before it is read, and to come once more.
-    """
-    late: set[str] = set()
-    for op in graph.ops:
-        sources = [graph.by_name[op_of(name)] for name in op.inputs]
-        of_late = all(o.name in late or o.persistent for o in sources)
-        is_view = op.alias is not None and not (op.fixed or op.persistent)
-        if op.controls or op.group is not None:
-            continue
-        if op.is_held or (is_view and of_late and op_of(op.alias or "") in late):
-            late.add(op.name)
-    return _with_late(graph, order, late) if late else order
-
-
-def _with_late(
-    graph: GraphView, order: Sequence[str], late: Collection[str]
-) -> Sequence[str]:
-    """The order in which some ops come just before the first that needs them."""
-    found: dict[str, None] = {}
-
-    def need(name: str) -> None:
-        op = graph.by_name[name]
-        for source in dict.fromkeys((*map(op_of, op.inputs), *op.controls)):
-            if source in late and source not in found:
-                need(source)
-                found[source] = None
-
-    members: dict[str, list[str]] = defaultdict(list)
-    for op in graph.ops:
-        members[op.group or op.name].append(op.name)
-    for name in order:
-        if name not in late:
-            for member in members[graph.by_name[name].group or name]:
-                need(member)
-            found[name] = None
-    return [*found, *(name for name in order if name not in found)]
+    return min(map(graph.reordered, orders), key=_cost)
 
 
 def _cost(graph: GraphView) -> tuple[int, int]:

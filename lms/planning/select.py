@@ -3,9 +3,8 @@
 import math
 from collections.abc import Callable
 
-from lms.errors import BudgetError, UnsupportedError
+from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.ir.host_state import has_host_state
 from lms.ir.plan import SwapPlan
 from lms.planning.budget_search import plan_by_budget
 from lms.planning.memory_budget import UNLIMITED, MemoryBudget
@@ -65,17 +64,8 @@ def choose_plan(
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
-        UnsupportedError: If IBM's rule is asked for with state on the host.
     """
-    on_host = has_host_state(graph)
-    if on_host and settings.planner != "budget":
-        raise UnsupportedError(
-            "`planner` must be 'budget' for a model whose state is on the host, got "
-            f"{settings.planner!r}. Leave it out, and the thresholds too."
-        )
-    # Nobody orders TensorFlow's own copies of what is on the host.
-    forced = settings.swapout_threshold is not None or on_host
-    if not forced and fits(plain, budget):
+    if settings.swapout_threshold is None and fits(plain, budget):
         return plain
     try:
         if settings.planner != "budget":

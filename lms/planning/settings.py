@@ -11,19 +11,11 @@ from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters, Recompute
 from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
-from lms.storage.swap_file import check_folder
 from lms.units import parse_size
 
-__all__ = ["PLANNERS", "RECOMPUTE_WORDS", "STATE_PLACES", "UPDATERS", "Settings"]
-__all__ += ["read_settings"]
+__all__ = ["PLANNERS", "RECOMPUTE_WORDS", "Settings", "read_settings"]
 
 PLANNERS = ("budget", "threshold", "timed-threshold")
-
-STATE_PLACES = ("device", "slots", "host")
-"""Where a model's state may live: "slots" means that these alone are on the host."""
-
-UPDATERS = ("device", "host")
-"""Who may update state that lives on the host."""
 
 RECOMPUTE_WORDS: Mapping[str, Recompute] = {
     "auto": None,
@@ -60,12 +52,8 @@ class Settings:
         swap_dtype: What tensors that move wait as, with other numbers; None for what
             they are.
         plan: The plan of the first training step; None makes one.
-        state: One of `STATE_PLACES`; None for the fastest of those that are allowed.
-        swap_folder: Where a file may hold what the host's memory does not.
         host_memory: Bytes of the host's memory that swapped tensors may take; None for
             what is free.
-        update: Who updates state on the host: one of `UPDATERS`; None for the faster,
-            where the place is chosen too, else the device.
     """
 
     budget: int | None = None
@@ -80,9 +68,6 @@ class Settings:
     recompute: Recompute = None
     swap_dtype: str | None = None
     plan: SwapPlan | None = None
-    state: str | None = None
-    update: str | None = None
-    swap_folder: Path | None = None
     host_memory: int | None = None
 
     @property
@@ -108,9 +93,6 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     recompute: Recompute = None,
     swap_dtype: str | None = None,
     plan: SwapPlan | str | Path | None = None,
-    state: str | None = None,
-    update: str | None = None,
-    swap_folder: str | Path | None = None,
     host_memory: int | str | None = None,
     **filters: Sequence[str],
 ) -> Settings:
@@ -136,8 +118,6 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     by_rule = bool(given) or planner in _RULES
     _check_recompute(recompute, by_rule=by_rule)
     _check_swap_dtype(swap_dtype, by_rule=by_rule)
-    _check_state(state, by_rule=by_rule)
-    _check_update(update, state)
     mode = SyncMode.parse(sync_mode)
     if budget is not None and planner not in _RULES:
         _check_unordered(mode, serialization, serialization_by_size)
@@ -155,9 +135,6 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         recompute=recompute,
         swap_dtype=swap_dtype,
         plan=None if plan is None else read_plan(plan),
-        state=state,
-        update=update,
-        swap_folder=None if swap_folder is None else check_folder(swap_folder),
         host_memory=_size(host_memory, "host_memory"),
         **thresholds,
     )
@@ -222,29 +199,6 @@ def _check_swap_dtype(value: object, *, by_rule: bool) -> None:
         )
     if value and by_rule:
         raise _not_by_rule("swap_dtype", "moves tensors as they are")
-
-
-def _check_state(value: object, *, by_rule: bool) -> None:
-    if value not in (None, *STATE_PLACES):
-        raise ValueError(
-            f"`state` must be one of {', '.join(STATE_PLACES)} or None, got {value!r}. "
-            "None leaves it on the device, unless the model is kept on the host."
-        )
-    if value in STATE_PLACES[1:] and by_rule:
-        raise _not_by_rule("state", "knows tensors of a step alone")
-
-
-def _check_update(value: object, state: str | None) -> None:
-    if value not in (None, *UPDATERS):
-        raise ValueError(
-            f"`update` must be one of {', '.join(UPDATERS)} or None, got {value!r}. "
-            "None chooses for you."
-        )
-    if value == "host" and state == "device":
-        raise ValueError(
-            "`update` must be 'device' for state='device', got 'host': the host has "
-            "nothing to update. Keep the slots there, or leave it out."
-        )
 
 
 def _not_by_rule(name: str, what: str) -> ValueError:

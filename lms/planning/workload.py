@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from lms.ir.graph import GraphView
-from lms.ir.host_state import read_bytes, sent_bytes
 from lms.ir.plan import SwapPlan
 from lms.planning.memory_budget import MemoryBudget
 from lms.planning.prefetch import Speeds
@@ -63,7 +62,6 @@ class Reason(Enum):
     FITS = "It fits, unless TensorFlow needs much more than is predicted."
     PLANNED = "It does not fit without a plan."
     SMALL_HOST = "The host cannot hold what the fastest plan swaps out."
-    IN_FILE = "What the host cannot hold waits in a file."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +78,6 @@ class PlannedStep:
         memory: Memory at each op of the plan's order.
         timeline: The planned step over time; None for a step that runs as it is.
         step_bytes: Predicted peak, without persistent bytes.
-        host_bytes: What the host must have for swapped tensors.
         risk: What is not known of the plan's placement.
     """
 
@@ -93,7 +90,6 @@ class PlannedStep:
     memory: MemoryTimeline
     timeline: Timeline | None
     step_bytes: Bytes
-    host_bytes: Bytes
     risk: Risk
 
     @property
@@ -102,20 +98,14 @@ class PlannedStep:
         return self.budget.persistent + self.step_bytes
 
     @property
+    def host_bytes(self) -> Bytes:
+        """What the host must have for swapped tensors."""
+        return self.memory.host_peak
+
+    @property
     def plain_peak_bytes(self) -> Bytes:
         """The same of the step without a plan."""
         return self.budget.persistent + self.workload.plain.peak
-
-    @property
-    def state_in_bytes(self) -> Bytes:
-        """Bytes of state on the host that the step copies to the device."""
-        again = (s.size * len(s.swap_ins) for s in self.plan.swaps if s.held)
-        return read_bytes(self.graph) + sum(again)
-
-    @property
-    def state_out_bytes(self) -> Bytes:
-        """Bytes that the step copies to the host for its state."""
-        return sent_bytes(self.graph)
 
     @property
     def runs_plain(self) -> bool:

@@ -53,7 +53,6 @@ class Copy:
         take: The room of a swap-in.
         gives: The piece that the end of a swap-out no longer holds.
         frees_host: Whether the host needs the tensor no longer when it has ended.
-        in_file: Whether the tensor waits in a file.
     """
 
     lane: Lane
@@ -67,7 +66,6 @@ class Copy:
     take: Take | None = None
     gives: int | None = None
     frees_host: bool = False
-    in_file: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,14 +133,12 @@ class _Finder:
 
     def _swap_out(self, swap: ResolvedSwap) -> None:
         buffer, key = swap.buffer, self._key[swap.buffer.root]
-        size = 0 if self._plan.ops[buffer.producer].is_held else buffer.size
         out = Copy(
             lane=Lane.D2H,
             tensor=buffer.root,
-            size=size,
+            size=buffer.size,
             waits=1,
             gives=key,
-            in_file=swap.in_file,
         )
         self._outs[buffer.root] = number = self._add(out)
         self.found.after_op[buffer.producer].append(number)
@@ -171,7 +167,6 @@ class _Finder:
             out=self._outs[buffer.root],
             take=Take(key=key, size=buffer.size, holders=1),
             frees_host=copy is swap.swap_ins[-1],
-            in_file=swap.in_file,
         )
         number = self._add(back)
         self.found.gives[copy.last_read].append(key)

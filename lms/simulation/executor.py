@@ -157,28 +157,22 @@ class _Device:
         if copy.take is not None:
             self._take(copy.take)
             self._let_go(copy.beside, copy)
-        elif not copy.in_file:
+        else:
             self._host_requests.append(
                 Request(at=self._clock.now, key=number, size=copy.size)
             )
         start = max(self._clock.now, self._device_free, self._lane_free[copy.lane])
-        end = start + self._copy_seconds(copy)
+        into = copy.lane is Lane.H2D
+        end = start + self._hardware.copy_seconds(copy.size, to_device=into)
         self._lane_free[copy.lane] = end
         self._add(copy.lane, copy.tensor, start, end, copy.size)
         self._clock.at(end + self._hardware.notice, partial(self._copied, copy))
-
-    def _copy_seconds(self, copy: Copy) -> Seconds:
-        out = copy.lane is Lane.D2H
-        seconds = self._hardware.copy_seconds(copy.size, to_device=not out)
-        if copy.in_file:
-            seconds += self._hardware.file_seconds(copy.size, to_file=out)
-        return seconds
 
     def _copied(self, copy: Copy) -> None:
         """The host knows that a copy has ended."""
         if copy.gives is not None:
             self._give(copy.gives)
-        if copy.frees_host and not copy.in_file:
+        if copy.frees_host:
             self._host_requests.append(
                 Request(at=self._clock.now, key=copy.out, size=-copy.size)
             )

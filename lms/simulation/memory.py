@@ -299,15 +299,10 @@ def _step(
 
 
 def _host_curve(resolved: ResolvedPlan) -> tuple[int, ...]:
-    """A swapped tensor is on the host from its producer to its last reader.
-
-    What the host holds anyhow takes nothing more, and what is in a file nothing.
-    """
+    """A swapped tensor is on the host from its producer to its last reader."""
     host = [0] * (len(resolved.ops) + 1)
     for swap in resolved.swaps:
         buffer = swap.buffer
-        if swap.in_file or resolved.ops[buffer.producer].is_held:
-            continue
         host[min(buffer.producer + 1, buffer.last)] += buffer.size
         host[buffer.last + 1] -= buffer.size
     return tuple(accumulate(host[:-1]))

@@ -7,7 +7,7 @@ from lms.errors import OutOfMemoryError
 from lms.tf.rewrite.rebuilding import RAN_OUT
 from lms.units import Bytes, format_bytes
 
-__all__ = ["first_words", "given_up", "half_written", "lost_copy"]
+__all__ = ["first_words", "given_up", "half_written"]
 __all__ += ["refused_in_words", "unwatched"]
 
 # What errors of TensorFlow say of it, also where shapes are inferred.
@@ -33,8 +33,7 @@ def refused_in_words(doing: str) -> Iterator[None]:
         raise OutOfMemoryError(
             f"{doing} must find room on the device, got {first_words(error)}. Delete "
             "other models and tensors on it, let the input pipeline read less ahead, "
-            "keep the model's state on the host (`state='host'`), or use a smaller "
-            "model."
+            "or use a smaller model."
         ) from error
 
 
@@ -82,15 +81,3 @@ def half_written(reason: str) -> str:
         f"{reason}. Some of the model's variables are updated and some are not: load "
         "them from a checkpoint, and use a smaller `budget`, batch or volume."
     )
-
-
-def lost_copy(trouble: str, is_undone: bool) -> str:  # noqa: FBT001 - said in words
-    """A copy to or from a file failed.
-
-    Args:
-        trouble: What happened, and what to do about it.
-        is_undone: Whether variables are as before the step.
-    """
-    if is_undone:
-        return f"{trouble} The model's variables are as before the step: save them."
-    return f"{trouble} Some of the model's variables may be updated and some not."

@@ -3,7 +3,6 @@
 from lms.ir.liveness import lower_bound
 from lms.planning.workload import PlannedStep
 from lms.report import StepReport, StepTimeline
-from lms.tf.capture.host_state import state_bytes
 from lms.tf.capture.specialising import TracedStep
 from lms.units import Seconds
 
@@ -22,7 +21,6 @@ def report_of(
         planning_seconds: What planning took; whoever knows what came before adds it.
     """
     plan, budget, timeline = planned.plan, planned.budget, planned.timeline
-    held = sum(swap.size * len(swap.swap_ins) for swap in plan.swaps if swap.held)
     return StepReport(
         kind=kind,
         signature=step.signature,
@@ -37,14 +35,11 @@ def report_of(
         persistent_bytes=budget.persistent,
         lower_bound_bytes=lower_bound(planned.workload.graph),
         swapped_out_bytes=plan.swapped_out_bytes,
-        swapped_in_bytes=plan.swapped_in_bytes - held,
+        swapped_in_bytes=plan.swapped_in_bytes,
         host_peak_bytes=planned.memory.host_peak,
         swap_count=len(plan.swaps),
         planning_seconds=planning_seconds,
         preparation_seconds=planning_seconds,
-        state_bytes=state_bytes(step),
-        state_in_bytes=planned.state_in_bytes,
-        state_out_bytes=planned.state_out_bytes,
         unknown_memory=step.unknown_memory,
     )
 

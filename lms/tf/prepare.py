@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lms.ir.host_state import has_host_state
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.memory_budget import MemoryBudget
@@ -22,7 +21,6 @@ from lms.planning.settings import Settings
 from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.progress import tell
 from lms.simulation.allocator import SmallPool
-from lms.tf.capture.host_state import is_current, slice_bytes, with_host_state
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
@@ -38,14 +36,10 @@ from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_h
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.predictions import report_of, timeline_of
 from lms.tf.recovery import PreparedStep
-from lms.tf.rewrite.file_places import FilePlaces
-from lms.tf.rewrite.host_store import HostStore
 from lms.tf.rewrite.plan_nodes import planned_step
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.state_copies import StateCopies
-from lms.tf.rewrite.transports import Transport
-from lms.units import Bytes, format_bytes
+from lms.units import format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -82,10 +76,6 @@ class Captured:
         return measure_budget(
             self.step, self.settings, self.device, batches=self.batches
         )
-
-    def is_current(self) -> bool:
-        """Whether its variables live where they did when it was captured."""
-        return not _limits(self.settings, self.device) or is_current(self.step)
 
     def prepare(
         self, budget: MemoryBudget, *, recompute: bool | None = None
@@ -160,15 +150,10 @@ def capture(
     """
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
-    limits = _limits(settings, device)
-    if limits:
-        there = settings.update == "host"
-        size = slice_bytes(min(limits))
-        step = with_host_state(step, size, updates_there=there)
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device, batches=batches)
-    if limits:
+    if device.limit is not None or settings.budget is not None:
         refuse_guesses(step)
     step = with_measured_scratch(step, device)
     if kind in _TRAINING:
@@ -177,17 +162,12 @@ def capture(
         kind=kind,
         traced=traced,
         step=step,
-        workload=workload_here(step, device, settings.swap_folder),
+        workload=workload_here(step, device),
         device=device,
         settings=settings,
         batches=replace(batches, is_there=True),
     )
     return captured, budget
-
-
-def _limits(settings: Settings, device: Device) -> list[Bytes]:
-    """What says how much memory there is."""
-    return [size for size in (device.limit, settings.budget) if size is not None]
 
 
 def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
@@ -199,16 +179,9 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     planning_seconds = time.perf_counter() - started
     step = _step_of(captured, planned)
     guard, commit_flag, transport = _guard(planned), CommitFlag(), device.transport()
-    folder = settings.swap_folder if planned.plan.file_bytes else None
-    if folder is not None and isinstance(transport, HostStore):
-        transport.files = FilePlaces(planned.plan.swaps, folder)
-    state = _state_copies(step, transport)
-    transport = state or transport
     begun = commit_flag.nodes(guard, step.device)
     asks = device.is_emulated
     nodes = rewrite(step, planned.plan, transport, begun, guard.late, asks=asks)
-    if state is not None:
-        nodes = state.expanded(nodes)
     is_sure = _is_sure(step, planned)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
@@ -225,7 +198,6 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
             tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
             step.variables,
         ),
-        state=state,
         is_sure=is_sure,
         can_be_planned=settings.planner == "budget",
         can_repeat=_can_repeat(planned, guard),
@@ -256,20 +228,10 @@ def _step_of(captured: Captured, planned: PlannedStep) -> TracedStep:
 
 
 def _guard(planned: PlannedStep) -> WriteGuard:
-    if has_host_state(planned.graph):  # it is written early: all is undone
-        written = (name for op in planned.graph.ops for name in op.writes)
-        return WriteGuard(kept=tuple(dict.fromkeys(written)))
     if planned.plan.planner != "budget":
         return WriteGuard()
     ordered = planned.graph.reordered(planned.plan.order)
     return guard_writes(ordered, planned.memory.device, planned.budget.step)
-
-
-def _state_copies(step: TracedStep, transport: Transport) -> StateCopies | None:
-    """What carries the variables on the host, if the step has any."""
-    if not step.on_host or not isinstance(transport, HostStore):
-        return None
-    return StateCopies(graph=step.graph, variables=step.on_host, store=transport)
 
 
 def _can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:

@@ -20,22 +20,13 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
 
-import numpy as np
-
-from lms.errors import BudgetError, HostMemoryError, OutOfMemoryError
+from lms.errors import BudgetError, OutOfMemoryError
 from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
-from lms.tf.out_of_memory import (
-    first_words,
-    given_up,
-    half_written,
-    lost_copy,
-    unwatched,
-)
+from lms.tf.out_of_memory import first_words, given_up, half_written, unwatched
 from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
-from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
 from lms.tf.uninterrupted import uninterrupted
 
@@ -54,10 +45,6 @@ class StepSource(Protocol):
 
     def budget_now(self) -> MemoryBudget:
         """What a step may use, as the device is now."""
-        ...
-
-    def is_current(self) -> bool:
-        """Whether its variables live where they did."""
         ...
 
     def prepare(
@@ -89,7 +76,6 @@ class PreparedStep:
         timeline: Its predicted memory.
         small_pool: What keeps room for small tensors together, as long as it lives.
         commit_flag: Takes note of when it begins to write.
-        state: Carries its variables on the host; None if it has none.
         kept: The variables that it writes before that; of a step that is not planned
             and has little room left, all that it has, in its first calls; in all, if
             it has loops of unknown memory.
@@ -111,7 +97,6 @@ class PreparedStep:
     small_pool: object
     commit_flag: CommitFlag
     kept: KeptVariables
-    state: StateCopies | None
     is_sure: bool
     can_be_planned: bool
     can_repeat: bool
@@ -137,34 +122,26 @@ class PreparedStep:
         # Host tensors belong to one call at a time.
         with self.lock, uninterrupted():
             self.memory.watch(self)
-            is_undone = self.state is not None or self._is_watched
-            kept = is_undone or not self.plan_is_empty
+            kept = self._is_watched or not self.plan_is_empty
             values = self.kept.values() if kept else []
-            if self.state is not None:
-                self.state.begin()
             self.commit_flag.begun = not (kept and self.can_repeat)
             try:
                 result = self.rebuilt(inputs)
             except RAN_OUT as error:
                 if not self.can_be_planned:
-                    self._fail(values)
+                    self.transport.release()
                     raise
                 reason = first_words(error)
-            except BaseException as error:
-                self._fail(values)
-                is_undone = self.state is not None
-                if kept and not is_undone and not self.commit_flag.begun:
+            except BaseException:
+                self.transport.release()
+                if kept and not self.commit_flag.begun:
                     self.kept.put_back(values)
-                    is_undone = True
-                trouble = self.transport.trouble()
-                if trouble is not None:
-                    raise HostMemoryError(lost_copy(trouble, is_undone)) from error
                 raise
             else:
                 self._measure()
                 return result
-            self._fail(values)
-            if kept and self.state is None:
+            self.transport.release()
+            if kept:
                 self.kept.put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
@@ -235,13 +212,6 @@ class PreparedStep:
         """
         first_calls = self.calls < _WATCHED or bool(self.predicted.unknown_memory)
         return first_calls and not self.is_sure
-
-    def _fail(self, values: Sequence[np.ndarray]) -> None:
-        """Drop what was swapped out; with state on the host all is as before."""
-        if self.state is not None:
-            self.state.undo()
-            self.kept.put_back(values)
-        self.transport.release()
 
     def _measure(self) -> None:
         self.calls += 1

@@ -133,7 +133,6 @@ def test_what_is_wrong_is_found_with_what_to_do(
         (SERVER, "CUDA", "driver 550.54.15 for CUDA 12.4; TensorFlow is built with"),
         (changed(nvlinks=6), "link 0", "PCIe 3 x16, 6 NVLinks"),
         (replace(LAPTOP, emulated=64 * MIB), "device", "emulated, with 64.00 MiB"),
-        (replace(LAPTOP, emulated_link=(12e9, 6e9)), "link", "12 GB/s to the device"),
         (LAPTOP, "host", "60.00 GiB of RAM are free for swapped tensors"),
         (LAPTOP, "CUDA", "there is no NVIDIA driver"),
         (LAPTOP, "workers", "alone"),

@@ -123,22 +123,6 @@ def test_where_no_plan_fits_the_least_budget_is_said(
     assert refused["least_budget_bytes"] > MIB
 
 
-def test_the_places_of_state_are_compared(worker: Worker, tmp_path: Path) -> None:
-    file = tmp_path / "plan.json"
-    options = ("--budget", "3MiB", "--state", "fastest", "--json", str(file))
-    said = ask(worker, f"{SUBJECTS}:dense", *options)
-    assert said["code"] == 0, said["errors"]
-    found = json.loads(file.read_text())
-    device, slots, host = found["places"]
-    parameters = 4 * 256 * 256
-    assert not device["fits"]
-    assert slots["state_bytes"] == slots["state_in_bytes"] == 2 * 4 * parameters
-    assert host["state_bytes"] == 3 * 4 * parameters
-    assert host["host_bytes"] >= host["state_bytes"] + host["state_out_bytes"]
-    faster = min((slots, host), key=lambda one: one["predicted_seconds"])
-    assert found["state_bytes"] == faster["state_bytes"]
-
-
 def test_the_threshold_planner_can_be_asked(worker: Worker) -> None:
     options = ("--hardware", "v100-pcie", "--budget", "30MiB", "--planner", "threshold")
     said = ask(worker, f"{SUBJECTS}:resnet", *options)

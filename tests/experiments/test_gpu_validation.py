@@ -25,7 +25,7 @@ from experiments.gpu_validation.evidence import allocator_peaks, copied, swap_no
 from experiments.gpu_validation.running import Runner, device_memory
 from experiments.ledger import read_lines, write_lines
 from lms.machine import emulate
-from lms.machine.emulated_link import LinkRates
+from lms.machine.link import LinkRates
 from lms.units import GIB, KIB, MIB
 from profiling.record import circumstances, read_json
 from profiling.spans import Span

@@ -1,6 +1,5 @@
 """The page of results and the README: what the result files say, and nothing else."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 
 from experiments.ledger import write_lines
 from experiments.results_costs import costs
-from experiments.results_page import filled, main, results_page
+from experiments.results_page import filled, main
 from experiments.results_sections import QUESTIONS, RESULTS, section_of
 from experiments.results_words import unexplained
 
@@ -51,14 +50,6 @@ def test_a_result_becomes_a_finding_a_table_and_a_cost(folder: Path) -> None:
     assert readme.startswith("Before.\n")
     assert readme.endswith("<!-- /results -->\n\nAfter.\n")
     assert "old" not in readme
-
-
-def test_the_page_begins_with_how_far_equal_trainings_differ() -> None:
-    page = results_page([section_of("link_comparison", RESULTS)], RESULTS)
-    found = re.search(r"a step of plain Keras took ([\d.]+) s to ([\d.]+) s", page)
-    assert found
-    low, high = map(float, found.groups())
-    assert low < high
 
 
 def test_a_check_names_what_is_old_and_writes_nothing(

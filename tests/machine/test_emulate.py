@@ -10,7 +10,6 @@ import pytest
 
 from lms.errors import LMSError
 from lms.machine import emulate
-from lms.machine.emulated_link import LinkRates
 from lms.units import GIB, MIB
 
 ON = {"TF_CPU_ALLOCATOR_USE_BFC": "true"}
@@ -100,7 +99,6 @@ def test_a_broken_switch_is_an_error_that_names_the_variable(word: str) -> None:
 def test_ops_at_a_time_are_tensorflows_choice_unless_they_are_given() -> None:
     name = "TF_NUM_INTEROP_THREADS"
     assert name not in emulate.environment("1MiB")
-    assert name not in emulate.environment("1MiB", link=LinkRates(h2d=1e9, d2h=1e9))
     assert emulate.environment("1MiB", threads=3)[name] == "3"
     with pytest.raises(ValueError, match=r"`threads` must be at least 1, got 0"):
         emulate.environment("1MiB", threads=0)

@@ -15,7 +15,7 @@ from lms.ir.graph import GraphView
 from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware
 from lms.machine.presets import preset
-from lms.planning.memory_budget import HostBudget, budget_in
+from lms.planning.memory_budget import budget_in
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.select import plain_plan
@@ -26,8 +26,6 @@ from tests.planning.questions import Answer, Question
 from tests.planning.stored import StoredStep
 
 __all__ = ["answer", "plain_peak"]
-
-_HOST = HostBudget(free=None, by_size=False)
 
 
 def answer(step: StoredStep, question: Question) -> Answer:
@@ -55,7 +53,7 @@ def planned(step: StoredStep, question: Question) -> Answer:
         waiting=question.waiting,
     )
     budget = replace(budget, holes=question.holes)
-    found = plan_step(Workload.of(graph, own, lambda: speeds), settings, budget, _HOST)
+    found = plan_step(Workload.of(graph, own, lambda: speeds), settings, budget, None)
     plan, played = found.plan, found.timeline
     if played is None:
         costs = completed(speeds.costs, found.graph, hardware)

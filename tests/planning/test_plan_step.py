@@ -7,7 +7,7 @@ import pytest
 from lms.errors import HostMemoryError
 from lms.machine.costs import roofline
 from lms.machine.presets import preset
-from lms.planning.memory_budget import HostBudget, MemoryBudget
+from lms.planning.memory_budget import MemoryBudget
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
@@ -23,8 +23,7 @@ def planned(free: int | None) -> PlannedStep:
     speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
     workload = Workload.of(step.graph, step.own, lambda: speeds)
     budget = MemoryBudget(total=1400 * MIB, margin=0, persistent=0)
-    host = HostBudget(free=free, by_size=False)
-    return plan_step(workload, read_settings(), budget, host)
+    return plan_step(workload, read_settings(), budget, free)
 
 
 def test_what_a_small_host_cannot_hold_is_recomputed() -> None:

@@ -11,7 +11,7 @@ from lms.ir.plan import SwapPlan
 from lms.ir.recompute import Recomputed
 from lms.machine.costs import roofline
 from lms.machine.presets import preset
-from lms.planning.memory_budget import UNLIMITED, HostBudget, MemoryBudget
+from lms.planning.memory_budget import UNLIMITED, MemoryBudget
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import Settings
@@ -46,9 +46,8 @@ def planned(graph: GraphView, total: int, plan: SwapPlan | None = None) -> Plann
     hardware = preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     budget = MemoryBudget(total=total, margin=0, persistent=0)
-    host = HostBudget(free=UNLIMITED, by_size=False)
     workload = Workload.of(graph, graph, lambda: speeds)
-    return plan_step(workload, Settings(budget=total, plan=plan), budget, host)
+    return plan_step(workload, Settings(budget=total, plan=plan), budget, UNLIMITED)
 
 
 @pytest.fixture(scope="module")

@@ -137,9 +137,6 @@ class _Failing:
     def budget_now(self) -> MemoryBudget:
         return self._source.budget_now()
 
-    def is_current(self) -> bool:
-        return self._source.is_current()
-
     def prepare(
         self, budget: MemoryBudget, *, recompute: bool | None = None
     ) -> PreparedStep:

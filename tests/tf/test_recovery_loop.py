@@ -138,9 +138,6 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any) -> None:
         def budget_now(self) -> Any:
             return source.budget_now()
 
-        def is_current(self) -> bool:
-            return source.is_current()
-
         def prepare(self, budget: Any, *, recompute: Any = None) -> Any:
             assert recompute is None, "the user said False"
             budgets.append(budget.total)
@@ -170,9 +167,6 @@ def test_where_nothing_fits_into_less_another_plan_is_made_for_the_same_room(
     class OnlyThis:
         def budget_now(self) -> Any:
             return source.budget_now()
-
-        def is_current(self) -> bool:
-            return source.is_current()
 
         def prepare(self, budget: Any, *, recompute: Any = None) -> Any:
             tried.append((budget.total, recompute))

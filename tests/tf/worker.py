@@ -4,10 +4,13 @@ TensorFlow reads its memory limit once, counts its peak per process, and keeps s
 memory of models that are gone; so each question gets a fresh process. Importing
 TensorFlow takes seconds: one server imports it and forks for each question. That is
 safe as long as the server runs no op, since TensorFlow starts its threads with the
-first one. Children's garbage collectors leave out what the server has imported: to go
-through it again and again takes a good part of a short training.
+first one. The emulated card's libraries are loaded before; each child sets its card up
+and then hands TensorFlow the card's kernels. Children's garbage collectors leave out
+what the server has imported: to go through it again and again takes a good part of a
+short training.
 """
 
+import ctypes
 import gc
 import importlib
 import json
@@ -15,10 +18,13 @@ import os
 import subprocess
 import sys
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lms.machine import emulate
+from lms.emulation import emulate
+from lms.emulation.build import COMPUTING, built
+from lms.emulation.card import card_variables
 
 __all__ = ["Worker", "WorkerError"]
 
@@ -33,30 +39,38 @@ class Worker:
     def __init__(self) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
-            env={
-                **os.environ,
-                "TF_CPP_MIN_LOG_LEVEL": "3",
-                "TF_ENABLE_ONEDNN_OPTS": "1",
-                "CUDA_VISIBLE_DEVICES": "-1",
-            },
+            env=_without_card(os.environ)
+            | {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
         )
 
-    def ask(self, function: str, *, memory: str | int | None, **arguments: Any) -> Any:
+    def ask(
+        self,
+        function: str,
+        *,
+        memory: str | int | None,
+        cards: int = 1,
+        **arguments: Any,
+    ) -> Any:
         """Call a function in a fresh process.
 
         Args:
             function: `module:function`; it returns what JSON can hold.
-            memory: Size of the emulated device; None leaves the CPU as it is.
+            memory: What TensorFlow may use of the emulated card; None for no card.
+            cards: How many cards there are.
             **arguments: Its arguments.
 
         Raises:
             WorkerError: If it raised, or the process died.
         """
-        variables = {} if memory is None else emulate.environment(memory)
+        variables = {"CUDA_VISIBLE_DEVICES": "-1"}
+        if memory is not None:
+            shown = ",".join(map(str, range(cards)))
+            variables = card_variables(memory, cards=cards)
+            variables["CUDA_VISIBLE_DEVICES"] = shown
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([function, variables, arguments]) + "\n")
@@ -72,10 +86,17 @@ class Worker:
         self._process.communicate()
 
 
+def _without_card(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server that sets cards up itself."""
+    own = ("LMS_CARD_", "TF_PLUGGABLE_", "LD_LIBRARY_PATH", "CUDA_VISIBLE_")
+    return {name: text for name, text in environ.items() if not name.startswith(own)}
+
+
 def _serve() -> None:
     """Answer until the questions end; what else is printed goes to the error stream."""
     answers = os.dup(1)
     os.dup2(2, 1)
+    emulate.load()
     importlib.import_module("keras")
     importlib.import_module("tensorflow")
     for question in sys.stdin:
@@ -104,7 +125,7 @@ def _answer(question: str) -> str:
     os.environ.update(variables)
     module, _, function = name.partition(":")
     try:
-        importlib.import_module("lms.tf.measure.devices").take_emulated_memory()
+        ctypes.CDLL(str(built() / COMPUTING)).TF_InitKernel()
         returned = getattr(importlib.import_module(module), function)(**arguments)
         return json.dumps({"returned": returned})
     except Exception:

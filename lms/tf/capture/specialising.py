@@ -14,7 +14,7 @@ Assumptions
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
@@ -47,7 +47,6 @@ from lms.tf.capture.signs import with_signs_on_device
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
-from lms.tf.host_variables import HostVariable, host_variable
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
@@ -87,7 +86,6 @@ class TracedStep:
             not known how many there are: its bytes are not in the graph.
         guessed: Names of the ops whose outputs may be of any size: a guess is in the
             graph.
-        on_host: Variables that live on the host, by the names of their handles.
     """
 
     graph: GraphView
@@ -99,7 +97,6 @@ class TracedStep:
     own: "TracedStep | None" = None
     unknown_loops: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
-    on_host: Mapping[str, HostVariable] = field(default_factory=dict[str, HostVariable])
 
     @property
     def unknown_memory(self) -> tuple[str, ...]:
@@ -123,9 +120,7 @@ class TracedStep:
         specs = (
             a.variable or a.spec
             for a in self.arguments
-            if a.captured is not None
-            and a.captured.device in ("", self.device)
-            and host_variable(a.captured) is None
+            if a.captured is not None and a.captured.device in ("", self.device)
         )
         return sum(_described("capture", spec).size for spec in specs)
 
@@ -190,11 +185,7 @@ def specialise(
     nodes = with_plain_sums(own.nodes, fixed, outputs)
     nodes = with_signs_on_device(nodes, fixed, device)
     nodes, library = opened(nodes, own.library, fixed, outputs)
-    variables = {
-        a.name: a.variable
-        for a in arguments
-        if a.variable is not None and host_variable(a.captured) is None
-    }
+    variables = {a.name: a.variable for a in arguments if a.variable is not None}
     nodes = with_assignments_in_place(nodes, variables)
     if nodes == list(own.nodes):
         return own

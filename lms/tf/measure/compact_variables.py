@@ -24,11 +24,10 @@ from lms.ir.liveness import new_value
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.host_variables import host_variable
 from lms.tf.measure.devices import Device
 from lms.tf.uninterrupted import uninterrupted
 
-__all__ = ["forget_settled", "settle_variables", "shared_bytes"]
+__all__ = ["settle_variables", "shared_bytes"]
 
 # A tensor loses much where it takes one part of so many more than it needs. Another
 # chunk is looked for while there is free memory for so many of it.
@@ -79,12 +78,6 @@ def settle_variables(step: TracedStep, device: Device) -> None:
         _put_back([*_by_size(held), *_by_size(others)], device)
 
 
-def forget_settled(handles: Iterable[Any]) -> None:
-    """These variables have been moved: they may be moved together once more."""
-    for handle in handles:
-        _settled.pop(id(handle), None)
-
-
 def _replaced(step: TracedStep) -> set[int]:
     """Handles, by identity, of variables that get another tensor as their value.
 
@@ -119,7 +112,6 @@ def _on_device(step: TracedStep, device: Device) -> list[tuple[Any, tf.DType]]:
         for handle, dtype in step.variables.values()
         if dtype not in (tf.string, tf.variant, tf.resource)
         and handle.device == device.full_name
-        and host_variable(handle) is None
     ]
 
 

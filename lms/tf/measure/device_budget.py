@@ -3,14 +3,13 @@
 import gc
 from dataclasses import dataclass, replace
 
-from lms.errors import UnsupportedError
-from lms.planning.memory_budget import HostBudget, MemoryBudget, budget_in
+from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.settings import Settings
-from lms.storage.swap_file import free_bytes
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import free_host_bytes
+from lms.units import Bytes
 
 __all__ = ["Batches", "host_budget", "measure_budget", "with_holes"]
 
@@ -75,24 +74,12 @@ def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
     return replace(budget, holes=holes if beside < sum(holes) else ())
 
 
-def host_budget(device: Device, budget: MemoryBudget, settings: Settings) -> HostBudget:
-    """Memory of the host for swapped tensors, beside the device's if it is emulated.
-
-    Raises:
-        UnsupportedError: If a GPU is to swap to a file.
-    """
+def host_budget(
+    device: Device, budget: MemoryBudget, settings: Settings
+) -> Bytes | None:
+    """Memory of the host for swapped tensors, beside the device's if it is emulated."""
     taken = None if budget.is_whole_device else budget.total
-    free, folder = free_host_bytes(device, taken), settings.swap_folder
-    most = settings.host_memory
+    free, most = free_host_bytes(device, taken), settings.host_memory
     if most is not None:
-        free = most if free is None else min(most, free)
-    if folder is not None and not device.holds_input_pipeline:
-        raise UnsupportedError(
-            f"`swap_folder` must be left out on a GPU, got {str(folder)!r}: files were "
-            "tried from CPUs alone, emulated or not."
-        )
-    return HostBudget(
-        free=free,
-        by_size=device.holds_input_pipeline,
-        file=0 if folder is None else free_bytes(folder),
-    )
+        return most if free is None else min(most, free)
+    return free

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
-from lms.machine.emulated_link import LinkRates, link_rates
 from lms.machine.hardware import Hardware
+from lms.machine.link import LinkRates
 from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import available_host_bytes
@@ -40,21 +40,17 @@ _LEAST_COPIED, _HELD = 64 * KIB, 4
 # step copies is seldom in the processor's cache.
 _COLD = 64 * MIB
 
-# What the rate of the host's own arithmetic is kept as.
-_HOST = "host"
-
 # Rows of the square matrices whose product the rate of computing is taken from.
 _SQUARE, _SQUARE_OF_GPU = 256, 4096
 
 
 def measure_hardware(device: Device) -> Hardware:
-    """The present device and its link, measured; an emulated link is as it was asked.
+    """The present device and its link, measured.
 
     Args:
         device: The device that steps run on.
     """
-    own = _link_rates(device)
-    rates = (link_rates() if device.holds_input_pipeline else None) or own
+    rates = _link_rates(device)
     small = small_op_seconds(measurements_of(device))
     return Hardware(
         name=device.name,
@@ -65,7 +61,6 @@ def measure_hardware(device: Device) -> Hardware:
         d2h=rates.d2h,
         latency=rates.latency,
         launch=small,
-        host_bandwidth=_host_bandwidth(measurements_of(device)),
         source="measured",
     )
 
@@ -95,16 +90,6 @@ def _memory_bandwidth(device: Device) -> float:
         return 2 * size / taken
 
     return _where_room_is(device, "bandwidth", rate)
-
-
-def _host_bandwidth(measured: Measurements) -> float:
-    """Bytes per second that the host reads and writes in products of arrays."""
-    if _HOST not in measured.rates:
-        arrays = np.ones((_COLD // _COPIED, _COPIED // 4), np.float32)
-        pieces = cycle(arrays)
-        seconds = seconds_of(lambda: np.multiply(next(pieces), next(pieces)))
-        measured.rates[_HOST] = _COPIED, 3 * _COPIED / seconds
-    return measured.rates[_HOST][1]
 
 
 def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> float:

@@ -94,8 +94,6 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
         for op in step.graph.ops
         if not op.persistent and op.alias is None
     }
-    copies = [op for op in step.graph.ops if op.host_read or op.written_rows]
-    seconds |= {op.name: least.of(op.name) for op in copies}
     for op in large:
         times_over = over.get(op.type, 1.0) if op.name in minor else 1.0
         untimed = least.of(op.name) * times_over

@@ -8,7 +8,6 @@ What ops take is measured only when it matters: a step that fits is not measured
 import logging
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 from lms.planning.memory_budget import MemoryBudget
 from lms.planning.plan_cache import choose_plan_once
@@ -21,7 +20,6 @@ from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.device_budget import host_budget, with_holes
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
-from lms.tf.measure.file_rates import with_file_rates
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_scratch
 from lms.units import format_bytes
@@ -40,20 +38,19 @@ def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
     return replace(step, graph=with_scratch(step.graph, scratch), own=own)
 
 
-def workload_here(step: TracedStep, device: Device, folder: Path | None) -> Workload:
+def workload_here(step: TracedStep, device: Device) -> Workload:
     """The workload of a step with measured scratch.
 
     Args:
         step: The step, as `with_measured_scratch` returns it.
         device: Where it is to run; ops and copies are measured there, once.
-        folder: Where a file may be swapped to; it is measured too.
     """
 
     @cache
     def speeds() -> Speeds:
         return Speeds(
             costs=measure_costs(step, device),
-            hardware=with_file_rates(measure_hardware(device), folder),
+            hardware=measure_hardware(device),
         )
 
     return Workload.of(step.graph, (step.own or step).graph, speeds)
@@ -82,13 +79,6 @@ def plan_here(
         _LOG.warning(
             "The host has %s for swapped tensors, less than the fastest plan moves: "
             "more is recomputed instead.",
-            format_bytes(host.free or 0),
-        )
-    if planned.reason is Reason.IN_FILE:
-        _LOG.warning(
-            "The host has %s for swapped tensors: %s of them wait in a file in %s.",
-            format_bytes(host.free or 0),
-            format_bytes(planned.plan.file_bytes),
-            settings.swap_folder,
+            format_bytes(host or 0),
         )
     return planned

@@ -64,7 +64,7 @@ def ask_for_room(
 
 def _taken(op: Op) -> list[int]:
     """Bytes of the large tensors that an op takes while it runs."""
-    if op.type in INPLACE or op.host_read:  # they raise, and may not take anything
+    if op.type in INPLACE:  # they raise, and may not take anything
         return []
     sizes = [*(tensor.size for tensor in op.outputs), op.scratch]
     return [size for size in sizes if size >= _LEAST]

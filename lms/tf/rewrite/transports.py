@@ -88,10 +88,6 @@ class Transport(Protocol):
         """The most host bytes held so far, None where it is not known."""
         ...
 
-    def trouble(self) -> str | None:
-        """Why a copy failed, in words; None if none did."""
-        ...
-
     def release(self) -> None:
         """Give the host memory back."""
         ...
@@ -104,10 +100,6 @@ class _ByTensorFlow:
 
     def host_peak_bytes(self) -> int | None:
         """Unknown: TensorFlow's host allocator holds the tensors."""
-        return None
-
-    def trouble(self) -> str | None:
-        """TensorFlow's own errors say it."""
         return None
 
     def release(self) -> None:

@@ -101,7 +101,6 @@ def test_equal_ops_are_measured_once(step: Any) -> None:
 
 
 def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lms.machine.emulated_link import LinkRates, link_environment
     from lms.tf.measure.device_rates import measure_hardware
     from lms.tf.measure.devices import find_device
 
@@ -110,16 +109,6 @@ def test_the_present_device_has_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not measured.asynchronous
     assert min(measured.flops, measured.memory_bandwidth, measured.h2d) > 0
     assert measure_hardware(device).h2d == measured.h2d  # measured once
-    rates = LinkRates(h2d=1e9, d2h=2e9, latency=1e-5)
-    for name, value in link_environment(rates).items():
-        monkeypatch.setenv(name, value)
-    emulated = measure_hardware(device)
-    assert emulated.flops == measured.flops  # measured once
-    assert (emulated.h2d, emulated.d2h, emulated.latency) == (1e9, 2e9, 1e-5)
-    # Whatever the link is like, cores make the copy, and the next op waits for it.
-    assert emulated.copy_load == pytest.approx(1 / measured.d2h)
-    for name in link_environment(rates):
-        monkeypatch.delenv(name)
     for cores, load in ((1, 1.0), (2, 1.0), (8, 0.25)):
         monkeypatch.setattr(
             "lms.tf.measure.device_rates.usable_cores", lambda cores=cores: cores

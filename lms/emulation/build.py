@@ -1,0 +1,241 @@
+"""Compile the emulated card for the TensorFlow that is here, once.
+
+    <cache>/emulation/<digest of sources, TensorFlow and compiler>/
+        libcuda.so.1, libcudart.so.12, ...     the driver and what TensorFlow asks for
+        computing.so, dry.so                   the two fronts
+
+A build is made in a folder of its own and renamed when it is complete. A lock keeps
+others waiting meanwhile; a build that was killed is removed by the next one.
+
+Known weakness: the fronts use private C++ of one version of TensorFlow (priorities of
+kernels, its registry), so another version is refused.
+"""
+
+import fcntl
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+from lms.emulation.missing import missing_functions, names_in
+from lms.errors import UnsupportedError
+from lms.storage.cache import VARIABLE, cache_folder, digest
+
+__all__ = ["COMPUTING", "DRIVER", "DRY", "built"]
+
+COMPUTING, DRY, DRIVER = "computing.so", "dry.so", "libcuda.so.1"
+
+_NATIVE: Final = Path(__file__).parent / "native"
+_VERSION: Final = "2.21."
+
+# Libraries that TensorFlow looks for by name; what it calls of them is in the driver.
+_LIBRARIES: Final = (
+    "libcudart.so.12",
+    "libnvidia-ml.so.1",
+    "libcublas.so.12",
+    "libcublasLt.so.12",
+    "libcufft.so.11",
+    "libcusolver.so.11",
+    "libcusparse.so.12",
+    "libcudnn.so.9",
+)
+_FLAGS: Final = (
+    *("-O2", "-g0", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden"),
+    *("-DNDEBUG", "-DEIGEN_MAX_ALIGN_BYTES=64", "-w"),
+)
+_TENSORFLOW: Final = ("-l:libtensorflow_framework.so.2", "-l:libtensorflow_cc.so.2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tools:
+    """What a build needs: TensorFlow's folder and version, and a compiler."""
+
+    tensorflow: Path
+    version: str
+    compiler: str
+
+
+def built() -> Path:
+    """The folder of the compiled card; compiles it first where it is not there.
+
+    Raises:
+        UnsupportedError: If it cannot be compiled here; says what is missing.
+    """
+    tools = _tools()
+    folder = _kept_in() / _digest(tools)
+    if (folder / DRY).exists():
+        return folder
+    with _alone(folder.parent, tools.version):
+        if not (folder / DRY).exists():  # another process may have been first
+            _remove_unfinished(folder.parent)
+            _build(tools, folder)
+    return folder
+
+
+def _tools() -> _Tools:
+    """What a build needs.
+
+    Raises:
+        UnsupportedError: If something is not there; a sentence says which.
+    """
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise _cannot(f"Linux on x86-64, got {sys.platform} on {platform.machine()}")
+    found = importlib.util.find_spec("tensorflow")
+    if found is None or not found.submodule_search_locations:
+        raise _cannot("TensorFlow, got none. Install `tensorflow`")
+    tensorflow = Path(found.submodule_search_locations[0])
+    info = (tensorflow / "python" / "platform" / "build_info.py").read_text()
+    if not re.search(r"is_cuda_build'?\"?[,:] *True", info):
+        raise _cannot(
+            "TensorFlow's build for GPUs, got one without, as `tensorflow-cpu` is. "
+            "Install `tensorflow`"
+        )
+    version = _version()
+    if not version.startswith(_VERSION):
+        raise _cannot(f"TensorFlow {_VERSION}x, got {version}")
+    name = os.environ.get("CXX", "g++")
+    compiler = shutil.which(name)
+    if compiler is None or shutil.which("nm") is None:
+        raise _cannot(f"a C++ compiler, got no {name!r}. Install `g++`, or set CXX")
+    return _Tools(tensorflow=tensorflow, version=version, compiler=compiler)
+
+
+def _cannot(what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"an emulated card needs {what}. Training on a real card does not."
+    )
+
+
+def _version() -> str:
+    """TensorFlow's version, without importing it: that would take seconds."""
+    for name in ("tensorflow", "tf-nightly"):
+        with suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return "an unknown one"
+
+
+def _kept_in() -> Path:
+    """The folder of all builds; where nothing is kept, one that a reboot removes."""
+    folder = cache_folder()
+    if folder is not None:
+        return folder / "emulation"
+    return Path(tempfile.gettempdir()) / f"lms-emulation-{os.getuid()}"
+
+
+def _digest(tools: _Tools) -> str:
+    """A name for all that a build depends on."""
+    sources = sorted((path.name, path.read_text()) for path in _NATIVE.iterdir())
+    own = (Path(__file__).read_text(), str(tools.tensorflow))
+    return digest(sources, own, tools.version, tools.compiler)[:16]
+
+
+@contextmanager
+def _alone(folder: Path, version: str) -> Iterator[None]:
+    """One build at a time; says how long it takes, or that another one is under way."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise UnsupportedError(
+            "the emulated card must be compiled into a folder that can be written, got "
+            f"{str(folder)!r} ({error.strerror}). Set {VARIABLE} to another folder."
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("Waiting for another process that compiles the emulated card.")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        else:
+            _say(
+                f"Compiling the emulated card for TensorFlow {version}: a minute, once."
+            )
+        yield
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for path in folder.glob("unfinished-*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _build(tools: _Tools, folder: Path) -> None:
+    """Compile into a folder of its own, then rename it.
+
+    Raises:
+        UnsupportedError: If the compiler fails; says what it said.
+    """
+    start = time.monotonic()
+    at = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
+    try:
+        stubs = names_in(tools.tensorflow / "libtensorflow_framework.so.2")
+        (at / "missing.cc").write_text(missing_functions(stubs))
+        _compile([_driver(tools, at)])
+        _compile([_library(tools, at, name) for name in _LIBRARIES])
+        _compile([_front(tools, at, name) for name in (COMPUTING, DRY)])
+        at.rename(folder)
+    except BaseException:
+        shutil.rmtree(at, ignore_errors=True)
+        raise
+    _say(f"Compiled in {time.monotonic() - start:.0f} s, kept in {folder}.")
+
+
+def _compile(commands: Sequence[Sequence[str]]) -> None:
+    """Run compilers side by side, and wait for all."""
+    running = [
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for command in commands
+    ]
+    said = [process.communicate()[1] for process in running]
+    for process, text in zip(running, said, strict=True):
+        if process.returncode != 0:
+            raise UnsupportedError(
+                "the emulated card must be compiled, got an error of the compiler: "
+                f"{text.strip()[:2000]}. Try another one: CXX=g++-12."
+            )
+
+
+def _driver(tools: _Tools, at: Path) -> list[str]:
+    gpus = tools.tensorflow / "include" / "third_party" / "gpus"
+    parts = ("cuda/include", "cudnn/include", "cuda/libcudacxx/include")
+    include = (tools.tensorflow / "include", *(gpus / part for part in parts), _NATIVE)
+    return [
+        *(tools.compiler, *_FLAGS, *(f"-I{path}" for path in include)),
+        *("-shared", f"-Wl,-soname,{DRIVER}", "-o", str(at / DRIVER)),
+        *(str(_NATIVE / "driver.cc"), str(_NATIVE / "libraries.cc")),
+        str(at / "missing.cc"),
+    ]
+
+
+def _library(tools: _Tools, at: Path, name: str) -> list[str]:
+    """A library of nothing that brings the driver with it."""
+    return [
+        *(tools.compiler, "-shared", f"-Wl,-soname,{name}", "-o", str(at / name)),
+        *("-x", "c++", os.devnull, "-x", "none", "-Wl,--no-as-needed"),
+        *(f"-L{at}", f"-l:{DRIVER}"),
+    ]
+
+
+def _front(tools: _Tools, at: Path, name: str) -> list[str]:
+    source = _NATIVE / Path(name).with_suffix(".cc")
+    return [
+        *(tools.compiler, *_FLAGS, f"-I{tools.tensorflow / 'include'}"),
+        *("-shared", "-o", str(at / name), str(source), f"-L{at}", f"-l:{DRIVER}"),
+        *(f"-L{tools.tensorflow}", *_TENSORFLOW),
+    ]

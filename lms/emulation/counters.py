@@ -1,0 +1,50 @@
+"""What the emulated card of this process has done, as its driver counts it."""
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from lms.emulation.build import DRIVER
+
+__all__ = ["begin_trace", "counter", "end_trace"]
+
+
+@cache
+def _driver() -> Any:
+    library = ctypes.CDLL(DRIVER)
+    library.lms_card_counter.restype = ctypes.c_int64
+    library.lms_card_now.restype = ctypes.c_double
+    return library
+
+
+def counter(name: str) -> int:
+    """A count since the process began.
+
+    Args:
+        name: `h2d`, `d2h` or `d2d` for bytes copied; with `_copies` for their number,
+            with `_pageable` for bytes of memory that was not pinned; `kernels`,
+            `launches`, `computed`; `pinned_peak` in bytes; `busy_ns`, `busy_h2d_ns`,
+            `busy_d2h_ns` for nanoseconds of the card's time.
+
+    Raises:
+        OSError: If the process has no card.
+        ValueError: If there is no such count.
+    """
+    found = _driver().lms_card_counter(name.encode())
+    if found < 0:
+        raise ValueError(f"`name` must be a counter of the driver, got {name!r}.")
+    return found
+
+
+def begin_trace() -> None:
+    """Begin to note each kernel and copy."""
+    _driver().lms_card_trace(None)
+
+
+def end_trace(path: str) -> None:
+    """Write what was noted, a line each.
+
+    Lane (0 kernels, 1 to the device, 2 to the host), the seconds of its begin, its end
+    and of when the host queued it, bytes, name.
+    """
+    _driver().lms_card_trace(path.encode())

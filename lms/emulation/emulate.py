@@ -1,0 +1,197 @@
+"""Start programs on an emulated card, or turn this process's first lines into one.
+
+    python -m lms emulate --memory 64MiB -- python train.py     another program
+    lms.emulate.limit_memory("64MiB")                           this one, first line
+
+Where the machine has a card of its own, it is hidden from such programs alone.
+"""
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NoReturn, cast
+
+from lms.emulation.build import COMPUTING, DRIVER, DRY, built
+from lms.emulation.card import card_variables, emulated_memory
+from lms.errors import LMSError
+from lms.machine.link import LinkRates
+
+__all__ = ["become", "environment", "limit_memory", "load", "run"]
+
+_LIBRARY_PATH: Final = "LD_LIBRARY_PATH"
+_PLUGIN: Final = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
+
+
+def environment(
+    memory: str | int | None = None,
+    *,
+    inherited: Mapping[str, str] = os.environ,
+    **card: Any,
+) -> dict[str, str]:
+    """What a program is started with, so that it runs on an emulated card.
+
+    The card is compiled first where that was not done yet, which takes a minute.
+
+    Args:
+        memory: What TensorFlow may use of the card, such as "96MiB".
+        inherited: Variables that are added to; by default this process's.
+        **card: The other arguments of `lms.emulation.card.card_variables`.
+
+    Raises:
+        LMSError: If `inherited` is that of a program on an emulated card.
+        TypeError: If `memory` is neither text nor a whole number.
+        UnsupportedError: If no card can be emulated here; says why.
+        ValueError: If a value breaks its rule.
+
+    Example:
+        Not run here, as it may compile the card:
+
+            variables = environment("96MiB", link=LinkRates(h2d=12e9, d2h=12e9))
+            subprocess.run([sys.executable, "train.py"], env=variables)
+    """
+    own = card_variables(memory, **card)
+    _refuse_nested(inherited)
+    folder = built()
+    path = [str(folder), *filter(None, [inherited.get(_LIBRARY_PATH)])]
+    return {
+        **inherited,
+        **own,
+        **_settings(own),
+        _LIBRARY_PATH: os.pathsep.join(path),
+        _PLUGIN: str(folder / _front(own)),
+    }
+
+
+def limit_memory(memory: str | int | None = None, **card: Any) -> None:
+    """Give this process an emulated card, before TensorFlow is there.
+
+    Args:
+        memory: As in `environment`.
+        **card: As in `environment`.
+
+    Raises:
+        LMSError: If TensorFlow was imported already, or the process has a card that is
+            emulated.
+        TypeError: As in `environment`.
+        UnsupportedError: As in `environment`.
+        ValueError: As in `environment`.
+
+    Example:
+        The first lines of a program (not run here: they would limit this process):
+
+            import lms
+            lms.emulate.limit_memory("96MiB")
+            import tensorflow as tf
+    """
+    if "tensorflow" in sys.modules:
+        raise LMSError(
+            "`emulate.limit_memory` must be called before TensorFlow is imported, "
+            "got a process in which it already is. Call it on the first line of the "
+            "program, or start the program with `python -m lms emulate`."
+        )
+    variables = environment(memory, **card)
+    load()
+    os.environ.update(variables)
+
+
+def load() -> Path:
+    """Load the card's libraries into this process, so that TensorFlow finds them.
+
+    For a server that imports TensorFlow and forks: `LMS_CARD_*` are read when the first
+    op runs, so each child may have a card of its own. A child calls `TF_InitKernel` of
+    the front first.
+
+    Returns:
+        The folder of the libraries.
+    """
+    folder = built()
+    for name in sorted(folder.glob("lib*.so.*"), key=lambda path: path.name != DRIVER):
+        ctypes.CDLL(str(name), mode=ctypes.RTLD_GLOBAL)
+    return folder
+
+
+def run(
+    command: Sequence[str],
+    *,
+    memory: str | int | None = None,
+    link: LinkRates | None = None,
+    env: Mapping[str, str] | None = None,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Run a command on an emulated card and wait for its end.
+
+    Args:
+        command: The program and its arguments; at least the program.
+        memory: As in `environment`.
+        link: As in `environment`.
+        env: Variables to add those of `environment` to; None for this process's.
+        check: Whether an exit code other than 0 is an error.
+        **options: The other arguments of `subprocess.run`.
+
+    Raises:
+        CalledProcessError: If `check` is given and the command fails.
+        LMSError: As in `environment`.
+        OSError: If the program cannot be started.
+        TypeError: As in `environment`.
+        UnsupportedError: As in `environment`.
+        ValueError: As in `environment`.
+    """
+    inherited = os.environ if env is None else env
+    started = environment(memory, inherited=inherited, link=link)
+    return cast(Any, subprocess.run)(command, env=started, check=check, **options)
+
+
+def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Replace this process by a command: signals and exit code are the command's.
+
+    Args:
+        command: The program and its arguments; `--` before them is left out.
+        variables: All of its environment.
+
+    Raises:
+        ValueError: If there is no program, or it cannot be started.
+    """
+    program = list(command[1:] if command[:1] == ["--"] else command)
+    if not program:
+        raise ValueError(
+            "COMMAND must name a program, got nothing. Write it after `--`."
+        )
+    try:
+        os.execvpe(program[0], program, dict(variables))
+    except OSError as error:
+        raise ValueError(
+            f"COMMAND must be a program that can be started, got '{program[0]}' "
+            f"({error.strerror}). Check its name and path."
+        ) from error
+
+
+def _refuse_nested(inherited: Mapping[str, str]) -> None:
+    memory = emulated_memory(inherited)
+    if memory is not None:
+        raise LMSError(
+            "a card must not be emulated within a program that has one, got one of "
+            f"{memory} bytes. Start the program outside of it."
+        )
+
+
+def _front(card: Mapping[str, str]) -> str:
+    return DRY if card["LMS_CARD_DRY"] == "1" else COMPUTING
+
+
+def _settings(card: Mapping[str, str]) -> dict[str, str]:
+    """TensorFlow's own variables.
+
+    oneDNN is switched on: without it, 3D convolutions need about three times the
+    memory, and ten times the time. There is nothing to tune on a dry card.
+    """
+    cards = range(int(card["LMS_CARD_COUNT"]))
+    dry = card["LMS_CARD_DRY"] == "1"
+    return {
+        "TF_ENABLE_ONEDNN_OPTS": "1",
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, cards)),
+        **({"TF_CUDNN_USE_AUTOTUNE": "0"} if dry else {}),
+    }

@@ -1,0 +1,817 @@
+// libcuda.so.1, libcudart.so.12 and NVML of an emulated card.
+//
+// TensorFlow's own GPU runtime runs on it: BaseGPUDevice, GPUUtil, the pool of pinned
+// memory, logical devices. On a dry card the host code of TensorFlow's CUDA kernels runs
+// too, and a launch only counts; on a computing one such a launch is an error.
+#include "third_party/gpus/cuda/include/cuda.h"
+#include "third_party/gpus/cuda/include/cuda_runtime_api.h"
+
+#include <string>
+
+#include "engine.h"
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+struct CUstream_st {
+  card::Stream stream;
+};
+struct CUevent_st {
+  std::atomic<double> at{0};  // the moment when it is reached
+};
+struct CUctx_st {
+  int card = 0;
+};
+
+namespace {
+
+using namespace card;
+
+CUctx_st* ContextOf(int card) {
+  static CUctx_st* all = [] {
+    auto* made = new CUctx_st[kMostCards];
+    for (int i = 0; i < kMostCards; ++i) made[i].card = i;
+    return made;
+  }();
+  return all + card;
+}
+thread_local CUcontext current = nullptr;
+int Current() { return current == nullptr ? 0 : current->card; }
+
+CUstream_st* DefaultStream() {
+  static CUstream_st* all = new CUstream_st[kMostCards];
+  return all + Current();
+}
+Stream& Of(CUstream stream) {
+  if (stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+    return DefaultStream()->stream;
+  }
+  return stream->stream;
+}
+
+// None where CUDA_VISIBLE_DEVICES hides them all, as CUDA's own driver does.
+int Cards() {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != nullptr && (*visible == 0 || *visible == '-')) return 0;
+  return std::min(kMostCards, static_cast<int>(Setting("LMS_CARD_COUNT", 1)));
+}
+
+int Capability() { return static_cast<int>(Setting("LMS_CARD_CAPABILITY", 80)); }
+
+// TensorFlow keeps some for the system: 225 MiB of a device below 2 GiB, else by its
+// capability. So much more is reported, so that LMS_CARD_MEMORY is TensorFlow's limit.
+int64_t Reported() {
+  const int64_t limit = Memory(), small = limit + (225ll << 20);
+  const int major = Capability() / 10;
+  const int64_t kept = major <= 6 ? 500 : major == 7 ? 1050 : major == 8 ? 1536 : 1800;
+  return small < (2ll << 30) ? small : limit + (kept << 20);
+}
+
+void* At(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
+
+thread_local int64_t launches = 0;  // of the calling thread
+
+void Launch() {  // LMS_CARD_LAUNCH: seconds that a launch takes the host, as the card's
+  static double each = Setting("LMS_CARD_LAUNCH", 0);
+  ++launches;
+  counters().launches += 1;
+  if (each > 0) {
+    const double end = Now() + each;
+    while (Now() < end) {
+    }
+  }
+}
+
+// A kernel for a GPU: done on a dry card; on a computing one it cannot be.
+bool LaunchKernel() {
+  if (!IsDry()) {
+    std::fprintf(stderr, "emulated card: a kernel for a GPU was launched\n");
+    return false;
+  }
+  Launch();
+  return true;
+}
+
+// A copy of pageable memory returns when it has ended, as CUDA's does.
+CUresult Enqueue(CUstream stream, Direction direction, void* to, const void* from,
+                 size_t size) {
+  static const char* names[3] = {"H2D", "D2H", "D2D"};
+  const void* host = direction == kToDevice ? from : to;
+  const double seconds = Copy(direction, to, from, size);
+  const int lane = direction == kToDevice ? 1 : direction == kToHost ? 2 : 0;
+  Of(stream).Add(seconds, lane, names[direction], size);
+  if (direction == kWithin) Launch();
+  if (direction != kWithin && !pinned_memory().Holds(host)) Of(stream).Join();
+  return CUDA_SUCCESS;
+}
+
+CUresult Set(CUdeviceptr at, unsigned char value, size_t size, CUstream stream) {
+  static double rate = Setting("LMS_CARD_BANDWIDTH", 0);
+  if (IsTrue(size)) std::memset(At(at), value, size);
+  Of(stream).Add(rate > 0 ? size / rate : 0, 0, "memset", size);
+  Launch();
+  return CUDA_SUCCESS;
+}
+
+int Attribute(CUdevice_attribute which) {
+  switch (which) {
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: return 1024;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: return 64;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: return 2147483647;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: return 65535;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return 49152;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: return 166912;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: return 167936;
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: return 1024;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: return 65536;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: return 1410000;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: return 1215000;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: return 5120;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: return 108;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: return 41943040;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: return 2048;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: return 32;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: return Capability() / 10;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: return Capability() % 10;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: return 2;
+    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
+    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY: return 1;
+    default: return 0;
+  }
+}
+
+}  // namespace
+
+// ----------------------------------------------------------------- the driver
+
+EXPORT CUresult cuInit(unsigned int) {
+  return Cards() == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
+EXPORT CUresult cuDriverGetVersion(int* version) {
+  *version = 12050;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuGetErrorName(CUresult error, const char** text) {
+  *text = error == CUDA_SUCCESS ? "CUDA_SUCCESS" : "CUDA_ERROR_OF_THE_EMULATED_CARD";
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuGetErrorString(CUresult error, const char** text) {
+  *text = error == CUDA_SUCCESS ? "no error" : "the emulated card does not do this";
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetCount(int* count) {
+  *count = Cards();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  *device = ordinal;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice) {
+  std::snprintf(name, length, "Emulated card of host memory");
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
+  std::snprintf(id, length, "0000:%02x:00.0", device + 1);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  std::memset(uuid, device + 1, sizeof(*uuid));
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
+  std::memset(uuid, device + 1, sizeof(*uuid));
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceTotalMem(size_t* bytes, CUdevice) {
+  *bytes = Reported();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevice) {
+  *value = Attribute(which);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice) {
+  *major = Capability() / 10;
+  *minor = Capability() % 10;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice, CUdevice) {
+  *can = 1;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxEnablePeerAccess(CUcontext, unsigned int) { return CUDA_SUCCESS; }
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  *context = ContextOf(device);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+EXPORT CUresult cuDevicePrimaryCtxSetFlags(CUdevice, unsigned int) { return CUDA_SUCCESS; }
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned int* flags, int* active) {
+  *flags = 0;
+  *active = 1;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = current;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
+  current = context;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxPushCurrent(CUcontext context) { return cuCtxSetCurrent(context); }
+EXPORT CUresult cuCtxPopCurrent(CUcontext* context) { return cuCtxGetCurrent(context); }
+EXPORT CUresult cuCtxGetDevice(CUdevice* device) {
+  *device = Current();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxSynchronize() {
+  DefaultStream()->stream.Join();
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemGetInfo(size_t* free, size_t* total) {
+  *total = Reported();
+  *free = Reported() - std::min<int64_t>(counters().device_bytes[Current()], Reported());
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemAlloc(CUdeviceptr* at, size_t size) {
+  *at = reinterpret_cast<CUdeviceptr>(TakeDevice(size, Current()));
+  return *at == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemFree(CUdeviceptr at) {
+  GiveDevice(At(at));
+  return CUDA_SUCCESS;
+}
+// Pools (`TF_GPU_ALLOCATOR=cuda_malloc_async`): the driver maps pages anew, so bytes count and holes do
+// not. Allocations and frees are in a stream's order: what is freed there may be taken there at once.
+struct Pool {
+  std::mutex mutex;
+  int64_t used = 0, high = 0;
+};
+static Pool& PoolOf(CUmemoryPool pool) { return *reinterpret_cast<Pool*>(pool); }
+static std::mutex in_pools_mutex;
+static std::map<CUdeviceptr, std::pair<Pool*, int64_t>>& InPools() {
+  static auto* all = new std::map<CUdeviceptr, std::pair<Pool*, int64_t>>;
+  return *all;
+}
+EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps*) {
+  *pool = reinterpret_cast<CUmemoryPool>(new Pool);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemPoolDestroy(CUmemoryPool) { return CUDA_SUCCESS; }
+EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) {
+  static Pool defaults[kMostCards];
+  *pool = reinterpret_cast<CUmemoryPool>(&defaults[device]);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
+  return cuDeviceGetDefaultMemPool(pool, device);
+}
+EXPORT CUresult cuDeviceSetMemPool(CUdevice, CUmemoryPool) { return CUDA_SUCCESS; }
+EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void*) {
+  std::lock_guard<std::mutex> lock(PoolOf(pool).mutex);
+  if (which == CU_MEMPOOL_ATTR_USED_MEM_HIGH) PoolOf(pool).high = PoolOf(pool).used;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void* value) {
+  std::lock_guard<std::mutex> lock(PoolOf(pool).mutex);
+  const bool high = which == CU_MEMPOOL_ATTR_USED_MEM_HIGH || which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+  *static_cast<cuuint64_t*>(value) = high ? PoolOf(pool).high : PoolOf(pool).used;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc*, size_t) { return CUDA_SUCCESS; }
+EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool, size_t) { return CUDA_SUCCESS; }
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* at, size_t size, CUmemoryPool pool, CUstream) {
+  const int64_t bytes = (static_cast<int64_t>(size) + 511) & ~511ll;
+  Pool& from = PoolOf(pool);
+  {
+    std::lock_guard<std::mutex> lock(from.mutex);
+    if (from.used + bytes > Memory()) return CUDA_ERROR_OUT_OF_MEMORY;
+    from.used += bytes;
+    from.high = std::max(from.high, from.used);
+  }
+  *at = reinterpret_cast<CUdeviceptr>(TakeDevice(std::max<int64_t>(bytes, 512), Current()));
+  if (*at == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  std::lock_guard<std::mutex> lock(in_pools_mutex);
+  InPools()[*at] = {&from, bytes};
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemAllocAsync(CUdeviceptr* at, size_t size, CUstream stream) {
+  CUmemoryPool pool;
+  cuDeviceGetDefaultMemPool(&pool, Current());
+  return cuMemAllocFromPoolAsync(at, size, pool, stream);
+}
+EXPORT CUresult cuMemFreeAsync(CUdeviceptr at, CUstream) {
+  std::pair<Pool*, int64_t> owner{nullptr, 0};
+  {
+    std::lock_guard<std::mutex> lock(in_pools_mutex);
+    auto found = InPools().find(at);
+    if (found == InPools().end()) return CUDA_ERROR_INVALID_VALUE;
+    owner = found->second;
+    InPools().erase(found);
+  }
+  {
+    std::lock_guard<std::mutex> lock(owner.first->mutex);
+    owner.first->used -= owner.second;
+  }
+  GiveDevice(At(at));
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemHostAlloc(void** at, size_t size, unsigned int) {
+  *at = TakePinned(size);
+  return *at == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemAllocHost(void** at, size_t size) {
+  return cuMemHostAlloc(at, size, 0);
+}
+EXPORT CUresult cuMemFreeHost(void* at) {
+  GivePinned(at);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemHostRegister(void*, size_t, unsigned int) { return CUDA_SUCCESS; }
+EXPORT CUresult cuMemHostUnregister(void*) { return CUDA_SUCCESS; }
+EXPORT CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* size, CUdeviceptr at) {
+  auto found = device_memory().Find(At(at));
+  if (found.size == 0) return CUDA_ERROR_NOT_FOUND;
+  if (base != nullptr) *base = found.start;
+  if (size != nullptr) *size = found.size;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute which,
+                                      CUdeviceptr at) {
+  const Region region = device_memory().Find(At(at));
+  const bool on_device = region.size != 0;
+  const bool pinned = pinned_memory().Holds(At(at));
+  if (!on_device && !pinned) return CUDA_ERROR_INVALID_VALUE;
+  switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<CUcontext*>(data) = ContextOf(region.owner);
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+      *static_cast<unsigned int*>(data) =
+          on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = region.owner;
+      return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      *static_cast<unsigned int*>(data) = 0;
+      return CUDA_SUCCESS;
+    default: return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int) {
+  *stream = new CUstream_st;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int, int) {
+  *stream = new CUstream_st;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuStreamDestroy(CUstream stream) {
+  delete stream;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuStreamQuery(CUstream stream) {
+  return Of(stream).IsIdle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+  Of(stream).Join();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int) {
+  Of(stream).WaitFor(event->at);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuStreamGetPriority(CUstream, int* priority) {
+  *priority = 0;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
+  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuEventCreate(CUevent* event, unsigned int) {
+  *event = new CUevent_st;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuEventDestroy(CUevent event) {
+  delete event;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuEventRecord(CUevent event, CUstream stream) {
+  event->at = Of(stream).end();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuEventQuery(CUevent event) {
+  return Now() >= event->at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+EXPORT CUresult cuEventSynchronize(CUevent event) {
+  SleepUntil(event->at);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  *milliseconds = (end->at - start->at) * 1e3;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* argument) {
+  Calls::One().Add(Of(stream).end(), [=] { function(argument); });
+  return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void* from, size_t size,
+                                  CUstream stream) {
+  return Enqueue(stream, kToDevice, At(to), from, size);
+}
+EXPORT CUresult cuMemcpyDtoHAsync(void* to, CUdeviceptr from, size_t size,
+                                  CUstream stream) {
+  return Enqueue(stream, kToHost, to, At(from), size);
+}
+EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t size,
+                                  CUstream stream) {
+  return Enqueue(stream, kWithin, At(to), At(from), size);
+}
+EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext, CUdeviceptr from, CUcontext,
+                                  size_t size, CUstream stream) {
+  return Enqueue(stream, kWithin, At(to), At(from), size);
+}
+EXPORT CUresult cuMemcpyHtoD(CUdeviceptr to, const void* from, size_t size) {
+  SleepUntil(Now() + Copy(kToDevice, At(to), from, size));
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemcpyDtoH(void* to, CUdeviceptr from, size_t size) {
+  SleepUntil(Now() + Copy(kToHost, to, At(from), size));
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemcpyDtoD(CUdeviceptr to, CUdeviceptr from, size_t size) {
+  SleepUntil(Now() + Copy(kWithin, At(to), At(from), size));
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemsetD8(CUdeviceptr at, unsigned char value, size_t count) {
+  return Set(at, value, count, nullptr);
+}
+EXPORT CUresult cuMemsetD8Async(CUdeviceptr at, unsigned char value, size_t count,
+                                CUstream stream) {
+  return Set(at, value, count, stream);
+}
+EXPORT CUresult cuMemsetD32Async(CUdeviceptr at, unsigned int value, size_t count,
+                                 CUstream stream) {
+  if (IsTrue(4 * count)) {
+    std::fill_n(static_cast<unsigned int*>(At(at)), count, value);
+  }
+  Of(stream).Add(0, 0, "memset", 4 * count);
+  Launch();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemsetD32(CUdeviceptr at, unsigned int value, size_t count) {
+  return cuMemsetD32Async(at, value, count, nullptr);
+}
+
+// Modules and functions: any address that is not zero.
+namespace {
+int something = 0;
+template <typename T>
+T Something() {
+  return reinterpret_cast<T>(&something);
+}
+}  // namespace
+
+EXPORT CUresult cuModuleLoadData(CUmodule* made, const void*) {
+  *made = Something<CUmodule>();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuModuleLoadDataEx(CUmodule* made, const void*, unsigned int,
+                                   CUjit_option*, void**) {
+  *made = Something<CUmodule>();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuModuleLoadFatBinary(CUmodule* made, const void*) {
+  *made = Something<CUmodule>();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+EXPORT CUresult cuModuleGetFunction(CUfunction* made, CUmodule, const char*) {
+  *made = Something<CUfunction>();
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuModuleGetGlobal(CUdeviceptr* at, size_t* size, CUmodule, const char*) {
+  static char global[4096];
+  if (at != nullptr) *at = reinterpret_cast<CUdeviceptr>(global);
+  if (size != nullptr) *size = sizeof(global);
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuFuncGetAttribute(int* value, CUfunction_attribute which, CUfunction) {
+  *value = which == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) {
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuFuncSetCacheConfig(CUfunction, CUfunc_cache) { return CUDA_SUCCESS; }
+EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int,
+                                                            size_t) {
+  *blocks = 2;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, CUfunction, int, size_t, unsigned int) {
+  *blocks = 2;
+  return CUDA_SUCCESS;
+}
+EXPORT CUresult cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int,
+                               unsigned int, unsigned int, unsigned int, unsigned int,
+                               CUstream, void**, void**) {
+  return LaunchKernel() ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig*, CUfunction, void**, void**) {
+  return LaunchKernel() ? CUDA_SUCCESS : CUDA_ERROR_NO_BINARY_FOR_GPU;
+}
+
+// ---------------------------------------------------------------- the runtime
+
+EXPORT cudaError_t cudaGetDeviceCount(int* count) {
+  cuDeviceGetCount(count);
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaSetDevice(int device) {
+  current = ContextOf(device);
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaGetDevice(int* device) {
+  *device = Current();
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaFree(void*) { return cudaSuccess; }
+EXPORT cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 12050;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 12050;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  std::memset(properties, 0, sizeof(*properties));
+  std::snprintf(properties->name, sizeof(properties->name), "Emulated card of host memory");
+  properties->totalGlobalMem = Reported();
+  properties->major = Capability() / 10;
+  properties->minor = Capability() % 10;
+  properties->multiProcessorCount = 108;
+  properties->clockRate = 1410000;
+  properties->memoryClockRate = 1215000;
+  properties->memoryBusWidth = 5120;
+  properties->l2CacheSize = 41943040;
+  properties->regsPerMultiprocessor = 65536;
+  properties->sharedMemPerMultiprocessor = 167936;
+  properties->sharedMemPerBlock = 49152;
+  properties->maxThreadsPerBlock = 1024;
+  properties->warpSize = 32;
+  properties->maxThreadsPerMultiProcessor = 2048;
+  properties->maxGridSize[0] = 2147483647;
+  properties->maxGridSize[1] = properties->maxGridSize[2] = 65535;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
+  *value = Attribute(static_cast<CUdevice_attribute>(which));  // the same numbers
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaGetLastError() { return cudaSuccess; }
+EXPORT cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
+EXPORT const char* cudaGetErrorString(cudaError_t) { return "the emulated card does not do this"; }
+EXPORT const char* cudaGetErrorName(cudaError_t) { return "cudaErrorOfTheEmulatedCard"; }
+EXPORT cudaError_t cudaLaunchKernel(const void*, dim3, dim3, void**, size_t,
+                                    cudaStream_t) {
+  return LaunchKernel() ? cudaSuccess : cudaErrorNoKernelImageForDevice;
+}
+EXPORT cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) {
+  return LaunchKernel() ? cudaSuccess : cudaErrorNoKernelImageForDevice;
+}
+namespace {
+struct Configuration {
+  dim3 grid, block;
+  size_t shared;
+  void* stream;
+};
+thread_local std::vector<Configuration> configurations;
+}  // namespace
+EXPORT unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared,
+                                            void* stream) {
+  configurations.push_back({grid, block, shared, stream});
+  return 0;
+}
+EXPORT cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared,
+                                              void* stream) {
+  const Configuration last = configurations.back();
+  configurations.pop_back();
+  *grid = last.grid;
+  *block = last.block;
+  *shared = last.shared;
+  *static_cast<void**>(stream) = last.stream;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  std::memset(attributes, 0, sizeof(*attributes));
+  attributes->maxThreadsPerBlock = 1024;
+  attributes->numRegs = 32;
+  attributes->ptxVersion = attributes->binaryVersion = Capability();
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void*) {
+  *function = Something<cudaFunction_t>();
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaFuncSetCacheConfig(const void*, cudaFuncCache) { return cudaSuccess; }
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*,
+                                                                 int, size_t) {
+  *blocks = 2;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, const void*, int, size_t, unsigned int) {
+  *blocks = 2;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size,
+                                   cudaMemcpyKind kind, cudaStream_t stream) {
+  const Direction way = kind == cudaMemcpyHostToDevice   ? kToDevice
+                        : kind == cudaMemcpyDeviceToHost ? kToHost
+                                                         : kWithin;
+  Enqueue(reinterpret_cast<CUstream>(stream), way, to, from, size);
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaMemsetAsync(void* at, int value, size_t size, cudaStream_t stream) {
+  Set(reinterpret_cast<CUdeviceptr>(at), value, size, reinterpret_cast<CUstream>(stream));
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  Of(reinterpret_cast<CUstream>(stream)).Join();
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+EXPORT cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+EXPORT cudaError_t cudaGetDriverEntryPoint(const char*, void** found, unsigned long long,
+                                           cudaDriverEntryPointQueryResult*) {
+  *found = nullptr;
+  return cudaErrorNotSupported;
+}
+EXPORT void** __cudaRegisterFatBinary(void*) {
+  static void* nothing = nullptr;
+  return &nothing;
+}
+EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
+EXPORT void __cudaUnregisterFatBinary(void**) {}
+EXPORT void __cudaRegisterFunction(void**, const char*, char*, const char*, int, uint3*,
+                                   uint3*, dim3*, dim3*, int*) {}
+EXPORT void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
+EXPORT char __cudaInitModule(void**) { return 1; }
+
+// ------------------------------------------- what says which devices there are
+
+EXPORT size_t cudnnGetVersion() { return 90300; }
+EXPORT size_t cudnnGetCudartVersion() { return 12050; }
+EXPORT int cudnnGetProperty(int which, int* value) {  // major, minor, patch
+  *value = which == 0 ? 9 : which == 1 ? 3 : 0;
+  return 0;
+}
+
+EXPORT int nvmlInit_v2() { return 0; }
+EXPORT int nvmlInitWithFlags(unsigned int) { return 0; }
+EXPORT int nvmlShutdown() { return 0; }
+EXPORT const char* nvmlErrorString(int) { return "the emulated card does not do this"; }
+EXPORT int nvmlDeviceGetCount_v2(unsigned int* count) {
+  int found = 0;
+  cuDeviceGetCount(&found);
+  *count = found;
+  return 0;
+}
+EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void** device) {
+  *device = reinterpret_cast<void*>(static_cast<uintptr_t>(index + 1));
+  return 0;
+}
+EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
+  int bus = 1;  // as cuDeviceGetPCIBusId says: after the domain
+  const char* colon = std::strchr(id, ':');
+  if (colon != nullptr) std::sscanf(colon + 1, "%x", &bus);
+  return nvmlDeviceGetHandleByIndex_v2(bus - 1, device);
+}
+EXPORT int nvmlDeviceGetName(void*, char* name, unsigned int length) {
+  std::snprintf(name, length, "Emulated card of host memory");
+  return 0;
+}
+struct NvmlMemory {
+  unsigned long long total, free, used;
+};
+EXPORT int nvmlDeviceGetMemoryInfo(void*, NvmlMemory* memory) {
+  size_t free = 0, total = 0;
+  cuMemGetInfo(&free, &total);
+  *memory = {total, free, total - free};
+  return 0;
+}
+EXPORT int nvmlDeviceGetUUID(void*, char* uuid, unsigned int length) {
+  std::snprintf(uuid, length, "GPU-00000000-0000-0000-0000-000000000001");
+  return 0;
+}
+EXPORT int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned int* generation) {
+  *generation = 4;
+  return 0;
+}
+EXPORT int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned int* width) {
+  *width = 16;
+  return 0;
+}
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(int* version) {
+  *version = 12050;
+  return 0;
+}
+EXPORT int nvmlDeviceGetCurrPcieLinkGeneration(void*, unsigned int* generation) {
+  *generation = 4;
+  return 0;
+}
+EXPORT int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned int* width) {
+  *width = 16;
+  return 0;
+}
+EXPORT int nvmlDeviceGetNvLinkState(void*, unsigned int, unsigned int*) { return 3; }
+EXPORT int nvmlDeviceGetGpuFabricInfoV(void*, void*) { return 3; }
+EXPORT int nvmlSystemGetDriverVersion(char* version, unsigned int length) {
+  std::snprintf(version, length, "555.42.02");
+  return 0;
+}
+
+// -------------------------------------------------------------- for the tests
+
+EXPORT int64_t lms_card_counter(const char* name) {
+  Counters& all = counters();
+  const std::string key(name);
+  const char* ways[3] = {"h2d", "d2h", "d2d"};
+  for (int i = 0; i < 3; ++i) {
+    if (key == ways[i]) return all.bytes[i];
+    if (key == std::string(ways[i]) + "_copies") return all.copies[i];
+    if (key == std::string(ways[i]) + "_pageable") return all.pageable[i];
+  }
+  if (key == "kernels") return all.kernels;
+  if (key == "launches") return all.launches;
+  if (key == "computed") return all.computed;
+  if (key == "pinned_peak") return all.pinned_peak;
+  if (key == "busy_ns") return all.busy[0];
+  if (key == "busy_h2d_ns") return all.busy[1];
+  if (key == "busy_d2h_ns") return all.busy[2];
+  return -1;
+}
+
+// --------------------------------------------------- for computing.cc and dry.cc
+
+EXPORT double lms_card_setting(const char* name, double otherwise) {
+  return Setting(name, otherwise);
+}
+
+EXPORT int64_t lms_card_launches() { return launches; }
+EXPORT int lms_card_launch() { return LaunchKernel() ? 0 : 3000; }  // not supported
+EXPORT void lms_card_pass(void* stream, double seconds, const char* name, int64_t bytes,
+                          int computed) {
+  counters().kernels += 1;
+  counters().computed += computed;
+  Of(static_cast<CUstream>(stream)).Add(seconds, 0, name, bytes);
+}
+// Begins a trace, or ends it and writes it: one line for each kernel and copy, with the
+// lane (0 kernels, 1 to the device, 2 to the host), the seconds of its begin, end and of
+// when the host queued it, bytes, name.
+EXPORT void lms_card_trace(const char* path) {
+  std::lock_guard<std::mutex> lock(trace().mutex);
+  if (path != nullptr) {
+    FILE* file = std::fopen(path, "w");
+    for (const Span& span : trace().spans) {
+      std::fprintf(file, "%d %.7f %.7f %.7f %lld %s\n", span.lane, span.begin, span.end,
+                   span.queued, static_cast<long long>(span.bytes), span.name.c_str());
+    }
+    std::fclose(file);
+  }
+  trace().spans.clear();
+  trace().on = path == nullptr;
+}
+EXPORT double lms_card_now() { return Now(); }

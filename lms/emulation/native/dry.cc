@@ -1,0 +1,285 @@
+// Ops of device type GPU on a card that is not there.
+//
+// TensorFlow's own CUDA kernels run: their host code takes outputs, forwards inputs, asks
+// for scratch and launches, exactly as on a card; the launches do nothing. So what is
+// allocated is the truth, and needs no model. Here each kernel is wrapped:
+//
+//   - an op that launched something lets the compute stream pass a modelled time;
+//   - an op that reads and makes small tensors only is computed by TensorFlow's CPU kernel,
+//     at once: counters, conditions and seeds keep their values;
+//   - small results of what was not computed are zeros (a bool's: true).
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tensorflow/core/framework/device_base.h"
+#include "tensorflow/core/framework/kernel_def.pb.h"
+#include "tensorflow/core/framework/node_properties.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/framework/types.h"
+#include "xla/stream_executor/stream.h"
+
+#include "interpreted.h"
+#include "roofline.h"
+
+extern "C" int64_t lms_card_launches();
+extern "C" void lms_card_pass(void* stream, double seconds, const char* name,
+                              int64_t bytes, int computed);
+
+namespace tensorflow {
+void* GlobalKernelRegistry();
+}
+
+namespace card {
+
+using namespace tensorflow;
+
+int64_t Small() {  // bytes up to which values are kept true
+  static const auto bytes = static_cast<int64_t>(lms_card_setting("LMS_CARD_SMALL", 16384));
+  return bytes;
+}
+
+// Kernels of TensorFlow that neither compute nor launch, or must not be run twice or
+// elsewhere: they stay as they are.
+bool StaysAsItIs(const NodeDef& node, const OpDef& op) {
+  static const auto* names = new std::set<std::string>{
+      "Identity", "IdentityN", "Reshape", "ExpandDims", "Squeeze", "Const", "_Arg",
+      "_Retval", "_DeviceArg", "_DeviceRetval", "Shape", "ShapeN", "Size", "Rank",
+      "StopGradient", "PreventGradient", "NoOp", "ControlTrigger", "Switch", "Merge",
+      "RefSwitch", "RefMerge", "Enter", "Exit", "NextIteration", "LoopCond", "Bitcast",
+      "_Send", "_Recv", "_HostSend", "_HostRecv", "Send", "Recv", "_CopyFromGpuToHost",
+      "_CopyFromHostToGpu", "ReadVariableOp", "_ReadVariablesOp", "AssignVariableOp",
+      "VarHandleOp", "_VarHandlesOp", "VarIsInitializedOp", "DestroyResourceOp", "If",
+      "StatelessIf", "While", "StatelessWhile", "Case", "PartitionedCall", "Placeholder",
+      "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient", "DeepCopy", "Empty",
+      "_ParallelConcatStart", "TensorListReserve", "CheckNumerics", "CheckNumericsV2"};
+  if (names->count(node.op())) return true;
+  for (const char* part : {"Stack", "Queue", "Collective", "Nccl", "Xla", "Dataset",
+                           "Iterator", "TensorList", "Barrier", "Print"}) {
+    if (node.op().find(part) != std::string::npos) return true;
+  }
+  return false;
+}
+
+// Kernels of the CPU that do not take what a GPU's may be given (channels first).
+bool MayBeComputed(const NodeDef& node, const OpDef& op) {
+  if (node.attr().count("data_format")) return false;
+  if (node.op().rfind("_Fused", 0) == 0) return false;
+  if (node.op() == "AssignAddVariableOp" || node.op() == "AssignSubVariableOp") return true;
+  return !op.is_stateful();
+}
+
+class Dry : public OpKernel {
+ public:
+  Dry(OpKernelConstruction* construction, std::unique_ptr<OpKernel> own,
+      std::unique_ptr<OpKernel> on_cpu)
+      : OpKernel(construction), own_(std::move(own)), on_cpu_(std::move(on_cpu)) {
+    const OpRegistrationData* data = nullptr;
+    if (OpRegistry::Global()->LookUp(def().op(), &data).ok()) data_ = data;
+    for (auto type : input_memory_types()) has_host_input_ |= type == HOST_MEMORY;
+    version_ = construction->graph_def_version();
+  }
+
+  void Compute(OpKernelContext* context) override {
+    std::vector<TensorShape> in;
+    int64_t bytes = 0;
+    bool small = true;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      in.emplace_back();
+      if (!context->has_input(i) || context->input_is_ref(i)) continue;
+      const DataType type = context->input_dtype(i);
+      if (type == DT_RESOURCE || type == DT_VARIANT || type == DT_STRING) continue;
+      const Tensor& input = context->input(i);
+      in.back() = input.shape();
+      if (input_memory_types()[i] == HOST_MEMORY) continue;
+      bool again = false;
+      for (int k = 0; k < i && !again; ++k) {
+        again = context->has_input(k) && !context->input_is_ref(k) &&
+                context->input_dtype(k) == type && context->input(k).SharesBufferWith(input);
+      }
+      if (!again) bytes += input.TotalBytes();
+      small &= static_cast<int64_t>(input.TotalBytes()) <= Small();
+    }
+    const bool computed = on_cpu_ != nullptr && small && MakesLittle(context, in);
+    const int64_t before = lms_card_launches();
+    int64_t launched = 1;
+    if (computed) {
+      on_cpu_->Compute(context);
+    } else {
+      own_->Compute(context);
+      launched = lms_card_launches() - before;
+    }
+    if (!context->status().ok() || launched == 0) return;
+    DataType type = DT_FLOAT;
+    TensorShape out;
+    for (int i = 0; i < num_outputs(); ++i) {
+      Tensor* made = context->mutable_output(i);
+      if (made == nullptr || output_memory_types()[i] == HOST_MEMORY) continue;
+      if (made->dtype() == DT_RESOURCE || made->dtype() == DT_VARIANT) continue;
+      if (i == 0) type = made->dtype(), out = made->shape();
+      const int64_t size = made->TotalBytes();
+      bytes += size;
+      if (!computed && size > 0 && size <= Small()) {
+        std::memset(made->data(), made->dtype() == DT_BOOL ? 1 : 0, size);
+      }
+    }
+    auto* device = context->op_device_context();
+    if (device == nullptr || device->stream() == nullptr) return;
+    const double seconds = Seconds(type_string(), in, out, type, bytes, launched);
+    lms_card_pass(device->stream()->platform_specific_handle().stream, seconds,
+                  name().c_str(), bytes, computed);
+  }
+  bool IsExpensive() override { return own_->IsExpensive(); }
+  const Tensor* const_tensor() const override { return own_->const_tensor(); }
+
+ private:
+  // Whether all outputs are small, by the op's shape function.
+  bool MakesLittle(OpKernelContext* context, const std::vector<TensorShape>& in) {
+    if (num_outputs() == 0) return true;
+    if (data_ == nullptr || data_->shape_inference_fn == nullptr) return false;
+    if (!has_host_input_) {
+      mutex_lock lock(mutex_);
+      if (known_ && last_ == in) return little_;
+    }
+    std::vector<PartialTensorShape> shapes(in.begin(), in.end());
+    std::vector<const Tensor*> values(in.size(), nullptr);
+    std::vector<Tensor> held(in.size());
+    for (size_t i = 0; i < in.size(); ++i) {
+      const DataType type = context->input_dtype(i);
+      if (type == DT_RESOURCE || type == DT_VARIANT) {
+        shapes[i] = PartialTensorShape();
+      } else if (context->has_input(i) && !context->input_is_ref(i)) {
+        held[i] = context->input(i);
+        values[i] = &held[i];
+      }
+    }
+    shape_inference::InferenceContext inference(version_, AttrSlice(def()), data_->op_def,
+                                                shapes, values, {}, {});
+    bool little = inference.construction_status().ok() &&
+                  inference.Run(data_->shape_inference_fn).ok();
+    for (int i = 0; little && i < num_outputs(); ++i) {
+      auto shape = inference.output(i);
+      if (!inference.FullyDefined(shape)) {
+        little = !HasResource(context);  // decided by its small inputs
+        continue;
+      }
+      int64_t size = DataTypeSize(output_type(i));
+      for (int k = 0; k < inference.Rank(shape); ++k) {
+        size *= inference.Value(inference.Dim(shape, k));
+      }
+      little = size <= Small();
+    }
+    if (!has_host_input_) {
+      mutex_lock lock(mutex_);
+      known_ = true;
+      last_ = in;
+      little_ = little;
+    }
+    return little;
+  }
+  bool HasResource(OpKernelContext* context) {
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      if (context->input_dtype(i) == DT_RESOURCE) return true;
+    }
+    return false;
+  }
+
+  std::unique_ptr<OpKernel> own_, on_cpu_;
+  const OpRegistrationData* data_ = nullptr;
+  bool has_host_input_ = false;
+  int version_ = 0;
+  mutex mutex_;
+  bool known_ = false, little_ = false;
+  std::vector<TensorShape> last_;
+};
+
+class Wrapping : public kernel_factory::OpKernelFactory {
+ public:
+  Wrapping(std::unique_ptr<kernel_factory::OpKernelFactory> own, bool on_cpu)
+      : own_(std::move(own)), on_cpu_(on_cpu) {}
+  OpKernel* Create(OpKernelConstruction* construction) override {
+    std::unique_ptr<OpKernel> own(own_->Create(construction));
+    const NodeDef node = construction->def();
+    if (own == nullptr || own->AsAsync() != nullptr) return own.release();
+    const OpDef* op = nullptr;
+    if (!OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok()) return own.release();
+    if (StaysAsItIs(node, *op) || IsOnHost(*own)) return own.release();
+    OpKernel* made = nullptr;
+    if (on_cpu_ && MayBeComputed(node, *op)) {
+      std::shared_ptr<const NodeProperties> properties;
+      absl::Status status =
+          NodeProperties::CreateFromNodeDef(node, OpRegistry::Global(), &properties);
+      if (status.ok()) {
+        auto* device = static_cast<DeviceBase*>(construction->device());
+        status = CreateOpKernel(DeviceType(DEVICE_CPU), device,
+                                device->GetAllocator(AllocatorAttributes()),
+                                construction->function_library(),
+                                construction->resource_manager(), properties,
+                                construction->graph_def_version(), &made);
+      }
+      if (!status.ok()) made = nullptr;
+      if (made != nullptr && made->AsAsync() != nullptr) {
+        delete made;
+        made = nullptr;
+      }
+    }
+    return new Dry(construction, std::move(own), std::unique_ptr<OpKernel>(made));
+  }
+
+ private:
+  // Whether all that it reads and makes lies in the host's memory: then it computes there.
+  static bool IsOnHost(const OpKernel& kernel) {
+    for (auto type : kernel.input_memory_types()) {
+      if (type != HOST_MEMORY) return false;
+    }
+    for (auto type : kernel.output_memory_types()) {
+      if (type != HOST_MEMORY) return false;
+    }
+    return kernel.num_inputs() + kernel.num_outputs() > 0;
+  }
+
+  std::unique_ptr<kernel_factory::OpKernelFactory> own_;
+  bool on_cpu_;
+};
+
+// TensorFlow's registry, as its op_kernel.cc has it (2.21): which kernels there are stays
+// as it is, and only how those of a GPU are made is changed.
+struct Registration {
+  const KernelDef def;
+  const std::string name;
+  std::unique_ptr<kernel_factory::OpKernelFactory> factory;
+};
+struct Registry {
+  mutex mu;
+  std::unordered_multimap<std::string, Registration> all;
+};
+
+void WrapAll() {
+  auto* registry = static_cast<Registry*>(GlobalKernelRegistry());
+  std::set<std::string> on_cpu;
+  mutex_lock lock(registry->mu);
+  for (auto& one : registry->all) {
+    if (one.second.def.device_type() == "CPU") on_cpu.insert(one.second.def.op());
+  }
+  for (auto& one : registry->all) {
+    const KernelDef& def = one.second.def;
+    if (def.device_type() != "GPU") continue;
+    one.second.factory = std::make_unique<Wrapping>(std::move(one.second.factory),
+                                                    on_cpu.count(def.op()) != 0);
+  }
+}
+
+}  // namespace card
+
+// Called when TensorFlow is imported with TF_PLUGGABLE_DEVICE_LIBRARY_PATH set to this
+// library; it brings no device of its own.
+extern "C" __attribute__((visibility("default"))) void TF_InitKernel() {
+  card::WrapAll();
+  card::InterpretCompiled();
+}

@@ -1,0 +1,19 @@
+// A kernel's launch on a computing card: at its end its time begins to pass on the stream.
+#pragma once
+
+#include "tensorflow/core/framework/op_kernel.h"
+
+namespace card {
+
+class Launch {
+ public:
+  Launch(tensorflow::OpKernelContext* context, const tensorflow::OpKernel* kernel)
+      : context_(context), kernel_(kernel) {}
+  ~Launch();
+
+ private:
+  tensorflow::OpKernelContext* context_;
+  const tensorflow::OpKernel* kernel_;
+};
+
+}  // namespace card

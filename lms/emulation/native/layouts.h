@@ -1,0 +1,269 @@
+// Kernels that need care. Those with channels first, which Eigen's do not take and
+// oneDNN's take slowly: what they read and make is turned, in the host's memory, so that
+// the device's holds what a GPU's would. TensorFlow's layout optimiser asks for them
+// where there is a GPU. And oneDNN's (`refusals.h`).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+
+#include "launch.h"
+#include "refusals.h"
+
+namespace card {
+
+using namespace tensorflow;
+
+// Inputs and outputs (by position) that are images.
+struct Images {
+  std::vector<int> inputs, outputs;
+  int sizes = -1;  // the input that has the shape of an image
+};
+
+inline const std::map<std::string, Images>& images() {
+  static auto* all = new std::map<std::string, Images>{
+      {"Conv2D", {{0}, {0}}},
+      {"_FusedConv2D", {{0}, {0}}},
+      {"Conv2DBackpropInput", {{2}, {0}, 0}},
+      {"Conv2DBackpropFilter", {{0, 2}, {}}},
+      {"Conv3D", {{0}, {0}}},
+      {"Conv3DBackpropInputV2", {{2}, {0}, 0}},
+      {"Conv3DBackpropFilterV2", {{0, 2}, {}}},
+      {"DepthwiseConv2dNative", {{0}, {0}}},
+      {"DepthwiseConv2dNativeBackpropInput", {{2}, {0}, 0}},
+      {"DepthwiseConv2dNativeBackpropFilter", {{0, 2}, {}}},
+      {"MaxPool", {{0}, {0}}},
+      {"MaxPoolGrad", {{0, 1, 2}, {0}}},
+      {"MaxPool3D", {{0}, {0}}},
+      {"MaxPool3DGrad", {{0, 1, 2}, {0}}},
+      {"AvgPool", {{0}, {0}}},
+      {"AvgPoolGrad", {{1}, {0}, 0}},
+      {"AvgPool3D", {{0}, {0}}},
+      {"AvgPool3DGrad", {{1}, {0}, 0}},
+      {"FusedBatchNormV3", {{0}, {0}}},
+      {"_FusedBatchNormEx", {{0}, {0}}},
+      {"FusedBatchNormGradV3", {{0, 1}, {0}}},
+  };
+  return *all;
+}
+
+inline bool IsFirst(const NodeDef& node) {
+  auto found = node.attr().find("data_format");
+  if (found == node.attr().end()) return false;
+  return found->second.s() == "NCHW" || found->second.s() == "NCDHW";
+}
+
+inline void ChannelToEnd(AttrValue* value, int each) {
+  auto* list = value->mutable_list()->mutable_i();
+  if (list->size() < 3 * each) return;
+  std::vector<int64_t> old(list->begin(), list->end());
+  const int n = static_cast<int>(old.size()) / each;
+  auto put = [&](int to, int from) {
+    for (int k = 0; k < each; ++k) list->Set(to * each + k, old[from * each + k]);
+  };
+  for (int i = 2; i < n; ++i) put(i - 1, i);
+  put(n - 1, 1);
+}
+
+// Fused ops of half precision, which only a GPU has: computed in single precision.
+inline bool IsHalf(const NodeDef& node) {
+  if (node.op() != "_FusedConv2D" && node.op() != "_FusedMatMul") return false;
+  auto found = node.attr().find("T");
+  return found != node.attr().end() && found->second.type() == DT_HALF;
+}
+
+// Turns the node's attributes; whether its tensors must be turned, too.
+inline bool ChannelsLast(NodeDef* node) {
+  auto& attributes = *node->mutable_attr();
+  const bool is_half = IsHalf(*node);
+  if (is_half) {
+    attributes["T"].set_type(DT_FLOAT);
+    for (auto& type : *attributes["TArgs"].mutable_list()->mutable_type()) {
+      if (type == DT_HALF) type = DT_FLOAT;
+    }
+  }
+  if (!images().count(node->op()) || !IsFirst(*node)) return is_half;
+  attributes["data_format"].set_s(
+      attributes["data_format"].s() == "NCHW" ? "NHWC" : "NDHWC");
+  for (const char* name : {"strides", "ksize", "dilations"}) {
+    if (attributes.count(name)) ChannelToEnd(&attributes[name], 1);
+  }
+  if (attributes.count("explicit_paddings")) {
+    ChannelToEnd(&attributes["explicit_paddings"], 2);
+  }
+  return true;
+}
+
+class Careful : public OpKernel {
+ public:
+  Careful(OpKernelConstruction* construction, std::unique_ptr<OpKernel> inner)
+      : OpKernel(construction), inner_(std::move(inner)) {}
+
+  void Compute(OpKernelContext* context) override {
+    Launch launch(context, this);
+    static const Images* const none = new Images;
+    auto entry = images().find(type_string());
+    const Images& known =
+        entry != images().end() && IsFirst(def()) ? entry->second : *none;
+    const bool is_half = IsHalf(def());
+    // Held here: the inner context only has references to its inputs.
+    std::vector<Tensor> inputs;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      inputs.push_back(context->input(i));
+      if (is_half && inputs.back().dtype() == DT_HALF) {
+        inputs.back() = Cast<Eigen::half, float>(inputs.back());
+      }
+    }
+    for (int i : known.inputs) {
+      if (inputs[i].dims() < 3) continue;
+      Tensor turned(inputs[i].dtype(), Moved(inputs[i].shape(), true));
+      Move(context, inputs[i], true, &turned);
+      inputs[i] = turned;
+    }
+    if (known.sizes >= 0) inputs[known.sizes] = MovedShape(inputs[known.sizes]);
+    std::vector<TensorValue> values;
+    for (Tensor& input : inputs) values.emplace_back(&input);
+    std::vector<AllocatorAttributes> attributes(num_outputs());
+    for (int i = 0; i < num_outputs(); ++i) {
+      attributes[i] = context->output_alloc_attr(i);
+      if (output_memory_types()[i] == HOST_MEMORY || is_half) {
+        attributes[i].set_on_host(true);
+      }
+    }
+    for (int i : known.outputs) attributes[i].set_on_host(true);
+    OpKernelContext::Params params;
+    params.step_id = context->step_id();
+    params.device = LenientDevice::Of(static_cast<DeviceBase*>(context->device()));
+    params.op_kernel = inner_.get();
+    params.resource_manager = context->resource_manager();
+    params.function_library = context->function_library();
+    params.runner = context->runner();
+    params.op_device_context = context->op_device_context();
+    params.inputs = values;
+    params.output_attr_array = attributes.data();
+    params.frame_iter = context->frame_iter();
+    OpKernelContext inside(&params);
+    Refused() = 0;
+    inner_->Compute(&inside);
+    std::vector<std::unique_ptr<Tensor>> outputs;
+    for (int i = 0; i < num_outputs(); ++i) {
+      outputs.emplace_back(inside.release_output(i).tensor);
+    }
+    OP_REQUIRES_OK(context, inside.status());
+    OP_REQUIRES(context, Refused() == 0, Exhausted(context));
+    for (int i = 0; i < num_outputs(); ++i) {
+      Tensor* made = outputs[i].get();
+      if (made == nullptr) continue;
+      Tensor result = *made;
+      bool is_there = false;
+      for (int k : known.outputs) {
+        if (k != i || made->dims() < 3) continue;
+        const TensorShape shape = Moved(made->shape(), false);
+        if (is_half) {
+          result = Tensor(made->dtype(), shape);
+        } else {
+          Tensor* output = nullptr;
+          OP_REQUIRES_OK(context, context->allocate_output(i, shape, &output));
+          result = *output;
+          is_there = true;
+        }
+        Move(context, *made, false, &result);
+      }
+      if (is_half && result.dtype() == DT_FLOAT) {
+        Tensor* output = nullptr;
+        OP_REQUIRES_OK(context, context->allocate_output(i, result.shape(), &output));
+        auto from = result.flat<float>();
+        auto to = output->flat<Eigen::half>();
+        for (int64_t k = 0; k < from.size(); ++k) to(k) = static_cast<Eigen::half>(from(k));
+        continue;
+      }
+      if (!is_there) context->set_output(i, result);
+    }
+  }
+
+ private:
+  static absl::Status Exhausted(OpKernelContext* context) {
+    Allocator* allocator = context->device()->GetAllocator(AllocatorAttributes());
+    return absl::ResourceExhaustedError(
+        "OOM when allocating tensor of " + std::to_string(Refused()) + " bytes on " +
+        context->device()->name() + " by allocator " + allocator->Name());
+  }
+
+  // In the host's memory: a real GPU needs none for it.
+  template <typename From, typename To>
+  static Tensor Cast(const Tensor& from) {
+    Tensor to(DataTypeToEnum<To>::value, from.shape());
+    auto source = from.flat<From>();
+    auto target = to.flat<To>();
+    for (int64_t k = 0; k < source.size(); ++k) target(k) = static_cast<To>(source(k));
+    return to;
+  }
+
+  static TensorShape Moved(const TensorShape& from, bool to_last) {
+    const int rank = from.dims();
+    TensorShape shape;
+    shape.AddDim(from.dim_size(0));
+    if (!to_last) shape.AddDim(from.dim_size(rank - 1));
+    for (int i = 1; i < rank - 1; ++i) shape.AddDim(from.dim_size(to_last ? i + 1 : i));
+    if (to_last) shape.AddDim(from.dim_size(1));
+    return shape;
+  }
+
+  static void Move(OpKernelContext* context, const Tensor& from, bool to_last,
+                   Tensor* to) {
+    switch (DataTypeSize(from.dtype())) {
+      case 2: return MoveElements<uint16_t>(context, from, to_last, to);
+      case 4: return MoveElements<uint32_t>(context, from, to_last, to);
+      default: return MoveElements<uint64_t>(context, from, to_last, to);
+    }
+  }
+
+  template <typename Element>
+  static void MoveElements(OpKernelContext* context, const Tensor& from, bool to_last,
+                           Tensor* to) {
+    const int64_t batch = from.dim_size(0);
+    const int64_t channels = from.dim_size(to_last ? 1 : from.dims() - 1);
+    if (from.NumElements() == 0) return;
+    const int64_t pixels = from.NumElements() / (batch * channels);
+    auto* source = static_cast<const Element*>(from.data());
+    auto* target = static_cast<Element*>(to->data());
+    auto move = [&](int64_t begin, int64_t end) {  // of the pixels of all images
+      for (int64_t at = begin; at < end; ++at) {
+        const int64_t first = at / pixels * channels * pixels + at % pixels;
+        for (int64_t c = 0; c < channels; ++c) {
+          if (to_last) {
+            target[at * channels + c] = source[first + c * pixels];
+          } else {
+            target[first + c * pixels] = source[at * channels + c];
+          }
+        }
+      }
+    };
+    auto* threads = context->device()->tensorflow_cpu_worker_threads();
+    threads->workers->ParallelFor(batch * pixels, 4 * channels, move);
+  }
+
+  static Tensor MovedShape(const Tensor& shape) {
+    Tensor moved(shape.dtype(), shape.shape());
+    const int rank = static_cast<int>(shape.NumElements());
+    const size_t size = DataTypeSize(shape.dtype());
+    const char* source = static_cast<const char*>(shape.data());
+    char* target = static_cast<char*>(moved.data());
+    auto put = [&](int to, int from) {
+      std::memcpy(target + to * size, source + from * size, size);
+    };
+    put(0, 0);
+    for (int i = 2; i < rank; ++i) put(i - 1, i);
+    put(rank - 1, 1);
+    return moved;
+  }
+
+  std::unique_ptr<OpKernel> inner_;
+};
+
+}  // namespace card

@@ -1,0 +1,108 @@
+// What oneDNN's kernels are given, which do not survive an allocator that refuses: they
+// go on without the memory. Here they get other memory instead; when they are done the
+// op fails, as on a GPU.
+#pragma once
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "tensorflow/core/framework/allocator.h"
+#include "tensorflow/core/framework/device_base.h"
+
+namespace card {
+
+using namespace tensorflow;
+
+inline size_t& Refused() {  // bytes that this thread's kernel was refused
+  static thread_local size_t bytes = 0;
+  return bytes;
+}
+
+class LenientAllocator : public Allocator {
+ public:
+  explicit LenientAllocator(Allocator* own) : own_(own) {}
+  std::string Name() override { return own_->Name(); }
+  void* AllocateRaw(size_t alignment, size_t bytes) override {
+    return AllocateRaw(alignment, bytes, AllocationAttributes());
+  }
+  void* AllocateRaw(size_t alignment, size_t bytes,
+                    const AllocationAttributes& attributes) override {
+    void* found = own_->AllocateRaw(alignment, bytes, attributes);
+    if (found != nullptr || bytes == 0) return found;
+    Refused() = bytes;
+    found = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+    std::lock_guard<std::mutex> lock(mutex_);
+    others_.insert(found);
+    return found;
+  }
+  void DeallocateRaw(void* at) override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (others_.erase(at) != 0) {
+        std::free(at);
+        return;
+      }
+    }
+    own_->DeallocateRaw(at);
+  }
+  bool TracksAllocationSizes() const override { return false; }
+  AllocatorMemoryType GetMemoryType() const override { return own_->GetMemoryType(); }
+  std::optional<AllocatorStats> GetStats() override { return own_->GetStats(); }
+
+  static LenientAllocator* Of(Allocator* own) {
+    static std::mutex* mutex = new std::mutex;
+    static auto* all = new std::map<Allocator*, LenientAllocator*>;
+    std::lock_guard<std::mutex> lock(*mutex);
+    LenientAllocator*& one = (*all)[own];
+    if (one == nullptr) one = new LenientAllocator(own);
+    return one;
+  }
+
+ private:
+  Allocator* own_;
+  std::mutex mutex_;
+  std::set<void*> others_;
+};
+
+class LenientDevice : public DeviceBase {
+ public:
+  explicit LenientDevice(DeviceBase* own) : DeviceBase(own->env()), own_(own) {}
+  const CpuWorkerThreads* tensorflow_cpu_worker_threads() const override {
+    return own_->tensorflow_cpu_worker_threads();
+  }
+  tsl::thread::ThreadPool* tensorflow_device_thread_pool() override {
+    return own_->tensorflow_device_thread_pool();
+  }
+  Allocator* GetAllocator(AllocatorAttributes attributes) override {
+    return LenientAllocator::Of(own_->GetAllocator(attributes));
+  }
+  bool has_eigen_cpu_device() const override { return own_->has_eigen_cpu_device(); }
+  const Eigen::ThreadPoolDevice* eigen_cpu_device() override {
+    return own_->eigen_cpu_device();
+  }
+  DeviceBase* UnderlyingDevice() override { return own_->UnderlyingDevice(); }
+  const DeviceAttributes& attributes() const override { return own_->attributes(); }
+  const std::string& name() const override { return own_->name(); }
+  const DeviceNameUtils::ParsedName& parsed_name() const override {
+    return own_->parsed_name();
+  }
+  const std::string& device_type() const override { return own_->device_type(); }
+
+  static LenientDevice* Of(DeviceBase* own) {
+    static std::mutex* mutex = new std::mutex;
+    static auto* all = new std::map<DeviceBase*, LenientDevice*>;
+    std::lock_guard<std::mutex> lock(*mutex);
+    LenientDevice*& one = (*all)[own];
+    if (one == nullptr) one = new LenientDevice(own);
+    return one;
+  }
+
+ private:
+  DeviceBase* own_;
+};
+
+}  // namespace card

@@ -1,0 +1,83 @@
+// How long an op takes on a card of given rates: its bytes over the bandwidth or its
+// multiplications and additions over the card's rate, whichever is longer (the roofline of
+// Williams, Waterman and Patterson, 2009).
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/types.h"
+
+extern "C" double lms_card_setting(const char* name, double otherwise);
+
+namespace card {
+
+using namespace tensorflow;
+
+struct Rates {  // per second; 0 where time is not modelled
+  double flops = lms_card_setting("LMS_CARD_FLOPS", 0);
+  double half_flops = lms_card_setting("LMS_CARD_HALF_FLOPS", flops);  // of 2 bytes
+  double bandwidth = lms_card_setting("LMS_CARD_BANDWIDTH", 0);
+  double kernel = lms_card_setting("LMS_CARD_KERNEL", 3e-6);  // the least of a launch
+  double slowness = lms_card_setting("LMS_CARD_SLOWNESS", 1);  // times the roofline
+};
+
+inline const Rates& rates() {
+  static const Rates* one = new Rates;
+  return *one;
+}
+
+inline int64_t Product(const TensorShape& shape, int begin, int end) {
+  int64_t all = 1;
+  for (int i = begin; i < end && i < shape.dims(); ++i) all *= shape.dim_size(i);
+  return all;
+}
+
+inline bool Starts(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
+
+// Multiplications and additions of convolutions and matrix products; 0 for others.
+inline double Flops(const std::string& type, const std::vector<TensorShape>& in,
+             const TensorShape& out) {
+  const std::string kind = Starts(type, "_Fused") ? type.substr(6) : type;
+  auto convolution = [](const TensorShape& kernel, const TensorShape& made) {
+    return 2.0 * Product(kernel, 0, kernel.dims() - 1) * made.num_elements();
+  };
+  if (in.size() >= 3) {
+    if (Starts(kind, "Conv2DBackpropFilter") || Starts(kind, "Conv3DBackpropFilter")) {
+      return convolution(out, in[2]);
+    }
+    if (Starts(kind, "Conv2DBackpropInput") || Starts(kind, "Conv3DBackpropInput")) {
+      return convolution(in[1], in[2]);
+    }
+  }
+  if (in.size() < 2) return 0;
+  if (Starts(kind, "DepthwiseConv2dNative")) {
+    const TensorShape& many = out.num_elements() > in[0].num_elements() ? out : in[0];
+    return 2.0 * many.num_elements() * Product(in[1], 0, 2);
+  }
+  if (Starts(kind, "Conv2D") || Starts(kind, "Conv3D")) return convolution(in[1], out);
+  if (kind.find("MatMul") != std::string::npos && in[0].dims() > 1 && out.dims() > 1) {
+    const int rank = in[0].dims();
+    const double depth = static_cast<double>(in[0].dim_size(rank - 1)) *
+                         in[0].dim_size(rank - 2) /
+                             std::max<int64_t>(1, out.dim_size(out.dims() - 2));
+    return 2.0 * out.num_elements() * depth;
+  }
+  return 0;
+}
+
+// Seconds of an op that reads and makes so many bytes with so many launches.
+inline double Seconds(const std::string& op, const std::vector<TensorShape>& in,
+                      const TensorShape& out, DataType type, int64_t bytes,
+                      int64_t launches) {
+  if (rates().bandwidth <= 0) return 0;
+  const bool is_half = type == DT_HALF || type == DT_BFLOAT16;
+  const double rate = is_half ? rates().half_flops : rates().flops;
+  const double work = rate > 0 ? Flops(op, in, out) / rate : 0;
+  const double seconds = std::max(work, bytes / rates().bandwidth) * rates().slowness;
+  return std::max(seconds, launches * rates().kernel);
+}
+
+}  // namespace card

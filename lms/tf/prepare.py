@@ -180,8 +180,7 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     step = _step_of(captured, planned)
     guard, commit_flag, transport = _guard(planned), CommitFlag(), device.transport()
     begun = commit_flag.nodes(guard, step.device)
-    asks = device.is_emulated
-    nodes = rewrite(step, planned.plan, transport, begun, guard.late, asks=asks)
+    nodes = rewrite(step, planned.plan, transport, begun, guard.late)
     is_sure = _is_sure(step, planned)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)

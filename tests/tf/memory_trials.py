@@ -93,7 +93,7 @@ def run(kind: str, size: int, depth: int, *, planned: bool) -> dict[str, Any]:
         return {"outcome": type(error).__name__}
     return {
         "outcome": "done",
-        "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"],
+        "peak": tf.config.experimental.get_memory_info("GPU:0")["peak"],
         "reports": [{**asdict(report), "plan": None} for report in reports],
         "resident_before": watch.before,
         "resident_peak": watch.peak,
@@ -135,7 +135,7 @@ class _Watch(keras.callbacks.Callback):
     def end(self, step: int) -> None:
         """After each step."""
         if step == 0:
-            tf.config.experimental.reset_memory_stats("CPU:0")
+            tf.config.experimental.reset_memory_stats("GPU:0")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.end(batch)
@@ -513,7 +513,7 @@ def settle_each_type() -> list[str]:
     ]
     variables = [tf.Variable(value) for value in values]
     traced = trace(lambda: [tf.identity(v) for v in variables], [])
-    step = specialise(traced, [], device=f"{_LOCAL}/device:CPU:0")
+    step = specialise(traced, [], device=f"{_LOCAL}/device:GPU:0")
     for _ in range(2):
         settle_variables(step, find_device())
     pairs = zip(values, variables, strict=True)
@@ -527,7 +527,7 @@ def settle_each_type() -> list[str]:
 
 def _step_of(variables: list[tf.Variable]) -> TracedStep:
     traced = trace(lambda: tf.add_n([tf.reduce_sum(v) for v in variables]), [])
-    return specialise(traced, [], device=f"{_LOCAL}/device:CPU:0")
+    return specialise(traced, [], device=f"{_LOCAL}/device:GPU:0")
 
 
 def _span(variables: list[tf.Variable]) -> int:

@@ -42,7 +42,7 @@ __all__ = [
     "swap_between_devices",
 ]
 
-_DEVICE = "CPU:0"
+_DEVICE = "GPU:0"
 _LOCAL = "/job:localhost/replica:0/task:0"
 
 # Persistent bytes differ a little from one training to the next.
@@ -126,7 +126,7 @@ def swap_between_devices() -> dict[str, Any]:
     function, variables = _convolutional_step()
     traced = trace(function, [x, y])
     inputs = traced.flat_inputs([x, y])
-    step = specialise(traced, inputs, device=f"{_LOCAL}/device:CPU:0")
+    step = specialise(traced, inputs, device=f"{_LOCAL}/device:GPU:0")
     graph = schedule(step.graph)
     fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
     assert fitted is not None

@@ -15,7 +15,7 @@ def test_signs_told_in_floats_are_those_told_in_integers() -> None:
     from lms.tf.capture.tracing import trace
     from lms.tf.rewrite.rebuilding import rebuild
 
-    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    device = "/job:localhost/replica:0/task:0/device:GPU:0"
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, -1e-45, -2.0, 3.0]
     x = tf.constant(
         np.array(np.meshgrid(special, special)).reshape(2, -1).T, tf.float32

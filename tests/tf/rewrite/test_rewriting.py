@@ -237,7 +237,7 @@ def test_a_step_that_swaps_has_the_same_numbers(worker: Worker, transport: str) 
     assert trial["different"] == []
     for copied, planned in zip(trial["copied"], trial["planned"], strict=True):
         assert 0 <= copied - planned <= _FEW_BYTES, trial
-    # In the graphs that devices got after placement, partition and the runtime's passes.
+    # In the graphs after placement, partition, and the passes of the runtime.
     ran = trial["ran"]
     if transport == "copies":
         assert ran["ends"]["out _CopyFromGpuToHost GPU:0"] == trial["swaps"]

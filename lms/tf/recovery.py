@@ -10,9 +10,11 @@ Batches that an input pipeline reads ahead, or tensors of other programs, can be
 way. What the aborted step has written is put back (`lms.ir.write_guard`), so the batch
 can be repeated: the numbers are those of a step that never failed.
 
-Known weaknesses: TensorFlow waits ten seconds for memory before a step fails, and some
-of its convolutions on a CPU do not survive a failure. Plans by thresholds are as the
-user wants them, and are not made anew.
+The host's pinned memory may run out too: another plan would need no less of it, so that
+is said at once.
+
+Known weaknesses: TensorFlow waits ten seconds for memory before a step fails. Plans by
+thresholds are as the user wants them, and are not made anew.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,10 +33,13 @@ from lms.tf.out_of_memory import (
     first_words,
     given_up,
     half_written,
+    host_is_full,
     lost_copy,
+    ran_out,
+    ran_out_on_host,
     unwatched,
 )
-from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
+from lms.tf.rewrite.rebuilding import RebuiltStep
 from lms.tf.rewrite.state_copies import StateCopies
 from lms.tf.rewrite.transports import Transport
 from lms.tf.uninterrupted import uninterrupted
@@ -145,21 +150,17 @@ class PreparedStep:
             self.commit_flag.begun = not (kept and self.can_repeat)
             try:
                 result = self.rebuilt(inputs)
-            except RAN_OUT as error:
-                if not self.can_be_planned:
+            except BaseException as error:
+                on_host = ran_out_on_host(error)
+                if on_host or not (ran_out(error) and self.can_be_planned):
                     self._fail(values)
+                    is_undone = self.state is not None
+                    if kept and not is_undone and not self.commit_flag.begun:
+                        self.kept.put_back(values)
+                        is_undone = True
+                    self._say_host_s_trouble(error, is_undone=is_undone)
                     raise
                 reason = first_words(error)
-            except BaseException as error:
-                self._fail(values)
-                is_undone = self.state is not None
-                if kept and not is_undone and not self.commit_flag.begun:
-                    self.kept.put_back(values)
-                    is_undone = True
-                trouble = self.transport.trouble()
-                if trouble is not None:
-                    raise HostMemoryError(lost_copy(trouble, is_undone)) from error
-                raise
             else:
                 self._measure()
                 return result
@@ -242,6 +243,19 @@ class PreparedStep:
             self.state.undo()
             self.kept.put_back(values)
         self.transport.release()
+
+    def _say_host_s_trouble(self, error: BaseException, *, is_undone: bool) -> None:
+        """Raise an error of our own if it is the host that could not go on.
+
+        Raises:
+            HostMemoryError: In place of TensorFlow's error.
+        """
+        trouble = self.transport.trouble()
+        if trouble is not None:
+            raise HostMemoryError(lost_copy(trouble, is_undone)) from error
+        if ran_out_on_host(error):
+            said = host_is_full(first_words(error), is_undone)
+            raise HostMemoryError(said) from error
 
     def _measure(self) -> None:
         self.calls += 1

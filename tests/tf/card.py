@@ -51,4 +51,4 @@ def on_card(trial: str, *args: Any, mib: int = 256, **environ: object) -> Any:
 if __name__ == "__main__":
     module, _, function = sys.argv[1].partition(":")
     found = getattr(importlib.import_module(module), function)(*json.loads(sys.argv[2]))
-    print(f"\n{json.dumps(found)}")
+    sys.stdout.write(f"\n{json.dumps(found)}\n")

@@ -1,12 +1,19 @@
 """What `tests.tf.card` runs on an emulated card."""
 
+import contextlib
 import ctypes
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
+import lms
+from lms.errors import HostMemoryError
+from lms.tf import compat
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 
-__all__ = ["link_rates"]
+__all__ = ["full_pinned_memory", "link_rates"]
 
 
 def _counted(name: str) -> int:
@@ -20,3 +27,60 @@ def link_rates() -> list[float]:
     """Bytes per second to the card and from it, as measured."""
     hardware: Any = measure_hardware(find_device())
     return [hardware.h2d, hardware.d2h]
+
+
+def _step() -> tuple[Any, Any]:
+    """A step of gradient descent that moves tensors, and its weights."""
+    draw = np.random.default_rng(0)
+    weights = tf.Variable(
+        tf.constant(0.3 * draw.standard_normal((8, 64, 64)), "float32")
+    )
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for layer in tf.unstack(weights):
+                y = tf.nn.tanh(tf.linalg.matmul(y, layer))
+            loss = tf.reduce_mean(tf.square(y - x))
+        weights.assign_sub(0.5 * tape.gradient(loss, weights))
+        return loss
+
+    return step, weights
+
+
+def _pinned(size: int) -> Any:
+    """A tensor in pinned memory."""
+    node = compat.NodeDef(name="out", op="Identity", input=["x"])
+    node.device = compat.device_name("CPU:0")
+    node.attr["T"].type = tf.uint8.as_datatype_enum
+    function = compat.build_function(
+        compat.graph_def([node], None),
+        [("x", tf.TensorSpec([size], tf.uint8), None)],
+        ["out:0"],
+    )
+    with compat.planned_as_is():
+        return function.call_flat(tf.zeros([size], tf.uint8))[0]
+
+
+def full_pinned_memory() -> dict[str, Any]:
+    """A planned step, when others have taken the pinned memory that it swaps to."""
+    step, weights = _step()
+    x = tf.ones([4096, 64])
+    made = lms.fit_in_memory(step, [x], budget="7MiB", recompute=False)
+    made(x)  # the step's constants have passed through it then
+    before, hogs = weights.numpy(), []
+    with contextlib.suppress(tf.errors.ResourceExhaustedError):
+        while True:  # swapped tensors are of 1 MiB
+            hogs.append(_pinned(1 << 20))
+    try:
+        made(x)
+    except HostMemoryError as error:
+        said = str(error)
+    else:
+        said = ""
+    return {
+        "swaps": made.report[0].swap_count if made.report else None,
+        "said": said,
+        "same": bool(np.array_equal(before, weights.numpy())),
+        "limit": made.report[0].host_peak_bytes if made.report else None,
+    }

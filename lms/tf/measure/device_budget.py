@@ -1,66 +1,41 @@
 """The memory budget of a step on the device that is here, as it is now."""
 
 import gc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lms.errors import UnsupportedError
 from lms.planning.memory_budget import HostBudget, MemoryBudget, budget_in
 from lms.planning.settings import Settings
-from lms.storage.swap_file import free_bytes
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import free_host_bytes
+from lms.units import Bytes
 
-__all__ = ["Batches", "host_budget", "measure_budget", "with_holes"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
-    """Where the batches of a step are while it is planned.
-
-    Args:
-        is_there: Whether the batch is in the memory that is used already.
-        read_ahead: Whether one more batch may come while the step runs.
-    """
-
-    is_there: bool
-    read_ahead: bool
+__all__ = ["host_budget", "measure_budget", "with_holes"]
 
 
 def measure_budget(
-    step: TracedStep,
-    settings: Settings,
-    device: Device,
-    batches: Batches,
+    step: TracedStep, settings: Settings, device: Device
 ) -> MemoryBudget:
     """What the step may use on a device, as it is now.
+
+    Its batch comes from the host, beside what is in use.
 
     Args:
         step: The step.
         settings: The user's knobs.
         device: Where it is to run.
-        batches: Where the batches are.
     """
     gc.collect()
-    data_is_there = batches.is_there and device.holds_input_pipeline
-    data = step.input_bytes
     # Slots of an optimizer that are still zero may share their memory: once written,
     # each takes its own.
     persistent = max(
         (device.memory.settled_bytes() or 0) + shared_bytes(step, device),
-        step.captured_bytes + (data if data_is_there else 0),
+        step.captured_bytes,
     )
-    if not data_is_there:
-        persistent += data
-    persistent += step.constant_bytes
-    may_wait = batches.read_ahead and device.holds_input_pipeline
-    return budget_in(
-        device.limit,
-        asked=settings.budget,
-        persistent=persistent,
-        waiting=data if may_wait else 0,
-    )
+    persistent += step.input_bytes + step.constant_bytes
+    return budget_in(device.limit, asked=settings.budget, persistent=persistent)
 
 
 def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
@@ -75,24 +50,24 @@ def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
     return replace(budget, holes=holes if beside < sum(holes) else ())
 
 
-def host_budget(device: Device, budget: MemoryBudget, settings: Settings) -> HostBudget:
-    """Memory of the host for swapped tensors, beside the device's if it is emulated.
+def host_budget(settings: Settings, staged: Bytes) -> HostBudget:
+    """Memory of the host for swapped tensors.
+
+    Args:
+        settings: The user's knobs.
+        staged: Bytes of a batch, which takes the way through pinned memory too.
 
     Raises:
-        UnsupportedError: If a GPU is to swap to a file.
+        UnsupportedError: If tensors are to be swapped to a file.
     """
-    taken = None if budget.is_whole_device else budget.total
-    free, folder = free_host_bytes(device, taken), settings.swap_folder
+    free, folder = free_host_bytes(), settings.swap_folder
+    if free is not None:
+        free = max(0, free - staged)
     most = settings.host_memory
     if most is not None:
         free = most if free is None else min(most, free)
-    if folder is not None and not device.holds_input_pipeline:
+    if folder is not None:
         raise UnsupportedError(
-            f"`swap_folder` must be left out on a GPU, got {str(folder)!r}: files were "
-            "tried from CPUs alone, emulated or not."
+            f"`swap_folder` must be left out on a GPU, got {str(folder)!r}."
         )
-    return HostBudget(
-        free=free,
-        by_size=device.holds_input_pipeline,
-        file=0 if folder is None else free_bytes(folder),
-    )
+    return HostBudget(free=free, by_size=False)

@@ -10,15 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
-from lms.machine.emulated_link import LinkRates, link_rates
 from lms.machine.hardware import Hardware
-from lms.machine.host_cpu import usable_cores
 from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import available_host_bytes
-from lms.tf.measure.measurements import Measurements, measurements_of
+from lms.tf.measure.measurements import LinkRates, Measurements, measurements_of
 from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
 from lms.tf.measure.scratch import free_bytes
+from lms.tf.out_of_memory import ran_out
 from lms.units import KIB, MIB, Seconds, format_bytes
 
 __all__ = ["call_seconds", "measure_hardware", "small_op_seconds"]
@@ -31,35 +30,33 @@ _CHAINED, _SMALL = 1024, "small"
 
 # Bytes of a copy that rates are taken from; a part of a small device. A GPU copies a
 # few MiB in less time than it takes to ask for it.
-_COPIED, _COPIED_BY_GPU, _PART = 4 * MIB, 128 * MIB, 32
+_COPIED, _PART = 128 * MIB, 32
+
+# Bytes of a copy that takes no longer than any copy does.
+_FEW = KIB
 
 # A device with less room is measured on less, but on no less than this: where there
 # is room for so many of it.
 _LEAST_COPIED, _HELD = 64 * KIB, 4
 
-# Copies within the host's memory are timed on pieces of so many bytes in turn: what a
-# step copies is seldom in the processor's cache.
-_COLD = 64 * MIB
+# Products of the host's arrays are timed on pieces of so many bytes in turn: what a
+# step reads is seldom in the processor's cache.
+_COLD, _PIECE = 64 * MIB, 4 * MIB
 
 # What the rate of the host's own arithmetic is kept as.
 _HOST = "host"
 
 # Rows of the square matrices whose product the rate of computing is taken from.
-_SQUARE, _SQUARE_OF_GPU = 256, 4096
+_SQUARE = 4096
 
 
 def measure_hardware(device: Device) -> Hardware:
-    """The present device and its link, measured; an emulated link is as it was asked.
-
-    On an emulated device a core copies that would compute. Two that share an op wait
-    for each other, so a copy costs its own time there, and less of more cores. Over an
-    emulated link the next op waits until the copy is made.
+    """The present device and its link, measured.
 
     Args:
         device: The device that steps run on.
     """
-    own = _link_rates(device)
-    rates = (link_rates() if device.holds_input_pipeline else None) or own
+    rates = _link_rates(device)
     small = small_op_seconds(measurements_of(device))
     return Hardware(
         name=device.name,
@@ -70,26 +67,16 @@ def measure_hardware(device: Device) -> Hardware:
         d2h=rates.d2h,
         latency=rates.latency,
         launch=small,
-        asynchronous=not device.holds_input_pipeline,
-        copy_load=_copy_load(device, own.d2h),
         host_bandwidth=_host_bandwidth(measurements_of(device)),
         source="measured",
     )
 
 
-def _copy_load(device: Device, rate: float) -> Seconds:
-    """Seconds of computing that a byte costs which a core copies at this rate."""
-    if not device.holds_input_pipeline:
-        return 0.0
-    return (1.0 if link_rates() else min(1.0, 2 / usable_cores())) / rate
-
-
 def _flops(device: Device) -> float:
     """Float operations per second of a product of two square matrices."""
-    most = _SQUARE if device.holds_input_pipeline else _SQUARE_OF_GPU
 
     def rate(size: int) -> float:
-        rows = min(most, int((size / 4) ** 0.5) // 64 * 64 or 64)
+        rows = min(_SQUARE, int((size / 4) ** 0.5) // 64 * 64 or 64)
         with tf.device(device.full_name):
             square = tf.ones([rows, rows])
         return 2 * rows**3 / seconds_of(partial(tf.linalg.matmul, square, square))
@@ -104,8 +91,7 @@ def _memory_bandwidth(device: Device) -> float:
         with tf.device(device.full_name):
             source = tf.ones([size // 4])
         taken = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
-        if not device.holds_input_pipeline:
-            taken = max(taken - call_seconds(measurements_of(device), 1), taken / 10)
+        taken = max(taken - call_seconds(measurements_of(device), 1), taken / 10)
         return 2 * size / taken
 
     return _where_room_is(device, "bandwidth", rate)
@@ -114,10 +100,10 @@ def _memory_bandwidth(device: Device) -> float:
 def _host_bandwidth(measured: Measurements) -> float:
     """Bytes per second that the host reads and writes in products of arrays."""
     if _HOST not in measured.rates:
-        arrays = np.ones((_COLD // _COPIED, _COPIED // 4), np.float32)
+        arrays = np.ones((_COLD // _PIECE, _PIECE // 4), np.float32)
         pieces = cycle(arrays)
         seconds = seconds_of(lambda: np.multiply(next(pieces), next(pieces)))
-        measured.rates[_HOST] = _COPIED, 3 * _COPIED / seconds
+        measured.rates[_HOST] = _PIECE, 3 * _PIECE / seconds
     return measured.rates[_HOST][1]
 
 
@@ -145,7 +131,9 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
     while True:
         try:
             found = rate(size)
-        except tf.errors.ResourceExhaustedError as error:
+        except tf.errors.OpError as error:
+            if not ran_out(error):
+                raise
             if known is not None:
                 return known[1]
             if size <= _LEAST_COPIED:
@@ -171,24 +159,11 @@ def _link_rates(device: Device) -> LinkRates:
     """Rates of copies between the device and the host's memory; measured once."""
     measured = measurements_of(device)
     if measured.link is None:
-        measured.link = _measured_rates(device, _copied(device))
+        measured.link = _carried_rates(device, _copied(device))
     return measured.link
 
 
-def _measured_rates(device: Device, size: int) -> LinkRates:
-    if not device.holds_input_pipeline:
-        return _carried_rates(device, compat.device_name("CPU:0"), size)
-    pieces = cycle(np.ones((max(2, _COLD // size // 2), 2, size), np.uint8))
-
-    def copy() -> None:
-        source, target = next(pieces)
-        np.copyto(target, source)
-
-    rate = size / seconds_of(copy)
-    return LinkRates(h2d=rate, d2h=rate)
-
-
-def _carried_rates(device: Device, host: str, size: int) -> LinkRates:
+def _carried_rates(device: Device, size: int) -> LinkRates:
     """Rates of copies as swaps make them: by send and receive within a function.
 
     Copies of eager tensors would say something else: they take pageable memory, first
@@ -196,6 +171,7 @@ def _carried_rates(device: Device, host: str, size: int) -> LinkRates:
     (`CopyToDevice` in tensor_handle.cc, `mirror` in execute.cc, both in TensorFlow's
     common_runtime/eager).
     """
+    host = compat.device_name("CPU:0")
 
     # Shapes are returned: what a function returns comes back to the device.
     @tf.function(autograph=False)
@@ -211,25 +187,28 @@ def _carried_rates(device: Device, host: str, size: int) -> LinkRates:
             return tf.raw_ops.Shape(input=tf.identity(held))
 
     with tf.device(device.full_name):
-        there = tf.ones([size // 4])
+        large, small = tf.ones([size // 4]), tf.ones([_FEW // 4])
 
-    def seconds(function: Any) -> Seconds:
+    def seconds(function: Any, tensor: Any) -> Seconds:
         def call() -> Any:
             with compat.planned_as_is():  # Grappler would leave identities out
-                return function(there)
+                return function(tensor)
 
         return seconds_of(call)
 
-    idle = call_seconds(measurements_of(device), 1)
-    away, both = seconds(out), seconds(out_and_back)
+    idle, few = call_seconds(measurements_of(device), 1), seconds(out, small)
+    away, both = seconds(out, large), seconds(out_and_back, large)
+    back = both - away - (seconds(out_and_back, small) - few)
     # What is in the noise of a call still takes a part of it.
-    d2h = max(away - idle, away / 10)
-    return LinkRates(h2d=size / max(both - away, both / 10), d2h=size / d2h)
+    return LinkRates(
+        h2d=size / max(back, both / 10),
+        d2h=size / max(away - few, away / 10),
+        latency=max(few - idle, 0.0),
+    )
 
 
 def _copied(device: Device) -> int:
-    most = _COPIED if device.holds_input_pipeline else _COPIED_BY_GPU
-    return most if device.limit is None else min(most, device.limit // _PART)
+    return _COPIED if device.limit is None else min(_COPIED, device.limit // _PART)
 
 
 def call_seconds(measured: Measurements, arguments: int) -> Seconds:

@@ -1,20 +1,19 @@
 """The device that memory is planned for: its limit, its allocator, its transport.
 
-It is the first GPU, else the CPU. A CPU has a limit when it is emulated
-(`lms.machine.emulate`): then it uses the allocator of a GPU, which keeps statistics.
+It is this process's first GPU. Where there is none nothing is planned.
 """
 
+import os
 import time
 from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from lms.machine import emulate
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
-from lms.tf.rewrite.host_store import HostStore
 from lms.tf.rewrite.transports import DeviceCopy, Transport
 from lms.units import KIB, MIB
 
@@ -23,7 +22,6 @@ __all__ = [
     "DeviceMemory",
     "find_device",
     "sync_devices",
-    "take_emulated_memory",
 ]
 
 _POLLS, _POLL_SECONDS = 10, 0.1
@@ -31,6 +29,9 @@ _POLLS, _POLL_SECONDS = 10, 0.1
 # Chunks are of whole such pieces; smaller holes, and more, are not looked for.
 _CHUNK, _LEAST_HOLE, _MOST_HOLES = 256, 64 * KIB, 64
 _MOST_FILLERS = 1024
+
+# Left of a device whose memory is taken in one piece: the driver has less than it says.
+_SPARE = 64 * MIB
 
 _watchers: dict[str, int] = {}
 
@@ -113,14 +114,27 @@ class Device:
         return DeviceMemory(device=self.name)
 
     @property
-    def holds_input_pipeline(self) -> bool:
-        """Whether prefetched data lies in this device's memory too: on a CPU."""
-        return self.name.startswith("CPU")
+    def is_gpu(self) -> bool:
+        """Whether it is one; without a GPU nothing is planned."""
+        return self.name.startswith("GPU")
 
-    @property
-    def is_emulated(self) -> bool:
-        """Whether it is a CPU whose memory is limited: some kernels need care there."""
-        return self.holds_input_pipeline and self.limit is not None
+    def take_memory(self, most: int | None) -> None:
+        """Take memory that grows by and by at once, in one piece, if it can be had.
+
+        Where `TF_FORCE_GPU_ALLOW_GROWTH` or the program says that it grows, it does so
+        by regions that double, and no tensor spans two. Where it does not, TensorFlow
+        has taken all of it, and this changes nothing.
+
+        Args:
+            most: Bytes that will be in use; None for all that there is.
+        """
+        now = self.memory.current_bytes
+        if self.limit is None or now is None or not _grows():
+            return
+        wanted = min(self.limit - _SPARE, most or self.limit) - now
+        with suppress(tf.errors.OpError, ValueError), tf.device(self.name):
+            _nothing(max(wanted, 1))
+        self.memory.reset_peak()
 
     def keep_pool(self, small_pool: SmallPool) -> object:
         """Make free chunks, each with a used one behind it, all in one piece.
@@ -175,9 +189,7 @@ class Device:
         return tuple(size for size, _ in fillers)
 
     def transport(self) -> Transport:
-        """How tensors leave it: to host arrays from a CPU, to the host from a GPU."""
-        if self.name.startswith("CPU"):
-            return HostStore()
+        """How tensors leave it."""
         return DeviceCopy(host=compat.device_name("CPU:0"))
 
 
@@ -217,13 +229,13 @@ def _nothing(size: int) -> Any:
 
 
 def find_device() -> Device:
-    """The device that models run on: this process's first GPU, else its CPU."""
+    """This process's first GPU; without one its CPU, which has no limit."""
     gpus = _own_devices("GPU")
-    if gpus:
-        return Device(
-            name=gpus[0], limit=compat.allocator_limit(compat.device_name(gpus[0]))
-        )
-    return Device(name="CPU:0", limit=emulate.device_limit())
+    if not gpus:
+        return Device(name="CPU:0", limit=None)
+    return Device(
+        name=gpus[0], limit=compat.allocator_limit(compat.device_name(gpus[0]))
+    )
 
 
 def sync_devices() -> None:
@@ -247,19 +259,10 @@ def _own_devices(kind: str) -> list[str]:
     ]
 
 
-def take_emulated_memory() -> None:
-    """Make an emulated device's allocator take its memory in one piece, if it can.
-
-    A CPU's allocator grows by regions that double, and no tensor can span two; a GPU's
-    takes all at the start, as this does. Tensors made before split the memory for good,
-    so this is called when lms is loaded. The pages are not touched: they cost nothing.
-    """
-    limit = emulate.device_limit()
-    memory = DeviceMemory(device="CPU:0")
-    if limit is None or (memory.peak_bytes or 0) > MIB:
-        return
-    try:
-        tf.raw_ops.Empty(shape=[limit // MIB - 4, MIB], dtype=tf.uint8, init=False)
-    except (tf.errors.OpError, ValueError):
-        return  # too small, or taken already: its regions stay as they are
-    memory.reset_peak()
+def _grows() -> bool:
+    """Whether GPUs' memory grows; TensorFlow reads the variable before its option."""
+    forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()
+    if forced in ("true", "false"):
+        return forced == "true"
+    gpus = tf.config.list_physical_devices("GPU")
+    return any(tf.config.experimental.get_memory_growth(gpu) for gpu in gpus)

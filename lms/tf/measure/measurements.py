@@ -8,16 +8,25 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from lms.machine.emulated_link import LinkRates
 from lms.machine.host_cpu import processor_name, usable_cores
 from lms.storage.cache import digest, read_entry, sources, write_entry
 from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.units import Bytes, Seconds
 
-__all__ = ["Measurements", "forget_times", "keep_measurements", "measurements_of"]
+__all__ = ["LinkRates", "Measurements", "forget_times", "keep_measurements"]
+__all__ += ["measurements_of"]
 
 _KIND = "measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRates:
+    """Bytes per second from host to device and back, and a copy's seconds besides."""
+
+    h2d: float
+    d2h: float
+    latency: Seconds
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,8 +90,7 @@ def _name(device: Device) -> str:
         tf.__version__,
         device.name,
         _model(device),
-        # Scratch of an emulated device is what its chunks allow.
-        device.limit if device.is_emulated else None,
+        processor_name(),  # which starts what the device runs
         usable_cores(),
         threading.get_inter_op_parallelism_threads(),
         threading.get_intra_op_parallelism_threads(),
@@ -93,8 +101,8 @@ def _name(device: Device) -> str:
 
 
 def _model(device: Device) -> str | None:
-    if device.holds_input_pipeline:
-        return processor_name()
+    if not device.is_gpu:
+        return None
     index = int(device.name.rpartition(":")[2])
     physical = tf.config.list_physical_devices("GPU")
     return str(tf.config.experimental.get_device_details(physical[index]))

@@ -4,16 +4,20 @@ import contextlib
 import ctypes
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 import lms
 from lms.errors import HostMemoryError
 from lms.tf import compat
+from lms.tf.capture.keras_step import iterator_of, step_of
+from lms.tf.capture.specialising import refuse_guesses, specialise
+from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 
-__all__ = ["full_pinned_memory", "link_rates"]
+__all__ = ["full_pinned_memory", "link_rates", "recurrent_layers"]
 
 
 def _counted(name: str) -> int:
@@ -84,3 +88,24 @@ def full_pinned_memory() -> dict[str, Any]:
         "same": bool(np.array_equal(before, weights.numpy())),
         "limit": made.report[0].host_peak_bytes if made.report else None,
     }
+
+
+def recurrent_layers() -> dict[str, list[list[int]]]:
+    """Shapes of what cuDNN's ops make in training steps of Keras's defaults."""
+    layers = keras.layers
+    found: dict[str, list[list[int]]] = {}
+    for layer in (
+        layers.LSTM(16),
+        layers.GRU(16),
+        layers.Bidirectional(layers.LSTM(16)),
+    ):
+        model = keras.Sequential([keras.Input((12, 8)), layer, layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
+        specs = [tf.TensorSpec([4, 12, 8]), tf.TensorSpec([4, 1])]
+        traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+        device = find_device().full_name
+        step = specialise(traced, input_specs(traced), device=device)
+        refuse_guesses(step)
+        ops = [op for op in step.graph.ops if op.type == "CudnnRNNV3"]
+        found[type(layer).__name__] = [list(t.shape) for t in ops[0].outputs]
+    return found

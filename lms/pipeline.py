@@ -159,7 +159,7 @@ class FittedFunction:
         self._lock = RLock()
         self._unplanned = as_function(function) if nothing_to_plan(settings) else None
         if self._unplanned is None:
-            find_device().take_memory(settings.budget)
+            find_device().make_ready(settings.budget)
 
     @property
     def report(self) -> tuple[StepReport, ...]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import os
 from typing import Any
 
 import keras
@@ -16,8 +17,10 @@ from lms.tf.capture.specialising import refuse_guesses, specialise
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
+from profiling import links
 
-__all__ = ["full_pinned_memory", "link_rates", "recurrent_layers"]
+__all__ = ["full_pinned_memory", "grown_memory", "known_limit", "link_rates"]
+__all__ += ["no_memory_of_gpu_by_nvml", "recurrent_layers"]
 
 
 def _counted(name: str) -> int:
@@ -28,9 +31,9 @@ def _counted(name: str) -> int:
 
 
 def link_rates() -> list[float]:
-    """Bytes per second to the card and from it, as measured."""
+    """Bytes per second to the card and from it, and seconds besides, as measured."""
     hardware: Any = measure_hardware(find_device())
-    return [hardware.h2d, hardware.d2h]
+    return [hardware.h2d, hardware.d2h, hardware.latency]
 
 
 def _step() -> tuple[Any, Any]:
@@ -109,3 +112,34 @@ def recurrent_layers() -> dict[str, list[list[int]]]:
         ops = [op for op in step.graph.ops if op.type == "CudnnRNNV3"]
         found[type(layer).__name__] = [list(t.shape) for t in ops[0].outputs]
     return found
+
+
+def grown_memory(budget: str | None) -> dict[str, Any]:
+    """Whether tensors of other sizes find room, of memory that grows, with lms."""
+    lms.fit_in_memory(lambda x: x + 1.0, [tf.TensorSpec([4])], budget=budget)
+    limit = (find_device().limit or 0) >> 8
+    try:
+        for rows in (limit // 3, limit * 3 // 4):  # each alone
+            tf.raw_ops.Empty(shape=[rows, 1 << 8], dtype=tf.uint8, init=False)
+    except tf.errors.ResourceExhaustedError:
+        return {"fit": False}
+    return {"fit": True, "workspace": os.environ["TF_CUDNN_WORKSPACE_LIMIT_IN_MB"]}
+
+
+def known_limit(budget: str | None) -> dict[str, Any]:
+    """A training where the allocator keeps no statistics and knows no limit."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    callback = lms.LMSCallback(budget, verbose=0)
+    x = np.ones((8, 4), "float32")
+    model.fit(x, np.ones((8, 2)), verbose=0, callbacks=[callback])
+    return {"limit": find_device().limit, "said": callback.summary()}
+
+
+def no_memory_of_gpu_by_nvml() -> int:
+    """What a GPU's memory is where NVML does not tell it."""
+    links.describe_gpus = lambda _: [
+        {"index": 0, "name": "x", "memory": {"error": "n"}}
+    ]
+    links.stated_link = lambda _: None
+    return links.describe_link()["memory"]

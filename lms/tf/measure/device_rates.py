@@ -18,6 +18,7 @@ from lms.tf.measure.measurements import LinkRates, Measurements, measurements_of
 from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
 from lms.tf.measure.scratch import free_bytes
 from lms.tf.out_of_memory import ran_out
+from lms.tf.rewrite.transports import made_node
 from lms.units import KIB, MIB, Seconds, format_bytes
 
 __all__ = ["call_seconds", "measure_hardware", "small_op_seconds"]
@@ -169,42 +170,43 @@ def _carried_rates(device: Device, size: int) -> LinkRates:
     Copies of eager tensors would say something else: they take pageable memory, first
     wait for the whole device, and a copy of an op's input is kept and not recomputed
     (`CopyToDevice` in tensor_handle.cc, `mirror` in execute.cc, both in TensorFlow's
-    common_runtime/eager).
+    common_runtime/eager). What a copied tensor's shape is, is all that is returned: its
+    bytes would be copied again.
     """
-    host = compat.device_name("CPU:0")
+    there, here = device.full_name, compat.device_name("CPU:0")
+    with tf.device(there):
+        large, small = tf.zeros([size], tf.uint8), tf.zeros([_FEW], tf.uint8)
+    held = _called(_carrier(here, "copied:0"), large)()[0]  # pinned, as a swap's
 
-    # Shapes are returned: what a function returns comes back to the device.
-    @tf.function(autograph=False)
-    def out(tensor: Any) -> Any:
-        with tf.device(host):
-            return tf.raw_ops.Shape(input=tf.identity(tensor))
+    def seconds(place: str, tensor: Any) -> Seconds:
+        return seconds_of(_called(_carrier(place, "shape:0"), tensor))
 
-    @tf.function(autograph=False)
-    def out_and_back(tensor: Any) -> Any:
-        with tf.device(host):
-            held = tf.identity(tensor)
-        with tf.device(device.full_name):
-            return tf.raw_ops.Shape(input=tf.identity(held))
-
-    with tf.device(device.full_name):
-        large, small = tf.ones([size // 4]), tf.ones([_FEW // 4])
-
-    def seconds(function: Any, tensor: Any) -> Seconds:
-        def call() -> Any:
-            with compat.planned_as_is():  # Grappler would leave identities out
-                return function(tensor)
-
-        return seconds_of(call)
-
-    idle, few = call_seconds(measurements_of(device), 1), seconds(out, small)
-    away, both = seconds(out, large), seconds(out_and_back, large)
-    back = both - away - (seconds(out_and_back, small) - few)
+    few, away, back = seconds(here, small), seconds(here, large), seconds(there, held)
+    idle = call_seconds(measurements_of(device), 1)
     # What is in the noise of a call still takes a part of it.
     return LinkRates(
-        h2d=size / max(back, both / 10),
+        h2d=size / max(back - few, back / 10),
         d2h=size / max(away - few, away / 10),
         latency=max(few - idle, 0.0),
     )
+
+
+def _carrier(place: str, output: str) -> Any:
+    """A function that copies its argument to a device, and one of what it makes."""
+    nodes = [
+        made_node("copied", "Identity", ["argument"], place, T=tf.uint8),
+        made_node("shape", "Shape", ["copied"], place, T=tf.uint8),
+    ]
+    argument = ("argument", tf.TensorSpec([None], tf.uint8), None)
+    return compat.build_function(compat.graph_def(nodes, None), [argument], [output])
+
+
+def _called(function: Any, tensor: Any) -> Callable[[], Any]:
+    def call() -> Any:
+        with compat.planned_as_is():  # Grappler would leave identities out
+            return function.call_flat(tensor)
+
+    return call
 
 
 def _copied(device: Device) -> int:

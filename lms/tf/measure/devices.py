@@ -21,6 +21,7 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "find_device",
+    "memory_grows",
     "sync_devices",
 ]
 
@@ -32,6 +33,10 @@ _MOST_FILLERS = 1024
 
 # Left of a device whose memory is taken in one piece: the driver has less than it says.
 _SPARE = 64 * MIB
+
+# cuDNN's workspace for an op, in MiB (`GetDnnWorkspaceLimitOrDefault`), is at most one
+# part of so many.
+_CUDNN_LIMIT, _WORKSPACES = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB", 16
 
 _watchers: dict[str, int] = {}
 
@@ -118,20 +123,25 @@ class Device:
         """Whether it is one; without a GPU nothing is planned."""
         return self.name.startswith("GPU")
 
-    def take_memory(self, most: int | None) -> None:
-        """Take memory that grows by and by at once, in one piece, if it can be had.
+    def make_ready(self, most: int | None) -> None:
+        """Take memory that grows by and by at once; bound what cuDNN takes of it.
 
         Where `TF_FORCE_GPU_ALLOW_GROWTH` or the program says that it grows, it does so
         by regions that double, and no tensor spans two. Where it does not, TensorFlow
-        has taken all of it, and this changes nothing.
+        has taken all of it. cuDNN's algorithms may take 8 GiB each, and the limit is
+        read when the first convolution runs.
 
         Args:
             most: Bytes that will be in use; None for all that there is.
         """
-        now = self.memory.current_bytes
-        if self.limit is None or now is None or not _grows():
+        if self.limit is None:
             return
-        wanted = min(self.limit - _SPARE, most or self.limit) - now
+        room = min(self.limit, most or self.limit)
+        os.environ.setdefault(_CUDNN_LIMIT, str(max(1, room // MIB // _WORKSPACES)))
+        now = self.memory.current_bytes
+        if now is None or not memory_grows():
+            return
+        wanted = min(self.limit - _SPARE, room) - now
         with suppress(tf.errors.OpError, ValueError), tf.device(self.name):
             _nothing(max(wanted, 1))
         self.memory.reset_peak()
@@ -259,7 +269,7 @@ def _own_devices(kind: str) -> list[str]:
     ]
 
 
-def _grows() -> bool:
+def memory_grows() -> bool:
     """Whether GPUs' memory grows; TensorFlow reads the variable before its option."""
     forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()
     if forced in ("true", "false"):

@@ -111,7 +111,9 @@ def test_a_loop_by_a_stored_plan_has_plain_numbers_and_no_other_step_takes_it(
     with pytest.raises(PlanError, match=r"`plan` must be a plan of this very step"):
         fit_in_memory(step, specs(512), budget=budget(), plan=path)
     with pytest.raises(BudgetError, match="for the stored `plan`, whose predicted"):
-        fit_in_memory(step, specs(1024), budget=above_what_is_held(320 * KIB), plan=path)
+        fit_in_memory(
+            step, specs(1024), budget=above_what_is_held(320 * KIB), plan=path
+        )
 
 
 def test_the_structure_of_the_results_is_kept(batch: list[Any]) -> None:

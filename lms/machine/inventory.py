@@ -17,21 +17,21 @@ class Installation:
         backend: Keras's backend.
         cuda: The CUDA version that TensorFlow was built with; None for none.
         cudnn: Likewise.
-        onednn: Whether ops on the CPU come from oneDNN.
         gpus: How many GPUs TensorFlow sees.
         device: The device that steps are planned for.
         limit: Bytes that its allocator may hand out; None where there is no limit.
         growth: Whether memory of GPUs is taken bit by bit.
+        capability: The device's compute capability; None where nobody says.
     """
 
     backend: str
     cuda: str | None
     cudnn: str | None
-    onednn: bool
     gpus: int
     device: str
     limit: Bytes | None
     growth: bool
+    capability: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,18 +81,15 @@ def add_subject(parser: argparse.ArgumentParser, *, budget: bool = True) -> None
         )
 
 
-def waits_by_op(
-    graph: GraphView, plan: SwapPlan, *, rooms_first: bool
-) -> dict[str, set[tuple[Lane, str]]]:
+def waits_by_op(graph: GraphView, plan: SwapPlan) -> dict[str, set[tuple[Lane, str]]]:
     """Which copies each op waits for, by the plan.
 
     Args:
         graph: The step, in any order.
         plan: A valid plan.
-        rooms_first: As for `find_dependencies`.
     """
     waits: dict[str, set[tuple[Lane, str]]] = {}
-    for copy in find_dependencies(graph, plan, rooms_first=rooms_first).copies:
+    for copy in find_dependencies(graph, plan).copies:
         for position in (*copy.ops, *copy.beside):
             waits.setdefault(plan.order[position], set()).add((copy.lane, copy.tensor))
     return waits
@@ -134,7 +131,7 @@ def results_of(
         session: The recorded steps.
     """
     plan, hardware = step.report.plan, known.hardware
-    waits = waits_by_op(known.graph, plan, rooms_first=not hardware.asynchronous)
+    waits = waits_by_op(known.graph, plan)
     from profiling.sessions import MARK
 
     steps = measured_steps(
@@ -145,7 +142,7 @@ def results_of(
     figures = [figures_of(timeline) for timeline in steps]
     return {
         "device": hardware.name,
-        "device_kind": "gpu" if hardware.asynchronous else "emulated",
+        "device_kind": "gpu" if "GPU" in hardware.name else "emulated",
         "hardware": asdict(hardware),
         "report": asdict(step.report) | {"plan": None},
         "step_seconds": session.seconds,

@@ -23,7 +23,7 @@ from tests.planning.stored import FOLDER, StoredStep, read_step, write_step
 __all__ = ["main"]
 
 # Steps take turns.
-_HARDWARE = ("v100-pcie", "gh200", "cpu", "v100-nvlink")
+_HARDWARE = ("v100-pcie", "gh200", "v100-pcie", "v100-nvlink")
 
 # Thresholds that are given; steps take turns.
 _FORCED: tuple[dict[str, Any], ...] = (

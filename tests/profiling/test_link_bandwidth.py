@@ -45,7 +45,6 @@ def test_no_copy_is_faster_than_the_link(folder: Path) -> None:
 def test_what_is_saved_is_hardware_for_the_planner(folder: Path) -> None:
     hardware = Hardware.from_json((folder / "hardware.json").read_text())
     assert hardware.memory == 64 * 2**20
-    assert hardware.asynchronous
     assert hardware.h2d > hardware.d2h
 
 

@@ -44,8 +44,8 @@ class LMSCallback(keras.callbacks.Callback):
             text such as "96MiB". None takes what the device has: plans are made for
             all but a margin of 1/32, which is for what the allocator loses. Without a
             GPU nothing is planned then: Keras trains as ever.
-        planner: "budget"; "threshold", which is IBM's rule; or "timed-threshold", the
-            rule tuned by time too. None follows the other arguments.
+        planner: "budget", or "threshold", which is IBM's rule. None follows the other
+            arguments.
         swapout_threshold: TFLMS: a reader more than so many levels of the graph after
             a tensor's producer reads a swapped-in copy.
         swapin_ahead: TFLMS: how many levels before its reader a swap-in starts.

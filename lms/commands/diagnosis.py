@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lms.machine.inventory import Facts
-from lms.machine.nvml import Gpu
 from lms.machine.pinned import PINNED_VARIABLE, is_number, pinned_limit
 from lms.units import Bytes, format_bytes
 
@@ -69,11 +68,9 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         _cuda,
         _device,
         _others,
-        _links,
         _pinned,
         _xla,
         _allocator,
-        _workers,
     )
     return tuple(finding for rule in rules for finding in rule(facts))
 
@@ -178,26 +175,6 @@ def _others(facts: Facts) -> Iterator[Finding]:
             yield _ok(f"GPU {number}", f"{gpu.name}: {text}")
 
 
-def _links(facts: Facts) -> Iterator[Finding]:
-    for number, gpu in enumerate(facts.driver.gpus):
-        yield _link(f"link {number}", gpu)
-
-
-def _link(topic: str, gpu: Gpu) -> Finding:
-    nvlinks = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
-    if gpu.pcie is None or gpu.pcie_most is None:
-        advice = "Measure it: python -m profiling.link_bandwidth"
-        return _note(topic, f"the driver does not tell of PCIe{nvlinks}", advice)
-    now, most = (f"PCIe {g} x{w}" for g, w in (gpu.pcie, gpu.pcie_most))
-    if gpu.pcie[1] < gpu.pcie_most[1]:
-        text = f"{now}{nvlinks}: narrower than {most}, so swapping is slower"
-        return _problem(topic, text, "Use a wider slot, or seat the GPU again.")
-    if gpu.pcie[0] < gpu.pcie_most[0]:
-        text = f"{now}{nvlinks} now, {most} at most"
-        return _note(topic, text, "Idle links slow down: look again while it trains.")
-    return _ok(topic, f"{now}{nvlinks}")
-
-
 def _pinned(facts: Facts) -> Iterator[Finding]:
     text = f"{format_bytes(facts.host_free or 0)} of RAM are free"
     if facts.host_free is None:
@@ -252,26 +229,6 @@ def _allocator(facts: Facts) -> Iterator[Finding]:
         yield _note("allocator", text, f"{advice} for the largest models.")
     else:
         yield _ok("allocator", "best fit, all memory taken at once")
-
-
-def _workers(facts: Facts) -> Iterator[Finding]:
-    if facts.misplaced is not None:
-        rule, _, advice = facts.misplaced.partition(". ")
-        yield _problem("workers", rule, advice or "See docs/many_devices.md.")
-        return
-    here = facts.placement
-    if here.size == 1:
-        yield _ok("workers", f"alone: {here.source}")
-        return
-    text = f"worker {here.rank} of {here.size}, by {here.source}; on this host "
-    text += f"number {here.local_rank} of {here.local_size}"
-    there = facts.installation
-    gpus = 0 if there is None else there.gpus
-    if gpus and here.local_size > gpus > 1:
-        advice = "Start as many workers on a host as it has GPUs."
-        yield _problem("workers", f"{text}, which has {gpus} GPUs", advice)
-    else:
-        yield _ok("workers", text)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -158,11 +158,6 @@ class PreparedStep:
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
 
-    def let_go(self) -> None:
-        """Give back what it holds; it can run no more."""
-        self.rebuilt = self.small_pool = None
-        self.transport.release()
-
     def note_peak(self) -> None:
         """Take the peak of steps that Keras's own function ran."""
         if self.plan_is_empty and self.memory.is_watched_by(self):

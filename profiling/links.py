@@ -49,6 +49,8 @@ def _devices() -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
         except CudaError:
             raise missing from None
         return [{"index": 0, "name": name, "memory": memory}], None
+    if not isinstance(devices[0]["memory"], int):  # as of some integrated GPUs
+        devices[0]["memory"] = describe_cuda_device(0)[1]
     return devices, stated_link(devices[0])
 
 

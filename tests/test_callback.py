@@ -19,7 +19,7 @@ import pytest
 
 from lms.errors import BudgetError, HostMemoryError, UnsupportedError
 from lms.ir.plan import SwapPlan
-from lms.units import KIB, format_bytes
+from lms.units import KIB
 from tests.room import above_what_is_held
 from tests.tf.worker import Worker
 

@@ -35,7 +35,7 @@ class Hardware:
     Example:
         >>> from lms.machine.presets import preset
         >>> preset("v100-pcie").copy_seconds(12_000_000_000, to_device=True)
-        1.00001
+        1.00008
     """
 
     name: str

@@ -138,9 +138,9 @@ def _bound(budget: MemoryBudget) -> Bytes:
     is as large as the chunk, whatever the device has. But a batch that waits needs
     room.
     """
-    if budget.is_whole_device and not budget.reserved:
+    if budget.is_whole_device:
         return UNLIMITED
-    return max(0, budget.margin - budget.reserved)
+    return max(0, budget.margin)
 
 
 def _least_doubted(

@@ -18,11 +18,12 @@ from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
-from lms.planning.tflms_rule import SyncMode, plan_by_threshold
+from lms.planning.tflms_rule import SyncMode
 from lms.simulation import executor
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from tests.graphs import SKIP, make_op, one_of_two_written_over
+from tests.planning.ruled import plan_by_threshold
 from tests.planning.test_laws import budget_planners
 from tests.simulation.naive_executor import naive_peak, naive_times
 from tests.strategies import graphs

@@ -1,14 +1,137 @@
-"""What is measured of a card, within a process that has one."""
+"""What is measured and done on a card, within a process that has one."""
 
+import contextlib
+import os
 from typing import Any
 
+import keras
+import numpy as np
+import tensorflow as tf
+
+import lms
+from lms.errors import HostMemoryError
+from lms.tf import compat
+from lms.tf.capture.keras_step import iterator_of, step_of
+from lms.tf.capture.specialising import refuse_guesses, specialise
+from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
+from profiling import links
 
-__all__ = ["link_rates"]
+__all__ = ["full_pinned_memory", "grown_memory", "known_limit", "link_rates"]
+__all__ += ["no_memory_of_gpu_by_nvml", "recurrent_layers"]
 
 
 def link_rates() -> list[float]:
-    """Bytes per second to the card and from it, as measured."""
+    """Bytes per second to the card and from it, and seconds besides, as measured."""
     hardware: Any = measure_hardware(find_device())
-    return [hardware.h2d, hardware.d2h]
+    return [hardware.h2d, hardware.d2h, hardware.latency]
+
+
+def _step() -> tuple[Any, Any]:
+    """A step of gradient descent that moves tensors, and its weights."""
+    draw = np.random.default_rng(0)
+    weights = tf.Variable(
+        tf.constant(0.3 * draw.standard_normal((8, 64, 64)), "float32")
+    )
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for layer in tf.unstack(weights):
+                y = tf.nn.tanh(tf.linalg.matmul(y, layer))
+            loss = tf.reduce_mean(tf.square(y - x))
+        weights.assign_sub(0.5 * tape.gradient(loss, weights))
+        return loss
+
+    return step, weights
+
+
+def _pinned(size: int) -> Any:
+    """A tensor in pinned memory."""
+    node = compat.NodeDef(name="out", op="Identity", input=["x"])
+    node.device = compat.device_name("CPU:0")
+    node.attr["T"].type = tf.uint8.as_datatype_enum
+    function = compat.build_function(
+        compat.graph_def([node], None),
+        [("x", tf.TensorSpec([size], tf.uint8), None)],
+        ["out:0"],
+    )
+    with compat.planned_as_is():
+        return function.call_flat(tf.zeros([size], tf.uint8))[0]
+
+
+def full_pinned_memory() -> dict[str, Any]:
+    """A planned step, when others have taken the pinned memory that it swaps to."""
+    step, weights = _step()
+    x = tf.ones([4096, 64])
+    made = lms.fit_in_memory(step, [x], budget="7MiB", recompute=False)
+    made(x)  # the step's constants have passed through it then
+    before, hogs = weights.numpy(), []
+    with contextlib.suppress(tf.errors.ResourceExhaustedError):
+        while True:  # swapped tensors are of 1 MiB
+            hogs.append(_pinned(1 << 20))
+    try:
+        made(x)
+    except HostMemoryError as error:
+        said = str(error)
+    else:
+        said = ""
+    return {
+        "swaps": made.report[0].swap_count if made.report else None,
+        "said": said,
+        "same": bool(np.array_equal(before, weights.numpy())),
+        "limit": made.report[0].host_peak_bytes if made.report else None,
+    }
+
+
+def recurrent_layers() -> dict[str, list[list[int]]]:
+    """Shapes of what cuDNN's ops make in training steps of Keras's defaults."""
+    layers = keras.layers
+    found: dict[str, list[list[int]]] = {}
+    for layer in (
+        layers.LSTM(16),
+        layers.GRU(16),
+        layers.Bidirectional(layers.LSTM(16)),
+    ):
+        model = keras.Sequential([keras.Input((12, 8)), layer, layers.Dense(1)])
+        model.compile("sgd", "mse", jit_compile=False)
+        specs = [tf.TensorSpec([4, 12, 8]), tf.TensorSpec([4, 1])]
+        traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+        device = find_device().full_name
+        step = specialise(traced, input_specs(traced), device=device)
+        refuse_guesses(step)
+        ops = [op for op in step.graph.ops if op.type == "CudnnRNNV3"]
+        found[type(layer).__name__] = [list(t.shape) for t in ops[0].outputs]
+    return found
+
+
+def grown_memory(budget: str | None) -> dict[str, Any]:
+    """Whether tensors of other sizes find room, of memory that grows, with lms."""
+    lms.fit_in_memory(lambda x: x + 1.0, [tf.TensorSpec([4])], budget=budget)
+    limit = (find_device().limit or 0) >> 8
+    try:
+        for rows in (limit // 3, limit * 3 // 4):  # each alone
+            tf.raw_ops.Empty(shape=[rows, 1 << 8], dtype=tf.uint8, init=False)
+    except tf.errors.ResourceExhaustedError:
+        return {"fit": False}
+    return {"fit": True, "workspace": os.environ["TF_CUDNN_WORKSPACE_LIMIT_IN_MB"]}
+
+
+def known_limit(budget: str | None) -> dict[str, Any]:
+    """A training where the allocator keeps no statistics and knows no limit."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    callback = lms.LMSCallback(budget, verbose=0)
+    x = np.ones((8, 4), "float32")
+    model.fit(x, np.ones((8, 2)), verbose=0, callbacks=[callback])
+    return {"limit": find_device().limit, "said": callback.summary()}
+
+
+def no_memory_of_gpu_by_nvml() -> int:
+    """What a GPU's memory is where NVML does not tell it."""
+    links.describe_gpus = lambda _: [
+        {"index": 0, "name": "x", "memory": {"error": "n"}}
+    ]
+    links.stated_link = lambda _: None
+    return links.describe_link()["memory"]

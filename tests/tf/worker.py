@@ -53,6 +53,7 @@ class Worker:
         *,
         memory: str | int | None,
         card: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> Any:
         """Call a function in a fresh process.
@@ -61,6 +62,7 @@ class Worker:
             function: `module:function`; it returns what JSON can hold.
             memory: What TensorFlow may use of the emulated card; None for no card.
             card: The other arguments of `lms.emulation.card.card_variables`.
+            environ: More variables of the process.
             **arguments: Its arguments.
 
         Raises:
@@ -71,6 +73,7 @@ class Worker:
             variables = card_variables(memory, **(card or {}))
             count = int(variables["LMS_CARD_COUNT"])
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
+        variables |= environ or {}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([function, variables, arguments]) + "\n")

@@ -136,10 +136,7 @@ def _device(facts: Facts) -> Iterator[Finding]:
     there = facts.installation
     if there is None:
         return
-    if facts.emulated is not None:
-        text = f"the CPU, emulated, with {format_bytes(facts.emulated)}"
-        yield _ok("device", text)
-    elif there.gpus:
+    if there.gpus:
         limit = "" if there.limit is None else f", {format_bytes(there.limit)} of it"
         text = f"{there.device}{limit} for TensorFlow"
         if there.capability and there.capability[0] > _BUILT_FOR:

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.text import Text
 
 from lms.commands.diagnosis import Finding, Verdict, judge
-from lms.machine import emulate
 from lms.machine.inventory import Facts
 from lms.machine.nvml import read_driver
 
@@ -61,7 +60,6 @@ def gather() -> Facts:
         driver=driver,
         installation=installation,
         failure=failure,
-        emulated=emulate.device_limit(),
         host_free=free,
         variables=tuple((v, os.environ[v]) for v in _VARIABLES if v in os.environ),
     )

@@ -43,7 +43,6 @@ class Facts:
         driver: NVIDIA's, with its GPUs, asked before TensorFlow took memory.
         installation: TensorFlow; None if it cannot be loaded.
         failure: Why it cannot be.
-        emulated: Bytes of the emulated device; None without one.
         host_free: Bytes of RAM that programs may still take; None if unknown.
         variables: Environment variables that matter, where they are set.
     """
@@ -53,7 +52,6 @@ class Facts:
     driver: Driver
     installation: Installation | None
     failure: str | None = None
-    emulated: Bytes | None = None
     host_free: Bytes | None = None
     variables: tuple[tuple[str, str], ...] = ()
 

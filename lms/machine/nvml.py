@@ -89,7 +89,7 @@ def open_nvml(api: Any = None) -> Any:
     except api.NVMLError as error:
         raise NoDriverError(
             f"no NVIDIA driver found: NVML says '{error}'. Run this where "
-            "`nvidia-smi` works, or in an emulated device (`python -m lms emulate`).",
+            "`nvidia-smi` works, or on an emulated card (`python -m lms emulate`).",
             reason=str(error),
         ) from error
     return api

@@ -119,7 +119,6 @@ def test_what_is_wrong_is_found_with_what_to_do(
             *("CUDA", "driver 550.54.15; TensorFlow is built with"),
         ),
         (SERVER, "CUDA", "driver 550.54.15 for CUDA 12.4; TensorFlow is built with"),
-        (replace(LAPTOP, emulated=64 * MIB), "device", "emulated, with 64.00 MiB"),
         (LAPTOP, "host", "60.00 GiB of RAM are free for swapped tensors"),
         (LAPTOP, "CUDA", "there is no NVIDIA driver"),
     ],

@@ -50,7 +50,6 @@ def planned(step: StoredStep, question: Question) -> Answer:
         hardware.memory,
         asked=settings.budget,
         persistent=step.persistent,
-        waiting=question.waiting,
     )
     budget = replace(budget, holes=question.holes)
     found = plan_step(Workload.of(graph, own, lambda: speeds), settings, budget, None)

@@ -398,7 +398,9 @@ def test_a_model_that_runs_eagerly_is_refused(data: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_strategy_of_two_replicas_is_refused(worker: Worker) -> None:
-    message = worker.ask("tests.tf.trials:fit_on_two_replicas", memory=None)
+    message = worker.ask(
+        "tests.tf.trials:fit_on_two_replicas", memory="64MiB", card={"cards": 2}
+    )
     assert message.startswith("UnsupportedError: a distribution strategy must have one")
     assert "got 2" in message
 

@@ -17,9 +17,12 @@ from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from profiling import links
+from tests.models import SILENT
 
 __all__ = ["full_pinned_memory", "grown_memory", "known_limit", "link_rates"]
 __all__ += ["no_memory_of_gpu_by_nvml", "recurrent_layers"]
+
+_NEVER: Any = False  # Keras types it as text
 
 
 def link_rates() -> list[float]:
@@ -41,7 +44,8 @@ def _step() -> tuple[Any, Any]:
             for layer in tf.unstack(weights):
                 y = tf.nn.tanh(tf.linalg.matmul(y, layer))
             loss = tf.reduce_mean(tf.square(y - x))
-        weights.assign_sub(0.5 * tape.gradient(loss, weights))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.5 * gradient)
         return loss
 
     return step, weights
@@ -95,7 +99,7 @@ def recurrent_layers() -> dict[str, list[list[int]]]:
         layers.Bidirectional(layers.LSTM(16)),
     ):
         model = keras.Sequential([keras.Input((12, 8)), layer, layers.Dense(1)])
-        model.compile("sgd", "mse", jit_compile=False)
+        model.compile("sgd", "mse", jit_compile=_NEVER)
         specs = [tf.TensorSpec([4, 12, 8]), tf.TensorSpec([4, 1])]
         traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
         device = find_device().full_name
@@ -124,7 +128,7 @@ def known_limit(budget: str | None) -> dict[str, Any]:
     model.compile("sgd", "mse")
     callback = lms.LMSCallback(budget, verbose=0)
     x = np.ones((8, 4), "float32")
-    model.fit(x, np.ones((8, 2)), verbose=0, callbacks=[callback])
+    model.fit(x, np.ones((8, 2)), verbose=SILENT, callbacks=[callback])
     return {"limit": find_device().limit, "said": callback.summary()}
 
 

@@ -22,8 +22,6 @@ from lms.planning.schedule import schedule
 from lms.tf import compat
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
-from lms.tf.measure import device_rates
-from lms.tf.measure.devices import Device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.rewrite.transports import DeviceCopy, SendReceive
@@ -35,7 +33,6 @@ __all__ = [
     "fit_on_two_replicas",
     "fit_recurrent",
     "left_behind",
-    "link_between_devices",
     "lossy_numbers",
     "same_numbers",
     "second_batch_size",
@@ -315,8 +312,7 @@ def _train_and_forget(budget: str | None) -> tuple[dict[str, Any], int]:
 
 def fit_on_two_replicas() -> str:
     """The error of a fit under a strategy with two replicas."""
-    _make_two_devices()
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")
     x, y = np.ones((8, 4)), np.ones((8, 2))
@@ -325,20 +321,6 @@ def fit_on_two_replicas() -> str:
     except UnsupportedError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
-
-
-def _make_two_devices() -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    two = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(cpu, two)
-
-
-def link_between_devices() -> tuple[float, float]:
-    """Rates of copies from one CPU device to another and back, in a function."""
-    _make_two_devices()
-    device = Device(name="CPU:0", limit=None)
-    rates = device_rates._carried_rates(device, f"{_LOCAL}/device:CPU:1", 1 << 20)
-    return rates.h2d, rates.d2h
 
 
 def fit_in_threads(budget: str | None) -> dict[str, Any]:

@@ -40,8 +40,7 @@ class StepReport:
         lower_bound_bytes: The largest single-op working set.
         swapped_out_bytes: Copied to the host in each step.
         swapped_in_bytes: Copied back in each step.
-        host_peak_bytes: Host memory held by swapped tensors; predicted where the
-            transport cannot tell.
+        host_peak_bytes: Host memory held by swapped tensors, predicted.
         swap_count: Tensors that leave the device in each step.
         planning_seconds: From the graph to the plan: schedule, search, placement.
         preparation_seconds: All of it, from the start of tracing to the callable.

@@ -25,8 +25,8 @@ class Hardware:
         memory_bandwidth: Bytes per second of device memory.
         h2d: Bytes per second from host to device.
         d2h: Bytes per second from device to host.
-        latency: Seconds that each copy takes besides its bytes.
-        notice: Seconds until the host knows that a copy has ended.
+        latency: Seconds that each copy takes besides its bytes, until the host knows
+            that it has ended.
         launch: Seconds that the host needs to start one op.
         float16_flops: The same of float16; 0 where it is as fast as float32.
         bfloat16_flops: The same of bfloat16; 0 where it is as fast as float32.
@@ -45,7 +45,6 @@ class Hardware:
     h2d: float
     d2h: float
     latency: Seconds = 0.0
-    notice: Seconds = 0.0
     launch: Seconds = 0.0
     float16_flops: float = 0.0
     bfloat16_flops: float = 0.0
@@ -65,7 +64,7 @@ class Hardware:
                     f"`{name}` must be at least 0, got {getattr(self, name)}. "
                     "Leave it out if it is as fast as float32."
                 )
-        for name in ("latency", "notice", "launch"):
+        for name in ("latency", "launch"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
                     f"`{name}` must be seconds, at least 0, got {getattr(self, name)}. "

@@ -135,12 +135,9 @@ def _bound(budget: MemoryBudget) -> Bytes:
     """Bytes beyond the step's room that it may be in; no limit where that is all.
 
     A tensor may take all of the chunk at the device's end, which is not split: then it
-    is as large as the chunk, whatever the device has. But a batch that waits needs
-    room.
+    is as large as the chunk, whatever the device has.
     """
-    if budget.is_whole_device:
-        return UNLIMITED
-    return max(0, budget.margin)
+    return UNLIMITED if budget.is_whole_device else budget.margin
 
 
 def _least_doubted(

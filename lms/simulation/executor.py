@@ -14,7 +14,8 @@ transport meets them (`lms.tf.rewrite.transports`):
   knows that its own swap-out has ended, and those released by the next ordered op. Ops
   behind the trigger are launched after it.
 - An op is launched when the host knows that the swap-ins that it reads have ended, and
-  the swap-outs whose release it is. That is `Hardware.notice` after they have.
+  the swap-outs whose release it is. That is `Hardware.latency` after they have; the
+  stream goes on meanwhile.
 
 Known weaknesses: ops never run side by side; small ops are launched in the plan's order
 too; copies do not slow each other or the ops.
@@ -162,11 +163,12 @@ class _Device:
                 Request(at=self._clock.now, key=number, size=copy.size)
             )
         start = max(self._clock.now, self._device_free, self._lane_free[copy.lane])
-        into = copy.lane is Lane.H2D
-        end = start + self._hardware.copy_seconds(copy.size, to_device=into)
+        hardware = self._hardware
+        rate = hardware.h2d if copy.lane is Lane.H2D else hardware.d2h
+        end = start + copy.size / rate
         self._lane_free[copy.lane] = end
         self._add(copy.lane, copy.tensor, start, end, copy.size)
-        self._clock.at(end + self._hardware.notice, partial(self._copied, copy))
+        self._clock.at(end + hardware.latency, partial(self._copied, copy))
 
     def _copied(self, copy: Copy) -> None:
         """The host knows that a copy has ended."""

@@ -168,16 +168,15 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     planned = plan_here(captured.workload, settings, device, budget)
     planning_seconds = time.perf_counter() - started
     step = _step_of(captured, planned)
-    guard, commit_flag, transport = _guard(planned), CommitFlag(), device.transport()
+    guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
-    nodes = rewrite(step, planned.plan, transport, begun, guard.late)
+    nodes = rewrite(step, planned.plan, device.transport(), begun, guard.late)
     is_sure = _is_sure(step, planned)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     pool = _with_constants(planned.small_pool, step.nodes, nodes)
     return PreparedStep(
         rebuilt=rebuild(captured.traced, step, nodes),
-        transport=transport,
         memory=device.memory,
         predicted=report_of(captured.kind, step, planned, planning_seconds),
         timeline=timeline_of(captured.kind, step, planned),

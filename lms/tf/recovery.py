@@ -37,7 +37,6 @@ from lms.tf.out_of_memory import (
     unwatched,
 )
 from lms.tf.rewrite.rebuilding import RebuiltStep
-from lms.tf.rewrite.transports import Transport
 from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["PreparedStep", "StepSource", "run_recovering"]
@@ -80,7 +79,6 @@ class PreparedStep:
 
     Args:
         rebuilt: What runs.
-        transport: How its tensors travel.
         memory: The allocator of its device.
         predicted: Its report before it ran.
         timeline: Its predicted memory.
@@ -100,7 +98,6 @@ class PreparedStep:
     """
 
     rebuilt: RebuiltStep | None
-    transport: Transport
     memory: DeviceMemory
     predicted: StepReport
     timeline: StepTimeline
@@ -140,7 +137,6 @@ class PreparedStep:
             except BaseException as error:
                 on_host = ran_out_on_host(error)
                 if on_host or not (ran_out(error) and self.can_be_planned):
-                    self.transport.release()
                     is_undone = kept and not self.commit_flag.begun
                     if is_undone:
                         self.kept.put_back(values)
@@ -152,7 +148,6 @@ class PreparedStep:
             else:
                 self._measure()
                 return result
-            self.transport.release()
             if kept:
                 self.kept.put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
@@ -165,12 +160,7 @@ class PreparedStep:
 
     def report(self) -> StepReport:
         """What was planned and what was measured."""
-        held = self.transport.host_peak_bytes()
-        return replace(
-            self.predicted,
-            measured_peak_bytes=self.measured_peak or None,
-            host_peak_bytes=self.predicted.host_peak_bytes if held is None else held,
-        )
+        return replace(self.predicted, measured_peak_bytes=self.measured_peak or None)
 
     def planned_anew(self) -> "PreparedStep | None":
         """The same step with another plan, in less room than the one that failed had.

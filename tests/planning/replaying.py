@@ -47,9 +47,7 @@ def planned(step: StoredStep, question: Question) -> Answer:
     settings = read_settings(**question.knobs)
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     budget = budget_in(
-        hardware.memory,
-        asked=settings.budget,
-        persistent=step.persistent,
+        hardware.memory, asked=settings.budget, persistent=step.persistent
     )
     budget = replace(budget, holes=question.holes)
     found = plan_step(Workload.of(graph, own, lambda: speeds), settings, budget, None)

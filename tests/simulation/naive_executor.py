@@ -117,9 +117,9 @@ def naive_times(  # noqa: C901 - plain on purpose
             for key in sorted(lane, key=lambda key: (ready[key], times.armed[key])):
                 size = outs[key[0]].size
                 times.copy_start[key] = max(free, ready[key])
-                seconds = hardware.copy_seconds(size, to_device=to_device)
+                seconds = size / (hardware.h2d if to_device else hardware.d2h)
                 times.copy_end[key] = free = times.copy_start[key] + seconds
-                times.seen[key] = free + hardware.notice
+                times.seen[key] = free + hardware.latency
         if repr(times) == before:
             return times
     raise AssertionError("the times never settled")

@@ -137,7 +137,7 @@ def test_launches_wait_for_a_swap_in_that_has_its_trigger() -> None:
 def test_the_host_knows_of_a_copy_s_end_later() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, "c", "c"))
-    timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, notice=0.5))
+    timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, latency=0.5))
     # a 0-1; out 1-6; c 6.5-7.5; in 7.5-17.5; e 18-19.
     assert spans(timeline, Lane.H2D) == [("a:0", 7.5, 17.5)]
     assert timeline.seconds == 19.0
@@ -149,13 +149,6 @@ def test_a_host_that_is_slower_than_its_device_is_the_cause_of_gaps() -> None:
     timeline = simulate(graph, plan_of(graph), costs_of(graph), slow)
     assert timeline.seconds == 4 * 3.0 + 1.0
     assert {stall.cause for stall in timeline.stalls} == {Cause.LAUNCH}
-
-
-def test_latency_comes_with_each_copy() -> None:
-    graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
-    slower = simulate(graph, plan, costs_of(graph), replace(SLOW, latency=0.5))
-    assert slower.seconds == pytest.approx(19.0)
 
 
 @pytest.mark.parametrize("reads", [("b", "a"), ("a", "b")])
@@ -241,7 +234,6 @@ def jobs(draw: st.DrawFn) -> Job:
         h2d=random.uniform(2, 200),
         d2h=random.uniform(2, 200),
         latency=random.choice((0.0, random.uniform(0, 1))),
-        notice=random.choice((0.0, random.uniform(0, 1))),
         launch=random.uniform(0.1, 1.5),
     )
     costs = Costs(seconds=seconds, source="measured")

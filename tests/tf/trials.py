@@ -1,7 +1,6 @@
 """What the workers run: trainings with and without large model support."""
 
 import gc
-import re
 import threading
 import weakref
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from experiments.gpu_validation.evidence import swap_nodes
 from lms import LMSCallback
+from lms.emulation.counters import counter
 from lms.errors import BudgetError, UnsupportedError
 from lms.ir.liveness import peak
 from lms.planning.candidates import Filters
@@ -24,7 +24,7 @@ from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import SendReceive
+from lms.tf.rewrite.transports import DeviceCopy, SendReceive
 from tests.models import CASES, SILENT, Case, conv_net, mirrored, pooled_net
 
 __all__ = [
@@ -36,10 +36,11 @@ __all__ = [
     "lossy_numbers",
     "same_numbers",
     "second_batch_size",
-    "swap_between_devices",
+    "swap_by",
 ]
 
 _DEVICE = "GPU:0"
+_COPIES = ("d2h", "h2d", "d2h_pageable", "h2d_pageable")
 _LOCAL = "/job:localhost/replica:0/task:0"
 
 # Persistent bytes differ a little from one training to the next.
@@ -111,8 +112,8 @@ def lossy_numbers(dtype: str) -> dict[str, Any]:
     }
 
 
-def swap_between_devices() -> dict[str, Any]:
-    """Train with swaps by sends and receives, and without, and compare."""
+def swap_by(transport: str) -> dict[str, Any]:
+    """Train with swaps by a transport, and without, and compare."""
     tf.config.experimental.enable_op_determinism()
     x, y = tf.random.stateless_normal([8, 32, 32, 3], (1, 2)), tf.range(8) % 5
     plain, variables = _convolutional_step()
@@ -126,25 +127,25 @@ def swap_between_devices() -> dict[str, Any]:
     graph = schedule(step.graph)
     fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
     assert fitted is not None
-    nodes = rewrite(step, fitted.plan, SendReceive(host=f"{_LOCAL}/device:CPU:0"))
+    host = f"{_LOCAL}/device:CPU:0"
+    ways = {"copies": DeviceCopy(), "sends": SendReceive(host=host)}
+    nodes = rewrite(step, fitted.plan, ways[transport])
     swapped = rebuild(traced, step, nodes)
     graphs: list[Any] = []
     with compat.collected_graphs(graphs):
         losses = [swapped(inputs).numpy()]
+    before = [counter(name) for name in _COPIES]
     losses += [swapped(inputs).numpy() for _ in range(2)]
+    copied = [counter(name) - then for name, then in zip(_COPIES, before, strict=True)]
     swapped_numbers = [*losses, *(variable.numpy() for variable in variables)]
     pairs = enumerate(zip(numbers, swapped_numbers, strict=True))
-    ends = {
-        end: [
-            node for node in nodes if re.fullmatch(rf"lms/\d+/.*/{end}\d*", node.name)
-        ]
-        for end in ("out", "in")
-    }
+    plan = fitted.plan
     return {
-        "swaps": len(fitted.plan.swaps),
+        "swaps": len(plan.swaps),
         "different": [i for i, (a, b) in pairs if a.tobytes() != b.tobytes()],
         "ran": swap_nodes(graphs),
-        "waiting": sum(any(i[0] == "^" for i in node.input) for node in ends["in"]),
+        "planned": [2 * plan.swapped_out_bytes, 2 * plan.swapped_in_bytes, 0, 0],
+        "copied": copied,
     }
 
 

@@ -75,35 +75,8 @@ class Transport(Protocol):
         """The ops that copy a tensor in."""
         ...
 
-    def host_peak_bytes(self) -> int | None:
-        """The most host bytes held so far, None where it is not known."""
-        ...
 
-    def trouble(self) -> str | None:
-        """Why a copy failed, in words; None if none did."""
-        ...
-
-    def release(self) -> None:
-        """Give the host memory back."""
-        ...
-
-
-class _ByTensorFlow:
-    """What transports share whose tensors TensorFlow's own host allocator holds."""
-
-    def host_peak_bytes(self) -> int | None:
-        """Unknown: TensorFlow's host allocator holds the tensors."""
-        return None
-
-    def trouble(self) -> str | None:
-        """TensorFlow's own errors say it."""
-        return None
-
-    def release(self) -> None:
-        """Nothing is held between steps."""
-
-
-class DeviceCopy(_ByTensorFlow):
+class DeviceCopy:
     """Swaps by TensorFlow's own ops for them, which Grappler's swapper left behind.
 
     Both are ops of a GPU, so a step stays in one piece: all control edges are ordinary.
@@ -127,7 +100,7 @@ class DeviceCopy(_ByTensorFlow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendReceive(_ByTensorFlow):
+class SendReceive:
     """Swaps by explicit sends and receives: for a TensorFlow without the copy ops.
 
     A receive may have control inputs. That a swap-out has ended the device learns by a

@@ -22,8 +22,6 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
 
-import numpy as np
-
 from lms.errors import BudgetError, HostMemoryError, OutOfMemoryError
 from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
@@ -237,7 +235,7 @@ class PreparedStep:
         first_calls = self.calls < _WATCHED or bool(self.predicted.unknown_memory)
         return first_calls and not self.is_sure
 
-    def _fail(self, values: Sequence[np.ndarray]) -> None:
+    def _fail(self, values: Sequence[Any]) -> None:
         """Drop what was swapped out; with state on the host all is as before."""
         if self.state is not None:
             self.state.undo()

@@ -46,6 +46,13 @@ def report_of(
         state_in_bytes=planned.state_in_bytes,
         state_out_bytes=planned.state_out_bytes,
         unknown_memory=step.unknown_memory,
+        other_bytes=max(
+            0,
+            budget.persistent
+            - step.captured_bytes
+            - step.input_bytes
+            - step.constant_bytes,
+        ),
     )
 
 

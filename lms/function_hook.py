@@ -78,7 +78,6 @@ class FunctionHook:
                 self._model.__dict__[made] = self._others
             setattr(self._model, f"{self._kind}_function", self._own)
             self.fitted.note_peak()
-        self.fitted.release()
 
     def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
         self.remove()

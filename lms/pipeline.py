@@ -204,11 +204,6 @@ class FittedFunction:
         for step in self._steps.values():
             step.note_peak()
 
-    def release(self) -> None:
-        """Give host memory back; the next step takes it again."""
-        for step in self._steps.values():
-            step.transport.release()
-
     def _called(self, args: Sequence[Any]) -> Sequence[Any]:
         """What a call is traced with."""
         return called_signature(self._signature, args) if self._signature else args

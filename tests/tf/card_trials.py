@@ -71,7 +71,7 @@ def _pinned(size: int) -> Any:
 def kept_variables() -> dict[str, Any]:
     """Bytes that go to the host from pageable memory in steps that write early."""
     step, weights = _step()
-    state = tf.Variable(1.0)
+    state = tf.Variable(tf.constant(1.0))
 
     def counted(x: Any) -> Any:
         state.assign_add(1.0)

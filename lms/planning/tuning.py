@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lms.ir.graph import GraphView
 from lms.ir.recompute import first_runs
-from lms.units import KIB, MIB, Bytes
+from lms.units import KIB, MIB, Bytes, Seconds
 
 __all__ = ["TUNING", "Tuning", "is_large"]
 
@@ -65,6 +65,9 @@ class Tuning:
     # Plans are made first that move no tensor below one part of so many of the peak:
     # fewer and longer copies, against a peak that gets less low.
     coarse_part: int = 200
+    # Before that, plans are made that move none which the link carries in so many
+    # seconds: each copy takes about as long besides, whatever its bytes.
+    copy_seconds: Seconds = 100e-6
     # If none fits, tensors that are so many times smaller than the least size move too.
     finer_factor: int = 4
 

@@ -174,7 +174,13 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     is_sure = _is_sure(step, planned)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
+    kept = KeptVariables.of(
+        tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
+        step.variables,
+    )
     pool = _with_constants(planned.small_pool, step.nodes, nodes)
+    if pool.sizes:
+        pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
     return PreparedStep(
         rebuilt=rebuild(captured.traced, step, nodes),
         memory=device.memory,
@@ -182,10 +188,7 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         timeline=timeline_of(captured.kind, step, planned),
         small_pool=device.keep_pool(pool),
         commit_flag=commit_flag,
-        kept=KeptVariables.of(
-            tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
-            step.variables,
-        ),
+        kept=kept,
         is_sure=is_sure,
         can_be_planned=settings.planner == "budget",
         can_repeat=_can_repeat(planned, guard),

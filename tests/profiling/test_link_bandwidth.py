@@ -15,7 +15,7 @@ from profiling.record import read_result
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one run on an emulated link of two speeds wrote."""
     folder = tmp_path_factory.mktemp("link")
-    words = ["--largest=1MiB", "--smallest=16KiB", "--seconds=0.02", "--devices=2"]
+    words = ["--largest=1MiB", "--smallest=16KiB", "--seconds=0.02"]
     files = [f"--output={folder}/link.json", f"--save-hardware={folder}/hardware.json"]
     emulate.run(
         [sys.executable, "-m", "profiling.link_bandwidth", *words, *files],

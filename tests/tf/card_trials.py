@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import lms
+from lms.emulation.counters import counter
 from lms.errors import HostMemoryError
 from lms.tf import compat
 from lms.tf.capture.keras_step import iterator_of, step_of
@@ -18,9 +19,11 @@ from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from profiling import links
 from tests.models import SILENT
+from tests.tf.recovery_trials import fail, train
 
-__all__ = ["full_pinned_memory", "grown_memory", "known_limit", "link_rates"]
-__all__ += ["no_memory_of_gpu_by_nvml", "recurrent_layers"]
+__all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limit"]
+__all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recovered"]
+__all__ += ["recurrent_layers"]
 
 _NEVER: Any = False  # Keras types it as text
 
@@ -63,6 +66,36 @@ def _pinned(size: int) -> Any:
     )
     with compat.planned_as_is():
         return function.call_flat(tf.zeros([size], tf.uint8))[0]
+
+
+def kept_variables() -> dict[str, Any]:
+    """Bytes that go to the host from pageable memory in steps that write early."""
+    step, weights = _step()
+    state = tf.Variable(tf.constant(1.0))
+
+    def counted(x: Any) -> Any:
+        state.assign_add(1.0)
+        return step(x * state)
+
+    x = tf.ones([4096, 64])
+    made = lms.fit_in_memory(counted, [x], budget="11MiB", recompute=False)
+    made(x)
+    (prepared,) = made._steps.values()
+    handles = [id(handle) for handle, _ in prepared.kept.handles]
+    before = counter("d2h_pageable")
+    for _ in range(3):
+        made(x)
+    copied = counter("d2h_pageable") - before
+    fail(prepared, 1)
+    kept = weights.numpy()
+    made(x)
+    return {
+        "is_kept": id(state.handle) in handles,
+        "copied": copied,
+        "state": float(state),
+        "replans": made.report[0].replans,
+        "wrote": not np.array_equal(kept, weights.numpy()),
+    }
 
 
 def full_pinned_memory() -> dict[str, Any]:
@@ -139,3 +172,8 @@ def no_memory_of_gpu_by_nvml() -> int:
     ]
     links.stated_link = lambda _: None
     return links.describe_link()["memory"]
+
+
+def recovered(held: float, failures: int) -> dict[str, Any]:
+    """A training whose step runs out of memory, and what it came to."""
+    return train(planned=True, held=held, failures=failures)

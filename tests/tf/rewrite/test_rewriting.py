@@ -7,6 +7,7 @@ import pytest
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.machine.link import LinkRates
 from tests.graphs import make_op
 from tests.tf.worker import Worker
 
@@ -247,3 +248,25 @@ def test_a_step_that_swaps_has_the_same_numbers(worker: Worker, transport: str) 
         assert ran["ends"]["in _Recv GPU:0"] >= trial["swaps"]
         away = ran["transfers"]["GPU:0 to CPU:0"]
         assert away == trial["swaps"], "tokens come back, and no control edge leaves"
+
+
+@pytest.mark.slow
+def test_a_swap_in_starts_at_its_trigger_although_launches_run_ahead(
+    worker: Worker,
+) -> None:
+    card = {
+        "card": "v100-pcie",
+        "link": LinkRates(h2d=50e9, d2h=50e9),
+        "slow_motion": 5000,
+    }
+    trial = worker.ask(
+        "tests.tf.rewrite.overlap_trials:swap_in_among_kernels",
+        memory="64MiB",
+        card=card,
+    )
+    ends = trial["ends"]
+    begin, end = trial["copy"]
+    product = (ends[9] - ends[0]) / 9
+    # The swap-out takes about as long as a product: it has ended by then.
+    assert begin - ends[4] < product / 2, trial
+    assert end < ends[8], "it is hidden"

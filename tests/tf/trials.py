@@ -203,24 +203,6 @@ def _compared(case: Case) -> dict[str, Any]:
     }
 
 
-def _train_planned(
-    case: Case, budget: int
-) -> tuple[LMSCallback, dict[str, np.ndarray]]:
-    """Train within a budget, or if that is too little, within the least that works.
-
-    Keras keeps the weights of models that were trained, so what is in use at the start
-    comes on top; and the input pipeline may be a batch or two further ahead.
-    """
-    for _ in range(3):
-        start = _memory("current")
-        callback = LMSCallback(budget=budget + start, verbose=0)
-        try:
-            return callback, _train(case, [callback])[0]
-        except BudgetError as error:
-            budget = int(1.05 * ((error.least_bytes or 0) - start))
-    raise AssertionError("the least budget that works must work")
-
-
 def _planned_tightly(
     case: Case, held: int, peak_bytes: int
 ) -> tuple[LMSCallback, dict[str, np.ndarray]]:

@@ -49,15 +49,11 @@ def swap_in_among_kernels() -> dict[str, Any]:
     )
     function = rebuild(traced, known, rewrite(known, plan, device.transport()))
     function(inputs)[0].numpy()
-    path = Path(tempfile.mkdtemp()) / "trace"
+    path = Path(tempfile.mkstemp()[1])
     begin_trace()
     function(inputs)[0].numpy()
     end_trace(str(path))
     rows = [line.split(" ", 5) for line in path.read_text().splitlines()]
     ends = [float(end) for lane, _, end, *_, name in rows if lane == "0"]
-    (copy,) = (
-        [float(begin), float(end)]
-        for lane, begin, end, _, size, _ in rows
-        if lane == "1" and int(size) == first.size
-    )
-    return {"ends": sorted(ends), "copy": copy}
+    copies = [row for row in rows if row[0] == "1" and int(row[4]) == first.size]
+    return {"ends": sorted(ends), "copy": [float(at) for at in copies[0][1:3]]}

@@ -254,16 +254,10 @@ def test_a_step_that_swaps_has_the_same_numbers(worker: Worker, transport: str) 
 def test_a_swap_in_starts_at_its_trigger_although_launches_run_ahead(
     worker: Worker,
 ) -> None:
-    card = {
-        "card": "v100-pcie",
-        "link": LinkRates(h2d=50e9, d2h=50e9),
-        "slow_motion": 5000,
-    }
-    trial = worker.ask(
-        "tests.tf.rewrite.overlap_trials:swap_in_among_kernels",
-        memory="64MiB",
-        card=card,
-    )
+    link = LinkRates(h2d=50e9, d2h=50e9)
+    card = {"card": "v100-pcie", "link": link, "slow_motion": 5000}
+    trial = "tests.tf.rewrite.overlap_trials:swap_in_among_kernels"
+    trial = worker.ask(trial, memory="64MiB", card=card)
     ends = trial["ends"]
     begin, end = trial["copy"]
     product = (ends[9] - ends[0]) / 9

@@ -31,7 +31,7 @@ from lms.planning.strategies import PlanRequest, best_plan
 from lms.planning.tflms_autotune import grid
 from lms.planning.tflms_rule import SyncMode, plan_by_threshold
 from lms.tf.measure.device_rates import measure_hardware
-from lms.tf.measure.devices import find_device, take_emulated_memory
+from lms.tf.measure.devices import find_device
 from lms.tf.measure.op_costs import measure_costs
 from lms.units import format_bytes
 from unet3d.model import build_unet
@@ -67,7 +67,6 @@ def run(options: Any) -> None:
     Args:
         options: Of the command line of `experiments.planner_comparison`.
     """
-    take_emulated_memory()
     settings = {
         key: value
         for key, value in vars(options).items()

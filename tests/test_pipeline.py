@@ -12,7 +12,6 @@ import pytest
 
 from lms import fit_in_memory
 from lms.errors import BudgetError, PlanError
-from lms.tf.measure.device_budget import Batches, measure_budget
 
 pytestmark = pytest.mark.tf
 
@@ -180,23 +179,3 @@ def test_a_tensor_of_another_shape_is_refused_by_tensorflow(batch: list[Any]) ->
     fitted = fit_in_memory(step, specs(1024), budget=BUDGET)
     with pytest.raises((TypeError, ValueError)):
         fitted(batch[0][:, :8], batch[1])
-
-
-@pytest.mark.parametrize("given", ["specs", "tensors"])
-def test_a_batch_beside_an_example_is_not_reckoned_with(
-    given: str, batch: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lms.tf import prepare
-
-    asked: list[bool] = []
-
-    def noted(*args: Any, batches: Batches) -> Any:
-        asked.append(batches.read_ahead)
-        return measure_budget(*args, batches=batches)
-
-    monkeypatch.setattr(prepare, "measure_budget", noted)
-    step, _ = make_step()
-    signature = batch if given == "tensors" else specs(1024)
-    fitted = fit_in_memory(step, signature, **KNOBS)
-    fitted._steps.popitem()[1].source.budget_now()
-    assert asked == [given == "specs"] * 2

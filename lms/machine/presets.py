@@ -38,8 +38,12 @@ _LEFT: Final = {7: 1050, 8: 1536, 9: 1800, 12: 1800}
 _CONTEXT: Final = 450
 
 # MiB that TensorFlow's logs name where there are some.
-_SEEN: Final = {"t4": 13_664, "a100-pcie4": 38_367}
-_SEEN |= {f"v100-32-{link}": 30_987 for link in ("pcie", "nvlink")}
+_SEEN: Final = {
+    "t4": 13_664,
+    "a100-pcie4": 38_367,
+    "v100-32-pcie": 30_987,
+    "v100-32-nvlink": 30_987,
+}
 
 # Name: what people call it, MiB that CUDA counts, major capability, TFLOP/s of float32,
 # float16 and bfloat16, GB/s of its memory, to the device, and back.

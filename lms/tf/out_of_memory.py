@@ -78,7 +78,7 @@ def refused_in_words(doing: str) -> Iterator[None]:
         ) from error
 
 
-def first_words(error: Exception) -> str:
+def first_words(error: BaseException) -> str:
     """The line of TensorFlow's message that says what did not fit."""
     text = str(error)
     said = (

@@ -51,7 +51,8 @@ def _step() -> tuple[Any, Any]:
             for layer in tf.unstack(weights):
                 y = tf.nn.tanh(tf.linalg.matmul(y, layer))
             loss = tf.reduce_mean(tf.square(y - x))
-        weights.assign_sub(0.5 * tape.gradient(loss, weights))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.5 * gradient)
         return loss
 
     return step, weights
@@ -74,7 +75,7 @@ def _pinned(size: int) -> Any:
 def kept_variables() -> dict[str, Any]:
     """Bytes that go to the host from pageable memory in steps that write early."""
     step, weights = _step()
-    state = tf.Variable(1.0)
+    state = tf.Variable(tf.constant(1.0))
 
     def counted(x: Any) -> Any:
         state.assign_add(1.0)
@@ -134,7 +135,8 @@ def recurrent_layers() -> dict[str, list[list[int]]]:
         layers.GRU(16),
         layers.Bidirectional(layers.LSTM(16)),
     ):
-        model = keras.Sequential([keras.Input((12, 8)), layer, layers.Dense(1)])
+        parts = [keras.Input((12, 8)), layer, layers.Dense(1)]
+        model: Any = keras.Sequential(parts)
         model.compile("sgd", "mse", jit_compile=False)
         specs = [tf.TensorSpec([4, 12, 8]), tf.TensorSpec([4, 1])]
         traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
@@ -160,7 +162,7 @@ def grown_memory(budget: str | None) -> dict[str, Any]:
 
 def known_limit(budget: str | None) -> dict[str, Any]:
     """A training where the allocator keeps no statistics and knows no limit."""
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     callback = lms.LMSCallback(budget, verbose=0)
     x = np.ones((8, 4), "float32")

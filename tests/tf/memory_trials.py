@@ -31,7 +31,6 @@ from lms.tf.capture.writes import KeptVariables
 from lms.tf.measure import device_rates
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
-from lms.tf.measure.host_memory import untouched_bytes
 from lms.tf.measure.microbenchmark import Bench
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
@@ -53,7 +52,6 @@ __all__ = [
     "settle_shared",
     "settle_without_room",
     "small_chunks",
-    "untouched",
 ]
 
 _STEPS = 6
@@ -268,15 +266,6 @@ def small_chunks(sizes: Sequence[int]) -> dict[str, Any]:
         "taken": (device.memory.current_bytes or 0) - before,
         "kept": len(kept) + (walls is not None),
     }
-
-
-def untouched() -> dict[str, int]:
-    """What the host has yet to find before and after something is written."""
-    device = find_device()
-    before = untouched_bytes(device)
-    written = tf.ones([8 * MIB // 4])
-    after = untouched_bytes(device)
-    return {"before": before, "after": after, "written": 4 * int(tf.size(written))}
 
 
 def measure_in_little_room() -> dict[str, Any]:

@@ -22,8 +22,6 @@ from lms.planning.schedule import schedule
 from lms.tf import compat
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
-from lms.tf.measure import device_rates
-from lms.tf.measure.devices import Device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.rewrite.transports import DeviceCopy
@@ -35,7 +33,6 @@ __all__ = [
     "fit_on_two_replicas",
     "fit_recurrent",
     "left_behind",
-    "link_between_devices",
     "lossy_numbers",
     "same_numbers",
     "second_batch_size",
@@ -333,14 +330,6 @@ def _make_two_devices() -> None:
     cpu = tf.config.list_physical_devices("CPU")[0]
     two = [tf.config.LogicalDeviceConfiguration()] * 2
     tf.config.set_logical_device_configuration(cpu, two)
-
-
-def link_between_devices() -> tuple[float, float]:
-    """Rates of copies from one CPU device to another and back, in a function."""
-    _make_two_devices()
-    device = Device(name="CPU:0", limit=None)
-    rates = device_rates._carried_rates(device, f"{_LOCAL}/device:CPU:1", 1 << 20)
-    return rates.h2d, rates.d2h
 
 
 def fit_in_threads(budget: str | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from lms.tf import compat
 from lms.tf.capture.keras_step import iterator_of, step_of
 from lms.tf.capture.specialising import refuse_guesses, specialise
 from lms.tf.capture.tracing import input_specs, trace
+from lms.tf.measure import scratch
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from profiling import links
@@ -22,7 +23,7 @@ from tests.tf.recovery_trials import fail, train
 
 __all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limit"]
 __all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recovered"]
-__all__ += ["recurrent_layers"]
+__all__ += ["recurrent_layers", "runs_before_planning", "whose_steps"]
 
 
 def _counted(name: str) -> int:
@@ -182,3 +183,41 @@ def no_memory_of_gpu_by_nvml() -> int:
 def recovered(held: float, failures: int) -> dict[str, Any]:
     """A training whose step runs out of memory, and what it came to."""
     return train(planned=True, held=held, failures=failures)
+
+
+def whose_steps(jit: Any) -> str:
+    """Whose function trains once all is known to fit: a planned one, or Keras's."""
+    model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", jit_compile=jit)
+    seen: list[Any] = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(model.train_function)
+
+    x, y = np.ones((8, 4), "float32"), np.ones((8, 2), "float32")
+    callbacks = [lms.LMSCallback(verbose=0), Look()]
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+    return type(getattr(seen[-1], "__self__", None)).__name__
+
+
+def runs_before_planning() -> list[int]:
+    """How many ops run alone: at first, again, and in a process that has just begun."""
+    weights = tf.Variable(tf.ones([256, 256]))
+    traced = trace(lambda x: tf.linalg.matmul(x, weights), [tf.TensorSpec([256, 256])])
+    device = find_device()
+    step = specialise(traced, input_specs(traced), device=device.full_name)
+    ran: list[int] = []
+    own = scratch.Bench.scratch
+
+    def counted(bench: Any, *args: Any) -> Any:
+        ran[-1] += 1
+        return own(bench, *args)
+
+    scratch.Bench.scratch = counted
+    for begun in (False, False, True):
+        ran.append(0)
+        if begun:
+            scratch._chosen.clear()
+        scratch.measure_scratch(step, device)
+    return ran

@@ -54,3 +54,7 @@ def test_an_allocator_without_a_limit_has_none(budget: str | None) -> None:
 
 def test_where_nvml_tells_no_memory_cuda_does() -> None:
     assert on_card("tests.tf.card_trials:no_memory_of_gpu_by_nvml") > 0
+
+
+def test_products_run_alone_in_each_process_before_they_are_planned() -> None:
+    assert on_card("tests.tf.card_trials:runs_before_planning") == [1, 0, 1]

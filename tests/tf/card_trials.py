@@ -149,16 +149,23 @@ def recurrent_layers() -> dict[str, list[list[int]]]:
     return found
 
 
-def grown_memory(budget: str | None) -> dict[str, Any]:
-    """Whether tensors of other sizes find room, of memory that grows, with lms."""
+def grown_memory(budget: str) -> dict[str, Any]:
+    """Whether a large tensor finds room, of memory that grows, after a smaller one."""
     lms.fit_in_memory(lambda x: x + 1.0, [tf.TensorSpec([4])], budget=budget)
-    limit = (find_device().limit or 0) >> 8
+    rows = (find_device().limit or 0) >> 8
+
+    def taken(rows: int) -> Any:
+        return tf.raw_ops.Empty(shape=[rows, 1 << 8], dtype=tf.uint8, init=False)
+
+    large = taken(rows // 3)
+    small = taken(1 << 15)  # beside it: its region cannot be given back
+    del large
     try:
-        for rows in (limit // 3, limit * 3 // 4):  # each alone
-            tf.raw_ops.Empty(shape=[rows, 1 << 8], dtype=tf.uint8, init=False)
+        taken(rows * 3 // 5)
     except tf.errors.ResourceExhaustedError:
         return {"fit": False}
-    return {"fit": True, "workspace": os.environ["TF_CUDNN_WORKSPACE_LIMIT_IN_MB"]}
+    del small
+    return {"fit": True, "workspace": os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB")}
 
 
 def known_limit(budget: str | None) -> dict[str, Any]:

@@ -8,8 +8,8 @@
     the callback, half of that      trains, with the same numbers
     the callback, near the least    trains, with the same numbers
 
-The card is emulated (`lms.emulation`): TensorFlow's own GPU runtime, whose allocator has
-a hard limit. Op determinism is on, so "the same" means bit for bit.
+The card is emulated: TensorFlow's own GPU runtime, whose allocator has a hard limit. Op
+determinism is on, so "the same" means bit for bit.
 
 Known weakness: kernels and copies take the time of the machine's cores. Step times say
 nothing of a GPU's.

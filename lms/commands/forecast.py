@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
@@ -152,7 +153,7 @@ def training_of(
         budget: What a step may use there; None takes the device's memory.
 
     Raises:
-        UnsupportedError: If a shape is not known.
+        UnsupportedError: If a shape is not known, or there is no device to measure.
     """
     return _workload(traced_training(model, specs), hardware, budget)
 
@@ -186,7 +187,7 @@ def workload_of(
         budget: As for `training_of`.
 
     Raises:
-        UnsupportedError: If a shape is not known.
+        UnsupportedError: If a shape is not known, or there is no device to measure.
     """
     traced = trace(function, read_signature(signature))
     return _workload(traced, hardware, budget)
@@ -200,6 +201,12 @@ def _workload(
     inputs = input_specs(traced)
     if hardware is not None:
         return _elsewhere(traced, inputs, hardware)
+    if not find_device().is_gpu:
+        raise UnsupportedError(
+            "`hardware` must be named where there is no GPU to be measured, got None. "
+            "Name a card (`--hardware v100-pcie`), or measure an emulated one: python "
+            "-m lms emulate --memory SIZE -- COMMAND."
+        )
     captured, found = capture(
         traced,
         inputs,

@@ -395,7 +395,7 @@ def compiled_scratch(
             captured_inputs=[],
             stage="optimized_hlo_proto_serialized",
         )
-    except tf.errors.OpError:
+    except (tf.errors.OpError, ValueError):
         return None
     buffers = HloProto.FromString(compiled).buffer_assignment.buffer_allocations
     if not buffers:

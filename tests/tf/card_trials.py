@@ -15,6 +15,7 @@ from lms.tf import compat
 from lms.tf.capture.keras_step import iterator_of, step_of
 from lms.tf.capture.specialising import refuse_guesses, specialise
 from lms.tf.capture.tracing import input_specs, trace
+from lms.tf.measure import scratch
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from profiling import links
@@ -23,7 +24,7 @@ from tests.tf.recovery_trials import fail, train
 
 __all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limit"]
 __all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recovered"]
-__all__ += ["recurrent_layers"]
+__all__ += ["recurrent_layers", "runs_before_planning", "whose_steps"]
 
 _NEVER: Any = False  # Keras types it as text
 
@@ -131,8 +132,9 @@ def recurrent_layers() -> dict[str, list[list[int]]]:
         layers.GRU(16),
         layers.Bidirectional(layers.LSTM(16)),
     ):
-        model = keras.Sequential([keras.Input((12, 8)), layer, layers.Dense(1)])
-        model.compile("sgd", "mse", jit_compile=_NEVER)
+        parts = [keras.Input((12, 8)), layer, layers.Dense(1)]
+        model: Any = keras.Sequential(parts)
+        model.compile("sgd", "mse", jit_compile=False)
         specs = [tf.TensorSpec([4, 12, 8]), tf.TensorSpec([4, 1])]
         traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
         device = find_device().full_name
@@ -143,21 +145,28 @@ def recurrent_layers() -> dict[str, list[list[int]]]:
     return found
 
 
-def grown_memory(budget: str | None) -> dict[str, Any]:
-    """Whether tensors of other sizes find room, of memory that grows, with lms."""
+def grown_memory(budget: str) -> dict[str, Any]:
+    """Whether a large tensor finds room, of memory that grows, after a smaller one."""
     lms.fit_in_memory(lambda x: x + 1.0, [tf.TensorSpec([4])], budget=budget)
-    limit = (find_device().limit or 0) >> 8
+    rows = (find_device().limit or 0) >> 8
+
+    def taken(rows: int) -> Any:
+        return tf.raw_ops.Empty(shape=[rows, 1 << 8], dtype=tf.uint8, init=False)
+
+    large = taken(rows // 3)
+    small = taken(1 << 15)  # beside it: its region cannot be given back
+    del large
     try:
-        for rows in (limit // 3, limit * 3 // 4):  # each alone
-            tf.raw_ops.Empty(shape=[rows, 1 << 8], dtype=tf.uint8, init=False)
+        taken(rows * 3 // 5)
     except tf.errors.ResourceExhaustedError:
         return {"fit": False}
-    return {"fit": True, "workspace": os.environ["TF_CUDNN_WORKSPACE_LIMIT_IN_MB"]}
+    del small
+    return {"fit": True, "workspace": os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB")}
 
 
 def known_limit(budget: str | None) -> dict[str, Any]:
     """A training where the allocator keeps no statistics and knows no limit."""
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")
     callback = lms.LMSCallback(budget, verbose=0)
     x = np.ones((8, 4), "float32")
@@ -177,3 +186,42 @@ def no_memory_of_gpu_by_nvml() -> int:
 def recovered(held: float, failures: int) -> dict[str, Any]:
     """A training whose step runs out of memory, and what it came to."""
     return train(planned=True, held=held, failures=failures)
+
+
+def whose_steps(jit: Any) -> str:
+    """Whose function trains once all is known to fit: a planned one, or Keras's."""
+    model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", jit_compile=jit)
+    seen: list[Any] = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(model.train_function)
+
+    x, y = np.ones((8, 4), "float32"), np.ones((8, 2), "float32")
+    callbacks = [lms.LMSCallback(verbose=0), Look()]
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+    return type(getattr(seen[-1], "__self__", None)).__name__
+
+
+def runs_before_planning() -> list[int]:
+    """How many ops run alone: at first, again, and in a process that has just begun."""
+    weights = tf.Variable(tf.ones([256, 256]))
+    traced = trace(lambda x: tf.linalg.matmul(x, weights), [tf.TensorSpec([256, 256])])
+    device = find_device()
+    step = specialise(traced, input_specs(traced), device=device.full_name)
+    ran: list[int] = []
+    bench_of: Any = scratch.Bench
+    own = bench_of.scratch
+
+    def counted(bench: Any, *args: Any) -> Any:
+        ran[-1] += 1
+        return own(bench, *args)
+
+    bench_of.scratch = counted
+    for begun in (False, False, True):
+        ran.append(0)
+        if begun:
+            scratch._chosen.clear()
+        scratch.measure_scratch(step, device)
+    return ran

@@ -82,7 +82,7 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
         for op in step.graph.ops
         # Element-wise ops need no scratch.
         if not (op.name in found or op.inplace)
-        and is_worth_a_run(step.graph, op)
+        and _may_need_much(step.graph, nodes, op)
         and (bench := Bench.of(step.graph, nodes, op)) is not None
     ]
     failed = _measure(cases, device, measured)
@@ -213,13 +213,26 @@ def free_bytes(device: Device) -> float:
     return device.limit - (device.memory.current_bytes or 0)
 
 
-def is_worth_a_run(graph: GraphView, op: Op) -> bool:
-    """Whether an op is large, and may be run on values that are made up."""
+def _may_need_much(
+    graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
+) -> bool:
+    """Whether an op is large, or XLA compiles it and has not said what it needs."""
+    if op.name in nodes and is_compiled(nodes[op.name]):
+        return _can_run_alone(op)
+    return is_worth_a_run(graph, op)
+
+
+def _can_run_alone(op: Op) -> bool:
     if op.fixed or op.varies or op.persistent or op.alias is not None:
         return False
-    if "PyFunc" in op.type:  # the user's own function must not see them
+    if "PyFunc" in op.type:  # the user's own function must not see what is made up
         return False
-    if op.type in COLLECTIVE:  # it would wait for the other workers
+    return op.type not in COLLECTIVE  # it would wait for the other workers
+
+
+def is_worth_a_run(graph: GraphView, op: Op) -> bool:
+    """Whether an op is large, and may be run on values that are made up."""
+    if not _can_run_alone(op):
         return False
     sizes = [graph.tensors[name].size for name in op.inputs]
     sizes += [tensor.size for tensor in op.outputs]

@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from lms.machine.pinned import PINNED_VARIABLE
 from lms.planning.settings import read_settings
-from lms.tf.measure.device_budget import measure_budget, with_holes
+from lms.tf.measure.device_budget import host_budget, measure_budget, with_holes
 from lms.units import MIB
 
 pytestmark = pytest.mark.tf
@@ -39,11 +40,19 @@ STEP = cast(
 )
 
 
-def test_a_batch_that_comes_from_the_host_takes_room_beside_what_is_in_use() -> None:
+def test_a_step_s_batch_comes_beside_what_is_in_use() -> None:
     budget = measure_budget(STEP, read_settings(), device())
     assert budget.persistent == (20 + 4 + 1) * MIB
     assert budget.margin == LIMIT // 32
-    assert budget.free == LIMIT - budget.persistent
+
+
+def test_swapped_tensors_get_what_may_be_pinned_beside_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(PINNED_VARIABLE, "64")
+    assert host_budget(read_settings(), staged=4 * MIB) == 60 * MIB
+    most = read_settings(host_memory="1MiB")
+    assert host_budget(most, staged=4 * MIB) == MIB
 
 
 @pytest.mark.parametrize(

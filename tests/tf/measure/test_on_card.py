@@ -36,13 +36,12 @@ def test_full_pinned_memory_is_the_host_s_and_undoes_the_step(
     assert found["same"]
 
 
-@pytest.mark.parametrize("grows", ["true", "false"])
-def test_memory_that_grows_is_taken_in_one_piece(grows: str, worker: Worker) -> None:
+def test_memory_that_grows_is_taken_in_one_piece(worker: Worker) -> None:
     found = worker.ask(
         f"{_TRIALS}:grown_memory",
         memory="400MiB",
-        environ={"TF_FORCE_GPU_ALLOW_GROWTH": grows},
-        budget=None,
+        environ={"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+        budget="400MiB",
     )
     assert found == {"fit": True, "workspace": "25"}
 
@@ -63,3 +62,10 @@ def test_an_allocator_without_a_limit_has_none(
 
 def test_where_nvml_tells_no_memory_cuda_does(worker: Worker) -> None:
     assert worker.ask(f"{_TRIALS}:no_memory_of_gpu_by_nvml", memory="64MiB") > 0
+
+
+def test_products_run_alone_in_each_process_before_they_are_planned(
+    worker: Worker,
+) -> None:
+    found = worker.ask(f"{_TRIALS}:runs_before_planning", memory="256MiB")
+    assert found == [1, 0, 1]

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lms.machine.pinned import PINNED_VARIABLE
 from lms.units import GIB, KIB, MIB
 from tests.tf.worker import Worker
 
@@ -205,11 +206,12 @@ def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> 
     from lms.tf.measure import host_memory
 
     monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
-    alone = host_memory.free_host_bytes()
+    monkeypatch.delenv(PINNED_VARIABLE, raising=False)
+    assert host_memory.free_host_bytes() == 60 * GIB
     monkeypatch.setattr(host_memory, "workers_here", lambda: 2)
-    shared = host_memory.free_host_bytes()
-    assert shared is not None
-    assert 0 < shared <= (alone or 0) // 2 + MIB
+    assert host_memory.free_host_bytes() == 30 * GIB
+    monkeypatch.setattr(host_memory, "available_host_bytes", lambda: None)
+    assert host_memory.free_host_bytes() is None
 
 
 def test_no_value_is_lost_where_variables_find_no_room(worker: Worker) -> None:

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return model.train_step((x, y))
 
     if options.probe:
-        workload = workload_of(step, batch, reads_ahead=False)
+        workload = workload_of(step, batch)
         plain = tf.function(step)
         seconds, stolen = _step_seconds(lambda: plain(*batch), options.steps)
         write_json(

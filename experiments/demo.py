@@ -1,6 +1,6 @@
 """A model that does not fit, trained: `make demo`.
 
-    subjects on disk --> arrays --> four trainings, each in a process and a device of
+    subjects on disk --> arrays --> four trainings, each in a process and a card of
     its own --> one table, one figure, results.json
 
     plain Keras, enough memory      how much it takes, how long, and which numbers
@@ -8,11 +8,11 @@
     the callback, half of that      trains, with the same numbers
     the callback, near the least    trains, with the same numbers
 
-The device is the CPU behind the allocator that TensorFlow uses on GPUs, with a hard
-limit (`lms.machine.emulate`). Op determinism is on, so "the same" means bit for bit.
+The card is emulated: TensorFlow's own GPU runtime, whose allocator has a hard limit. Op
+determinism is on, so "the same" means bit for bit.
 
-Known weakness: the copies run at the speed of the machine's memory, on cores that
-would otherwise compute. Step times say nothing of a GPU's.
+Known weakness: kernels and copies take the time of the machine's cores. Step times say
+nothing of a GPU's.
 """
 
 import argparse
@@ -152,9 +152,8 @@ def _trials(train: Callable[..., Trial]) -> list[Trial]:
 
 
 def _least_memory(planned: Mapping[str, Any]) -> int:
-    """The least budget, the margin kept, and room for three waiting batches."""
-    margin = planned["report"]["margin_bytes"]
-    needed = planned["least_budget_bytes"] + margin + 3 * planned["batch_bytes"]
+    """The least budget, and the margin."""
+    needed = planned["least_budget_bytes"] + planned["report"]["margin_bytes"]
     return -(-needed // MIB) * MIB
 
 

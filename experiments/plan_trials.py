@@ -119,14 +119,15 @@ def measured(traced: Traced, plan: SwapPlan, name: str) -> dict[str, Any]:
     graph = planned_graph(traced.graph, plan)
     validate_plan(graph, plan)
     device = find_device()
-    transport = device.transport()
     row = plan_row(plan) | {
         "simulated_step_bytes": simulate_memory(graph, plan).device_peak,
         "start_bytes": settled_bytes(),
     }
     step = planned_step(traced.step, planned_graph(traced.step.graph, plan))
     try:
-        rebuilt = rebuild(traced.function, step, rewrite(step, plan, transport))
+        rebuilt = rebuild(
+            traced.function, step, rewrite(step, plan, device.transport())
+        )
     except PlanError as error:
         return row | {"error": str(error)}
     seconds = []
@@ -138,6 +139,5 @@ def measured(traced: Traced, plan: SwapPlan, name: str) -> dict[str, Any]:
             device.memory.reset_peak()
     row["peak_bytes"] = device.memory.peak_bytes
     row["step_seconds"] = statistics.median(seconds[1:])
-    transport.release()
     print(f"{name}: {format_bytes(row['peak_bytes'] or 0)}", flush=True)
     return row

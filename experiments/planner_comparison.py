@@ -25,8 +25,7 @@ peak was higher: it has come so near to what no plan can go below that 0.6 times
 cannot be reached by anyone.
 
 Peaks are the allocator's, persistent bytes included. The first step is not counted: it
-initialises. The device is the CPU behind the allocator of GPUs (`lms.machine.emulate`),
-with a limit that nothing comes near.
+initialises. The card is emulated, with a limit that nothing comes near.
 
 Known weakness: without serialization TensorFlow starts any ready op, so the rule's
 peaks wander from run to run. Step times are of copies within host memory.

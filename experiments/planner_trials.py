@@ -28,10 +28,10 @@ from lms.planning.risk import Headroom
 from lms.planning.schedule import schedule
 from lms.planning.select import plain_plan
 from lms.planning.strategies import PlanRequest, best_plan
-from lms.planning.tflms_autotune import grid
-from lms.planning.tflms_rule import SyncMode, plan_by_threshold
+from lms.planning.tflms_autotune import Trials
+from lms.planning.tflms_rule import SyncMode, ThresholdRule, level_graph
 from lms.tf.measure.device_rates import measure_hardware
-from lms.tf.measure.devices import find_device, take_emulated_memory
+from lms.tf.measure.devices import find_device
 from lms.tf.measure.op_costs import measure_costs
 from lms.units import format_bytes
 from unet3d.model import build_unet
@@ -67,7 +67,6 @@ def run(options: Any) -> None:
     Args:
         options: Of the command line of `experiments.planner_comparison`.
     """
-    take_emulated_memory()
     settings = {
         key: value
         for key, value in vars(options).items()
@@ -187,16 +186,19 @@ def _rule_rows(traced: Traced, options: Any, ledger: Ledger) -> None:
 def _simulated_best(
     traced: Traced, options: Any, mode: str, serialization: tuple[str, ...]
 ) -> Iterator[_Knobs]:
-    choices = grid(
-        traced.graph,
-        thresholds=options.thresholds,
-        aheads=options.aheads,
-        groupbys=options.groupbys,
-        movable=traced.movable,
-        min_bytes=traced.min_bytes,
-        sync_mode=SyncMode.parse(mode),
-        serialization=serialization,
-    )
+    trials = _trials(traced, serialization)
+    every = itertools.product(options.thresholds, options.aheads, options.groupbys)
+    choices = [
+        trials.of(
+            ThresholdRule(
+                swapout_threshold=threshold,
+                swapin_ahead=ahead,
+                swapin_groupby=groupby,
+                sync_mode=SyncMode.parse(mode),
+            )
+        )
+        for threshold, ahead, groupby in every
+    ]
     for choice in sorted(choices, key=lambda choice: choice.peak)[: options.few]:
         yield _Knobs(
             swapout_threshold=choice.rule.swapout_threshold,
@@ -205,18 +207,26 @@ def _simulated_best(
         )
 
 
+def _trials(traced: Traced, serialization: tuple[str, ...]) -> Trials:
+    levelled = level_graph(
+        traced.graph, min_bytes=traced.min_bytes, serialization=serialization
+    )
+    return Trials(levelled, traced.movable)
+
+
 def _row(traced: Traced, knobs: _Knobs, ledger: Ledger) -> dict[str, Any]:
     key = plan_key("threshold", asdict(knobs))
     return ledger.once(key, lambda: _by_threshold(traced, knobs))
 
 
 def _by_threshold(traced: Traced, knobs: _Knobs) -> dict[str, Any]:
-    wanted: dict[str, Any] = asdict(knobs) | {
-        "sync_mode": SyncMode.parse(knobs.sync_mode)
-    }
-    plan = plan_by_threshold(
-        traced.graph, movable=traced.movable, min_bytes=traced.min_bytes, **wanted
+    rule = ThresholdRule(
+        swapout_threshold=knobs.swapout_threshold,
+        swapin_ahead=knobs.swapin_ahead,
+        swapin_groupby=knobs.swapin_groupby,
+        sync_mode=SyncMode.parse(knobs.sync_mode),
     )
+    plan = _trials(traced, knobs.serialization).plan(rule)
     numbers = f"{knobs.swapout_threshold}, {knobs.swapin_ahead}, {knobs.swapin_groupby}"
     modes = "" if knobs.is_default else f", {knobs.sync_mode} {knobs.serialization}"
     return measured(traced, plan, f"rule, {numbers}{modes}") | {

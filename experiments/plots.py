@@ -3,9 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from lms.figures.style import (
     BLUE,
     GREEN,
@@ -20,7 +17,7 @@ from lms.figures.style import (
     save,
 )
 
-__all__ = ["COLOURS", "INK", "MUTED", "calm", "legend_above", "new_figure"]
+__all__ = ["COLOURS", "INK", "MUTED", "calm", "new_figure"]
 __all__ += ["save", "source"]
 
 # One for each way to train, in all figures; variants of the callback's are paler.
@@ -35,20 +32,6 @@ COLOURS = {
     "cheap": "#EDA377",
     "mixed": "#B8A000",
 }
-
-
-def legend_above(figure: Figure, axes: Axes) -> None:
-    """What the labels of one panel mean, in a row below the headline."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(
-        handles,
-        labels,
-        loc="upper left",
-        bbox_to_anchor=(0.3 / figure.get_figwidth(), 0.92),
-        ncols=len(labels),
-        frameon=False,
-        fontsize=10,
-    )
 
 
 def source(head: Mapping[str, Any]) -> str:

@@ -35,7 +35,7 @@ def predicted(
         lambda array: tf.TensorSpec(array.shape, array.dtype), list(batch)
     )
     hardware = options.hardware and preset(options.hardware)
-    workload = workload_of(step, specs, hardware=hardware, reads_ahead=False)
+    workload = workload_of(step, specs, hardware=hardware)
     memory = options.memory if planned else _ENOUGH
     workload = workload.on(replace(workload.speeds.hardware, memory=memory))
     try:

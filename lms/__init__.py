@@ -6,8 +6,9 @@
 `import lms` never imports TensorFlow: names that need it are loaded on first use.
 """
 
+from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,7 +55,9 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Load a public name on first use (PEP 562)."""
     if name == "__version__":
-        return version("tflms")
+        with suppress(PackageNotFoundError):
+            return version("tflms")
+        return "of a checkout"
     if name not in _HOMES:
         raise AttributeError(f"module 'lms' has no attribute {name!r}")
     home = import_module(_HOMES[name])

@@ -179,8 +179,7 @@ def _add_plan(subcommands: Any) -> None:
         choices=PLANNERS,
         default="budget",
         metavar="NAME",
-        help="budget (the default); threshold, which is IBM's rule; or "
-        "timed-threshold, the rule tuned by time too",
+        help="budget (the default), or threshold, which is IBM's rule",
     )
     plan.add_argument(
         "--recompute",

@@ -42,10 +42,10 @@ class LMSCallback(keras.callbacks.Callback):
     Args:
         budget: Device memory that a step may use, weights and data included: bytes, or
             text such as "96MiB". None takes what the device has: plans are made for
-            all but a margin of 1/32, which is for what the allocator loses. On a device
-            without a limit, as a CPU is, nothing is planned then: Keras trains as ever.
-        planner: "budget"; "threshold", which is IBM's rule; or "timed-threshold", the
-            rule tuned by time too. None follows the other arguments.
+            all but a margin of 1/32, which is for what the allocator loses. Without a
+            GPU nothing is planned then: Keras trains as ever.
+        planner: "budget", or "threshold", which is IBM's rule. None follows the other
+            arguments.
         swapout_threshold: TFLMS: a reader more than so many levels of the graph after
             a tensor's producer reads a swapped-in copy.
         swapin_ahead: TFLMS: how many levels before its reader a swap-in starts.
@@ -74,19 +74,19 @@ class LMSCallback(keras.callbacks.Callback):
         ValueError, TypeError: If an argument breaks its rule.
         BudgetError: When the first batch comes, if no plan fits; names the op and the
             least budget.
-        UnsupportedError: At the begin hook, for `run_eagerly` and for more than one
-            replica.
+        UnsupportedError: At the begin hook, for `run_eagerly`, for more than one
+            replica, and for a budget where there is no GPU.
 
     Example:
         >>> import keras
         >>> import numpy as np
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         >>> model.compile("sgd", "mse")
-        >>> callback = LMSCallback(budget="1GiB", verbose=0)
+        >>> callback = LMSCallback(verbose=0)
         >>> x, y = np.ones((8, 4)), np.ones((8, 2))
         >>> history = model.fit(x, y, verbose=0, callbacks=[callback])
-        >>> callback.plan.swapped_out_bytes
-        0
+        >>> len(history.epoch)
+        1
     """
 
     def __init__(
@@ -239,8 +239,10 @@ def _console() -> Console:
 
 
 def _unlimited() -> str:
-    name = find_device().name
-    return f"{name} has no limit of memory, no budget is given: nothing is planned."
+    device = find_device()
+    if not device.is_gpu:
+        return "TensorFlow sees no GPU: nothing is planned, Keras trains as ever."
+    return f"{device.name} has no known limit, no budget is given: nothing is planned."
 
 
 def _checked(verbose: object) -> int:

@@ -78,7 +78,6 @@ class FunctionHook:
                 self._model.__dict__[made] = self._others
             setattr(self._model, f"{self._kind}_function", self._own)
             self.fitted.note_peak()
-        self.fitted.release()
 
     def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
         self.remove()
@@ -103,7 +102,7 @@ class FunctionHook:
 
     def _predict_one(self, data: Any) -> Any:
         """Volumes of several sizes come in turn: each size has a plan, or none."""
-        if self._own is not None and self.fitted.runs_plain([data]):
+        if self._may_step_aside and self.fitted.runs_plain([data]):
             return self._own([data])
         return self._guarded(self.fitted, [data])
 
@@ -130,6 +129,14 @@ class FunctionHook:
         for report in reports[self._said :]:
             self._say(report)
         self._said = len(reports)
-        steps_aside = self._kind != "predict" and self._own is not None
+        steps_aside = self._kind != "predict" and self._may_step_aside
         if steps_aside and self.fitted.fits_unplanned():
             setattr(self._model, f"{self._kind}_function", self._own)
+
+    @property
+    def _may_step_aside(self) -> bool:
+        """Whether Keras's own function does the same as the planned one.
+
+        With XLA it would need memory that nobody has predicted, and make other bits.
+        """
+        return self._own is not None and not self._model.jit_compile

@@ -11,6 +11,7 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any
 
+from lms.errors import UnsupportedError
 from lms.planning.settings import Settings, read_settings
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.tracing import (
@@ -19,19 +20,20 @@ from lms.tf.capture.tracing import (
     as_function,
     called_signature,
     flat_specs,
-    gives_tensors,
     read_signature,
     signature_key,
     trace,
 )
-from lms.tf.measure.device_budget import Batches
-from lms.tf.measure.devices import find_device, take_emulated_memory
+from lms.tf.measure.devices import find_device
+from lms.tf.measure.host_memory import limit_pinned_memory
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
 from lms.tf.workers.joining import lost_workers_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
+
+limit_pinned_memory()  # before TensorFlow takes any
 
 
 def fit_in_memory(
@@ -46,9 +48,8 @@ def fit_in_memory(
     Args:
         function: A `tf.function`, or a Python function that can become one, such as a
             step with a `GradientTape` that updates variables.
-        signature: Its arguments as specs (`tf.TensorSpec`) or example tensors, which
-            then are taken for the data: any batch beside them takes more memory. Only
-            the first dimension of an argument may be unknown; then each batch size is
+        signature: Its arguments as specs (`tf.TensorSpec`) or example tensors. Only the
+            first dimension of an argument may be unknown; then each batch size is
             planned when it first comes.
         budget: Device memory in bytes, or text such as "96MiB"; None takes what the
             device has.
@@ -60,7 +61,8 @@ def fit_in_memory(
     Raises:
         ValueError, TypeError: If a knob breaks its rule.
         BudgetError: If no plan keeps the step within the budget.
-        UnsupportedError: If a shape is unknown beyond the batch.
+        UnsupportedError: If a shape is unknown beyond the batch, or there is no GPU
+            that `budget` could be of.
 
     Example:
         >>> import lms
@@ -71,7 +73,7 @@ def fit_in_memory(
         ...         loss = tf.reduce_sum(tf.square(x @ weights))
         ...     weights.assign_sub(0.1 * tape.gradient(loss, weights))
         ...     return loss
-        >>> fitted = lms.fit_in_memory(step, [tf.TensorSpec([3, 4])], budget="1GiB")
+        >>> fitted = lms.fit_in_memory(step, [tf.TensorSpec([3, 4])])
         >>> float(fitted(tf.ones([3, 4])))
         96.0
     """
@@ -87,9 +89,25 @@ def fit_in_memory(
 
 
 def nothing_to_plan(settings: Settings) -> bool:
-    """Whether a step may take what it likes: no limit, no budget, no plan asked for."""
-    asked = (settings.budget, settings.swapout_threshold, settings.plan)
-    return find_device().limit is None and asked == (None, None, None)
+    """Whether a step may take what it likes: no limit, no budget, no plan asked for.
+
+    Raises:
+        UnsupportedError: If one is asked for where there is no GPU.
+    """
+    device = find_device()
+    asked = {
+        "budget": settings.budget,
+        "swapout_threshold": settings.swapout_threshold,
+        "plan": settings.plan,
+    }
+    given = next((name for name, value in asked.items() if value is not None), None)
+    if given is not None and not device.is_gpu:
+        raise UnsupportedError(
+            f"`{given}` must be left out where there is no GPU, got "
+            f"{asked[given]!r}. Run the program on an emulated one: python -m lms "
+            "emulate --memory SIZE -- COMMAND."
+        )
+    return device.limit is None and given is None
 
 
 class FittedFunction:
@@ -119,13 +137,11 @@ class FittedFunction:
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
         own: Any = None,
     ) -> None:
-        take_emulated_memory()
         self._function = function
         self._own = function if own is None else own
         self._settings = settings
         self._kind = kind
         self._signature = None if signature is None else read_signature(signature)
-        self._has_example = signature is not None and gives_tensors(signature)
         self._planned_anew = planned_anew
         self._made_before = made_before
         self._shown = shown
@@ -133,6 +149,8 @@ class FittedFunction:
         self._steps: dict[str, PreparedStep] = {}
         self._lock = RLock()
         self._unplanned = as_function(function) if nothing_to_plan(settings) else None
+        if self._unplanned is None:
+            find_device().make_ready(settings.budget)
 
     @property
     def report(self) -> tuple[StepReport, ...]:
@@ -175,7 +193,7 @@ class FittedFunction:
         specs = flat_specs(self._signature or ())
         if all(spec.shape.is_fully_defined() for spec in specs):
             traced = self._trace(self._signature or (), None)
-            self._prepared(traced, specs, data_is_there=self._has_example)
+            self._prepared(traced, specs)
 
     def fits_unplanned(self) -> bool:
         """Whether all signatures so far run without a plan, and with room to spare."""
@@ -185,11 +203,6 @@ class FittedFunction:
         """Take the peak of steps that ran without this function, as Keras's own do."""
         for step in self._steps.values():
             step.note_peak()
-
-    def release(self) -> None:
-        """Give host memory back; the next step takes it again."""
-        for step in self._steps.values():
-            step.transport.release()
 
     def _called(self, args: Sequence[Any]) -> Sequence[Any]:
         """What a call is traced with."""
@@ -216,7 +229,7 @@ class FittedFunction:
                 self._planned_anew(step.report())
 
         with self._lock:  # no other thread may see a step that is planned anew
-            step = self._prepared(traced, inputs, data_is_there=True)
+            step = self._prepared(traced, inputs)
             try:
                 with lost_workers_in_words():
                     return run_recovering(step, inputs, take_place)
@@ -224,9 +237,7 @@ class FittedFunction:
                 if self._steps[key].rebuilt is None:  # it could not be planned anew
                     del self._steps[key]
 
-    def _prepared(
-        self, traced: TracedFunction, inputs: Sequence[Any], *, data_is_there: bool
-    ) -> PreparedStep:
+    def _prepared(self, traced: TracedFunction, inputs: Sequence[Any]) -> PreparedStep:
         key = _key(traced, inputs)
         if key not in self._steps:
             with PREPARING, refused_in_words("planning a step"), self._shown():
@@ -236,10 +247,6 @@ class FittedFunction:
                         inputs,
                         self._settings_now(),
                         kind=self._kind,
-                        # An example is the data: no other batch comes beside it.
-                        batches=Batches(
-                            is_there=data_is_there, read_ahead=not self._has_example
-                        ),
                         settle=not self._steps,
                     )
         return self._steps[key]

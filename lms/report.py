@@ -15,7 +15,7 @@ from rich.table import Table
 from lms.ir.plan import SwapPlan
 from lms.simulation.memory import MemoryTimeline
 from lms.simulation.timeline import Timeline
-from lms.units import Seconds, format_bytes
+from lms.units import MIB, Seconds, format_bytes
 
 __all__ = ["StepReport", "StepTimeline", "headline", "table", "unknown"]
 
@@ -40,8 +40,7 @@ class StepReport:
         lower_bound_bytes: The largest single-op working set.
         swapped_out_bytes: Copied to the host in each step.
         swapped_in_bytes: Copied back in each step.
-        host_peak_bytes: Host memory held by swapped tensors; predicted where the
-            transport cannot tell.
+        host_peak_bytes: Host memory held by swapped tensors, predicted.
         swap_count: Tensors that leave the device in each step.
         planning_seconds: From the graph to the plan: schedule, search, placement.
         preparation_seconds: All of it, from the start of tracing to the callable.
@@ -51,6 +50,9 @@ class StepReport:
         replans: How often it ran out of memory and was planned anew.
         unknown_memory: Names of loops whose memory is not known, and in no prediction;
             and of ops whose outputs may be of any size, which is guessed.
+        other_bytes: What of the persistent bytes is neither the model's nor a batch's:
+            arrays that `fit` was given lie on the device whole, unless their
+            `tf.data.Dataset` is made within `tf.device("CPU:0")`.
     """
 
     kind: str
@@ -73,6 +75,7 @@ class StepReport:
     unplanned_seconds: Seconds | None = None
     replans: int = 0
     unknown_memory: tuple[str, ...] = ()
+    other_bytes: int = 0
 
     @property
     def fits_unplanned(self) -> bool:
@@ -220,6 +223,11 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("peak, predicted", sizes("predicted_peak_bytes")),
         ("peak, measured", list(map(_measured, reports))),
         ("persistent", sizes("persistent_bytes")),
+        *(
+            [("of these neither the model's nor a batch's", sizes("other_bytes"))]
+            if any(report.other_bytes > MIB for report in reports)
+            else ()
+        ),
         ("lower bound (one op)", sizes("lower_bound_bytes")),
         ("swapped out", sizes("swapped_out_bytes")),
         ("swapped in", sizes("swapped_in_bytes")),

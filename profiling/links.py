@@ -43,17 +43,14 @@ def _devices() -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     try:
         devices = describe_gpus(open_nvml())
     except NoDriverError as missing:
-        devices, problem = [], missing
-    else:
-        problem = None
-    try:
-        name, memory = describe_cuda_device(0)  # NVML need not tell a GPU's memory
-    except CudaError as error:
-        raise problem or error from None
-    first = {"index": 0, "name": name}
-    devices = devices or [first]
-    stated = None if problem else stated_link(devices[0])
-    return [devices[0] | {"memory": memory}, *devices[1:]], stated
+        try:
+            name, memory = describe_cuda_device(0)
+        except CudaError:
+            raise missing from None
+        return [{"index": 0, "name": name, "memory": memory}], None
+    if not isinstance(devices[0]["memory"], int):  # as of some integrated GPUs
+        devices[0]["memory"] = describe_cuda_device(0)[1]
+    return devices, stated_link(devices[0])
 
 
 def room_for_copies(memory: Bytes) -> Bytes:

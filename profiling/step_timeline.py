@@ -89,7 +89,7 @@ def waits_by_op(graph: GraphView, plan: SwapPlan) -> dict[str, set[tuple[Lane, s
         plan: A valid plan.
     """
     waits: dict[str, set[tuple[Lane, str]]] = {}
-    for copy in find_dependencies(graph, plan, rooms_first=True).copies:
+    for copy in find_dependencies(graph, plan).copies:
         for position in (*copy.ops, *copy.beside):
             waits.setdefault(plan.order[position], set()).add((copy.lane, copy.tensor))
     return waits

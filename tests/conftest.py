@@ -26,23 +26,22 @@ else:
 os.environ.update(_CARD)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make the card; programs that tests start then have none, or one of their own."""
+    if _CARD and any(item.get_closest_marker("tf") for item in session.items):
+        import tensorflow as tf
+
+        tf.config.list_logical_devices()
+    for name in _CARD:
+        os.environ.pop(name, None)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Once TensorFlow is there, make the card, and let collections go past it."""
+    """Once TensorFlow is there, the garbage collector goes past it."""
     if _NO_CARD and item.get_closest_marker("tf"):
         pytest.skip(_NO_CARD)
     if "keras" in sys.modules:
-        _make_card()
         _set_apart()
-
-
-@cache
-def _make_card() -> None:
-    """Make the devices; what tests start then has no card, or one of its own."""
-    import tensorflow as tf
-
-    tf.config.list_logical_devices()
-    for name in _CARD:
-        os.environ.pop(name, None)
 
 
 @cache

@@ -66,13 +66,13 @@ def _unet_data(count: int = 4) -> dict[str, Any]:
 
 def mirrored() -> keras.Model:
     """A network under a strategy of one replica, as tutorials for one GPU write it."""
-    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+    with tf.distribute.MirroredStrategy(["GPU:0"]).scope():
         return conv_net()
 
 
 def on_one_device() -> keras.Model:
     """A network under the strategy for one device."""
-    with tf.distribute.OneDeviceStrategy("CPU:0").scope():
+    with tf.distribute.OneDeviceStrategy("GPU:0").scope():
         return conv_net()
 
 

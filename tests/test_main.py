@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-LIMIT = "import os; print(os.environ['TF_CPU_BFC_MEM_LIMIT_IN_MB'])"
+LIMIT = "import os; print(int(os.environ['LMS_CARD_MEMORY']) >> 20)"
 
 
 def lms(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +45,13 @@ def test_the_exit_code_of_a_command_is_passed_on() -> None:
     [
         ((), "the following arguments are required"),
         (("train",), "invalid choice: 'train'"),
-        (("emulate", "--", "true"), "arguments are required: --memory"),
+        (("emulate", "--", "true"), "`memory` must be given without a card, got None"),
+        (("emulate", "--dry", "--", "true"), "`card` must be named where nothing is"),
+        (("emulate", "--card", "abacus"), "--card: invalid choice: 'abacus' (choose"),
+        (
+            ("emulate", "--memory", "1MiB", "--cards", "9", "--", "true"),
+            "`cards` must be from 1 to 8, got 9.",
+        ),
         (("emulate", "--memory", "1MiB"), "COMMAND must name a program, got nothing."),
         (("emulate", "--memory", "1MiB", "--"), "COMMAND must name a program"),
         (
@@ -54,7 +60,7 @@ def test_the_exit_code_of_a_command_is_passed_on() -> None:
         ),
         (
             ("emulate", "--memory", "1KiB", "--", "true"),
-            "argument --memory: `memory` must be at least 1 MiB, got '1KiB'.",
+            "argument --memory: `memory` must be at least 1 MiB, which TensorFlow's",
         ),
         (
             ("emulate", "--memory", "1MiB", "--", "no-such-program"),
@@ -103,14 +109,23 @@ def test_help_says_the_exit_codes_and_loads_no_tensorflow() -> None:
     ("options", "message"),
     [
         (("--h2d", "1GB"), "--h2d and --d2h must be given together"),
-        (("--link", "gh200", "--h2d", "1GB", "--d2h", "1GB"), "--link must be given"),
-        (("--scale", "2"), "--scale must come with a link"),
-        (("--h2d", "fast", "--d2h", "1GB"), "`rate` must be a size"),
-        (("--threads", "0"), "`threads` must be at least 1, got 0"),
-        (("--link", "gh200", "--scale", "0"), "`h2d` must be bytes per second above 0"),
+        (("--link", "c2c", "--h2d", "1GB", "--d2h", "1GB"), "--link must be given"),
+        (("--link", "rope"), "--link: invalid choice: 'rope' (choose from"),
+        (("--latency", "1"), "--latency must come with a link"),
+        (("--h2d", "0", "--d2h", "1GB"), "a rate must be bytes per second above 0"),
+        (("--h2d", "fast", "--d2h", "1GB"), "a rate must be bytes per second above 0"),
+        (("--slow-motion", "0.5"), "`slow_motion` must be at least 1, got 0.5"),
     ],
 )
 def test_a_bad_link_is_refused(options: tuple[str, ...], message: str) -> None:
     ended = lms("emulate", "--memory", "1MiB", *options, "--", "true")
     assert ended.returncode == 2
     assert message in ended.stderr
+
+
+def test_a_card_within_a_card_is_refused() -> None:
+    inner = (sys.executable, "-m", "lms", "emulate", "--memory", "1MiB", "--", "true")
+    ended = lms("emulate", "--memory", "96MiB", "--", *inner)
+    assert ended.returncode == 2
+    assert "a card must not be emulated within a program that has one" in ended.stderr
+    assert "Traceback" not in ended.stderr

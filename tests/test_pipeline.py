@@ -1,6 +1,6 @@
 """`fit_in_memory`: a step of a custom loop, planned for each signature it gets.
 
-The CPU of this process has no limit: what is swapped follows from the budget.
+Budgets are bytes above what the card of this process holds already.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import pytest
 
 from lms import fit_in_memory
 from lms.errors import BudgetError, PlanError
-from lms.tf.measure.device_budget import Batches, measure_budget
+from tests.room import above_what_is_held
 
 pytestmark = pytest.mark.tf
 
@@ -58,11 +58,14 @@ def numbers(run: Callable[..., Any], batch: list[Any], weights: Any) -> list[Any
     return [*values, weights.numpy()]
 
 
-# Nine tensors of 64 KiB are enough for the step; it makes about twenty of them.
-BUDGET = 640 * KIB
+def budget() -> int:
+    """Room for nine tensors of 64 KiB is enough; the step makes about twenty."""
+    return above_what_is_held(640 * KIB)
 
-# Whether running again is faster than moving is measured: either may happen.
-KNOBS: dict[str, Any] = {"budget": BUDGET, "recompute": False}
+
+def knobs() -> dict[str, Any]:
+    """Whether running again is faster than moving is measured: either may happen."""
+    return {"budget": budget(), "recompute": False}
 
 
 @pytest.mark.parametrize("kind", ["python function", "tf.function"])
@@ -75,7 +78,7 @@ def test_a_loop_has_the_same_numbers_with_and_without_it(
     expected = numbers(tf.function(plain), batch, weights)
     step, weights = make_step()
     function = step if kind == "python function" else tf.function(step)
-    fitted = fit_in_memory(function, specs(1024), **KNOBS)
+    fitted = fit_in_memory(function, specs(1024), **knobs())
     (report,) = fitted.report
     assert report.swap_count > 0
     assert (report.kind, report.signature) == ("step", "1024x16, 1024x16")
@@ -95,24 +98,26 @@ def test_a_loop_by_a_stored_plan_has_plain_numbers_and_no_other_step_takes_it(
     plain, weights = make_step()
     expected = numbers(tf.function(plain), batch, weights)
     step, _ = make_step()
-    (report,) = fit_in_memory(step, specs(1024), **KNOBS).report
+    (report,) = fit_in_memory(step, specs(1024), **knobs()).report
     assert report.plan is not None
     path = tmp_path / "plan.json"
     path.write_text(report.plan.to_json())
     step, weights = make_step()
-    fitted = fit_in_memory(step, specs(1024), budget=BUDGET, plan=path)
+    fitted = fit_in_memory(step, specs(1024), budget=budget(), plan=path)
     assert fitted.report[0].plan == report.plan
     for one, other in zip(expected, numbers(fitted, batch, weights), strict=True):
         np.testing.assert_array_equal(one, other)
     with pytest.raises(PlanError, match=r"`plan` must be a plan of this very step"):
-        fit_in_memory(step, specs(512), budget=BUDGET, plan=path)
+        fit_in_memory(step, specs(512), budget=budget(), plan=path)
     with pytest.raises(BudgetError, match="for the stored `plan`, whose predicted"):
-        fit_in_memory(step, specs(1024), budget=BUDGET // 2, plan=path)
+        fit_in_memory(
+            step, specs(1024), budget=above_what_is_held(320 * KIB), plan=path
+        )
 
 
 def test_the_structure_of_the_results_is_kept(batch: list[Any]) -> None:
     step, _ = make_step()
-    result = fit_in_memory(step, specs(1024), budget=BUDGET)(*batch)
+    result = fit_in_memory(step, specs(1024), budget=budget())(*batch)
     assert set(result) == {"loss", "prediction"}
     assert result["loss"].shape == ()
     assert result["prediction"].shape == (1024, 16)
@@ -121,7 +126,7 @@ def test_the_structure_of_the_results_is_kept(batch: list[Any]) -> None:
 def test_example_tensors_are_a_signature_too(batch: list[Any]) -> None:
     step, weights = make_step()
     before = weights.numpy()
-    fitted = fit_in_memory(step, batch, budget=BUDGET)
+    fitted = fit_in_memory(step, batch, budget=budget())
     assert fitted.report[0].signature == "1024x16, 1024x16"
     np.testing.assert_array_equal(before, weights.numpy())
 
@@ -130,7 +135,7 @@ def test_an_open_batch_is_planned_when_it_comes_and_once_for_each_size(
     batch: list[Any],
 ) -> None:
     step, _ = make_step()
-    fitted = fit_in_memory(step, specs(None), **KNOBS)
+    fitted = fit_in_memory(step, specs(None), **knobs())
     assert fitted.report == ()
     for size in (1024, 96, 1024, 96):
         fitted(*(tensor[:size] for tensor in batch))
@@ -168,7 +173,7 @@ def test_a_budget_that_is_too_small_names_the_least_that_works(
 ) -> None:
     step, _ = make_step()
     with pytest.raises(BudgetError, match="Use a smaller batch or volume") as refused:
-        fit_in_memory(step, specs(1024), budget="200KiB")
+        fit_in_memory(step, specs(1024), budget=above_what_is_held("200KiB"))
     least = refused.value.least_bytes
     assert least is not None
     fitted = fit_in_memory(step, specs(1024), budget=least)
@@ -177,26 +182,6 @@ def test_a_budget_that_is_too_small_names_the_least_that_works(
 
 def test_a_tensor_of_another_shape_is_refused_by_tensorflow(batch: list[Any]) -> None:
     step, _ = make_step()
-    fitted = fit_in_memory(step, specs(1024), budget=BUDGET)
+    fitted = fit_in_memory(step, specs(1024), budget=budget())
     with pytest.raises((TypeError, ValueError)):
         fitted(batch[0][:, :8], batch[1])
-
-
-@pytest.mark.parametrize("given", ["specs", "tensors"])
-def test_a_batch_beside_an_example_is_not_reckoned_with(
-    given: str, batch: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lms.tf import prepare
-
-    asked: list[bool] = []
-
-    def noted(*args: Any, batches: Batches) -> Any:
-        asked.append(batches.read_ahead)
-        return measure_budget(*args, batches=batches)
-
-    monkeypatch.setattr(prepare, "measure_budget", noted)
-    step, _ = make_step()
-    signature = batch if given == "tensors" else specs(1024)
-    fitted = fit_in_memory(step, signature, **KNOBS)
-    fitted._steps.popitem()[1].source.budget_now()
-    assert asked == [given == "specs"] * 2

@@ -1,9 +1,8 @@
 """Judges a machine for large model support: facts in, findings with advice out. Pure.
 
-Sources: the versions are those of `pyproject.toml`. The limit of pinned memory is
-64 GiB unless TF_GPU_HOST_MEM_LIMIT_IN_MB says otherwise
-(tensorflow/core/common_runtime/gpu/gpu_process_state.cc). Keras turns XLA on by itself
-where there is a GPU (jit_compile="auto").
+Sources: the versions are those of `pyproject.toml`. Keras turns XLA on by itself where
+there is a GPU (jit_compile="auto"). TensorFlow's wheel holds code for GPUs up to
+capability 9 (`tf.sysconfig.get_build_info`).
 """
 
 import re
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from lms.machine.inventory import Facts
-from lms.machine.nvml import Gpu
-from lms.units import GIB, MIB, Bytes, format_bytes
+from lms.machine.pinned import PINNED_VARIABLE, is_number, pinned_limit
+from lms.units import Bytes, format_bytes
 
 __all__ = ["Finding", "Verdict", "judge"]
 
@@ -25,7 +24,8 @@ _NEEDED = {
     "numpy": ((1, 26), (99,)),
 }
 
-_PINNED_MOST = 64 * GIB
+# The newest major compute capability that TensorFlow's wheel holds code for.
+_BUILT_FOR = 9
 
 # A GPU of which less than one part of so many is in use is free: desktops take that.
 _FREE = 32
@@ -68,12 +68,9 @@ def judge(facts: Facts) -> tuple[Finding, ...]:
         _cuda,
         _device,
         _others,
-        _links,
         _pinned,
         _xla,
-        _onednn,
         _allocator,
-        _workers,
     )
     return tuple(finding for rule in rules for finding in rule(facts))
 
@@ -120,7 +117,8 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
     if driver.version is None:
         yield _ok("CUDA", f"{text}; there is no NVIDIA driver")
         return
-    text = f"driver {driver.version} for CUDA {driver.cuda}; {text}"
+    newest = "" if driver.cuda is None else f" for CUDA {driver.cuda}"
+    text = f"driver {driver.version}{newest}; {text}"
     if there.cuda is None:
         yield _problem("CUDA", "TensorFlow is built without CUDA", _INSTALL)
     elif driver.cuda is not None and _is_older(driver.cuda, there.cuda):
@@ -138,12 +136,16 @@ def _device(facts: Facts) -> Iterator[Finding]:
     there = facts.installation
     if there is None:
         return
-    if facts.emulated is not None:
-        text = f"the CPU, emulated, with {format_bytes(facts.emulated)}"
-        yield _ok("device", text)
-    elif there.gpus:
+    if there.gpus:
         limit = "" if there.limit is None else f", {format_bytes(there.limit)} of it"
-        yield _ok("device", f"{there.device}{limit} for TensorFlow")
+        text = f"{there.device}{limit} for TensorFlow"
+        if there.capability and there.capability[0] > _BUILT_FOR:
+            number = ".".join(map(str, there.capability))
+            advice = "The first run compiles all kernels: tens of minutes, or it fails."
+            text += f", which has no code for its compute capability {number}"
+            yield _note("device", text, advice)
+        else:
+            yield _ok("device", text)
     elif facts.driver.gpus:
         hidden = facts.variable("CUDA_VISIBLE_DEVICES")
         if hidden is None:
@@ -154,7 +156,7 @@ def _device(facts: Facts) -> Iterator[Finding]:
             yield _note("device", text, "Unset it to train on a GPU.")
     else:
         why = f" (NVML: {facts.driver.reason})" if facts.driver.reason else ""
-        text = f"no GPU{why}; the CPU has no limit of memory, so nothing is swapped"
+        text = f"no GPU{why}: nothing is planned, Keras trains as ever"
         yield _note("device", text, _EMULATE)
 
 
@@ -170,26 +172,6 @@ def _others(facts: Facts) -> Iterator[Finding]:
             yield _ok(f"GPU {number}", f"{gpu.name}: {text}")
 
 
-def _links(facts: Facts) -> Iterator[Finding]:
-    for number, gpu in enumerate(facts.driver.gpus):
-        yield _link(f"link {number}", gpu)
-
-
-def _link(topic: str, gpu: Gpu) -> Finding:
-    nvlinks = f", {gpu.nvlinks} NVLinks" if gpu.nvlinks else ""
-    if gpu.pcie is None or gpu.pcie_most is None:
-        advice = "Measure it: python -m profiling.link_bandwidth"
-        return _note(topic, f"the driver does not tell of PCIe{nvlinks}", advice)
-    now, most = (f"PCIe {g} x{w}" for g, w in (gpu.pcie, gpu.pcie_most))
-    if gpu.pcie[1] < gpu.pcie_most[1]:
-        text = f"{now}{nvlinks}: narrower than {most}, so swapping is slower"
-        return _problem(topic, text, "Use a wider slot, or seat the GPU again.")
-    if gpu.pcie[0] < gpu.pcie_most[0]:
-        text = f"{now}{nvlinks} now, {most} at most"
-        return _note(topic, text, "Idle links slow down: look again while it trains.")
-    return _ok(topic, f"{now}{nvlinks}")
-
-
 def _pinned(facts: Facts) -> Iterator[Finding]:
     text = f"{format_bytes(facts.host_free or 0)} of RAM are free"
     if facts.host_free is None:
@@ -202,18 +184,16 @@ def _pinned(facts: Facts) -> Iterator[Finding]:
 
 
 def _limited(facts: Facts, text: str, free: Bytes) -> Finding:
-    """Tensors leave a GPU through pinned memory, which has a limit of its own."""
-    name = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
-    written = facts.variable(name)
-    if written is not None and not re.fullmatch(r"[0-9]+", written.strip()):
-        advice = f"Write {name} as a whole number of MiB."
-        return _problem("host", f"{name}={written} is no number", advice)
-    limit = _PINNED_MOST if written is None else int(written) * MIB
-    text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
-    if limit >= free:
-        return _ok("host", text)
-    advice = f"Where plans need more than that, set {name}={free // MIB}."
-    return _note("host", text, advice)
+    """Tensors leave a GPU through pinned memory, which may have a limit of its own."""
+    written = facts.variable(PINNED_VARIABLE)
+    if written is not None and not is_number(written):
+        advice = f"Write {PINNED_VARIABLE} as a whole number of MiB."
+        return _problem("host", f"{PINNED_VARIABLE}={written} is no number", advice)
+    limit = pinned_limit(dict(facts.variables))
+    if written is not None and limit < free:
+        text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
+        return _note("host", text, f"Unset {PINNED_VARIABLE} where plans need more.")
+    return _ok("host", f"{text} for swapped tensors")
 
 
 def _xla(facts: Facts) -> Iterator[Finding]:
@@ -223,22 +203,11 @@ def _xla(facts: Facts) -> Iterator[Finding]:
         text = f"TF_XLA_FLAGS={flags} clusters ops: tensors inside cannot be swapped"
         yield _problem("XLA", text, "Unset it.")
     elif facts.installation is not None and facts.installation.gpus:
-        text = 'Keras turns it on (jit_compile="auto"); it is off in planned steps'
+        text = 'Keras turns it on (jit_compile="auto"), LMSCallback off'
         advice = "To compare step times, compile models with jit_compile=False."
         yield _note("XLA", text, advice)
     else:
         yield _ok("XLA", "off: Keras turns it on only where there is a GPU")
-
-
-def _onednn(facts: Facts) -> Iterator[Finding]:
-    there = facts.installation
-    if there is None or there.gpus:
-        return
-    if there.onednn:
-        yield _ok("oneDNN", "on")
-    else:
-        text = "off: 3D convolutions on the CPU need more time and memory"
-        yield _note("oneDNN", text, "Set TF_ENABLE_ONEDNN_OPTS=1.")
 
 
 def _allocator(facts: Facts) -> Iterator[Finding]:
@@ -250,30 +219,13 @@ def _allocator(facts: Facts) -> Iterator[Finding]:
         text = f"TF_GPU_ALLOCATOR={name}: predictions know the default one only"
         yield _note("allocator", text, "Unset it, so that peaks are as predicted.")
     elif there.growth:
-        text = "GPU memory grows bit by bit: no tensor spans two of its regions"
-        yield _note("allocator", text, "Turn memory growth off for the largest models.")
+        text = (
+            "GPU memory grows bit by bit; what a step is planned into is taken at once"
+        )
+        advice = "Turn memory growth off (TF_FORCE_GPU_ALLOW_GROWTH, set_memory_growth)"
+        yield _note("allocator", text, f"{advice} for the largest models.")
     else:
         yield _ok("allocator", "best fit, all memory taken at once")
-
-
-def _workers(facts: Facts) -> Iterator[Finding]:
-    if facts.misplaced is not None:
-        rule, _, advice = facts.misplaced.partition(". ")
-        yield _problem("workers", rule, advice or "See docs/many_devices.md.")
-        return
-    here = facts.placement
-    if here.size == 1:
-        yield _ok("workers", f"alone: {here.source}")
-        return
-    text = f"worker {here.rank} of {here.size}, by {here.source}; on this host "
-    text += f"number {here.local_rank} of {here.local_size}"
-    there = facts.installation
-    gpus = 0 if there is None else there.gpus
-    if gpus and here.local_size > gpus > 1:
-        advice = "Start as many workers on a host as it has GPUs."
-        yield _problem("workers", f"{text}, which has {gpus} GPUs", advice)
-    else:
-        yield _ok("workers", text)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

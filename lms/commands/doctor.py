@@ -10,11 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from lms.commands.diagnosis import Finding, Verdict, judge
-from lms.errors import WorkersError
-from lms.machine import emulate
 from lms.machine.inventory import Facts
 from lms.machine.nvml import read_driver
-from lms.machine.placement import Placement, read_placement
 
 __all__ = ["doctor", "gather"]
 
@@ -57,21 +54,13 @@ def gather() -> Facts:
         installation = read_installation()
     except Exception as error:  # whatever it is, it is what the user needs to know
         failure = f"{type(error).__name__}: {error}"
-    placement, misplaced = Placement(), None
-    try:
-        placement = read_placement()
-    except WorkersError as error:
-        misplaced = str(error)
     return Facts(
         python=platform.python_version(),
         packages=tuple((name, _version(name)) for name in _PACKAGES),
         driver=driver,
         installation=installation,
         failure=failure,
-        emulated=emulate.device_limit(),
         host_free=free,
-        placement=placement,
-        misplaced=misplaced,
         variables=tuple((v, os.environ[v]) for v in _VARIABLES if v in os.environ),
     )
 

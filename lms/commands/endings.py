@@ -6,7 +6,6 @@ is a mistake in the program, and keeps its traceback; `LMS_DEBUG=1` shows every 
 Known weakness: Python hears of a signal when the op that runs has ended.
 """
 
-import errno
 import os
 import signal
 import threading
@@ -23,23 +22,6 @@ _DEBUG = "LMS_DEBUG"
 _BAD = 2
 _TOO_LITTLE = 3
 _BY_SIGNAL = 128
-
-_FULL = ("lie where there is room", "Make room, or choose another place.")
-_CLOSED = ("be open to this user", "Change its permissions, or choose another place.")
-_IN_A_FILE = ("lie in a folder, and no file be in its place", "Choose another path.")
-_RULES = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
-    errno.EFBIG: _FULL,
-    errno.EACCES: _CLOSED,
-    errno.EPERM: _CLOSED,
-    errno.EROFS: _CLOSED,
-    errno.ENOTDIR: _IN_A_FILE,
-    errno.EEXIST: _IN_A_FILE,
-    errno.EISDIR: ("be a file", "Name a file in it."),
-    errno.ENOENT: ("be there", "Check its name and path."),
-}
-_ELSE = ("be usable", "Look at the disk that it lies on.")
 
 _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 _MENDABLE = (LMSError, ValueError, OSError, MemoryError)
@@ -123,9 +105,9 @@ def _told(error: BaseException) -> str:
         return f"the host must have memory for this, got too little ({error})."
     if not isinstance(error, OSError) or error.errno is None:
         return str(error)
-    rule, step = _RULES.get(error.errno, _ELSE)
     what = "a file" if error.filename is None else f"`{error.filename}`"
-    return f"{what} must {rule}, got: {error.strerror}. {step}"
+    step = "Look at its path, its permissions, and the room on its disk."
+    return f"{what} must be usable, got: {error.strerror}. {step}"
 
 
 @contextmanager

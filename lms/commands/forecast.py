@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
@@ -37,8 +38,7 @@ from lms.tf.capture.tracing import (
     read_signature,
     trace,
 )
-from lms.tf.measure.device_budget import Batches
-from lms.tf.measure.devices import Device, find_device, take_emulated_memory
+from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.workload import plan_here
 from lms.tf.prepare import capture
 from lms.units import Bytes
@@ -57,7 +57,6 @@ class DeviceWorkload:
         speeds: How long ops and copies take there.
         persistent_bytes: Weights, slots and data.
         signature: Shapes of the inputs, readable.
-        waiting_bytes: Of batches that may be on the device besides.
         unknown_memory: Names of loops and ops whose memory is not known.
         device: The device if it is here; None for other hardware.
     """
@@ -67,7 +66,6 @@ class DeviceWorkload:
     speeds: Speeds
     persistent_bytes: Bytes
     signature: str
-    waiting_bytes: Bytes
     unknown_memory: tuple[str, ...] = ()
     device: Device | None = None
 
@@ -155,10 +153,9 @@ def training_of(
         budget: What a step may use there; None takes the device's memory.
 
     Raises:
-        UnsupportedError: If a shape is not known.
+        UnsupportedError: If a shape is not known, or there is no device to measure.
     """
-    take_emulated_memory()
-    return _workload(traced_training(model, specs), hardware, budget, reads_ahead=True)
+    return _workload(traced_training(model, specs), hardware, budget)
 
 
 def traced_training(model: Any, specs: Sequence[Any]) -> TracedFunction:
@@ -180,7 +177,6 @@ def workload_of(
     *,
     hardware: Hardware | None = None,
     budget: Bytes | None = None,
-    reads_ahead: bool = True,
 ) -> DeviceWorkload:
     """Trace a step for some device.
 
@@ -189,33 +185,33 @@ def workload_of(
         signature: Its arguments as specs or example tensors, all shapes known.
         hardware: The device; None measures the present one.
         budget: As for `training_of`.
-        reads_ahead: Whether the next batch waits beside this one, as in `fit`, where
-            the input pipeline is on the present device.
 
     Raises:
-        UnsupportedError: If a shape is not known.
+        UnsupportedError: If a shape is not known, or there is no device to measure.
     """
-    take_emulated_memory()
     traced = trace(function, read_signature(signature))
-    return _workload(traced, hardware, budget, reads_ahead=reads_ahead)
+    return _workload(traced, hardware, budget)
 
 
 def _workload(
     traced: TracedFunction,
     hardware: Hardware | None,
     budget: Bytes | None,
-    *,
-    reads_ahead: bool,
 ) -> DeviceWorkload:
     inputs = input_specs(traced)
     if hardware is not None:
         return _elsewhere(traced, inputs, hardware)
+    if not find_device().is_gpu:
+        raise UnsupportedError(
+            "`hardware` must be named where there is no GPU to be measured, got None. "
+            "Name a card (`--hardware v100-pcie`), or measure an emulated one: python "
+            "-m lms emulate --memory SIZE -- COMMAND."
+        )
     captured, found = capture(
         traced,
         inputs,
         Settings(budget=budget),
         kind="plan",
-        batches=Batches(is_there=False, read_ahead=reads_ahead),
     )
     return DeviceWorkload(
         graph=captured.workload.graph,
@@ -224,7 +220,6 @@ def _workload(
         # Slots that were never written share their zeros: less is in use than will be.
         persistent_bytes=max(_held(captured.step), found.persistent),
         signature=captured.step.signature,
-        waiting_bytes=found.reserved,
         unknown_memory=captured.step.unknown_memory,
         device=captured.device,
     )
@@ -241,7 +236,6 @@ def _elsewhere(
         speeds=Speeds(costs=roofline(step.graph, hardware), hardware=hardware),
         persistent_bytes=_held(step),
         signature=step.signature,
-        waiting_bytes=0,
         unknown_memory=step.unknown_memory,
     )
 
@@ -267,7 +261,6 @@ def forecast(workload: DeviceWorkload, settings: Settings) -> Forecast:
         speeds.hardware.memory,
         asked=settings.budget,
         persistent=workload.persistent_bytes,
-        waiting=workload.waiting_bytes,
     )
     if workload.device is None:
         planned = plan_step(step, settings, budget, None)

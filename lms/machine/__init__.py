@@ -1,1 +1,1 @@
-"""The machine that trains: its device, link, costs; or one that is emulated."""
+"""The machine that trains: its device, link, costs."""

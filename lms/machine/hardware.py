@@ -25,12 +25,9 @@ class Hardware:
         memory_bandwidth: Bytes per second of device memory.
         h2d: Bytes per second from host to device.
         d2h: Bytes per second from device to host.
-        latency: Seconds that each copy takes besides its bytes.
+        latency: Seconds that each copy takes besides its bytes, until the host knows
+            that it has ended.
         launch: Seconds that the host needs to start one op.
-        asynchronous: Whether the host starts ops ahead of the device, as it does on
-            GPUs: a copy then waits for all ops started before it.
-        copy_load: Seconds of computing that each byte copied costs: none where copy
-            engines copy, as GPUs have.
         float16_flops: The same of float16; 0 where it is as fast as float32.
         bfloat16_flops: The same of bfloat16; 0 where it is as fast as float32.
         source: Where the numbers come from.
@@ -38,7 +35,7 @@ class Hardware:
     Example:
         >>> from lms.machine.presets import preset
         >>> preset("v100-pcie").copy_seconds(12_000_000_000, to_device=True)
-        1.00001
+        1.00008
     """
 
     name: str
@@ -49,8 +46,6 @@ class Hardware:
     d2h: float
     latency: Seconds = 0.0
     launch: Seconds = 0.0
-    asynchronous: bool = True
-    copy_load: Seconds = 0.0
     float16_flops: float = 0.0
     bfloat16_flops: float = 0.0
     source: str = ""
@@ -69,7 +64,7 @@ class Hardware:
                     f"`{name}` must be at least 0, got {getattr(self, name)}. "
                     "Leave it out if it is as fast as float32."
                 )
-        for name in ("latency", "launch", "copy_load"):
+        for name in ("latency", "launch"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
                     f"`{name}` must be seconds, at least 0, got {getattr(self, name)}. "

@@ -1,9 +1,8 @@
 """What is known of a machine, before anyone judges it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lms.machine.nvml import Driver
-from lms.machine.placement import Placement
 from lms.units import Bytes
 
 __all__ = ["Facts", "Installation"]
@@ -17,21 +16,21 @@ class Installation:
         backend: Keras's backend.
         cuda: The CUDA version that TensorFlow was built with; None for none.
         cudnn: Likewise.
-        onednn: Whether ops on the CPU come from oneDNN.
         gpus: How many GPUs TensorFlow sees.
         device: The device that steps are planned for.
         limit: Bytes that its allocator may hand out; None where there is no limit.
         growth: Whether memory of GPUs is taken bit by bit.
+        capability: The device's compute capability; None where nobody says.
     """
 
     backend: str
     cuda: str | None
     cudnn: str | None
-    onednn: bool
     gpus: int
     device: str
     limit: Bytes | None
     growth: bool
+    capability: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +43,8 @@ class Facts:
         driver: NVIDIA's, with its GPUs, asked before TensorFlow took memory.
         installation: TensorFlow; None if it cannot be loaded.
         failure: Why it cannot be.
-        emulated: Bytes of the emulated device; None without one.
         host_free: Bytes of RAM that programs may still take; None if unknown.
         variables: Environment variables that matter, where they are set.
-        placement: Which worker of a job this process is.
-        misplaced: Why that cannot be told.
     """
 
     python: str
@@ -56,11 +52,8 @@ class Facts:
     driver: Driver
     installation: Installation | None
     failure: str | None = None
-    emulated: Bytes | None = None
     host_free: Bytes | None = None
     variables: tuple[tuple[str, str], ...] = ()
-    placement: Placement = field(default_factory=Placement)
-    misplaced: str | None = None
 
     def variable(self, name: str) -> str | None:
         """An environment variable."""

@@ -26,17 +26,11 @@ class Gpu:
         name: What NVIDIA calls it.
         memory: Bytes.
         used: Bytes in use, by anyone.
-        pcie: Generation and width of the link now.
-        pcie_most: The same at most, by GPU and slot.
-        nvlinks: Active links, to other GPUs or the CPU.
     """
 
     name: str | None
     memory: Bytes | None = None
     used: Bytes | None = None
-    pcie: tuple[int, int] | None = None
-    pcie_most: tuple[int, int] | None = None
-    nvlinks: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +89,7 @@ def open_nvml(api: Any = None) -> Any:
     except api.NVMLError as error:
         raise NoDriverError(
             f"no NVIDIA driver found: NVML says '{error}'. Run this where "
-            "`nvidia-smi` works, or in an emulated device (`python -m lms emulate`).",
+            "`nvidia-smi` works, or on an emulated card (`python -m lms emulate`).",
             reason=str(error),
         ) from error
     return api
@@ -161,18 +155,11 @@ def _described(api: Any, index: int) -> dict[str, Any]:
 
 def _gpu(api: Any, index: int) -> Gpu:
     handle = _known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
-    said = {name: _known(value) for name, value in _described(api, index).items()}
     memory = _known(ask(api, api.nvmlDeviceGetMemoryInfo, handle))
     return Gpu(
-        name=said["name"],
-        memory=said["memory"],
+        name=_known(ask(api, api.nvmlDeviceGetName, handle)),
+        memory=None if memory is None else memory.total,
         used=None if memory is None else memory.used,
-        pcie=_both(
-            _known(ask(api, api.nvmlDeviceGetCurrPcieLinkGeneration, handle)),
-            _known(ask(api, api.nvmlDeviceGetCurrPcieLinkWidth, handle)),
-        ),
-        pcie_most=_both(said["pcie_generation"], said["pcie_width"]),
-        nvlinks=len(said["nvlinks"] or ()),
     )
 
 
@@ -191,7 +178,3 @@ def _nvlinks(api: Any, handle: Any) -> list[list[Any]]:
 def _known(answer: Any) -> Any:
     """The answer, or None if there was none."""
     return None if isinstance(answer, dict) else answer
-
-
-def _both(generation: int | None, width: int | None) -> tuple[int, int] | None:
-    return None if generation is None or width is None else (generation, width)

@@ -1,210 +1,97 @@
-"""Hardware that people own or rent, by name.
+"""Hardware that people own or rent, by name: one line a card.
 
-Rates are what the maker states for the device and what others measured for the link
-(pinned memory, one direction); `source` says which.
+Memory is what TensorFlow may use of a card, which is less than what is printed on it:
+what CUDA has free there, less what TensorFlow leaves to the system, by the card's
+compute capability (`MinSystemMemory` in gpu_device.cc). Logs of TensorFlow say it of
+the T4, V100 of 32 GB and A100; for the others it is computed, with the same 450 MiB for
+CUDA's context.
+
+Rates of computing are NVIDIA's data sheets', dense: float32 is in TF32 from capability
+8 on, as TensorFlow computes convolutions and products there. GeForce cards add products
+of halves up in float32 at half of the advertised rate. V100 and T4 have neither TF32
+nor bfloat16. Rates of links are what others measured from pinned memory, one way:
+PCIe 3.0, 4.0 and 5.0 with 16 lanes, AC922's three NVLinks 2.0, NVLink-C2C.
+
+Known weakness: TensorFlow 2.21 has no code for the RTX 5090's capability: kernels are
+compiled when they are first used, which takes tens of minutes, or fails.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from lms.machine.hardware import Hardware
-from lms.units import GIB
+from lms.units import MIB
 
 __all__ = ["PRESETS", "preset"]
 
-# A copy of a few bytes takes about this long on any of them: CUDA's launch and
-# completion (NVIDIA's bandwidthTest and others report 5 to 20 microseconds).
-_LATENCY: Final = 10e-6
+# A copy of a few bytes takes about this long: the driver, an event that is polled
+# for, and the way through two threads (device_event_mgr.cc).
+_LATENCY: Final = 80e-6
 
 # Starting one kernel from TensorFlow's executor.
 _LAUNCH: Final = 10e-6
 
+# MiB that TensorFlow leaves to the system by the major compute capability, and MiB of
+# CUDA's context.
+_LEFT: Final = {7: 1050, 8: 1536, 9: 1800, 12: 1800}
+_CONTEXT: Final = 450
 
-def _gpu(  # noqa: PLR0913 - a row of the table below
-    name: str,
-    gib: int,
-    teraflops: tuple[float, float, float],
-    memory_gb: float,
-    h2d_gb: float,
-    d2h_gb: float,
-    source: str,
-) -> Hardware:
-    float32, float16, bfloat16 = teraflops
-    return Hardware(
-        name=name,
-        memory=gib * GIB,
-        flops=float32 * 1e12,
-        float16_flops=float16 * 1e12,
-        bfloat16_flops=bfloat16 * 1e12,
-        memory_bandwidth=memory_gb * 1e9,
-        h2d=h2d_gb * 1e9,
-        d2h=d2h_gb * 1e9,
-        latency=_LATENCY,
-        launch=_LAUNCH,
-        source=source,
-    )
+# MiB that TensorFlow's logs name where there are some.
+_SEEN: Final = {
+    "t4": 13_664,
+    "a100-pcie4": 38_367,
+    "v100-32-pcie": 30_987,
+    "v100-32-nvlink": 30_987,
+}
+
+# Name: what people call it, MiB that CUDA counts, major capability, TFLOP/s of float32,
+# float16 and bfloat16, GB/s of its memory, to the device, and back.
+_CARDS: Final = """
+v100-pcie       V100 16 GB, PCIe 3.0 x16               16160  7  14.0 112.0   0.0   900  12  12
+v100-32-pcie    V100 32 GB, PCIe 3.0 x16               32510  7  14.0 112.0   0.0   900  12  12
+v100-nvlink     V100 16 GB, NVLink 2.0 (AC922)         16160  7  15.7 125.0   0.0   900  64  64
+v100-32-nvlink  V100 32 GB, NVLink 2.0 (AC922)         32510  7  15.7 125.0   0.0   900  64  64
+a100-pcie4      A100 40 GB, PCIe 4.0 x16               40354  8 156.0 312.0 312.0  1555  25  25
+a100-80-pcie4   A100 80 GB, PCIe 4.0 x16               81251  8 156.0 312.0 312.0  1935  25  25
+h100-pcie5      H100 SXM 80 GB, PCIe 5.0 x16           81090  9 494.0 989.0 989.0  3350  52  52
+gh200           GH200 96 GB, NVLink-C2C                97280  9 494.0 989.0 989.0  4000 375 297
+t4              T4 16 GB, PCIe 3.0 x16                 15109  7   8.1  65.0   0.0   320  12  12
+l4              L4 24 GB, PCIe 4.0 x16                 22478  8  60.0 121.0 121.0   300  25  25
+a10             A10 24 GB, PCIe 4.0 x16                22731  8  62.5 125.0 125.0   600  25  25
+rtx-a6000       RTX A6000 48 GB, PCIe 4.0 x16          48682  8  77.4 154.8 154.8   768  25  25
+rtx-3090        GeForce RTX 3090 24 GB, PCIe 4.0 x16   24268  8  35.6  71.0  71.0   936  25  25
+rtx-4090        GeForce RTX 4090 24 GB, PCIe 4.0 x16   24210  8  82.6 165.2 165.2  1008  25  25
+rtx-5090        GeForce RTX 5090 32 GB, PCIe 5.0 x16   32120 12 104.8 209.5 209.5  1792  52  52
+"""  # noqa: E501 - a line a card
 
 
-# TeraFLOP/s of float32, float16 and bfloat16, dense, from NVIDIA's data sheets. From
-# the A100 on float32 is in TF32, as TensorFlow computes convolutions and products there
-# (`tf.config.experimental.enable_tensor_float_32_execution`, which is on by default).
-# V100 and T4 have neither TF32 nor bfloat16. GeForce cards add products of halves up in
-# float32 at half of the advertised rate, which is that of sums in halves.
-_RATES_V100_PCIE: Final = (14.0, 112.0, 0.0)
-_RATES_V100: Final = (15.7, 125.0, 0.0)
-_RATES_A100: Final = (156.0, 312.0, 312.0)
-_RATES_H100: Final = (494.0, 989.0, 989.0)
+def _read() -> Iterator[tuple[str, Hardware]]:
+    for line in _CARDS.strip().splitlines():
+        name, _, rest = line.partition(" ")
+        *words, mib, capability, single, half, brain, memory, h2d, d2h = rest.split()
+        seen = _SEEN.get(name)
+        usable = seen or int(mib) - _LEFT[int(capability)] - _CONTEXT
+        yield (
+            name,
+            Hardware(
+                name=" ".join(words),
+                memory=usable * MIB,
+                flops=float(single) * 1e12,
+                float16_flops=float(half) * 1e12,
+                bfloat16_flops=float(brain) * 1e12,
+                memory_bandwidth=float(memory) * 1e9,
+                h2d=float(h2d) * 1e9,
+                d2h=float(d2h) * 1e9,
+                latency=_LATENCY,
+                launch=_LAUNCH,
+                source="NVIDIA's data sheet; the link as measured by others; memory as "
+                f"TensorFlow {'reports it' if seen else 'would leave it'}",
+            ),
+        )
 
-_RATES_3090: Final = (35.6, 71.0, 71.0)
-_RATES_A6000: Final = (77.4, 154.8, 154.8)
-_RATES_A10: Final = (62.5, 125.0, 125.0)
-_RATES_4090: Final = (82.6, 165.2, 165.2)
-_RATES_L4: Final = (60.0, 121.0, 121.0)
-_RATES_5090: Final = (104.8, 209.5, 209.5)
-_RATES_T4: Final = (8.1, 65.0, 0.0)
 
-_V100 = "NVIDIA V100 data sheet (SXM2: 15.7 TFLOP/s float32, 900 GB/s)"
-_V100_PCIE = "NVIDIA V100 data sheet (PCIe: 14 TFLOP/s float32, 900 GB/s)"
-_PCIE3 = "PCIe 3.0 x16: 12 GB/s as commonly measured from pinned memory"
-_PCIE4 = "PCIe 4.0 x16: 25 GB/s as commonly measured"
-_PCIE5 = "PCIe 5.0 x16: 50-55 GB/s as commonly measured"
-_NVLINK2 = (
-    "AC922, 4 GPUs, NVLink 2.0 x3: 75 GB/s stated each way, 60-68 measured; 64 taken"
-)
-
-PRESETS: Final[Mapping[str, Hardware]] = MappingProxyType(
-    {
-        "v100-pcie": _gpu(
-            "V100 16 GB, PCIe 3.0 x16",
-            16,
-            _RATES_V100_PCIE,
-            900,
-            12,
-            12,
-            f"{_V100_PCIE}; {_PCIE3}",
-        ),
-        "v100-32-pcie": _gpu(
-            "V100 32 GB, PCIe 3.0 x16",
-            32,
-            _RATES_V100_PCIE,
-            900,
-            12,
-            12,
-            f"{_V100_PCIE}; {_PCIE3}",
-        ),
-        "v100-nvlink": _gpu(
-            "V100 16 GB, NVLink 2.0 (AC922)",
-            16,
-            _RATES_V100,
-            900,
-            64,
-            64,
-            f"{_V100}; {_NVLINK2}",
-        ),
-        "v100-32-nvlink": _gpu(
-            "V100 32 GB, NVLink 2.0 (AC922)",
-            32,
-            _RATES_V100,
-            900,
-            64,
-            64,
-            f"{_V100}; {_NVLINK2}",
-        ),
-        "a100-pcie4": _gpu(
-            "A100 40 GB, PCIe 4.0 x16",
-            40,
-            _RATES_A100,
-            1555,
-            25,
-            25,
-            f"NVIDIA A100 data sheet (156 TFLOP/s TF32, 1555 GB/s); {_PCIE4}",
-        ),
-        "h100-pcie5": _gpu(
-            "H100 SXM 80 GB, PCIe 5.0 x16",
-            80,
-            _RATES_H100,
-            3350,
-            52,
-            52,
-            f"NVIDIA H100 data sheet (SXM5: 494 TFLOP/s TF32, 3.35 TB/s); {_PCIE5}",
-        ),
-        "gh200": _gpu(
-            "GH200 96 GB, NVLink-C2C",
-            96,
-            _RATES_H100,
-            4000,
-            375,
-            297,
-            "NVIDIA GH200 data sheet (494 TFLOP/s TF32, 4 TB/s); NVLink-C2C: 375 "
-            "GB/s to the device, 297 GB/s back, as measured by others",
-        ),
-        "t4": _gpu(
-            "T4 16 GB, PCIe 3.0 x16",
-            16,
-            _RATES_T4,
-            320,
-            12,
-            12,
-            f"NVIDIA T4 data sheet (8.1 TFLOP/s float32, 320 GB/s); {_PCIE3}",
-        ),
-        "l4": _gpu(
-            "L4 24 GB, PCIe 4.0 x16",
-            24,
-            _RATES_L4,
-            300,
-            25,
-            25,
-            f"NVIDIA L4 data sheet (TF32 60 TFLOP/s dense, 300 GB/s); {_PCIE4}",
-        ),
-        "a10": _gpu(
-            "A10 24 GB, PCIe 4.0 x16",
-            24,
-            _RATES_A10,
-            600,
-            25,
-            25,
-            f"NVIDIA A10 data sheet (TF32 62.5 TFLOP/s dense, 600 GB/s); {_PCIE4}",
-        ),
-        "rtx-a6000": _gpu(
-            "RTX A6000 48 GB, PCIe 4.0 x16",
-            48,
-            _RATES_A6000,
-            768,
-            25,
-            25,
-            f"NVIDIA GA102 whitepaper (TF32 77.4 TFLOP/s dense, 768 GB/s); {_PCIE4}",
-        ),
-        "rtx-3090": _gpu(
-            "GeForce RTX 3090 24 GB, PCIe 4.0 x16",
-            24,
-            _RATES_3090,
-            936,
-            25,
-            25,
-            f"NVIDIA GA102 whitepaper (TF32 35.6 TFLOP/s dense, 936 GB/s); {_PCIE4}",
-        ),
-        "rtx-4090": _gpu(
-            "GeForce RTX 4090 24 GB, PCIe 4.0 x16",
-            24,
-            _RATES_4090,
-            1008,
-            25,
-            25,
-            f"NVIDIA Ada whitepaper (TF32 82.6 TFLOP/s dense, 1008 GB/s); {_PCIE4}",
-        ),
-        "rtx-5090": _gpu(
-            "GeForce RTX 5090 32 GB, PCIe 5.0 x16",
-            32,
-            _RATES_5090,
-            1792,
-            52,
-            52,
-            "NVIDIA RTX Blackwell whitepaper (TF32 104.8 TFLOP/s dense, 1792 GB/s); "
-            f"{_PCIE5}",
-        ),
-    }
-)
+PRESETS: Final[Mapping[str, Hardware]] = MappingProxyType(dict(_read()))
 
 
 def preset(name: str) -> Hardware:
@@ -214,8 +101,8 @@ def preset(name: str) -> Hardware:
         ValueError: If there is no such name; lists those there are.
 
     Example:
-        >>> preset("gh200").name
-        'GH200 96 GB, NVLink-C2C'
+        >>> preset("gh200").name, preset("t4").memory // MIB
+        ('GH200 96 GB, NVLink-C2C', 13664)
     """
     if name not in PRESETS:
         raise ValueError(

@@ -8,9 +8,9 @@ from lms.ir.graph import GraphView
 from lms.machine.costs import roofline
 from lms.machine.presets import preset
 from lms.planning.memory_budget import UNLIMITED, MemoryBudget
-from lms.planning.placement import least_plan
+from lms.planning.placement import least_plan, ranked
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import FittedPlan, Headroom, Risk
+from lms.planning.risk import FittedPlan, Headroom, Risk, seconds_of
 from lms.planning.schedule import schedule
 from lms.planning.settings import Settings
 from lms.planning.strategies import PlanRequest, best_plan
@@ -29,29 +29,36 @@ def plan_by_budget(
     """A plan with the writes last; where that takes too much room, as they come.
 
     A plan that leaves room is preferred: what the allocator, small ops and input
-    pipelines do is not known to the byte. The edge of the room is for where nothing
-    else fits, and for devices that have the least room in which a plan is sure, or had
-    it when the training began: a step that runs out of memory may end the process.
+    pipelines do is not known to the byte. Where it costs much, one that leaves less may
+    be faster. The edge of the room is for where nothing else fits, and for devices that
+    have the least room in which a plan is sure, or had it when the training began: a
+    step that runs out of memory waits, and is planned anew.
     """
     orders = schedule(graph), schedule(graph, writes_last=False)
+    longest = TUNING.stalled_factor * speeds.costs.total
     found: list[FittedPlan] = []
+    sure: list[FittedPlan] = []
     for percent in TUNING.taken_percent:
+        if percent == _ALL and sure:
+            return ranked(sure)[0]
         option = _least_doubted(orders, _request(settings, budget, speeds, percent))
         if option is None:
             continue
-        if option.risk is Risk.NONE and percent < _ALL:
-            return option
         found.append(option)
-    least, sure, op_name = least_plan(orders, filters=settings.filters)
+        if option.risk is Risk.NONE and percent < _ALL:
+            sure.append(option)
+            if seconds_of(option) <= longest:
+                return option
+    least, placed, op_name = least_plan(orders, filters=settings.filters)
     if settings.recompute is not False and not _is_enough(least, budget):
-        least, sure = _least_recomputing(orders, settings, least, sure)
+        least, placed = _least_recomputing(orders, settings, least, placed)
     if budget.device_has(least):
         request = _request(settings, budget, speeds, _ALL)
         edge = _at_the_edge(orders, found, request)
         if edge is not None:
             return edge
         if least <= budget.step:
-            return sure
+            return placed
     enough = format_bytes(least, at_least=True)
     raise BudgetError(
         f"`budget` must be at least {enough} for op {op_name!r} and what the allocator "
@@ -128,12 +135,9 @@ def _bound(budget: MemoryBudget) -> Bytes:
     """Bytes beyond the step's room that it may be in; no limit where that is all.
 
     A tensor may take all of the chunk at the device's end, which is not split: then it
-    is as large as the chunk, whatever the device has. But a batch that waits needs
-    room.
+    is as large as the chunk, whatever the device has.
     """
-    if budget.is_whole_device and not budget.reserved:
-        return UNLIMITED
-    return max(0, budget.margin - budget.reserved)
+    return UNLIMITED if budget.is_whole_device else budget.margin
 
 
 def _least_doubted(

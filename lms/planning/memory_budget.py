@@ -20,7 +20,6 @@ class MemoryBudget:
         margin: What is left out of the device's limit.
         persistent: What is in use beside the step.
         limit: What the device's allocator can hand out at most.
-        reserved: What of the margin is for batches that wait.
         holes: Free chunks that are not one piece with the others, the largest first.
         lost: What of `persistent` was not there yet when the step was first planned.
     """
@@ -29,7 +28,6 @@ class MemoryBudget:
     margin: int
     persistent: int
     limit: int | None = None
-    reserved: int = 0
     holes: tuple[int, ...] = ()
     lost: int = 0
 
@@ -40,10 +38,8 @@ class MemoryBudget:
 
     @property
     def most(self) -> int:
-        """What may be in use at most, beside batches that wait."""
-        if self.total is None:
-            return UNLIMITED
-        return self.total + self.margin - self.reserved
+        """What may be in use at most."""
+        return UNLIMITED if self.total is None else self.total + self.margin
 
     @property
     def is_whole_device(self) -> bool:
@@ -57,7 +53,7 @@ class MemoryBudget:
         """What the device really has for the step, at least what is left to it."""
         if self.limit is None:
             return UNLIMITED
-        return max(self.step, self.limit - self.persistent - self.reserved)
+        return max(self.step, self.limit - self.persistent)
 
     def tighter(self, now: "MemoryBudget", percent: int) -> "MemoryBudget":
         """Less room for the step, beside what is persistent now.
@@ -90,9 +86,8 @@ class MemoryBudget:
             >>> budget.device_for(62 * MIB - 1) / MIB
             64.0
         """
-        without = budget + self.reserved
-        part = math.ceil(without / (TUNING.margin_part - 1))
-        return math.ceil((without + max(MIB, part)) / MIB) * MIB
+        part = math.ceil(budget / (TUNING.margin_part - 1))
+        return math.ceil((budget + max(MIB, part)) / MIB) * MIB
 
     def device_has(self, step: int) -> bool:
         """Whether the device has such a room for the step, and its margin.
@@ -115,11 +110,7 @@ class MemoryBudget:
 
 
 def budget_in(
-    limit: Bytes | None,
-    *,
-    asked: Bytes | None,
-    persistent: Bytes,
-    waiting: Bytes = 0,
+    limit: Bytes | None, *, asked: Bytes | None, persistent: Bytes
 ) -> MemoryBudget:
     """The room of a step in a device: the asked budget, at most all but a margin.
 
@@ -127,8 +118,6 @@ def budget_in(
         limit: What the device can hand out; None if that is not known.
         asked: The budget; None for as much as there is.
         persistent: Bytes in use beside the step.
-        waiting: Bytes of batches that may come while the step runs. A budget that
-            leaves them room does not count them.
 
     Example:
         >>> budget_in(320 << 20, asked=None, persistent=0).margin >> 20
@@ -140,7 +129,7 @@ def budget_in(
     """
     if limit is None:
         return MemoryBudget(total=asked, margin=0, persistent=persistent)
-    margin = max(MIB, limit // TUNING.margin_part) + waiting
+    margin = max(MIB, limit // TUNING.margin_part)
     if asked is not None and asked < limit - margin:
         return MemoryBudget(total=asked, margin=0, persistent=persistent, limit=limit)
     return MemoryBudget(
@@ -148,5 +137,4 @@ def budget_in(
         margin=margin,
         persistent=persistent,
         limit=limit,
-        reserved=waiting,
     )

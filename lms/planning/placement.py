@@ -130,7 +130,7 @@ def find_plan(
     Returns:
         None if no plan can be placed.
     """
-    sure = _surest(graph, budget, filters, headroom)
+    sure = _surest(graph, budget, filters, headroom, _least_copy(speeds))
     if not sure:
         return None
     if speeds is None:
@@ -170,8 +170,20 @@ def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
     return replace(fitted, seconds=played.seconds)
 
 
+def _least_copy(speeds: Speeds | None) -> Bytes:
+    """Bytes that the link carries in the time that a copy takes besides; 0 unknown."""
+    if speeds is None:
+        return 0
+    link = speeds.hardware
+    return int(min(link.h2d, link.d2h) * TUNING.copy_seconds)
+
+
 def _surest(
-    graph: GraphView, budget: int, filters: Filters, headroom: Headroom
+    graph: GraphView,
+    budget: int,
+    filters: Filters,
+    headroom: Headroom,
+    least_copy: Bytes,
 ) -> list[FittedPlan]:
     """A few plans that are sure to stay within bounds; of many ops, only one.
 
@@ -180,7 +192,7 @@ def _surest(
     """
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
-    for alike in _placements(graph, budget, filters, headroom.holes):
+    for alike in _placements(graph, budget, filters, headroom.holes, least_copy):
         found = 0
         for option in alike:
             beyond_by, fitted = judged(graph, option, budget, headroom)
@@ -198,7 +210,11 @@ def _surest(
 
 
 def _placements(
-    graph: GraphView, budget: int, filters: Filters, holes: tuple[int, ...] = ()
+    graph: GraphView,
+    budget: int,
+    filters: Filters,
+    holes: tuple[int, ...] = (),
+    least_copy: Bytes = 0,
 ) -> Iterator[Iterator[FittedPlan]]:
     """Plans that the allocator can place, by the least size that may move.
 
@@ -207,7 +223,8 @@ def _placements(
     most = peak(graph)
     usual = smallest_worth_moving(most)
     coarse, finer = max(usual, most // TUNING.coarse_part), usual // TUNING.finer_factor
-    sizes = (coarse, usual), (usual, usual), (finer, finer)
+    long = max(coarse, least_copy)
+    sizes = (long, usual), (coarse, usual), (usual, usual), (finer, finer)
     for moved, ordered in dict.fromkeys(sizes):
         yield _placed(graph, budget, filters, moved, ordered, holes)
 

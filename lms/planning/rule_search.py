@@ -1,19 +1,16 @@
 """A plan by IBM's rule: the thresholds that were given, or those that tuning finds."""
 
 import math
-from collections.abc import Callable
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.planning import candidates
 from lms.planning.memory_budget import UNLIMITED, MemoryBudget
-from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan
 from lms.planning.settings import Settings
 from lms.planning.tflms_autotune import Trials, tune
 from lms.planning.tflms_rule import ThresholdRule, level_graph
-from lms.planning.timed_thresholds import fastest_thresholds
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import allocator_peak
@@ -22,10 +19,7 @@ __all__ = ["search_thresholds"]
 
 
 def search_thresholds(
-    graph: GraphView,
-    settings: Settings,
-    budget: MemoryBudget,
-    speeds: Callable[[], Speeds],
+    graph: GraphView, settings: Settings, budget: MemoryBudget
 ) -> FittedPlan:
     """With all thresholds given, what they say; else tuned for a part of the room.
 
@@ -33,7 +27,6 @@ def search_thresholds(
         graph: The step.
         settings: The user's knobs.
         budget: What the step may use.
-        speeds: Yields how long ops and copies take; called only if it matters.
 
     Raises:
         BudgetError: If nothing that was tried fits; names the least budget.
@@ -56,7 +49,7 @@ def search_thresholds(
     for percent in TUNING.tuned_percent:
         part = min(budget.step, room * percent // 100)
         try:
-            rule = _tuned(trials, part, settings, speeds)
+            rule = tune(trials, part, settings.thresholds, settings.sync_mode).rule
         except BudgetError as error:
             if found is None:
                 raise _for_all_the_room(error, percent) from error
@@ -68,16 +61,6 @@ def search_thresholds(
             break
     assert found is not None  # or the first search has raised
     return found
-
-
-def _tuned(
-    trials: Trials, part: int, settings: Settings, speeds: Callable[[], Speeds]
-) -> ThresholdRule:
-    """By memory alone, as IBM did, or by time."""
-    given, mode = settings.thresholds, settings.sync_mode
-    if settings.planner == "threshold":
-        return tune(trials, part, given, mode).rule
-    return fastest_thresholds(trials, part, given, mode, speeds()).choice.rule
 
 
 def _for_all_the_room(error: BudgetError, percent: int) -> BudgetError:

@@ -69,7 +69,7 @@ def choose_plan(
         return plain
     try:
         if settings.planner != "budget":
-            return search_thresholds(graph, settings, budget, speeds)
+            return search_thresholds(graph, settings, budget)
         if has_loops(graph):
             return _beside_loops(graph, settings, budget, speeds())
         return plan_by_budget(graph, settings, budget, speeds())

@@ -15,7 +15,7 @@ from lms.units import parse_size
 
 __all__ = ["PLANNERS", "RECOMPUTE_WORDS", "Settings", "read_settings"]
 
-PLANNERS = ("budget", "threshold", "timed-threshold")
+PLANNERS = ("budget", "threshold")
 
 RECOMPUTE_WORDS: Mapping[str, Recompute] = {
     "auto": None,
@@ -35,8 +35,8 @@ class Settings:
 
     Args:
         budget: Bytes of device memory that a step may use, persistent bytes included.
-        planner: One of `PLANNERS`: `budget`; `threshold`, which is IBM's rule, tuned as
-            IBM did; or `timed-threshold`, the rule tuned by time too.
+        planner: One of `PLANNERS`: `budget`, or `threshold`, which is IBM's rule, tuned
+            as IBM did.
         swapout_threshold: TFLMS: levels between a tensor's producer and a reader,
             above which the reader reads a swapped-in copy.
         swapin_ahead: TFLMS: levels before its reader at which a swap-in starts.

@@ -20,26 +20,24 @@ a setting that is known not to fit is refused, where TFLMS went on with sync mod
 "both", not looking whether that fits.
 
 Known weakness: the peak is not monotone in these knobs, a copy that is started early
-can raise it, so bisection may miss settings that fit. `grid` looks at every one.
+can raise it, so bisection may miss settings that fit.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lms.errors import BudgetError
-from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.planning.tflms_rule import (
     LevelledGraph,
     SyncMode,
     ThresholdRule,
-    level_graph,
     plan_by_rule,
 )
 from lms.simulation.memory import simulate_memory
 from lms.units import format_bytes
 
-__all__ = ["ThresholdChoice", "Trials", "best_thresholds", "grid", "tune"]
+__all__ = ["ThresholdChoice", "Trials", "tune"]
 
 _LEAST = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0}
 
@@ -99,32 +97,16 @@ class Trials:
         return self._known[rule]
 
 
-def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
-    graph: GraphView,
-    budget: int,
-    *,
-    movable: frozenset[str],
-    min_bytes: int,
-    swapout_threshold: int | None = None,
-    swapin_ahead: int | None = None,
-    swapin_groupby: int | None = None,
-    sync_mode: SyncMode = SyncMode.OFF,
-    serialization: Sequence[int | str] = (),
-    serialization_by_size: int = 0,
+def tune(
+    trials: Trials, budget: int, given: Mapping[str, int | None], sync_mode: SyncMode
 ) -> ThresholdChoice:
     """Choose the thresholds that were not given, so that the step fits.
 
     Args:
-        graph: The graph in any execution order.
+        trials: Of the graph; what is tried is added.
         budget: Bytes that the step may use, persistent bytes excluded.
-        movable: Names of the root tensors that may move.
-        min_bytes: As for `lms.planning.tflms_rule.plan_by_threshold`, like all below.
-        swapout_threshold: Kept if given.
-        swapin_ahead: Kept if given.
-        swapin_groupby: Kept if given.
+        given: Each threshold by its name; None where it is to be chosen.
         sync_mode: Which copies the computation waits for; raised where nothing fits.
-        serialization: Levels whose ops run one by one.
-        serialization_by_size: Bytes of a level above which its ops run one by one.
 
     Returns:
         The choice; its peak is at most `budget`.
@@ -132,35 +114,7 @@ def best_thresholds(  # noqa: PLR0913 - TFLMS's knobs
     Raises:
         BudgetError: If nothing that was tried fits; names the least peak, and its
             setting. Its `least_bytes` is that peak.
-        ValueError: If a knob is below its least value, or a level is written wrongly.
-    """
-    levelled = level_graph(
-        graph,
-        min_bytes=min_bytes,
-        serialization=serialization,
-        serialization_by_size=serialization_by_size,
-    )
-    given = {
-        "swapout_threshold": swapout_threshold,
-        "swapin_ahead": swapin_ahead,
-        "swapin_groupby": swapin_groupby,
-    }
-    return tune(Trials(levelled, movable), budget, given, sync_mode)
-
-
-def tune(
-    trials: Trials, budget: int, given: Mapping[str, int | None], sync_mode: SyncMode
-) -> ThresholdChoice:
-    """The search itself.
-
-    Args:
-        trials: Of the graph; what is tried is added.
-        budget: As for `best_thresholds`.
-        given: Each threshold by its name; None where it is to be chosen.
-        sync_mode: As for `best_thresholds`.
-
-    Raises:
-        BudgetError: As there.
+        ValueError: If a threshold is below its least value.
     """
     kept = {name: value for name, value in given.items() if value is not None}
     start = ThresholdRule(**(_LEAST | kept), sync_mode=sync_mode)
@@ -168,56 +122,6 @@ def tune(
     if found is None:
         raise _nothing_fits(trials.tried, budget)
     return trials.of(found)
-
-
-def grid(  # noqa: PLR0913 - TFLMS's knobs
-    graph: GraphView,
-    *,
-    thresholds: Sequence[int],
-    aheads: Sequence[int],
-    groupbys: Sequence[int],
-    movable: frozenset[str],
-    min_bytes: int,
-    sync_mode: SyncMode = SyncMode.OFF,
-    serialization: Sequence[int | str] = (),
-    serialization_by_size: int = 0,
-) -> tuple[ThresholdChoice, ...]:
-    """What each combination of thresholds comes to, thresholds slowest.
-
-    Args:
-        graph: The graph in any execution order.
-        thresholds: Values of `swapout_threshold`.
-        aheads: Values of `swapin_ahead`.
-        groupbys: Values of `swapin_groupby`.
-        movable: Names of the root tensors that may move.
-        min_bytes: As for `lms.planning.tflms_rule.plan_by_threshold`, like all below.
-        sync_mode: Which copies the computation waits for.
-        serialization: Levels whose ops run one by one.
-        serialization_by_size: Bytes of a level above which its ops run one by one.
-
-    Raises:
-        ValueError: If a knob is below its least value, or a level is written wrongly.
-    """
-    levelled = level_graph(
-        graph,
-        min_bytes=min_bytes,
-        serialization=serialization,
-        serialization_by_size=serialization_by_size,
-    )
-    trials = Trials(levelled, movable)
-
-    def rules() -> Iterator[ThresholdRule]:
-        for threshold in thresholds:
-            for ahead in aheads:
-                for groupby in groupbys:
-                    yield ThresholdRule(
-                        swapout_threshold=threshold,
-                        swapin_ahead=ahead,
-                        swapin_groupby=groupby,
-                        sync_mode=sync_mode,
-                    )
-
-    return tuple(trials.of(rule) for rule in rules())
 
 
 def _searched(

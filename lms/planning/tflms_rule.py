@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
 
-from lms.ir.graph import GraphView, op_of
+from lms.ir.graph import op_of
 from lms.ir.liveness import Buffer
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.tflms_levels import LevelledGraph, can_wait, level_graph, levels
@@ -44,7 +44,6 @@ __all__ = [
     "level_graph",
     "levels",
     "plan_by_rule",
-    "plan_by_threshold",
 ]
 
 
@@ -121,71 +120,6 @@ class ThresholdRule:
         """
         knobs = self.swapout_threshold, self.swapin_ahead, self.swapin_groupby
         return f"thresholds {', '.join(map(str, knobs))}, sync {self.sync_mode.label}"
-
-
-def plan_by_threshold(  # noqa: PLR0913 - TFLMS's knobs
-    graph: GraphView,
-    *,
-    swapout_threshold: int,
-    swapin_ahead: int,
-    swapin_groupby: int,
-    movable: frozenset[str],
-    min_bytes: int,
-    sync_mode: SyncMode = SyncMode.OFF,
-    serialization: Sequence[int | str] = (),
-    serialization_by_size: int = 0,
-) -> SwapPlan:
-    """Plan a step by IBM's rule; what it needs in memory is what it happens to need.
-
-    Args:
-        graph: The graph in any execution order.
-        swapout_threshold: See `ThresholdRule`.
-        swapin_ahead: See `ThresholdRule`.
-        swapin_groupby: See `ThresholdRule`.
-        movable: Names of the root tensors that may move.
-        min_bytes: Only ops that touch a tensor of at least this size are serialised.
-        sync_mode: Which copies the computation waits for.
-        serialization: Levels whose ops run one by one: 4, '4', or a slice as in Python
-            such as '3:5', ':2', '10:', ':'. Levels beyond the last are ignored.
-        serialization_by_size: Bytes; levels whose ops read and make more run one by one
-            too. 0 adds none.
-
-    Returns:
-        A plan whose order is by level, then by position in `graph`.
-
-    Raises:
-        ValueError: If a knob is below its least value, or a level is written wrongly.
-
-    Example:
-        >>> from lms.ir.graph import Op, Tensor
-        >>> def op(name, *inputs):
-        ...     made = (Tensor(name=f"{name}:0", size=8),)
-        ...     return Op(name=name, type="T", inputs=inputs, outputs=made)
-        >>> ops = op("a"), op("b", "a:0"), op("c", "b:0"), op("d", "c:0", "a:0")
-        >>> plan = plan_by_threshold(
-        ...     GraphView(ops=ops),
-        ...     swapout_threshold=1,
-        ...     swapin_ahead=1,
-        ...     swapin_groupby=0,
-        ...     movable=frozenset(["a:0"]),
-        ...     min_bytes=1,
-        ... )
-        >>> plan.swaps[0].swap_ins
-        (SwapIn(trigger='b', readers=('d',)),)
-    """
-    rule = ThresholdRule(
-        swapout_threshold=swapout_threshold,
-        swapin_ahead=swapin_ahead,
-        swapin_groupby=swapin_groupby,
-        sync_mode=sync_mode,
-    )
-    levelled = level_graph(
-        graph,
-        min_bytes=min_bytes,
-        serialization=serialization,
-        serialization_by_size=serialization_by_size,
-    )
-    return plan_by_rule(levelled, rule, movable=movable)
 
 
 def plan_by_rule(

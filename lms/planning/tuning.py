@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lms.ir.graph import GraphView
 from lms.ir.recompute import first_runs
-from lms.units import KIB, MIB, Bytes
+from lms.units import KIB, MIB, Bytes, Seconds
 
 __all__ = ["TUNING", "Tuning", "is_large"]
 
@@ -26,9 +26,10 @@ class Tuning:
     # Without a budget of the user's, one part of so many of the device's limit stays
     # free: for what the allocator loses, and for what others take.
     margin_part: int = 32
-    # Percentages of the budget that are planned for in turn; the first that works is
-    # taken. More copies, against a peak that is not predicted to the byte: allocator,
-    # small ops and input pipelines take their own.
+    # Percentages of the budget that are planned for in turn, until a plan works and is
+    # about as fast as if nothing moved (`stalled_factor`). More copies, against a peak
+    # that is not predicted to the byte: allocator, small ops and input pipelines take
+    # their own.
     taken_percent: tuple[int, ...] = (86, 93, 100)
     # TensorFlow starts any ready op, so a step without a plan may need so many times
     # its predicted peak. Larger: steps are planned that would have fitted as they are.
@@ -64,6 +65,9 @@ class Tuning:
     # Plans are made first that move no tensor below one part of so many of the peak:
     # fewer and longer copies, against a peak that gets less low.
     coarse_part: int = 200
+    # Before that, plans are made that move none which the link carries in so many
+    # seconds: each copy takes about as long besides, whatever its bytes.
+    copy_seconds: Seconds = 100e-6
     # If none fits, tensors that are so many times smaller than the least size move too.
     finer_factor: int = 4
 
@@ -173,7 +177,7 @@ class Tuning:
         (90, 0.25),
     )
     # A large graph gets none if its plan that only moves takes at most so many times
-    # the seconds of its ops.
+    # the seconds of its ops; nor is any graph planned into more of its budget then.
     stalled_factor: float = 1.05
     # So often all tensors are gone through: with what was chosen others can be.
     recompute_rounds: int = 3

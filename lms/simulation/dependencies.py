@@ -87,26 +87,24 @@ class Dependencies:
     gives: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
 
 
-def find_dependencies(
-    graph: GraphView, plan: SwapPlan, *, rooms_first: bool
-) -> Dependencies:
+def find_dependencies(graph: GraphView, plan: SwapPlan) -> Dependencies:
     """Work out the dependencies of a step.
+
+    An ordered op waits until the swap-ins that start beside it have their room, and
+    until what it waits for has given its room back.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
         plan: A plan that `validate_plan` accepts.
-        rooms_first: Whether an ordered op waits until the swap-ins that start beside
-            it have their room, and until what it waits for has given its room back.
     """
-    return _Finder(graph, plan, rooms_first=rooms_first).found
+    return _Finder(graph, plan).found
 
 
 class _Finder:
     """Fills `Dependencies` once; holds the lookups that its parts share."""
 
-    def __init__(self, graph: GraphView, plan: SwapPlan, *, rooms_first: bool) -> None:
+    def __init__(self, graph: GraphView, plan: SwapPlan) -> None:
         self.found = Dependencies()
-        self._rooms_first = rooms_first
         self._roots = graph.roots
         self._plan = resolve(graph, plan)
         self._buffers = self._plan.buffers
@@ -152,7 +150,7 @@ class _Finder:
             self._wait(out.ops, [swap.release])
         self._holders[key] = 2  # the copy, and the last near reader
         self.found.gives[swap.last_near].append(key)
-        if self._rooms_first and group:  # held until its room is to be free
+        if group:  # held until its room is to be free
             self._holders[key] += 1
             # An op of a scattered group may have made it after that: it is not ordered.
             last = max(buffer.producer, self._plan.ends[group - 1])
@@ -179,8 +177,7 @@ class _Finder:
         if group is not None:
             needed += [o for o in self._released[group + 1] if o not in needed]
             after = self._plan.ends[group]
-            if self._rooms_first:
-                self._wait(back.beside, *self._plan.groups[group + 1 : group + 2])
+            self._wait(back.beside, *self._plan.groups[group + 1 : group + 2])
         for out in needed:
             self.found.copies[out].copies.append(number)
         back.waits = len(needed)

@@ -134,11 +134,6 @@ class Timeline:
         return self.busy_seconds(Lane.COMPUTE) / self.seconds if self.seconds else 0.0
 
     @property
-    def stalled_seconds(self) -> Seconds:
-        """Seconds in which an op waited for a copy or for the host."""
-        return sum(stall.seconds for stall in self.stalls)
-
-    @property
     def device_peak(self) -> Bytes:
         """The most bytes of the step on the device at once."""
         return max((used for _, used in self.device_curve()), default=0)

@@ -206,6 +206,9 @@ def allocator_limit(device: str) -> int | None:
 
     Args:
         device: Its full name.
+
+    Returns:
+        None where it does not say: `TF_GPU_ALLOCATOR=cuda_malloc` knows no limit.
     """
     context = _eager_context()
     context.ensure_initialized()
@@ -213,7 +216,7 @@ def allocator_limit(device: str) -> int | None:
     try:
         for i in range(_pywrap_session.TF_DeviceListCount(devices)):
             if _pywrap_session.TF_DeviceListName(devices, i) == device:
-                return int(_pywrap_session.TF_DeviceListMemoryBytes(devices, i))
+                return _pywrap_session.TF_DeviceListMemoryBytes(devices, i) or None
     finally:
         _pywrap_session.TF_DeleteDeviceList(devices)
     return None
@@ -392,7 +395,7 @@ def compiled_scratch(
             captured_inputs=[],
             stage="optimized_hlo_proto_serialized",
         )
-    except tf.errors.OpError:
+    except (tf.errors.OpError, ValueError):
         return None
     buffers = HloProto.FromString(compiled).buffer_assignment.buffer_allocations
     if not buffers:

@@ -1,18 +1,59 @@
-"""What is said when a device runs out of memory: in words that say what to do."""
+"""How it is told that a device has run out of memory, and what is said: what to do."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import tensorflow as tf
+
 from lms.errors import OutOfMemoryError
-from lms.tf.rewrite.rebuilding import RAN_OUT
+from lms.machine.pinned import PINNED_VARIABLE
 from lms.units import Bytes, format_bytes
 
-__all__ = ["first_words", "given_up", "half_written"]
-__all__ += ["refused_in_words", "unwatched"]
+__all__ = ["first_words", "given_up", "half_written", "host_is_full", "ran_out"]
+__all__ += ["ran_out_on_host", "refused_in_words", "unwatched"]
 
 # What errors of TensorFlow say of it, also where shapes are inferred.
 _NOT_FOLDED = "Unable to evaluate a constant node"
-_SAID = ("OOM when", _NOT_FOLDED)
+
+# What kernels say whose library found no room, whatever the error's class: cuDNN's
+# (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver, and receives,
+# which do not look at what they were given (gpu_util.cc, `PrepareCopy`).
+_LIBRARIES = (
+    "No algorithm worked!",
+    "CUDNN failed to allocate the scratch space",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "failed to create cublas handle",
+    "CUDA_ERROR_OUT_OF_MEMORY",
+    "Failed to allocate the requested memory size",
+    "Failed to allocate request for",
+    "Dst tensor is not initialized",
+)
+_SAID = ("OOM when", "SameWorkerRecvDone unable", _NOT_FOLDED, *_LIBRARIES)
+
+# The pool of pinned memory by its name, and a receive on the host, which names none.
+_ON_HOST = re.compile(
+    "gpu_host_bfc|SameWorkerRecvDone unable .* Key: [^;]*;[^;]*;[^;]*CPU:[0-9]+;"
+)
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error of TensorFlow says that memory is used up, by class or by text.
+
+    Example:
+        >>> ran_out(tf.errors.NotFoundError(None, None, "No algorithm worked!"))
+        True
+    """
+    if isinstance(error, tf.errors.ResourceExhaustedError):
+        return True
+    said = str(error) if isinstance(error, tf.errors.OpError) else ""
+    return any(words in said for words in _LIBRARIES)
+
+
+def ran_out_on_host(error: BaseException) -> bool:
+    """Whether it is the host's pinned memory that is used up."""
+    return ran_out(error) and _ON_HOST.search(str(error)) is not None
 
 
 @contextmanager
@@ -27,8 +68,8 @@ def refused_in_words(doing: str) -> Iterator[None]:
     """
     try:
         yield
-    except (RAN_OUT, ValueError) as error:
-        if not isinstance(error, RAN_OUT) and _NOT_FOLDED not in str(error):
+    except (tf.errors.OpError, ValueError) as error:
+        if not ran_out(error) and _NOT_FOLDED not in str(error):
             raise
         raise OutOfMemoryError(
             f"{doing} must find room on the device, got {first_words(error)}. Delete "
@@ -37,7 +78,7 @@ def refused_in_words(doing: str) -> Iterator[None]:
         ) from error
 
 
-def first_words(error: Exception) -> str:
+def first_words(error: BaseException) -> str:
     """The line of TensorFlow's message that says what did not fit."""
     text = str(error)
     said = (
@@ -47,6 +88,21 @@ def first_words(error: Exception) -> str:
         if word in line
     )
     return next(said, text.strip().partition("\n")[0]).strip()
+
+
+def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in words
+    """The host had no pinned memory for a copy.
+
+    Args:
+        reason: What TensorFlow says.
+        is_undone: Whether variables are as before the step.
+    """
+    return lost_copy(
+        f"swapped tensors must find pinned memory on the host, got {reason}. Raise "
+        f"{PINNED_VARIABLE} where there is more RAM, or give a smaller `host_memory`, "
+        "so that more is recomputed.",
+        is_undone,
+    )
 
 
 def given_up(reason: str, room: Bytes, plans: int) -> str:
@@ -81,3 +137,15 @@ def half_written(reason: str) -> str:
         f"{reason}. Some of the model's variables are updated and some are not: load "
         "them from a checkpoint, and use a smaller `budget`, batch or volume."
     )
+
+
+def lost_copy(trouble: str, is_undone: bool) -> str:  # noqa: FBT001 - said in words
+    """A copy to or from the host failed.
+
+    Args:
+        trouble: What happened, and what to do about it.
+        is_undone: Whether variables are as before the step.
+    """
+    if is_undone:
+        return f"{trouble} The model's variables are as before the step: save them."
+    return f"{trouble} Some of the model's variables may be updated and some not."

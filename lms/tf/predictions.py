@@ -41,6 +41,13 @@ def report_of(
         planning_seconds=planning_seconds,
         preparation_seconds=planning_seconds,
         unknown_memory=step.unknown_memory,
+        other_bytes=max(
+            0,
+            budget.persistent
+            - step.captured_bytes
+            - step.input_bytes
+            - step.constant_bytes,
+        ),
     )
 
 

@@ -28,7 +28,7 @@ from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.compat import NodeDef
 from lms.tf.measure.compact_variables import settle_variables
-from lms.tf.measure.device_budget import Batches, measure_budget
+from lms.tf.measure.device_budget import measure_budget
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
@@ -60,7 +60,6 @@ class Captured:
         workload: The same for the planner.
         device: Where it runs.
         settings: The user's knobs.
-        batches: Where its batches are once it runs.
     """
 
     kind: str
@@ -69,13 +68,10 @@ class Captured:
     workload: Workload
     device: Device
     settings: Settings
-    batches: Batches
 
     def budget_now(self) -> MemoryBudget:
         """What the step may use, as the device is now."""
-        return measure_budget(
-            self.step, self.settings, self.device, batches=self.batches
-        )
+        return measure_budget(self.step, self.settings, self.device)
 
     def prepare(
         self, budget: MemoryBudget, *, recompute: bool | None = None
@@ -102,7 +98,6 @@ def prepare(
     settings: Settings,
     *,
     kind: str,
-    batches: Batches,
     settle: bool,
 ) -> PreparedStep:
     """All stages for one signature.
@@ -112,7 +107,6 @@ def prepare(
         inputs: Its flat inputs, tensors or specs.
         settings: The user's knobs.
         kind: `train`, `test`, `predict` or `step`.
-        batches: Where the batches are now.
         settle: Whether variables may be moved together: only before any other plan,
             which would rely on where they lie.
 
@@ -123,9 +117,7 @@ def prepare(
     """
     started = time.perf_counter()
     try:
-        captured, budget = capture(
-            traced, inputs, settings, kind=kind, batches=batches, settle=settle
-        )
+        captured, budget = capture(traced, inputs, settings, kind=kind, settle=settle)
         prepared = _build(captured, budget)
     finally:
         forget_functions()
@@ -141,7 +133,6 @@ def capture(
     settings: Settings,
     *,
     kind: str,
-    batches: Batches,
     settle: bool = False,
 ) -> tuple[Captured, MemoryBudget]:
     """The step on the device that is here, measured, and its memory budget.
@@ -152,7 +143,7 @@ def capture(
     step = specialise(traced, inputs, device=device.full_name)
     if settle:
         settle_variables(step, device)
-    budget = measure_budget(step, settings, device, batches=batches)
+    budget = measure_budget(step, settings, device)
     if device.limit is not None or settings.budget is not None:
         refuse_guesses(step)
     step = with_measured_scratch(step, device)
@@ -165,7 +156,6 @@ def capture(
         workload=workload_here(step, device),
         device=device,
         settings=settings,
-        batches=replace(batches, is_there=True),
     )
     return captured, budget
 
@@ -178,26 +168,27 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     planned = plan_here(captured.workload, settings, device, budget)
     planning_seconds = time.perf_counter() - started
     step = _step_of(captured, planned)
-    guard, commit_flag, transport = _guard(planned), CommitFlag(), device.transport()
+    guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
-    asks = device.is_emulated
-    nodes = rewrite(step, planned.plan, transport, begun, guard.late, asks=asks)
+    nodes = rewrite(step, planned.plan, device.transport(), begun, guard.late)
     is_sure = _is_sure(step, planned)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
+    kept = KeptVariables.of(
+        tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
+        step.variables,
+    )
     pool = _with_constants(planned.small_pool, step.nodes, nodes)
+    if pool.sizes:
+        pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
     return PreparedStep(
         rebuilt=rebuild(captured.traced, step, nodes),
-        transport=transport,
         memory=device.memory,
         predicted=report_of(captured.kind, step, planned, planning_seconds),
         timeline=timeline_of(captured.kind, step, planned),
         small_pool=device.keep_pool(pool),
         commit_flag=commit_flag,
-        kept=KeptVariables.of(
-            tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
-            step.variables,
-        ),
+        kept=kept,
         is_sure=is_sure,
         can_be_planned=settings.planner == "budget",
         can_repeat=_can_repeat(planned, guard),

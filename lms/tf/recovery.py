@@ -10,9 +10,11 @@ Batches that an input pipeline reads ahead, or tensors of other programs, can be
 way. What the aborted step has written is put back (`lms.ir.write_guard`), so the batch
 can be repeated: the numbers are those of a step that never failed.
 
-Known weaknesses: TensorFlow waits ten seconds for memory before a step fails, and some
-of its convolutions on a CPU do not survive a failure. Plans by thresholds are as the
-user wants them, and are not made anew.
+The host's pinned memory may run out too: another plan would need no less of it, so that
+is said at once.
+
+Known weaknesses: TensorFlow waits ten seconds for memory before a step fails. Plans by
+thresholds are as the user wants them, and are not made anew.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,14 +22,21 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
 
-from lms.errors import BudgetError, OutOfMemoryError
+from lms.errors import BudgetError, HostMemoryError, OutOfMemoryError
 from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
-from lms.tf.out_of_memory import first_words, given_up, half_written, unwatched
-from lms.tf.rewrite.rebuilding import RAN_OUT, RebuiltStep
-from lms.tf.rewrite.transports import Transport
+from lms.tf.out_of_memory import (
+    first_words,
+    given_up,
+    half_written,
+    host_is_full,
+    ran_out,
+    ran_out_on_host,
+    unwatched,
+)
+from lms.tf.rewrite.rebuilding import RebuiltStep
 from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["PreparedStep", "StepSource", "run_recovering"]
@@ -70,7 +79,6 @@ class PreparedStep:
 
     Args:
         rebuilt: What runs.
-        transport: How its tensors travel.
         memory: The allocator of its device.
         predicted: Its report before it ran.
         timeline: Its predicted memory.
@@ -90,7 +98,6 @@ class PreparedStep:
     """
 
     rebuilt: RebuiltStep | None
-    transport: Transport
     memory: DeviceMemory
     predicted: StepReport
     timeline: StepTimeline
@@ -127,29 +134,24 @@ class PreparedStep:
             self.commit_flag.begun = not (kept and self.can_repeat)
             try:
                 result = self.rebuilt(inputs)
-            except RAN_OUT as error:
-                if not self.can_be_planned:
-                    self.transport.release()
+            except BaseException as error:
+                on_host = ran_out_on_host(error)
+                if on_host or not (ran_out(error) and self.can_be_planned):
+                    is_undone = kept and not self.commit_flag.begun
+                    if is_undone:
+                        self.kept.put_back(values)
+                    if on_host:
+                        said = host_is_full(first_words(error), is_undone)
+                        raise HostMemoryError(said) from error
                     raise
                 reason = first_words(error)
-            except BaseException:
-                self.transport.release()
-                if kept and not self.commit_flag.begun:
-                    self.kept.put_back(values)
-                raise
             else:
                 self._measure()
                 return result
-            self.transport.release()
             if kept:
                 self.kept.put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
-
-    def let_go(self) -> None:
-        """Give back what it holds; it can run no more."""
-        self.rebuilt = self.small_pool = None
-        self.transport.release()
 
     def note_peak(self) -> None:
         """Take the peak of steps that Keras's own function ran."""
@@ -158,12 +160,7 @@ class PreparedStep:
 
     def report(self) -> StepReport:
         """What was planned and what was measured."""
-        held = self.transport.host_peak_bytes()
-        return replace(
-            self.predicted,
-            measured_peak_bytes=self.measured_peak or None,
-            host_peak_bytes=self.predicted.host_peak_bytes if held is None else held,
-        )
+        return replace(self.predicted, measured_peak_bytes=self.measured_peak or None)
 
     def planned_anew(self) -> "PreparedStep | None":
         """The same step with another plan, in less room than the one that failed had.

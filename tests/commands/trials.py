@@ -19,7 +19,6 @@ from lms.planning.settings import read_settings
 from lms.planning.stored_plan import read_plan
 from lms.tf.capture.keras_step import batch_specs, iterator_of, step_of
 from lms.tf.capture.tracing import input_specs, trace
-from lms.tf.measure.device_budget import Batches
 from lms.tf.prepare import prepare
 from tests.models import SILENT, resnet
 
@@ -81,7 +80,6 @@ def both_plans(budget: str) -> list[dict[str, Any]]:
         input_specs(traced),
         settings,
         kind="train",
-        batches=Batches(is_there=False, read_ahead=True),
         settle=False,
     )
     return [asdict(found.plan), asdict(prepared.predicted.plan)]

@@ -22,9 +22,8 @@ class Question:
     Args:
         step: Name of a stored step.
         case: What tells it from others about that step.
-        hardware: A preset, or `cpu`.
+        hardware: A preset.
         memory: Bytes of the device; None for the preset's.
-        waiting: Bytes of batches that may come while the step runs.
         holes: Free chunks that are not one piece with the others.
         knobs: As for `read_settings`.
     """
@@ -33,7 +32,6 @@ class Question:
     case: str
     hardware: str
     memory: int | None = None
-    waiting: int = 0
     holes: tuple[int, ...] = ()
     knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
 

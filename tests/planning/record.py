@@ -23,7 +23,7 @@ from tests.planning.stored import FOLDER, StoredStep, read_step, write_step
 __all__ = ["main"]
 
 # Steps take turns.
-_HARDWARE = ("v100-pcie", "gh200", "cpu", "v100-nvlink")
+_HARDWARE = ("v100-pcie", "gh200", "v100-pcie", "v100-nvlink")
 
 # Thresholds that are given; steps take turns.
 _FORCED: tuple[dict[str, Any], ...] = (
@@ -100,7 +100,6 @@ def _rare_questions(name: str, step: StoredStep) -> Iterator[Question]:
     ask = partial(Question, step=name, hardware="v100-pcie")
     yield ask(case="fits", knobs={"budget": roomy})
     yield ask(case="whole device", memory=middle + 2 * MIB)
-    yield ask(case="batches wait", memory=middle + 9 * MIB, waiting=8 * MIB)
     holes = (room // 4, room // 16)
     yield ask(case="holes", memory=middle + 2 * MIB, holes=holes)
     narrow = {"budget": middle, "swap_dtype": "bfloat16"}

@@ -47,10 +47,7 @@ def planned(step: StoredStep, question: Question) -> Answer:
     settings = read_settings(**question.knobs)
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     budget = budget_in(
-        hardware.memory,
-        asked=settings.budget,
-        persistent=step.persistent,
-        waiting=question.waiting,
+        hardware.memory, asked=settings.budget, persistent=step.persistent
     )
     budget = replace(budget, holes=question.holes)
     found = plan_step(Workload.of(graph, own, lambda: speeds), settings, budget, None)
@@ -95,23 +92,8 @@ def _anew(step: StoredStep) -> StoredStep:
 
 
 def _hardware(question: Question) -> Hardware:
-    found = _CPU if question.hardware == "cpu" else preset(question.hardware)
+    found = preset(question.hardware)
     return replace(found, memory=question.memory or found.memory)
-
-
-# As a CPU measures itself, in round numbers: it copies with its own cores.
-_CPU = Hardware(
-    name="cpu",
-    memory=1 << 36,
-    flops=1e11,
-    memory_bandwidth=1e10,
-    h2d=5e9,
-    d2h=5e9,
-    latency=2e-5,
-    launch=5e-6,
-    asynchronous=False,
-    copy_load=1e-10,
-)
 
 
 def _digest(text: str) -> str:

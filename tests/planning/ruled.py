@@ -1,19 +1,60 @@
-"""Plans by IBM's rule, as the tests of the rule want them."""
+"""IBM's rule and its tuning in one call, as tests want them."""
 
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan, validate_plan
-from lms.planning.candidates import movable
-from lms.planning.tflms_rule import plan_by_threshold
+from lms.planning.candidates import movable as movable_in
+from lms.planning.tflms_autotune import ThresholdChoice, Trials, tune
+from lms.planning.tflms_rule import SyncMode, ThresholdRule, level_graph
 
-__all__ = ["plan", "readers"]
+__all__ = ["best_thresholds", "grid", "plan", "plan_by_threshold", "readers"]
+
+_NAMES = ("swapout_threshold", "swapin_ahead", "swapin_groupby")
+
+
+def plan_by_threshold(
+    graph: GraphView,
+    *,
+    movable: frozenset[str],
+    sync_mode: SyncMode = SyncMode.OFF,
+    **knobs: Any,
+) -> SwapPlan:
+    thresholds = {name: knobs.pop(name) for name in _NAMES}
+    rule = ThresholdRule(**thresholds, sync_mode=sync_mode)
+    return Trials(level_graph(graph, **knobs), movable).plan(rule)
+
+
+def best_thresholds(
+    graph: GraphView,
+    budget: int,
+    *,
+    movable: frozenset[str],
+    sync_mode: SyncMode = SyncMode.OFF,
+    **knobs: Any,
+) -> ThresholdChoice:
+    given = {name: knobs.pop(name, None) for name in _NAMES}
+    return tune(Trials(level_graph(graph, **knobs), movable), budget, given, sync_mode)
+
+
+def grid(
+    graph: GraphView, *values: Sequence[int], movable: frozenset[str]
+) -> list[ThresholdChoice]:
+    """Each combination of thresholds, aheads and groupbys, thresholds slowest."""
+    trials = Trials(level_graph(graph, min_bytes=1), movable)
+    every = (dict(zip(_NAMES, each, strict=True)) for each in product(*values))
+    return [
+        trials.of(ThresholdRule(**thresholds, sync_mode=SyncMode.OFF))
+        for thresholds in every
+    ]
 
 
 def plan(graph: GraphView, threshold: int = 1, **knobs: Any) -> SwapPlan:
     """A valid plan that moves `a:0` if anything."""
     knobs = {"swapin_ahead": 1, "swapin_groupby": 0, "min_bytes": 1} | knobs
-    able = knobs.pop("movable", movable(graph, min_bytes=1) & {"a:0"})
+    able = knobs.pop("movable", movable_in(graph, min_bytes=1) & {"a:0"})
     made = plan_by_threshold(graph, swapout_threshold=threshold, movable=able, **knobs)
     validate_plan(graph, made)
     return made

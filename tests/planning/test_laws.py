@@ -16,8 +16,9 @@ from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
-from lms.planning.tflms_rule import SyncMode, plan_by_threshold
+from lms.planning.tflms_rule import SyncMode
 from lms.simulation.memory import simulate_memory
+from tests.planning.ruled import plan_by_threshold
 from tests.strategies import graphs
 
 # What may move, and what is ordered: everything, or what is not small.

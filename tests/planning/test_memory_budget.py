@@ -7,7 +7,7 @@ LIMIT = 320 * MIB
 
 
 def _room(budget: int | None) -> MemoryBudget:
-    return budget_in(LIMIT, asked=budget, persistent=21 * MIB, waiting=4 * MIB)
+    return budget_in(LIMIT, asked=budget, persistent=21 * MIB)
 
 
 def test_a_budget_beyond_the_device_is_all_that_the_device_has() -> None:
@@ -21,16 +21,13 @@ def test_a_budget_beyond_the_device_is_all_that_the_device_has() -> None:
 
 def test_more_budget_is_never_less_room() -> None:
     budgets = range(LIMIT // 2, 2 * LIMIT, MIB)
-    steps = [
-        budget_in(LIMIT, asked=budget, persistent=MIB, waiting=4 * MIB).step
-        for budget in budgets
-    ]
+    steps = [budget_in(LIMIT, asked=budget, persistent=MIB).step for budget in budgets]
     assert steps == sorted(steps)
 
 
 def test_a_budget_that_leaves_room_is_not_the_whole_device() -> None:
     budget = _room(LIMIT // 2)
-    assert (budget.total, budget.margin, budget.reserved) == (LIMIT // 2, 0, 0)
+    assert (budget.total, budget.margin) == (LIMIT // 2, 0)
     assert not budget.is_whole_device
     assert not budget.tighter(budget, 94).is_whole_device
     whole = _room(None)

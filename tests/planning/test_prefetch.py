@@ -22,13 +22,7 @@ from tests.strategies import graphs
 AMPLE = Region(capacity=1 << 20)
 
 LINK = Hardware(
-    name="link",
-    memory=1000,
-    flops=1.0,
-    memory_bandwidth=1.0,
-    h2d=10.0,
-    d2h=1e9,
-    asynchronous=False,
+    name="link", memory=1000, flops=1.0, memory_bandwidth=1.0, h2d=10.0, d2h=1e9
 )
 
 # a (20) is read by b and, much later, by f; c, d and e are small.
@@ -98,18 +92,17 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
     data=st.data(),
     graph=graphs(),
     rate=st.sampled_from((5.0, 50.0, 500.0)),
-    ahead=st.booleans(),
 )
 @settings(deadline=None, max_examples=60)
 def test_copies_in_time_stay_in_the_room(
-    data: st.DataObject, graph: GraphView, rate: float, *, ahead: bool
+    data: st.DataObject, graph: GraphView, rate: float
 ) -> None:
     graph = schedule(graph)
     able = movable(graph, min_bytes=1)
     least, _ = least_room(graph, movable=able, min_bytes=1)
     budget = data.draw(st.integers(least, max(least, peak(graph))))
     plan = plan_within(graph, budget, movable=able, min_bytes=1, prefetch_ops=0)
-    hardware = replace(LINK, h2d=rate, d2h=rate, asynchronous=ahead)
+    hardware = replace(LINK, h2d=rate, d2h=rate)
     speeds = replace(speeds_of(graph), hardware=hardware)
     options = copy_in_time(graph, plan, speeds, bound=1 << 20, regions=[AMPLE])
     for option, peaks in options:

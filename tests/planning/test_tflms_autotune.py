@@ -11,10 +11,11 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.planning.candidates import movable, smallest_worth_moving
-from lms.planning.tflms_autotune import ThresholdChoice, best_thresholds, grid
-from lms.planning.tflms_rule import SyncMode, levels, plan_by_threshold
+from lms.planning.tflms_autotune import ThresholdChoice
+from lms.planning.tflms_rule import SyncMode, levels
 from lms.simulation.memory import simulate_memory
 from tests.graphs import SKIP, make_op
+from tests.planning.ruled import best_thresholds, grid, plan_by_threshold
 from tests.planning.stored import read_step
 from tests.strategies import graphs
 
@@ -196,22 +197,6 @@ def last_that_fits(
     return known
 
 
-def test_a_grid_has_every_combination_in_order() -> None:
-    choices = grid(
-        SKIP.graph,
-        thresholds=(3, 4),
-        aheads=(1, 3),
-        groupbys=(0,),
-        movable=A,
-        min_bytes=1,
-    )
-    found = [
-        (c.rule.swapout_threshold, c.rule.swapin_ahead, c.peak, c.swapped_bytes)
-        for c in choices
-    ]
-    assert found == [(3, 1, 190, 200), (3, 3, 120, 200), (4, 1, 190, 0), (4, 3, 190, 0)]
-
-
 def test_a_graph_without_ops_fits() -> None:
     empty = GraphView(ops=())
     assert best_thresholds(empty, 0, movable=A, min_bytes=1).peak == 0
@@ -261,14 +246,7 @@ def test_a_room_of_the_least_peak_found_fits(graph: GraphView) -> None:
 def test_a_grid_agrees_with_the_search_where_both_look(graph: GraphView) -> None:
     able = movable(graph, min_bytes=1)
     tried = (1, 2, 5)
-    choices = grid(
-        graph,
-        thresholds=tried,
-        aheads=tried,
-        groupbys=(0, 2),
-        movable=able,
-        min_bytes=1,
-    )
+    choices = grid(graph, tried, tried, (0, 2), movable=able)
     for (threshold, ahead, groupby), choice in zip(
         product(tried, tried, (0, 2)), choices, strict=True
     ):

@@ -1,7 +1,7 @@
 """A second `lms.simulation.executor`, slow and plain, to compare it with.
 
 No events: every time is written as the latest of what it waits for, from zeros on,
-again and again until nothing changes. One device, no shared bus.
+again and again until nothing changes.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ class Times:
     armed: dict[Key, float]
     copy_start: dict[Key, float]
     copy_end: dict[Key, float]
-    over: dict[str, float]  # when the host has done with an op
+    seen: dict[Key, float]  # when the host knows that a copy has ended
+    over: dict[str, float]  # when the host has launched an op
 
     @property
     def seconds(self) -> float:
@@ -34,7 +35,6 @@ class Times:
 def naive_times(  # noqa: C901 - plain on purpose
     graph: GraphView, plan: SwapPlan, costs: Costs, hardware: Hardware
 ) -> Times:
-    ahead = hardware.asynchronous
     members = {name: group for group in plan.chain for name in group}
     follower = dict(zip(plan.chain, plan.chain[1:], strict=False))
     outs = {swap.tensor: swap for swap in plan.swaps}
@@ -54,7 +54,7 @@ def naive_times(  # noqa: C901 - plain on purpose
         return [(swap.tensor, -1), *(k for name in group for k in released_by(name))]
 
     def rooms(name: str) -> list[Key]:
-        if ahead or name not in members:
+        if name not in members:
             return []
         return [
             key
@@ -67,23 +67,27 @@ def naive_times(  # noqa: C901 - plain on purpose
     copies = [*((t, -1) for t in outs), *ins]
     nothing = dict.fromkeys(copies, 0.0)
     times = Times(
-        dict(zero), dict(zero), dict(nothing), dict(nothing), dict(nothing), dict(zero)
+        start=dict(zero),
+        end=dict(zero),
+        armed=dict(nothing),
+        copy_start=dict(nothing),
+        copy_end=dict(nothing),
+        seen=dict(nothing),
+        over=dict(zero),
     )
     for _ in range(4 * (len(plan.order) + len(copies)) + 4):
         before = repr(times)
         host = device = 0.0
         for name in plan.order:
-            waits = [times.copy_end[key] for key in released_by(name)]
-            waits += [
-                times.copy_end[k] for k, (_, c) in ins.items() if name in c.readers
-            ]
+            waits = [times.seen[key] for key in released_by(name)]
+            waits += [times.seen[k] for k, (_, c) in ins.items() if name in c.readers]
             waits += [times.armed[key] for key in rooms(name)]
             issue = max([host, *waits])
             times.start[name] = max(issue, device)
             times.end[name] = device = times.start[name] + costs.of(name)
             launch = hardware.launch if costs.of(name) else 0.0
-            host = issue + launch if ahead else device
-            times.over[name] = issue if ahead else device
+            host = issue + launch
+            times.over[name] = issue
         for key in copies:
             if key[1] < 0:
                 times.armed[key] = times.over[op_of(key[0])]
@@ -92,10 +96,10 @@ def naive_times(  # noqa: C901 - plain on purpose
             group = () if trigger is None else members.get(trigger, (trigger,))
             times.armed[key] = max(
                 [times.over[name] for name in group]
-                + [times.copy_end[other] for other in needed(key)]
+                + [times.seen[other] for other in needed(key)]
             )
         ready = dict(times.armed)
-        for key in copies if ahead else ():
+        for key in copies:
             # Ops that the host starts at that very moment come after the copy, but for
             # the op that starts it.
             trigger = None if key[1] < 0 else ins[key][1].trigger
@@ -113,8 +117,9 @@ def naive_times(  # noqa: C901 - plain on purpose
             for key in sorted(lane, key=lambda key: (ready[key], times.armed[key])):
                 size = outs[key[0]].size
                 times.copy_start[key] = max(free, ready[key])
-                seconds = hardware.copy_seconds(size, to_device=to_device)
+                seconds = size / (hardware.h2d if to_device else hardware.d2h)
                 times.copy_end[key] = free = times.copy_start[key] + seconds
+                times.seen[key] = free + hardware.latency
         if repr(times) == before:
             return times
     raise AssertionError("the times never settled")
@@ -127,12 +132,9 @@ def naive_peak(
     times = naive_times(graph, plan, costs, hardware)
     outs = {swap.tensor: swap for swap in plan.swaps}
     # What happens at one moment, in its order: a copy ends, its room goes to a swap-in;
-    # an op ends, a swap-in takes room; the next op starts. On a device that runs behind
-    # its host an op starts and ends, for the host, at one moment.
-    copied, by_copy, over, by_op = 0, 1, 3, 4
-    begins = 2 if hardware.asynchronous else 5
-    at = times.over if hardware.asynchronous else times.start
-    begun = {name: (at[name], begins) for name in plan.order}
+    # an op is launched, and starts and ends for the host; a swap-in takes room.
+    copied, by_copy, begins, over, by_op = range(5)
+    begun = {name: (times.over[name], begins) for name in plan.order}
     done = {name: (times.over[name], over) for name in plan.order}
     never = (float("inf"), 0)
     spans = [(begun[op.name], done[op.name], op.scratch) for op in graph.ops]
@@ -147,8 +149,8 @@ def naive_peak(
             continue
         far = {name for copy in swap.swap_ins for name in copy.readers}
         near = [name for name in uses if name not in far] + [op_of(buffer.root)]
-        out = (times.copy_end[buffer.root, -1], copied)
-        if not hardware.asynchronous and swap.release in members:
+        out = (times.seen[buffer.root, -1], copied)
+        if swap.release in members:
             group = plan.chain.index(members[swap.release])
             near += plan.chain[group - 1] if group else ()
         spans.append((made, max([out, *(done[name] for name in near)]), buffer.size))

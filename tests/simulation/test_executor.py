@@ -2,7 +2,7 @@
 
 import gc
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -18,26 +18,20 @@ from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
-from lms.planning.tflms_rule import SyncMode, plan_by_threshold
+from lms.planning.tflms_rule import SyncMode
 from lms.simulation import executor
-from lms.simulation.executor import Bus, Job, simulate, simulate_together
+from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from tests.graphs import SKIP, make_op, one_of_two_written_over
+from tests.planning.ruled import plan_by_threshold
 from tests.planning.test_laws import budget_planners
 from tests.simulation.naive_executor import naive_peak, naive_times
 from tests.strategies import graphs
 
-# 10 bytes per second to the device, 20 back; the host waits for each op.
+# 10 bytes per second to the device, 20 back; launches take no time.
 SLOW = Hardware(
-    name="slow",
-    memory=1000,
-    flops=1.0,
-    memory_bandwidth=1.0,
-    h2d=10.0,
-    d2h=20.0,
-    asynchronous=False,
+    name="slow", memory=1000, flops=1.0, memory_bandwidth=1.0, h2d=10.0, d2h=20.0
 )
-AHEAD = replace(SLOW, asynchronous=True)
 
 
 def costs_of(graph: GraphView, seconds: float = 1.0) -> Costs:
@@ -117,40 +111,6 @@ def test_what_an_op_without_an_order_made_is_held_until_it_has_left() -> None:
     assert spans(timeline, Lane.COMPUTE)[2] == ("c", 2.5, 3.5)
 
 
-def test_cores_that_copy_do_not_compute_meanwhile() -> None:
-    graph = SKIP.graph
-    loaded = replace(SLOW, copy_load=0.01)
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
-    timeline = simulate(graph, plan, costs_of(graph), loaded)
-    # Each copy costs a second: b takes 1-3 beside the one out, d 7-9 beside the other.
-    lengths = [end - start for _, start, end in spans(timeline, Lane.COMPUTE)]
-    assert lengths == [1.0, 2.0, 1.0, 2.0, 1.0]
-    # While b waits for the room, until 6, the cores have time to copy.
-    plan = plan_of(graph, swap_of(graph, "b", "c"))
-    timeline = simulate(graph, plan, costs_of(graph), loaded)
-    lengths = [end - start for _, start, end in spans(timeline, Lane.COMPUTE)]
-    assert lengths == [1.0, 1.0, 1.0, 2.0, 1.0]
-
-
-def test_only_time_after_a_copy_began_pays_for_it() -> None:
-    # c waits until 11 for the swap-out of a; that of b begins then, and costs c 3 s.
-    ops = (make_op("a", 100), make_op("b", 100, "a"), make_op("c", 0), make_op("d", 0))
-    graph = GraphView(ops=ops)
-    outs = (
-        Swap(tensor="a:0", size=100, release="c", swap_ins=()),
-        Swap(tensor="b:0", size=100, release=None, swap_ins=()),
-    )
-    hardware = replace(SLOW, d2h=10.0, copy_load=0.03)
-    timeline = simulate(graph, plan_of(graph, *outs), costs_of(graph), hardware)
-    # The copy of a costs 3 s too: b took 1-5, and the rest of it is paid for by then.
-    assert spans(timeline, Lane.D2H) == [("a:0", 1.0, 11.0), ("b:0", 11.0, 21.0)]
-    assert spans(timeline, Lane.COMPUTE)[1:] == [
-        ("b", 1.0, 5.0),
-        ("c", 11.0, 15.0),
-        ("d", 15.0, 16.0),
-    ]
-
-
 def test_room_is_free_when_the_copy_out_and_the_near_readers_have_ended() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, None, "d"))
@@ -161,83 +121,34 @@ def test_room_is_free_when_the_copy_out_and_the_near_readers_have_ended() -> Non
     assert timeline.device_peak == 100 + 10 + 80
 
 
-def test_a_device_that_runs_behind_its_host_starts_copies_late() -> None:
+def test_launches_wait_for_a_swap_in_that_has_its_trigger() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, None, "b"))
-    fast = replace(AHEAD, d2h=1e9)
+    fast = replace(SLOW, d2h=1e9)
+    # The host launches a and b at once; c waits until the swap-in is launched, at 1,
+    # when the swap-out has ended. So the swap-in waits for a and b alone.
     timeline = simulate(graph, plan, costs_of(graph), fast)
-    # The host starts a, b, c and d at once. The swap-out waits for a alone, which was
-    # all that had been started. It ends at 1; the swap-in, started by the host then,
-    # waits for b, c and d too.
+    assert [start for _, start, _ in spans(timeline, Lane.H2D)] == [2.0]
+    # Where nothing is ordered the host launches c and d too: they go first.
+    timeline = simulate(graph, replace(plan, chain=()), costs_of(graph), fast)
     assert [start for _, start, _ in spans(timeline, Lane.H2D)] == [4.0]
-    synchronous = simulate(graph, plan, costs_of(graph), replace(SLOW, d2h=1e9))
-    assert [start for _, start, _ in spans(synchronous, Lane.H2D)] == [2.0]
+
+
+def test_the_host_knows_of_a_copy_s_end_later() -> None:
+    graph = SKIP.graph
+    plan = plan_of(graph, swap_of(graph, "c", "c"))
+    timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, latency=0.5))
+    # a 0-1; out 1-6; c 6.5-7.5; in 7.5-17.5; e 18-19.
+    assert spans(timeline, Lane.H2D) == [("a:0", 7.5, 17.5)]
+    assert timeline.seconds == 19.0
 
 
 def test_a_host_that_is_slower_than_its_device_is_the_cause_of_gaps() -> None:
     graph = SKIP.graph
-    slow = replace(AHEAD, launch=3.0)
+    slow = replace(SLOW, launch=3.0)
     timeline = simulate(graph, plan_of(graph), costs_of(graph), slow)
     assert timeline.seconds == 4 * 3.0 + 1.0
     assert {stall.cause for stall in timeline.stalls} == {Cause.LAUNCH}
-
-
-def test_two_devices_on_one_bus_share_its_bandwidth() -> None:
-    graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
-    job = Job(graph=graph, plan=plan, costs=costs_of(graph), hardware=SLOW)
-    bus = Bus(h2d=10.0, d2h=20.0)
-    both = simulate_together([job, job], bus=bus)
-    # Out 1-11, in 12-32: all copies take twice as long.
-    assert [timeline.seconds for timeline in both] == [33.0, 33.0]
-    late = simulate_together([job, replace(job, start=100.0)], bus=bus)
-    assert [timeline.seconds for timeline in late] == [18.0, 118.0]
-    wide = simulate_together([job, job], bus=Bus(h2d=20.0, d2h=40.0))
-    assert wide[0].seconds == 18.0
-
-
-def test_a_copy_that_joins_another_slows_it_from_then_on() -> None:
-    graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
-    job = Job(graph=graph, plan=plan, costs=costs_of(graph), hardware=SLOW)
-    first, second = simulate_together(
-        [job, replace(job, start=3.0)], bus=Bus(h2d=10.0, d2h=20.0)
-    )
-    # First out from 1: alone to 4 (60 bytes), then 40 bytes at half rate: 8. Second out
-    # from 4: 40 bytes by 8, the rest alone: 11.
-    assert spans(first, Lane.D2H) == [("a:0", 1.0, 8.0)]
-    assert spans(second, Lane.D2H) == [("a:0", 4.0, 11.0)]
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_steps_follow_each_other_on_a_device(*, asynchronous: bool) -> None:
-    graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
-    hardware = replace(SLOW, asynchronous=asynchronous)
-    job = Job(graph=graph, plan=plan, costs=costs_of(graph), hardware=hardware)
-    (alone,) = simulate_together([job])
-    again = replace(job, after=0), replace(job, after=1)
-    ends = [timeline.seconds for timeline in simulate_together([job, *again])]
-    assert ends == [pytest.approx(n * alone.seconds) for n in (1, 2, 3)]
-
-
-def test_steps_of_two_devices_share_a_bus_whenever_they_begin() -> None:
-    graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
-    job = Job(graph=graph, plan=plan, costs=costs_of(graph), hardware=SLOW)
-    jobs = [job, replace(job, after=0), job, replace(job, after=2)]
-    in_phase = simulate_together(jobs, bus=Bus(h2d=10.0, d2h=20.0))
-    assert [timeline.seconds for timeline in in_phase] == [33.0, 66.0, 33.0, 66.0]
-    jobs[2] = replace(job, start=9.0)
-    apart = simulate_together(jobs, bus=Bus(h2d=10.0, d2h=20.0))
-    assert apart[1].seconds < 66.0
-
-
-def test_latency_comes_with_each_copy() -> None:
-    graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
-    slower = simulate(graph, plan, costs_of(graph), replace(SLOW, latency=0.5))
-    assert slower.seconds == pytest.approx(19.0)
 
 
 @pytest.mark.parametrize("reads", [("b", "a"), ("a", "b")])
@@ -277,13 +188,23 @@ def test_the_collector_rests_only_while_a_plan_is_played(
 def test_a_chrome_trace_holds_lanes_stalls_and_memory() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, "c", "c"))
-    timeline = simulate(graph, plan, costs_of(graph), SLOW)
+    timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, launch=0.1))
     events = json.loads(timeline.to_chrome_trace())["traceEvents"]
     complete = {e["name"]: (e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
     assert complete["c"] == (6e6, 1e6)
     counted = [e["args"]["bytes"] for e in events if e["name"] == "device bytes"]
-    assert max(counted) == timeline.device_peak
+    assert max(counted) == 180, "what an op gives back at once does not show"
     assert all(e["args"]["bytes"] >= 0 for e in events if e["ph"] == "C")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A step, how it is planned, and where it runs."""
+
+    graph: GraphView
+    plan: SwapPlan
+    costs: Costs
+    hardware: Hardware
 
 
 @st.composite
@@ -314,7 +235,6 @@ def jobs(draw: st.DrawFn) -> Job:
         d2h=random.uniform(2, 200),
         latency=random.choice((0.0, random.uniform(0, 1))),
         launch=random.uniform(0.1, 1.5),
-        asynchronous=draw(st.booleans()),
     )
     costs = Costs(seconds=seconds, source="measured")
     ordered = graph.reordered(plan.order)
@@ -377,12 +297,9 @@ def test_all_memory_is_given_back_but_for_results(job: Job) -> None:
     assert all(used >= 0 for _, used in curve)
 
 
-@given(graph=graphs(), asynchronous=st.booleans())
+@given(graph=graphs())
 @settings(deadline=None, max_examples=60)
-def test_without_swaps_memory_is_that_of_liveness(
-    graph: GraphView, *, asynchronous: bool
-) -> None:
-    hardware = replace(SLOW, asynchronous=asynchronous)
-    timeline = simulate(graph, plan_of(graph), costs_of(graph), hardware)
+def test_without_swaps_memory_is_that_of_liveness(graph: GraphView) -> None:
+    timeline = simulate(graph, plan_of(graph), costs_of(graph), SLOW)
     assert timeline.device_peak == peak(graph)
     assert timeline.seconds == pytest.approx(len(graph.ops))

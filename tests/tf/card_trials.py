@@ -1,22 +1,227 @@
-"""What `tests.tf.card` runs on an emulated card."""
+"""What is measured and done on a card, within a process that has one."""
 
-import ctypes
+import contextlib
+import os
 from typing import Any
 
+import keras
+import numpy as np
+import tensorflow as tf
+
+import lms
+from lms.emulation.counters import counter
+from lms.errors import HostMemoryError
+from lms.tf import compat
+from lms.tf.capture.keras_step import iterator_of, step_of
+from lms.tf.capture.specialising import refuse_guesses, specialise
+from lms.tf.capture.tracing import input_specs, trace
+from lms.tf.measure import scratch
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
+from profiling import links
+from tests.models import SILENT
+from tests.tf.recovery_trials import fail, train
 
-__all__ = ["link_rates"]
+__all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limit"]
+__all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recovered"]
+__all__ += ["recurrent_layers", "runs_before_planning", "whose_steps"]
 
-
-def _counted(name: str) -> int:
-    """What the card's driver has counted, such as bytes `d2h`."""
-    library = ctypes.CDLL("libcuda.so.1")
-    library.fake_gpu_counter.restype = ctypes.c_int64
-    return library.fake_gpu_counter(name.encode())
+_NEVER: Any = False  # Keras types it as text
 
 
 def link_rates() -> list[float]:
-    """Bytes per second to the card and from it, as measured."""
+    """Bytes per second to the card and from it, and seconds besides, as measured."""
     hardware: Any = measure_hardware(find_device())
-    return [hardware.h2d, hardware.d2h]
+    return [hardware.h2d, hardware.d2h, hardware.latency]
+
+
+def _step() -> tuple[Any, Any]:
+    """A step of gradient descent that moves tensors, and its weights."""
+    draw = np.random.default_rng(0)
+    weights = tf.Variable(
+        tf.constant(0.3 * draw.standard_normal((8, 64, 64)), "float32")
+    )
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for layer in tf.unstack(weights):
+                y = tf.nn.tanh(tf.linalg.matmul(y, layer))
+            loss = tf.reduce_mean(tf.square(y - x))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.5 * gradient)
+        return loss
+
+    return step, weights
+
+
+def _pinned(size: int) -> Any:
+    """A tensor in pinned memory."""
+    node = compat.NodeDef(name="out", op="Identity", input=["x"])
+    node.device = compat.device_name("CPU:0")
+    node.attr["T"].type = tf.uint8.as_datatype_enum
+    function = compat.build_function(
+        compat.graph_def([node], None),
+        [("x", tf.TensorSpec([size], tf.uint8), None)],
+        ["out:0"],
+    )
+    with compat.planned_as_is():
+        return function.call_flat(tf.zeros([size], tf.uint8))[0]
+
+
+def kept_variables() -> dict[str, Any]:
+    """Bytes that go to the host from pageable memory in steps that write early."""
+    step, weights = _step()
+    state = tf.Variable(tf.constant(1.0))
+
+    def counted(x: Any) -> Any:
+        state.assign_add(1.0)
+        return step(x * state)
+
+    x = tf.ones([4096, 64])
+    made = lms.fit_in_memory(counted, [x], budget="11MiB", recompute=False)
+    made(x)
+    (prepared,) = made._steps.values()
+    handles = [id(handle) for handle, _ in prepared.kept.handles]
+    before = counter("d2h_pageable")
+    for _ in range(3):
+        made(x)
+    copied = counter("d2h_pageable") - before
+    fail(prepared, 1)
+    kept = weights.numpy()
+    made(x)
+    return {
+        "is_kept": id(state.handle) in handles,
+        "copied": copied,
+        "state": float(state),
+        "replans": made.report[0].replans,
+        "wrote": not np.array_equal(kept, weights.numpy()),
+    }
+
+
+def full_pinned_memory() -> dict[str, Any]:
+    """A planned step, when others have taken the pinned memory that it swaps to."""
+    step, weights = _step()
+    x = tf.ones([4096, 64])
+    made = lms.fit_in_memory(step, [x], budget="7MiB", recompute=False)
+    made(x)  # the step's constants have passed through it then
+    before, hogs = weights.numpy(), []
+    with contextlib.suppress(tf.errors.ResourceExhaustedError):
+        while True:  # swapped tensors are of 1 MiB
+            hogs.append(_pinned(1 << 20))
+    try:
+        made(x)
+    except HostMemoryError as error:
+        said = str(error)
+    else:
+        said = ""
+    return {
+        "swaps": made.report[0].swap_count if made.report else None,
+        "said": said,
+        "same": bool(np.array_equal(before, weights.numpy())),
+        "limit": made.report[0].host_peak_bytes if made.report else None,
+    }
+
+
+def recurrent_layers() -> dict[str, list[list[int]]]:
+    """Shapes of what cuDNN's ops make in training steps of Keras's defaults."""
+    layers = keras.layers
+    found: dict[str, list[list[int]]] = {}
+    for layer in (
+        layers.LSTM(16),
+        layers.GRU(16),
+        layers.Bidirectional(layers.LSTM(16)),
+    ):
+        parts = [keras.Input((12, 8)), layer, layers.Dense(1)]
+        model: Any = keras.Sequential(parts)
+        model.compile("sgd", "mse", jit_compile=False)
+        specs = [tf.TensorSpec([4, 12, 8]), tf.TensorSpec([4, 1])]
+        traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+        device = find_device().full_name
+        step = specialise(traced, input_specs(traced), device=device)
+        refuse_guesses(step)
+        ops = [op for op in step.graph.ops if op.type == "CudnnRNNV3"]
+        found[type(layer).__name__] = [list(t.shape) for t in ops[0].outputs]
+    return found
+
+
+def grown_memory(budget: str) -> dict[str, Any]:
+    """Whether a large tensor finds room, of memory that grows, after a smaller one."""
+    lms.fit_in_memory(lambda x: x + 1.0, [tf.TensorSpec([4])], budget=budget)
+    rows = (find_device().limit or 0) >> 8
+
+    def taken(rows: int) -> Any:
+        return tf.raw_ops.Empty(shape=[rows, 1 << 8], dtype=tf.uint8, init=False)
+
+    large = taken(rows // 3)
+    small = taken(1 << 15)  # beside it: its region cannot be given back
+    del large
+    try:
+        taken(rows * 3 // 5)
+    except tf.errors.ResourceExhaustedError:
+        return {"fit": False}
+    del small
+    return {"fit": True, "workspace": os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB")}
+
+
+def known_limit(budget: str | None) -> dict[str, Any]:
+    """A training where the allocator keeps no statistics and knows no limit."""
+    model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+    callback = lms.LMSCallback(budget, verbose=0)
+    x = np.ones((8, 4), "float32")
+    model.fit(x, np.ones((8, 2)), verbose=SILENT, callbacks=[callback])
+    return {"limit": find_device().limit, "said": callback.summary()}
+
+
+def no_memory_of_gpu_by_nvml() -> int:
+    """What a GPU's memory is where NVML does not tell it."""
+    links.describe_gpus = lambda _: [
+        {"index": 0, "name": "x", "memory": {"error": "n"}}
+    ]
+    links.stated_link = lambda _: None
+    return links.describe_link()["memory"]
+
+
+def recovered(held: float, failures: int) -> dict[str, Any]:
+    """A training whose step runs out of memory, and what it came to."""
+    return train(planned=True, held=held, failures=failures)
+
+
+def whose_steps(jit: Any) -> str:
+    """Whose function trains once all is known to fit: a planned one, or Keras's."""
+    model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", jit_compile=jit)
+    seen: list[Any] = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            seen.append(model.train_function)
+
+    x, y = np.ones((8, 4), "float32"), np.ones((8, 2), "float32")
+    callbacks = [lms.LMSCallback(verbose=0), Look()]
+    model.fit(x, y, batch_size=2, verbose=0, callbacks=callbacks)
+    return type(getattr(seen[-1], "__self__", None)).__name__
+
+
+def runs_before_planning() -> list[int]:
+    """How many ops run alone: at first, again, and in a process that has just begun."""
+    weights = tf.Variable(tf.ones([256, 256]))
+    traced = trace(lambda x: tf.linalg.matmul(x, weights), [tf.TensorSpec([256, 256])])
+    device = find_device()
+    step = specialise(traced, input_specs(traced), device=device.full_name)
+    ran: list[int] = []
+    bench_of: Any = scratch.Bench
+    own = bench_of.scratch
+
+    def counted(bench: Any, *args: Any) -> Any:
+        ran[-1] += 1
+        return own(bench, *args)
+
+    bench_of.scratch = counted
+    for begun in (False, False, True):
+        ran.append(0)
+        if begun:
+            scratch._chosen.clear()
+        scratch.measure_scratch(step, device)
+    return ran

@@ -25,7 +25,7 @@ from tests.models import SILENT
 
 __all__ = ["faults", "plain"]
 
-_DEVICE = "CPU:0"
+_DEVICE = "GPU:0"
 _SEED = 3
 
 

@@ -31,7 +31,6 @@ from lms.tf.capture.writes import KeptVariables
 from lms.tf.measure import device_rates
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
-from lms.tf.measure.host_memory import untouched_bytes
 from lms.tf.measure.microbenchmark import Bench
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
@@ -53,7 +52,6 @@ __all__ = [
     "settle_shared",
     "settle_without_room",
     "small_chunks",
-    "untouched",
 ]
 
 _STEPS = 6
@@ -93,7 +91,7 @@ def run(kind: str, size: int, depth: int, *, planned: bool) -> dict[str, Any]:
         return {"outcome": type(error).__name__}
     return {
         "outcome": "done",
-        "peak": tf.config.experimental.get_memory_info("CPU:0")["peak"],
+        "peak": tf.config.experimental.get_memory_info("GPU:0")["peak"],
         "reports": [{**asdict(report), "plan": None} for report in reports],
         "resident_before": watch.before,
         "resident_peak": watch.peak,
@@ -135,7 +133,7 @@ class _Watch(keras.callbacks.Callback):
     def end(self, step: int) -> None:
         """After each step."""
         if step == 0:
-            tf.config.experimental.reset_memory_stats("CPU:0")
+            tf.config.experimental.reset_memory_stats("GPU:0")
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.end(batch)
@@ -268,15 +266,6 @@ def small_chunks(sizes: Sequence[int]) -> dict[str, Any]:
         "taken": (device.memory.current_bytes or 0) - before,
         "kept": len(kept) + (walls is not None),
     }
-
-
-def untouched() -> dict[str, int]:
-    """What the host has yet to find before and after something is written."""
-    device = find_device()
-    before = untouched_bytes(device)
-    written = tf.ones([8 * MIB // 4])
-    after = untouched_bytes(device)
-    return {"before": before, "after": after, "written": 4 * int(tf.size(written))}
 
 
 def measure_in_little_room() -> dict[str, Any]:
@@ -513,7 +502,7 @@ def settle_each_type() -> list[str]:
     ]
     variables = [tf.Variable(value) for value in values]
     traced = trace(lambda: [tf.identity(v) for v in variables], [])
-    step = specialise(traced, [], device=f"{_LOCAL}/device:CPU:0")
+    step = specialise(traced, [], device=f"{_LOCAL}/device:GPU:0")
     for _ in range(2):
         settle_variables(step, find_device())
     pairs = zip(values, variables, strict=True)
@@ -527,7 +516,7 @@ def settle_each_type() -> list[str]:
 
 def _step_of(variables: list[tf.Variable]) -> TracedStep:
     traced = trace(lambda: tf.add_n([tf.reduce_sum(v) for v in variables]), [])
-    return specialise(traced, [], device=f"{_LOCAL}/device:CPU:0")
+    return specialise(traced, [], device=f"{_LOCAL}/device:GPU:0")
 
 
 def _span(variables: list[tf.Variable]) -> int:

@@ -147,7 +147,7 @@ def limited(workers: Workers) -> dict[str, Any]:
     own = [callback] if os.environ["PLANNED"] == "1" else []
     callbacks = [DataParallel(workers), *own, _Watch(workers)]
     model.fit(data, epochs=1, shuffle=False, verbose=SILENT, callbacks=callbacks)
-    peak = tf.config.experimental.get_memory_info("CPU:0")["peak"]
+    peak = tf.config.experimental.get_memory_info("GPU:0")["peak"]
     reports = [
         (r.swap_count, r.replans, r.predicted_peak_bytes, r.measured_peak_bytes)
         for r in callback.report

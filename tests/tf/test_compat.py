@@ -57,3 +57,29 @@ def test_a_device_s_limit_is_known_by_its_full_name() -> None:
     local = "/job:localhost/replica:0/task:0/device:"
     assert (compat.allocator_limit(f"{local}CPU:0") or 0) > 0
     assert compat.allocator_limit(f"{local}GPU:9") is None
+
+
+def test_a_trace_is_not_swapped_by_grappler_and_keeps_the_users_other_options() -> None:
+    import tensorflow as tf
+    from tensorflow.core.protobuf.config_pb2 import (  # noqa: TID251 - what is asked
+        ConfigProto,
+    )
+
+    from lms.tf import compat
+
+    def asked() -> Any:
+        context: Any = compat._eager_context()
+        serialised = context.function_call_options.config_proto_serialized
+        return ConfigProto.FromString(serialised).graph_options.rewrite_options
+
+    tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
+    try:
+        before = asked()
+        with compat._not_swapped_by_grappler():
+            assert asked().memory_optimization == before.SCHEDULING_HEURISTICS
+            assert asked().layout_optimizer == before.OFF
+        assert asked() == before
+        with compat.swapped_by_grappler(), compat._not_swapped_by_grappler():
+            assert asked().memory_optimization == before.SWAPPING_HEURISTICS
+    finally:
+        tf.config.optimizer.set_experimental_options({"layout_optimizer": True})

@@ -1,7 +1,6 @@
 """What the workers run: trainings with and without large model support."""
 
 import gc
-import re
 import threading
 import weakref
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 from experiments.gpu_validation.evidence import swap_nodes
 from lms import LMSCallback
+from lms.emulation.counters import counter
 from lms.errors import BudgetError, UnsupportedError
 from lms.ir.liveness import peak
 from lms.planning.candidates import Filters
@@ -22,11 +22,9 @@ from lms.planning.schedule import schedule
 from lms.tf import compat
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
-from lms.tf.measure import device_rates
-from lms.tf.measure.devices import Device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import SendReceive
+from lms.tf.rewrite.transports import DeviceCopy, SendReceive
 from tests.models import CASES, SILENT, Case, conv_net, mirrored, pooled_net
 
 __all__ = [
@@ -35,14 +33,14 @@ __all__ = [
     "fit_on_two_replicas",
     "fit_recurrent",
     "left_behind",
-    "link_between_devices",
     "lossy_numbers",
     "same_numbers",
     "second_batch_size",
-    "swap_between_devices",
+    "swap_by",
 ]
 
-_DEVICE = "CPU:0"
+_DEVICE = "GPU:0"
+_COPIES = ("d2h", "h2d", "d2h_pageable", "h2d_pageable")
 _LOCAL = "/job:localhost/replica:0/task:0"
 
 # Persistent bytes differ a little from one training to the next.
@@ -114,9 +112,8 @@ def lossy_numbers(dtype: str) -> dict[str, Any]:
     }
 
 
-def swap_between_devices() -> dict[str, Any]:
-    """Train with swaps from one CPU device to another, and without, and compare."""
-    _make_two_devices()
+def swap_by(transport: str) -> dict[str, Any]:
+    """Train with swaps by a transport, and without, and compare."""
     tf.config.experimental.enable_op_determinism()
     x, y = tf.random.stateless_normal([8, 32, 32, 3], (1, 2)), tf.range(8) % 5
     plain, variables = _convolutional_step()
@@ -126,29 +123,29 @@ def swap_between_devices() -> dict[str, Any]:
     function, variables = _convolutional_step()
     traced = trace(function, [x, y])
     inputs = traced.flat_inputs([x, y])
-    step = specialise(traced, inputs, device=f"{_LOCAL}/device:CPU:0")
+    step = specialise(traced, inputs, device=f"{_LOCAL}/device:GPU:0")
     graph = schedule(step.graph)
     fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
     assert fitted is not None
-    nodes = rewrite(step, fitted.plan, SendReceive(host=f"{_LOCAL}/device:CPU:1"))
+    host = f"{_LOCAL}/device:CPU:0"
+    ways = {"copies": DeviceCopy(), "sends": SendReceive(host=host)}
+    nodes = rewrite(step, fitted.plan, ways[transport])
     swapped = rebuild(traced, step, nodes)
     graphs: list[Any] = []
     with compat.collected_graphs(graphs):
         losses = [swapped(inputs).numpy()]
+    before = [counter(name) for name in _COPIES]
     losses += [swapped(inputs).numpy() for _ in range(2)]
+    copied = [counter(name) - then for name, then in zip(_COPIES, before, strict=True)]
     swapped_numbers = [*losses, *(variable.numpy() for variable in variables)]
     pairs = enumerate(zip(numbers, swapped_numbers, strict=True))
-    ends = {
-        end: [
-            node for node in nodes if re.fullmatch(rf"lms/\d+/.*/{end}\d*", node.name)
-        ]
-        for end in ("out", "in")
-    }
+    plan = fitted.plan
     return {
-        "swaps": len(fitted.plan.swaps),
+        "swaps": len(plan.swaps),
         "different": [i for i, (a, b) in pairs if a.tobytes() != b.tobytes()],
         "ran": swap_nodes(graphs),
-        "waiting": sum(any(i[0] == "^" for i in node.input) for node in ends["in"]),
+        "planned": [2 * plan.swapped_out_bytes, 2 * plan.swapped_in_bytes, 0, 0],
+        "copied": copied,
     }
 
 
@@ -204,24 +201,6 @@ def _compared(case: Case) -> dict[str, Any]:
             for report in callback.report
         ],
     }
-
-
-def _train_planned(
-    case: Case, budget: int
-) -> tuple[LMSCallback, dict[str, np.ndarray]]:
-    """Train within a budget, or if that is too little, within the least that works.
-
-    Keras keeps the weights of models that were trained, so what is in use at the start
-    comes on top; and the input pipeline may be a batch or two further ahead.
-    """
-    for _ in range(3):
-        start = _memory("current")
-        callback = LMSCallback(budget=budget + start, verbose=0)
-        try:
-            return callback, _train(case, [callback])[0]
-        except BudgetError as error:
-            budget = int(1.05 * ((error.least_bytes or 0) - start))
-    raise AssertionError("the least budget that works must work")
 
 
 def _planned_tightly(
@@ -315,8 +294,7 @@ def _train_and_forget(budget: str | None) -> tuple[dict[str, Any], int]:
 
 def fit_on_two_replicas() -> str:
     """The error of a fit under a strategy with two replicas."""
-    _make_two_devices()
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with tf.distribute.MirroredStrategy(["GPU:0", "GPU:1"]).scope():
         model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         model.compile("sgd", "mse")
     x, y = np.ones((8, 4)), np.ones((8, 2))
@@ -325,20 +303,6 @@ def fit_on_two_replicas() -> str:
     except UnsupportedError as error:
         return f"{type(error).__name__}: {error}"
     return "no error"
-
-
-def _make_two_devices() -> None:
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    two = [tf.config.LogicalDeviceConfiguration()] * 2
-    tf.config.set_logical_device_configuration(cpu, two)
-
-
-def link_between_devices() -> tuple[float, float]:
-    """Rates of copies from one CPU device to another and back, in a function."""
-    _make_two_devices()
-    device = Device(name="CPU:0", limit=None)
-    rates = device_rates._carried_rates(device, f"{_LOCAL}/device:CPU:1", 1 << 20)
-    return rates.h2d, rates.d2h
 
 
 def fit_in_threads(budget: str | None) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class Worker:
         function: str,
         *,
         memory: str | int | None,
-        cards: int = 1,
+        card: Mapping[str, Any] | None = None,
+        environ: Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> Any:
         """Call a function in a fresh process.
@@ -60,7 +61,8 @@ class Worker:
         Args:
             function: `module:function`; it returns what JSON can hold.
             memory: What TensorFlow may use of the emulated card; None for no card.
-            cards: How many cards there are.
+            card: The other arguments of `lms.emulation.card.card_variables`.
+            environ: More variables of the process.
             **arguments: Its arguments.
 
         Raises:
@@ -68,9 +70,10 @@ class Worker:
         """
         variables = {"CUDA_VISIBLE_DEVICES": "-1"}
         if memory is not None:
-            shown = ",".join(map(str, range(cards)))
-            variables = card_variables(memory, cards=cards)
-            variables["CUDA_VISIBLE_DEVICES"] = shown
+            variables = card_variables(memory, **(card or {}))
+            count = int(variables["LMS_CARD_COUNT"])
+            variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
+        variables |= environ or {}
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([function, variables, arguments]) + "\n")

@@ -30,6 +30,7 @@
 
 #include "interpreted.h"
 #include "layouts.h"
+#include "rnn_gradient.h"
 #include "roofline.h"
 
 extern "C" void lms_card_pass(void* stream, double seconds, const char* name,
@@ -195,6 +196,17 @@ class Factory : public kernel_factory::OpKernelFactory {
   };
 };
 
+// Ops that have no kernel for a CPU, and what stands for it.
+using Make = OpKernel* (*)(OpKernelConstruction*);
+inline const std::unordered_map<std::string, Make>& stand_ins() {
+  static auto* all = new std::unordered_map<std::string, Make>{
+      {"CudnnRNN", MakeRnn},         {"CudnnRNNBackprop", MakeRnn},
+      {"CudnnRNNV2", MakeRnn},       {"CudnnRNNBackpropV2", MakeRnn},
+      {"CudnnRNNV3", MakeRnn},       {"CudnnRNNBackpropV3", MakeRnn},
+  };
+  return *all;
+}
+
 void RegisterKernels() {
   const KernelList all = GetAllRegisteredKernels();
   std::set<std::string> on_cpu;
@@ -202,13 +214,17 @@ void RegisterKernels() {
     if (kernel.device_type() == "CPU") on_cpu.insert(kernel.op());
   }
   for (const KernelDef& kernel : all.kernel()) {
-    if (kernel.device_type() != "GPU" || !on_cpu.count(kernel.op())) continue;
-    if (!kernel.label().empty()) continue;
+    if (kernel.device_type() != "GPU" || !kernel.label().empty()) continue;
+    auto stand_in = stand_ins().find(kernel.op());
+    if (stand_in == stand_ins().end() && !on_cpu.count(kernel.op())) continue;
     if (kernel.op().rfind("Xla", 0) == 0 || kernel.op().rfind("_Xla", 0) == 0) continue;
     auto* own = new KernelDef(kernel);  // the registrar keeps it
     own->set_priority(kernel.priority() + 100);
-    kernel_factory::OpKernelRegistrar(own, "EmulatedCard",
-                                      std::make_unique<Factory>());
+    if (stand_in != stand_ins().end()) {
+      kernel_factory::OpKernelRegistrar(own, "EmulatedCard", stand_in->second);
+    } else {
+      kernel_factory::OpKernelRegistrar(own, "EmulatedCard", std::make_unique<Factory>());
+    }
   }
 }
 

@@ -240,6 +240,23 @@ def _entropy(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
     return logits if logits is None or index else logits[:1]
 
 
+def _recurrent(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
+    """What cuDNN's layers leave to their gradients: on the device and on the host.
+
+    It is as large as cuDNN says when it runs. An LSTM keeps four gates, the state and
+    its tangent of each unit in each step, about half of what is taken here.
+    """
+    read, state = known.of(node.input[0]), known.of(node.input[1])
+    if index < _RESERVED or read is None or state is None:
+        return None
+    if index > _RESERVED:
+        return (_ALGORITHM,)
+    steps = read[0 if attribute(node, "time_major") else 1]
+    return (_RESERVED_EACH * steps * math.prod(state),)
+
+
+_RESERVED, _RESERVED_EACH, _ALGORITHM = 3, 16, 64
+
 _MOST_AXES = 32  # more than any kernel takes
 
 _ALIKE = _words(
@@ -297,6 +314,7 @@ RULES: dict[str, Rule] = {
         _given(0),
     ),
     **dict.fromkeys(_words("BroadcastTo Reshape"), _given(1)),
+    **dict.fromkeys(_words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), _recurrent),
     "ScatterNd": _given(2),
     "ConcatV2": _concat,
     "GatherV2": _gather,

@@ -78,7 +78,7 @@ def compiled_scratch(
         None if the compiler does not say: for arguments that are variables, or whose
         values it must know.
     """
-    if "CPU" not in device or any(spec.dtype == tf.resource for spec in inputs):
+    if any(spec.dtype == tf.resource for spec in inputs):
         return None
     return compat.compiled_scratch(_called(node), tuple(inputs), device)
 

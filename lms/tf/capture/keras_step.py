@@ -43,8 +43,9 @@ def check_model(model: keras.Model) -> None:
         )
     if model.jit_compile:
         _LOG.warning(
-            "XLA is turned off for the steps that LMSCallback plans: inside an XLA "
-            "cluster tensors cannot be swapped."
+            "XLA is turned off while LMSCallback is there, also where all fits: inside "
+            "an XLA cluster tensors cannot be swapped. The numbers are those of "
+            "jit_compile=False."
         )
 
 

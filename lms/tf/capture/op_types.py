@@ -11,9 +11,7 @@ __all__ = [
     "COLLECTIVE",
     "CONSTANT",
     "CONTROL_FLOW",
-    "HAS_WORKSPACE",
     "INPLACE",
-    "MERGED_BY_ONEDNN",
     "NOT_REPEATABLE",
     "PERSISTENT",
     "READS_STATE",
@@ -98,17 +96,3 @@ CONTROL_FLOW = _words(
     """Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit
     NextIteration RefNextIteration LoopCond"""
 )
-
-# Pairs that oneDNN's graph pass merges into one op when their control inputs agree
-# (mkl_layout_pass.cc, CheckForNodeMerge), which changes bits if it is prevented.
-MERGED_BY_ONEDNN = (
-    ("Conv2DBackpropFilter", "BiasAddGrad", False),
-    ("Conv2D", "BiasAdd", True),
-    ("Pad", "Conv2D", True),
-    ("Pad", "_FusedConv2D", True),
-)
-
-# Gradients that oneDNN computes with what the forward op left them (its workspace), if
-# they read this input from that op itself; else another kernel runs, with other bits
-# where several elements are the largest (mkl_layout_pass.cc, AddWorkSpaceEdgeIfNeeded).
-HAS_WORKSPACE = {"MaxPoolGrad": 1, "MaxPool3DGrad": 1, "LRNGrad": 2}

@@ -13,7 +13,7 @@ Assumptions
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,9 +33,7 @@ from lms.tf.capture.op_types import (
     BY_REFERENCE,
     CHEAP,
     CONSTANT,
-    HAS_WORKSPACE,
     INPLACE,
-    MERGED_BY_ONEDNN,
     NOT_REPEATABLE,
     PERSISTENT,
     READS_STATE,
@@ -231,10 +229,9 @@ def _seen(
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = find_lists(ordered, shapes)
     fixed |= lists.sizes.keys() | lists.shared
-    merged = _find_merged(ordered)
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
-    ops += [_op(n, shapes, fixed, merged, back_edges, device, lists) for n in ordered]
+    ops += [_op(n, shapes, fixed, back_edges, device, lists) for n in ordered]
     ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
     ops = with_host_memory(ops, ordered, device)
     ops = with_received(ops, {n.name for n in ordered if _is_elsewhere(n, device)})
@@ -367,51 +364,6 @@ def _sorted(
     return ordered
 
 
-@dataclass(frozen=True, slots=True)
-class _Merged:
-    """What oneDNN's pass merges.
-
-    Args:
-        of: Names of groups of ops that it may merge, by op name.
-        paired: Names of ops that it would merge if they waited for the same ops. With
-            other readers or other control inputs, as a second run has them, it does
-            something else, which changes bits.
-    """
-
-    of: Mapping[str, str]
-    paired: Set[str]
-
-
-def _find_merged(ordered: Sequence[compat.NodeDef]) -> _Merged:
-    by_name = {node.name: node for node in ordered}
-    groups: dict[str, str] = {}
-    paired: set[str] = set()
-    on_cpu = [node for node in ordered if "CPU" in node.device]
-    if not compat.onednn_is_on():
-        on_cpu = []
-    by_gradient = {
-        node.input[2]: node for node in on_cpu if node.op == "Conv2DBackpropFilter"
-    }
-    for node in on_cpu:
-        for first, second, reads in MERGED_BY_ONEDNN:
-            if node.op != second:
-                continue
-            key = node.input[0]
-            partner = by_name.get(source_of(key)) if reads else by_gradient.get(key)
-            if partner is None or partner.op != first:
-                continue
-            paired |= {partner.name, node.name}
-            if _controls(partner) != _controls(node):  # it does not merge them
-                continue
-            if partner.name not in groups and node.name not in groups:
-                groups[partner.name] = groups[node.name] = partner.name
-    return _Merged(groups, paired)
-
-
-def _controls(node: compat.NodeDef) -> set[str]:
-    return {name for name in node.input if name.startswith("^")}
-
-
 def _completed(
     ordered: Sequence[compat.NodeDef], specs: Mapping[str, list[tf.TensorSpec]]
 ) -> dict[str, list[tf.TensorSpec]]:
@@ -441,11 +393,10 @@ def _argument_op(argument: Argument) -> Op:
     )
 
 
-def _op(  # noqa: PLR0913 - all that is known of the step
+def _op(
     node: compat.NodeDef,
     specs: Mapping[str, Sequence[tf.TensorSpec]],
     fixed: frozenset[str],
-    merged: _Merged,
     back_edges: frozenset[str],
     device: str,
     lists: Lists,
@@ -473,10 +424,8 @@ def _op(  # noqa: PLR0913 - all that is known of the step
         inplace=node.op in INPLACE,
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,
-        group=merged.of.get(node.name),
-        keeps=_kept_inputs(node, data),
         repeatable=_is_repeatable(node, data, outputs)
-        and not (elsewhere or node.name in fixed or node.name in merged.paired),
+        and not (elsewhere or node.name in fixed),
         cheap=node.op in CHEAP or node.op == "AddN",
         constant=node.op in CONSTANT,
         reads_state=node.op in READS_STATE,
@@ -504,14 +453,6 @@ def _varying(op: Op) -> Op:
     """An op whose outputs may be smaller than they are counted."""
     # What it writes over may be smaller too: both are counted.
     return replace(op, varies=True, inplace=False, repeatable=False)
-
-
-def _kept_inputs(node: compat.NodeDef, data: Sequence[str]) -> tuple[str, ...]:
-    """Inputs that a node must read from where they were made."""
-    if "CPU" not in node.device or not compat.onednn_is_on():
-        return ()
-    kept = HAS_WORKSPACE.get(node.op)
-    return () if kept is None else (data[kept],)
 
 
 def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:

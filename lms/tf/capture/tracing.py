@@ -29,7 +29,6 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.tf import compat
-from lms.tf.capture.fused_ops import take_back
 
 __all__ = [
     "PREPARING",
@@ -37,7 +36,6 @@ __all__ = [
     "as_function",
     "called_signature",
     "flat_specs",
-    "gives_tensors",
     "input_specs",
     "read_signature",
     "signature_key",
@@ -118,12 +116,6 @@ def flat_specs(signature: Sequence[Any]) -> list[tf.TensorSpec]:
     return [leaf for leaf in leaves if isinstance(leaf, tf.TensorSpec)]
 
 
-def gives_tensors(signature: Sequence[Any]) -> bool:
-    """Whether a signature is an example in memory: nothing in it is just a spec."""
-    leaves = tf.nest.flatten(tuple(signature))
-    return bool(leaves) and all(isinstance(leaf, tf.Tensor) for leaf in leaves)
-
-
 def _as_spec(value: Any) -> Any:
     if isinstance(value, tf.TypeSpec):
         return value
@@ -191,7 +183,6 @@ def trace(
     with PREPARING:
         specs = _as_traced_by(own, specs)
         concrete, graph_def = _undisturbed(function, specs, iterator)
-    take_back(graph_def)
     return TracedFunction(
         concrete=concrete,
         graph_def=graph_def,

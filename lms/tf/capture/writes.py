@@ -11,6 +11,7 @@ state inside of a kernel) happen again when a step is repeated.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,8 +22,12 @@ from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
 from lms.tf.capture.op_types import COLLECTIVE, READS_VARIABLES
+from lms.units import KIB, Bytes
 
 __all__ = ["CommitFlag", "KeptVariables", "with_writes"]
+
+# Bytes of a variable that is kept where it is: another one is copied to the host.
+_SMALL = 4 * KIB
 
 _GATED = ("Switch", "RefSwitch", "_SwitchN", "Enter", "RefEnter")
 
@@ -124,7 +129,7 @@ class CommitFlag:
 
 @dataclass(frozen=True, slots=True)
 class KeptVariables:
-    """Values of variables, copied to the host before a step and put back after it.
+    """Values of variables, kept before a step and put back after it.
 
     Args:
         handles: Handles and types of the variables.
@@ -141,14 +146,22 @@ class KeptVariables:
         """The variables behind the named handles; collectives have none."""
         return cls(tuple(captured[name] for name in names if name in captured))
 
-    def values(self) -> list[np.ndarray]:
-        """What they hold now."""
-        return [
-            np.array(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
-            for handle, dtype in self.handles
-        ]
+    @property
+    def small_sizes(self) -> tuple[Bytes, ...]:
+        """Bytes that a step takes more, as their old values stay."""
+        sizes = (_size(handle, dtype) for handle, dtype in self.handles)
+        return tuple(size for size in sizes if size is not None and size <= _SMALL)
 
-    def put_back(self, values: Sequence[np.ndarray]) -> None:
+    def values(self) -> list[Any]:
+        """What they hold now, small ones where they are.
+
+        To copy them from a GPU would wait for all that it runs. What was read stays as
+        it is: while somebody holds it, TensorFlow writes a variable's next value
+        elsewhere (`PrepareToUpdateVariable` in training_op_helpers.h).
+        """
+        return [_value(handle, dtype) for handle, dtype in self.handles]
+
+    def put_back(self, values: Sequence[Any]) -> None:
         """Let them hold what `values` returned before; whatever happens, all that can.
 
         A device without room for a copy gets NumPy's memory: the value is right, and
@@ -160,17 +173,29 @@ class KeptVariables:
         error: BaseException | None = None
         for (handle, _), value in zip(self.handles, values, strict=True):
             try:
-                _assign(handle, compat.host_tensor(value))
+                _assign(handle, value)
             except BaseException as found:
                 error = error or found
         if error is not None:
             raise error
 
 
+def _size(handle: tf.Tensor, dtype: tf.DType) -> Bytes | None:
+    """Bytes of a variable; None if its shape is open, or they cannot be told."""
+    spec = compat.handle_spec(handle)
+    elements = None if spec is None else spec.shape.num_elements()
+    return None if elements is None or not dtype.size else elements * dtype.size
+
+
+def _value(handle: tf.Tensor, dtype: tf.DType) -> Any:
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    size = _size(handle, dtype)
+    return value if size is not None and size <= _SMALL else np.array(value)
+
+
 def _assign(handle: tf.Tensor, value: Any) -> None:
-    """Let a variable hold a copy of a host's tensor, or where there is no room that."""
-    try:
-        own = tf.raw_ops.DeepCopy(x=value)
-    except tf.errors.OpError:
-        own = value
+    """Let a variable hold a copy of a value, or where there is no room the value."""
+    own = compat.host_tensor(value) if isinstance(value, np.ndarray) else value
+    with suppress(tf.errors.OpError):
+        own = tf.raw_ops.DeepCopy(x=own)
     tf.raw_ops.AssignVariableOp(resource=handle, value=own)

@@ -151,7 +151,7 @@ def _put_back(held: Iterable[_Held], device: Device) -> None:
     """Give the variables their values; whatever happens, all that can be.
 
     TensorFlow waits ten seconds for memory that is not there, so after the first
-    failure values are given as they are: NumPy's memory on a CPU.
+    failure values are given as they are: NumPy's memory.
 
     Raises:
         OutOfMemoryError: If some could not be given back.
@@ -206,7 +206,6 @@ class _Packer:
     def __init__(self, device: Device) -> None:
         self._memory = device.memory
         self._limit = device.limit
-        self._copies = device.holds_input_pipeline
         self._blocks: list[Any] = []
         self._size = 0
 
@@ -217,7 +216,7 @@ class _Packer:
             self._size = value.nbytes
         while True:
             before = self._memory.current_bytes
-            tensor = self._tensor(value)
+            tensor = tf.constant(value)
             after = self._memory.current_bytes
             if self._limit is None or before is None or after is None:
                 return tensor
@@ -230,8 +229,3 @@ class _Packer:
     def release(self) -> None:
         """Let go of what is blocked."""
         self._blocks.clear()
-
-    def _tensor(self, value: Any) -> Any:
-        if self._copies:  # NumPy's memory would be taken as it is
-            return tf.raw_ops.DeepCopy(x=compat.host_tensor(value))
-        return tf.constant(value)

@@ -1,7 +1,7 @@
 """The memory budget of a step on the device that is here, as it is now."""
 
 import gc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lms.planning.memory_budget import MemoryBudget, budget_in
 from lms.planning.settings import Settings
@@ -11,55 +11,30 @@ from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import free_host_bytes
 from lms.units import Bytes
 
-__all__ = ["Batches", "host_budget", "measure_budget", "with_holes"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batches:
-    """Where the batches of a step are while it is planned.
-
-    Args:
-        is_there: Whether the batch is in the memory that is used already.
-        read_ahead: Whether one more batch may come while the step runs.
-    """
-
-    is_there: bool
-    read_ahead: bool
+__all__ = ["host_budget", "measure_budget", "with_holes"]
 
 
 def measure_budget(
-    step: TracedStep,
-    settings: Settings,
-    device: Device,
-    batches: Batches,
+    step: TracedStep, settings: Settings, device: Device
 ) -> MemoryBudget:
     """What the step may use on a device, as it is now.
+
+    Its batch comes from the host, beside what is in use.
 
     Args:
         step: The step.
         settings: The user's knobs.
         device: Where it is to run.
-        batches: Where the batches are.
     """
     gc.collect()
-    data_is_there = batches.is_there and device.holds_input_pipeline
-    data = step.input_bytes
     # Slots of an optimizer that are still zero may share their memory: once written,
     # each takes its own.
     persistent = max(
         (device.memory.settled_bytes() or 0) + shared_bytes(step, device),
-        step.captured_bytes + (data if data_is_there else 0),
+        step.captured_bytes,
     )
-    if not data_is_there:
-        persistent += data
-    persistent += step.constant_bytes
-    may_wait = batches.read_ahead and device.holds_input_pipeline
-    return budget_in(
-        device.limit,
-        asked=settings.budget,
-        persistent=persistent,
-        waiting=data if may_wait else 0,
-    )
+    persistent += step.input_bytes + step.constant_bytes
+    return budget_in(device.limit, asked=settings.budget, persistent=persistent)
 
 
 def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
@@ -74,12 +49,16 @@ def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
     return replace(budget, holes=holes if beside < sum(holes) else ())
 
 
-def host_budget(
-    device: Device, budget: MemoryBudget, settings: Settings
-) -> Bytes | None:
-    """Memory of the host for swapped tensors, beside the device's if it is emulated."""
-    taken = None if budget.is_whole_device else budget.total
-    free, most = free_host_bytes(device, taken), settings.host_memory
+def host_budget(settings: Settings, staged: Bytes) -> Bytes | None:
+    """Memory of the host for swapped tensors.
+
+    Args:
+        settings: The user's knobs.
+        staged: Bytes of a batch, which takes the way through pinned memory too.
+    """
+    free, most = free_host_bytes(), settings.host_memory
+    if free is not None:
+        free = max(0, free - staged)
     if most is not None:
         return most if free is None else min(most, free)
     return free

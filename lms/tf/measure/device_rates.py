@@ -3,15 +3,12 @@
 import logging
 from collections.abc import Callable
 from functools import partial
-from itertools import cycle
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
 from lms.machine.hardware import Hardware
-from lms.machine.host_cpu import usable_cores
 from lms.machine.link import LinkRates
 from lms.tf import compat
 from lms.tf.measure.devices import Device
@@ -19,6 +16,8 @@ from lms.tf.measure.host_memory import available_host_bytes
 from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
 from lms.tf.measure.scratch import free_bytes
+from lms.tf.out_of_memory import ran_out
+from lms.tf.rewrite.transports import made_node
 from lms.units import KIB, MIB, Seconds, format_bytes
 
 __all__ = ["call_seconds", "measure_hardware", "small_op_seconds"]
@@ -31,25 +30,25 @@ _CHAINED, _SMALL = 1024, "small"
 
 # Bytes of a copy that rates are taken from; a part of a small device. A GPU copies a
 # few MiB in less time than it takes to ask for it.
-_COPIED, _COPIED_BY_GPU, _PART = 4 * MIB, 128 * MIB, 32
+_COPIED, _PART = 128 * MIB, 32
+
+# Bytes of a copy that takes no longer than any copy does.
+_FEW = KIB
 
 # A device with less room is measured on less, but on no less than this: where there
 # is room for so many of it.
 _LEAST_COPIED, _HELD = 64 * KIB, 4
 
-# Copies within the host's memory are timed on pieces of so many bytes in turn: what a
-# step copies is seldom in the processor's cache.
-_COLD = 64 * MIB
+# Products of the host's arrays are timed on pieces of so many bytes in turn: what a
+# step reads is seldom in the processor's cache.
+_COLD, _PIECE = 64 * MIB, 4 * MIB
 
 # Rows of the square matrices whose product the rate of computing is taken from.
-_SQUARE, _SQUARE_OF_GPU = 256, 4096
+_SQUARE = 4096
 
 
 def measure_hardware(device: Device) -> Hardware:
     """The present device and its link, measured.
-
-    On an emulated device a core copies that would compute. Two that share an op wait
-    for each other, so a copy costs its own time there, and less of more cores.
 
     Args:
         device: The device that steps run on.
@@ -65,25 +64,15 @@ def measure_hardware(device: Device) -> Hardware:
         d2h=rates.d2h,
         latency=rates.latency,
         launch=small,
-        asynchronous=not device.holds_input_pipeline,
-        copy_load=_copy_load(device, rates.d2h),
         source="measured",
     )
 
 
-def _copy_load(device: Device, rate: float) -> Seconds:
-    """Seconds of computing that a byte costs which a core copies at this rate."""
-    if not device.holds_input_pipeline:
-        return 0.0
-    return min(1.0, 2 / usable_cores()) / rate
-
-
 def _flops(device: Device) -> float:
     """Float operations per second of a product of two square matrices."""
-    most = _SQUARE if device.holds_input_pipeline else _SQUARE_OF_GPU
 
     def rate(size: int) -> float:
-        rows = min(most, int((size / 4) ** 0.5) // 64 * 64 or 64)
+        rows = min(_SQUARE, int((size / 4) ** 0.5) // 64 * 64 or 64)
         with tf.device(device.full_name):
             square = tf.ones([rows, rows])
         return 2 * rows**3 / seconds_of(partial(tf.linalg.matmul, square, square))
@@ -98,8 +87,7 @@ def _memory_bandwidth(device: Device) -> float:
         with tf.device(device.full_name):
             source = tf.ones([size // 4])
         taken = seconds_of(lambda: tf.raw_ops.DeepCopy(x=source))
-        if not device.holds_input_pipeline:
-            taken = max(taken - call_seconds(measurements_of(device), 1), taken / 10)
+        taken = max(taken - call_seconds(measurements_of(device), 1), taken / 10)
         return 2 * size / taken
 
     return _where_room_is(device, "bandwidth", rate)
@@ -129,7 +117,9 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
     while True:
         try:
             found = rate(size)
-        except tf.errors.ResourceExhaustedError as error:
+        except tf.errors.OpError as error:
+            if not ran_out(error):
+                raise
             if known is not None:
                 return known[1]
             if size <= _LEAST_COPIED:
@@ -155,65 +145,57 @@ def _link_rates(device: Device) -> LinkRates:
     """Rates of copies between the device and the host's memory; measured once."""
     measured = measurements_of(device)
     if measured.link is None:
-        measured.link = _measured_rates(device, _copied(device))
+        measured.link = _carried_rates(device, _copied(device))
     return measured.link
 
 
-def _measured_rates(device: Device, size: int) -> LinkRates:
-    if not device.holds_input_pipeline:
-        return _carried_rates(device, compat.device_name("CPU:0"), size)
-    pieces = cycle(np.ones((max(2, _COLD // size // 2), 2, size), np.uint8))
-
-    def copy() -> None:
-        source, target = next(pieces)
-        np.copyto(target, source)
-
-    rate = size / seconds_of(copy)
-    return LinkRates(h2d=rate, d2h=rate)
-
-
-def _carried_rates(device: Device, host: str, size: int) -> LinkRates:
+def _carried_rates(device: Device, size: int) -> LinkRates:
     """Rates of copies as swaps make them: by send and receive within a function.
 
     Copies of eager tensors would say something else: they take pageable memory, first
     wait for the whole device, and a copy of an op's input is kept and not recomputed
     (`CopyToDevice` in tensor_handle.cc, `mirror` in execute.cc, both in TensorFlow's
-    common_runtime/eager).
+    common_runtime/eager). What a copied tensor's shape is, is all that is returned: its
+    bytes would be copied again.
     """
+    there, here = device.full_name, compat.device_name("CPU:0")
+    with tf.device(there):
+        large, small = tf.zeros([size], tf.uint8), tf.zeros([_FEW], tf.uint8)
+    held = _called(_carrier(here, "copied:0"), large)()[0]  # pinned, as a swap's
 
-    # Shapes are returned: what a function returns comes back to the device.
-    @tf.function(autograph=False)
-    def out(tensor: Any) -> Any:
-        with tf.device(host):
-            return tf.raw_ops.Shape(input=tf.identity(tensor))
+    def seconds(place: str, tensor: Any) -> Seconds:
+        return seconds_of(_called(_carrier(place, "shape:0"), tensor))
 
-    @tf.function(autograph=False)
-    def out_and_back(tensor: Any) -> Any:
-        with tf.device(host):
-            held = tf.identity(tensor)
-        with tf.device(device.full_name):
-            return tf.raw_ops.Shape(input=tf.identity(held))
-
-    with tf.device(device.full_name):
-        there = tf.ones([size // 4])
-
-    def seconds(function: Any) -> Seconds:
-        def call() -> Any:
-            with compat.planned_as_is():  # Grappler would leave identities out
-                return function(there)
-
-        return seconds_of(call)
-
+    few, away, back = seconds(here, small), seconds(here, large), seconds(there, held)
     idle = call_seconds(measurements_of(device), 1)
-    away, both = seconds(out), seconds(out_and_back)
     # What is in the noise of a call still takes a part of it.
-    d2h = max(away - idle, away / 10)
-    return LinkRates(h2d=size / max(both - away, both / 10), d2h=size / d2h)
+    return LinkRates(
+        h2d=size / max(back - few, back / 10),
+        d2h=size / max(away - few, away / 10),
+        latency=max(few - idle, 0.0),
+    )
+
+
+def _carrier(place: str, output: str) -> Any:
+    """A function that copies its argument to a device, and one of what it makes."""
+    nodes = [
+        made_node("copied", "Identity", ["argument"], place, T=tf.uint8),
+        made_node("shape", "Shape", ["copied"], place, T=tf.uint8),
+    ]
+    argument = ("argument", tf.TensorSpec([None], tf.uint8), None)
+    return compat.build_function(compat.graph_def(nodes, None), [argument], [output])
+
+
+def _called(function: Any, tensor: Any) -> Callable[[], Any]:
+    def call() -> Any:
+        with compat.planned_as_is():  # Grappler would leave identities out
+            return function.call_flat(tensor)
+
+    return call
 
 
 def _copied(device: Device) -> int:
-    most = _COPIED if device.holds_input_pipeline else _COPIED_BY_GPU
-    return most if device.limit is None else min(most, device.limit // _PART)
+    return _COPIED if device.limit is None else min(_COPIED, device.limit // _PART)
 
 
 def call_seconds(measured: Measurements, arguments: int) -> Seconds:

@@ -1,17 +1,17 @@
 """The device that memory is planned for: its limit, its allocator, its transport.
 
-It is the first GPU, else the CPU. A CPU has a limit when it is emulated
-(`lms.machine.emulate`): then it uses the allocator of a GPU, which keeps statistics.
+It is this process's first GPU. Where there is none nothing is planned.
 """
 
+import os
 import time
 from bisect import bisect_left
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from lms.machine import emulate
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.rewrite.transports import Transport, transport_to
@@ -21,8 +21,8 @@ __all__ = [
     "Device",
     "DeviceMemory",
     "find_device",
+    "memory_grows",
     "sync_devices",
-    "take_emulated_memory",
 ]
 
 _POLLS, _POLL_SECONDS = 10, 0.1
@@ -30,6 +30,13 @@ _POLLS, _POLL_SECONDS = 10, 0.1
 # Chunks are of whole such pieces; smaller holes, and more, are not looked for.
 _CHUNK, _LEAST_HOLE, _MOST_HOLES = 256, 64 * KIB, 64
 _MOST_FILLERS = 1024
+
+# Left of a device whose memory is taken in one piece: the driver has less than it says.
+_SPARE = 64 * MIB
+
+# cuDNN's workspace for an op, in MiB (`GetDnnWorkspaceLimitOrDefault`), is at most one
+# part of so many.
+_CUDNN_LIMIT, _WORKSPACES = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB", 16
 
 _watchers: dict[str, int] = {}
 
@@ -112,14 +119,32 @@ class Device:
         return DeviceMemory(device=self.name)
 
     @property
-    def holds_input_pipeline(self) -> bool:
-        """Whether prefetched data lies in this device's memory too: on a CPU."""
-        return self.name.startswith("CPU")
+    def is_gpu(self) -> bool:
+        """Whether it is one; without a GPU nothing is planned."""
+        return self.name.startswith("GPU")
 
-    @property
-    def is_emulated(self) -> bool:
-        """Whether it is a CPU whose memory is limited: some kernels need care there."""
-        return self.holds_input_pipeline and self.limit is not None
+    def make_ready(self, most: int | None) -> None:
+        """Take memory that grows by and by at once; bound what cuDNN takes of it.
+
+        Where `TF_FORCE_GPU_ALLOW_GROWTH` or the program says that it grows, it does so
+        by regions that double, and no tensor spans two. Where it does not, TensorFlow
+        has taken all of it. cuDNN's algorithms may take 8 GiB each, and the limit is
+        read when the first convolution runs.
+
+        Args:
+            most: Bytes that will be in use; None for all that there is.
+        """
+        if self.limit is None:
+            return
+        room = min(self.limit, most or self.limit)
+        os.environ.setdefault(_CUDNN_LIMIT, str(max(1, room // MIB // _WORKSPACES)))
+        now = self.memory.current_bytes
+        if now is None or not memory_grows():
+            return
+        wanted = min(self.limit - _SPARE, room) - now
+        with suppress(tf.errors.OpError, ValueError), tf.device(self.name):
+            _nothing(max(wanted, 1))
+        self.memory.reset_peak()
 
     def keep_pool(self, small_pool: SmallPool) -> object:
         """Make free chunks, each with a used one behind it, all in one piece.
@@ -214,13 +239,13 @@ def _nothing(size: int) -> Any:
 
 
 def find_device() -> Device:
-    """The device that models run on: this process's first GPU, else its CPU."""
+    """This process's first GPU; without one its CPU, which has no limit."""
     gpus = _own_devices("GPU")
-    if gpus:
-        return Device(
-            name=gpus[0], limit=compat.allocator_limit(compat.device_name(gpus[0]))
-        )
-    return Device(name="CPU:0", limit=emulate.device_limit())
+    if not gpus:
+        return Device(name="CPU:0", limit=None)
+    return Device(
+        name=gpus[0], limit=compat.allocator_limit(compat.device_name(gpus[0]))
+    )
 
 
 def sync_devices() -> None:
@@ -244,19 +269,10 @@ def _own_devices(kind: str) -> list[str]:
     ]
 
 
-def take_emulated_memory() -> None:
-    """Make an emulated device's allocator take its memory in one piece, if it can.
-
-    A CPU's allocator grows by regions that double, and no tensor can span two; a GPU's
-    takes all at the start, as this does. Tensors made before split the memory for good,
-    so this is called when lms is loaded. The pages are not touched: they cost nothing.
-    """
-    limit = emulate.device_limit()
-    memory = DeviceMemory(device="CPU:0")
-    if limit is None or (memory.peak_bytes or 0) > MIB:
-        return
-    try:
-        tf.raw_ops.Empty(shape=[limit // MIB - 4, MIB], dtype=tf.uint8, init=False)
-    except (tf.errors.OpError, ValueError):
-        return  # too small, or taken already: its regions stay as they are
-    memory.reset_peak()
+def memory_grows() -> bool:
+    """Whether GPUs' memory grows; TensorFlow reads the variable before its option."""
+    forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()
+    if forced in ("true", "false"):
+        return forced == "true"
+    gpus = tf.config.list_physical_devices("GPU")
+    return any(tf.config.experimental.get_memory_growth(gpu) for gpu in gpus)

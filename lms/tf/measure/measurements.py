@@ -15,7 +15,8 @@ from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.units import Bytes, Seconds
 
-__all__ = ["Measurements", "forget_times", "keep_measurements", "measurements_of"]
+__all__ = ["LinkRates", "Measurements", "forget_times", "keep_measurements"]
+__all__ += ["measurements_of"]
 
 _KIND = "measured"
 
@@ -81,8 +82,7 @@ def _name(device: Device) -> str:
         tf.__version__,
         device.name,
         _model(device),
-        # Scratch of an emulated device is what its chunks allow.
-        device.limit if device.is_emulated else None,
+        processor_name(),  # which starts what the device runs
         usable_cores(),
         threading.get_inter_op_parallelism_threads(),
         threading.get_intra_op_parallelism_threads(),
@@ -93,8 +93,8 @@ def _name(device: Device) -> str:
 
 
 def _model(device: Device) -> str | None:
-    if device.holds_input_pipeline:
-        return processor_name()
+    if not device.is_gpu:
+        return None
     index = int(device.name.rpartition(":")[2])
     physical = tf.config.list_physical_devices("GPU")
     return str(tf.config.experimental.get_device_details(physical[index]))

@@ -2,11 +2,10 @@
 
     is it worth a run? ──> room for it here? ──yes──> run alone: the allocator's peak
                                 │no                   less what is in use afterwards
-                                └──> another process (`bench_process`), else as much
-                                     as the largest op of its type for its bytes
+                                └──> as much as the largest op of its type for its bytes
 
-Small chunks that happen to be free are taken whole, so where another process is asked
-it measures all that need some.
+What cuDNN and cuBLAS choose for an op, they choose once in a process, by what is free
+then: so convolutions and products are run in each process, with room, before any step.
 Ops are run alone on arguments of their shapes, equal ones once in a process.
 
 Known weakness: ops that cannot be run alone, and those in loops, are not measured.
@@ -29,7 +28,6 @@ from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import Bench
-from lms.tf.measure.microbenchmark_process import scratch_elsewhere
 from lms.units import KIB
 
 __all__ = [
@@ -46,17 +44,16 @@ __all__ = [
 _LARGE = 64 * KIB
 
 # An op whose scratch is not known is run alone only where there is room for so many
-# times what it reads and makes: kernels of a CPU do not survive if there is too little.
-# Those of half precision pack their inputs for each thread (seen: 8.6 times).
-# Elsewhere it counts what the largest op of its type that was run needs for its bytes
-# (small ones need more, as a part of theirs), or this.
-_TIMES, _TIMES_OF_HALF, _USUAL_SHARE = 3, 12, 0.5
+# times what it reads and makes. Elsewhere it counts what the largest op of its type
+# that was run needs for its bytes (small ones need more, as a part of theirs), or this.
+_TIMES, _USUAL_SHARE = 3, 0.5
 
-# Where an op took one part of so many of what was free, it may have taken more than it
-# needs: a chunk is not split that is less than twice as large.
+# What is known to be needed must be there so many times: a chunk is not split that is
+# less than twice as large.
 _SPLIT = 2
 
-_HALF = frozenset({"float16", "bfloat16"})
+# Benches whose libraries have chosen how they run them, in this process.
+_chosen: set[str] = set()
 
 # Functions of one op hold constants. While ops are measured there are free chunks for
 # so many: what stays behind does not lie scattered over what is planned.
@@ -79,13 +76,13 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
     measured = measurements_of(device)
     nodes = {node.name: node for node in step.nodes}
     found = _scratch_of_compiled(step, nodes, measured)
-    found |= _scratch_of_collectives(step.graph, device.name)
+    found |= _scratch_of_collectives(step.graph, nodes)
     cases = [
         Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
         for op in step.graph.ops
         # Element-wise ops need no scratch.
         if not (op.name in found or op.inplace)
-        and is_worth_a_run(step.graph, op)
+        and _may_need_much(step.graph, nodes, op)
         and (bench := Bench.of(step.graph, nodes, op)) is not None
     ]
     failed = _measure(cases, device, measured)
@@ -114,38 +111,34 @@ def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> s
     Returns:
         The keys of those that cannot be run on values that are made up.
     """
-    if all(case.bench.key in measured.scratch for case in cases):
+    unknown = {case.bench.key: case for case in cases if _is_to_run(case, measured)}
+    if not unknown:
         return set()
     gathered = device.keep_pool(LEFT_BEHIND)
     free = free_bytes(device)
     failed: set[str] = set()
-    unknown: list[Case] = []
-    inexact: list[Case] = []
-    for case in track("measuring the scratch of ops", cases):
-        key = case.bench.key
-        if key in measured.scratch or key in failed:
-            continue
+    for key, case in track("measuring the scratch of ops", [*unknown.items()]):
         if not has_room(case, device, free):
-            unknown.append(case)
             continue
         found = case.bench.scratch(device.memory, case.moved)
         if found is None:
             failed.add(key)
-        elif device.is_emulated and (case.moved + found) * _SPLIT > free:
-            unknown.append(case)
         else:
             _note_scratch(case, measured, found)
-            inexact += [case] if found else []
     del gathered
-    if device.is_emulated and unknown:
-        asked = [(case.bench, case.moved) for case in unknown + inexact]
-        measured.scratch.update(scratch_elsewhere(asked))
     return failed
+
+
+def _is_to_run(case: Case, measured: Measurements) -> bool:
+    """Whether an op's scratch is not known, or its library is yet to choose."""
+    is_chosen = not case.op.flops or case.bench.key in _chosen
+    return not (is_chosen and case.bench.key in measured.scratch)
 
 
 def _note_scratch(case: Case, measured: Measurements, scratch: int) -> None:
     """Keep what an op needs, and whether it is the largest of its type."""
     measured.scratch[case.bench.key] = scratch
+    _chosen.add(case.bench.key)
     largest = measured.largest.get(case.op.type, (0.0, 0.0))
     measured.largest[case.op.type] = max(largest, (case.moved, scratch))
 
@@ -169,18 +162,19 @@ def _scratch_of_compiled(
     return found
 
 
-def _scratch_of_collectives(graph: GraphView, device: str) -> dict[str, int]:
-    """Scratch of reductions over workers, in a ring of CPUs.
+def _scratch_of_collectives(
+    graph: GraphView, nodes: Mapping[str, compat.NodeDef]
+) -> dict[str, int]:
+    """Scratch of reductions over workers, in TensorFlow's own ring.
 
     A chunk for what comes from the neighbour at each step: all but one part of the
     input (ring_reducer.cc). NCCL's lies beside TensorFlow's allocator.
     """
-    if "CPU" not in device:
-        return {}
     return {
         op.name: graph.tensors[op.inputs[0]].size
         for op in graph.ops
         if op.type in COLLECTIVE
+        and compat.attribute(nodes[op.name], "communication_hint").s != b"nccl"
     }
 
 
@@ -188,7 +182,7 @@ def has_room(case: Case, device: Device, free: float) -> bool:
     """Whether what an op reads, makes and needs has room beside what is there.
 
     Where it has none, TensorFlow would wait ten seconds for some before it gives up
-    (its allocator_retry.cc, as bfc_allocator.cc calls it), and the process may die.
+    (its allocator_retry.cc, as bfc_allocator.cc calls it).
 
     Args:
         case: The op.
@@ -200,9 +194,7 @@ def has_room(case: Case, device: Device, free: float) -> bool:
     scratch = measurements_of(device).scratch.get(case.bench.key)
     if scratch is not None:
         return (case.moved + scratch) * _SPLIT <= free
-    is_half = any(tensor.dtype in _HALF for tensor in case.op.outputs)
-    packs = device.holds_input_pipeline and is_half
-    return case.moved * (_TIMES_OF_HALF if packs else _TIMES) <= free
+    return case.moved * _TIMES <= free
 
 
 def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
@@ -221,13 +213,26 @@ def free_bytes(device: Device) -> float:
     return device.limit - (device.memory.current_bytes or 0)
 
 
-def is_worth_a_run(graph: GraphView, op: Op) -> bool:
-    """Whether an op is large, and may be run on values that are made up."""
+def _may_need_much(
+    graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
+) -> bool:
+    """Whether an op is large, or XLA compiles it and has not said what it needs."""
+    if op.name in nodes and is_compiled(nodes[op.name]):
+        return _can_run_alone(op)
+    return is_worth_a_run(graph, op)
+
+
+def _can_run_alone(op: Op) -> bool:
     if op.fixed or op.varies or op.persistent or op.alias is not None:
         return False
-    if "PyFunc" in op.type:  # the user's own function must not see them
+    if "PyFunc" in op.type:  # the user's own function must not see what is made up
         return False
-    if op.type in COLLECTIVE:  # it would wait for the other workers
+    return op.type not in COLLECTIVE  # it would wait for the other workers
+
+
+def is_worth_a_run(graph: GraphView, op: Op) -> bool:
+    """Whether an op is large, and may be run on values that are made up."""
+    if not _can_run_alone(op):
         return False
     sizes = [graph.tensors[name].size for name in op.inputs]
     sizes += [tensor.size for tensor in op.outputs]

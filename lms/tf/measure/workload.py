@@ -9,6 +9,7 @@ import logging
 from dataclasses import replace
 from functools import cache
 
+from lms.ir.graph import GraphView
 from lms.planning.memory_budget import MemoryBudget
 from lms.planning.plan_cache import choose_plan_once
 from lms.planning.plan_step import plan_step
@@ -22,7 +23,7 @@ from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_scratch
-from lms.units import format_bytes
+from lms.units import Bytes, format_bytes
 
 __all__ = ["plan_here", "with_measured_scratch", "workload_here"]
 
@@ -56,6 +57,12 @@ def workload_here(step: TracedStep, device: Device) -> Workload:
     return Workload.of(step.graph, (step.own or step).graph, speeds)
 
 
+def _staged(graph: GraphView) -> Bytes:
+    """Bytes of what comes from the host in each step."""
+    given = (op for op in graph.ops if op.type == "Placeholder")
+    return sum(tensor.size for op in given for tensor in op.outputs)
+
+
 def plan_here(
     workload: Workload, settings: Settings, device: Device, budget: MemoryBudget
 ) -> PlannedStep:
@@ -73,7 +80,7 @@ def plan_here(
     """
     if settings.planner == "budget" and not fits(workload.plain, budget):
         budget = with_holes(budget, device)
-    host = host_budget(device, budget, settings)
+    host = host_budget(settings, staged=_staged(workload.graph))
     planned = plan_step(workload, settings, budget, host, choose=choose_plan_once)
     if planned.reason is Reason.SMALL_HOST:
         _LOG.warning(

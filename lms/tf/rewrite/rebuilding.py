@@ -10,10 +10,7 @@ from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.capture.tracing import TracedFunction
 
-__all__ = ["RAN_OUT", "RebuiltStep", "rebuild"]
-
-# What a step raises when the device's memory is used up.
-RAN_OUT = tf.errors.ResourceExhaustedError
+__all__ = ["RebuiltStep", "rebuild"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedPlan, ResolvedSwap, resolve
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.rewrite.asking import ask_for_room
 from lms.tf.rewrite.control_edges import Waits, wait_for
 from lms.tf.rewrite.transports import Transport
 
@@ -38,8 +37,6 @@ def rewrite(
     transport: Transport,
     commit_flag: Sequence[compat.NodeDef] = (),
     late: Sequence[str] = (),
-    *,
-    asks: bool = False,
 ) -> list[compat.NodeDef]:
     """The step's nodes with the plan built in.
 
@@ -49,7 +46,6 @@ def rewrite(
         transport: Makes the nodes that carry tensors.
         commit_flag: Nodes of which the last is what late writes wait for.
         late: Names of the ops that wait for it.
-        asks: Whether ordered ops ask for their room first (`lms.tf.rewrite.asking`).
 
     Returns:
         New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
@@ -67,17 +63,11 @@ def rewrite(
         producer = nodes[op_of(tensor)]
         spec = _spec(step.graph, tensor)
         prefix = f"lms/{number}/{producer.name}"
-        out = transport.swap_out(
-            f"{prefix}/out",
-            tensor,
-            spec,
-            device=producer.device,
-            copies=len(swap.swap_ins),
-        )
+        out = transport.swap_out(f"{prefix}/out", tensor, spec, device=producer.device)
         added += out.nodes
         waits.leave(swap, out)
         extender, at = _keeper(step.graph, swap, prefix, producer.device, resolved)
-        if transport.takes_room_first and extender is not None:
+        if extender is not None:
             added.append(extender)
             waits.released[at].append(extender.name)
         for k, copy in enumerate(swap.swap_ins):
@@ -94,8 +84,6 @@ def rewrite(
     added += commit_flag
     for name in late:
         wait_for(nodes[name], [node.name for node in commit_flag[-1:]])
-    if asks:
-        added += ask_for_room(step.graph, plan.chain, nodes)
     _refuse_split_groups(nodes, groups)
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)

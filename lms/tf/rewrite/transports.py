@@ -24,7 +24,7 @@ copies wait for), `executor.cc` (`inline_ready`: first come, first served).
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -48,11 +48,9 @@ class CopyOps:
         nodes: All of them.
         start: Starts the copy.
         end: Ends when a swap-out has ended; yields a swap-in.
-        settled: What the ops that are ordered after `start` must wait for: that the
-            copy has its room, or has begun. None where nothing need be waited for.
+        settled: What the ops that are ordered after `start` must wait for: that a
+            swap-in has its room.
         held: Yields the tensor on the host, where another op than `end` does.
-        wait: Holds a thread until the copy has ended, so it should run late; None
-            where none does.
     """
 
     nodes: tuple[compat.NodeDef, ...]
@@ -60,20 +58,13 @@ class CopyOps:
     end: compat.NodeDef
     settled: compat.NodeDef | None = None
     held: compat.NodeDef | None = None
-    wait: compat.NodeDef | None = None
 
 
 class Transport(Protocol):
-    """Makes the nodes of one tensor's travel.
-
-    `takes_room_first` says whether the op that starts a swap-in takes room on the
-    device, and ends before the copy does.
-    """
-
-    takes_room_first: ClassVar[bool]
+    """Makes the nodes of one tensor's travel."""
 
     def swap_out(
-        self, name: str, source: str, spec: tf.TensorSpec, *, device: str, copies: int
+        self, name: str, source: str, spec: tf.TensorSpec, *, device: str
     ) -> CopyOps:
         """The ops that copy `source` to the host."""
         ...
@@ -84,39 +75,17 @@ class Transport(Protocol):
         """The ops that copy a tensor in."""
         ...
 
-    def host_peak_bytes(self) -> int | None:
-        """The most host bytes held so far, None where it is not known."""
-        ...
 
-    def release(self) -> None:
-        """Give the host memory back."""
-        ...
-
-
-class _ByTensorFlow:
-    """What transports share whose tensors TensorFlow's own host allocator holds."""
-
-    takes_room_first: ClassVar[bool] = True
-
-    def host_peak_bytes(self) -> int | None:
-        """Unknown: TensorFlow's host allocator holds the tensors."""
-        return None
-
-    def release(self) -> None:
-        """Nothing is held between steps."""
-
-
-class DeviceCopy(_ByTensorFlow):
+class DeviceCopy:
     """Swaps by TensorFlow's own ops for them, which Grappler's swapper left behind.
 
     Both are ops of a GPU, so a step stays in one piece: all control edges are ordinary.
     """
 
     def swap_out(
-        self, name: str, source: str, spec: tf.TensorSpec, *, device: str, copies: int
+        self, name: str, source: str, spec: tf.TensorSpec, *, device: str
     ) -> CopyOps:
         """A copy into pinned memory."""
-        del copies
         node = made_node(name, "_CopyFromGpuToHost", [source], device, T=spec.dtype)
         return CopyOps(nodes=(node,), start=node, end=node)
 
@@ -131,7 +100,7 @@ class DeviceCopy(_ByTensorFlow):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendReceive(_ByTensorFlow):
+class SendReceive:
     """Swaps by explicit sends and receives: for a TensorFlow without the copy ops.
 
     A receive may have control inputs. That a swap-out has ended the device learns by a
@@ -145,10 +114,9 @@ class SendReceive(_ByTensorFlow):
     host: str
 
     def swap_out(
-        self, name: str, source: str, spec: tf.TensorSpec, *, device: str, copies: int
+        self, name: str, source: str, spec: tf.TensorSpec, *, device: str
     ) -> CopyOps:
         """A send to the host, and a token that comes back."""
-        del copies
         there = self._pair(name, source, spec.dtype, device, self.host)
         held = there[1]
         token = made_node(

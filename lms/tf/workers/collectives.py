@@ -15,7 +15,7 @@ because each is a copy of its gradients.
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,13 @@ __all__ = ["Workers"]
 
 # Those of TensorFlow's strategies count up from 1.
 _GROUP = 0x11_35
-_BUCKET: Bytes = 4 * MIB
+
+# Who reduces, and how much at once: TensorFlow's ring takes the way through the host.
+_BUCKETS: Mapping[str, Bytes] = {"ring": 4 * MIB, "nccl": 32 * MIB}
+
+# Types that no GPU reduces, and those that stand for them.
+_REDUCED = {tf.bfloat16: tf.float32, tf.int32: tf.int64}
+
 _LONGEST: Seconds = 600.0
 
 # Types that a broadcast takes; others of their width stand for the rest.
@@ -64,10 +70,12 @@ class Workers:
 
     Args:
         placement: Which one this is.
+        reductions: Who reduces: "nccl" or "ring".
         server: TensorFlow's, as long as it is needed; None where there is one worker.
     """
 
     placement: Placement
+    reductions: str = "ring"
     server: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -111,8 +119,10 @@ class Workers:
         if self.size == 1 or not there:
             return given
         _refuse_unknown(there)
+        sent = [tf.cast(one, _REDUCED.get(one.dtype, one.dtype)) for one in there]
         reduce = self._reduced if _in_graph(there) else self._eagerly
-        found = iter(reduce(there, name))
+        summed = zip(reduce(sent, name), there, strict=True)
+        found = (tf.cast(result, one.dtype) for result, one in summed)
         return [None if one is None else next(found) for one in given]
 
     def gather(self, text: str, name: str, *, timeout: Seconds = _LONGEST) -> list[str]:
@@ -186,7 +196,7 @@ class Workers:
         chain.names[name] += 1
         place = f"{name}/{chain.names[name]}"
         results: list[Any] = [None] * len(tensors)
-        for number, members in enumerate(_buckets(tensors)):
+        for number, members in enumerate(self._buckets(tensors)):
             parts = [tf.reshape(tensors[i], [-1]) for i in members]
             flat = parts[0] if len(parts) == 1 else tf.concat(parts, 0)
             with tf.control_dependencies([] if chain.last is None else [chain.last]):
@@ -207,8 +217,26 @@ class Workers:
             ordering_token=[],
             merge_op="Add",
             final_op="Id",
+            communication_hint=self.reductions,
             name="lms_reduce",
         )
+
+    def _buckets(self, tensors: Sequence[Any]) -> list[list[int]]:
+        """Places of tensors of one type that are reduced together, the last first.
+
+        The gradients of the last layers come first.
+        """
+        buckets: list[list[int]] = []
+        size = 0
+        for i in reversed(range(len(tensors))):
+            own = tensors[i].dtype.size * tensors[i].shape.num_elements()
+            fits = buckets and tensors[buckets[-1][0]].dtype == tensors[i].dtype
+            if not fits or size + own > _BUCKETS[self.reductions]:
+                buckets.append([])
+                size = 0
+            buckets[-1].append(i)
+            size += own
+        return buckets
 
     def _of_chief(self, value: Any, dtype: tf.DType) -> Any:
         shape = value.shape
@@ -241,24 +269,6 @@ def _refuse_unknown(tensors: Sequence[Any]) -> None:
 
 def _in_graph(tensors: Sequence[Any]) -> bool:
     return not hasattr(tensors[0], "numpy")
-
-
-def _buckets(tensors: Sequence[Any]) -> list[list[int]]:
-    """Places of tensors of one type that are reduced together, the last first.
-
-    The gradients of the last layers come first.
-    """
-    buckets: list[list[int]] = []
-    size = 0
-    for i in reversed(range(len(tensors))):
-        own = tensors[i].dtype.size * tensors[i].shape.num_elements()
-        fits = buckets and tensors[buckets[-1][0]].dtype == tensors[i].dtype
-        if not fits or size + own > _BUCKET:
-            buckets.append([])
-            size = 0
-        buckets[-1].append(i)
-        size += own
-    return buckets
 
 
 def _key(name: str, dtype: tf.DType, shape: tf.TensorShape) -> int:

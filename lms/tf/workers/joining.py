@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import keras
 import tensorflow as tf
@@ -27,7 +28,9 @@ __all__ = ["join", "lost_workers_in_words", "workers_here"]
 _joined: list[Workers] = []
 
 
-def join(*, timeout: Seconds = 300.0) -> Workers:
+def join(
+    *, timeout: Seconds = 300.0, reductions: Literal["nccl", "ring"] | None = None
+) -> Workers:
     """Join the other workers of this program's job, if it has any.
 
     Call it before anything runs: TensorFlow joins a cluster when it makes its devices.
@@ -37,6 +40,9 @@ def join(*, timeout: Seconds = 300.0) -> Workers:
 
     Args:
         timeout: How many seconds to wait for the others.
+        reductions: Who sums gradients: NVIDIA's "nccl", or TensorFlow's "ring", which
+            takes the way through the host. None takes what `LMS_REDUCTIONS` says, else
+            "nccl" where there is a GPU.
 
     Returns:
         The workers; alone, with rank 0 and size 1, where nobody names others.
@@ -63,7 +69,14 @@ def join(*, timeout: Seconds = 300.0) -> Workers:
         )
     meet(placement, said=_versions(), timeout=timeout)
     _take_own_gpu(placement)
-    _joined.append(Workers(placement=placement, server=_start(placement)))
+    by = reductions or os.environ.get("LMS_REDUCTIONS") or _usual_reductions()
+    if by not in ("nccl", "ring"):
+        raise WorkersError(
+            f"`reductions` must be 'nccl' or 'ring', got {by!r}. Leave it out, or "
+            "unset LMS_REDUCTIONS."
+        )
+    server = _start(placement)
+    _joined.append(Workers(placement=placement, reductions=by, server=server))
     return _joined[0]
 
 
@@ -84,6 +97,10 @@ def lost_workers_in_words() -> Iterator[None]:
         return
     with lost_in_words(_joined[0].rank, _joined[0].size):
         yield
+
+
+def _usual_reductions() -> str:
+    return "nccl" if tf.config.list_physical_devices("GPU") else "ring"
 
 
 def _versions() -> str:

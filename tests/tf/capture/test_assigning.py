@@ -57,7 +57,7 @@ def test_only_large_variables_that_one_op_writes_and_none_reads_in_pieces_stay()
         read = tf.gather(variables["read in pieces"], [1, 2])
         return tf.reduce_sum(read) + tf.reduce_sum(variables["only read"])
 
-    device = "/job:localhost/replica:0/task:0/device:CPU:0"
+    device = "/job:localhost/replica:0/task:0/device:GPU:0"
     planned = specialise(trace(step, []), [], device=device)
     names = {id(variable.handle): name for name, variable in variables.items()}
     handles = {n: names[id(handle)] for n, (handle, _) in planned.variables.items()}

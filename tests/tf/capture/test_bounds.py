@@ -12,7 +12,7 @@ from lms.ir.liveness import buffers
 pytestmark = pytest.mark.tf
 
 _ROWS = 8
-_DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+_DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 Step = Callable[[Any, Any], Any]
 

@@ -10,7 +10,7 @@ from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
-DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 CHANNELS = 256
 
 # The gradient of the filter is computed between all channels, and held twice.

@@ -11,7 +11,7 @@ from lms.ir.graph import Op, op_of
 
 pytestmark = pytest.mark.tf
 
-DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 
 def specialised(function: Any, *args: Any) -> Any:

@@ -10,7 +10,7 @@ from tests.graphs import make_op
 
 pytestmark = pytest.mark.tf
 
-DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
+DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 
 def step_of(function: Any, *args: Any) -> Any:

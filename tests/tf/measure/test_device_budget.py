@@ -5,8 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from lms.machine.pinned import PINNED_VARIABLE
 from lms.planning.settings import read_settings
-from lms.tf.measure.device_budget import Batches, measure_budget, with_holes
+from lms.tf.measure.device_budget import host_budget, measure_budget, with_holes
 from lms.units import MIB
 
 pytestmark = pytest.mark.tf
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.tf
 LIMIT = 320 * MIB
 
 
-def device(*, pipeline: bool, holes: tuple[int, ...] | None = ()) -> Any:
+def device(*, holes: tuple[int, ...] | None = ()) -> Any:
     """A device that may be asked for its holes if they are not None."""
 
     def free_holes(_most: int) -> tuple[int, ...]:
@@ -23,7 +24,6 @@ def device(*, pipeline: bool, holes: tuple[int, ...] | None = ()) -> Any:
 
     return SimpleNamespace(
         limit=LIMIT,
-        holds_input_pipeline=pipeline,
         memory=SimpleNamespace(settled_bytes=lambda: 20 * MIB),
         free_holes=free_holes,
     )
@@ -40,21 +40,19 @@ STEP = cast(
 )
 
 
-@pytest.mark.parametrize("reads_ahead", [True, False])
-@pytest.mark.parametrize("pipeline", [True, False])
-def test_a_batch_that_may_wait_is_neither_the_steps_nor_free(
-    *, pipeline: bool, reads_ahead: bool
+def test_a_step_s_batch_comes_beside_what_is_in_use() -> None:
+    budget = measure_budget(STEP, read_settings(), device())
+    assert budget.persistent == (20 + 4 + 1) * MIB
+    assert budget.margin == LIMIT // 32
+
+
+def test_swapped_tensors_get_what_may_be_pinned_beside_a_batch(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    budget = measure_budget(
-        STEP,
-        read_settings(),
-        device(pipeline=pipeline),
-        batches=Batches(is_there=True, read_ahead=reads_ahead),
-    )
-    waiting = 4 * MIB if pipeline and reads_ahead else 0
-    assert budget.margin == LIMIT // 32 + waiting
-    assert budget.free == LIMIT - budget.persistent - waiting
-    assert budget.free - budget.step == budget.margin - budget.reserved
+    monkeypatch.setenv(PINNED_VARIABLE, "64")
+    assert host_budget(read_settings(), staged=4 * MIB) == 60 * MIB
+    most = read_settings(host_memory="1MiB")
+    assert host_budget(most, staged=4 * MIB) == MIB
 
 
 @pytest.mark.parametrize(
@@ -70,8 +68,6 @@ def test_holes_matter_where_a_step_needs_them_too(
     *, budget: str | None, holes: tuple[int, ...] | None, matter: bool
 ) -> None:
     settings = read_settings(budget=budget)
-    there = device(pipeline=True, holes=holes)
-    found = measure_budget(
-        STEP, settings, there, batches=Batches(is_there=True, read_ahead=True)
-    )
+    there = device(holes=holes)
+    found = measure_budget(STEP, settings, there)
     assert with_holes(found, there).holes == (holes if matter else ())

@@ -2,14 +2,70 @@
 
 import pytest
 
-from tests.tf.card import on_card
+from lms.machine.link import LinkRates
+from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
+_TRIALS = "tests.tf.card_trials"
 
-def test_the_measured_link_is_the_card_s() -> None:
-    h2d, d2h = on_card(
-        "tests.tf.card_trials:link_rates", FAKE_GPU_H2D=1e9, FAKE_GPU_D2H=0.5e9
+
+def test_the_measured_link_is_the_card_s(worker: Worker) -> None:
+    h2d, d2h, latency = worker.ask(
+        f"{_TRIALS}:link_rates",
+        memory="256MiB",
+        card={"link": LinkRates(h2d=1e9, d2h=0.5e9, latency=2e-3)},
     )
     assert 0.6e9 < h2d < 1.2e9
-    assert 0.35e9 < d2h < 0.6e9
+    assert 0.3e9 < d2h < 0.6e9
+    assert 2e-3 < latency < 6e-3
+
+
+@pytest.mark.slow
+def test_full_pinned_memory_is_the_host_s_and_undoes_the_step(
+    worker: Worker,
+) -> None:
+    found = worker.ask(
+        f"{_TRIALS}:full_pinned_memory",
+        memory="100MiB",
+        environ={"TF_GPU_HOST_MEM_LIMIT_IN_MB": "16"},
+    )
+    assert found["swaps"]
+    assert found["limit"] <= 16 << 20
+    assert found["said"].startswith("swapped tensors must find pinned memory")
+    assert found["same"]
+
+
+def test_memory_that_grows_is_taken_in_one_piece(worker: Worker) -> None:
+    found = worker.ask(
+        f"{_TRIALS}:grown_memory",
+        memory="400MiB",
+        environ={"TF_FORCE_GPU_ALLOW_GROWTH": "true"},
+        budget="400MiB",
+    )
+    assert found == {"fit": True, "workspace": "25"}
+
+
+@pytest.mark.parametrize("budget", [None, "64MiB"])
+def test_an_allocator_without_a_limit_has_none(
+    budget: str | None, worker: Worker
+) -> None:
+    found = worker.ask(
+        f"{_TRIALS}:known_limit",
+        memory="256MiB",
+        environ={"TF_GPU_ALLOCATOR": "cuda_malloc"},
+        budget=budget,
+    )
+    assert found["limit"] is None
+    assert ("nothing is planned" in found["said"]) == (budget is None)
+
+
+def test_where_nvml_tells_no_memory_cuda_does(worker: Worker) -> None:
+    assert worker.ask(f"{_TRIALS}:no_memory_of_gpu_by_nvml", memory="64MiB") > 0
+
+
+def test_products_run_alone_in_each_process_before_they_are_planned(
+    worker: Worker,
+) -> None:
+    found = worker.ask(f"{_TRIALS}:runs_before_planning", memory="256MiB")
+    assert found == [1, 0, 1]

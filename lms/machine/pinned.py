@@ -1,0 +1,56 @@
+"""Pinned memory of the host, through which tensors leave a GPU: how much there may be.
+
+TensorFlow's pool of it, `gpu_host_bfc`, is made with the devices, grows by regions
+that double, and gives none back. What it takes is taken at once, unlike other memory.
+Its own limit, 128 GiB in 2.21, may be more than the host has: then Linux ends programs.
+
+Sources: `GPUProcessState::GetGpuHostAllocator` in gpu_process_state.cc and
+`BFCAllocator::Extend` in bfc_allocator.cc of TensorFlow.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from lms.units import GIB, MIB, Bytes
+
+__all__ = ["PINNED_VARIABLE", "is_number", "pinned_limit", "swappable"]
+
+PINNED_VARIABLE: Final = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
+
+_MOST: Final = 128 * GIB
+
+# What is left to programs that take more meanwhile, this one too, and what the
+# allocator writes down of each of its pieces: eight bytes of 256.
+_MARGIN, _NOTES = 32, 32
+
+
+def pinned_limit(environ: Mapping[str, str] = os.environ) -> Bytes:
+    """What TensorFlow may pin: what the variable says, else its own limit.
+
+    Example:
+        >>> pinned_limit({}) // GIB, pinned_limit({PINNED_VARIABLE: "2048"}) // GIB
+        (128, 2)
+    """
+    written = environ.get(PINNED_VARIABLE, "")
+    return int(written) * MIB if is_number(written) else _MOST
+
+
+def is_number(written: str) -> bool:
+    """Whether TensorFlow understands a limit; what it does not, it leaves aside."""
+    return re.fullmatch(r"\s*[0-9]+\s*", written) is not None
+
+
+def swappable(free: Bytes, limit: Bytes) -> Bytes:
+    """Host memory that swapped tensors may take.
+
+    Args:
+        free: What programs may still take.
+        limit: What may be pinned.
+
+    Example:
+        >>> swappable(64 * GIB, 128 * GIB) / GIB, swappable(64 * GIB, 8 * GIB) / GIB
+        (60.0, 8.0)
+    """
+    return min(limit, free - free // _MARGIN - free // _NOTES)

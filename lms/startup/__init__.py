@@ -1,1 +1,0 @@
-"""Code that runs before a program's first line on an emulated device."""

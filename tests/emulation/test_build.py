@@ -1,0 +1,152 @@
+"""The card is compiled once, whole or not at all.
+
+A compiler that only touches its output stands for g++ here.
+"""
+
+import os
+import platform
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lms.emulation import build
+from lms.errors import UnsupportedError
+
+TOUCH = 'while [ "$1" != "-o" ]; do shift; done; touch "$2"'
+BUILD = "from lms.emulation.build import built; print(built())"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LMS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "emulation"
+
+
+def compiler(folder: Path, body: str = TOUCH) -> str:
+    """A program that notes each call and does what `body` says."""
+    path = folder / "compiler"
+    path.write_text(f'#!/bin/sh\necho x >> "{folder}/calls"\n{body}\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def start(cxx: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD],
+        env={**os.environ, "CXX": cxx},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_it_is_compiled_once_and_says_so(
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path))
+    folder = build.built()
+    assert "Compiling the emulated card for TensorFlow 2.21" in capsys.readouterr().err
+    names = {path.name for path in folder.iterdir()}
+    assert {build.COMPUTING, build.DRY, build.DRIVER, "libcudnn.so.9"} <= names
+    calls = (tmp_path / "calls").read_text()
+    assert build.built() == folder
+    assert (tmp_path / "calls").read_text() == calls
+    assert capsys.readouterr().err == ""
+
+
+def test_two_that_start_at_once_compile_once(cache: Path, tmp_path: Path) -> None:
+    cxx = compiler(tmp_path, f"sleep 0.2; {TOUCH}")
+    first, second = start(cxx), start(cxx)
+    said = [process.communicate(timeout=60) for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert said[0][0] == said[1][0]
+    alone = len(build._LIBRARIES) + 3
+    assert len((tmp_path / "calls").read_text().split()) == alone
+
+
+def test_a_build_that_was_killed_leaves_nothing_that_counts(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = start(compiler(tmp_path, "sleep 5"))
+    while not list(cache.glob("unfinished-*")):
+        time.sleep(0.05)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    monkeypatch.setenv("CXX", compiler(tmp_path))
+    folder = build.built()
+    assert sorted(path.name for path in cache.iterdir()) == sorted(
+        [folder.name, "lock"]
+    )
+
+
+def test_what_a_compiler_says_is_told_and_nothing_is_left(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path, "echo no such header >&2; exit 1"))
+    with pytest.raises(UnsupportedError, match="error of the compiler: no such header"):
+        build.built()
+    assert [path.name for path in cache.iterdir()] == ["lock"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler(tmp_path))
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("LMS_CACHE", str(tmp_path / "file"))
+    with pytest.raises(
+        UnsupportedError, match=r"folder that can be written.*LMS_CACHE"
+    ):
+        build.built()
+
+
+def test_where_there_is_no_compiler_it_says_so(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(UnsupportedError, match=r"got no 'no-such-compiler'\. Install"):
+        build.built()
+
+
+def test_another_processor_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    with pytest.raises(UnsupportedError, match=r"Linux on x86-64, got linux on arm64"):
+        build.built()
+
+
+@pytest.mark.parametrize(
+    ("is_cuda", "version", "said"),
+    [
+        ("False", "2.21.0", "got one without, as `tensorflow-cpu` is"),
+        ("True", "2.20.0", r"TensorFlow 2\.21\.x, got 2\.20\.0"),
+    ],
+)
+def test_another_tensorflow_is_refused(
+    is_cuda: str,
+    version: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    info = tmp_path / "tensorflow" / "python" / "platform" / "build_info.py"
+    info.parent.mkdir(parents=True)
+    info.write_text(f"build_info = dict([('is_cuda_build', {is_cuda})])")
+    (tmp_path / "tensorflow" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(build.metadata, "version", lambda _: version)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    with pytest.raises(UnsupportedError, match=said):
+        build.built()
+
+
+def test_the_sources_are_in_the_package() -> None:
+    mode = (build._NATIVE / "driver.cc").stat().st_mode
+    assert stat.S_ISREG(mode)

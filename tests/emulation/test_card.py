@@ -1,0 +1,54 @@
+"""What a card is like, and which words are refused."""
+
+from typing import Any
+
+import pytest
+
+from lms.emulation.card import CAPABILITIES, card_variables, emulated_memory
+from lms.machine.link import LINKS, LinkRates
+from lms.machine.presets import PRESETS
+
+
+def test_memory_alone_makes_a_card_without_a_pace() -> None:
+    made = card_variables("96MiB")
+    assert emulated_memory(made) == 96 << 20
+    assert "LMS_CARD_FLOPS" not in made
+    assert "LMS_CARD_H2D" not in made
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_gives_memory_rates_link_and_capability(name: str) -> None:
+    made, card = card_variables(card=name, dry=True), PRESETS[name]
+    assert emulated_memory(made) == card.memory
+    assert float(made["LMS_CARD_FLOPS"]) == card.flops
+    assert float(made["LMS_CARD_H2D"]) == card.h2d
+    assert int(made["LMS_CARD_CAPABILITY"]) in CAPABILITIES.values()
+
+
+def test_memory_and_link_take_the_place_of_the_preset_s() -> None:
+    made = card_variables("1GiB", card="v100-pcie", link=LINKS["nvlink2"])
+    assert emulated_memory(made) == 1 << 30
+    assert float(made["LMS_CARD_D2H"]) == 64e9
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({}, "`memory` must be given without a card"),
+        ({"memory": "1KiB"}, "`memory` must be at least 1 MiB"),
+        ({"memory": "1GiB", "cards": 0}, "`cards` must be from 1 to 8, got 0"),
+        ({"memory": "1GiB", "cards": 9}, "`cards` must be from 1 to 8, got 9"),
+        ({"memory": "1GiB", "dry": True}, "`card` must be named"),
+        ({"card": "abacus"}, "`card` must be one of v100-pcie"),
+        ({"memory": "1GiB", "slow_motion": 0.1}, "`slow_motion` must be at least 1"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        card_variables(**words)
+
+
+@pytest.mark.parametrize("rate", [0, -1, float("inf")])
+def test_a_link_of_nothing_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="`h2d` must be bytes per second above 0"):
+        LinkRates(h2d=rate, d2h=1e9)

@@ -1,0 +1,106 @@
+"""TensorFlow's own GPU runtime, as it behaves on an emulated card."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lms.machine.link import LinkRates
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+TRIALS = "tests.emulation.trials"
+
+
+def test_tensorflow_sees_as_many_cards_as_were_asked_for(worker: Worker) -> None:
+    found = worker.ask(f"{TRIALS}:devices", memory="32MiB", card={"cards": 3})
+    assert found["names"] == [f"/device:GPU:{i}" for i in range(3)]
+    assert found["details"] == [[8, 0]] * 3
+    none = worker.ask(f"{TRIALS}:devices", memory=None)
+    assert none["names"] == []
+
+
+def test_a_preset_has_its_compute_capability(worker: Worker) -> None:
+    found = worker.ask(f"{TRIALS}:devices", memory="64MiB", card={"card": "v100-pcie"})
+    assert found["details"] == [[7, 0]]
+
+
+def test_the_allocator_s_limit_is_the_card_s_memory(worker: Worker) -> None:
+    found = worker.ask(f"{TRIALS}:run_out", memory="64MiB")
+    assert "OOM when allocating tensor" in found["said"]
+    assert "GPU:0 by allocator GPU_0_bfc" in found["said"]
+    assert 56 <= found["MiB"] <= 64
+    assert found["again"] == found["MiB"]
+
+
+def test_the_driver_counts_the_bytes_that_are_copied(worker: Worker) -> None:
+    found = worker.ask(f"{TRIALS}:copies", memory="64MiB", size=1 << 20)
+    assert found["same"]
+    assert 1 << 20 <= found["moved"]["h2d"] < (1 << 20) + 4096
+    assert 1 << 20 <= found["moved"]["d2h"] < (1 << 20) + 4096
+
+
+def test_copies_take_as_long_as_the_link_says(worker: Worker) -> None:
+    link = LinkRates(h2d=20e6, d2h=10e6)
+    size = 4 << 20
+    found = worker.ask(
+        f"{TRIALS}:copies", memory="64MiB", card={"link": link}, size=size
+    )
+    assert found["same"]
+    least = size / 20e6 + size / 10e6
+    assert least <= found["seconds"] < 2 * least
+
+
+def test_a_trace_has_kernels_and_copies(worker: Worker, tmp_path: Path) -> None:
+    path = str(tmp_path / "trace")
+    assert worker.ask(f"{TRIALS}:traced", memory="64MiB", path=path) == ["0", "2"]
+
+
+def test_what_would_be_compiled_is_interpreted(worker: Worker) -> None:
+    found = worker.ask(f"{TRIALS}:compiled", memory="64MiB")
+    assert found["auto"] == [True, *found["never"][1:]]
+    assert found["function"] == 7.0
+
+
+def test_a_step_may_be_split_over_two_cards(worker: Worker) -> None:
+    found = worker.ask(f"{TRIALS}:split_over_two", memory="64MiB", card={"cards": 2})
+    assert found["total"] == 8 * 64 * 64 * 64
+    assert found["between"] == 8 * 64 * 4
+
+
+def test_a_program_limits_itself_on_its_first_line() -> None:
+    code = (
+        "import lms; lms.emulate.limit_memory('32MiB')\n"
+        "import tensorflow as tf\n"
+        "held = [tf.ones([1 << 20]) for _ in range(6)]\n"
+        "print(held[0].device)\n"
+        "try: held += [tf.ones([1 << 20]) for _ in range(6)]\n"
+        "except tf.errors.ResourceExhaustedError: print('full')\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.splitlines()[-2:] == [
+        "/job:localhost/replica:0/task:0/device:GPU:0",
+        "full",
+    ]
+
+
+def test_it_is_too_late_once_tensorflow_is_there() -> None:
+    code = "import tensorflow, lms; lms.emulate.limit_memory('32MiB')"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert "must be called before TensorFlow is imported" in ended.stderr
+
+
+def test_a_program_that_crashes_ends_as_it_would(tmp_path: Path) -> None:
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+    command = [sys.executable, "-m", "lms", "emulate", "--memory", "32MiB", "--"]
+    ended = subprocess.run(
+        [*command, sys.executable, "-c", code], cwd=tmp_path, check=False
+    )
+    assert ended.returncode == -11
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,16 @@
+"""Budgets above what this process's card holds already: other tests leave something."""
+
+import gc
+
+from lms.units import parse_size
+
+__all__ = ["above_what_is_held"]
+
+
+def above_what_is_held(size: str | int) -> int:
+    """A budget of so many bytes more than are in use on the card."""
+    import tensorflow as tf
+
+    gc.collect()
+    held = tf.config.experimental.get_memory_info("GPU:0")["current"]
+    return held + parse_size(size, name="size")

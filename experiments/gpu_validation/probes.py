@@ -143,7 +143,7 @@ def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
         x = tf.constant(rng.random((1, 48, 48, 48, 16), np.float32))
         kernel = tf.constant(rng.random((3, 3, 3, 16, 16), np.float32))
     found: list[dict[str, Any]] = []
-    size = int(np.prod(x.shape)) * 4
+    size = x.numpy().nbytes
     for room in (size + 32 * MIB, size + 4 * MIB, size + 64 * KIB, size // 2):
         free = limit - (device.memory.current_bytes or 0)
         with tf.device(device.name):

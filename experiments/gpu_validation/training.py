@@ -217,8 +217,12 @@ def _lanes(
     run: Callable[..., Any], batch: Sequence[tf.Tensor], steps: int, trace: Path
 ) -> dict[str, Any]:
     """What a few recorded steps copied, and how much of it while a kernel ran."""
+
+    def step() -> None:
+        _loss(run, batch)
+
     session = record_steps(
-        lambda: float(_loss(run, batch)) and None,
+        step,
         steps,
         advance=lambda: None,
         keep=trace.with_suffix(".xplane.pb.gz"),

@@ -139,7 +139,7 @@ def _probe(
     function = rebuild(traced, known, rewrite(known, plan, transport))
 
     def run() -> None:
-        float(function(inputs)[0])
+        float(function(inputs))
 
     run()
     session = record_steps(run, runs, advance=lambda: None)

@@ -136,19 +136,17 @@ def test_what_there_is_no_time_for_is_left(tmp_path: Path) -> None:
     assert not (tmp_path / "results.jsonl").exists()
 
 
-class Recorded(Runner):
-    """A run whose trials end as they are told."""
-
-    def _tried(self, trial: Trial) -> dict[str, Any]:
-        self.tried.append(self._sized(trial))
-        return self.told.pop(0)
-
-
-def recorded(folder: Path, told: list[dict[str, Any]]) -> Recorded:
+def recorded(folder: Path, told: list[dict[str, Any]]) -> tuple[Runner, list[Trial]]:
+    """A run whose trials end as they are told, and what was tried."""
+    tried: list[Trial] = []
     own = runner(folder, [])
-    made = Recorded(**{name: getattr(own, name) for name in Runner.__slots__})
-    made.told, made.tried = told, []
-    return made
+
+    class Recorded(Runner):
+        def _tried(self, trial: Trial) -> dict[str, Any]:
+            tried.append(self._sized(trial))
+            return told.pop(0)
+
+    return Recorded(**{name: getattr(own, name) for name in Runner.__slots__}), tried
 
 
 def test_a_budget_and_a_device_may_be_parts_of_another_trial_s_peak(
@@ -158,15 +156,15 @@ def test_a_budget_and_a_device_may_be_parts_of_another_trial_s_peak(
     after = Trial(name="b", kind="train", limit=1.0, memory_of=("a", 1.05))
     third = Trial(name="c", kind="train", limit=1.0, share_of=("a", 0.5))
     ended = {"outcome": "done", "error": None}
-    run = recorded(tmp_path, [ended | {"peak_bytes": 1000}, ended, ended])
+    run, tried = recorded(tmp_path, [ended | {"peak_bytes": 1000}, ended, ended])
     assert run.run([base, after, third]) == []
-    assert run.tried[1].memory == 1050
-    assert run.tried[2].settings == {"budget": 500}
+    assert tried[1].memory == 1050
+    assert tried[2].settings == {"budget": 500}
 
 
 def test_rows_say_where_and_are_copied_out_after_each_trial(tmp_path: Path) -> None:
     machine = {"outcome": "done", "error": None, "card": "T4", "driver": "5"}
-    run = recorded(tmp_path / "run", [machine, {"outcome": "done", "error": None}])
+    run, _ = recorded(tmp_path / "run", [machine, {"outcome": "done", "error": None}])
     run.copy_to = tmp_path / "safe"
     run.run([MACHINE, Trial(name="a", kind="keras", limit=1.0)])
     _, rows = read_lines(tmp_path / "safe" / "results.jsonl")

@@ -24,11 +24,10 @@ from experiments.gpu_validation.evidence import swap_nodes
 from lms.errors import BudgetError
 from lms.pipeline import FittedFunction
 from lms.planning.settings import read_settings
-from lms.simulation.timeline import Lane
 from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.tf.rewrite.transports import SendReceive
-from profiling.measured import hidden_bytes, measured_steps
+from profiling.measured import measured_steps
 from profiling.sessions import MARK, record_steps
 from profiling.timelines import figures_of, median_figures
 from unet3d.model import build_unet
@@ -202,7 +201,7 @@ def _report_of(run: Callable[..., Any]) -> dict[str, Any] | None:
     told = {"plan": None, "fits_unplanned": report.fits_unplanned}
     lanes = run.timelines[0].lanes
     if lanes is not None:
-        told["predicted_hidden"] = _hidden(lanes)
+        told["predicted_lanes"] = figures_of(lanes)
     return asdict(report) | told
 
 
@@ -228,15 +227,7 @@ def _lanes(
         keep=trace.with_suffix(".xplane.pb.gz"),
     )
     seen = measured_steps(session.spans, steps, mark=MARK, waits={})
-    return {
-        "lanes": median_figures([figures_of(step) for step in seen]),
-        "hidden": median_figures([_hidden(step) for step in seen]),
-    }
-
-
-def _hidden(step: Any) -> dict[str, float]:
-    """Bytes by direction that were carried while a kernel ran."""
-    return {str(lane): hidden_bytes(step, lane) for lane in (Lane.H2D, Lane.D2H)}
+    return {"lanes": median_figures([figures_of(step) for step in seen])}
 
 
 def _batch_rates(device: Device, size: int) -> dict[str, float]:

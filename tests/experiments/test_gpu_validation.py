@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from experiments.gpu_validation.__main__ import main
-from experiments.gpu_validation.catalogue import MACHINE, Trial, catalogue, net_for
+from experiments.gpu_validation.catalogue import (
+    MACHINE,
+    SIZES,
+    Trial,
+    catalogue,
+    net_for,
+)
 from experiments.gpu_validation.claims import judge_rows
 from experiments.gpu_validation.evidence import swap_nodes
 from experiments.gpu_validation.running import Runner
@@ -80,7 +86,7 @@ def test_a_planned_step_has_plain_s_numbers_and_its_copies_overlap_kernels(
     ):
         assert claims[text].holds, claims[text]
     assert lms["report"]["swap_count"] > 0
-    assert lms["hidden"]["h2d"] > 0
+    assert lms["lanes"]["h2d_hidden"] > 0
     assert lms["nodes"]["ends"]["out _CopyFromGpuToHost GPU:0"] > 0
 
 
@@ -97,7 +103,7 @@ def test_the_short_form_holds_on_a_gpu(tmp_path: Path) -> None:
 def test_names_are_unique_and_what_others_need_comes_first() -> None:
     for short in (True, False):
         seen: set[str] = set()
-        for trial in catalogue(net_for(14e12, 16 * GIB), 14e12, short=short):
+        for trial in catalogue(SIZES[0], 14e12, short=short):
             needs = {share[0] for share in (trial.share_of, trial.memory_of) if share}
             assert needs <= seen
             assert trial.name not in seen
@@ -105,8 +111,10 @@ def test_names_are_unique_and_what_others_need_comes_first() -> None:
 
 
 def test_a_small_card_gets_a_small_network() -> None:
-    assert net_for(1e15, 200 * MIB).size == 32
-    assert net_for(1e6, GIB).size == 16
+    fast = {"flops": 1e15, "launch": 3e-6}
+    assert net_for(fast | {"memory": 300 * MIB}).size == 32
+    assert net_for(fast | {"memory": 80 * GIB}).size == 96
+    assert net_for(fast | {"memory": 80 * GIB, "flops": 1e6}).size == 16
 
 
 def runner(folder: Path, said: list[Any], seconds: float = 60.0) -> Runner:

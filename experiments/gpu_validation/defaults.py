@@ -12,7 +12,7 @@ from lms.tf.measure.devices import Device
 
 __all__ = ["fit_with_defaults"]
 
-_ROWS = 40
+_ROWS = 32
 
 
 def fit_with_defaults(
@@ -44,7 +44,7 @@ def _use(model: keras.Model, x: np.ndarray) -> None:
     model.compile("adam", "mse")
     told: dict[str, Any] = {"verbose": 0, "callbacks": [LMSCallback(verbose=0)]}
     model.fit(x, y, batch_size=16, **told)
-    model.fit(x, y, batch_size=24, **told)  # another batch size, and a rest
+    model.fit(x, y, batch_size=8, **told)  # another batch size
     model.evaluate(x, y, batch_size=16, **told)
     assert np.isfinite(model.predict(x, batch_size=16, **told)).all()
 

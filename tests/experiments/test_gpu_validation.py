@@ -26,12 +26,12 @@ from lms.units import GIB, MIB
 from profiling.record import circumstances, read_json
 
 ROOT = Path(__file__).parents[2]
-CARD: dict[str, Any] = {"card": "t4", "slow_motion": 300}
 NET = {"size": 16, "filters": 4, "depth": 2, "way": "plain", "steps": 2, "seconds": 9}
 
 
-def work(folder: Path, kind: str, settings: dict[str, Any]) -> Any:
+def work(folder: Path, kind: str, settings: dict[str, Any], slow: float) -> Any:
     """What one trial's process found, on an emulated card in slow motion."""
+    card: Any = {"card": "t4", "slow_motion": slow}
     output = folder / "trials" / f"{kind}.json"
     output.parent.mkdir(exist_ok=True)
     asked = {"kind": kind, "memory": None, "settings": settings}
@@ -40,7 +40,7 @@ def work(folder: Path, kind: str, settings: dict[str, Any]) -> Any:
             *(sys.executable, "-m", "experiments.gpu_validation.worker"),
             *(f"--trial={json.dumps(asked)}", f"--output={output}"),
         ],
-        env=emulate.environment("128MiB", **CARD) | {"LMS_CACHE": str(folder / "c")},
+        env=emulate.environment("128MiB", **card) | {"LMS_CACHE": str(folder / "c")},
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -56,7 +56,7 @@ def work(folder: Path, kind: str, settings: dict[str, Any]) -> Any:
 def test_a_swap_in_is_late_without_the_edge_and_starts_at_its_trigger_with_it(
     tmp_path: Path,
 ) -> None:
-    found = work(tmp_path, "transports", {"flops": 1e9, "runs": 1})["transports"]
+    found = work(tmp_path, "transports", {"flops": 1e9, "runs": 1}, 300)["transports"]
     kernel = found["copy ops"]["kernel_seconds"]
     for way in ("copy ops", "send and receive"):
         assert found[way]["late_seconds"] < kernel / 2, way
@@ -70,9 +70,9 @@ def test_a_swap_in_is_late_without_the_edge_and_starts_at_its_trigger_with_it(
 def test_a_planned_step_has_plain_s_numbers_and_its_copies_overlap_kernels(
     tmp_path: Path,
 ) -> None:
-    plain = work(tmp_path, "train", NET | {"traced": 1})
+    plain = work(tmp_path, "train", NET | {"traced": 1}, 30)
     planned = {"way": "lms", "traced": 1, "budget": int(0.7 * plain["peak_bytes"])}
-    lms = work(tmp_path, "train", NET | planned)
+    lms = work(tmp_path, "train", NET | planned, 30)
     rows = [
         row("unet plain", **plain | {"settings": NET}),
         row("unet lms", **lms | {"settings": NET | planned}),

@@ -366,6 +366,7 @@ def test_a_budget_that_is_too_small_names_the_op_and_the_least_that_works(
     assert least is not None
     assert no.value.op_name is not None
     assert no.value.op_name in str(no.value)
+    del no  # its frames hold tensors
     callback = lms_callback(least)
     model.fit(**data, callbacks=[callback])
     assert callback.report[0].predicted_peak_bytes <= least

@@ -14,13 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lms.errors import (
-    BudgetError,
-    HostMemoryError,
-    LMSError,
-    OutOfMemoryError,
-    UnsupportedError,
-)
+from lms.errors import LMSError
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.memory_budget import MemoryBudget
@@ -29,13 +23,11 @@ from lms.planning.select import fits
 from lms.planning.settings import Settings
 from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.progress import tell
-from lms.simulation.allocator import SmallPool
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
-from lms.tf.compat import NodeDef
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.device_budget import measure_budget
 from lms.tf.measure.devices import Device, find_device
@@ -46,16 +38,13 @@ from lms.tf.out_of_memory import refused_in_words
 from lms.tf.predictions import report_of, timeline_of
 from lms.tf.recovery import PreparedStep
 from lms.tf.rewrite.plan_nodes import planned_step
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewrite.rebuilding import rebuild, with_constants
 from lms.tf.rewrite.rewriting import rewrite
 from lms.units import Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
 _LOG = logging.getLogger("lms")
-
-# Why a step is not planned; where nobody insists on a plan, it runs all the same.
-_NOT_PLANNED = (BudgetError, HostMemoryError, OutOfMemoryError, UnsupportedError)
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
@@ -115,11 +104,8 @@ class Captured:
         """
         if self.settings.asks_for_a_plan:
             return None
-        _LOG.warning(
-            "The %s step cannot be planned and runs as without LMS: %s",
-            self.kind,
-            held_back,
-        )
+        said = "The %s step cannot be planned and runs as without LMS: %s"
+        _LOG.warning(said, self.kind, held_back)
         # What it refers to must not be kept.
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
         planned = without_plan(self.workload, self.budget_now())
@@ -134,7 +120,7 @@ def prepare(
     kind: str,
     settle: bool,
 ) -> PreparedStep:
-    """All stages for one signature.
+    """All stages for one signature; what cannot be planned runs as it is.
 
     Args:
         traced: The traced function.
@@ -145,11 +131,7 @@ def prepare(
             which would rely on where they lie.
 
     Raises:
-        BudgetError: If no plan keeps the step within its budget.
-        HostMemoryError: If the host cannot hold what is swapped out.
-        UnsupportedError: If a shape is not known, and memory is limited.
-
-    Without a budget, a step that cannot be planned is prepared to run as it is.
+        LMSError: If it cannot be planned, and a plan is insisted on.
     """
     started = time.perf_counter()
     try:
@@ -204,7 +186,7 @@ def _measured(
             refuse_guesses(step)
         with refused_in_words("measuring a step"):
             return with_measured_scratch(step, device), None
-    except _NOT_PLANNED as error:
+    except LMSError as error:
         if settings.asks_for_a_plan:
             raise
         return step, error
@@ -212,18 +194,16 @@ def _measured(
 
 def _planned_or_not(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     """The step with a plan; without one where there is none, and nobody insists."""
-    held_back = captured.held_back
-    if held_back is None:
-        try:
-            with refused_in_words("planning a step"):
-                return _build(captured, budget)
-        except _NOT_PLANNED as error:
-            if captured.settings.asks_for_a_plan:
-                raise
-            held_back = error
-    prepared = captured.without_plan(held_back)
-    assert prepared is not None
-    return prepared
+    try:
+        if captured.held_back is not None:
+            raise captured.held_back
+        with refused_in_words("planning a step"):
+            return _build(captured, budget)
+    except LMSError as error:
+        prepared = captured.without_plan(error)
+        if prepared is None:
+            raise
+        return prepared
 
 
 def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
@@ -250,7 +230,7 @@ def _built(
         tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
         step.variables,
     )
-    pool = _with_constants(planned.small_pool, step.nodes, nodes)
+    pool = with_constants(planned.small_pool, step.nodes, nodes)
     if pool.sizes:
         pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
     return PreparedStep(
@@ -317,14 +297,3 @@ def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:
     if step.unknown_loops and is_limited:
         return False
     return planned.reason is Reason.FITS_EASILY
-
-
-def _with_constants(
-    pool: SmallPool, before: Sequence[NodeDef], after: Sequence[NodeDef]
-) -> SmallPool:
-    """The pool with room for the small constants of the nodes that a plan adds."""
-    if not pool.sizes:
-        return pool
-    added = sum(node.op == "Const" for node in after)
-    added -= sum(node.op == "Const" for node in before)
-    return replace(pool, sizes=pool.sizes + (1,) * added)

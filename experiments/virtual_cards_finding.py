@@ -1,0 +1,6 @@
+"""The finding of `virtual_cards`: sentences, tables, goals."""
+
+
+def finding(head, rows): ...
+def goals(head, rows):
+    return ()

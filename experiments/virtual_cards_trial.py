@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model.compile(model.optimizer, model.loss, jit_compile=False)
     if options.host_copies:
         host = compat.device_name("CPU:0")
-        Device.transport = lambda _: _HostCopy(host)
+        Device.transport = lambda self: _HostCopy(host)  # noqa: ARG005
     ours = LMSCallback(options.budget, host_memory="256GiB", plan=options.plan)
     steps = _Steps(options)
     with tf.device("CPU:0"):

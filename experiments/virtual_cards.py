@@ -24,12 +24,11 @@ training ran once, and copies do not slow down kernels that want the same memory
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.ledger import Ledger
+from experiments.ledger import Ledger, Row
 from experiments.question import Answer, settings_of
 from experiments.runner import why_it_failed
 from experiments.virtual_cards_finding import finding, goals
@@ -51,23 +50,13 @@ _PLACES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Training:
-    """What trains: the model, its size or batch, its budget, and the slow motion."""
-
-    model: str
-    number: int
-    budget: str | None
-    slow: dict[str, int]
-
-
-# In slow motion a step takes seconds of this machine.
-_TRAININGS = (
-    _Training("unet", 192, "5.97GiB", {"v100": 10, "a100": 20}),
-    _Training("resnet50", 64, None, {"v100": 10, "a100": 30}),
-    _Training("gpt2", 2, None, {"v100": 15, "a100": 40}),
+# Size or batch, budget (half of plain's peak if None), and slow motion, in which a step
+# takes seconds of this machine: on a V100, on an A100.
+_MODELS = (
+    ("unet", 192, "5.97GiB", (10, 20)),
+    ("resnet50", 64, None, (10, 30)),
+    ("gpt2", 2, None, (15, 40)),
 )
-_SMALL = _Training("unet", 144, None, {"v100": 15, "a100": 30})
 
 
 def _add_settings(parser: Any) -> None:
@@ -77,82 +66,66 @@ def _add_settings(parser: Any) -> None:
 def _run(options: Any) -> None:
     """Finished trials are kept when a run goes on."""
     ledger = Ledger(options.results, settings_of(options, "steps"), anew=options.anew)
-    for place in _PLACES:
-        for training in _TRAININGS:
-            _train_all(ledger, place, training, options.steps)
-        _Trial(ledger, place, _SMALL, options.steps).row("plain")
+    _FOLDER.mkdir(parents=True, exist_ok=True)
+    for card, link in _PLACES:
+        on_a100 = card.startswith("a100")
+        for model, number, budget, slow in _MODELS:
+            key = {"card": card, "link": link, "model": model, "number": number}
+            key["slow_motion"] = slow[on_a100]
+            _train_all(ledger, key, budget, options.steps)
+            if model == "unet":
+                _train(ledger, {**key, "number": 144, "way": "plain"}, options.steps)
 
 
-def _train_all(ledger: Ledger, place: Any, training: _Training, steps: int) -> None:
+def _train_all(
+    ledger: Ledger, key: dict[str, Any], budget: str | None, steps: int
+) -> None:
     """Plainly, by the callback, and by its plan with the old copies."""
-    trial = _Trial(ledger, place, training, steps)
-    plain = trial.row("plain")
+    plain = _train(ledger, {**key, "way": "plain"}, steps)
     if plain["error"]:
         return
-    budget = training.budget or str(plain["peak_bytes"] // 2)
-    plan = _FOLDER / f"{trial.name}.plan"
-    words = (f"--budget={budget}", f"--keep-plan={plan}")
-    planned = trial.row("callback", *words)
-    if training.model == "unet" and not planned["error"]:
-        trial.row("host copies", words[0], f"--plan={plan}", "--host-copies")
+    words = (f"--budget={budget or plain['peak_bytes'] // 2}",)
+    plan = f"{_FOLDER / '-'.join(map(str, key.values()))}.plan"
+    planned = _train(
+        ledger, {**key, "way": "callback"}, steps, *words, f"--keep-plan={plan}"
+    )
+    if key["model"] == "unet" and not planned["error"]:
+        words = (*words, f"--plan={plan}", "--host-copies")
+        _train(ledger, {**key, "way": "host copies"}, steps, *words)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """Trainings of one model in one place."""
+def _train(ledger: Ledger, key: dict[str, Any], steps: int, *words: str) -> Row:
+    """The row of one training; if it is not there, it is measured."""
 
-    ledger: Ledger
-    place: tuple[str, str]
-    training: _Training
-    steps: int
+    def measure() -> dict[str, Any]:
+        flags = [f"--{name}={key[name]}" for name in ("model", "number")]
+        flags += [f"--slow-motion={key['slow_motion']}", f"--steps={steps}"]
+        return _measured(key, [*flags, *words])
 
-    @property
-    def name(self) -> str:
-        """Of its files."""
-        return "-".join((*self.place, self.training.model, str(self.training.number)))
+    row = ledger.once(key, measure)
+    print(*key.values(), row["error"] or row["step_seconds"], flush=True)
+    return row
 
-    def row(self, way: str, *words: str) -> dict[str, Any]:
-        """The row of a way to train; if it is not there, it is measured."""
-        card, link = self.place
-        key = {"card": card, "link": link, "way": way}
-        key |= {"model": self.training.model, "number": self.training.number}
-        row = self.ledger.once(key, lambda: self._trained(way, words))
-        print(f"{self.name}, {way}: {row['error'] or row['step_seconds']}", flush=True)
-        return row
 
-    def _trained(self, way: str, words: tuple[str, ...]) -> dict[str, Any]:
-        _FOLDER.mkdir(parents=True, exist_ok=True)
-        at = _FOLDER / f"{self.name}-{way.replace(' ', '-')}"
-        output, log = at.with_suffix(".json"), at.with_suffix(".log")
-        slow = self.training.slow[self.place[0].partition("-")[0]]
-        flags = (*self._flags(slow), f"--trace={at.with_suffix('.trace')}", *words)
-        command = (sys.executable, "-m", "experiments.virtual_cards_trial", *flags)
-        with log.open("w") as sink:
-            code = subprocess.run(
-                (*command, f"--output={output}"),
-                env=self._environment(slow),
-                check=False,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                timeout=_LONGEST,
-            ).returncode
-        error = why_it_failed(log.read_text(errors="replace"), code)
-        row = {"slow_motion": slow, "error": error}
-        return row | (read_json(output) if error is None else {})
-
-    def _flags(self, slow: float) -> Iterator[str]:
-        yield f"--model={self.training.model}"
-        yield f"--number={self.training.number}"
-        yield f"--steps={self.steps}"
-        yield f"--slow-motion={slow}"
-
-    def _environment(self, slow: float) -> dict[str, str]:
-        """Nothing that was measured on another card or link is taken for this one's."""
-        card, link = self.place
-        variables = emulate.environment(
-            card=card, dry=True, link=LINKS[link], slow_motion=slow
-        )
-        return {**variables, VARIABLE: OFF, "TF_CPP_MIN_LOG_LEVEL": "2"}
+def _measured(key: dict[str, Any], flags: Sequence[str]) -> dict[str, Any]:
+    """Nothing that was measured on another card or link is taken for this one's."""
+    at = _FOLDER / "-".join(map(str, key.values())).replace(" ", "-")
+    output, trace = (f"{at}.{kind}" for kind in ("json", "trace"))
+    command = [sys.executable, "-m", "experiments.virtual_cards_trial", *flags]
+    card = {"card": key["card"], "dry": True, "slow_motion": key["slow_motion"]}
+    variables = emulate.environment(**card, link=LINKS[key["link"]])
+    with Path(f"{at}.log").open("w+") as log:
+        code = subprocess.run(
+            [*command, f"--output={output}", f"--trace={trace}"],
+            env={**variables, VARIABLE: OFF, "TF_CPP_MIN_LOG_LEVEL": "2"},
+            check=False,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            timeout=_LONGEST,
+        ).returncode
+        log.seek(0)
+        error = why_it_failed(log.read(), code)
+    return {"error": error, **(read_json(Path(output)) if error is None else {})}
 
 
 ANSWER = Answer(

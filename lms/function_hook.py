@@ -116,7 +116,9 @@ class FunctionHook:
             if not keras.config.is_traceback_filtering_enabled():
                 raise
             # As Keras leaves its own frames out: the message says what happened.
-            raise error.with_traceback(None) from None
+            cause = error.__cause__
+            shown = cause if isinstance(cause, tf.errors.OpError) else None
+            raise error.with_traceback(None) from shown
         except BaseException:
             self.remove()
             raise

@@ -53,6 +53,7 @@ class StepReport:
         other_bytes: What of the persistent bytes is neither the model's nor a batch's:
             arrays that `fit` was given lie on the device whole, unless their
             `tf.data.Dataset` is made within `tf.device("CPU:0")`.
+        not_planned: Why there is no plan, where the step runs all the same; else None.
     """
 
     kind: str
@@ -76,6 +77,7 @@ class StepReport:
     replans: int = 0
     unknown_memory: tuple[str, ...] = ()
     other_bytes: int = 0
+    not_planned: str | None = None
 
     @property
     def fits_unplanned(self) -> bool:
@@ -113,6 +115,8 @@ def headline(report: StepReport) -> str:
     budget = format_bytes(report.budget_bytes)
     if report.margin_bytes:
         budget += f" (a margin of {format_bytes(report.margin_bytes)} kept)"
+    if report.not_planned:
+        return f"{start}runs as without LMS in {budget}, as it cannot be planned"
     if report.fits_unplanned:
         return f"{start}needs {needs}, fits in {budget}, nothing is swapped"
     planned = f"planned into {budget}"

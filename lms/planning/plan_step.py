@@ -27,7 +27,7 @@ from lms.simulation.memory import simulate_memory
 from lms.simulation.timeline import Timeline
 from lms.units import Bytes, format_bytes
 
-__all__ = ["plan_step"]
+__all__ = ["plan_step", "without_plan"]
 
 _SLOW_LINK = 1e6  # bytes per second
 
@@ -68,6 +68,11 @@ def plan_step(
     if recomputed is None or recomputed.host_bytes > host:
         raise HostMemoryError(_too_small(found, host))
     return recomputed
+
+
+def without_plan(workload: Workload, budget: MemoryBudget) -> PlannedStep:
+    """The step as TensorFlow runs it, whether that fits or not."""
+    return replace(_plain(workload, workload.plain, budget), reason=Reason.NO_PLAN)
 
 
 def _recomputed(

@@ -71,6 +71,12 @@ class Settings:
     host_memory: int | None = None
 
     @property
+    def asks_for_a_plan(self) -> bool:
+        """Whether a step without a plan is not what the user wants."""
+        given = (self.budget, self.plan, self.host_memory)
+        return self.planner != "budget" or any(value is not None for value in given)
+
+    @property
     def thresholds(self) -> dict[str, int | None]:
         """TFLMS's thresholds by their names."""
         return {

@@ -62,6 +62,7 @@ class Reason(Enum):
     FITS = "It fits, unless TensorFlow needs much more than is predicted."
     PLANNED = "It does not fit without a plan."
     SMALL_HOST = "The host cannot hold what the fastest plan swaps out."
+    NO_PLAN = "There is no plan, and nobody insists on one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,4 +111,4 @@ class PlannedStep:
     @property
     def runs_plain(self) -> bool:
         """Whether it runs as TensorFlow would run it."""
-        return self.reason in (Reason.FITS, Reason.FITS_EASILY)
+        return self.reason in (Reason.FITS, Reason.FITS_EASILY, Reason.NO_PLAN)

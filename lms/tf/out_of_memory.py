@@ -11,6 +11,7 @@ from lms.machine.pinned import PINNED_VARIABLE
 from lms.units import Bytes, format_bytes
 
 __all__ = ["first_words", "given_up", "half_written", "host_is_full", "ran_out"]
+__all__ += ["not_undone"]
 __all__ += ["ran_out_on_host", "refused_in_words", "unwatched"]
 
 # What errors of TensorFlow say of it, also where shapes are inferred.
@@ -127,6 +128,14 @@ def unwatched(reason: str) -> str:
         f"a step that seemed to fit must not run out of memory, got {reason}. Some of "
         "the model's variables may be updated and some not: load them from a "
         "checkpoint, and give a smaller `budget`, so that the step is planned."
+    )
+
+
+def not_undone() -> str:
+    """A note on an error that comes after a step has written."""
+    return (
+        "Some of the model's variables may be updated and some not: load them from a "
+        "checkpoint."
     )
 
 

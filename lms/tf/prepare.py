@@ -8,25 +8,26 @@ The first two stages depend on the step and the device alone; a step that ran ou
 memory is prepared from the third on, into less.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lms.errors import LMSError
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.memory_budget import MemoryBudget
+from lms.planning.plan_step import without_plan
 from lms.planning.select import fits
 from lms.planning.settings import Settings
 from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.progress import tell
-from lms.simulation.allocator import SmallPool
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
-from lms.tf.compat import NodeDef
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.device_budget import measure_budget
 from lms.tf.measure.devices import Device, find_device
@@ -37,11 +38,13 @@ from lms.tf.out_of_memory import refused_in_words
 from lms.tf.predictions import report_of, timeline_of
 from lms.tf.recovery import PreparedStep
 from lms.tf.rewrite.plan_nodes import planned_step
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewrite.rebuilding import rebuild, with_constants
 from lms.tf.rewrite.rewriting import rewrite
-from lms.units import format_bytes
+from lms.units import Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
+
+_LOG = logging.getLogger("lms")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
@@ -60,6 +63,7 @@ class Captured:
         workload: The same for the planner.
         device: Where it runs.
         settings: The user's knobs.
+        held_back: Why it cannot be planned; None if it may be.
     """
 
     kind: str
@@ -68,6 +72,7 @@ class Captured:
     workload: Workload
     device: Device
     settings: Settings
+    held_back: LMSError | None = None
 
     def budget_now(self) -> MemoryBudget:
         """What the step may use, as the device is now."""
@@ -91,6 +96,21 @@ class Captured:
             finally:
                 forget_functions()
 
+    def without_plan(self, held_back: LMSError) -> PreparedStep | None:
+        """The step as TensorFlow runs it, where nobody insists on a plan.
+
+        Args:
+            held_back: Why there is no plan: raised if it runs out of memory.
+        """
+        if self.settings.asks_for_a_plan:
+            return None
+        said = "The %s step cannot be planned and runs as without LMS: %s"
+        _LOG.warning(said, self.kind, held_back)
+        # What it refers to must not be kept.
+        held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
+        planned = without_plan(self.workload, self.budget_now())
+        return _built(replace(self, held_back=held_back), planned, 0.0)
+
 
 def prepare(
     traced: TracedFunction,
@@ -100,7 +120,7 @@ def prepare(
     kind: str,
     settle: bool,
 ) -> PreparedStep:
-    """All stages for one signature.
+    """All stages for one signature; what cannot be planned runs as it is.
 
     Args:
         traced: The traced function.
@@ -111,14 +131,12 @@ def prepare(
             which would rely on where they lie.
 
     Raises:
-        BudgetError: If no plan keeps the step within its budget.
-        HostMemoryError: If the host cannot hold what is swapped out.
-        UnsupportedError: If a shape is not known, and memory is limited.
+        LMSError: If it cannot be planned, and a plan is insisted on.
     """
     started = time.perf_counter()
     try:
         captured, budget = capture(traced, inputs, settings, kind=kind, settle=settle)
-        prepared = _build(captured, budget)
+        prepared = _planned_or_not(captured, budget)
     finally:
         forget_functions()
         keep_measurements()
@@ -144,9 +162,7 @@ def capture(
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device)
-    if device.limit is not None or settings.budget is not None:
-        refuse_guesses(step)
-    step = with_measured_scratch(step, device)
+    step, held_back = _measured(step, settings, device)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
     captured = Captured(
@@ -156,17 +172,53 @@ def capture(
         workload=workload_here(step, device),
         device=device,
         settings=settings,
+        held_back=held_back,
     )
     return captured, budget
+
+
+def _measured(
+    step: TracedStep, settings: Settings, device: Device
+) -> tuple[TracedStep, LMSError | None]:
+    """The step with measured scratch, or why it cannot be planned."""
+    try:
+        if device.limit is not None or settings.budget is not None:
+            refuse_guesses(step)
+        with refused_in_words("measuring a step"):
+            return with_measured_scratch(step, device), None
+    except LMSError as error:
+        if settings.asks_for_a_plan:
+            raise
+        return step, error
+
+
+def _planned_or_not(captured: Captured, budget: MemoryBudget) -> PreparedStep:
+    """The step with a plan; without one where there is none, and nobody insists."""
+    try:
+        if captured.held_back is not None:
+            raise captured.held_back
+        with refused_in_words("planning a step"):
+            return _build(captured, budget)
+    except LMSError as error:
+        prepared = captured.without_plan(error)
+        if prepared is None:
+            raise
+        return prepared
 
 
 def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     """Plan, rewrite and build."""
     started = time.perf_counter()
-    settings, device = captured.settings, captured.device
     _tell(captured, budget)
-    planned = plan_here(captured.workload, settings, device, budget)
-    planning_seconds = time.perf_counter() - started
+    planned = plan_here(captured.workload, captured.settings, captured.device, budget)
+    return _built(captured, planned, time.perf_counter() - started)
+
+
+def _built(
+    captured: Captured, planned: PlannedStep, planning_seconds: Seconds
+) -> PreparedStep:
+    """Rewrite and build."""
+    settings, device = captured.settings, captured.device
     step = _step_of(captured, planned)
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
@@ -178,22 +230,26 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
         tuple(step.variables) if planned.runs_plain and not is_sure else guard.kept,
         step.variables,
     )
-    pool = _with_constants(planned.small_pool, step.nodes, nodes)
+    pool = with_constants(planned.small_pool, step.nodes, nodes)
     if pool.sizes:
         pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
     return PreparedStep(
         rebuilt=rebuild(captured.traced, step, nodes),
         memory=device.memory,
-        predicted=report_of(captured.kind, step, planned, planning_seconds),
+        predicted=replace(
+            report_of(captured.kind, step, planned, planning_seconds),
+            not_planned=captured.held_back and str(captured.held_back),
+        ),
         timeline=timeline_of(captured.kind, step, planned),
         small_pool=device.keep_pool(pool),
         commit_flag=commit_flag,
         kept=kept,
         is_sure=is_sure,
-        can_be_planned=settings.planner == "budget",
+        can_be_planned=settings.planner == "budget" and not captured.held_back,
         can_repeat=_can_repeat(planned, guard),
         budget=planned.budget,
         source=captured,
+        held_back=captured.held_back,
         other_ways=(True, False) if settings.recompute is None else (),
     )
 
@@ -241,14 +297,3 @@ def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:
     if step.unknown_loops and is_limited:
         return False
     return planned.reason is Reason.FITS_EASILY
-
-
-def _with_constants(
-    pool: SmallPool, before: Sequence[NodeDef], after: Sequence[NodeDef]
-) -> SmallPool:
-    """The pool with room for the small constants of the nodes that a plan adds."""
-    if not pool.sizes:
-        return pool
-    added = sum(node.op == "Const" for node in after)
-    added -= sum(node.op == "Const" for node in before)
-    return replace(pool, sizes=pool.sizes + (1,) * added)

@@ -3,7 +3,8 @@
     run ──out of memory──> undo ──> tighter room ──> plan, rewrite, rebuild ──> run
 
 Where no plan fits into less, it is another one for the same room: with as many ops as
-can be that run twice, then with none.
+can be that run twice, then with none. Where none is left, and nobody insists on a plan,
+the step runs as without this library; only what that raises is an error.
 
 A plan is made for a device with a certain amount of memory in use, at certain places.
 Batches that an input pipeline reads ahead, or tensors of other programs, can be in the
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Protocol
 
-from lms.errors import BudgetError, HostMemoryError, OutOfMemoryError
+from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
 from lms.planning.memory_budget import MemoryBudget
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
@@ -32,6 +33,7 @@ from lms.tf.out_of_memory import (
     given_up,
     half_written,
     host_is_full,
+    not_undone,
     ran_out,
     ran_out_on_host,
     unwatched,
@@ -72,6 +74,14 @@ class StepSource(Protocol):
         """
         ...
 
+    def without_plan(self, held_back: LMSError) -> "PreparedStep | None":
+        """The step as TensorFlow runs it; None where a plan is insisted on.
+
+        Args:
+            held_back: Why there is no plan: raised if it runs out of memory.
+        """
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class PreparedStep:
@@ -95,6 +105,7 @@ class PreparedStep:
         budget: What it was planned into.
         source: Prepares it anew.
         other_ways: Values of `recompute` that were not tried yet.
+        held_back: What is raised if a step that cannot be planned runs out of memory.
     """
 
     rebuilt: RebuiltStep | None
@@ -110,6 +121,7 @@ class PreparedStep:
     budget: MemoryBudget
     source: "StepSource"
     other_ways: Sequence[bool] = ()
+    held_back: LMSError | None = None
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     measured_peak: int | None = None
@@ -143,6 +155,10 @@ class PreparedStep:
                     if on_host:
                         said = host_is_full(first_words(error), is_undone)
                         raise HostMemoryError(said) from error
+                    if self.held_back is not None and ran_out(error):
+                        if not is_undone:
+                            self.held_back.add_note(not_undone())
+                        raise self.held_back from error
                     raise
                 reason = first_words(error)
             else:
@@ -238,6 +254,7 @@ def run_recovering(
 
     Raises:
         OutOfMemoryError: If it still runs out of memory, or if it had begun to write.
+        LMSError: If a step that cannot be planned runs out of memory: why it cannot.
     """
     while True:
         try:
@@ -252,6 +269,10 @@ def run_recovering(
             step.rebuilt = None
             plans = step.predicted.replans + 1
             room = step.budget.total or 0
-            raise OutOfMemoryError(given_up(reason, room, plans))
+            error = OutOfMemoryError(given_up(reason, room, plans))
+            anew = None if step.plan_is_empty else step.source.without_plan(error)
+            if anew is None:
+                raise error
+            anew.predicted = replace(anew.predicted, replans=plans)
         step = anew
         replaced(step)

@@ -1,16 +1,17 @@
 """From nodes to a callable with the inputs, captures and outputs of the traced step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
+from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.capture.tracing import TracedFunction
 
-__all__ = ["RebuiltStep", "rebuild"]
+__all__ = ["RebuiltStep", "rebuild", "with_constants"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +59,14 @@ def rebuild(
         captures=traced.captures,
         concrete=traced.concrete,
     )
+
+
+def with_constants(
+    pool: SmallPool, before: Sequence[compat.NodeDef], after: Sequence[compat.NodeDef]
+) -> SmallPool:
+    """The pool with room for the small constants of the nodes that a plan adds."""
+    if not pool.sizes:
+        return pool
+    added = sum(node.op == "Const" for node in after)
+    added -= sum(node.op == "Const" for node in before)
+    return replace(pool, sizes=pool.sizes + (1,) * added)

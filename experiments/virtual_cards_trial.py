@@ -25,7 +25,7 @@ from lms.tf.rewrite.transports import CopyOps, made_node
 from profiling.record import write_json
 from unet3d.model import build_unet
 
-__all__ = ["main"]
+__all__ = ["main", "read_trace"]
 
 _LEAST = 64 << 10  # bytes of a tensor's copy; scalars are smaller
 _TO_DEVICE, _TO_HOST = 1, 2  # lanes of a trace
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found: dict[str, Any] = {
         "step_seconds": steps.seconds,
         "peak_bytes": tf.config.experimental.get_memory_info(_GPU)["peak"],
-        **_traced(
+        **read_trace(
             options.trace, [np.asarray(a).nbytes for a in tf.nest.flatten(arrays)]
         ),
     }
@@ -170,8 +170,13 @@ def _promised(ours: LMSCallback, options: Any) -> dict[str, Any]:
     }
 
 
-def _traced(path: Path, batch: Sequence[int]) -> dict[str, Any]:
-    """What a step copied beside the batch, and how much of it went unseen."""
+def read_trace(path: Path, batch: Sequence[int]) -> dict[str, Any]:
+    """What a step copied beside the batch, and how much of it beside kernels.
+
+    Args:
+        path: Of the trace.
+        batch: Bytes of each of its arrays.
+    """
     spans = [line.split(" ", 5) for line in path.read_text().splitlines()]
     kernels = _united((float(s[1]), float(s[2])) for s in spans if s[0] == "0")
     found: dict[str, Any] = {"busy_seconds": _length(kernels)}

@@ -1,4 +1,4 @@
-"""What is read off a dry card's trace; the finding is tested with the page of results."""
+"""What is read off a dry card's trace; the page of results tests the finding."""
 
 from pathlib import Path
 

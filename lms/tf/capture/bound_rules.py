@@ -353,10 +353,10 @@ def _largest(shapes: Sequence[Shape | None]) -> Shape | None:
 
 def partial_shape(shape: tf.TensorShape) -> Partial:
     """A shape as far as it is known."""
-    """A shape as far as it is known."""
     return None if shape.rank is None else list(shape.as_list())
 
 
 def whole(sizes: Sequence[int | None]) -> Shape | None:
+    """Sizes that are all known; else None."""
     known = tuple(size for size in sizes if size is not None)
     return known if len(known) == len(sizes) else None

@@ -54,9 +54,9 @@ def sum_nodes(elements: int) -> list[Any]:
         zeros,
         node("begun", "Assign", "variable", "zeros"),
         node("third", "Neg", "z", "^second", "^first"),
-        added(0, "third:0"),
-        added(1, "second:0", "^then"),
         added(2, "first:0"),
+        added(1, "second:0", "^then"),
+        added(0, "third:0"),
         value,
     ]
 

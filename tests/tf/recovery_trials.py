@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras import layers
 
 from lms import LMSCallback
-from lms.planning.memory_budget import MemoryBudget
 from lms.errors import LMSError
+from lms.planning.memory_budget import MemoryBudget
 from lms.tf.recovery import PreparedStep, StepSource
 from tests.models import SILENT
 

@@ -143,6 +143,9 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any) -> None:
             budgets.append(budget.total)
             return replace(source.prepare(step.budget), predicted=step.predicted)
 
+        def without_plan(self, held_back: Any) -> Any:
+            return source.without_plan(held_back)
+
     step.rebuilt, step.source = failing, TheSame()
     with pytest.raises(OutOfMemoryError, match="with 1 plans: OOM"):
         made(batch())

@@ -9,7 +9,7 @@ from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.scratch import measure_scratch
 
-__all__ = ["grouped", "least_budget", "scratch_in_little_room"]
+__all__ = ["grouped", "scratch_in_little_room"]
 
 
 def grouped(filters: tf.Variable) -> Any:

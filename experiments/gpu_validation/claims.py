@@ -196,7 +196,7 @@ def _carried(
 
 def _warm(done: Rows) -> Iterator[Claim]:
     """A process that finds measured what the one before it had to measure."""
-    cold, warm = done.get("unet lms"), done.get("unet by send and receive")
+    cold, warm = done.get("unet lms"), done.get("pinned pool in one region")
     if cold and warm:
         yield Claim(
             text="a new process with a warm cache makes its first step sooner",

@@ -27,6 +27,7 @@ from lms.planning.settings import read_settings
 from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.tf.rewrite.transports import SendReceive
+from lms.units import MIB
 from profiling.measured import measured_steps
 from profiling.sessions import MARK, record_steps
 from profiling.timelines import figures_of, median_figures
@@ -36,6 +37,7 @@ __all__ = ["train"]
 
 # Steps that initialise: the optimizer's variables, autotuning, the host's memory.
 _WARM = 2
+_BATCH = 4 * MIB  # at least, so that a copy is more than its latency
 _DEVICES = "lms.tf.measure.devices"
 _Note = Callable[..., None]
 
@@ -76,7 +78,7 @@ def train(
     del held
     note(report=_report_of(run), weights_sha256=_digest(model))
     if settings.get("batches"):
-        note(batches=_batch_rates(device, 4 * settings["size"] ** 3 * 4))
+        note(batches=_batch_rates(device, max(_BATCH, 16 * settings["size"] ** 3)))
     if settings.get("traced"):
         try:
             note(**_lanes(run, batch, settings["traced"], trace))
@@ -242,12 +244,11 @@ def _batch_rates(device: Device, size: int) -> dict[str, float]:
         with tf.device("CPU:0"):  # what a GPU sends to the host is pinned there
             return tf.identity(there)
 
-    def seconds(host: tf.Tensor) -> float:
+    def seconds(host: Any) -> float:
         taken: list[float] = []
         for _ in range(6):
             begun = time.perf_counter()
-            with tf.device(device.name):
-                host.gpu() if hasattr(host, "gpu") else tf.identity(host)
+            host.gpu()  # an op's input would be copied once only
             tf.test.experimental.sync_devices()
             taken.append(time.perf_counter() - begun)
         return min(taken)

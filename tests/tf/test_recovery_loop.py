@@ -217,7 +217,7 @@ def test_a_step_without_a_plan_runs_until_memory_is_used_up(
 ) -> None:
     import tensorflow as tf
 
-    state = tf.Variable(0.0)
+    state = tf.Variable(tf.constant(0.0))
 
     def step(x: tf.Tensor) -> tf.Tensor:
         state.assign_add(1.0)

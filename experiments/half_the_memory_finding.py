@@ -17,6 +17,7 @@ __all__ = ["finding", "goals", "plot"]
 
 _NAMES = {
     "plain": "plain Keras",
+    "plain, one by one": "plain Keras, ops one by one",  # of older rows
     "budget": "the callback",
     "budget, nothing twice": "the callback, nothing run twice",
     "threshold": "IBM's rule",

@@ -33,7 +33,5 @@ def recorded_figures(
         for _ in range(count):
             wait()
             session.run(run)
-    steps = measured_steps(
-        session.spans, session.marks, session.copies, mark=MARK, waits={}
-    )
+    steps = measured_steps(session.spans, count, mark=MARK, waits={})
     return [figures_of(each) for each in steps]

@@ -37,7 +37,10 @@ _INTRODUCTION = f"""\
 Each section answers one question: what was asked, what was found, and how it was
 measured. Everything on this page is computed from the files in `experiments/results`.
 No GPU was used. MiB and GiB are powers of 2. The machine is shared with other work, so
-equal trainings differ. The commands need a checkout of the repository."""
+equal trainings differ. The commands need a checkout of the repository.
+
+Sections whose device is "a CPU with the allocator that TensorFlow uses on GPUs" were
+measured on a device that earlier versions emulated, and are to be measured anew."""
 _BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 
 

@@ -18,6 +18,7 @@ __all__ = ["QUESTIONS", "RESULTS", "Section", "section_of"]
 
 # In the order of the page.
 QUESTIONS = (
+    "virtual_cards",
     "true_size",
     "largest_volume",
     "zoo",

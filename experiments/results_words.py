@@ -54,6 +54,22 @@ WORDS = {
 }
 
 _COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "virtual_cards": {
+        "model": "and its size, or its batch",
+        "card": "by its data sheet; TensorFlow's GPU runtime is real, kernels are not",
+        "link": "of the card to the host, by its data sheet",
+        "way": "*host copies*: the same plan, with copies by ops on the host",
+        "device": "the budget that the callback was given, of all of the card",
+        "promised ratio": "the predicted step over the predicted one with room for all",
+        "over plain Keras": "the step, over plain Keras's on the same card",
+        "copies": "out + in of a step: planned / run",
+        "copied": "bytes out of a step: planned / counted",
+        "swap-ins hidden": "of the time that they take, the share beside kernels",
+        "peak promised": "before the first step",
+        "planning": "seconds of this machine's two cores, which other work shared",
+        "plain step": "in the card's time",
+        "kernels": "of a step, the time in which at least one ran",
+    },
     "true_size": {
         "voxels": "over those of plain Keras's size",
         "quartiles": "of the steps, in seconds",

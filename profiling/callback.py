@@ -1,6 +1,5 @@
 """Utilisation of some steps of `fit`, as a Keras callback."""
 
-import os
 import tempfile
 import time
 from contextlib import ExitStack
@@ -69,9 +68,7 @@ class UtilisationCallback(keras.callbacks.Callback):
         if self._now == self._epoch and batch == self._steps[0]:
             self._folder = tempfile.TemporaryDirectory()
             self._open = ExitStack()
-            self._open.enter_context(
-                sampling(os.getpid(), self._interval, self._samples())
-            )
+            self._open.enter_context(sampling(self._interval, self._samples()))
         self._begun = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002

@@ -114,8 +114,7 @@ def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
             fontsize=FONT - 2,
             color=INK,
         )
-    kind = "" if memory == "ordinary" else f", {memory} memory"
-    axes.set_title(f"{name}{kind}", loc="left", fontsize=FONT, color=INK)
+    axes.set_title(f"{name}, {memory} memory", loc="left", fontsize=FONT, color=INK)
     calm(axes)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
@@ -165,7 +164,8 @@ def _draw_sharing(results: Results, folder: Path) -> list[Path]:
 def _draw_utilisations(results: Results, folder: Path) -> list[Path]:
     """Share of the last second in which the device was busy, one row for each run."""
     written: list[Path] = []
-    for names in _parts(list(results), _MOST):
+    told = [name for name, result in results.items() if _is_told(result)]
+    for names in _parts(told, _MOST):
         height = 1.6 + 1.7 * len(names)
         note = _note(results[names[0]])
         figure = new_figure(
@@ -190,12 +190,14 @@ def _draw_utilisations(results: Results, folder: Path) -> list[Path]:
     return written
 
 
+def _is_told(result: Mapping[str, Any]) -> bool:
+    gpus = result["curve"]["gpu_utilisation"]
+    return bool(gpus) and any(value is not None for value in gpus[0])
+
+
 def _draw_utilisation(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
     curve = result["curve"]
-    if curve["gpu_utilisation"]:
-        values = [value or 0.0 for value in curve["gpu_utilisation"][0]]
-    else:
-        values = [float(running > 0) for running in curve["running"]]
+    values = [value or 0.0 for value in curve["gpu_utilisation"][0]]
     width = max(1, round(len(values) / max(1.0, curve["at"][-1])))
     means = [
         sum(part) / len(part)
@@ -264,10 +266,7 @@ def _parts(names: Sequence[str], most: int) -> list[Sequence[str]]:
 def _note(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
     where = f"{machine['processor']}, {machine['cores']} cores"
-    device = result.get("device") or "CPU:0"
-    if device.startswith("CPU"):
-        device = "Emulated device"
-    return f"{device}; {where}; commit {result['commit']}"
+    return f"{result['device']}; {where}; commit {result['commit']}"
 
 
 def _size(size: float) -> str:

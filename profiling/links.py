@@ -21,8 +21,8 @@ def describe_link() -> dict[str, Any]:
     """The device of this process and its link.
 
     Returns:
-        "device" (a name), "device_kind", "memory" in bytes, "memories" that the host's
-        side can be in, "stated" (what the link should give) and "devices".
+        "device" (a name), "memory" in bytes, "memories" that the host's side can be in,
+        "stated" (what the link should give) and "devices".
 
     Raises:
         NoDriverError: If there is no GPU.
@@ -31,7 +31,6 @@ def describe_link() -> dict[str, Any]:
     first = devices[0]
     return {
         "device": first["name"],
-        "device_kind": "gpu",
         "memory": first["memory"],
         "memories": ["pinned", "pageable"],
         "stated": stated,

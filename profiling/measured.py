@@ -1,11 +1,7 @@
-"""Measured timelines, one for each step, from a profiler's spans and observed copies.
+"""Measured timelines, one for each step, from what a profiler recorded of the card.
 
-    spans  ──ops, kernels──> compute ─┐
-    spans  ──GPU's copies──> h2d, d2h ├──> gaps ──> stalls, each with its cause
-    copies ──observed──────> h2d, d2h ┘
-
-On a GPU all is in its trace. The clock of copies that were observed besides is tied to
-the profiler's by marks, which both have seen.
+    spans ──kernels──> compute ─┐
+          ──copies───> h2d, d2h ┴──> gaps ──> stalls, each with its cause
 
 A gap is put down to the last copy that ended in it: one that the next op waits for by
 the plan, or else one that ended just before the next op began. Others are the host's.
@@ -14,13 +10,12 @@ Known weakness: copies within a GPU count as compute.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
-from lms.units import Bytes, Seconds
+from lms.units import Seconds
 from profiling.spans import Span, copied_bytes
 
-__all__ = ["ObservedCopy", "Waits", "find_stalls", "measured_steps"]
+__all__ = ["Waits", "find_stalls", "measured_steps"]
 
 # By op: the copies that it waits for.
 Waits = Mapping[str, Collection[tuple[Lane, str]]]
@@ -31,49 +26,21 @@ _LEAST: Seconds = 2e-5
 # An op begins so soon after the copy that it waited for.
 _SOON: Seconds = 2e-3
 
-# What no one computes: host functions are copies here, or marks.
-_NO_COMPUTE = ("PyFunc", "EagerPyFunc", "_Arg", "_Retval", "NoOp", "_Send", "_Recv")
-
-# Allocators of a GPU, and of a CPU that is made one; `gpu_host_bfc` is on the host.
-_DEVICE_MEMORY = ("GPU_", "bfc_cpu_allocator_for_gpu")
+# Allocators of a GPU; `gpu_host_bfc` is on the host.
+_DEVICE_MEMORY = "GPU_"
 
 _COPIES = {"MemcpyH2D": Lane.H2D, "MemcpyD2H": Lane.D2H}
 _CAUSES = {Lane.H2D: Cause.SWAP_IN, Lane.D2H: Cause.SWAP_OUT}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedCopy:
-    """A copy that is not in the profiler's trace.
-
-    Args:
-        lane: Its direction.
-        tensor: What was copied.
-        start: On the clock of the marks.
-        end: As `start`.
-        size: Bytes.
-    """
-
-    lane: Lane
-    tensor: str
-    start: Seconds
-    end: Seconds
-    size: Bytes
-
-
 def measured_steps(
-    spans: Sequence[Span],
-    marks: Sequence[Seconds],
-    copies: Sequence[ObservedCopy],
-    *,
-    mark: str,
-    waits: Waits,
+    spans: Sequence[Span], count: int, *, mark: str, waits: Waits
 ) -> list[Timeline]:
     """One timeline for each marked step.
 
     Args:
         spans: What the profiler recorded, in order.
-        marks: When each marked step began, on the clock of `copies`.
-        copies: What was observed; empty on a GPU.
+        count: How many steps were marked.
         mark: Name of the spans that are steps.
         waits: What ops wait for, by the plan.
 
@@ -81,15 +48,12 @@ def measured_steps(
         ValueError: If the profiler recorded another number of steps.
     """
     steps = [span for span in spans if span.name == mark]
-    if len(steps) != len(marks):
+    if len(steps) != count:
         raise ValueError(
-            f"the trace must have {len(marks)} steps named {mark!r}, got {len(steps)}. "
+            f"the trace must have {count} steps named {mark!r}, got {len(steps)}. "
             "Profile fewer steps: the profiler's buffer may have been full."
         )
-    return [
-        _step(spans, step, began, copies, waits)
-        for step, began in zip(steps, marks, strict=True)
-    ]
+    return [_step(spans, step, waits) for step in steps]
 
 
 def find_stalls(
@@ -129,76 +93,31 @@ def _cause(
     return max(by_plan or soon, key=lambda copy: copy.end, default=None)
 
 
-def _step(
-    spans: Sequence[Span],
-    step: Span,
-    began: Seconds,
-    copies: Sequence[ObservedCopy],
-    waits: Waits,
-) -> Timeline:
+def _step(spans: Sequence[Span], step: Span, waits: Waits) -> Timeline:
     within = [span for span in spans if step.start <= span.start < step.end]
     on_gpu = [span for span in within if span.plane.startswith("/device:GPU:")]
-    compute = [
+    lanes = [
         Interval(
-            lane=Lane.COMPUTE,
+            lane=_COPIES.get(span.name, Lane.COMPUTE),
             name=_op_name(span),
-            start=span.start - step.start,
-            end=span.end - step.start,
-        )
-        for span in on_gpu or within
-        if _computes(span, on_gpu=bool(on_gpu))
-    ]
-    carried = [
-        Interval(
-            lane=_COPIES[span.name],
-            name=str(span.facts.get("tf_op", span.name)),
             start=span.start - step.start,
             end=span.end - step.start,
             size=copied_bytes(span),
         )
         for span in on_gpu
-        if span.name in _COPIES
     ]
-    carried += _placed(copies, began, step)
-    carried.sort(key=lambda copy: copy.start)
+    compute = [each for each in lanes if each.lane is Lane.COMPUTE]
+    copies = [each for each in lanes if each.lane is not Lane.COMPUTE]
     return Timeline(
-        intervals=(*compute, *carried),
-        stalls=find_stalls(compute, carried, waits),
+        intervals=(*compute, *copies),
+        stalls=find_stalls(compute, copies, waits),
         requests=tuple(_requests(within, step.start)),
     )
 
 
 def _op_name(span: Span) -> str:
-    """The op, of which a GPU's kernel tells in "tf_op" (`name:Type`)."""
+    """The op, of which a kernel or copy tells in "tf_op" (`name:Type`)."""
     return str(span.facts.get("tf_op", span.name)).partition(":")[0]
-
-
-def _computes(span: Span, *, on_gpu: bool) -> bool:
-    if on_gpu:
-        return span.name not in _COPIES
-    return ":" in span.name and span.name.rpartition(":")[2] not in _NO_COMPUTE
-
-
-def _placed(
-    copies: Sequence[ObservedCopy], began: Seconds, step: Span
-) -> list[Interval]:
-    """The observed copies of one step, on its own clock."""
-    length = step.end - step.start
-    placed = [
-        Interval(
-            lane=copy.lane,
-            name=copy.tensor,
-            start=copy.start - began,
-            end=copy.end - began,
-            size=copy.size,
-        )
-        for copy in copies
-    ]
-    return [
-        replace(copy, end=min(copy.end, length))
-        for copy in placed
-        if 0 <= copy.start < length
-    ]
 
 
 def _requests(spans: Sequence[Span], start: Seconds) -> Iterator[Request]:

@@ -6,7 +6,6 @@ several times over, so that a machine that gets slower or faster favours none.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -121,7 +120,7 @@ def _watched(way: str, interval: Seconds) -> Iterator["Session"]:
         if sampled:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             samples = Path(folder, "samples")
-            stack.enter_context(sampling(os.getpid(), interval, samples))
+            stack.enter_context(sampling(interval, samples))
         if recorded:
             stack.enter_context(recording(session))
         yield session

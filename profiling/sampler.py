@@ -1,6 +1,6 @@
 """Samples counters in a process of its own, until its input ends.
 
-    python -m profiling.sampler --root PID --interval 0.1 --output FILE
+    python -m profiling.sampler --interval 0.1 --output FILE
 
 The first line of the file tells of the devices, each further line is one sample. The
 parent ends it by closing the pipe; so does a parent that dies. Intervals vary by half,
@@ -20,24 +20,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lms.machine.nvml import NoDriverError, describe_gpus, open_nvml
+from lms.machine.nvml import describe_gpus, open_nvml
 from lms.units import Seconds
 from profiling.counters import read_counters
-from profiling.processes import ProgramWatch
 
 __all__ = ["main", "read_samples", "sampling"]
 
 
 @contextmanager
-def sampling(root: int, interval: Seconds, output: Path) -> Iterator[None]:
-    """Sample a process while the block runs.
+def sampling(interval: Seconds, output: Path) -> Iterator[None]:
+    """Sample while the block runs.
 
     Args:
-        root: Number of the process; its children are part of it.
         interval: Between two samples.
         output: Where samples go, for `read_samples`.
     """
-    words = ["--root", str(root), "--interval", str(interval), "--output", str(output)]
+    words = ["--interval", str(interval), "--output", str(output)]
     sampler = subprocess.Popen(
         [sys.executable, "-m", "profiling.sampler", *words],
         cwd=Path(__file__).parents[1],
@@ -72,33 +70,23 @@ def read_samples(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def main() -> None:
     """Sample until the input ends."""
     parser = argparse.ArgumentParser(prog="python -m profiling.sampler")
-    parser.add_argument("--root", type=int, required=True)
     parser.add_argument("--interval", type=float, required=True)
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     with options.output.open("w", buffering=1) as file:
-        api, head = _devices()
+        api = open_nvml()
+        head = {"gpus": describe_gpus(api)}
         file.write(json.dumps(head) + "\n")
         print("ready", flush=True)
         _sample(api, len(head["gpus"]), options, file)
 
 
-def _devices() -> tuple[Any, dict[str, Any]]:
-    try:
-        api = open_nvml()
-    except NoDriverError as error:
-        return None, {"gpus": [], "no_driver": str(error)}
-    return api, {"gpus": describe_gpus(api), "no_driver": None}
-
-
 def _sample(api: Any, count: int, options: argparse.Namespace, file: Any) -> None:
-    watch = ProgramWatch(options.root)
     luck = random.Random(0)
     ended = False
     while True:
         sample = {
             "at": time.monotonic(),
-            "program": watch.sample(),
             "gpus": [read_counters(api, index) for index in range(count)],
             "sampler_cpu_seconds": sum(os.times()[:2]),
         }

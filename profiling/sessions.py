@@ -1,19 +1,25 @@
-"""A session of TensorFlow's profiler around some steps, and the copies beside it."""
+"""A session of TensorFlow's profiler around some steps.
+
+What a card does, CUPTI tells the profiler. There is none on an emulated card, whose
+driver notes the same itself: on a clock of its own, tied to the profiler's by the marks
+of the steps, which both have seen.
+"""
 
 import gzip
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tensorflow as tf
 
+from lms.emulation import counters
+from lms.emulation.card import emulated_memory
 from lms.tf import compat
 from lms.units import Seconds
-from profiling.measured import ObservedCopy
-from profiling.spans import Span, read_spans
+from profiling.spans import Span, card_spans, read_spans
 
 __all__ = ["MARK", "Session", "record_steps", "recording"]
 
@@ -26,24 +32,24 @@ class Session:
     """What was recorded.
 
     Args:
-        spans: TensorFlow's, once the session has ended.
-        marks: When each step began, on `time.monotonic`.
+        spans: The profiler's, once the session has ended.
         seconds: What each step took.
-        copies: Copies that are not among the spans, if somebody has observed them.
+        moments: Of an emulated card's clock: begin and end of each step.
     """
 
     spans: list[Span] = field(default_factory=list)
-    marks: list[Seconds] = field(default_factory=list)
     seconds: list[Seconds] = field(default_factory=list)
-    copies: list[ObservedCopy] = field(default_factory=list)
+    moments: list[Seconds] = field(default_factory=list)
 
     def run(self, step: Callable[[], None]) -> None:
         """Run one step and mark it."""
-        number = len(self.marks)
-        self.marks.append(time.monotonic())
+        number = len(self.seconds)
+        self.moments += _card_now()
+        started = time.monotonic()
         with tf.profiler.experimental.Trace(MARK, step_num=number, _r=1):
             step()
-        self.seconds.append(time.monotonic() - self.marks[-1])
+        self.seconds.append(time.monotonic() - started)
+        self.moments += _card_now()
 
 
 @contextmanager
@@ -54,22 +60,44 @@ def recording(session: Session, *, keep: Path | None = None) -> Iterator[None]:
         session: Where it goes.
         keep: A file for TensorFlow's own trace, compressed; None keeps none.
     """
+    emulated = emulated_memory() is not None
     options = tf.profiler.experimental.ProfilerOptions(
-        host_tracer_level=2, python_tracer_level=0, device_tracer_level=1
+        host_tracer_level=2, python_tracer_level=0, device_tracer_level=not emulated
     )
     with tempfile.TemporaryDirectory() as folder:
         tf.profiler.experimental.start(folder, options=options)
+        if emulated:
+            counters.begin_trace()
         try:
             yield
         finally:
+            if emulated:
+                counters.end_trace(f"{folder}/card")
             tf.profiler.experimental.stop()
         (file,) = Path(folder).rglob("*.xplane.pb")
         recorded = file.read_bytes()
+        noted = Path(folder, "card").read_text() if emulated else ""
     if keep is not None:
         keep.parent.mkdir(parents=True, exist_ok=True)
         keep.write_bytes(gzip.compress(recorded))
-    space = compat.XSpace.FromString(recorded)
-    session.spans = read_spans(space, mark=MARK)
+    spans = read_spans(compat.XSpace.FromString(recorded), mark=MARK)
+    if noted and session.moments:
+        spans += card_spans(noted, _clock(spans, session.moments))
+    session.spans = sorted(spans, key=lambda span: (span.start, span.end))
+
+
+def _card_now() -> list[Seconds]:
+    return [] if emulated_memory() is None else [counters.now()]
+
+
+def _clock(
+    spans: Sequence[Span], moments: Sequence[Seconds]
+) -> Callable[[Seconds], Seconds]:
+    """The profiler's time at a time of the card's; they may pass at another rate."""
+    marks = [span for span in spans if span.name == MARK]
+    begin, first = marks[0].start, moments[0]
+    rate = (marks[-1].end - begin) / (moments[-1] - first)
+    return lambda moment: begin + rate * (moment - first)
 
 
 def record_steps(

@@ -7,21 +7,24 @@ Sources: xplane.proto, xplane_schema.cc and cupti_collector.cc of XLA (`tsl/prof
 `backends/profiler/gpu`): a GPU's plane is `/device:GPU:0`, a line is a stream, and
 copies have "memcpy_details" ("kind_src:pinned kind_dst:device size:4096 dest:0 ...").
 
-Known weakness: GPU planes were read from made-up values only.
+What an emulated card's driver notes (`lms.emulation.counters`) becomes spans of the
+same form.
+
+Known weakness: planes of a GPU's own were read from made-up values only.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from lms.units import Seconds
 
-__all__ = ["Span", "copied_bytes", "read_spans"]
+__all__ = ["Span", "card_spans", "copied_bytes", "read_spans"]
 
-# Ops on the host are named `name:Type`; both without blanks.
-_OP = re.compile(r"[^\s:]+:[A-Za-z_]\w*")
 _MEMORY = ("MemoryAllocation", "MemoryDeallocation")
+_CARD = "/device:GPU:0"
+_COPIES = {"1": "MemcpyH2D", "2": "MemcpyD2H"}  # by the driver's lane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +49,7 @@ class Span:
 
 
 def read_spans(space: Any, *, mark: str) -> list[Span]:
-    """Ops, copies, memory and marks of a session, in the order of their starts.
+    """Kernels, copies, memory and marks of a session, in the order of their starts.
 
     Args:
         space: An XSpace.
@@ -54,6 +57,31 @@ def read_spans(space: Any, *, mark: str) -> list[Span]:
     """
     spans = [span for plane in space.planes for span in _of_plane(plane, mark)]
     return sorted(spans, key=lambda span: (span.start, span.end))
+
+
+def card_spans(text: str, clock: Callable[[Seconds], Seconds]) -> Iterator[Span]:
+    """What an emulated card's driver noted.
+
+    Args:
+        text: A line each, as `lms.emulation.counters.end_trace` writes them.
+        clock: The profiler's time at a time of the card's.
+
+    Example:
+        >>> (copy,) = card_spans("2 0.5 1.5 0.4 64 D2H", lambda moment: moment + 1)
+        >>> copy.name, copy.start, copied_bytes(copy)
+        ('MemcpyD2H', 1.5, 64)
+    """
+    for line in text.splitlines():
+        lane, start, end, _, size, name = line.split(" ", 5)
+        is_copy = lane in _COPIES
+        yield Span(
+            plane=_CARD,
+            line=lane,
+            name=_COPIES.get(lane, name),
+            start=clock(float(start)),
+            end=clock(float(end)),
+            facts={"memcpy_details": f"size:{size}"} if is_copy else {"tf_op": name},
+        )
 
 
 def copied_bytes(span: Span) -> int:
@@ -78,7 +106,7 @@ def _of_plane(plane: Any, mark: str) -> Iterator[Span]:
         for event in line.events:
             name = plane.event_metadata[event.metadata_id].name
             told = name == mark or name in _MEMORY
-            if not (on_device or told or _OP.fullmatch(name)):
+            if not (on_device or told):
                 continue
             start = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
             yield Span(
@@ -87,7 +115,7 @@ def _of_plane(plane: Any, mark: str) -> Iterator[Span]:
                 name=name,
                 start=start,
                 end=start + event.duration_ps * 1e-12,
-                facts=_facts(plane, event) if on_device or told else {},
+                facts=_facts(plane, event),
             )
 
 

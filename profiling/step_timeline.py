@@ -1,11 +1,11 @@
 """A training step over time, measured and predicted: python -m profiling.step_timeline.
 
 The case study's picture of one batch: what computes, what is copied in which direction,
-who waits for whom. The measured lanes come from TensorFlow's own profiler and, on an
-emulated device, from the copies themselves; beside them the simulator's lanes of the
-same plan on measured op times.
+who waits for whom. The measured lanes come from TensorFlow's own profiler or, on an
+emulated card, from its driver; beside them the simulator's lanes of the same plan on
+measured op times.
 
-    python -m lms emulate --memory 128MiB --link v100-pcie --scale 0.02 -- \
+    python -m lms emulate --card v100-pcie --memory 256MiB --slow-motion 200 -- \
         python -m profiling.step_timeline --output step.json --budget 57MiB \
         profiling/example.py:unet
 """
@@ -134,15 +134,13 @@ def results_of(
     waits = waits_by_op(known.graph, plan)
     from profiling.sessions import MARK
 
-    steps = measured_steps(
-        session.spans, session.marks, session.copies, mark=MARK, waits=waits
-    )
+    count = len(session.seconds)
+    steps = measured_steps(session.spans, count, mark=MARK, waits=waits)
     steps = [condensed(step) for step in steps]
     predicted = condensed(simulate(known.graph, plan, known.costs, hardware))
     figures = [figures_of(timeline) for timeline in steps]
     return {
         "device": hardware.name,
-        "device_kind": "gpu" if "GPU" in hardware.name else "emulated",
         "hardware": asdict(hardware),
         "report": asdict(step.report) | {"plan": None},
         "step_seconds": session.seconds,

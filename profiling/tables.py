@@ -104,37 +104,13 @@ def _links(results: Results) -> list[Table]:
 
 
 def _utilisations(results: Results) -> list[Table]:
-    head = [
-        "run",
-        "device",
-        "seconds",
-        "utilisation",
-        "cores in use",
-        "sampler's cores",
-    ]
-    rows: list[list[str]] = []
-    for name, result in results.items():
-        program = result["program"]
-        rows.append(
-            [
-                name,
-                result["device"],
-                f"{result['seconds']:.1f}",
-                f"{program['utilisation']:.0%}",
-                f"{program['cores']:.2f}",
-                f"{program['sampler_cores']:.3f}",
-            ]
-        )
-    tables: list[Table] = [("Utilisation while a program runs", head, rows)]
-    gpus = [
+    rows = [
         [f"{name}, {gpu['name']}", counter, _told(counter, gpu[counter])]
         for name, result in results.items()
         for gpu in result["gpus"]
         for counter in _GPU
     ]
-    if gpus:
-        tables.append(("GPUs", ["run", "counter", "mean"], gpus))
-    return tables
+    return [("Utilisation while a program runs", ["run", "counter", "mean"], rows)]
 
 
 _GPU = ("gpu_utilisation", "memory_utilisation", "used_memory", "pcie_received")

@@ -1,11 +1,10 @@
 """How busy the device is while a command runs: python -m profiling.utilisation.
 
-    python -m lms emulate --memory 128MiB --link v100-pcie --scale 0.02 -- \
-        python -m profiling.utilisation --output use.json -- python train.py
+    python -m profiling.utilisation --output use.json -- python train.py
 
-NVIDIA's counters are sampled where there is a driver. Without one, an emulated device
-is busy when a thread of the program runs (`profiling.processes`). Samples are taken in
-a process of its own; the file says how much CPU time that took.
+NVIDIA's counters are sampled in a process of its own; the file says how much CPU time
+that took, and which counters a card does not have. An emulated card has few: what it
+did is in a step's timeline (`profiling.step_timeline`).
 """
 
 import argparse
@@ -16,12 +15,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lms.machine import emulate
 from lms.machine.nvml import NoDriverError, open_nvml
 from lms.units import Seconds
 from profiling.record import write_result
@@ -49,17 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = options.command[options.command[:1] == ["--"] :]
     if not command:
         _parser().error("COMMAND must name a program, got nothing. Write it after --.")
-    if options.need_gpu:
-        try:
-            open_nvml()
-        except NoDriverError as error:
-            print(f"utilisation: {error}", file=sys.stderr)
-            return 3
     try:
+        open_nvml()
         with tempfile.TemporaryDirectory() as folder:
             samples = Path(folder, "samples")
             code, seconds = _run(command, options.interval, samples)
             results = summarise(*read_samples(samples))
+    except NoDriverError as error:
+        print(f"utilisation: {error}", file=sys.stderr)
+        return 3
     except OSError as error:
         _parser().error(
             f"COMMAND must be a program that can be started, got {command[0]!r} "
@@ -69,11 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     write_result(
         options.output, "utilisation", settings, {"seconds": seconds, **results}
     )
-    program = results["program"]
-    print(
-        f"running {program['utilisation']:.0%} of {seconds:.1f} s, "
-        f"{program['cores']:.2f} cores in use; written: {options.output}"
-    )
+    for gpu in results["gpus"]:
+        busy = _number(gpu["gpu_utilisation"])
+        told = "busy: not told" if busy is None else f"busy {busy:.0%}"
+        print(f"{gpu['name']}: {told} of {seconds:.1f} s")
+    print(f"written: {options.output}")
     return code
 
 
@@ -87,29 +82,22 @@ def summarise(
         samples: At least one.
 
     Returns:
-        "device", "program" (utilisation, cores, sampler's share of one core), one entry
-        in "gpus" for each GPU, and the samples themselves.
+        "device", "sampler_cores" (its share of one core), one entry in "gpus" for each
+        GPU, and the samples themselves.
     """
     times = [sample["at"] for sample in samples]
     length = max(times[-1] - times[0], 1e-9)
-    seconds = [sample["program"]["cpu_seconds"] for sample in samples]
     own = [sample["sampler_cpu_seconds"] for sample in samples]
     return {
-        "device": _device(head),
-        "no_driver": head["no_driver"],
-        "program": {
-            "utilisation": mean(s["program"]["running"] > 0 for s in samples),
-            "cores": sum(max(0.0, b - a) for a, b in pairwise(seconds)) / length,
-            "sampler_cores": (own[-1] - own[0]) / length,
-            "samples": len(samples),
-        },
+        "device": ", ".join(str(gpu["name"]) for gpu in head["gpus"]),
+        "samples": len(samples),
+        "sampler_cores": (own[-1] - own[0]) / length,
         "gpus": [
             dict(about) | _summary([s["gpus"][i] for s in samples], times)
             for i, about in enumerate(head["gpus"])
         ],
         "curve": {
             "at": [round(at - times[0], 4) for at in times],
-            "running": [s["program"]["running"] for s in samples],
             "gpu_utilisation": [
                 [_number(s["gpus"][i]["gpu_utilisation"]) for s in samples]
                 for i in range(len(head["gpus"]))
@@ -148,19 +136,12 @@ def _number(value: Any) -> float | None:
     return None if isinstance(value, Mapping) else value
 
 
-def _device(head: Mapping[str, Any]) -> str:
-    if head["gpus"]:
-        return ", ".join(str(gpu["name"]) for gpu in head["gpus"])
-    limit = emulate.device_limit()
-    return "CPU" if limit is None else f"CPU as a device of {limit} bytes"
-
-
 def _run(
     command: Sequence[str], interval: Seconds, samples: Path
 ) -> tuple[int, Seconds]:
     started = time.monotonic()
     process = subprocess.Popen(command, env=os.environ)
-    with sampling(process.pid, interval, samples):
+    with sampling(interval, samples):
         while True:
             try:
                 code = process.wait()
@@ -179,9 +160,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     parser.add_argument(
         "--interval", type=float, default=0.1, help="seconds between samples (0.1)"
-    )
-    parser.add_argument(
-        "--need-gpu", action="store_true", help="end with 3 where there is no driver"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND")
     return parser

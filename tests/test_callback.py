@@ -76,19 +76,18 @@ KINDS = ("train", "test", "predict")
 # ------------------------------------------------------------------------- as callbacks
 
 
-def test_nothing_is_planned_without_a_limit_and_a_budget(
-    model: Any, data: dict[str, Any], capsys: pytest.CaptureFixture[str]
+def test_without_a_gpu_keras_trains_as_ever_and_a_budget_is_refused(
+    worker: Worker,
 ) -> None:
-    callback = lms_callback(None, verbose=1)
-    seen: list[bool] = []
-    see = at("on_train_batch_end", lambda model: seen.append(is_replaced(model)))
-    model.fit(**data, callbacks=[callback, see])
-    model.evaluate(**data, callbacks=[callback])
-    assert not any(seen)
-    assert (callback.report, callback.plan) == ((), None)
-    said = "CPU:0 has no limit of memory, no budget is given: nothing is planned."
-    assert capsys.readouterr().out.count(f"LMS: {said}") == 1
-    assert callback.summary() == said
+    found = worker.ask("tests.tf.trials:without_a_gpu", memory=None)
+    said = "TensorFlow sees no GPU: nothing is planned, Keras trains as ever."
+    assert found["out"].count(f"LMS: {said}") == 1
+    assert found["summary"] == said
+    assert found["losses"] == found["plain"]
+    assert found["reports"] == 0
+    assert found["loop"]
+    assert "`budget` must be left out where there is no GPU" in found["refused"]
+    assert "python -m lms emulate --memory SIZE -- COMMAND" in found["refused"]
 
 
 def test_a_copy_has_the_knobs_and_plans_of_its_own(
@@ -147,11 +146,11 @@ def test_there_is_a_report_for_fit_evaluate_and_predict(
     for report in callback.report:
         assert SwapPlan.from_json(report.plan.to_json()) == report.plan
         assert report.predicted_peak_bytes >= report.persistent_bytes
-        assert report.predicted_peak_bytes <= report.budget_bytes == 2.5 * 2**20
+        assert report.predicted_peak_bytes <= report.budget_bytes
         assert report.swap_count == len(report.plan.swaps)
         assert report.swapped_out_bytes == report.plan.swapped_out_bytes
         assert report.swapped_in_bytes >= report.swapped_out_bytes
-        assert report.measured_peak_bytes is None, "this CPU keeps no statistics"
+        assert 0 < report.measured_peak_bytes <= report.budget_bytes
         assert report.planning_seconds <= report.preparation_seconds
     assert train.swap_count > 0
     assert train.unplanned_peak_bytes > train.budget_bytes
@@ -159,7 +158,7 @@ def test_there_is_a_report_for_fit_evaluate_and_predict(
     with pytest.raises(FrozenInstanceError):
         train.swap_count = 0
     text = callback.summary()
-    for words in ("train 8x32x32x3, 8", "2.50 MiB", "peak, predicted", "budget"):
+    for words in ("train 8x32x32x3, 8", "peak, measured", "peak, predicted"):
         assert words in text
 
 
@@ -169,9 +168,10 @@ def test_each_plan_is_said_in_one_line(
     callback = lms_callback(verbose=1)
     model.fit(**data, callbacks=[callback])
     first, line = capsys.readouterr().out.splitlines()
-    assert re.match(r"LMS train step: \d+ ops need 3.2\d MiB, there is 2.50 MiB", first)
-    assert line.startswith("LMS train step (8x32x32x3, 8): needs 3.2")
-    assert "planned into 2.50 MiB" in line
+    said = r"LMS train step: \d+ ops need \d\.\d\d MiB, there is \d\.\d\d MiB: a plan"
+    assert re.match(said, first)
+    assert line.startswith("LMS train step (8x32x32x3, 8): needs ")
+    assert "planned into " in line
 
 
 def test_a_step_is_traced_once(data: dict[str, Any]) -> None:
@@ -265,8 +265,11 @@ def test_after_fit_the_model_has_keras_s_functions(
 
 
 def test_when_everything_fits_keras_s_own_function_runs_after_the_first_batch(
-    model: Any, data: dict[str, Any]
+    data: dict[str, Any],
 ) -> None:
+    from tests.models import conv_net
+
+    model: Any = conv_net(jit_compile=False)
     own: list[Any] = []
     note = at("on_train_begin", lambda model: own.append(model.train_function))
     then = at("on_train_batch_end", lambda model: own.append(model.train_function))
@@ -356,13 +359,14 @@ def test_no_more_memory_is_left_behind_than_by_keras(worker: Worker) -> None:
 def test_a_budget_that_is_too_small_names_the_op_and_the_least_that_works(
     model: Any, data: dict[str, Any]
 ) -> None:
-    with pytest.raises(BudgetError, match=r"must be at least 1.* for op") as no:
+    with pytest.raises(BudgetError, match=r"must be at least .* for op") as no:
         model.fit(**data, callbacks=[lms_callback("1MiB")])
     assert not is_replaced(model)
     least = no.value.least_bytes
     assert least is not None
     assert no.value.op_name is not None
     assert no.value.op_name in str(no.value)
+    del no  # its frames hold tensors
     callback = lms_callback(least)
     model.fit(**data, callbacks=[callback])
     assert callback.report[0].predicted_peak_bytes <= least
@@ -423,8 +427,8 @@ def test_a_host_without_room_for_what_is_swapped_is_an_error(
 ) -> None:
     from lms.tf.measure import device_budget
 
-    monkeypatch.setattr(device_budget, "free_host_bytes", lambda *_: 1024)
-    with pytest.raises(HostMemoryError, match=r"1\.00 KiB are free"):
+    monkeypatch.setattr(device_budget, "free_host_bytes", lambda: 1024)
+    with pytest.raises(HostMemoryError, match="0 B are free"):
         model.fit(**data, callbacks=[lms_callback()])
     assert not is_replaced(model)
 
@@ -435,13 +439,13 @@ def test_what_a_host_with_little_room_cannot_hold_is_made_again(
     from lms.tf.measure import device_budget
     from tests.models import resnet
 
-    # Some 768 KiB move where the host has room for them, unless nothing need move.
-    monkeypatch.setattr(device_budget, "free_host_bytes", lambda *_: 512 * KIB)
+    # More moves where the host has room for it, unless nothing need move.
+    monkeypatch.setattr(device_budget, "free_host_bytes", lambda: 1024 * KIB)
     callback = lms_callback()
     resnet().fit(**data, callbacks=[callback])
     (report,) = callback.report
     assert report.plan.recomputed
-    assert report.host_peak_bytes <= 512 * KIB
+    assert report.host_peak_bytes <= 1024 * KIB
 
 
 # ---------------------------------------------------------------- sizes nobody knows
@@ -463,7 +467,8 @@ def test_batches_may_differ_in_every_dimension() -> None:
         model.add(layers.GlobalMaxPooling1D())
         model.add(layers.Dense(1))
         model.compile("adam", "mse")
-        return model.fit(data, shuffle=False, verbose=SILENT, callbacks=callbacks).history["loss"]
+        given: dict[str, Any] = {"x": data, "shuffle": False, "verbose": SILENT}
+        return model.fit(**given, callbacks=callbacks).history["loss"]
 
     callback = lms_callback("1GiB")
     assert trained([callback]) == trained([])

@@ -152,14 +152,6 @@ def test_what_fits_is_run_as_it_is(batch: list[Any]) -> None:
     assert float(fitted(*batch)["loss"]) > 0
 
 
-def test_a_device_without_a_limit_needs_no_plan(batch: list[Any]) -> None:
-    step, _ = make_step()
-    fitted = fit_in_memory(step, specs(1024))
-    plain = make_step()[0](*batch)["loss"]
-    assert float(fitted(*batch)["loss"]) == float(plain)
-    assert fitted.report == ()
-
-
 def test_the_knobs_of_the_callback_are_taken() -> None:
     step, _ = make_step()
     fitted = fit_in_memory(step, specs(1024), swapout_threshold=2, swapin_ahead=1)

@@ -1,75 +1,74 @@
 """What is tried, in the order of its worth: trials as plain data.
 
-Sizes are the case study's: a 3D U-Net with 16 filters and 5 levels, batch 1. A
-rehearsal takes the same trials with a quarter of the size along each axis.
+The network is the case study's 3D U-Net, batch 1. A card gets the largest that it
+trains in little of its time and memory: the same trials fit an H100 and two cores.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lms.units import GIB, MIB, Bytes
+from lms.units import GIB, MIB, Bytes, Seconds
 
-__all__ = ["FULL", "PARTS", "TINY", "Scale", "Trial", "catalogue"]
-
-PARTS = ("machine", "link", "swap", "costs", "headline", "predicted", "peers")
-
-# Options of GPUs that may change how copies, launches and memory get along.
-_RUNTIMES: dict[str, dict[str, Any]] = {
-    "timestamped_allocator": {"gpu_options": {"timestamped_allocator": True}},
-    "kernel_tracker_max_pending": {"gpu_options": {"kernel_tracker_max_pending": 8}},
-    "timestamps and kernel tracker": {
-        "gpu_options": {
-            "timestamped_allocator": True,
-            "kernel_tracker_max_pending": 8,
-        }
-    },
-    "cuda_malloc_async": {"variables": {"TF_GPU_ALLOCATOR": "cuda_malloc_async"}},
-    "layout optimizer off": {"layout": False},
-}
-
-_PEERS = ("RematScope", "recomputation heuristics", "swapping heuristics")
-
-# Plain Keras at 144^3 on the whole GPU, without XLA. The headline's device has 1.05
-# times its peak: the smaller volume fits, and the larger one does not.
-_BASE, _ROOM = "144 plain", 1.05
+__all__ = ["SIZES", "Net", "Trial", "catalogue", "net_for"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How large trials are.
+class Net:
+    """A network and its volume.
 
     Args:
-        filters: Of the network's top level.
-        depth: Levels of the network.
-        memory: Bytes of the case study's device.
-        small: Bytes of the device in which nothing but the swap is looked at.
-        shrink: How many times smaller volumes are along each axis.
-        largest: Bytes of the largest copy over the link.
-        seconds: Times time limits.
+        size: Voxels along each axis.
+        filters: Of the top level.
+        depth: Levels.
     """
 
+    size: int
     filters: int
     depth: int
-    memory: Bytes
-    small: Bytes
-    shrink: int
-    largest: Bytes
-    seconds: float = 1.0
 
-    def size(self, voxels: int) -> int:
-        """Voxels along an axis, as the network can halve them.
+    @property
+    def flops(self) -> float:
+        """Floating-point operations of a step, about: 13.3e9 were counted at 48^3."""
+        return 13.3e9 * (self.size / 48) ** 3 * (self.filters / 8) ** 2
 
-        Example:
-            >>> FULL.size(192), TINY.size(192)
-            (192, 48)
-        """
-        step = 2 ** (self.depth - 1)
-        return max(1, voxels // self.shrink // step) * step
+    @property
+    def peak(self) -> Bytes:
+        """Bytes of a step, about: 5.7 GiB were measured at 144^3 with 16 filters."""
+        return 128 * self.size**3 * self.filters
 
 
-FULL = Scale(filters=16, depth=5, memory=16 * GIB, small=4 * GIB, shrink=1, largest=GIB)
-TINY = Scale(filters=4, depth=3, memory=48 * MIB, small=48 * MIB, shrink=4, largest=MIB)
+SIZES = (
+    Net(size=96, filters=16, depth=5),
+    Net(size=64, filters=16, depth=4),
+    Net(size=48, filters=8, depth=4),
+    Net(size=32, filters=8, depth=3),
+    Net(size=16, filters=8, depth=2),
+)
+_STEP: Seconds = 0.3  # of a step at the rate of large products, and of its launches
+_OPS = 600  # of a step for each level
+_PART = 8  # the step's part of the card's memory
+
+
+def net_for(hardware: Mapping[str, Any]) -> Net:
+    """The largest network that a card trains in little of its time and memory.
+
+    Args:
+        hardware: Fields of `lms.machine.hardware.Hardware`, as measured.
+
+    Example:
+        >>> v100 = {"flops": 14e12, "launch": 5e-6, "memory": 16 * GIB}
+        >>> net_for(v100).size, net_for(v100 | {"launch": 1e-3}).size
+        (96, 16)
+    """
+    rate, launch = hardware["flops"], hardware["launch"]
+    fits = (
+        net
+        for net in SIZES
+        if net.flops / rate + _OPS * net.depth * launch <= _STEP
+        and net.peak <= hardware["memory"] / _PART
+    )
+    return next(fits, SIZES[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,239 +76,93 @@ class Trial:
     """One process.
 
     Args:
-        part: Its number; an index of `PARTS`.
         name: Unlike any other.
-        kind: What its process does: one of `worker`'s.
+        kind: What its process does: one of `worker.KINDS`.
         limit: Seconds after which it is ended.
-        memory: Bytes of the device; None for all that there is.
         settings: What its kind wants to know.
-        needs: Trials that must have ended well before.
-        share_of: A trial and a share of its peak: the budget of this one.
+        memory: Bytes of the device; None for all that there is.
+        share_of: A trial, and the share of its peak that is this one's budget.
         memory_of: The same, as the device's memory.
         may_fail: Whether failing is a finding like any other.
     """
 
-    part: int
     name: str
     kind: str
-    limit: float
-    memory: Bytes | None = None
+    limit: Seconds
     settings: dict[str, Any] = field(default_factory=dict)
-    needs: tuple[str, ...] = ()
+    memory: Bytes | None = None
     share_of: tuple[str, float] | None = None
     memory_of: tuple[str, float] | None = None
     may_fail: bool = False
 
 
-def catalogue(scale: Scale, *, short: bool) -> list[Trial]:
-    """All trials, or those of the short form.
+MACHINE = Trial(name="machine", kind="machine", limit=120)
+
+_PLAIN, _LARGE, _BUDGET, _ROOM = "unet plain", "larger plain", 0.6, 1.05
+
+
+def catalogue(net: Net, flops: float, *, short: bool) -> list[Trial]:
+    """All trials but the machine's, which says what they are like.
 
     Args:
-        scale: How large they are.
-        short: At most eight minutes: the machine, the swap, the link, a step.
+        net: As `net_for` chooses it.
+        flops: As given to it.
+        short: A few steps each, and what is worth most: at most eight minutes.
     """
-    parts = [_machine(scale), *_link(scale, short=short), *_swap(scale, short=short)]
-    if short:
-        return [*parts, _timeline(scale, short=True)]
-    parts += [*_costs(scale), *_headline(scale), *_predicted(scale)]
-    return [*parts, _timeline(scale, short=False), *_peers(scale)]
+    trials = _all(net, flops, short=short)
+    return [trial for trial, is_short in trials if is_short or not short]
 
 
-def _machine(scale: Scale) -> Trial:
-    return Trial(part=0, name="machine", kind="machine", limit=120 * scale.seconds)
+def _all(net: Net, flops: float, *, short: bool) -> Iterator[tuple[Trial, bool]]:
+    """Each with whether the short form has it."""
+    steps = {"steps": 4 if short else 20, "seconds": 8 if short else 60}
+    long = {"steps": 20, "seconds": 15} if short else {"steps": 300, "seconds": 150}
+    probe = {"flops": flops, "runs": 3 if short else 20}
+    yield _named("transports", "transports", probe), True
+    tracked = probe | {"gpu_options": {"kernel_tracker_max_pending": 8}}
+    yield _named("transports, tracker", "transports", tracked, may_fail=True), False
+    yield _named("keras", "keras", {}), True
+
+    yield _train(_PLAIN, net, steps | {"traced": 1}), True
+    planned = steps | {"way": "lms"}
+    lms, fallback = planned | {"traced": 1}, {"fallback": True}
+    share: Any = {"share_of": (_PLAIN, _BUDGET)}
+    yield _train("unet lms", net, lms, **share), True
+    yield _train("unet by send and receive", net, lms | fallback, **share), True
+    least = long | {"way": "lms", "budget": "least"}
+    yield _train("least budget", net, least, limit=400), True
+    pool = {"gpu_host_mem_limit_in_mb": 2 * net.peak // MIB + 64}
+    pool["gpu_host_mem_disallow_growth"] = 1
+    one = {"gpu_options": pool, "batches": True}
+    yield _train("pinned pool", net, planned | {"batches": True}, **share), False
+    yield _train("pinned pool in one region", net, planned | one, **share), True
+
+    large = replace(net, size=net.size * 3 // 2)
+    largest = replace(net, size=net.size * 2)
+    yield _train(_LARGE, large, steps), True
+    xla = steps | {"way": "XLA"}
+    yield _train("larger XLA", large, xla, may_fail=True), True
+    room: Any = {"memory_of": (_LARGE, _ROOM)}
+    yield _train("largest plain", largest, steps, may_fail=True, **room), False
+    yield _train("largest XLA", largest, xla, may_fail=True, **room), False
+    yield _train("largest lms", largest, planned, **room), False
+
+    yield _named("launches", "launches", {"ops": 1000 if short else 5000}), True
+    yield _named("no room in a convolution", "refused", {}, memory=GIB // 4), True
+    yield _named("link", "link", {"largest": 16 * MIB if short else GIB}), True
+    yield _train("unet plans anew", net, planned | {"held": True}, **share), True
+    grown = lms | {"variables": {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}}
+    yield _train("unet, memory grows", net, grown, **share), False
+    yield _named("two cards", "cards", {}, may_fail=True), True
 
 
-_OWN = ("memory", "needs", "share_of", "memory_of")
+def _named(name: str, kind: str, settings: dict[str, Any], **more: Any) -> Trial:
+    return Trial(name=name, kind=kind, limit=200, settings=settings, **more)
 
 
-def _train(scale: Scale, part: int, name: str, voxels: int, **more: Any) -> Trial:
-    """A training; what a `Trial` does not know is one of its settings."""
-    own = {key: more.pop(key) for key in _OWN if key in more}
-    limit = more.pop("limit", 600) * scale.seconds
-    may_fail = more.pop("may_fail", False)
-    kind = more.pop("kind", "train")
-    settings = {
-        "size": scale.size(voxels),
-        "filters": scale.filters,
-        "depth": scale.depth,
-        "way": "plain",
-        "steps": 8,
-    }
-    return Trial(
-        part=part,
-        name=name,
-        kind=kind,
-        limit=limit,
-        settings=settings | more,
-        may_fail=may_fail,
-        **own,
-    )
-
-
-def _swap(scale: Scale, *, short: bool) -> Iterator[Trial]:
-    same = {
-        "memory": scale.small,
-        "steps": 8 if short else 20,
-        "deterministic": True,
-        "traced": 2,
-        "limit": 130 if short else 400,
-    }
-    yield _train(scale, 2, "swap: plain", 96, **same)
-    ways = ("lms", "callback") if short else ("lms", "callback", "threshold")
-    for way in ways:
-        yield _train(
-            scale,
-            2,
-            f"swap: {way}",
-            96,
-            way=way,
-            kind="fit" if way == "callback" else "train",
-            needs=("swap: plain",),
-            share_of=("swap: plain", 0.6),
-            **same,
-        )
-    if not short:
-        yield _train(
-            scale,
-            2,
-            "swap: variables on the host",
-            96,
-            way="lms",
-            weights="CPU:0",
-            needs=("swap: plain",),
-            share_of=("swap: plain", 0.6),
-            **same,
-        )
-
-
-def _link(scale: Scale, *, short: bool) -> Iterator[Trial]:
-    """Copies of all sizes, then beside a convolution."""
-    yield Trial(
-        part=1,
-        name="link",
-        kind="link",
-        limit=(90 if short else 150) * scale.seconds,
-        memory=scale.small,
-        settings={"largest": scale.largest, "seconds": 0.02 if short else 0.1},
-    )
-    runtimes: dict[str, dict[str, Any]] = {"": {}}
-    if not short:
-        runtimes[", timestamped_allocator"] = _RUNTIMES["timestamped_allocator"]
-    for name, runtime in runtimes.items():
-        yield Trial(
-            part=1,
-            name=f"copies beside convolutions{name}",
-            kind="beside",
-            limit=60 * scale.seconds,
-            memory=scale.small,
-            settings={"size": scale.size(96), "bytes": scale.largest // 4, **runtime},
-            may_fail=bool(runtime),
-        )
-
-
-def _costs(scale: Scale) -> Iterator[Trial]:
-    """Each op alone, with TF32 and without; and a chain of small ops."""
-    for name, tf32 in (("with TF32", True), ("without TF32", False)):
-        yield Trial(
-            part=3,
-            name=f"costs {name}",
-            kind="costs",
-            limit=240 * scale.seconds,
-            settings={
-                "size": scale.size(144),
-                "filters": scale.filters,
-                "depth": scale.depth,
-                "tf32": tf32,
-            },
-        )
-    yield Trial(
-        part=3,
-        name="launches",
-        kind="launches",
-        limit=60 * scale.seconds,
-        settings={"ops": 5000},
-    )
-
-
-def _headline(scale: Scale) -> Iterator[Trial]:
-    yield _train(scale, 4, _BASE, 144, steps=20)
-    fixed = {"memory_of": (_BASE, _ROOM), "needs": (_BASE,), "steps": 20, "traced": 1}
-    yield _train(scale, 4, "192 plain", 192, **fixed)
-    yield _train(scale, 4, "192 lms", 192, way="lms", **fixed)
-    yield _train(scale, 4, "192 whole GPU", 192, steps=20)
-    once = {"way": "lms", "recompute": False}
-    yield _train(scale, 4, "192 nothing twice", 192, **once, **fixed)
-    yield _train(scale, 4, "192 threshold", 192, way="threshold", **fixed)
-    yield _train(scale, 4, "144 plain, XLA", 144, way="XLA", may_fail=True)
-    yield _train(scale, 4, "192 whole GPU, XLA", 192, way="XLA", may_fail=True)
-    yield _train(scale, 4, "192 plain, XLA", 192, way="XLA", may_fail=True, **fixed)
-    yield from _climb(scale, (256,), "192 lms", memory_of=(_BASE, _ROOM))
-    yield _train(scale, 4, "256 whole GPU", 256, steps=8)
-    yield from _climb(scale, (256, 288, 320), None, memory=scale.memory)
-    half = {"precision": "mixed_float16"}
-    yield _train(scale, 4, "192 half whole GPU", 192, **half)
-    yield _train(scale, 4, "192 half lms", 192, way="lms", **fixed, **half)
-
-
-def _climb(
-    scale: Scale, sizes: tuple[int, ...], before: str | None, **more: Any
-) -> Iterator[Trial]:
-    """Rising volumes, as long as they train."""
-    there = "in the case study's memory" if "memory" in more else "lms"
-    for voxels in sizes:
-        name = f"{voxels} {there}"
-        needs = () if before is None else (before,)
-        known = {"way": "lms", "steps": 8, "needs": needs, **more}
-        yield _train(scale, 4, name, voxels, **known)
-        before = name
-
-
-def _timeline(scale: Scale, *, short: bool) -> Trial:
-    base, voxels = ("swap: plain", 96) if short else (_BASE, 144)
-    return Trial(
-        part=5,
-        name="timeline",
-        kind="timeline",
-        limit=(165 if short else 300) * scale.seconds,
-        memory=scale.small if short else None,
-        settings={
-            "size": scale.size(voxels),
-            "filters": scale.filters,
-            "depth": scale.depth,
-            "steps": 3 if short else 8,
-        },
-        needs=(base,),
-        share_of=(base, 0.6),
-    )
-
-
-def _predicted(scale: Scale) -> Iterator[Trial]:
-    known = {"way": "lms", "needs": (_BASE,)}
-    for share in (0.8, 0.65, 0.5, 0.4):
-        name = f"144 in {share:.0%}"
-        yield _train(scale, 5, name, 144, share_of=(_BASE, share), **known)
-    for name, runtime in _RUNTIMES.items():
-        yield _train(
-            scale,
-            5,
-            f"144 in 50%, {name}",
-            144,
-            share_of=(_BASE, 0.5),
-            may_fail=True,
-            **known,
-            **runtime,
-        )
-
-
-def _peers(scale: Scale) -> Iterator[Trial]:
-    for peer in _PEERS:
-        yield _train(scale, 6, f"144 {peer}", 144, way=peer, may_fail=True)
-    yield _train(
-        scale,
-        6,
-        "144 unified memory",
-        144,
-        memory=scale.memory,
-        gpu_options={"use_unified_memory": True},
-        may_fail=True,
-    )
+def _train(
+    name: str, net: Net, settings: dict[str, Any], *, limit: Seconds = 200, **more: Any
+) -> Trial:
+    known = {"size": net.size, "filters": net.filters, "depth": net.depth}
+    settings = known | {"way": "plain"} | settings
+    return Trial(name=name, kind="train", limit=limit, settings=settings, **more)

@@ -1,180 +1,178 @@
-"""Probes of the simulator's assumptions: copies beside computing, costs, launches.
+"""Small questions to a card: what it is, its link, launches, and how it refuses.
 
-    beside     seconds of convolutions, of copies, and of both in one function
-    costs      each op of the case study's step alone, over what data sheets promise
-    launches   seconds of an op in a long chain of small ones
-
-Copies are made as swaps make them: by send and receive within a function, from pinned
-memory. What a GPU does with its own launches is in none of the sums.
+machine    versions, memory, rates; a convolution is computed there
+link       copies by the driver itself, and as the library measures them
+launches   seconds of a small op; a barrier of many edges, and of one
+refused    no room for what a convolution wants: class and text of the error
+cards      two cards: a training on the second, and one on both
 """
 
-from collections import Counter, defaultdict
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from experiments.gpu_validation.training import make_model
-from lms.ir.graph import GraphView
-from lms.machine.costs import Costs, roofline
-from lms.machine.hardware import Hardware
+from lms.errors import UnsupportedError
+from lms.machine.nvml import read_driver
 from lms.tf import compat
-from lms.tf.capture.keras_step import iterator_of, step_of
-from lms.tf.capture.specialising import TracedStep, specialise
-from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
-from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
-from lms.tf.measure.op_costs import measure_costs
-from lms.tf.measure.scratch import measure_scratch
+from lms.tf.measure.host_memory import available_host_bytes
+from lms.tf.measure.microbenchmark import seconds_of
+from lms.tf.out_of_memory import ran_out
+from lms.units import KIB, MIB
+from profiling import link_bandwidth
+from profiling.record import read_json
 
-__all__ = ["beside", "costs", "launches"]
-
-_CHANNELS = 16
-_CONVOLUTIONS = 8
-_MOST = 12  # ops that are named: those with most scratch
+__all__ = ["cards", "launches", "link", "machine", "refused"]
 
 _Note = Callable[..., None]
+_BARRIER = 297  # early ops of the case study's step
 
 
-def beside(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
-    """Copies each way, convolutions, and both: how much of the shorter is hidden.
-
-    Args:
-        settings: "size" of the convolved volume, "bytes" of what is copied.
-        device: Where.
-        note: Takes results by name.
-    """
-    host = compat.device_name("CPU:0")
-    size = settings["size"]
-    with tf.device(device.full_name):
-        volume = tf.zeros([1, size, size, size, _CHANNELS])
-        kernel = tf.zeros([3, 3, 3, _CHANNELS, _CHANNELS])
-        there = tf.zeros([settings["bytes"] // 4])
-    with tf.device(host):
-        here = tf.zeros([settings["bytes"] // 4])
-
-    def compute() -> Any:
-        value: Any = volume
-        for _ in range(_CONVOLUTIONS):
-            value = tf.nn.conv3d(value, kernel, [1] * 5, "SAME")
-        return tf.reduce_sum(value)
-
-    def out() -> Any:
-        with tf.device(host):  # the shape alone: a result would come back
-            return tf.raw_ops.Shape(input=tf.identity(there))
-
-    def back() -> Any:
-        with tf.device(device.full_name):
-            return tf.identity(here)
-
-    alone = _seconds_together(compute)
-    for name, copy in (("d2h", out), ("h2d", back)):
-        copied, both = _seconds_together(copy), _seconds_together(compute, copy)
-        hidden = (alone + copied - both) / min(alone, copied)
-        note(
-            **{
-                f"{name}_seconds": copied,
-                f"{name}_beside_seconds": both,
-                f"{name}_hidden": hidden,
-            }
-        )
-    note(compute_seconds=alone, bytes=settings["bytes"])
+def machine(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
+    """Note the machine, and where a convolution was computed."""
+    del settings
+    built = tf.sysconfig.get_build_info()
+    driver = read_driver()
+    details = tf.config.list_physical_devices("GPU")
+    about = tf.config.experimental.get_device_details(details[0])
+    note(
+        card=about.get("device_name"),
+        capability=about.get("compute_capability"),
+        cards=len(details),
+        driver=driver.version,
+        driver_cuda=driver.cuda,
+        tensorflow=tf.__version__,
+        cuda=str(built.get("cuda_version")),
+        cudnn=str(built.get("cudnn_version")),
+        limit_bytes=device.limit,
+        host_free_bytes=available_host_bytes(),
+    )
+    with tf.device(device.name):
+        volume = tf.random.stateless_normal([1, 16, 16, 16, 4], (0, 1))
+        kernel = tf.random.stateless_normal([3, 3, 3, 4, 8], (0, 2))
+        made = tf.nn.conv3d(volume, kernel, [1] * 5, "SAME")
+    note(computed_on=made.device, sum=float(tf.reduce_sum(made)))
+    note(hardware=asdict(measure_hardware(device)))
 
 
-def _seconds_together(*parts: Callable[[], Any]) -> float:
-    """Seconds of one function that does all parts, less those of an empty call."""
-
-    @tf.function(autograph=False)
-    def run() -> Any:
-        return [part() for part in parts]
-
-    def call() -> Any:
-        with compat.planned_as_is():  # Grappler would leave identities out
-            return run()
-
-    taken = seconds_of(call)
-    return max(taken - idle_seconds(1), taken / 10)
-
-
-def costs(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
-    """Measured costs of a step's ops over a roofline of rates measured here.
+def link(settings: Mapping[str, Any], device: Device, note: _Note, trace: Path) -> None:
+    """Copies as the library measures them, then by the driver.
 
     Args:
-        settings: Of the network, and whether "tf32" may be used.
+        settings: The "largest" copy in bytes.
         device: Where.
         note: Takes results by name.
+        trace: Beside it lies the profiler's file.
     """
-    tf.config.experimental.enable_tensor_float_32_execution(settings["tf32"])
-    step = _step(settings, device)
-    hardware = measure_hardware(device)
-    note(ops=len(step.graph.ops), layout_transposes=_transposes(step.graph))
-    measured = measure_costs(step, device)
-    note(kinds=_by_kind(step.graph, measured, hardware), total_seconds=measured.total)
-    scratch = measure_scratch(step, device)
-    most = sorted(scratch.items(), key=lambda item: -item[1])[:_MOST]
-    note(scratch=dict(most), flops=hardware.flops, bandwidth=hardware.memory_bandwidth)
-
-
-def _step(settings: Mapping[str, Any], device: Device) -> TracedStep:
-    size = settings["size"]
-    cube = (1, size, size, size)
-    specs = (tf.TensorSpec((*cube, 4)), tf.TensorSpec((*cube, 3), tf.uint8))
-    model = make_model({**settings, "way": "lms"})
-    traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
-    return specialise(traced, input_specs(traced), device=device.full_name)
-
-
-def _transposes(graph: GraphView) -> int:
-    """Transposes that Grappler put in for another layout, as it names them."""
-    return sum("LayoutOptimizer" in op.name for op in graph.ops)
-
-
-def _by_kind(
-    graph: GraphView, measured: Costs, hardware: Hardware
-) -> dict[str, dict[str, float]]:
-    """By type of op: how many, and their seconds, measured and promised."""
-    promised = roofline(graph, hardware)
-    counts, seconds = Counter[str](), defaultdict[str, float](float)
-    least = defaultdict[str, float](float)
-    for op in graph.ops:
-        if op.persistent:
-            continue
-        counts[op.type] += 1
-        seconds[op.type] += measured.of(op.name)
-        least[op.type] += promised.of(op.name)
-    return {
-        kind: {
-            "ops": counts[kind],
-            "seconds": seconds[kind],
-            "roofline_seconds": least[kind],
-        }
-        for kind in sorted(seconds, key=lambda kind: -seconds[kind])
-    }
+    note(hardware=asdict(measure_hardware(device)))
+    output = trace.parent / "link.json"
+    words = [f"--output={output}", f"--largest={settings['largest']}B"]
+    if code := link_bandwidth.main([*words, "--smallest=64KiB", "--seconds=0.02"]):
+        raise RuntimeError(f"profiling.link_bandwidth ended with {code}: see the log")
+    found = read_json(output)
+    note(fits=found["fits"], stated=found["stated"])
 
 
 def launches(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
-    """Seconds of each op of a chain of small ones, which take nothing themselves.
+    """Seconds of each op of a chain of small ones; and of edges to the host and back.
 
     Args:
         settings: How many "ops".
         device: Where.
         note: Takes results by name.
     """
-    count = settings["ops"]
     with tf.device(device.full_name):
         start = tf.Variable(tf.constant(0.5))
 
-    @tf.function(autograph=False)
     def chain() -> Any:
         value: Any = start.read_value()
-        for _ in range(count):
+        for _ in range(settings["ops"]):
             value = tf.raw_ops.Sin(x=value)
         return value
 
+    def early(joined: Callable[[list[Any]], list[Any]]) -> Callable[[], Any]:
+        def step() -> Any:
+            with tf.device(device.full_name):
+                ops = [tf.raw_ops.Sin(x=start.read_value()) for _ in range(_BARRIER)]
+            with tf.control_dependencies(joined(ops)), tf.device("CPU:0"):
+                flag = tf.constant(1) + 1
+            with tf.control_dependencies([flag]), tf.device(device.full_name):
+                return tf.raw_ops.Sin(x=start.read_value())
+
+        return step
+
+    def one(ops: list[Any]) -> list[Any]:
+        with tf.control_dependencies(ops), tf.device(device.full_name):
+            return [tf.no_op()]
+
+    taken = _seconds(chain)
+    note(seconds_each=taken / settings["ops"])
+    note(edges_seconds=_seconds(early(list)), one_edge_seconds=_seconds(early(one)))
+
+
+def _seconds(step: Callable[[], Any]) -> float:
+    function = tf.function(step, autograph=False, jit_compile=False)
+
     def call() -> Any:
         with compat.planned_as_is():  # Grappler would make one op of them
-            return chain()
+            return function()
 
-    taken = seconds_of(call)
-    note(ops=count, seconds_of_chain=taken, seconds_each=taken / count)
+    return seconds_of(call)
+
+
+def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
+    """Leave a convolution less and less room; note class and text of each error.
+
+    Args:
+        settings: None.
+        device: A small one.
+        note: Takes results by name.
+    """
+    del settings
+    limit = device.limit
+    if limit is None:
+        raise UnsupportedError("the device must have a limit, got none")
+    rng = np.random.default_rng(0)
+    with tf.device(device.name):
+        x = tf.constant(rng.random((1, 48, 48, 48, 16), np.float32))
+        kernel = tf.constant(rng.random((3, 3, 3, 16, 16), np.float32))
+    found: list[dict[str, Any]] = []
+    size = x.numpy().nbytes
+    for room in (size + 32 * MIB, size + 4 * MIB, size + 64 * KIB, size // 2):
+        free = limit - (device.memory.current_bytes or 0)
+        with tf.device(device.name):
+            held = tf.zeros([max(1, free - room) // 4])
+        begun = time.perf_counter()
+        row: dict[str, Any] = {"room_bytes": room - size}
+        try:
+            with tf.device(device.name):
+                row["sum"] = float(
+                    tf.reduce_sum(tf.nn.conv3d(x, kernel, [1] * 5, "SAME"))
+                )
+        except tf.errors.OpError as error:
+            text = " ".join(error.message.split())[:300]
+            row |= {"class": type(error).__name__, "text": text}
+            row["recognised"] = ran_out(error)
+        row["seconds"] = time.perf_counter() - begun
+        del held
+        found.append(row)
+        note(tries=found)
+
+
+def cards(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
+    """Two cards: a copy between them and a mirrored training, as plain Keras has it."""
+    del settings, device
+    names = [d.name for d in tf.config.list_logical_devices("GPU")]
+    if len(names) < 2:
+        raise UnsupportedError("skipped: there is one card")
+    with tf.device(names[0]):
+        here = tf.random.stateless_normal([1 << 20], (0, 1))
+    with tf.device(names[1]):
+        there = tf.identity(here)
+    note(same=bool(np.array_equal(here.numpy(), there.numpy())), on=there.device)

@@ -21,18 +21,15 @@ from typing import Any
 
 from experiments.gpu_validation.catalogue import Trial
 from experiments.ledger import provenance, write_lines
-from lms.machine import emulate
-from lms.machine.link import LinkRates
-from lms.units import GIB, MIB
+from lms.units import MIB
 from profiling.record import read_json
 
-__all__ = ["Runner", "device_memory"]
+__all__ = ["NAMED", "Runner"]
+
+# What each row says of where it was measured.
+NAMED = ("card", "driver", "tensorflow", "cuda", "cudnn")
 
 _ROOT = Path(__file__).parents[2]
-
-# All that a rehearsal's device has, and its link.
-_WHOLE = GIB
-_LINK = LinkRates(h2d=1e9, d2h=1e9, latency=1e-5)
 
 # Bytes of traces that a run may leave, so that its results can be carried away.
 _TRACES = 14 * MIB
@@ -47,7 +44,6 @@ class Runner:
 
     Args:
         folder: Where everything goes.
-        device: "gpu" or "cpu".
         settings: What the head of the results says.
         deadline: When it ends, on `time.monotonic`.
         rows: Of the trials that have ended.
@@ -56,7 +52,6 @@ class Runner:
     """
 
     folder: Path
-    device: str
     settings: Mapping[str, Any]
     deadline: float
     rows: list[dict[str, Any]]
@@ -71,35 +66,45 @@ class Runner:
         """
         left: list[str] = []
         for trial in trials:
-            if self._row(trial.name) is not None:
+            if self.row(trial.name) is not None:
                 continue
-            if self.deadline - time.monotonic() < _LEAST:
-                left.append(trial.name)
-                continue
-            row = self._missing(trial) or self._tried(self._with_budget(trial))
+            short = self.deadline - time.monotonic() < _LEAST
+            row = None if short else self._skipped(trial) or self._tried(trial)
             if row is None:
                 left.append(trial.name)
                 continue
-            self.rows.append(_head(trial) | row)
+            self.rows.append(self._head(trial, row) | row)
             write_lines(self.folder / "results.jsonl", self.settings, self.rows)
             self.copy_out()
             self.say(self.rows[-1])
         return left
 
-    def _row(self, name: str) -> dict[str, Any] | None:
+    def row(self, name: str) -> dict[str, Any] | None:
+        """The row of a trial, if it has ended."""
         return next((row for row in self.rows if row["name"] == name), None)
 
-    def _missing(self, trial: Trial) -> dict[str, Any] | None:
-        """A row for a trial whose needs did not end well."""
-        shares = (share for share in (trial.share_of, trial.memory_of) if share)
-        needs = [*trial.needs, *(share[0] for share in shares)]
-        for name in needs:
-            row = self._row(name)
-            if row is None or row["outcome"] != "done":
-                return {"outcome": "skipped", "error": f"needs {name!r}", "seconds": 0}
+    def copy_out(self) -> None:
+        """So that what was found is safe wherever this process is ended."""
+        if self.copy_to is not None:
+            shutil.copytree(self.folder, self.copy_to, dirs_exist_ok=True)
+
+    def _head(self, trial: Trial, row: Mapping[str, Any]) -> dict[str, Any]:
+        """What the row is of; the machine's own row says where all others ran."""
+        machine = self.row("machine") or row
+        where = {name: machine.get(name) for name in NAMED}
+        own = {name: getattr(trial, name) for name in ("name", "kind", "may_fail")}
+        return own | where | provenance()
+
+    def _skipped(self, trial: Trial) -> dict[str, Any] | None:
+        """A row for a trial whose size depends on one that did not end well."""
+        for needed in (trial.share_of, trial.memory_of):
+            row = self.row(needed[0]) if needed else None
+            if needed and (row is None or not row.get("peak_bytes")):
+                error = f"needs {needed[0]!r}"
+                return {"outcome": "skipped", "error": error, "seconds": 0}
         return None
 
-    def _with_budget(self, trial: Trial) -> Trial:
+    def _sized(self, trial: Trial) -> Trial:
         """The trial with its bytes, where they are shares of another's peak."""
         if trial.memory_of is not None:
             trial = replace(trial, memory=self._part_of_peak(*trial.memory_of))
@@ -109,34 +114,15 @@ class Runner:
         return trial
 
     def _part_of_peak(self, name: str, share: float) -> int:
-        return int(share * (self._row(name) or {})["peak_bytes"])
+        return int(share * (self.row(name) or {})["peak_bytes"])
 
     def _tried(self, trial: Trial) -> dict[str, Any] | None:
-        """The trial's row; without determinism where an op has none."""
-        row = self._try(trial)
-        if (
-            row is None
-            or row["outcome"] != "failed"
-            or "determinis" not in row["error"]
-        ):
-            return row
-        settings = {**trial.settings, "deterministic": False}
-        again = self._try(replace(trial, settings=settings))
-        return again and again | {"not_deterministic": row["error"]}
-
-    def copy_out(self) -> None:
-        """So that what was found is safe wherever this process is ended."""
-        if self.copy_to is not None:
-            shutil.copytree(self.folder, self.copy_to, dirs_exist_ok=True)
-
-    def _try(self, trial: Trial) -> dict[str, Any] | None:
         """The trial's row; None if the run's time ended before the trial did."""
-        memory = device_memory(self.device, trial.memory, self.rows)
+        trial = self._sized(trial)
         output = self.folder / "trials" / f"{_slug(trial.name)}.json"
         output.parent.mkdir(parents=True, exist_ok=True)
         output.unlink(missing_ok=True)
-        asked = {"kind": trial.kind, "settings": trial.settings}
-        asked |= {"device": self.device, "memory": memory}
+        asked = {"kind": trial.kind, "settings": trial.settings, "memory": trial.memory}
         words = [sys.executable, "-m", "experiments.gpu_validation.worker"]
         words += [f"--trial={json.dumps(asked)}", f"--output={output.resolve()}"]
         left = self.deadline - time.monotonic()
@@ -145,66 +131,40 @@ class Runner:
         with log.open("a") as sink:
             sink.write(f"\n=== {trial.name}: {json.dumps(asked)}\n")
             sink.flush()
-            environment = _environment(self.device, memory, trial.settings)
-            environment |= self._host_limit()
+            environment = self._environment(trial.settings)
             code = _wait(words, environment, sink, min(trial.limit, left))
             sink.write(f"=== exit status {code}\n")
-        seconds = time.monotonic() - started
         if code is None and left < trial.limit:
             return None
         self._drop_traces()
         row = read_json(output) if output.exists() else {}
-        row |= {"seconds": seconds, "memory_bytes": memory, "settings": trial.settings}
+        row |= {
+            "seconds": time.monotonic() - started,
+            "memory_bytes": trial.memory,
+            "settings": trial.settings,
+        }
         return _ended(code, trial.limit, log) | row
 
-    def _host_limit(self) -> dict[str, str]:
-        """Pinned memory that TensorFlow may take: it is never given back."""
-        free = (self._row("machine") or {}).get("host_free_bytes")
-        if self.device == "cpu" or free is None:
-            return {}
-        return {"TF_GPU_HOST_MEM_LIMIT_IN_MB": str(free * 3 // 4 // MIB)}
+    def _environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
+        """This process's, so an emulated card is inherited; measured once in a run."""
+        path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "1",
+            "TF_FORCE_GPU_ALLOW_GROWTH": "false",  # a limit is taken in one piece
+            "PYTHONPATH": os.pathsep.join(path),
+            "LMS_CACHE": str(self.folder.resolve() / "cache"),
+            **settings.get("variables", {}),
+        }
 
     def _drop_traces(self) -> None:
         """Keep the smaller traces where all are too many."""
         traces = (self.folder / "traces").glob("*")
-        files = sorted((path.stat().st_size, path) for path in traces)
         total = 0
-        for size, path in files:
+        for size, path in sorted((path.stat().st_size, path) for path in traces):
             total += size
             if total > _TRACES:
                 path.unlink()
-
-
-def device_memory(
-    device: str, wanted: int | None, rows: Sequence[Mapping[str, Any]]
-) -> int | None:
-    """Bytes of a trial's device: what is wanted, if the GPU has them.
-
-    Args:
-        device: "gpu" or "cpu".
-        wanted: By the trial; None for all that there is.
-        rows: The machine's among them says what there is.
-    """
-    if device == "cpu":
-        return wanted or _WHOLE
-    there = next((r["limit_bytes"] for r in rows if r["name"] == "machine"), None)
-    if wanted is None or there is None:
-        return wanted
-    return min(wanted, there // MIB * MIB)
-
-
-def _environment(
-    device: str, memory: int | None, settings: Mapping[str, Any]
-) -> dict[str, str]:
-    own = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", **settings.get("variables", {})}
-    own["PYTHONPATH"] = os.pathsep.join(
-        [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    )
-    own["TF_FORCE_GPU_ALLOW_GROWTH"] = "false"  # a limit is taken in one piece
-    if device == "cpu":
-        variables = emulate.environment(memory or _WHOLE, link=_LINK)
-        own = emulate.started_environment(variables, own)
-    return own
 
 
 def _wait(
@@ -237,11 +197,6 @@ def _ended(code: int | None, limit: float, log: Path) -> dict[str, Any]:
     memory = "OOM when allocating" in tail or "RESOURCE_EXHAUSTED" in tail
     error = f"the process died with status {code}"
     return {"outcome": "out of memory" if memory else "crashed", "error": error}
-
-
-def _head(trial: Trial) -> dict[str, Any]:
-    names = ("part", "name", "kind", "may_fail")
-    return {name: getattr(trial, name) for name in names} | provenance()
 
 
 def _slug(name: str) -> str:

@@ -1,12 +1,8 @@
 """One training: losses, seconds, peak, and what shows that tensors left the device.
 
-Ways to train in little memory: TensorFlow's own, ours, and the peers. `tf.function`
-without XLA is what the others are compared with: Keras turns XLA on by itself where
-there is a GPU, which is a peer here. What is known is noted at once, so that a process
-that dies leaves what it had.
-
-Known weakness: in a rehearsal the batch lies in the device's memory already, and counts
-twice in what is predicted. On a GPU it comes from the host.
+`tf.function` without XLA is what the others are compared with: Keras turns XLA on by
+itself where there is a GPU, which is a way of its own here. What is known is noted at
+once, so that a process that dies leaves what it had.
 """
 
 import hashlib
@@ -15,40 +11,37 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import keras
 import numpy as np
+import psutil
 import tensorflow as tf
 
-from experiments.gpu_validation.evidence import allocator_peaks, copied, swap_nodes
-from lms import LMSCallback
+from experiments.gpu_validation.evidence import swap_nodes
+from lms.errors import BudgetError
 from lms.pipeline import FittedFunction
 from lms.planning.settings import read_settings
 from lms.tf import compat
 from lms.tf.measure.devices import Device
-from profiling.sessions import record_steps
+from lms.tf.rewrite.transports import SendReceive
+from profiling.measured import measured_steps
+from profiling.sessions import MARK, record_steps
+from profiling.timelines import figures_of, median_figures
 from unet3d.model import build_unet
 
-__all__ = ["fit", "make_model", "train"]
+__all__ = ["train"]
 
 # Steps that initialise: the optimizer's variables, autotuning, the host's memory.
 _WARM = 2
-
-_PLANNERS = {"lms": "budget", "threshold": "threshold"}
-_REWRITERS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "recomputation heuristics": compat.recomputed_by_grappler,
-    "swapping heuristics": compat.swapped_by_grappler,
-}
+_DEVICES = "lms.tf.measure.devices"
+_Note = Callable[..., None]
 
 
 def train(
-    settings: Mapping[str, Any],
-    device: Device,
-    note: Callable[..., None],
-    trace: Path,
+    settings: Mapping[str, Any], device: Device, note: _Note, trace: Path
 ) -> None:
     """Train and note what is seen.
 
@@ -58,103 +51,98 @@ def train(
         note: Takes results by name.
         trace: Name of trace files, without an ending.
     """
-    if settings.get("deterministic"):
+    if settings["way"] != "XLA":
         tf.config.experimental.enable_op_determinism()
-    if not settings.get("layout", True):
-        tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
-    model, batch = make_model(settings), _make_batch(settings["size"])
-    note(limit_bytes=device.limit)
+    model, batch = _make_model(settings), _make_batch(settings["size"])
+    process = psutil.Process()
+    note(limit_bytes=device.limit, resident_before_bytes=process.memory_info().rss)
     started = time.perf_counter()
-    run = _prepare(settings, model, batch)
-    note(preparation_seconds=time.perf_counter() - started, report=_report_of(run))
-    losses, graphs = [], []
-    with compat.collected_graphs(graphs):
-        losses.append(_loss(run, batch))
-    note(first_seconds=time.perf_counter() - started, nodes=swap_nodes(graphs))
-    graphs.clear()
+    with _transport(settings):
+        run = _prepare(settings, model, batch, note)
+        note(preparation_seconds=time.perf_counter() - started)
+        graphs: list[Any] = []
+        losses: list[float] = []
+        with compat.collected_graphs(graphs):
+            losses.append(_loss(run, batch))
+    resident = process.memory_info().rss
+    note(
+        first_seconds=time.perf_counter() - started,
+        resident_bytes=resident,
+        nodes=swap_nodes(graphs),
+    )
     losses += [_loss(run, batch) for _ in range(_WARM - 1)]
-    device.memory.reset_peak()
-    seconds: list[float] = []
-    for _ in range(settings["steps"]):
-        begun = time.perf_counter()
-        losses.append(_loss(run, batch))
-        seconds.append(time.perf_counter() - begun)
-        note(
-            step_seconds=seconds,
-            median_seconds=statistics.median(seconds),
-            peak_bytes=device.memory.peak_bytes,
-            losses=losses,
-        )
+    held = _take_room(device) if settings.get("held") else None
+    _steps(settings, run, batch, device, losses, note)
+    del held
     note(report=_report_of(run), weights_sha256=_digest(model))
+    if settings.get("batches"):
+        note(batches=_batch_rates(device, 4 * settings["size"] ** 3 * 4))
     if settings.get("traced"):
         try:
-            note(**_copies(run, batch, settings["traced"], trace))
+            note(**_lanes(run, batch, settings["traced"], trace))
         except Exception as error:  # without CUPTI, say: the rest stays good
             note(trace_error=f"{type(error).__name__}: {error}")
 
 
-def fit(settings: Mapping[str, Any], device: Device, note: Callable[..., None]) -> None:
-    """Train as many steps as `train` does, and note the same numbers.
-
-    Args:
-        settings: Of the trial, with "budget" in bytes.
-        device: Where.
-        note: Takes results by name.
-    """
-    if settings.get("deterministic"):
-        tf.config.experimental.enable_op_determinism()
-    model = make_model({**settings, "way": "lms"})
-    steps = _WARM + settings["steps"]
-    support = LMSCallback(budget=settings.get("budget"), verbose=0)
-    ends: list[float] = []
-    losses: list[float] = []
-
-    def ended(batch: int, logs: Any = None) -> None:
-        losses.append(float(logs["loss"]))
-        ends.append(time.perf_counter())
-        if batch == _WARM - 1:
-            device.memory.reset_peak()
-
-    model.fit(
-        _data(settings["size"], steps),
-        verbose="0",
-        shuffle=False,
-        callbacks=[support, keras.callbacks.LambdaCallback(on_train_batch_end=ended)],
-    )
-    report = support.report[0]
-    seconds = [after - before for before, after in pairwise(ends)]
-    note(
-        limit_bytes=device.limit,
-        losses=losses,
-        median_seconds=statistics.median(seconds[_WARM - 1 :]),
-        peak_bytes=device.memory.peak_bytes,
-        weights_sha256=_digest(model),
-        report=_told(report),
-    )
+def _steps(
+    settings: Mapping[str, Any],
+    run: Callable[..., Any],
+    batch: Sequence[tf.Tensor],
+    device: Device,
+    losses: list[float],
+    note: _Note,
+) -> None:
+    """Steps until they are enough, or have taken their time."""
+    seconds: list[float] = []
+    peaks: list[int | None] = []
+    ends = time.perf_counter() + settings["seconds"]
+    while len(seconds) < settings["steps"]:
+        device.memory.reset_peak()
+        begun = time.perf_counter()
+        losses.append(_loss(run, batch))
+        seconds.append(time.perf_counter() - begun)
+        peaks.append(device.memory.peak_bytes)
+        note(
+            steps=len(seconds),
+            median_seconds=statistics.median(seconds),
+            longest_seconds=max(seconds),
+            peak_bytes=max((p for p in peaks if p is not None), default=None),
+            peaks=sorted({p for p in peaks if p is not None}),
+            losses=losses,
+        )
+        if time.perf_counter() > ends and len(seconds) > 1:
+            return
 
 
-def make_model(settings: Mapping[str, Any]) -> keras.Model:
+def _transport(settings: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """What carries tensors: the library's choice, or the one for other TensorFlows."""
+    if not settings.get("fallback"):
+        return nullcontext()
+    made = SendReceive(host=compat.device_name("CPU:0"))
+    return patch(f"{_DEVICES}.transport_to", return_value=made)
+
+
+def _take_room(device: Device) -> Any:
+    """Hold all that the step leaves of the device, and a twentieth of what it takes."""
+    peak, limit = device.memory.peak_bytes, device.limit
+    if peak is None or limit is None:
+        return None
+    with tf.device(device.name):
+        return tf.zeros([(limit - peak + peak // 20) // 4])
+
+
+def _make_model(settings: Mapping[str, Any]) -> keras.Model:
     """The case study's network, its optimizer's slots made."""
     keras.utils.set_random_seed(0)
-    keras.config.set_dtype_policy(settings.get("precision", "float32"))
-    remat = settings["way"] == "RematScope"
-    where = settings.get("weights")
-    with nullcontext() if where is None else tf.device(where):
-        with keras.RematScope(mode="activations") if remat else nullcontext():
-            model = build_unet(
-                settings["size"],
-                settings["filters"],
-                settings["depth"],
-                batch_size=1,
-                seed=0,
-            )
-        optimizer: Any = model.optimizer
-        optimizer.build(model.trainable_variables)
+    size, filters, depth = (settings[key] for key in ("size", "filters", "depth"))
+    model = build_unet(size, filters, depth, batch_size=1, seed=0)
+    optimizer: Any = model.optimizer
+    optimizer.build(model.trainable_variables)
     return model
 
 
 def _make_batch(size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """One made-up volume and its labels, on the host as Keras's `fit` has them."""
+    """One made-up volume and its labels, on the host as a data set has them."""
     random = np.random.default_rng(0)
     cube = (1, size, size, size)
     x = random.standard_normal((*cube, 4), dtype=np.float32)
@@ -164,43 +152,57 @@ def _make_batch(size: int) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def _prepare(
-    settings: Mapping[str, Any], model: keras.Model, batch: Sequence[tf.Tensor]
+    settings: Mapping[str, Any],
+    model: keras.Model,
+    batch: Sequence[tf.Tensor],
+    note: _Note,
 ) -> Callable[..., Any]:
     """A function of one batch that makes a step, planned already if it is to be."""
-    way = settings["way"]
 
     def step(x: tf.Tensor, y: tf.Tensor) -> Any:
         return model.train_step((x, y))
 
-    if way in _PLANNERS:
-        knobs = read_settings(
-            budget=settings.get("budget"),
-            planner=_PLANNERS[way],
-            recompute=settings.get("recompute"),
-        )
-        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in batch]
-        fitted = FittedFunction(step, knobs, kind="train", signature=specs)
-        fitted.prepare()
-        return fitted
-    function = tf.function(step, autograph=False, jit_compile=way == "XLA")
-    rewriter = _REWRITERS.get(way, nullcontext)
+    if settings["way"] != "lms":
+        is_xla = settings["way"] == "XLA"
+        return tf.function(step, autograph=False, jit_compile=is_xla)
+    budget = settings.get("budget")
+    if budget == "least":
+        budget = _least(step, batch)
+        note(budget=budget)
+    return _planned(step, batch, budget)
 
-    def call(*arguments: tf.Tensor) -> Any:
-        with rewriter():
-            return function(*arguments)
 
-    return call
+def _planned(
+    step: Callable[..., Any], batch: Any, budget: int | None
+) -> FittedFunction:
+    knobs = read_settings(budget=budget)
+    specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in batch]
+    fitted = FittedFunction(step, knobs, kind="train", signature=specs)
+    fitted.prepare()
+    return fitted
+
+
+def _least(step: Callable[..., Any], batch: Any) -> int:
+    """The least budget that works, as the refusal of a smaller one says it."""
+    try:
+        _planned(step, batch, 1)
+    except BudgetError as error:
+        if error.least_bytes is None:
+            raise
+        return error.least_bytes
+    raise AssertionError("a budget of one byte was accepted")
 
 
 def _report_of(run: Callable[..., Any]) -> dict[str, Any] | None:
-    """The report of the plan and of its measured peak; None where nothing plans."""
+    """The report of the plan; None where nothing plans."""
     if not isinstance(run, FittedFunction):
         return None
-    return _told(run.report[0])
-
-
-def _told(report: Any) -> dict[str, Any]:
-    return asdict(report) | {"plan": None, "fits_unplanned": report.fits_unplanned}
+    report = run.report[0]
+    told = {"plan": None, "fits_unplanned": report.fits_unplanned}
+    lanes = run.timelines[0].lanes
+    if lanes is not None:
+        told["predicted_lanes"] = figures_of(lanes)
+    return asdict(report) | told
 
 
 def _loss(run: Callable[..., Any], batch: Sequence[tf.Tensor]) -> float:
@@ -210,10 +212,10 @@ def _loss(run: Callable[..., Any], batch: Sequence[tf.Tensor]) -> float:
     return float(logs["loss"])
 
 
-def _copies(
+def _lanes(
     run: Callable[..., Any], batch: Sequence[tf.Tensor], steps: int, trace: Path
 ) -> dict[str, Any]:
-    """What a few recorded steps copied."""
+    """What a few recorded steps copied, and how much of it while a kernel ran."""
 
     def step() -> None:
         _loss(run, batch)
@@ -224,19 +226,33 @@ def _copies(
         advance=lambda: None,
         keep=trace.with_suffix(".xplane.pb.gz"),
     )
-    return {
-        "copied_bytes": copied(session.spans, session.copies, steps),
-        "allocator_peaks": allocator_peaks(session.spans),
-        "planes": sorted({span.plane for span in session.spans}),
-    }
+    seen = measured_steps(session.spans, steps, mark=MARK, waits={})
+    return {"lanes": median_figures([figures_of(step) for step in seen])}
 
 
-def _data(size: int, steps: int) -> tf.data.Dataset:
-    """One batch again and again; what waits would take a rehearsal's memory."""
-    options = tf.data.Options()
-    options.experimental_optimization.inject_prefetch = False
-    data = tf.data.Dataset.from_tensors(_make_batch(size)).repeat(steps)
-    return data.with_options(options)
+def _batch_rates(device: Device, size: int) -> dict[str, float]:
+    """Bytes per second of a batch to the device, from pageable and pinned memory."""
+    with tf.device("CPU:0"):
+        pageable = tf.constant(np.zeros(size // 4, np.float32))
+    with tf.device(device.name):
+        there = tf.zeros([size // 4])
+
+    @tf.function(autograph=False, jit_compile=False)
+    def pinned() -> tf.Tensor:
+        with tf.device("CPU:0"):  # what a GPU sends to the host is pinned there
+            return tf.identity(there)
+
+    def seconds(host: tf.Tensor) -> float:
+        taken: list[float] = []
+        for _ in range(6):
+            begun = time.perf_counter()
+            with tf.device(device.name):
+                host.gpu() if hasattr(host, "gpu") else tf.identity(host)
+            tf.test.experimental.sync_devices()
+            taken.append(time.perf_counter() - begun)
+        return min(taken)
+
+    return {"pageable": size / seconds(pageable), "pinned": size / seconds(pinned())}
 
 
 def _digest(model: keras.Model) -> str:

@@ -10,19 +10,34 @@ import json
 import signal
 import sys
 import traceback
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from profiling.record import write_json
 
-__all__ = ["main"]
+__all__ = ["KINDS", "main"]
+
+KINDS = (
+    "machine",
+    "transports",
+    "keras",
+    "train",
+    "launches",
+    "refused",
+    "link",
+    "cards",
+)
 
 _PR_SET_PDEATHSIG = 1
 
 # What running out of memory looks like; names, because TensorFlow comes later.
 _OUT_OF_MEMORY = ("ResourceExhaustedError", "OutOfMemoryError", "BudgetError")
+
+_NO_GPU = (
+    "TensorFlow sees no GPU. Run this where `nvidia-smi` works and "
+    "tensorflow[and-cuda] is installed, or under `python -m lms emulate`."
+)
 
 
 def main() -> int:
@@ -39,18 +54,15 @@ def main() -> int:
         write_json(options.output, known)
 
     try:
-        _run(json.loads(options.trial), options.output, note)
+        return _run(json.loads(options.trial), options.output, note)
     except Exception as error:  # whatever it is, it is a finding
         traceback.print_exc()
         name = type(error).__name__
+        skipped = str(error).startswith("skipped: ")
         memory = name in _OUT_OF_MEMORY
-        note(
-            outcome="out of memory" if memory else "failed",
-            error=f"{name}: {_first_words(error)}",
-        )
-        return 3 if name == "NoGpuError" else 1
-    note(outcome="done", error=None)
-    return 0
+        outcome = "skipped" if skipped else "out of memory" if memory else "failed"
+        note(outcome=outcome, error=f"{name}: {_first_words(error)}")
+        return 1
 
 
 def _die_with_parent() -> None:
@@ -60,30 +72,41 @@ def _die_with_parent() -> None:
         system.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
-def _run(trial: dict[str, Any], output: Path, note: Callable[..., None]) -> None:
-    from experiments.gpu_validation import measuring, probes, training
+def _run(trial: Mapping[str, Any], output: Path, note: Callable[..., None]) -> int:
+    import tensorflow as tf
+
+    from experiments.gpu_validation import defaults, probes, training, transports
+    from lms.tf import compat
+    from lms.tf.measure.devices import find_device
+    from lms.units import MIB
 
     settings, kind = trial["settings"], trial["kind"]
-    make = partial(
-        measuring.make_device,
-        trial["device"],
-        trial["memory"],
-        settings.get("gpu_options"),
-    )
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus:
+        note(outcome="failed", error=_NO_GPU)
+        return 3
+    if settings.get("gpu_options"):
+        compat.set_gpu_options(**settings["gpu_options"])
+    if trial["memory"] is not None:
+        limit = tf.config.LogicalDeviceConfiguration(
+            memory_limit=trial["memory"] // MIB
+        )
+        tf.config.set_logical_device_configuration(gpus[0], [limit])
+    device = find_device()
     trace = output.parent.parent / "traces" / output.stem
     trace.parent.mkdir(exist_ok=True)
-    if kind == "link":
-        measuring.time_link(settings, make, note, trace)
-    elif kind == "timeline":
-        measuring.time_step(settings, make(), note, trace)
-    elif kind == "fit":
-        training.fit(settings, make(), note)
-    elif kind == "train":
-        training.train(settings, make(), note, trace)
-    elif kind == "machine":
-        measuring.describe(make(), note)
+    if kind == "train":
+        training.train(settings, device, note, trace)
+    elif kind == "link":
+        probes.link(settings, device, note, trace)
+    elif kind == "keras":
+        defaults.fit_with_defaults(settings, device, note)
+    elif kind == "transports":
+        transports.transports(settings, device, note)
     else:
-        getattr(probes, kind)(settings, make(), note)
+        getattr(probes, kind)(settings, device, note)
+    note(outcome="done", error=None)
+    return 0
 
 
 def _first_words(error: Exception) -> str:

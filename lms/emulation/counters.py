@@ -6,7 +6,7 @@ from typing import Any
 
 from lms.emulation.build import DRIVER
 
-__all__ = ["begin_trace", "counter", "end_trace"]
+__all__ = ["begin_trace", "counter", "end_trace", "now"]
 
 
 @cache
@@ -34,6 +34,11 @@ def counter(name: str) -> int:
     if found < 0:
         raise ValueError(f"`name` must be a counter of the driver, got {name!r}.")
     return found
+
+
+def now() -> float:
+    """Seconds on the card's clock, as traces have them."""
+    return _driver().lms_card_now()
 
 
 def begin_trace() -> None:

@@ -17,6 +17,28 @@ FITS = [
     for i in range(4)
     for ways in [("plain", "lms")]
 ]
+STEPS = {"step_seconds": [9.0, 9.0, 1.0], "error": None, "peak_bytes": 2**20}
+PLACE = {"card": "v100-pcie", "link": "pcie3", "model": "unet", "number": 192}
+NUMBERS = ("planned_out", "planned_in", "copies_out", "copies_in", "recomputed_ops")
+NUMBERS += ("planned_out_bytes", "planned_in_bytes")
+NUMBERS += ("copied_out_bytes", "copied_in_bytes")
+CARDS = [
+    {**PLACE, **STEPS, "way": "plain", "busy_seconds": 0.9},
+    {
+        **PLACE,
+        **STEPS,
+        "way": "callback",
+        "step_seconds": [9.0, 9.0, 1.1],
+        **dict.fromkeys(NUMBERS, 2),
+        "promised_seconds": 1.2,
+        "promised_plain_seconds": 1.0,
+        "promised_peak_bytes": 2**20,
+        "budget_bytes": 2**21,
+        "planning_seconds": 3.0,
+        "copying_in_seconds": 1.0,
+        "hidden_in_seconds": 0.75,
+    },
+]
 README = "Before.\n\n<!-- results:costs -->\nold\n<!-- /results -->\n\nAfter.\n"
 
 
@@ -30,6 +52,7 @@ def _run(tmp_path: Path, *words: str) -> int:
 def folder(tmp_path: Path) -> Path:
     path = tmp_path / "results" / "overhead_when_it_fits.jsonl"
     write_lines(path, {"steps": 1}, FITS)
+    write_lines(path.with_stem("virtual_cards"), {"steps": 3}, CARDS)
     (tmp_path / "README.md").write_text(README)
     return tmp_path
 
@@ -46,7 +69,10 @@ def test_a_result_becomes_a_finding_a_table_and_a_cost(folder: Path) -> None:
     assert "- Goal met: a step takes at most 1.03 times as long" in page
     assert "No results yet: `true_size`" in page
     readme = (folder / "README.md").read_text()
-    assert "| enough for all of it | all | 1.00 |" in readme
+    assert "| U-Net, 192^3 | 2.00 MiB | V100 16 GB | PCIe 3.0 | 1.10 | 1.20 |" in readme
+    assert "- Goal met: a step takes at most 1.15 times" in page
+    assert "- Goal not met: the promise is within 5 points: not so for U-Net" in page
+    assert "| 2 + 2 / 2 + 2 | 2 B / 2 B | 75% |" in page
     assert readme.startswith("Before.\n")
     assert readme.endswith("<!-- /results -->\n\nAfter.\n")
     assert "old" not in readme

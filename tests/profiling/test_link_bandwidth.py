@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from lms.machine import emulate
+from lms.emulation import emulate
 from lms.machine.hardware import Hardware
 from lms.machine.link import LinkRates
 from profiling import link_bandwidth
@@ -29,7 +29,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_file_says_what_and_where(folder: Path) -> None:
     result = read_result(folder / "link.json")
-    assert (result["kind"], result["device_kind"]) == ("link_bandwidth", "gpu")
+    assert (result["kind"], result["device"]) == (
+        "link_bandwidth",
+        "Emulated card of host memory",
+    )
     assert result["units"] == {"size": "byte", "time": "second"}
     assert result["settings"]["largest"] == 2**20
     assert {row["directions"] for row in result["rows"]} == {"h2d", "d2h", "both"}
@@ -44,7 +47,7 @@ def test_no_copy_is_faster_than_the_link(folder: Path) -> None:
 
 def test_what_is_saved_is_hardware_for_the_planner(folder: Path) -> None:
     hardware = Hardware.from_json((folder / "hardware.json").read_text())
-    assert hardware.memory == 64 * 2**20
+    assert hardware.memory > 64 * 2**20  # what the driver reports
     assert hardware.h2d > hardware.d2h
 
 

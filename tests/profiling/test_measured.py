@@ -4,9 +4,14 @@ from typing import Any
 import pytest
 
 from lms.simulation.timeline import Cause, Interval, Lane, Timeline
-from profiling.measured import ObservedCopy, find_stalls, measured_steps
-from profiling.spans import Span, read_spans
-from profiling.timelines import condensed, timeline_from_json, timeline_to_json
+from profiling.measured import find_stalls, measured_steps
+from profiling.spans import Span, card_spans, read_spans
+from profiling.timelines import (
+    condensed,
+    hidden_bytes,
+    timeline_from_json,
+    timeline_to_json,
+)
 
 
 def op(name: str, start: float, end: float) -> Interval:
@@ -46,27 +51,23 @@ def test_ops_that_overlap_leave_no_gap() -> None:
     assert find_stalls([op("a", 0.0, 4.0), op("b", 1.0, 2.0)], [], {}) == ()
 
 
-def test_copies_are_placed_by_the_marks_that_both_clocks_have_seen() -> None:
+def test_an_emulated_card_s_clock_is_tied_to_the_profiler_s() -> None:
+    noted = "0 7.5 8.0 7.4 0 a\n2 7.5 8.5 7.4 8 D2H\n0 9.5 9.6 9.5 0 late"
     spans = [
         Span(plane="/host:CPU", line="1", name="step", start=10.0, end=12.0),
-        Span(plane="/host:CPU", line="2", name="a:MatMul", start=10.5, end=11.0),
-        Span(plane="/host:CPU", line="2", name="x/out:PyFunc", start=10.5, end=11.0),
-        Span(plane="/host:CPU", line="2", name="late:MatMul", start=12.5, end=13.0),
+        *card_spans(noted, lambda moment: moment + 3),
     ]
-    copies = [
-        ObservedCopy(lane=Lane.D2H, tensor="x:0", start=70.5, end=71.0, size=8),
-        ObservedCopy(lane=Lane.D2H, tensor="y:0", start=72.5, end=73.0, size=8),
+    (step,) = measured_steps(spans, 1, mark="step", waits={})
+    assert [(i.lane, i.name, i.start, i.end, i.size) for i in step.intervals] == [
+        (Lane.COMPUTE, "a", 0.5, 1.0, 0),
+        (Lane.D2H, "MemcpyD2H", 0.5, 1.5, 8),
     ]
-    (step,) = measured_steps(spans, [70.0], copies, mark="step", waits={})
-    assert [(i.lane, i.name, i.start, i.end) for i in step.intervals] == [
-        (Lane.COMPUTE, "a", 0.5, 1.0),
-        (Lane.D2H, "x:0", 0.5, 1.0),
-    ]
+    assert hidden_bytes(step, Lane.D2H) == 4
 
 
 def test_steps_that_the_profiler_lost_are_not_made_up() -> None:
     with pytest.raises(ValueError, match="must have 1 steps named 'step', got 0"):
-        measured_steps([], [0.0], [], mark="step", waits={})
+        measured_steps([], 1, mark="step", waits={})
 
 
 def test_memory_of_the_host_or_from_before_is_not_the_step_s() -> None:
@@ -88,7 +89,7 @@ def test_memory_of_the_host_or_from_before_is_not_the_step_s() -> None:
         memory("Deallocation", 3.0, 7),
         memory("Allocation", 4.0, 8, "gpu_host_bfc"),
     ]
-    (step,) = measured_steps(spans, [0.0], [], mark="step", waits={})
+    (step,) = measured_steps(spans, 1, mark="step", waits={})
     assert [(r.at, r.size) for r in step.requests] == [(2.0, 64), (3.0, -64)]
 
 
@@ -137,7 +138,7 @@ def test_a_gpu_s_kernels_and_copies_are_read_from_its_plane() -> None:
     recorded = space(
         (
             "/host:CPU",
-            [("step", 0, 9000, {}), ("a:MatMul", 100, 50, {}), ("noise", 1, 1, {})],
+            [("step", 0, 9000, {}), ("noise", 1, 1, {})],
         ),
         (
             "/device:GPU:0",
@@ -150,11 +151,10 @@ def test_a_gpu_s_kernels_and_copies_are_read_from_its_plane() -> None:
     spans = read_spans(recorded, mark="step")
     assert [span.name for span in spans] == [
         "step",
-        "a:MatMul",
         "MemcpyH2D",
         "ampere_sgemm_128x64_nn",
     ]
-    (step,) = measured_steps(spans, [0.0], [], mark="step", waits={})
+    (step,) = measured_steps(spans, 1, mark="step", waits={})
     (kernel,), (carried,) = step.lane(Lane.COMPUTE), step.lane(Lane.H2D)
     assert kernel.name == "a"
     assert kernel.start == pytest.approx(2e-6)

@@ -1,11 +1,12 @@
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lms.machine import emulate
+from lms.emulation import emulate
 from lms.machine.link import LinkRates
 from lms.simulation.timeline import Cause, Lane
 from lms.units import MIB
@@ -15,17 +16,19 @@ from profiling.timelines import timeline_from_json
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
-LINK = LinkRates(h2d=2e7, d2h=4e7)  # so slow that copies are waited for
+# So slow that copies are waited for.
+CARD = {"card": "v100-pcie", "slow_motion": 400}
+LINK = LinkRates(h2d=12e9 / 400, d2h=12e9 / 400)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What all commands wrote on an emulated device with a slow link."""
+    """What all commands wrote on an emulated card in slow motion."""
     folder = tmp_path_factory.mktemp("steps")
-    done = emulate.run(
+    done = subprocess.run(
         [sys.executable, "-m", "tests.profiling.trials", str(folder)],
-        memory="64MiB",
-        link=LINK,
+        env=emulate.environment("64MiB", **CARD),
+        check=False,
         capture_output=True,
         text=True,
         timeout=240,

@@ -26,7 +26,7 @@ def sum_nodes(elements: int) -> list[Any]:
     """What the optimiser makes of a sum of three terms, in the order of readiness."""
 
     def node(name: str, op: str, *inputs: str, kind: str = "T") -> Any:
-        made = compat.NodeDef(name=name, op=op, input=inputs, device=f"{_LOCAL}/CPU:0")
+        made = compat.NodeDef(name=name, op=op, input=inputs, device=f"{_LOCAL}/GPU:0")
         made.attr[kind].type = tf.float32.as_datatype_enum
         return made
 

@@ -1,6 +1,8 @@
 """What the workers run: trainings with and without large model support."""
 
+import contextlib
 import gc
+import io
 import threading
 import weakref
 from collections.abc import Sequence
@@ -12,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.gpu_validation.evidence import swap_nodes
-from lms import LMSCallback
+from lms import LMSCallback, fit_in_memory
 from lms.emulation.counters import counter
 from lms.errors import BudgetError, UnsupportedError
 from lms.ir.liveness import peak
@@ -290,6 +292,38 @@ def _train_and_forget(budget: str | None) -> tuple[dict[str, Any], int]:
     if callbacks:
         things["callback"] = weakref.ref(callbacks[0])
     return things, sum(r.swap_count for c in callbacks for r in c.report)
+
+
+def without_a_gpu() -> dict[str, Any]:
+    """Fit with and without the callback, then with a budget, where there is no GPU."""
+    x, y = np.ones((8, 4), "float32"), np.ones((8, 2), "float32")
+
+    def losses(callbacks: Sequence[Any]) -> list[float]:
+        keras.utils.set_random_seed(1)
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        model.compile("sgd", "mse")
+        return model.fit(
+            x, y, epochs=2, verbose=SILENT, callbacks=list(callbacks)
+        ).history["loss"]
+
+    callback, refused = LMSCallback(), ""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        found = losses([callback])
+    try:
+        losses([LMSCallback("1GiB")])
+    except UnsupportedError as error:
+        refused = str(error)
+    loop = fit_in_memory(lambda x: x + 1.0, [tf.TensorSpec([2])])
+    return {
+        "losses": found,
+        "plain": losses([]),
+        "out": out.getvalue(),
+        "summary": callback.summary(),
+        "reports": len(callback.report),
+        "refused": refused,
+        "loop": loop(tf.ones([2])).numpy().tolist() == [2.0, 2.0],
+    }
 
 
 def fit_on_two_replicas() -> str:

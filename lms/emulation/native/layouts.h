@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,23 +71,39 @@ inline void ChannelToEnd(AttrValue* value, int each) {
   put(n - 1, 1);
 }
 
-// Fused ops of half precision, which only a GPU has: computed in single precision.
+// Types of half precision in a node's attributes, made single.
+inline NodeDef InSingle(NodeDef node) {
+  for (auto& [name, value] : *node.mutable_attr()) {
+    if (value.type() == DT_HALF) value.set_type(DT_FLOAT);
+    if (!value.has_list()) continue;
+    for (auto& type : *value.mutable_list()->mutable_type()) {
+      if (type == DT_HALF) type = DT_FLOAT;
+    }
+  }
+  return node;
+}
+
+inline bool IsOnCpu(const NodeDef& node) {
+  const KernelDef* kernel = nullptr;
+  return FindKernelDef(DeviceType(DEVICE_CPU), node, &kernel, nullptr).ok();
+}
+
+// Ops of half precision that only a GPU has: they are computed in single precision. Those
+// named here have a CPU's kernel that refuses some nodes.
 inline bool IsHalf(const NodeDef& node) {
-  if (node.op() != "_FusedConv2D" && node.op() != "_FusedMatMul") return false;
-  auto found = node.attr().find("T");
-  return found != node.attr().end() && found->second.type() == DT_HALF;
+  static const std::set<std::string> refusing = {"_FusedConv2D", "_FusedMatMul", "Conv2D",
+                                                 "Conv2DBackpropFilter",
+                                                 "Conv2DBackpropInput"};
+  const NodeDef single = InSingle(node);
+  if (single.SerializeAsString() == node.SerializeAsString()) return false;
+  return refusing.count(node.op()) || (!IsOnCpu(node) && IsOnCpu(single));
 }
 
 // Turns the node's attributes; whether its tensors must be turned, too.
 inline bool ChannelsLast(NodeDef* node) {
-  auto& attributes = *node->mutable_attr();
   const bool is_half = IsHalf(*node);
-  if (is_half) {
-    attributes["T"].set_type(DT_FLOAT);
-    for (auto& type : *attributes["TArgs"].mutable_list()->mutable_type()) {
-      if (type == DT_HALF) type = DT_FLOAT;
-    }
-  }
+  if (is_half) *node = InSingle(*node);
+  auto& attributes = *node->mutable_attr();
   if (!images().count(node->op()) || !IsFirst(*node)) return is_half;
   attributes["data_format"].set_s(
       attributes["data_format"].s() == "NCHW" ? "NHWC" : "NDHWC");
@@ -102,7 +119,7 @@ inline bool ChannelsLast(NodeDef* node) {
 class Careful : public OpKernel {
  public:
   Careful(OpKernelConstruction* construction, std::unique_ptr<OpKernel> inner)
-      : OpKernel(construction), inner_(std::move(inner)) {}
+      : OpKernel(construction), inner_(std::move(inner)), is_half_(IsHalf(def())) {}
 
   void Compute(OpKernelContext* context) override {
     Launch launch(context, this);
@@ -110,12 +127,11 @@ class Careful : public OpKernel {
     auto entry = images().find(type_string());
     const Images& known =
         entry != images().end() && IsFirst(def()) ? entry->second : *none;
-    const bool is_half = IsHalf(def());
     // Held here: the inner context only has references to its inputs.
     std::vector<Tensor> inputs;
     for (int i = 0; i < context->num_inputs(); ++i) {
       inputs.push_back(context->input(i));
-      if (is_half && inputs.back().dtype() == DT_HALF) {
+      if (is_half_ && inputs.back().dtype() == DT_HALF) {
         inputs.back() = Cast<Eigen::half, float>(inputs.back());
       }
     }
@@ -131,7 +147,7 @@ class Careful : public OpKernel {
     std::vector<AllocatorAttributes> attributes(num_outputs());
     for (int i = 0; i < num_outputs(); ++i) {
       attributes[i] = context->output_alloc_attr(i);
-      if (output_memory_types()[i] == HOST_MEMORY || is_half) {
+      if (output_memory_types()[i] == HOST_MEMORY || MadeHalf(i)) {
         attributes[i].set_on_host(true);
       }
     }
@@ -164,7 +180,7 @@ class Careful : public OpKernel {
       for (int k : known.outputs) {
         if (k != i || made->dims() < 3) continue;
         const TensorShape shape = Moved(made->shape(), false);
-        if (is_half) {
+        if (MadeHalf(i)) {
           result = Tensor(made->dtype(), shape);
         } else {
           Tensor* output = nullptr;
@@ -174,7 +190,7 @@ class Careful : public OpKernel {
         }
         Move(context, *made, false, &result);
       }
-      if (is_half && result.dtype() == DT_FLOAT) {
+      if (MadeHalf(i)) {
         Tensor* output = nullptr;
         OP_REQUIRES_OK(context, context->allocate_output(i, result.shape(), &output));
         auto from = result.flat<float>();
@@ -263,7 +279,11 @@ class Careful : public OpKernel {
     return moved;
   }
 
+  // Whether an output is of half precision, and was computed in single.
+  bool MadeHalf(int i) const { return is_half_ && output_type(i) == DT_HALF; }
+
   std::unique_ptr<OpKernel> inner_;
+  const bool is_half_;
 };
 
 }  // namespace card

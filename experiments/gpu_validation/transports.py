@@ -1,0 +1,173 @@
+"""Where a swap-in lies among kernels, by what carries it.
+
+    conv 1 ──> ... conv 6 (trigger) ──> conv 7, 8, 9 ──> reader ──> conv 10 ...
+       └──> swap-out                └──> swap-in ───────────┘
+
+The copy should begin when the trigger's kernel has ended, and hide behind the next
+three. The library's own rewriter makes the step, with each transport.
+"""
+
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import tensorflow as tf
+
+from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.simulation.timeline import Lane, Timeline
+from lms.tf import compat
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import trace
+from lms.tf.measure.devices import Device
+from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewrite.transports import (
+    CopyOps,
+    DeviceCopy,
+    SendReceive,
+    Transport,
+    made_node,
+)
+from profiling.measured import measured_steps
+from profiling.sessions import MARK, record_steps
+from profiling.timelines import hidden_bytes
+
+__all__ = ["transports"]
+
+_CHANNELS, _CONVOLUTIONS, _TRIGGER, _READER = 64, 12, 5, 9
+_SECONDS = 0.02  # of a convolution at the rate of large products
+
+
+class _Identity:
+    """As TensorFlow 1's large model support had it: copies of an op on the host."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+
+    def swap_out(
+        self, name: str, source: str, spec: tf.TensorSpec, *, device: str
+    ) -> CopyOps:
+        del device
+        out = made_node(name, "Identity", [source], self._host, T=spec.dtype)
+        return CopyOps(nodes=(out,), start=out, end=out)
+
+    def swap_in(
+        self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
+    ) -> CopyOps:
+        start = made_node(
+            f"{name}/get", "Identity", [out.end.name], self._host, T=spec.dtype
+        )
+        end = made_node(name, "Identity", [start.name], device, T=spec.dtype)
+        return CopyOps(nodes=(start, end), start=start, end=end)
+
+
+class _Unsettled(DeviceCopy):
+    """Without the edge that holds launches back until a swap-in is queued."""
+
+    def swap_in(
+        self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
+    ) -> CopyOps:
+        node = made_node(
+            name, "_CopyFromHostToGpu", [out.end.name], device, T=spec.dtype
+        )
+        return CopyOps(nodes=(node,), start=node, end=node)
+
+
+def transports(
+    settings: Mapping[str, Any], device: Device, note: Callable[..., None]
+) -> None:
+    """Note for each transport how late its copy begins, and how much of it is hidden.
+
+    Args:
+        settings: The card's "flops", and how many "runs".
+        device: Where.
+        note: Takes results by name.
+    """
+    host = compat.device_name("CPU:0")
+    ways: dict[str, Transport] = {
+        "copy ops": DeviceCopy(),
+        "send and receive": SendReceive(host=host),
+        "identity on the host": _Identity(host),
+        "copy ops, launches run ahead": _Unsettled(),
+    }
+    size = _voxels(settings["flops"])
+    found: dict[str, Any] = {}
+    for name, transport in ways.items():
+        try:
+            found[name] = _probe(transport, device, size, settings["runs"])
+        except Exception as error:  # each alone is a finding
+            found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
+        note(voxels=size, transports=found)
+
+
+def _voxels(flops: float) -> int:
+    """Along an axis, so that a convolution takes about as long as a large kernel."""
+    each = 2 * 27 * _CHANNELS**2
+    return max(16, min(96, round((flops * _SECONDS / each) ** (1 / 3) / 8) * 8))
+
+
+def _probe(
+    transport: Transport, device: Device, size: int, runs: int
+) -> dict[str, Any]:
+    kernel = tf.random.stateless_normal([3, 3, 3, _CHANNELS, _CHANNELS], (0, 1)) / 50
+
+    def step(x: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        value = first = tf.nn.conv3d(x, kernel, [1] * 5, "SAME")
+        for number in range(1, _CONVOLUTIONS):
+            if number == _READER:
+                value = value + first
+            value = tf.nn.conv3d(value, kernel, [1] * 5, "SAME")
+        return tf.reduce_sum(value)
+
+    with tf.device(device.name):
+        x = tf.random.stateless_normal([1, size, size, size, _CHANNELS], (0, 2))
+    traced = trace(tf.function(step, autograph=False, jit_compile=False), [x, kernel])
+    inputs = traced.flat_inputs([x, kernel])
+    known = specialise(traced, inputs, device=device.full_name)
+    ops = [op for op in known.graph.ops if not op.persistent]
+    convolutions = [op for op in ops if "Conv3D" in op.type]
+    first = convolutions[0].outputs[0]
+    trigger = convolutions[_TRIGGER].name
+    readers = [o.name for o in ops if first.name in o.inputs and o != convolutions[1]]
+    back = SwapIn(trigger=trigger, readers=tuple(readers))
+    swap = Swap(tensor=first.name, size=first.size, release=None, swap_ins=(back,))
+    plan = SwapPlan(
+        planner="probe",
+        order=tuple(op.name for op in known.graph.ops),
+        chain=tuple((op.name,) for op in ops),
+        swaps=(swap,),
+    )
+    function = rebuild(traced, known, rewrite(known, plan, transport))
+
+    def run() -> None:
+        float(function(inputs))
+
+    run()
+    session = record_steps(run, runs, advance=lambda: None)
+    steps = measured_steps(session.spans, runs, mark=MARK, waits={})
+    return {"bytes": first.size} | _found(steps, trigger, first.size)
+
+
+def _found(steps: list[Timeline], trigger: str, size: int) -> dict[str, Any]:
+    """Medians over the runs; nothing where the trace does not show both."""
+    late: list[float] = []
+    hidden: list[float] = []
+    for step in steps:
+        ends = [op.end for op in step.lane(Lane.COMPUTE) if op.name == trigger]
+        copies = [copy for copy in step.lane(Lane.H2D) if copy.size == size]
+        if not ends or not copies or not copies[0].seconds:
+            continue
+        late.append(copies[0].start - max(ends))
+        alone = [i for i in step.intervals if i.lane is Lane.COMPUTE or i is copies[0]]
+        hidden.append(hidden_bytes(Timeline(intervals=tuple(alone)), Lane.H2D) / size)
+    if not late:
+        return {"error": "the trace shows no copy that takes time"}
+    return {
+        "late_seconds": median(late),
+        "hidden": median(hidden),
+        "step_seconds": median(step.seconds for step in steps),
+        "kernel_seconds": median(
+            sum(op.seconds for op in step.lane(Lane.COMPUTE)) / _CONVOLUTIONS
+            for step in steps
+        ),
+    }

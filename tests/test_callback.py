@@ -463,6 +463,7 @@ def test_batches_may_differ_in_every_dimension() -> None:
             lambda: ((words, len(words)) for words in sentences),
             output_signature=(tf.TensorSpec([None], tf.int32), tf.TensorSpec([])),
         ).padded_batch(4)
+        data = data.apply(tf.data.experimental.assert_cardinality(3))
         model = keras.Sequential([keras.Input((None,)), layers.Embedding(9, 4)])
         model.add(layers.GlobalMaxPooling1D())
         model.add(layers.Dense(1))

@@ -463,13 +463,13 @@ def test_batches_may_differ_in_every_dimension() -> None:
             lambda: ((words, len(words)) for words in sentences),
             output_signature=(tf.TensorSpec([None], tf.int32), tf.TensorSpec([])),
         ).padded_batch(4)
+        data = data.apply(tf.data.experimental.assert_cardinality(3))
         model = keras.Sequential([keras.Input((None,)), layers.Embedding(9, 4)])
         model.add(layers.GlobalMaxPooling1D())
         model.add(layers.Dense(1))
         model.compile("adam", "mse")
-        return model.fit(
-            data, shuffle=False, verbose=SILENT, callbacks=callbacks
-        ).history["loss"]
+        given: dict[str, Any] = {"x": data, "shuffle": False, "verbose": SILENT}
+        return model.fit(**given, callbacks=callbacks).history["loss"]
 
     callback = lms_callback("1GiB")
     assert trained([callback]) == trained([])

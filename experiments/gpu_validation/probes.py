@@ -24,7 +24,7 @@ from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import available_host_bytes
 from lms.tf.measure.microbenchmark import seconds_of
 from lms.tf.out_of_memory import ran_out
-from lms.units import KIB, MIB
+from lms.units import MIB
 from profiling import link_bandwidth
 from profiling.record import read_json
 
@@ -144,10 +144,11 @@ def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
         kernel = tf.constant(rng.random((3, 3, 3, 16, 16), np.float32))
     found: list[dict[str, Any]] = []
     size = x.numpy().nbytes
-    for room in (size + 32 * MIB, size + 4 * MIB, size + 64 * KIB, size // 2):
+    for room in (size + 32 * MIB, size + 2 * MIB, size // 2):
         free = limit - (device.memory.current_bytes or 0)
         with tf.device(device.name):
-            held = tf.zeros([max(1, free - room) // 4])
+            # In pieces: a chunk is not split where less than 128 MiB would be left.
+            held = [tf.zeros([MIB // 4]) for _ in range((free - room) // MIB)]
         begun = time.perf_counter()
         row: dict[str, Any] = {"room_bytes": room - size}
         try:

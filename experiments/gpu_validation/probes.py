@@ -24,11 +24,11 @@ from lms.tf.measure.devices import Device
 from lms.tf.measure.host_memory import available_host_bytes
 from lms.tf.measure.microbenchmark import seconds_of
 from lms.tf.out_of_memory import ran_out
-from lms.units import MIB
+from lms.units import KIB, MIB
 from profiling import link_bandwidth
 from profiling.record import read_json
 
-__all__ = ["cards", "launches", "link", "machine", "refused"]
+__all__ = ["cards", "hold", "launches", "link", "machine", "refused"]
 
 _Note = Callable[..., None]
 _BARRIER = 297  # early ops of the case study's step
@@ -145,10 +145,7 @@ def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
     found: list[dict[str, Any]] = []
     size = x.numpy().nbytes
     for room in (size + 32 * MIB, size + 2 * MIB, size // 2):
-        free = limit - (device.memory.current_bytes or 0)
-        with tf.device(device.name):
-            # In pieces: a chunk is not split where less than 128 MiB would be left.
-            held = [tf.zeros([MIB // 4]) for _ in range((free - room) // MIB)]
+        held = hold(device, limit - (device.memory.current_bytes or 0) - room)
         begun = time.perf_counter()
         row: dict[str, Any] = {"room_bytes": room - size}
         try:
@@ -164,6 +161,20 @@ def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
         del held
         found.append(row)
         note(tries=found)
+
+
+def hold(device: Device, size: int) -> list[tf.Tensor]:
+    """Take so many bytes, in pieces: else what is left of a chunk may go with it.
+
+    TensorFlow splits a chunk where 128 MiB are left, or half of it (`bfc_allocator.cc`).
+    """
+    held: list[tf.Tensor] = []
+    with tf.device(device.name):
+        for piece in (256 * MIB, MIB, 16 * KIB):
+            while size >= 2 * piece:
+                held.append(tf.zeros([piece // 4]))
+                size -= piece
+    return held
 
 
 def cards(settings: Mapping[str, Any], device: Device, note: _Note) -> None:

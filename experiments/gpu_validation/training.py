@@ -21,6 +21,7 @@ import psutil
 import tensorflow as tf
 
 from experiments.gpu_validation.evidence import swap_nodes
+from experiments.gpu_validation.probes import hold
 from lms.errors import BudgetError
 from lms.pipeline import FittedFunction
 from lms.planning.settings import read_settings
@@ -129,8 +130,7 @@ def _take_room(device: Device) -> Any:
     peak, limit = device.memory.peak_bytes, device.limit
     if peak is None or limit is None:
         return None
-    with tf.device(device.name):
-        return tf.zeros([(limit - peak + peak // 20) // 4])
+    return hold(device, limit - peak + peak // 20)
 
 
 def _make_model(settings: Mapping[str, Any]) -> keras.Model:

@@ -166,7 +166,7 @@ def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
 def hold(device: Device, size: int) -> list[tf.Tensor]:
     """Take so many bytes, in pieces: else what is left of a chunk may go with it.
 
-    TensorFlow splits a chunk where 128 MiB are left, or half of it (`bfc_allocator.cc`).
+    TensorFlow splits a chunk where 128 MiB or half of it are left (bfc_allocator.cc).
     """
     held: list[tf.Tensor] = []
     with tf.device(device.name):

@@ -7,8 +7,10 @@ refused    no room for what a convolution wants: class and text of the error
 cards      two cards: a training on the second, and one on both
 """
 
+import ctypes
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,8 @@ def machine(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
         kernel = tf.random.stateless_normal([3, 3, 3, 4, 8], (0, 2))
         made = tf.nn.conv3d(volume, kernel, [1] * 5, "SAME")
     note(computed_on=made.device, sum=float(tf.reduce_sum(made)))
+    with suppress(OSError):  # loaded by now, wherever it lies
+        note(cudnn=str(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion()))
     note(hardware=asdict(measure_hardware(device)))
 
 
@@ -166,7 +170,7 @@ def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
 def hold(device: Device, size: int) -> list[tf.Tensor]:
     """Take so many bytes, in pieces: else what is left of a chunk may go with it.
 
-    TensorFlow splits a chunk where 128 MiB are left, or half of it (`bfc_allocator.cc`).
+    TensorFlow splits a chunk where 128 MiB or half of it are left (bfc_allocator.cc).
     """
     held: list[tf.Tensor] = []
     with tf.device(device.name):

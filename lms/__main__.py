@@ -239,7 +239,7 @@ def _launch(options: argparse.Namespace) -> int:
     if options.memory is not None:
         from lms.emulation.emulate import environment
 
-        environ = environment(options.memory)
+        environ = environment(options.memory, cards=options.workers)
     return launch(
         command[1:] if command[:1] == ["--"] else command,
         workers=options.workers,

@@ -48,11 +48,14 @@ Stream& Of(CUstream stream) {
   return stream->stream;
 }
 
-// None where CUDA_VISIBLE_DEVICES hides them all, as CUDA's own driver does.
+// As many as CUDA_VISIBLE_DEVICES names, as CUDA's own driver does; none for "-1".
 int Cards() {
+  const int all = std::min(kMostCards, static_cast<int>(Setting("LMS_CARD_COUNT", 1)));
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (visible != nullptr && (*visible == 0 || *visible == '-')) return 0;
-  return std::min(kMostCards, static_cast<int>(Setting("LMS_CARD_COUNT", 1)));
+  if (visible == nullptr) return all;
+  if (*visible == 0 || *visible == '-') return 0;
+  const std::string names(visible);
+  return std::min(all, 1 + static_cast<int>(std::count(names.begin(), names.end(), ',')));
 }
 
 int Capability() { return static_cast<int>(Setting("LMS_CARD_CAPABILITY", 80)); }

@@ -310,7 +310,7 @@ def _link(
 def _rates(options: argparse.Namespace) -> LinkRates:
     """The link that the options name."""
     if options.link is not None:
-        rates = LinkRates.of(PRESETS[options.link])
+        rates = LINKS[options.link]
     else:
         rates = LinkRates(h2d=options.h2d, d2h=options.d2h)
     return rates if options.latency is None else replace(rates, latency=options.latency)

@@ -94,6 +94,7 @@ def test_hardware_that_is_not_here_gets_a_roofline(
 ) -> None:
     file = tmp_path / "plan.json"
     options = ("--hardware", "v100-pcie", "--link", "gh200", "--budget", "24MiB")
+    options += ("--recompute", "never")
     said = ask(worker, f"{SUBJECTS}:resnet", *options, "--json", str(file))
     assert said["code"] == 0, said["errors"]
     assert "a roofline of stated rates, not measured" in said["out"]

@@ -207,9 +207,7 @@ class Silent : public OpKernel {
   void Compute(OpKernelContext*) override {}
 };
 class Silencing : public kernel_factory::OpKernelFactory {
-  OpKernel* Create(OpKernelConstruction* construction) override {
-    return new Silent(construction);
-  }
+  OpKernel* Create(OpKernelConstruction* it) override { return new Silent(it); }
 };
 
 class Wrapping : public kernel_factory::OpKernelFactory {

@@ -163,6 +163,9 @@ class Factory : public kernel_factory::OpKernelFactory {
  public:
   OpKernel* Create(OpKernelConstruction* construction) override {
     NodeDef node = construction->def();
+    if (IsRnn(node.op())) {
+      return new Delegate(construction, std::unique_ptr<OpKernel>(MakeRnn(construction)));
+    }
     const bool is_turned = ChannelsLast(&node), is_onednn = AsOneDnn(&node);
     std::shared_ptr<const NodeProperties> properties;
     absl::Status status =
@@ -196,17 +199,6 @@ class Factory : public kernel_factory::OpKernelFactory {
   };
 };
 
-// Ops that have no kernel for a CPU, and what stands for it.
-using Make = OpKernel* (*)(OpKernelConstruction*);
-inline const std::unordered_map<std::string, Make>& stand_ins() {
-  static auto* all = new std::unordered_map<std::string, Make>{
-      {"CudnnRNN", MakeRnn},         {"CudnnRNNBackprop", MakeRnn},
-      {"CudnnRNNV2", MakeRnn},       {"CudnnRNNBackpropV2", MakeRnn},
-      {"CudnnRNNV3", MakeRnn},       {"CudnnRNNBackpropV3", MakeRnn},
-  };
-  return *all;
-}
-
 void RegisterKernels() {
   const KernelList all = GetAllRegisteredKernels();
   std::set<std::string> on_cpu;
@@ -215,16 +207,12 @@ void RegisterKernels() {
   }
   for (const KernelDef& kernel : all.kernel()) {
     if (kernel.device_type() != "GPU" || !kernel.label().empty()) continue;
-    auto stand_in = stand_ins().find(kernel.op());
-    if (stand_in == stand_ins().end() && !on_cpu.count(kernel.op())) continue;
+    if (!IsRnn(kernel.op()) && !on_cpu.count(kernel.op())) continue;
     if (kernel.op().rfind("Xla", 0) == 0 || kernel.op().rfind("_Xla", 0) == 0) continue;
     auto* own = new KernelDef(kernel);  // the registrar keeps it
     own->set_priority(kernel.priority() + 100);
-    if (stand_in != stand_ins().end()) {
-      kernel_factory::OpKernelRegistrar(own, "EmulatedCard", stand_in->second);
-    } else {
-      kernel_factory::OpKernelRegistrar(own, "EmulatedCard", std::make_unique<Factory>());
-    }
+    kernel_factory::OpKernelRegistrar(own, "EmulatedCard",
+                                      std::make_unique<Factory>());
   }
 }
 

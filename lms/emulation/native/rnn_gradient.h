@@ -158,6 +158,10 @@ class RnnGradient : public Rnn<T> {
   }
 };
 
+inline bool IsRnn(const std::string& op) {
+  return op.rfind("CudnnRNN", 0) == 0 && op.find("Params") == std::string::npos;
+}
+
 inline OpKernel* MakeRnn(OpKernelConstruction* construction) {
   const bool is_gradient =
       construction->def().op().find("Backprop") != std::string::npos;

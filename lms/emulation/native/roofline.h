@@ -37,7 +37,7 @@ inline int64_t Product(const TensorShape& shape, int begin, int end) {
 
 inline bool Starts(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
 
-// Multiplications and additions of convolutions and matrix products; 0 for others.
+// Multiplications and additions of convolutions, matrix products and RNNs; 0 for others.
 inline double Flops(const std::string& type, const std::vector<TensorShape>& in,
              const TensorShape& out) {
   const std::string kind = Starts(type, "_Fused") ? type.substr(6) : type;
@@ -51,6 +51,10 @@ inline double Flops(const std::string& type, const std::vector<TensorShape>& in,
     if (Starts(kind, "Conv2DBackpropInput") || Starts(kind, "Conv3DBackpropInput")) {
       return convolution(in[1], in[2]);
     }
+  }
+  if (Starts(kind, "CudnnRNN") && in.size() > 3) {  // each parameter, at each step
+    const double all = 2.0 * in[3].num_elements() * Product(in[0], 0, 2);
+    return kind.find("Backprop") == std::string::npos ? all : 2 * all;
   }
   if (in.size() < 2) return 0;
   if (Starts(kind, "DepthwiseConv2dNative")) {

@@ -52,7 +52,8 @@ def test_a_plan_agrees_with_the_training_that_follows(
 
 def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
     file, figure = tmp_path / "plan.json", tmp_path / "plan.png"
-    python, limits = sys.executable, ("--memory", "64MiB", "--h2d", "1GB", "--d2h", "1GB")
+    python = sys.executable
+    limits = ("--memory", "64MiB", "--h2d", "1GB", "--d2h", "1GB")
     ended = subprocess.run(
         [
             *(python, "-m", "lms", "emulate", *limits, "--"),

@@ -127,7 +127,7 @@ def test_each_limit_follows_from_what_was_measured() -> None:
         (None, ()),
         (50 * MIB, ()),
         (50 * MIB, ("--lms", "--least")),
-        (33 * MIB, ("--lms",)),
+        (32 * MIB, ("--lms",)),
     ]
 
 

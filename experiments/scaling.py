@@ -110,7 +110,7 @@ def _measured(
     """Of all workers: their steps, peaks and reductions."""
     folder = _FOLDER / f"{kind}{workers}"
     folder.mkdir(parents=True, exist_ok=True)
-    environ = emulate.environment(memory) | {"TF_CPP_MIN_LOG_LEVEL": "3"}
+    environ = emulate.environment(memory, cards=workers) | {"TF_CPP_MIN_LOG_LEVEL": "3"}
     words = [sys.executable, "-m", "experiments.scaling_trial"]
     output = folder / "found.json"
     log = folder / "log.txt"

@@ -38,7 +38,7 @@ def _unet(size: int) -> Any:
 
 
 def _resnet50(batch: int) -> Any:
-    model = keras.applications.ResNet50(weights=None)
+    model = keras.applications.ResNet50(**_NO_WEIGHTS)
     model.compile("adam", "sparse_categorical_crossentropy")
     return model, (_zeros(batch, 224, 224, 3), _zeros(batch))
 
@@ -96,6 +96,9 @@ class _Steps(keras.callbacks.Callback):
         self.seconds.append(seconds / self._options.slow_motion)
         if batch == self._options.steps - 1:
             end_trace(str(self._options.trace))
+
+
+_NO_WEIGHTS: Any = {"weights": None}  # typed as text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -239,7 +239,7 @@ def _launch(options: argparse.Namespace) -> int:
     if options.memory is not None:
         from lms.emulation.emulate import environment
 
-        environ = environment(options.memory)
+        environ = environment(options.memory, cards=options.workers)
     return launch(
         command[1:] if command[:1] == ["--"] else command,
         workers=options.workers,
@@ -310,7 +310,7 @@ def _link(
 def _rates(options: argparse.Namespace) -> LinkRates:
     """The link that the options name."""
     if options.link is not None:
-        rates = LinkRates.of(PRESETS[options.link])
+        rates = LINKS[options.link]
     else:
         rates = LinkRates(h2d=options.h2d, d2h=options.d2h)
     return rates if options.latency is None else replace(rates, latency=options.latency)

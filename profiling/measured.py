@@ -15,7 +15,7 @@ from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timel
 from lms.units import Seconds
 from profiling.spans import Span, copied_bytes
 
-__all__ = ["Waits", "find_stalls", "hidden_bytes", "measured_steps"]
+__all__ = ["Waits", "find_stalls", "measured_steps"]
 
 # By op: the copies that it waits for.
 Waits = Mapping[str, Collection[tuple[Lane, str]]]
@@ -54,27 +54,6 @@ def measured_steps(
             "Profile fewer steps: the profiler's buffer may have been full."
         )
     return [_step(spans, step, waits) for step in steps]
-
-
-def hidden_bytes(timeline: Timeline, lane: Lane) -> float:
-    """Bytes of a lane's copies that were carried while a kernel ran.
-
-    Example:
-        >>> kernel = Interval(lane=Lane.COMPUTE, name="a", start=0.0, end=1.0)
-        >>> copy = Interval(lane=Lane.H2D, name="b", start=0.5, end=2.5, size=8)
-        >>> hidden_bytes(Timeline(intervals=(kernel, copy)), Lane.H2D)
-        2.0
-    """
-    kernels = sorted((op.start, op.end) for op in timeline.lane(Lane.COMPUTE))
-    return sum(_beside(copy, kernels) for copy in timeline.lane(lane))
-
-
-def _beside(copy: Interval, kernels: Sequence[tuple[Seconds, Seconds]]) -> float:
-    reached, busy = copy.start, 0.0
-    for start, end in kernels:
-        busy += max(0.0, min(end, copy.end) - max(start, reached))
-        reached = max(reached, end)
-    return copy.size * busy / copy.seconds if copy.seconds else 0.0
 
 
 def find_stalls(

@@ -28,7 +28,7 @@ from lms.planning.settings import RECOMPUTE_WORDS
 from lms.simulation.dependencies import find_dependencies
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Lane, Timeline
-from profiling.measured import hidden_bytes, measured_steps
+from profiling.measured import measured_steps
 from profiling.record import write_result
 from profiling.timelines import (
     condensed,
@@ -136,17 +136,9 @@ def results_of(
 
     count = len(session.seconds)
     steps = measured_steps(session.spans, count, mark=MARK, waits=waits)
-    hidden = [
-        {lane: hidden_bytes(step, lane) for lane in (Lane.H2D, Lane.D2H)}
-        for step in steps
-    ]
     steps = [condensed(step) for step in steps]
     predicted = condensed(simulate(known.graph, plan, known.costs, hardware))
-    figures = [
-        figures_of(timeline)
-        | {f"{lane}_hidden_bytes": size for lane, size in own.items()}
-        for timeline, own in zip(steps, hidden, strict=True)
-    ]
+    figures = [figures_of(timeline) for timeline in steps]
     return {
         "device": hardware.name,
         "hardware": asdict(hardware),

@@ -14,7 +14,7 @@ from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timel
 from lms.storage.json_data import as_data
 from lms.units import KIB, Bytes, Seconds
 
-__all__ = ["condensed", "figures_of", "median_figures"]
+__all__ = ["condensed", "figures_of", "hidden_bytes", "median_figures"]
 __all__ += ["timeline_from_json", "timeline_to_json"]
 
 _DIGITS = 7
@@ -135,10 +135,32 @@ def figures_of(timeline: Timeline) -> dict[str, float]:
         figures[f"{key}_bytes"] = float(timeline.copied_bytes(lane))
         figures[f"{key}_throughput"] = timeline.throughput(lane)
         figures[f"{key}_busy"] = timeline.busy_seconds(lane)
+        figures[f"{key}_hidden"] = hidden_bytes(timeline, lane)
     for cause in Cause:
         waits = (s.seconds for s in timeline.stalls if s.cause is cause)
         figures[f"idle: {cause}"] = sum(waits)
     return figures
+
+
+def hidden_bytes(timeline: Timeline, lane: Lane) -> float:
+    """Bytes of a lane's copies that were carried while a kernel ran.
+
+    Example:
+        >>> kernel = Interval(lane=Lane.COMPUTE, name="a", start=0.0, end=1.0)
+        >>> copy = Interval(lane=Lane.H2D, name="b", start=0.5, end=2.5, size=8)
+        >>> hidden_bytes(Timeline(intervals=(kernel, copy)), Lane.H2D)
+        2.0
+    """
+    kernels = sorted((op.start, op.end) for op in timeline.lane(Lane.COMPUTE))
+    return sum(_beside(copy, kernels) for copy in timeline.lane(lane))
+
+
+def _beside(copy: Interval, kernels: Sequence[tuple[Seconds, Seconds]]) -> float:
+    reached, busy = copy.start, 0.0
+    for start, end in kernels:
+        busy += max(0.0, min(end, copy.end) - max(start, reached))
+        reached = max(reached, end)
+    return copy.size * busy / copy.seconds if copy.seconds else 0.0
 
 
 def median_figures(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -34,6 +34,7 @@ class Case:
         share: Part of a plain step's memory that a planned one gets.
         kinds: The steps that are planned.
         knobs: Of the callback, besides the budget.
+        cards: How many the model lies on.
     """
 
     build: Callable[[], keras.Model]
@@ -44,6 +45,7 @@ class Case:
     share: float = 0.65
     kinds: tuple[str, ...] = field(default=("train",))
     knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    cards: int = 1
 
 
 def _noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -68,6 +70,38 @@ def mirrored() -> keras.Model:
     """A network under a strategy of one replica, as tutorials for one GPU write it."""
     with tf.distribute.MirroredStrategy(["GPU:0"]).scope():
         return conv_net()
+
+
+class _Half(layers.Layer):
+    """Convolutions on one card."""
+
+    def __init__(self, card: int) -> None:
+        super().__init__()
+        self._card = f"GPU:{card}"
+        self._layers = [layers.Conv2D(16, 3, padding="same") for _ in range(4)]
+
+    def build(self, shape: Any) -> None:
+        with tf.device(self._card):
+            for layer in self._layers:
+                layer.build(shape)
+                shape = (*shape[:-1], 16)
+
+    def call(self, x: Any) -> Any:
+        with tf.device(self._card):
+            for layer in self._layers:
+                x = tf.nn.gelu(layer(x))
+        return x
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return (*shape[:-1], 16)
+
+
+def on_two_cards() -> keras.Model:
+    """A network whose halves lie on two cards, as users place them by hand."""
+    head = [layers.GlobalAveragePooling2D(), layers.Dense(5, activation="softmax")]
+    model = keras.Sequential([keras.Input((32, 32, 3)), _Half(0), _Half(1), *head])
+    model.compile("adam", "sparse_categorical_crossentropy")
+    return model
 
 
 def on_one_device() -> keras.Model:
@@ -331,6 +365,11 @@ CASES: dict[str, Case] = {
         policy="mixed_float16",
         share=0.6,
         knobs={"recompute": True},
+    ),
+    "halves on two cards": Case(
+        build=on_two_cards,
+        fit={"x": _noise(16, 32, 32, 3), "y": _classes(16, 5), "batch_size": 8},
+        cards=2,
     ),
     "a residual network": Case(build=resnet, fit=_resnet_data()),
     "two inputs and two outputs": Case(

@@ -451,8 +451,33 @@ def test_what_a_host_with_little_room_cannot_hold_is_made_again(
 # ---------------------------------------------------------------- sizes nobody knows
 
 
-def test_text_that_a_model_splits_trains_where_memory_has_no_limit() -> None:
-    """No shape says into how many words: nothing need be planned, so it may be so."""
+def test_batches_may_differ_in_every_dimension() -> None:
+    import keras
+    import tensorflow as tf
+    from keras import layers
+
+    def trained(callbacks: list[Any]) -> list[float]:
+        keras.utils.set_random_seed(1)
+        sentences = [np.arange(1, 2 + i % 5) for i in range(12)]
+        data = tf.data.Dataset.from_generator(
+            lambda: ((words, len(words)) for words in sentences),
+            output_signature=(tf.TensorSpec([None], tf.int32), tf.TensorSpec([])),
+        ).padded_batch(4)
+        data = data.apply(tf.data.experimental.assert_cardinality(3))
+        model = keras.Sequential([keras.Input((None,)), layers.Embedding(9, 4)])
+        model.add(layers.GlobalMaxPooling1D())
+        model.add(layers.Dense(1))
+        model.compile("adam", "mse")
+        given: dict[str, Any] = {"x": data, "shuffle": False, "verbose": SILENT}
+        return model.fit(**given, callbacks=callbacks).history["loss"]
+
+    callback = lms_callback("1GiB")
+    assert trained([callback]) == trained([])
+    assert [report.signature for report in callback.report] == ["4x4, 4", "4x5, 4"]
+
+
+def test_text_that_a_model_splits_trains_where_nobody_gives_a_budget() -> None:
+    """No shape says into how many words."""
     import keras
     import tensorflow as tf
     from keras import layers

@@ -123,6 +123,13 @@ def test_a_bad_link_is_refused(options: tuple[str, ...], message: str) -> None:
     assert message in ended.stderr
 
 
+def test_a_named_link_is_taken() -> None:
+    code = "import os; print(os.environ['LMS_CARD_H2D'])"
+    command = ("--", sys.executable, "-c", code)
+    ended = lms("emulate", "--memory", "1MiB", "--link", "pcie3", *command)
+    assert float(ended.stdout) == 12e9
+
+
 def test_a_card_within_a_card_is_refused() -> None:
     inner = (sys.executable, "-m", "lms", "emulate", "--memory", "1MiB", "--", "true")
     ended = lms("emulate", "--memory", "96MiB", "--", *inner)

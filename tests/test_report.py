@@ -66,6 +66,8 @@ def test_a_line_says_that_everything_fits() -> None:
 def test_a_line_says_which_margin_is_kept() -> None:
     kept = replace(REPORT, budget_bytes=62 * MIB, margin_bytes=2 * MIB)
     assert "planned into 62.00 MiB (a margin of 2.00 MiB kept):" in headline(kept)
+    held = replace(REPORT, not_planned="every tensor must have a known size")
+    assert "runs as without LMS" in headline(held)
 
 
 def test_a_line_and_a_row_say_how_often_it_was_planned_anew() -> None:

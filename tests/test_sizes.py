@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 EMULATION = ROOT / "lms" / "emulation"
 
 LIMITS = {
-    "lines of lms": 21_000,
-    "lines of experiments": 13_950,
-    "lines of profiling": 3_400,
-    "lines of tests": 21_300,
+    "lines of lms": 21_150,
+    "lines of experiments": 14_050,
+    "lines of profiling": 3_150,
+    "lines of tests": 21_450,
     "files of lms": 130,
     "files of lms/planning": 26,
 }

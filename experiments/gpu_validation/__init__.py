@@ -15,7 +15,7 @@ Sizes follow the card: its memory, and how fast it computes. So the same command
 rehearsed whole on an emulated card, whose kernels take longer than their launches only
 in slow motion:
 
-    python -m lms emulate --memory 8GiB --card v100-pcie --slow-motion 2000 -- \
+    python -m lms emulate --memory 512MiB --card t4 --slow-motion 200 -- \
         python -m experiments.gpu_validation run --short --output build/rehearsal
 
 Known weakness: not yet run on a GPU. `docs/gpu.md` says what is proved.

@@ -92,8 +92,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
             shutil.rmtree(options.output)
         print(f"gpu_validation: {machine['error']}", file=sys.stderr)
         return 3
-    flops, memory = machine["hardware"]["flops"], machine["hardware"]["memory"]
-    trials = catalogue(net_for(flops, memory), flops, short=options.short)
+    card = machine["hardware"]
+    trials = catalogue(net_for(card), card["flops"], short=options.short)
     wanted = options.trials or [trial.name for trial in trials]
     left += runner.run([trial for trial in trials if trial.name in wanted])
     return _conclude(runner, left, console)

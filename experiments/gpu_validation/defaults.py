@@ -12,7 +12,7 @@ from lms.tf.measure.devices import Device
 
 __all__ = ["fit_with_defaults"]
 
-_ROWS = 64
+_ROWS = 32
 
 
 def fit_with_defaults(
@@ -43,8 +43,8 @@ def _use(model: keras.Model, x: np.ndarray) -> None:
     y = np.ones((_ROWS, 1), "float32")
     model.compile("adam", "mse")
     told: dict[str, Any] = {"verbose": 0, "callbacks": [LMSCallback(verbose=0)]}
-    model.fit(x, y, batch_size=16, epochs=2, **told)
-    model.fit(x, y, batch_size=24, **told)  # a second batch size, and a rest of 16
+    model.fit(x, y, batch_size=16, **told)
+    model.fit(x, y, batch_size=8, **told)  # another batch size
     model.evaluate(x, y, batch_size=16, **told)
     assert np.isfinite(model.predict(x, batch_size=16, **told)).all()
 
@@ -58,15 +58,15 @@ def _numbers(*shape: int) -> Callable[[], np.ndarray]:
 
 
 def _words() -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 1000, (_ROWS, 12))
+    return np.random.default_rng(0).integers(0, 1000, (_ROWS, 6))
 
 
 _MODELS: dict[str, tuple[Callable[[], keras.Model], Callable[[], np.ndarray]]] = {
     "Dense": (lambda: _sequence(layers.Dense(64, "relu")), _numbers(32)),
-    "LSTM": (lambda: _sequence(layers.LSTM(16)), _numbers(12, 8)),
+    "LSTM": (lambda: _sequence(layers.LSTM(16)), _numbers(6, 8)),
     "Bidirectional GRU": (
         lambda: _sequence(layers.Bidirectional(layers.GRU(16))),
-        _numbers(12, 8),
+        _numbers(6, 8),
     ),
     "Embedding": (
         lambda: _sequence(layers.Embedding(1000, 32), layers.GlobalAveragePooling1D()),

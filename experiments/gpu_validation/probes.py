@@ -7,8 +7,10 @@ refused    no room for what a convolution wants: class and text of the error
 cards      two cards: a training on the second, and one on both
 """
 
+import ctypes
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from lms.units import KIB, MIB
 from profiling import link_bandwidth
 from profiling.record import read_json
 
-__all__ = ["cards", "launches", "link", "machine", "refused"]
+__all__ = ["cards", "hold", "launches", "link", "machine", "refused"]
 
 _Note = Callable[..., None]
 _BARRIER = 297  # early ops of the case study's step
@@ -58,6 +60,8 @@ def machine(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
         kernel = tf.random.stateless_normal([3, 3, 3, 4, 8], (0, 2))
         made = tf.nn.conv3d(volume, kernel, [1] * 5, "SAME")
     note(computed_on=made.device, sum=float(tf.reduce_sum(made)))
+    with suppress(OSError):  # loaded by now, wherever it lies
+        note(cudnn=str(ctypes.CDLL("libcudnn.so.9").cudnnGetVersion()))
     note(hardware=asdict(measure_hardware(device)))
 
 
@@ -143,11 +147,9 @@ def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
         x = tf.constant(rng.random((1, 48, 48, 48, 16), np.float32))
         kernel = tf.constant(rng.random((3, 3, 3, 16, 16), np.float32))
     found: list[dict[str, Any]] = []
-    size = int(np.prod(x.shape)) * 4
-    for room in (size + 32 * MIB, size + 4 * MIB, size + 64 * KIB, size // 2):
-        free = limit - (device.memory.current_bytes or 0)
-        with tf.device(device.name):
-            held = tf.zeros([max(1, free - room) // 4])
+    size = x.numpy().nbytes
+    for room in (size + 32 * MIB, size + 2 * MIB, size // 2):
+        held = hold(device, limit - (device.memory.current_bytes or 0) - room)
         begun = time.perf_counter()
         row: dict[str, Any] = {"room_bytes": room - size}
         try:
@@ -163,6 +165,20 @@ def refused(settings: Mapping[str, Any], device: Device, note: _Note) -> None:
         del held
         found.append(row)
         note(tries=found)
+
+
+def hold(device: Device, size: int) -> list[tf.Tensor]:
+    """Take so many bytes, in pieces: else what is left of a chunk may go with it.
+
+    TensorFlow splits a chunk where 128 MiB or half of it are left (bfc_allocator.cc).
+    """
+    held: list[tf.Tensor] = []
+    with tf.device(device.name):
+        for piece in (256 * MIB, MIB, 16 * KIB):
+            while size >= 2 * piece:
+                held.append(tf.zeros([piece // 4]))
+                size -= piece
+    return held
 
 
 def cards(settings: Mapping[str, Any], device: Device, note: _Note) -> None:

@@ -146,15 +146,14 @@ class Runner:
         return _ended(code, trial.limit, log) | row
 
     def _environment(self, settings: Mapping[str, Any]) -> dict[str, str]:
-        """This process's: an emulated card is inherited. Measured anew but where said."""
+        """This process's, so an emulated card is inherited; measured once in a run."""
         path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        cache = self.folder / "cache" if settings.get("cache") else "off"
         return {
             **os.environ,
             "TF_CPP_MIN_LOG_LEVEL": "1",
             "TF_FORCE_GPU_ALLOW_GROWTH": "false",  # a limit is taken in one piece
             "PYTHONPATH": os.pathsep.join(path),
-            "LMS_CACHE": str(cache if cache == "off" else Path(cache).resolve()),
+            "LMS_CACHE": str(self.folder.resolve() / "cache"),
             **settings.get("variables", {}),
         }
 

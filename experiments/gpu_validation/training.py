@@ -21,14 +21,15 @@ import psutil
 import tensorflow as tf
 
 from experiments.gpu_validation.evidence import swap_nodes
+from experiments.gpu_validation.probes import hold
 from lms.errors import BudgetError
 from lms.pipeline import FittedFunction
 from lms.planning.settings import read_settings
-from lms.simulation.timeline import Lane
 from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.tf.rewrite.transports import SendReceive
-from profiling.measured import hidden_bytes, measured_steps
+from lms.units import MIB
+from profiling.measured import measured_steps
 from profiling.sessions import MARK, record_steps
 from profiling.timelines import figures_of, median_figures
 from unet3d.model import build_unet
@@ -37,6 +38,7 @@ __all__ = ["train"]
 
 # Steps that initialise: the optimizer's variables, autotuning, the host's memory.
 _WARM = 2
+_BATCH = 4 * MIB  # at least, so that a copy is more than its latency
 _DEVICES = "lms.tf.measure.devices"
 _Note = Callable[..., None]
 
@@ -77,7 +79,7 @@ def train(
     del held
     note(report=_report_of(run), weights_sha256=_digest(model))
     if settings.get("batches"):
-        note(batches=_batch_rates(device, 4 * settings["size"] ** 3 * 4))
+        note(batches=_batch_rates(device, max(_BATCH, 16 * settings["size"] ** 3)))
     if settings.get("traced"):
         try:
             note(**_lanes(run, batch, settings["traced"], trace))
@@ -128,8 +130,7 @@ def _take_room(device: Device) -> Any:
     peak, limit = device.memory.peak_bytes, device.limit
     if peak is None or limit is None:
         return None
-    with tf.device(device.name):
-        return tf.zeros([(limit - peak + peak // 20) // 4])
+    return hold(device, limit - peak + peak // 20)
 
 
 def _make_model(settings: Mapping[str, Any]) -> keras.Model:
@@ -202,7 +203,7 @@ def _report_of(run: Callable[..., Any]) -> dict[str, Any] | None:
     told = {"plan": None, "fits_unplanned": report.fits_unplanned}
     lanes = run.timelines[0].lanes
     if lanes is not None:
-        told["predicted_hidden"] = _hidden(lanes)
+        told["predicted_lanes"] = figures_of(lanes)
     return asdict(report) | told
 
 
@@ -217,22 +218,18 @@ def _lanes(
     run: Callable[..., Any], batch: Sequence[tf.Tensor], steps: int, trace: Path
 ) -> dict[str, Any]:
     """What a few recorded steps copied, and how much of it while a kernel ran."""
+
+    def step() -> None:
+        _loss(run, batch)
+
     session = record_steps(
-        lambda: float(_loss(run, batch)) and None,
+        step,
         steps,
         advance=lambda: None,
         keep=trace.with_suffix(".xplane.pb.gz"),
     )
     seen = measured_steps(session.spans, steps, mark=MARK, waits={})
-    return {
-        "lanes": median_figures([figures_of(step) for step in seen]),
-        "hidden": median_figures([_hidden(step) for step in seen]),
-    }
-
-
-def _hidden(step: Any) -> dict[str, float]:
-    """Bytes by direction that were carried while a kernel ran."""
-    return {str(lane): hidden_bytes(step, lane) for lane in (Lane.H2D, Lane.D2H)}
+    return {"lanes": median_figures([figures_of(step) for step in seen])}
 
 
 def _batch_rates(device: Device, size: int) -> dict[str, float]:
@@ -247,12 +244,11 @@ def _batch_rates(device: Device, size: int) -> dict[str, float]:
         with tf.device("CPU:0"):  # what a GPU sends to the host is pinned there
             return tf.identity(there)
 
-    def seconds(host: tf.Tensor) -> float:
+    def seconds(host: Any) -> float:
         taken: list[float] = []
         for _ in range(6):
             begun = time.perf_counter()
-            with tf.device(device.name):
-                host.gpu() if hasattr(host, "gpu") else tf.identity(host)
+            host.gpu()  # an op's input would be copied once only
             tf.test.experimental.sync_devices()
             taken.append(time.perf_counter() - begun)
         return min(taken)

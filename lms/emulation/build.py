@@ -49,6 +49,7 @@ _LIBRARIES: Final = (
     "libcusolver.so.11",
     "libcusparse.so.12",
     "libcudnn.so.9",
+    "libnccl.so.2",
 )
 _FLAGS: Final = (
     *("-O2", "-g0", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden"),
@@ -218,7 +219,7 @@ def _driver(tools: _Tools, at: Path) -> list[str]:
     return [
         *(tools.compiler, *_FLAGS, *(f"-I{path}" for path in include)),
         *("-shared", f"-Wl,-soname,{DRIVER}", "-o", str(at / DRIVER)),
-        *(str(_NATIVE / "driver.cc"), str(_NATIVE / "libraries.cc")),
+        *(str(_NATIVE / name) for name in ("driver.cc", "libraries.cc", "nccl.cc")),
         str(at / "missing.cc"),
     ]
 

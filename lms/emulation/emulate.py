@@ -186,12 +186,16 @@ def _settings(card: Mapping[str, str]) -> dict[str, str]:
     """TensorFlow's own variables.
 
     oneDNN is switched on: without it, 3D convolutions need about three times the
-    memory, and ten times the time. There is nothing to tune on a dry card.
+    memory, and ten times the time. There is nothing to tune on a dry card, and XLA,
+    where it is asked for a program's memory, would run what it tunes. Workers sum
+    without NCCL.
     """
     cards = range(int(card["LMS_CARD_COUNT"]))
     dry = card["LMS_CARD_DRY"] == "1"
     return {
         "TF_ENABLE_ONEDNN_OPTS": "1",
+        "XLA_FLAGS": "--xla_gpu_autotune_level=0",
+        "LMS_REDUCTIONS": "ring",
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, cards)),
         **({"TF_CUDNN_USE_AUTOTUNE": "0"} if dry else {}),
     }

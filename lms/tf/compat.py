@@ -83,7 +83,6 @@ __all__ = [
     "devices_are_made",
     "flat_element",
     "flat_inputs",
-    "flat_shapes",
     "get_from_cluster",
     "graph_def",
     "handle_spec",
@@ -190,11 +189,6 @@ def one_replica_s(iterator: Any) -> Any:
 def flat_element(iterator_spec: Any, element: Any) -> list[tf.Tensor]:
     """An iterator's element as the outputs of its `IteratorGetNext` op."""
     return _structure.to_tensor_list(iterator_spec, element)
-
-
-def flat_shapes(element_spec: Any) -> list[tf.TensorShape]:
-    """Shapes of an iterator's element as flat tensors; None where unknown."""
-    return _structure.get_flat_tensor_shapes(element_spec)
 
 
 def allocator_limit(device: str) -> int | None:

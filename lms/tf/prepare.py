@@ -30,7 +30,7 @@ from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.device_budget import measure_budget
-from lms.tf.measure.devices import Device, find_device
+from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
@@ -165,6 +165,7 @@ def capture(
     step, held_back = _measured(step, settings, device)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
+        say_what_is_not_planned(device, (node.device for node in step.nodes))
     captured = Captured(
         kind=kind,
         traced=traced,

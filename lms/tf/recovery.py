@@ -47,6 +47,9 @@ __all__ = ["PreparedStep", "StepSource", "run_recovering"]
 # in which there is another plan. So often a step is planned anew in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
+# So often in turn a step that cannot be planned may run out of memory.
+_ATTEMPTS = 3
+
 # So many calls of a step that is not planned may run out of memory and be planned.
 _WATCHED = 3
 
@@ -96,7 +99,7 @@ class PreparedStep:
         commit_flag: Takes note of when it begins to write.
         kept: The variables that it writes before that; of a step that is not planned
             and has little room left, all that it has, in its first calls; in all, if
-            it has loops of unknown memory.
+            it has loops of unknown memory, or cannot be planned.
         is_sure: Whether it needs no plan, has room to spare, and no loop's memory is
             unknown.
         can_be_planned: Whether a plan may be made if it runs out of memory.
@@ -124,6 +127,7 @@ class PreparedStep:
     held_back: LMSError | None = None
     lock: Any = field(default_factory=Lock)
     calls: int = 0
+    failures: int = 0
     measured_peak: int | None = None
 
     @property
@@ -148,7 +152,7 @@ class PreparedStep:
                 result = self.rebuilt(inputs)
             except BaseException as error:
                 on_host = ran_out_on_host(error)
-                if on_host or not (ran_out(error) and self.can_be_planned):
+                if on_host or not (ran_out(error) and self._may_go_on(kept)):
                     is_undone = kept and not self.commit_flag.begun
                     if is_undone:
                         self.kept.put_back(values)
@@ -168,6 +172,13 @@ class PreparedStep:
                 self.kept.put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
+
+    def _may_go_on(self, kept: bool) -> bool:  # noqa: FBT001 - whether it can be undone
+        """Whether it may be planned, or run again: ops come in another order then."""
+        self.failures += 1
+        is_undone = kept and not self.commit_flag.begun
+        again = self.held_back is not None and self.failures < _ATTEMPTS and is_undone
+        return self.can_be_planned or again
 
     def note_peak(self) -> None:
         """Take the peak of steps that Keras's own function ran."""
@@ -223,11 +234,12 @@ class PreparedStep:
 
         What a loop keeps may be more in any step: how often it runs may be in the data.
         """
-        first_calls = self.calls < _WATCHED or bool(self.predicted.unknown_memory)
-        return first_calls and not self.is_sure
+        may_grow = bool(self.predicted.unknown_memory) or self.held_back is not None
+        return (self.calls < _WATCHED or may_grow) and not self.is_sure
 
     def _measure(self) -> None:
         self.calls += 1
+        self.failures = 0
         if self.calls == 1:
             self.memory.reset_peak()
         else:
@@ -261,6 +273,8 @@ def run_recovering(
             return step.run(inputs)
         except _Aborted as aborted:
             reason = str(aborted)
+        if step.held_back is not None:
+            continue
         if step.commit_flag.begun:
             text = unwatched if step.plan_is_empty else half_written
             raise OutOfMemoryError(text(reason))

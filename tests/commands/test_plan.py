@@ -10,7 +10,6 @@ import pytest
 
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
-from lms.machine.link import LINKS
 from lms.machine.presets import PRESETS
 from lms.planning.settings import read_settings
 from lms.units import MIB
@@ -53,7 +52,7 @@ def test_a_plan_agrees_with_the_training_that_follows(
 
 def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
     file, figure = tmp_path / "plan.json", tmp_path / "plan.png"
-    python, limits = sys.executable, ("--memory", "64MiB", "--link", "pcie3")
+    python, limits = sys.executable, ("--memory", "64MiB", "--h2d", "1GB", "--d2h", "1GB")
     ended = subprocess.run(
         [
             *(python, "-m", "lms", "emulate", *limits, "--"),
@@ -70,7 +69,7 @@ def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     assert found["margin_bytes"] == 64 * MIB // 32
     assert found["budget_bytes"] == 64 * MIB - found["margin_bytes"]
-    assert found["hardware"]["h2d"] == pytest.approx(LINKS["pcie3"].h2d, rel=0.5)
+    assert found["hardware"]["h2d"] == pytest.approx(1e9, rel=0.5)
     assert found["swap_count"] == 0
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json", "plan.png"]
@@ -94,6 +93,7 @@ def test_hardware_that_is_not_here_gets_a_roofline(
 ) -> None:
     file = tmp_path / "plan.json"
     options = ("--hardware", "v100-pcie", "--link", "gh200", "--budget", "24MiB")
+    options += ("--recompute", "never")
     said = ask(worker, f"{SUBJECTS}:resnet", *options, "--json", str(file))
     assert said["code"] == 0, said["errors"]
     assert "a roofline of stated rates, not measured" in said["out"]

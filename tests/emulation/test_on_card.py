@@ -27,6 +27,18 @@ def test_a_preset_has_its_compute_capability(worker: Worker) -> None:
     assert found["details"] == [[7, 0]]
 
 
+def test_cards_that_are_not_alike_have_other_names(worker: Worker) -> None:
+    link = LinkRates(h2d=6e9, d2h=3e9)
+    cards = [{}, {"link": link}, {"link": link, "slow_motion": 10}, {"link": link}]
+    found = [
+        worker.ask(f"{TRIALS}:devices", memory="64MiB", card=card)["said"][0]
+        for card in cards
+    ]
+    assert "6+3 GB/s" in found[1]
+    assert found[1] == found[3]
+    assert len(set(found)) == 3
+
+
 def test_the_allocator_s_limit_is_the_card_s_memory(worker: Worker) -> None:
     found = worker.ask(f"{TRIALS}:run_out", memory="64MiB")
     assert "OOM when allocating tensor" in found["said"]

@@ -19,7 +19,11 @@ def devices() -> dict[str, Any]:
     cards = tf.config.list_physical_devices("GPU")
     details = [tf.config.experimental.get_device_details(card) for card in cards]
     names = [device.name for device in tf.config.list_logical_devices("GPU")]
-    return {"names": names, "details": [d["compute_capability"] for d in details]}
+    return {
+        "names": names,
+        "details": [d["compute_capability"] for d in details],
+        "said": [d["device_name"] for d in details],
+    }
 
 
 def run_out() -> dict[str, Any]:

@@ -4,9 +4,14 @@ from typing import Any
 import pytest
 
 from lms.simulation.timeline import Cause, Interval, Lane, Timeline
-from profiling.measured import find_stalls, hidden_bytes, measured_steps
+from profiling.measured import find_stalls, measured_steps
 from profiling.spans import Span, card_spans, read_spans
-from profiling.timelines import condensed, timeline_from_json, timeline_to_json
+from profiling.timelines import (
+    condensed,
+    hidden_bytes,
+    timeline_from_json,
+    timeline_to_json,
+)
 
 
 def op(name: str, start: float, end: float) -> Interval:

@@ -145,6 +145,28 @@ def recurrent_layers() -> dict[str, list[list[int]]]:
     return found
 
 
+def open_batch() -> dict[str, Any]:
+    """Whose sizes are open where the layouts of volumes are turned, the batch unknown.
+
+    The gradient of what is upsampled is told its size by a permuted shape.
+    """
+    x = inputs = keras.Input((8, 8, 8, 2))
+    x = keras.layers.Conv3D(4, 3, padding="same")(keras.layers.UpSampling3D()(x))
+    x = keras.layers.Conv3D(4, 3, strides=2)(keras.layers.UpSampling3D()(x))
+    model: Any = keras.Model(inputs, x)
+    model.compile("sgd", "mse", jit_compile=False)
+    specs = [tf.TensorSpec([None, 8, 8, 8, 2]), tf.TensorSpec([None, *x.shape[1:]])]
+    traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+    known = [tf.TensorSpec([3, *spec.shape[1:]]) for spec in specs]
+    step = specialise(traced, known, device=find_device().full_name)
+    large = [op for op in step.graph.ops if any(t.size > 4096 for t in op.outputs)]
+    return {
+        "permuted": sum(op.type == "DataFormatVecPermute" for op in step.graph.ops),
+        "guessed": step.guessed,
+        "varying": [op.name for op in large if op.varies],
+    }
+
+
 def grown_memory(budget: str) -> dict[str, Any]:
     """Whether a large tensor finds room, of memory that grows, after a smaller one."""
     lms.fit_in_memory(lambda x: x + 1.0, [tf.TensorSpec([4])], budget=budget)

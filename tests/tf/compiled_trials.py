@@ -4,14 +4,12 @@ from typing import Any
 
 import tensorflow as tf
 
-import lms
-from lms.errors import BudgetError
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.scratch import measure_scratch
 
-__all__ = ["grouped", "least_budget", "scratch_in_little_room"]
+__all__ = ["grouped", "scratch_in_little_room"]
 
 
 def grouped(filters: tf.Variable) -> Any:
@@ -49,17 +47,3 @@ def scratch_in_little_room(channels: int) -> dict[str, Any]:
         "peak": device.memory.peak_bytes,
         "memory": device.limit,
     }
-
-
-def least_budget(channels: int, budgets: list[str]) -> list[Any]:
-    """What each budget gives: the least budget of a refusal, or the loss."""
-    found: list[Any] = []
-    x = tf.random.stateless_normal([2, 4, 4, channels], (3, 4))
-    for budget in budgets:
-        try:
-            fitted = lms.fit_in_memory(grouped(_filters(channels)), [x], budget=budget)
-        except BudgetError as error:
-            found.append({"least": error.least_bytes, "op": error.op_name})
-        else:
-            found.append({"losses": [float(fitted(x)).hex() for _ in range(2)]})
-    return found

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 import lms
 from lms.errors import OutOfMemoryError
-from lms.machine.costs import moved_bytes, roofline
+from lms.machine.costs import roofline
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat, prepare
 from lms.tf.capture.specialising import TracedStep, specialise
@@ -45,7 +45,6 @@ __all__ = [
     "measure_in_little_room",
     "put_back_in_a_full_device",
     "run",
-    "scratch_of_half_precision",
     "settle_each_type",
     "settle_in_a_full_device",
     "settle_scattered",
@@ -302,25 +301,6 @@ def measure_in_little_room() -> dict[str, Any]:
     }
 
 
-def scratch_of_half_precision() -> dict[str, int]:
-    """Scratch of a convolution's gradient that packs its inputs for each thread."""
-    specs = [tf.TensorSpec([16, 96, 96, 32], tf.float16)] * 2
-
-    def step(x: tf.Tensor, dy: tf.Tensor) -> Any:
-        return tf.raw_ops.Conv2DBackpropFilter(
-            input=x,
-            filter_sizes=[3, 3, 32, 32],
-            out_backprop=dy,
-            strides=[1, 1, 1, 1],
-            padding="SAME",
-        )
-
-    traced = specialise(trace(step, specs), specs, device=find_device().full_name)
-    (op,) = (op for op in traced.graph.ops if op.type == "Conv2DBackpropFilter")
-    scratch = measure_scratch(traced, find_device())
-    return {"scratch": scratch[op.name], "moved": moved_bytes(traced.graph, op)}
-
-
 def _noting(method: Any, sizes: list[str]) -> Any:
     """The method of a bench, which notes what it runs."""
 
@@ -522,7 +502,7 @@ def _step_of(variables: list[tf.Variable]) -> TracedStep:
 def _span(variables: list[tf.Variable]) -> int:
     """Bytes from the first variable's memory to the end of the last one's."""
     tensors = [variable.read_value() for variable in variables]
-    views = [np.frombuffer(memoryview(tensor), np.uint8) for tensor in tensors]
-    starts = [view.ctypes.data for view in views]
-    ends = [start + view.nbytes for start, view in zip(starts, views, strict=True)]
+    starts = [compat.address_of(tensor) for tensor in tensors]
+    sizes = [tensor.shape.num_elements() * tensor.dtype.size for tensor in tensors]
+    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
     return max(ends) - min(starts)

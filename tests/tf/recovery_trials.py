@@ -9,6 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 from lms import LMSCallback
+from lms.errors import LMSError
 from lms.planning.memory_budget import MemoryBudget
 from lms.tf.recovery import PreparedStep, StepSource
 from tests.models import SILENT
@@ -143,3 +144,6 @@ class _Failing:
         following = self._source.prepare(budget, recompute=recompute)
         fail(following, self._failures)
         return following
+
+    def without_plan(self, held_back: LMSError) -> PreparedStep | None:
+        return self._source.without_plan(held_back)

@@ -16,7 +16,7 @@ from lms.units import MIB
 
 __all__ = ["branches", "run_sum", "sum_nodes", "sums_of_both"]
 
-_LOCAL = "/job:localhost/replica:0/task:0"
+_DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 # Terms are made in any order, side by side: now and then few are there at a time.
 _CALLS = 20
@@ -26,7 +26,7 @@ def sum_nodes(elements: int) -> list[Any]:
     """What the optimiser makes of a sum of three terms, in the order of readiness."""
 
     def node(name: str, op: str, *inputs: str, kind: str = "T") -> Any:
-        made = compat.NodeDef(name=name, op=op, input=inputs, device=f"{_LOCAL}/CPU:0")
+        made = compat.NodeDef(name=name, op=op, input=inputs, device=_DEVICE)
         made.attr[kind].type = tf.float32.as_datatype_enum
         return made
 
@@ -54,9 +54,9 @@ def sum_nodes(elements: int) -> list[Any]:
         zeros,
         node("begun", "Assign", "variable", "zeros"),
         node("third", "Neg", "z", "^second", "^first"),
-        added(0, "third:0"),
-        added(1, "second:0", "^then"),
         added(2, "first:0"),
+        added(1, "second:0", "^then"),
+        added(0, "third:0"),
         value,
     ]
 

@@ -29,7 +29,7 @@ def _launched(
     more: Mapping[str, str] | None = None,
 ) -> tuple[int, list[dict[str, Any]], str]:
     """Exit code, what each worker found, and all that they printed."""
-    environ = emulate.environment(memory or "1GiB")
+    environ = emulate.environment(memory or "1GiB", cards=workers)
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", **(more or {})}
     lines = folder / "lines"
     with lines.open("w") as out:

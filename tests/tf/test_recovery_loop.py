@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lms import fit_in_memory
-from lms.errors import BudgetError, OutOfMemoryError
+from lms.errors import BudgetError, OutOfMemoryError, UnsupportedError
 from tests.room import above_what_is_held
 
 pytestmark = pytest.mark.tf
@@ -149,6 +149,9 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any, budget: int) -> None
             budgets.append(budget.total)
             return replace(source.prepare(step.budget), predicted=step.predicted)
 
+        def without_plan(self, held_back: Any) -> Any:
+            return source.without_plan(held_back)
+
     step.rebuilt, step.source = failing, TheSame()
     with pytest.raises(OutOfMemoryError, match="with 1 plans: OOM"):
         made(batch())
@@ -209,9 +212,43 @@ def test_a_step_that_seemed_to_fit_is_planned_when_it_runs_out(fitted: Any) -> N
     assert np.all(np.isfinite(weights.numpy()))
 
 
-def test_a_step_whose_variables_were_not_kept_is_never_repeated(
-    fitted: Any, budget: int
+def test_a_step_without_a_plan_runs_until_memory_is_used_up(
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    import tensorflow as tf
+
+    state = tf.Variable(tf.constant(0.0))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        state.assign_add(1.0)
+        return tf.zeros([tf.reduce_max(x)], name="rows")
+
+    signature = [tf.TensorSpec([3], tf.int32)]
+    with pytest.raises(UnsupportedError, match="rows"):
+        fit_in_memory(step, signature, budget="1GiB")
+    made, x = fit_in_memory(step, signature), tf.constant([1, 2, 3])
+    assert "cannot be planned and runs as without LMS: every tensor" in caplog.text
+    assert made(x).shape == [3]
+    own, left = prepared(made).rebuilt, [1]
+
+    def failing(inputs: Any) -> Any:
+        state.assign_add(1.0)  # it has written before it fails
+        left[0] -= 1
+        if left[0] < 0:
+            return own(inputs)
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+    prepared(made).rebuilt = failing
+    assert made(x).shape == [3]  # in another order there may be room
+    assert state.numpy() == 3.0
+    left[0] = 9
+    with pytest.raises(UnsupportedError, match="rows") as refused:
+        made(x)
+    assert isinstance(refused.value.__cause__, tf.errors.ResourceExhaustedError)
+    assert state.numpy() == 3.0
+
+
+def test_a_step_whose_variables_were_not_kept_is_never_repeated(fitted: Any) -> None:
     import tensorflow as tf
 
     planned, (_, state) = fitted

@@ -41,12 +41,17 @@ LONG = {
 def test_swapped_training_equals_plain_training_bit_for_bit(
     name: str, worker: Worker
 ) -> None:
-    trial = worker.ask("tests.tf.trials:same_numbers", memory="2GiB", name=name)
+    card = {"cards": CASES[name].cards}
+    trial = worker.ask(
+        "tests.tf.trials:same_numbers", memory="2GiB", card=card, name=name
+    )
     assert trial["repeatable"], "plain training must repeat itself to be compared"
     assert trial["different"] == []
     assert {report["kind"] for report in trial["reports"]} == set(CASES[name].kinds)
     swaps = [r["swaps"] for r in trial["reports"] if r["kind"] == "train"]
     assert min(swaps) > 0, "no tensor was swapped: the comparison says nothing"
+    partly = "on GPU:0 alone: what the step holds on GPU:1 stays there"
+    assert (partly in trial["said"]) == (CASES[name].cards == 2)
     if CASES[name].knobs.get("recompute"):
         assert min(r["again"] for r in trial["reports"] if r["kind"] == "train") > 0
 

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import io
+import logging
 import threading
 import weakref
 from collections.abc import Sequence
@@ -178,10 +179,13 @@ def _convolutional_step() -> tuple[Any, list[tf.Variable]]:
 
 
 def _compared(case: Case) -> dict[str, Any]:
+    said = io.StringIO()
+    logging.getLogger("lms").addHandler(logging.StreamHandler(said))
     plain, reached, held = _train(case, [])
     callback, planned = _planned_tightly(case, held, reached)
     different = _different(plain, planned)
     return {
+        "said": said.getvalue(),
         "compared": len(plain),
         "different": different,
         # Where training differs from itself, a difference says nothing.

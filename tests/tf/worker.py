@@ -40,7 +40,11 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             env=_without_card(os.environ)
-            | {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "1"},
+            | {
+                "TF_CPP_MIN_LOG_LEVEL": "3",
+                "TF_ENABLE_ONEDNN_OPTS": "1",
+                "XLA_FLAGS": "--xla_gpu_autotune_level=0",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

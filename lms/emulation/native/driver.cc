@@ -48,14 +48,34 @@ Stream& Of(CUstream stream) {
   return stream->stream;
 }
 
-// None where CUDA_VISIBLE_DEVICES hides them all, as CUDA's own driver does.
+// As many as CUDA_VISIBLE_DEVICES names, as CUDA's own driver does; none for "-1".
 int Cards() {
+  const int all = std::min(kMostCards, static_cast<int>(Setting("LMS_CARD_COUNT", 1)));
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (visible != nullptr && (*visible == 0 || *visible == '-')) return 0;
-  return std::min(kMostCards, static_cast<int>(Setting("LMS_CARD_COUNT", 1)));
+  if (visible == nullptr) return all;
+  if (*visible == 0 || *visible == '-') return 0;
+  const std::string names(visible);
+  return std::min(all, 1 + static_cast<int>(std::count(names.begin(), names.end(), ',')));
 }
 
 int Capability() { return static_cast<int>(Setting("LMS_CARD_CAPABILITY", 80)); }
+
+// What the card is told to be, 0 for no limit: what was measured of another card is then
+// not taken for this one's. The number tells all apart; TensorFlow reads 63 characters.
+std::string Name() {
+  uint32_t all = 2166136261u;  // FNV-1a
+  for (const char* name : {"H2D", "D2H", "LATENCY", "FLOPS", "HALF_FLOPS", "BANDWIDTH",
+                           "LAUNCH", "TIME_SCALE", "DRY", "SMALL", "PIN", "WORKSPACE"}) {
+    const double value = Setting((std::string("LMS_CARD_") + name).c_str(), 0);
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
+    for (size_t i = 0; i < sizeof(value); ++i) all = (all ^ bytes[i]) * 16777619u;
+  }
+  char name[64];
+  std::snprintf(name, sizeof(name), "Emulated card %08x: %.3g+%.3g GB/s %.3g TFLOP/s x%.3g",
+                all, Setting("LMS_CARD_H2D", 0) / 1e9, Setting("LMS_CARD_D2H", 0) / 1e9,
+                Setting("LMS_CARD_FLOPS", 0) / 1e12, Setting("LMS_CARD_TIME_SCALE", 1));
+  return name;
+}
 
 // TensorFlow keeps some for the system: 225 MiB of a device below 2 GiB, else by its
 // capability. So much more is reported, so that LMS_CARD_MEMORY is TensorFlow's limit.
@@ -174,7 +194,7 @@ EXPORT CUresult cuDeviceGet(CUdevice* device, int ordinal) {
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDeviceGetName(char* name, int length, CUdevice) {
-  std::snprintf(name, length, "Emulated card of host memory");
+  std::snprintf(name, length, "%s", Name().c_str());
   return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
@@ -571,7 +591,7 @@ EXPORT cudaError_t cudaDriverGetVersion(int* version) {
 }
 EXPORT cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::memset(properties, 0, sizeof(*properties));
-  std::snprintf(properties->name, sizeof(properties->name), "Emulated card of host memory");
+  std::snprintf(properties->name, sizeof(properties->name), "%s", Name().c_str());
   properties->totalGlobalMem = Reported();
   properties->major = Capability() / 10;
   properties->minor = Capability() % 10;
@@ -720,7 +740,7 @@ EXPORT int nvmlDeviceGetHandleByPciBusId_v2(const char* id, void** device) {
   return nvmlDeviceGetHandleByIndex_v2(bus - 1, device);
 }
 EXPORT int nvmlDeviceGetName(void*, char* name, unsigned int length) {
-  std::snprintf(name, length, "Emulated card of host memory");
+  std::snprintf(name, length, "%s", Name().c_str());
   return 0;
 }
 struct NvmlMemory {

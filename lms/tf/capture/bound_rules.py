@@ -17,7 +17,7 @@ from lms.tf import compat
 from lms.tf.capture.bound_values import Shape, Values, all_equal, attribute, full_name
 from lms.tf.capture.loops import source_of
 
-__all__ = ["PARTS_OF", "RULES", "Partial", "Shapes", "partial_shape"]
+__all__ = ["PARTS_OF", "RULES", "SIZED", "Partial", "Shapes", "partial_shape"]
 
 Partial: TypeAlias = list[int | None] | None
 """A shape as far as TensorFlow's inference knows it; None if not even its rank."""
@@ -264,8 +264,12 @@ _ALIKE = _words(
     Switch Cast ZerosLike OnesLike Cumsum Cumprod ReverseV2 BiasAdd Neg Abs Sqrt Rsqrt
     Square Exp Expm1 Log Log1p Tanh Sigmoid Sign Floor Ceil Round Rint Reciprocal Inv
     Erf Erfc Sin Cos Relu Relu6 LeakyRelu Elu Selu Softplus Softsign Softmax LogSoftmax
-    LogicalNot IsFinite IsNan IsInf ClipByValue _UnaryOpsComposition"""
+    LogicalNot IsFinite IsNan IsInf ClipByValue _UnaryOpsComposition DataFormatDimMap
+    DataFormatVecPermute"""
 )
+
+# Gradients that are told the shape of what was read.
+SIZED = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")
 
 # Ops whose outputs have no more elements than this input of theirs.
 PARTS_OF = dict.fromkeys(
@@ -313,6 +317,7 @@ RULES: dict[str, Rule] = {
         ),
         _given(0),
     ),
+    **dict.fromkeys(SIZED, _given(0)),
     **dict.fromkeys(_words("BroadcastTo Reshape"), _given(1)),
     **dict.fromkeys(_words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), _recurrent),
     "ScatterNd": _given(2),
@@ -348,10 +353,10 @@ def _largest(shapes: Sequence[Shape | None]) -> Shape | None:
 
 def partial_shape(shape: tf.TensorShape) -> Partial:
     """A shape as far as it is known."""
-    """A shape as far as it is known."""
     return None if shape.rank is None else list(shape.as_list())
 
 
 def whole(sizes: Sequence[int | None]) -> Shape | None:
+    """Sizes that are all known; else None."""
     known = tuple(size for size in sizes if size is not None)
     return known if len(known) == len(sizes) else None

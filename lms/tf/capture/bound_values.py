@@ -119,6 +119,14 @@ class Values:
         last = None if attribute(node, "end_mask") else end
         return numbers[first:last:step]
 
+    def permuted(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """One number for each axis, in another layout."""
+        numbers = self.of(node.input[0])
+        before, after = (node.attr[f"{at}_format"].s.decode() for at in ("src", "dst"))
+        if numbers is None or len(numbers) != len(before):
+            return None
+        return tuple(numbers[before.index(axis)] for axis in after)
+
     def stitched(self, node: compat.NodeDef, _: int) -> Shape | None:
         """Vectors of which each number has its place; of two for one, the later."""
         count = compat.attribute(node, "N").i
@@ -165,6 +173,7 @@ _RULES: dict[str, _Rule] = {
     "Pack": Values.joined,
     "ConcatV2": Values.joined,
     "DynamicStitch": Values.stitched,
+    "DataFormatVecPermute": Values.permuted,
     "FloorDiv": Values.divided,
     "GatherV2": Values.picked,
     "StridedSlice": Values.sliced,

@@ -20,8 +20,16 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.bound_rules import PARTS_OF, RULES, Partial, Shapes, partial_shape
-from lms.tf.capture.bound_values import Shape
+from lms.tf.capture.bound_rules import (
+    PARTS_OF,
+    RULES,
+    SIZED,
+    Partial,
+    Shapes,
+    partial_shape,
+)
+from lms.tf.capture.bound_values import Shape, full_name
+from lms.tf.capture.loops import source_of
 
 __all__ = ["bounded_shapes"]
 
@@ -44,13 +52,28 @@ def bounded_shapes(
     bounds = _Bounds(ordered, specs)
     varying: set[str] = set()
     for node in ordered:
-        if bounds.fill(node):
+        if bounds.fill(node) and bounds.shape_of(node) in {None, *varying}:
             varying.add(node.name)
     return bounds.specs, frozenset(varying)
 
 
 class _Bounds(Shapes):
     """Shapes that are filled in one op after the other."""
+
+    def shape_of(self, node: compat.NodeDef) -> str | None:
+        """The op whose output has the shape of a node's, in whichever layout."""
+        if node.op == "Transpose":
+            return source_of(node.input[0])
+        if node.op not in SIZED:
+            return None
+        name = node.input[0]
+        size = self.nodes.get(source_of(name))
+        if size is not None and size.op == "DataFormatVecPermute":
+            name = size.input[0]
+            size = self.nodes.get(source_of(name))
+        if size is None or size.op not in ("Shape", "ShapeN"):
+            return None
+        return source_of(size.input[int(full_name(name).rpartition(":")[2])])
 
     def fill(self, node: compat.NodeDef) -> bool:
         """Bound an op's open outputs; whether it has such."""

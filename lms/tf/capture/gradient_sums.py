@@ -51,11 +51,11 @@ def with_plain_sums(
 ) -> list[compat.NodeDef]:
     """Nodes that yield the same sums without variables.
 
-    Terms are added by their depth in the graph, which is about when they get ready,
-    then by name: in the same order in every process.
+    Terms are added in the order in which a GPU's one thread that launches ops comes to
+    them: the order of the nodes.
 
     Args:
-        ordered: Nodes after those that they read; they are not changed.
+        ordered: Nodes as they get ready; they are not changed.
         fixed: Names of those in loops and branches, which stay as they are.
         outputs: Names of the tensors that are returned.
     """
@@ -74,8 +74,7 @@ def with_plain_sums(
         and returned.isdisjoint(one.names - {node.name})
     ]
     gone = frozenset[str]().union(*(one.names for one in found))
-    depths = _depths(ordered)
-    made = {one.value.name: _additions(one, depths) for one in found}
+    made = {one.value.name: _additions(one) for one in found}
     return [
         node
         for given in ordered
@@ -124,27 +123,14 @@ def _is_zero(node: compat.NodeDef) -> bool:
     return not any(written) and not value.tensor_content.strip(b"\0")
 
 
-def _depths(ordered: Sequence[compat.NodeDef]) -> dict[str, int]:
-    """The longest path to each node from one that reads nothing."""
-    depths: dict[str, int] = {}
-    for node in ordered:
-        above = (depths.get(source_of(name), 0) for name in node.input)
-        depths[node.name] = 1 + max(above, default=0)
-    return depths
-
-
-def _additions(one: _Sum, depths: Mapping[str, int]) -> list[compat.NodeDef]:
+def _additions(one: _Sum) -> list[compat.NodeDef]:
     """A zero, and an addition for each tensor; the last has the name of the value."""
-
-    def comes(node: compat.NodeDef) -> tuple[int, str]:
-        return depths.get(source_of(node.input[1]), 0), node.input[1]
-
     name, device = one.value.name, one.value.device
     dtype = tf.as_dtype(compat.attribute(one.value, "T").type)
     zero = compat.constant(f"{name}/lms_zero", 0, dtype)
     zero.device = device
     nodes, before = [zero], zero.name
-    added = sorted(one.added, key=comes)
+    added = one.added
     # The variable waits for what the sum does, and for a term, so as not to be early.
     terms_made = {f"^{source_of(node.input[1])}" for node in added}
     for number, node in enumerate(added):

@@ -161,8 +161,8 @@ def trace(
         function: A Python function or a `tf.function`. With an iterator it takes the
             iterator and draws its own batch.
         args: Tensors, or specs with static shapes, in place of its arguments.
-        iterator: A `tf.data` iterator that is passed instead of `args`. No element is
-            drawn from it.
+        iterator: A `tf.data` iterator that is passed instead of `args`, its elements of
+            whatever shapes. None is drawn from it.
         own: The `tf.function` that would be called with the same arguments otherwise:
             its shapes are taken.
 
@@ -170,15 +170,13 @@ def trace(
         The traced function with the graph that would run.
 
     Raises:
-        UnsupportedError: If a dimension beyond the batch is unknown, or other threads
-            keep calling new functions.
+        UnsupportedError: If a dimension of `args` beyond the batch is unknown, or other
+            threads keep calling new functions.
     """
     started = time.perf_counter()
     if iterator is None:
         specs = read_signature(args)
     else:
-        for shape in compat.flat_shapes(iterator.element_spec):
-            _check_shape(shape, "the data set's element")
         specs = (tf.data.IteratorSpec(iterator.element_spec),)
     with PREPARING:
         specs = _as_traced_by(own, specs)

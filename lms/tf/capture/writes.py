@@ -11,7 +11,6 @@ state inside of a kernel) happen again when a step is repeated.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -164,8 +163,7 @@ class KeptVariables:
     def put_back(self, values: Sequence[Any]) -> None:
         """Let them hold what `values` returned before; whatever happens, all that can.
 
-        A device without room for a copy gets NumPy's memory: the value is right, and
-        lies beside the device until it is next written.
+        Where the device has no room for a copy, a variable gives up its own room first.
 
         Raises:
             BaseException: The first error, once all that can be are put back.
@@ -194,8 +192,13 @@ def _value(handle: tf.Tensor, dtype: tf.DType) -> Any:
 
 
 def _assign(handle: tf.Tensor, value: Any) -> None:
-    """Let a variable hold a copy of a value, or where there is no room the value."""
-    own = compat.host_tensor(value) if isinstance(value, np.ndarray) else value
-    with suppress(tf.errors.OpError):
-        own = tf.raw_ops.DeepCopy(x=own)
-    tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+    """Let a variable hold a copy of a value: in its own room, if there is no other."""
+    on_host = isinstance(value, np.ndarray)
+    own = compat.host_tensor(value) if on_host else tf.raw_ops.DeepCopy(x=value)
+    try:
+        tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+    except tf.errors.OpError:
+        nothing = np.empty([0], own.dtype.as_numpy_dtype)
+        empty = compat.host_tensor(nothing)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=empty)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=own)

@@ -33,6 +33,9 @@ __all__ = ["settle_variables", "shared_bytes"]
 # chunk is looked for while there is free memory for so many of it.
 _MUCH, _SURE = 16, 2
 
+# One part of so many more than all variables must be free, or they stay where they are.
+_SPARE = 2
+
 _Held = tuple[Any, Any]  # a variable's handle and its value on the host
 
 # Once is enough, and plans rely on where variables lie. By the handle's identity.
@@ -46,8 +49,8 @@ def settle_variables(step: TracedStep, device: Device) -> None:
     Large ones come first, and last those that the step gives another tensor.
 
     Variables on the host or other devices, of text, that are empty, or moved before are
-    left. All
-    are where there might be no room for them to come back to.
+    left. All are where there might be no room for them to come back to: for a moment
+    they are on the host alone.
 
     Args:
         step: The traced step.
@@ -59,8 +62,8 @@ def settle_variables(step: TracedStep, device: Device) -> None:
         if _settled.get(id(handle)) is not handle
     ]
     needed, there = _needed_and_there(handles)
-    beside = (device.memory.current_bytes or 0) - there
-    if device.limit and beside + needed > device.limit:
+    now = device.memory.current_bytes or 0
+    if device.limit and now - there + needed + needed // _SPARE > device.limit:
         return
     replaced = _replaced(step)
     held: list[_Held] = []

@@ -3,9 +3,11 @@
 It is this process's first GPU. Where there is none nothing is planned.
 """
 
+import logging
 import os
 import time
 from bisect import bisect_left
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +24,11 @@ __all__ = [
     "DeviceMemory",
     "find_device",
     "memory_grows",
+    "say_what_is_not_planned",
     "sync_devices",
 ]
+
+_LOG = logging.getLogger("lms")
 
 _POLLS, _POLL_SECONDS = 10, 0.1
 
@@ -246,6 +251,23 @@ def find_device() -> Device:
     return Device(
         name=gpus[0], limit=compat.allocator_limit(compat.device_name(gpus[0]))
     )
+
+
+def say_what_is_not_planned(device: Device, used: Iterable[str]) -> None:
+    """Warn of a step that also runs on other GPUs, whose memory is as without LMS.
+
+    Args:
+        device: The one that is planned for.
+        used: Full names of devices.
+    """
+    names = sorted({name.rpartition("/device:")[2] for name in used} - {device.name})
+    others = [name for name in names if name.startswith("GPU")]
+    if others and device.is_gpu:
+        _LOG.warning(
+            "Memory is planned on %s alone: what the step holds on %s stays there.",
+            device.name,
+            ", ".join(others),
+        )
 
 
 def sync_devices() -> None:

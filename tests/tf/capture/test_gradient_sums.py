@@ -123,10 +123,10 @@ def test_planned_steps_have_the_same_bits_and_the_predicted_peak(
     worker: Worker,
 ) -> None:
     trial = "tests.tf.sum_trials:branches"
-    plain = worker.ask(trial, memory="1GiB", budget=None)
+    plain = worker.ask(trial, memory="320MiB", budget=None)
     assert plain["own"]  # or the optimiser leaves such sums as they are now
     planned = [
-        worker.ask(trial, memory="1GiB", budget=budget)
+        worker.ask(trial, memory="320MiB", budget=budget)
         for budget in ("200MiB", "96MiB")
     ]
     assert planned[0]["weights"] == planned[1]["weights"]

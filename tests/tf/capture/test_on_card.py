@@ -18,3 +18,12 @@ def test_scratch_of_what_xla_compiles_is_asked_or_measured(worker: Worker) -> No
     trial = "tests.tf.compiled_trials:scratch_in_little_room"
     found = worker.ask(trial, memory="64MiB", channels=64)
     assert len(found["scratch"]) == 2
+
+
+def test_sizes_in_turned_layouts_are_known_though_the_batch_is_open(
+    worker: Worker,
+) -> None:
+    found = worker.ask("tests.tf.card_trials:open_batch", memory="256MiB")
+    assert found["permuted"]
+    assert found["guessed"] == []
+    assert found["varying"] == []

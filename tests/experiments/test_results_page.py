@@ -23,7 +23,13 @@ NUMBERS = ("planned_out", "planned_in", "copies_out", "copies_in", "recomputed_o
 NUMBERS += ("planned_out_bytes", "planned_in_bytes")
 NUMBERS += ("copied_out_bytes", "copied_in_bytes")
 CARDS = [
-    {**PLACE, **STEPS, "way": "plain", "busy_seconds": 0.9},
+    {
+        **PLACE,
+        **STEPS,
+        **dict.fromkeys(NUMBERS, 0),
+        "way": "plain",
+        "busy_seconds": 0.9,
+    },
     {
         **PLACE,
         **STEPS,

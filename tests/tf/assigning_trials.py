@@ -58,12 +58,13 @@ def train(optimizer: str) -> dict[str, Any]:
 
 
 class _Watch(keras.callbacks.Callback):
-    """Notes addresses after each step; from the third to the fourth holds an array."""
+    """Notes addresses after each step; from the third to the fourth holds a value."""
 
     def __init__(self) -> None:
         super().__init__()
         self._places: list[dict[str, int]] = []
-        self._array = self._copy = np.empty(0)
+        self._held: Any = None
+        self._copy = np.empty(0)
         self._is_held = self._is_unchanged = self._trained = False
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -71,17 +72,18 @@ class _Watch(keras.callbacks.Callback):
         model: Any = self.model
         own: Any = model.trainable_variables[2].value
         if steps == 2:
-            self._array = np.asarray(memoryview(own.value()))  # no copy
-            self._copy = self._array.copy()
-            self._is_held = self._array.ctypes.data == compat.address_of(own.value())
+            self._held = own.value()
+            self._copy = self._held.numpy().copy()
+            there = [compat.address_of(value) for value in (self._held, own.value())]
+            self._is_held = there[0] == there[1]
         if steps == 3:
-            self._is_unchanged = self._array.tobytes() == self._copy.tobytes()
+            self._is_unchanged = self._held.numpy().tobytes() == self._copy.tobytes()
             self._trained = own.numpy().tobytes() != self._copy.tobytes()
-            self._array = np.empty(0)
+            self._held = None
         self._places.append({v.path: _address(v) for v in self._large()})
 
     def found(self) -> dict[str, Any]:
-        """What was noted, without what the held array moved."""
+        """What was noted, without what the held value moved."""
         before, while_held, after = (
             self._places[:3],
             self._places[2:4],

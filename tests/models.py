@@ -17,8 +17,9 @@ from unet3d.model import build_unet
 
 __all__ = ["CASES", "SILENT", "Case", "conv_net", "mirrored", "pooled_net"]
 
-# Keras types `verbose` as text.
+# Keras types `verbose` and others as text.
 SILENT: Any = 0
+_NO_CUDNN: Any = {"use_cudnn": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,8 @@ class _Half(layers.Layer):
         self._card = f"GPU:{card}"
         self._layers = [layers.Conv2D(16, 3, padding="same") for _ in range(4)]
 
-    def build(self, shape: Any) -> None:
+    def build(self, input_shape: Any) -> None:
+        shape = input_shape
         with tf.device(self._card):
             for layer in self._layers:
                 layer.build(shape)
@@ -238,7 +240,7 @@ def lstm(*, unroll: bool) -> keras.Model:
     """A recurrent network between dense layers that are worth a swap."""
     inputs = keras.Input((6, 16))
     x = layers.Dense(16, activation="relu")(inputs)
-    x = layers.LSTM(16, unroll=unroll, return_sequences=True, use_cudnn=False)(x)
+    x = layers.LSTM(16, unroll=unroll, return_sequences=True, **_NO_CUDNN)(x)
     for _ in range(3):
         x = layers.Dense(64, activation="tanh")(x)
     model = keras.Model(inputs, layers.Dense(1)(x))

@@ -1,4 +1,4 @@
-"""What the callback costs, in one small table: a line for each model and memory.
+"""Costs of the callback, in one small table: a line for each model and memory.
 
 It is read off the table of `virtual_cards` (`Section`), of its slower links; without it
 there is no line.

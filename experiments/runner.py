@@ -33,7 +33,7 @@ __all__ += ["why_it_failed"]
 
 OUT_OF_MEMORY = "OOM when allocating tensor"
 
-# Of a card on which nothing runs out of memory.
+# Bytes of a card on which nothing runs out of memory.
 _ENOUGH = 16 * GIB
 
 _LONGEST = 900  # seconds

@@ -1,4 +1,4 @@
-"""What trials should show: pure functions of rows.
+"""Claims that trials should meet: pure functions of rows.
 
 A claim holds, fails, or is open because its trials did not run or could not see it: a
 share above 100 %, and a copy that takes no time, are not measured.
@@ -163,7 +163,7 @@ def _promised(name: str, row: Mapping[str, Any]) -> Iterator[Claim]:
 def _carried(
     name: str, row: Mapping[str, Any], plain: Mapping[str, Any]
 ) -> Iterator[Claim]:
-    """Of a planned step's trace: bytes as planned, and carried while a kernel ran."""
+    """Claims of a planned step's trace: bytes, and those beside a running kernel."""
     if not row["settings"].get("traced"):
         return
     if "lanes" not in row or "lanes" not in plain:

@@ -26,7 +26,7 @@ from profiling.record import read_json
 
 __all__ = ["NAMED", "Runner"]
 
-# What each row says of where it was measured.
+# Facts in each row about where it was measured.
 NAMED = ("card", "driver", "tensorflow", "cuda", "cudnn")
 
 _ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ class Runner:
             shutil.copytree(self.folder, self.copy_to, dirs_exist_ok=True)
 
     def _head(self, trial: Trial, row: Mapping[str, Any]) -> dict[str, Any]:
-        """What the row is of; the machine's own row says where all others ran."""
+        """The row's key; the machine's own row says where all others ran."""
         machine = self.row("machine") or row
         where = {name: machine.get(name) for name in NAMED}
         own = {name: getattr(trial, name) for name in ("name", "kind", "may_fail")}

@@ -118,7 +118,7 @@ def _steps(
 
 
 def _transport(settings: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """What carries tensors: the library's choice, or the one for other TensorFlows."""
+    """The carrier of tensors: the library's choice, or that for other TensorFlows."""
     if not settings.get("fallback"):
         return nullcontext()
     made = SendReceive(host=compat.device_name("CPU:0"))
@@ -217,7 +217,7 @@ def _loss(run: Callable[..., Any], batch: Sequence[tf.Tensor]) -> float:
 def _lanes(
     run: Callable[..., Any], batch: Sequence[tf.Tensor], steps: int, trace: Path
 ) -> dict[str, Any]:
-    """What a few recorded steps copied, and how much of it while a kernel ran."""
+    """Bytes that a few recorded steps copied, and those while a kernel ran."""
 
     def step() -> None:
         _loss(run, batch)

@@ -95,7 +95,13 @@ class Worker:
 
 def _without_card(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a server that sets cards up itself."""
-    own = ("LMS_CARD_", "TF_PLUGGABLE_", "LD_LIBRARY_PATH", "CUDA_VISIBLE_")
+    own = (
+        "LMS_CARD_",
+        "TF_PLUGGABLE_",
+        "TF_CUDNN_",
+        "LD_LIBRARY_PATH",
+        "CUDA_VISIBLE_",
+    )
     return {name: text for name, text in environ.items() if not name.startswith(own)}
 
 

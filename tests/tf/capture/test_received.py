@@ -50,7 +50,7 @@ def test_what_a_gpu_keeps_in_the_host_s_memory_takes_none_of_its_own() -> None:
     ops = [made("sum"), made("less", "sum:0", "sum:0"), made("cast"), made("wide")]
     found = with_host_memory(ops, nodes, gpu)
     assert [op.outputs[0].size for op in found] == [0, 0, 64, 64]
-    assert with_host_memory(ops, nodes, "/device:GPU:0") == ops
+    assert with_host_memory(ops, nodes, "/device:CPU:0") == ops
 
     read = with_host_memory([*ops[:2], made("cast", "sum:0")], nodes, gpu)
     assert [op.outputs[0].size for op in read] == [64, 0, 64]

@@ -1,8 +1,10 @@
 """What is predicted of a step, as its report and its timeline say it."""
 
 from lms.ir.liveness import lower_bound
+from lms.ir.plan import SwapPlan
 from lms.planning.workload import PlannedStep
 from lms.report import StepReport, StepTimeline
+from lms.simulation.executor import simulate
 from lms.tf.capture.specialising import TracedStep
 from lms.units import Seconds
 
@@ -29,7 +31,7 @@ def report_of(
         margin_bytes=budget.margin,
         predicted_peak_bytes=planned.peak_bytes,
         predicted_seconds=None if timeline is None else timeline.seconds,
-        unplanned_seconds=timeline and planned.workload.speeds().costs.total,
+        unplanned_seconds=None if timeline is None else _plain_seconds(planned),
         measured_peak_bytes=None,
         unplanned_peak_bytes=planned.plain_peak_bytes,
         persistent_bytes=budget.persistent,
@@ -49,6 +51,13 @@ def report_of(
             - step.constant_bytes,
         ),
     )
+
+
+def _plain_seconds(planned: PlannedStep) -> Seconds:
+    """Predicted seconds of the step where there is room for all."""
+    graph, speeds = planned.workload.graph, planned.workload.speeds()
+    plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
+    return simulate(graph, plain, speeds.costs, speeds.hardware).seconds
 
 
 def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeline:

@@ -16,6 +16,7 @@ import tensorflow as tf
 from lms.tf import compat
 from lms.tf.capture.bound_values import Shape, Values, all_equal, attribute, full_name
 from lms.tf.capture.loops import source_of
+from lms.tf.capture.op_types import RESERVED, RESERVES
 
 __all__ = ["PARTS_OF", "RULES", "SIZED", "Partial", "Shapes", "partial_shape"]
 
@@ -243,19 +244,20 @@ def _entropy(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
 def _recurrent(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
     """What cuDNN's layers leave to their gradients: on the device and on the host.
 
-    It is as large as cuDNN says when it runs. An LSTM keeps four gates, the state and
-    its tangent of each unit in each step, about half of what is taken here.
+    It is as large as cuDNN says when it runs: measured where there is room for it
+    (`lms.tf.measure.scratch`). An LSTM keeps four gates, the state and its tangent of
+    each unit in each step, about half of what is taken here.
     """
     read, state = known.of(node.input[0]), known.of(node.input[1])
-    if index < _RESERVED or read is None or state is None:
+    if index < RESERVED or read is None or state is None:
         return None
-    if index > _RESERVED:
+    if index > RESERVED:
         return (_ALGORITHM,)
     steps = read[0 if attribute(node, "time_major") else 1]
     return (_RESERVED_EACH * steps * math.prod(state),)
 
 
-_RESERVED, _RESERVED_EACH, _ALGORITHM = 3, 16, 64
+_RESERVED_EACH, _ALGORITHM = 16, 64
 
 _MOST_AXES = 32  # more than any kernel takes
 
@@ -319,7 +321,7 @@ RULES: dict[str, Rule] = {
     ),
     **dict.fromkeys(SIZED, _given(0)),
     **dict.fromkeys(_words("BroadcastTo Reshape"), _given(1)),
-    **dict.fromkeys(_words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), _recurrent),
+    **dict.fromkeys(RESERVES, _recurrent),
     "ScatterNd": _given(2),
     "ConcatV2": _concat,
     "GatherV2": _gather,

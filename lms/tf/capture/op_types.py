@@ -17,6 +17,8 @@ __all__ = [
     "READS_STATE",
     "READS_VARIABLES",
     "REPLACES_STATE",
+    "RESERVED",
+    "RESERVES",
 ]
 
 
@@ -91,6 +93,10 @@ READS_VARIABLES = _words(
     """ReadVariableOp _ReadVariablesOp VariableShape VarIsInitializedOp ResourceGather
     ResourceGatherNd"""
 )
+
+# Ops of which an output is as large as cuDNN says when they run: it is left to their
+# gradients (cudnn_rnn_ops.cc). The number of that output.
+RESERVES, RESERVED = _words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), 3
 
 CONTROL_FLOW = _words(
     """Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit

@@ -1,7 +1,8 @@
 """Rates of the device that is here, and of its link to the host."""
 
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,13 +21,17 @@ from lms.tf.out_of_memory import ran_out
 from lms.tf.rewrite.transports import made_node
 from lms.units import KIB, MIB, Seconds, format_bytes
 
-__all__ = ["call_seconds", "measure_hardware", "small_op_seconds"]
+__all__ = ["call_seconds", "measure_hardware", "small_kernel_seconds"]
 
 _LOG = logging.getLogger("lms")
 
 # Ops in the chain that the time of a small op is taken from, and what that time is
 # kept as.
 _CHAINED, _SMALL = 1024, "small"
+
+# The same behind products that take longer than to launch it, by so much; so many at
+# most, and what the time is kept as.
+_BEHIND, _AHEAD, _MOST_PRODUCTS, _KERNEL = 256, 1.5, 64, "kernel"
 
 # Bytes of a copy that rates are taken from; a part of a small device. A GPU copies a
 # few MiB in less time than it takes to ask for it.
@@ -72,12 +77,17 @@ def _flops(device: Device) -> float:
     """Float operations per second of a product of two square matrices."""
 
     def rate(size: int) -> float:
-        rows = min(_SQUARE, int((size / 4) ** 0.5) // 64 * 64 or 64)
+        rows = _rows(size)
         with tf.device(device.full_name):
             square = tf.ones([rows, rows])
         return 2 * rows**3 / seconds_of(partial(tf.linalg.matmul, square, square))
 
     return _where_room_is(device, "flops", rate)
+
+
+def _rows(size: int) -> int:
+    """Of a square matrix of at most so many bytes."""
+    return min(_SQUARE, int((size / 4) ** 0.5) // 64 * 64 or 64)
 
 
 def _memory_bandwidth(device: Device) -> float:
@@ -217,12 +227,40 @@ def small_op_seconds(measured: Measurements) -> Seconds:
     return measured.seconds[_SMALL]
 
 
-def _chain(count: int) -> Callable[[], Any]:
-    """A call of a function of `count` small ops, one after the other."""
+def small_kernel_seconds(device: Device) -> Seconds:
+    """Seconds that a small op keeps the device busy, when its launch is no matter.
+
+    That of a chain of small ops, all launched while products keep the device busy.
+    Where products are too short for that, that of their launches.
+    """
+    measured = measurements_of(device)
+    launch = small_op_seconds(measured)
+    if _KERNEL not in measured.seconds:
+        rate = _flops(device)
+        rows = _rows(measured.rates["flops"][0])
+        products = math.ceil(_AHEAD * _BEHIND * launch * rate / (2 * rows**3))
+        if products > _MOST_PRODUCTS:
+            return launch
+        with tf.device(device.full_name):
+            square = tf.ones([rows, rows])
+        none, many = (
+            seconds_of(_chain(count, [square] * products)) for count in (1, _BEHIND)
+        )
+        measured.seconds[_KERNEL] = max(many - none, 0.0) / (_BEHIND - 1)
+    return min(launch, measured.seconds[_KERNEL])
+
+
+def _chain(count: int, products: Sequence[Any] = ()) -> Callable[[], Any]:
+    """A call of `count` small ops, one after the other, behind the products."""
 
     @tf.function(autograph=False)
     def chain() -> Any:
-        value: Any = start.read_value()
+        made: Any = None
+        for square in products:
+            with tf.control_dependencies([] if made is None else [made]):
+                made = tf.raw_ops.MatMul(a=square, b=square)
+        with tf.control_dependencies([] if made is None else [made]):
+            value: Any = start.read_value()
         for _ in range(count):
             value = tf.raw_ops.Sin(x=value)
         return value

@@ -1,8 +1,10 @@
 """One op cut out of its graph, to be run alone: for its scratch, and for its time.
 
-Float inputs become arguments of ones. Small whole-number inputs (shapes, axes) keep
-the ops that make them, because what the op does depends on their values; a `Shape`
-becomes a constant.
+Inputs become arguments of ones. Small whole-number inputs (shapes, axes) keep the ops
+that make them, because what the op does depends on their values; a `Shape` becomes a
+constant. Functions take and return int32 in the host's memory (`MTypeFromDType` in
+TensorFlow's memory_types.cc): what an op reads or makes of it is passed as float32 of
+the same bits, or its copies would be timed.
 
 Known weakness: an op whose scratch or time depends on values is measured on ones.
 """
@@ -18,9 +20,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.machine.host_cpu import stolen_seconds
 from lms.tf import compat
+from lms.tf.capture.op_types import RESERVED, RESERVES
 from lms.tf.measure.devices import DeviceMemory, sync_devices
 from lms.units import Seconds
 
@@ -90,15 +93,13 @@ class Bench:
                     if len(kept) > 64 or producer.name not in nodes:
                         return None
                     pending.append(producer.name)
-                elif producer.varies:
+                elif _has_other_values(producer, full):
                     return None
                 else:
-                    argument = f"argument_{len(arguments)}"
-                    if full in arguments:
-                        argument = arguments[full][0]
-                    spec = tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
-                    arguments[full] = (argument, spec, None)
-                    kept[name].input[i] = argument
+                    passed = _pass(kept[name], i, graph.tensors[full], arguments)
+                    kept |= {node.name: node for node in passed}
+        returned = [_return(kept[op.name], tensor) for tensor in op.outputs]
+        kept |= {node.name: node for _, made in returned for node in made}
         parts = (
             _unnamed(kept[op.name]),
             *(repr(spec).encode() for _, spec, _ in arguments.values()),
@@ -107,7 +108,7 @@ class Bench:
         return cls(
             nodes=tuple(kept.values()),
             arguments=tuple(arguments.values()),
-            outputs=tuple(tensor.name for tensor in op.outputs),
+            outputs=tuple(name for name, _ in returned),
             key=hashlib.sha256(b"|".join(parts)).hexdigest(),
         )
 
@@ -131,6 +132,16 @@ class Bench:
             return None  # no room to run it alone, or not on these values
         return found
 
+    def output_bytes(self) -> list[int] | None:
+        """Bytes of what it makes; None if it cannot be run alone."""
+        try:
+            return [
+                tensor.shape.num_elements() * tensor.dtype.size
+                for tensor in self.call()()
+            ]
+        except tf.errors.OpError:
+            return None
+
     def seconds(self) -> Seconds | None:
         """Seconds of a run; None if it cannot be run alone."""
         try:
@@ -147,7 +158,13 @@ class Bench:
                 graph_def, self.arguments, self.outputs
             )
         function = _functions[self.key]
-        inputs = [tf.ones(spec.shape, spec.dtype) for _, spec, _ in self.arguments]
+        nodes = {node.name for node in self.nodes}
+        inputs = [
+            _ones_of_int32(spec.shape)
+            if f"{name}_int32" in nodes
+            else tf.ones(spec.shape, spec.dtype)
+            for name, spec, _ in self.arguments
+        ]
 
         def call() -> Any:
             with compat.planned_as_is():
@@ -237,6 +254,13 @@ def _timed(call: Callable[[], Any], *, runs: int) -> tuple[list[Seconds], bool]:
     return taken, stolen_seconds() - stolen > _DISTURBED * elapsed
 
 
+def _has_other_values(producer: Op, tensor: str) -> bool:
+    """Whether an op must not be run on a made-up tensor, or its size is not known."""
+    if producer.type in RESERVES:
+        return int(tensor.rpartition(":")[2]) >= RESERVED
+    return producer.varies
+
+
 def _bare(node: compat.NodeDef) -> compat.NodeDef:
     """The op without what it waits for, for any process: tasks have other names."""
     copy = compat.NodeDef()
@@ -245,6 +269,52 @@ def _bare(node: compat.NodeDef) -> compat.NodeDef:
     del copy.input[:]
     copy.input.extend(name for name in node.input if not name.startswith("^"))
     return copy
+
+
+def _pass(
+    node: compat.NodeDef, i: int, tensor: Tensor, arguments: dict[str, compat.Input]
+) -> list[compat.NodeDef]:
+    """Make an input an argument; the nodes that this takes."""
+    dtype = _passed_as(tensor.dtype)
+    spec = tf.TensorSpec(tensor.shape, dtype)
+    new: compat.Input = f"argument_{len(arguments)}", spec, None
+    node.input[i], _, _ = arguments.setdefault(tensor.name, new)
+    if dtype.name == tensor.dtype:
+        return []
+    read = _bitcast(node.input[i], dtype, tf.int32, node.device)
+    node.input[i] = read.name
+    return [read]
+
+
+def _return(node: compat.NodeDef, tensor: Tensor) -> tuple[str, list[compat.NodeDef]]:
+    """The name of what is returned for an output, and the nodes that this takes."""
+    dtype = _passed_as(tensor.dtype)
+    if dtype.name == tensor.dtype:
+        return tensor.name, []
+    made = _bitcast(tensor.name, tf.int32, dtype, node.device)
+    return f"{made.name}:0", [made]
+
+
+def _passed_as(dtype: str) -> tf.DType:
+    return tf.float32 if dtype == "int32" else tf.as_dtype(dtype)
+
+
+def _bitcast(
+    source: str, dtype: tf.DType, wanted: tf.DType, device: str
+) -> compat.NodeDef:
+    """The same bits as another type: `SOURCE_TYPE`."""
+    name = f"{source.replace(':', '_')}_{wanted.name}"
+    node = compat.NodeDef(name=name, op="Bitcast", input=[source], device=device)
+    node.attr["T"].type = dtype.as_datatype_enum
+    node.attr["type"].type = wanted.as_datatype_enum
+    return node
+
+
+def _ones_of_int32(shape: tf.TensorShape) -> tf.Tensor:
+    """Ones of int32 as float32 of the same bits."""
+    with tf.device("CPU:0"):
+        bits = tf.bitcast(tf.ones(shape, tf.int32), tf.float32)
+    return tf.identity(bits)
 
 
 def _unnamed(node: compat.NodeDef) -> bytes:

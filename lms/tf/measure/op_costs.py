@@ -15,7 +15,11 @@ from lms.ir.graph import Op
 from lms.machine.costs import Costs, moved_bytes, roofline
 from lms.progress import track
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.measure.device_rates import call_seconds, measure_hardware, small_op_seconds
+from lms.tf.measure.device_rates import (
+    call_seconds,
+    measure_hardware,
+    small_kernel_seconds,
+)
 from lms.tf.measure.devices import Device
 from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import Bench, forget_functions
@@ -78,7 +82,7 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
     times = _times(runnable, measured)
     forget_functions()
     del gathered
-    small = small_op_seconds(measured)
+    small = small_kernel_seconds(device)
     timed = {
         case.op.name: _without_call(
             times[case.bench.key],

@@ -1,4 +1,4 @@
-"""Memory that ops need besides their inputs and outputs.
+"""Memory that ops need besides their inputs and outputs, and what cuDNN's layers keep.
 
     is it worth a run? ──> room for it here? ──yes──> run alone: the allocator's peak
                                 │no                   less what is in use afterwards
@@ -23,12 +23,12 @@ from lms.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled
-from lms.tf.capture.op_types import COLLECTIVE
+from lms.tf.capture.op_types import COLLECTIVE, RESERVED, RESERVES
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import Bench
-from lms.units import KIB
+from lms.units import KIB, Bytes
 
 __all__ = [
     "LEFT_BEHIND",
@@ -37,6 +37,7 @@ __all__ = [
     "has_room",
     "is_worth_a_run",
     "measure_scratch",
+    "with_reserved",
     "with_scratch",
 ]
 
@@ -123,8 +124,10 @@ def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> s
         found = case.bench.scratch(device.memory, case.moved)
         if found is None:
             failed.add(key)
-        else:
-            _note_scratch(case, measured, found)
+            continue
+        _note_scratch(case, measured, found)
+        if case.op.type in RESERVES and (made := case.bench.output_bytes()):
+            measured.reserved[key] = made[RESERVED]
     del gathered
     return failed
 
@@ -189,12 +192,52 @@ def has_room(case: Case, device: Device, free: float) -> bool:
         device: Its device.
         free: Bytes that its allocator has left.
     """
-    if case.op.inplace:
+    if case.op.inplace or case.op.type in RESERVES:  # which makes less than is counted
         return case.moved <= free
     scratch = measurements_of(device).scratch.get(case.bench.key)
     if scratch is not None:
         return (case.moved + scratch) * _SPLIT <= free
     return case.moved * _TIMES <= free
+
+
+def with_reserved(step: TracedStep, device: Device) -> TracedStep:
+    """The step in which what cuDNN's layers keep is as large as it was measured.
+
+    Their gradients work on as much again, as gradients of the gates are (Appleyard et
+    al., arXiv:1604.01946, for the products of all steps at once).
+
+    Args:
+        step: A step whose scratch was measured.
+        device: Its device.
+    """
+    measured, nodes = measurements_of(device), {node.name: node for node in step.nodes}
+    sizes: dict[str, Bytes] = {}
+    for op in step.graph.ops:
+        bench = Bench.of(step.graph, nodes, op) if op.type in RESERVES else None
+        if bench is not None and bench.key in measured.reserved:
+            sizes[op.outputs[RESERVED].name] = measured.reserved[bench.key]
+
+    def measured_op(op: Op) -> Op:
+        read = max((sizes.get(name, 0) for name in op.inputs), default=0)
+        return (
+            replace(op, scratch=max(op.scratch, read)) if read else _resized(op, sizes)
+        )
+
+    ops = tuple(map(measured_op, step.graph.ops))
+    return replace(step, graph=GraphView(ops=ops, results=step.graph.results))
+
+
+def _resized(op: Op, sizes: Mapping[str, Bytes]) -> Op:
+    """An op that makes a tensor whose size is known now; so it may move."""
+    if not any(tensor.name in sizes for tensor in op.outputs):
+        return op
+    outputs = (
+        replace(t, size=size, shape=(size // tf.as_dtype(t.dtype).size,))
+        if (size := sizes.get(t.name))
+        else t
+        for t in op.outputs
+    )
+    return replace(op, outputs=tuple(outputs), varies=False)
 
 
 def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
@@ -223,7 +266,9 @@ def _may_need_much(
 
 
 def _can_run_alone(op: Op) -> bool:
-    if op.fixed or op.varies or op.persistent or op.alias is not None:
+    if op.fixed or op.persistent or op.alias is not None:
+        return False
+    if op.varies and op.type not in RESERVES:
         return False
     if "PyFunc" in op.type:  # the user's own function must not see what is made up
         return False

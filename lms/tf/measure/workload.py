@@ -22,7 +22,7 @@ from lms.tf.measure.device_budget import host_budget, with_holes
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
 from lms.tf.measure.op_costs import measure_costs
-from lms.tf.measure.scratch import measure_scratch, with_scratch
+from lms.tf.measure.scratch import measure_scratch, with_reserved, with_scratch
 from lms.units import Bytes, format_bytes
 
 __all__ = ["plan_here", "with_measured_scratch", "workload_here"]
@@ -33,10 +33,13 @@ _LOG = logging.getLogger("lms")
 def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
     """The step, and TensorFlow's own, with the scratch memory of their ops."""
     scratch = measure_scratch(step, device)
-    own = step.own
-    if own is not None:
-        own = replace(own, graph=with_scratch(own.graph, scratch))
-    return replace(step, graph=with_scratch(step.graph, scratch), own=own)
+
+    def measured(step: TracedStep) -> TracedStep:
+        return with_reserved(
+            replace(step, graph=with_scratch(step.graph, scratch)), device
+        )
+
+    return replace(measured(step), own=step.own and measured(step.own))
 
 
 def workload_here(step: TracedStep, device: Device) -> Workload:

@@ -137,8 +137,7 @@ def _report(swapping: Any) -> dict[str, Any] | None:
     for report in swapping.report:
         if report.kind == "train":
             numbers = {name: getattr(report, name) for name in _REPORTED}
-            again, narrow = len(report.plan.recomputed), len(report.plan.narrowed)
-            return numbers | {"recomputed_ops": again, "narrowed": narrow}
+            return numbers | {"recomputed_ops": len(report.plan.recomputed)}
     return None
 
 

@@ -62,8 +62,6 @@ class LMSCallback(keras.callbacks.Callback):
             faster, or about as fast and less is moved, and where the host cannot hold
             what would be moved; True wherever it can be; False never; "cheap" as None,
             but only ops that take about as long as copying (element-wise, moving data).
-        swap_dtype: "bfloat16" (or "float16") lets float32 tensors that move wait in
-            half as many bytes. **The numbers are then not those of plain training.**
         host_memory: The most memory of the host that swapped tensors may take, as
             `budget`; None takes what is free.
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
@@ -105,7 +103,6 @@ class LMSCallback(keras.callbacks.Callback):
         include_types: Sequence[str] = (),
         exclude_types: Sequence[str] = (),
         recompute: Literal["cheap"] | bool | None = None,
-        swap_dtype: str | None = None,
         host_memory: int | str | None = None,
         plan: SwapPlan | str | Path | None = None,
         verbose: int = 1,
@@ -125,7 +122,6 @@ class LMSCallback(keras.callbacks.Callback):
             include_types=include_types,
             exclude_types=exclude_types,
             recompute=recompute,
-            swap_dtype=swap_dtype,
             host_memory=host_memory,
             plan=plan,
         )

@@ -150,14 +150,12 @@ def unknown(names: Sequence[str]) -> str:
 
 
 def _besides(report: StepReport) -> str:
-    again, narrow = len(report.plan.recomputed), report.plan.narrowed
+    again = len(report.plan.recomputed)
     ops = "op" if again == 1 else "ops"
     text = f", {again} {ops} recomputed" if again else ""
     if report.predicted_seconds and report.unplanned_seconds:
         slowdown = report.predicted_seconds / report.unplanned_seconds
         text += f", predicted to take {slowdown:.2f} times as long as with room for all"
-    if narrow:
-        text += f"; LOSSY: {len(narrow)} tensors wait as {narrow[0].dtype}"
     return text
 
 
@@ -211,7 +209,6 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         return ["-" if value is None else format_bytes(value) for value in values]
 
     again = [len(report.plan.recomputed) for report in reports]
-    narrow = [len(report.plan.narrowed) for report in reports]
     chosen = [report.plan.chosen for report in reports]
     replans = [("planned anew", [str(report.replans) for report in reports])]
     loops = [len(report.unknown_memory) for report in reports]
@@ -238,7 +235,6 @@ def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
         ("host memory", sizes("host_peak_bytes")),
         ("tensors swapped", [str(report.swap_count) for report in reports]),
         *([("ops recomputed", list(map(str, again)))] if any(again) else ()),
-        *([("LOSSY: tensors narrowed", list(map(str, narrow)))] if any(narrow) else ()),
         ("planner", [r.plan.planner for r in reports]),
         *([("chosen", chosen)] if any(chosen) else ()),
         ("planning", [f"{report.planning_seconds:.1f} s" for report in reports]),

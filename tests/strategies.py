@@ -1,7 +1,5 @@
 """Random graphs for hypothesis: small, and with everything that a graph may hold."""
 
-from dataclasses import replace
-
 from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView, Op, Tensor
@@ -22,16 +20,12 @@ def graphs(draw: st.DrawFn, *, max_ops: int = 40) -> GraphView:
 
     It has aliases (also of aliases, of persistent tensors and of loops), ops that write
     in place, persistent ops, loops, scratch, control edges, tensors of no bytes, ops
-    with several outputs or none, groups of neighbours, and results.
+    with several outputs or none, and results.
     """
     ops: list[Op] = []
     sizes: dict[str, int] = {}
     for number in range(draw(st.integers(1, max_ops))):
         op = _draw_op(draw, f"op{number}", ops, sizes)
-        if ops and _joins(draw, ops[-1], op):
-            group = ops[-1].group or f"group{number}"
-            ops[-1] = replace(ops[-1], group=group)
-            op = replace(op, group=group)
         ops.append(op)
         sizes.update((tensor.name, tensor.size) for tensor in op.outputs)
     names = list(sizes)
@@ -71,12 +65,3 @@ def _draw_op(draw: st.DrawFn, name: str, ops: list[Op], sizes: dict[str, int]) -
 def _draw_controls(draw: st.DrawFn, ops: list[Op]) -> tuple[str, ...]:
     back = draw(st.sampled_from((0, 0, 0, 0, 1, 3)))
     return (ops[-back].name,) if 0 < back <= len(ops) else ()
-
-
-def _joins(draw: st.DrawFn, before: Op, op: Op) -> bool:
-    """Whether an op is of the group of the op before it."""
-    bound = any(
-        other.fixed or other.persistent or other.alias is not None
-        for other in (before, op)
-    )
-    return not bound and draw(st.integers(0, 7)) == 7

@@ -13,11 +13,11 @@ ROOT = Path(__file__).parents[1]
 EMULATION = ROOT / "lms" / "emulation"
 
 LIMITS = {
-    "lines of lms": 21_150,
+    "lines of lms": 20_900,
     "lines of experiments": 14_050,
     "lines of profiling": 3_150,
-    "lines of tests": 21_450,
-    "files of lms": 130,
+    "lines of tests": 21_150,
+    "files of lms": 129,
     "files of lms/planning": 26,
 }
 # How far a limit may stand above the truth.

@@ -66,10 +66,6 @@ class Op:
             constants, arguments): they take no room of the step and never move.
         fixed: Whether it is part of a loop or branch: it is never ordered, and
             what it reads never moves.
-        group: Ops of the same group are ordered as one (the runtime may fuse them,
-            which needs equal control inputs), or None.
-        keeps: Inputs that it must read from where they were made, so that they stay on
-            the device: the runtime gives it more from there.
         repeatable: Whether it may be run a second time: it has no state, and makes the
             same bits of the same inputs.
         cheap: Whether it takes about as long as copying what it reads and makes.
@@ -97,11 +93,9 @@ class Op:
     inplace: bool = False
     persistent: bool = False
     fixed: bool = False
-    group: str | None = None
     repeatable: bool = False
     cheap: bool = False
     writes: tuple[str, ...] = ()
-    keeps: tuple[str, ...] = ()
     constant: bool = False
     reads_state: bool = False
     replaces_state: bool = False

@@ -81,7 +81,7 @@ def _find_buffers(graph: GraphView) -> tuple[Buffer, ...]:
     for position, op in enumerate(graph.ops):
         for name in op.inputs:
             root = roots[name]
-            if op.fixed or name in op.keeps:
+            if op.fixed:
                 pinned.add(root)
             if op.alias is None or op.fixed:
                 uses.setdefault(root, {})[position] = None

@@ -14,14 +14,13 @@ next ordered op, since it takes that room too.
 """
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
-from lms.ir.narrow import Narrowed, with_narrowed
 from lms.ir.recompute import Recomputed, with_recomputed
 from lms.storage.json_data import from_json
 
@@ -71,8 +70,6 @@ class SwapPlan:
         swaps: The swaps, ordered by the tensor's producer.
         recomputed: Ops that are recomputed. `order` lists their second runs too:
             the plan is one for the graph that has them (`planned_graph`).
-        narrowed: Tensors that wait in fewer bytes, which changes numbers; `order` lists
-            their casts too.
         chosen: Knobs of the planner that were given or tuned, readable.
 
     Example:
@@ -86,7 +83,6 @@ class SwapPlan:
     chain: tuple[tuple[str, ...], ...] = ()
     swaps: tuple[Swap, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
-    narrowed: tuple[Narrowed, ...] = ()
     chosen: str = ""
 
     @property
@@ -109,7 +105,6 @@ class SwapPlan:
             "ops": self.order,
             "swaps": self.swaps,
             "recomputed": self.recomputed,
-            "narrowed": self.narrowed,
         }
         said = ", ".join(f"{len(parts)} {name}" for name, parts in counts.items())
         return f"<SwapPlan by {self.planner!r}: {said}>"
@@ -149,12 +144,12 @@ def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
         what is far is a matter of that order. The same graph if nothing is added.
 
     Raises:
-        PlanError: If an op may not be recomputed, or a tensor not be narrowed.
+        PlanError: If an op may not be recomputed.
     """
-    if not plan.recomputed and not plan.narrowed:
+    if not plan.recomputed:
         return graph
     ordered = graph.reordered(name for name in plan.order if name in graph.by_name)
-    return with_narrowed(with_recomputed(ordered, plan.recomputed), plan.narrowed)
+    return with_recomputed(ordered, plan.recomputed)
 
 
 def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
@@ -164,8 +159,7 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
     follows it; each swap moves a root tensor of the step once, that no loop or branch
     touches, of a shape that no values change, that the device makes, and that does not
     outlive the step; a copy starts before its readers and after its tensor was made;
-    every reader reads one copy at most and reads the tensor; ops that the runtime may
-    merge (`Op.group`) are ordered as one or not at all, and read the same copy.
+    every reader reads one copy at most and reads the tensor.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -187,7 +181,6 @@ def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
             raise PlanError(f"tensor {swap.tensor!r} must be swapped once, got twice")
         seen.add(swap.tensor)
         _check_swap(graph, swap, position)
-    _check_groups(graph, plan)
 
 
 def _check_names(graph: GraphView, order: Sequence[str]) -> None:
@@ -220,30 +213,6 @@ def _check_chain(
         if min(position[name] for name in group) <= last:
             raise PlanError(f"chain must follow the order, got {group[0]!r} too late")
         last = max(position[name] for name in group)
-
-
-def _check_groups(graph: GraphView, plan: SwapPlan) -> None:
-    """Half of a group must be neither ordered nor moved to another copy."""
-    members: dict[str, list[str]] = defaultdict(list)
-    for op in graph.ops:
-        if op.group is not None:
-            members[op.group].append(op.name)
-    link = {name: i for i, names in enumerate(plan.chain) for name in names}
-    for names in members.values():
-        if len({link.get(name) for name in names}) > 1:
-            raise PlanError(f"{names[0]!r} and {names[1]!r} must be ordered as one")
-    for swap in plan.swaps:
-        copy_of = {n: k for k, copy in enumerate(swap.swap_ins) for n in copy.readers}
-        grouped: dict[str, set[int | None]] = defaultdict(set)
-        for name, op in _readers(graph, swap.tensor).items():
-            if op.group is not None:
-                grouped[op.group].add(copy_of.get(name))
-        for group, copies in grouped.items():
-            if len(copies) > 1:
-                raise PlanError(
-                    f"{members[group][0]!r} and {members[group][1]!r} must read the "
-                    f"same copy of {swap.tensor!r}"
-                )
 
 
 def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> None:

@@ -106,13 +106,8 @@ class _Builder:
         for item in recomputed:
             for reader in item.readers:
                 self._needed.setdefault(reader, []).append(item.op)
-        grouped: dict[str, list[Op]] = {}
         for op in graph.ops:
-            grouped.setdefault(op.group or op.name, []).append(op)
-        for op in graph.ops:
-            # Neighbours of one group stay neighbours: copies come before all of them.
-            for member in grouped.pop(op.group or op.name, ()):
-                self._supply(member.name)
+            self._supply(op.name)
             self._add(op, op.name)
         unread = [item.op for item in recomputed if item.op not in self._made]
         if unread:

@@ -127,7 +127,6 @@ def _request(
         speeds=speeds,
         filters=settings.filters,
         recompute=settings.recompute,
-        swap_dtype=settings.swap_dtype,
     )
 
 

@@ -16,7 +16,6 @@ from typing import Literal, TypeAlias
 
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers, new_value, peak
-from lms.ir.narrow import NARROW
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool, rounded_up
 
@@ -142,11 +141,7 @@ def movable(
             not buffer.pinned
             and buffer.size >= min_bytes
             and len(buffer.uses) > 0
-            and (
-                # A narrow tensor stands for one that was accepted.
-                buffer.root.startswith(NARROW)
-                or allowed.accepts(graph.by_name[op_of(buffer.root)])
-            )
+            and allowed.accepts(graph.by_name[op_of(buffer.root)])
         )
 
     return frozenset(buffer.root for buffer in buffers(graph) if moves(buffer))
@@ -197,13 +192,12 @@ def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:
 
 
 def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], ...]:
-    """The ops to be ordered, neighbours of one group together.
+    """The ops to be ordered, one after the other.
 
     Args:
         graph: The graph in the execution order wanted.
-        min_bytes: An op is ordered when it, or another op of its group, makes or reads
-            a buffer of the step of at least this size, or needs as much scratch. Half
-            of a group is never ordered: the runtime would not merge it.
+        min_bytes: An op is ordered when it makes or reads a buffer of the step of at
+            least this size, or needs as much scratch.
     """
     roots = graph.roots
     large = {buffer.root for buffer in buffers(graph) if buffer.size >= min_bytes}
@@ -213,31 +207,4 @@ def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], 
         return op.scratch >= min_bytes or any(roots[name] in large for name in names)
 
     can_be = [op for op in graph.ops if not (op.fixed or op.alias or op.persistent)]
-    ordered = {op.group or op.name for op in can_be if is_large(op)}
-    large_ops = [op for op in can_be if (op.group or op.name) in ordered]
-    scattered = _scattered(large_ops)
-    groups: list[tuple[str, ...]] = []
-    last: str | None = None
-    for op in large_ops:
-        if op.group in scattered:
-            continue
-        if op.group is not None and op.group == last:
-            groups[-1] = (*groups[-1], op.name)
-        else:
-            groups.append((op.name,))
-        last = op.group
-    return tuple(groups)
-
-
-def _scattered(ops: Sequence[Op]) -> set[str]:
-    """Groups whose members are not neighbours: they cannot be ordered as one."""
-    seen: set[str] = set()
-    scattered: set[str] = set()
-    last: str | None = None
-    for op in ops:
-        if op.group is not None and op.group != last and op.group in seen:
-            scattered.add(op.group)
-        if op.group is not None:
-            seen.add(op.group)
-        last = op.group
-    return scattered
+    return tuple((op.name,) for op in can_be if is_large(op))

@@ -26,7 +26,6 @@ RECOMPUTE_WORDS: Mapping[str, Recompute] = {
 """What `recompute` is called on command lines."""
 
 _RULES = PLANNERS[1:]
-_NARROW = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +48,6 @@ class Settings:
             that is predicted to be faster, or about as fast and less is moved, and
             where the host cannot hold what would be moved; True wherever it can be;
             "cheap" as None, but by ops alone that take about as long as copying.
-        swap_dtype: What tensors that move wait as, with other numbers; None for what
-            they are.
         plan: The plan of the first training step; None makes one.
         host_memory: Bytes of the host's memory that swapped tensors may take; None for
             what is free.
@@ -66,7 +63,6 @@ class Settings:
     serialization_by_size: int = 0
     filters: Filters = field(default_factory=Filters)
     recompute: Recompute = None
-    swap_dtype: str | None = None
     plan: SwapPlan | None = None
     host_memory: int | None = None
 
@@ -97,7 +93,6 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     serialization: Sequence[int | str] = (),
     serialization_by_size: int | str | None = None,
     recompute: Recompute = None,
-    swap_dtype: str | None = None,
     plan: SwapPlan | str | Path | None = None,
     host_memory: int | str | None = None,
     **filters: Sequence[str],
@@ -123,7 +118,6 @@ def read_settings(  # noqa: PLR0913 - the public knobs
     _check_list(serialization)
     by_rule = bool(given) or planner in _RULES
     _check_recompute(recompute, by_rule=by_rule)
-    _check_swap_dtype(swap_dtype, by_rule=by_rule)
     mode = SyncMode.parse(sync_mode)
     if budget is not None and planner not in _RULES:
         _check_unordered(mode, serialization, serialization_by_size)
@@ -139,7 +133,6 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         ),
         filters=_filters(**filters),
         recompute=recompute,
-        swap_dtype=swap_dtype,
         plan=None if plan is None else read_plan(plan),
         host_memory=_size(host_memory, "host_memory"),
         **thresholds,
@@ -195,16 +188,6 @@ def _check_recompute(value: object, *, by_rule: bool) -> None:
         )
     if value and by_rule:
         raise _not_by_rule("recompute", "only moves tensors")
-
-
-def _check_swap_dtype(value: object, *, by_rule: bool) -> None:
-    if value not in (None, *_NARROW):
-        raise ValueError(
-            f"`swap_dtype` must be one of {', '.join(_NARROW)} or None, got "
-            f"{value!r}. None moves tensors as they are, with the same numbers."
-        )
-    if value and by_rule:
-        raise _not_by_rule("swap_dtype", "moves tensors as they are")
 
 
 def _not_by_rule(name: str, what: str) -> ValueError:

@@ -1,4 +1,4 @@
-"""The fastest plan of one step: what moves, what is recomputed, what waits narrow.
+"""The fastest plan of one step: what moves, and what is recomputed.
 
     a plan that only moves ───────────────────────────────┐
     a few that recompute, more and more, and move the rest ├──> the one that a simulator
@@ -13,10 +13,8 @@ from dataclasses import dataclass, replace
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
-from lms.ir.narrow import Narrowed, can_be_narrowed, with_narrowed
-from lms.ir.plan import SwapPlan, planned_graph
+from lms.ir.plan import SwapPlan
 from lms.ir.recompute import Recomputed, with_recomputed
-from lms.machine.costs import completed
 from lms.planning.candidates import Filters, Recompute, movable, smallest_worth_moving
 from lms.planning.placement import find_plan, ranked
 from lms.planning.prefetch import Speeds
@@ -39,7 +37,6 @@ class PlanRequest:
         speeds: How long ops and copies take.
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be recomputed.
-        swap_dtype: What tensors that move wait as; None for what they are.
     """
 
     budget: Bytes
@@ -47,7 +44,6 @@ class PlanRequest:
     speeds: Speeds
     filters: Filters
     recompute: Recompute = None
-    swap_dtype: str | None = None
 
 
 def best_plan(graph: GraphView, request: PlanRequest) -> FittedPlan | None:
@@ -61,10 +57,7 @@ def best_plan(graph: GraphView, request: PlanRequest) -> FittedPlan | None:
         A plan for `planned_graph(graph, plan)`.
     """
     with collector_paused():
-        best = _best(_options(graph, request))
-        if best is None or request.swap_dtype is None:
-            return best
-        return _narrowed(graph, best, request) or best
+        return _best(_options(graph, request))
 
 
 def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
@@ -125,14 +118,12 @@ def _longest(request: PlanRequest, times: float) -> Callable[[Bytes], Seconds]:
     return most
 
 
-def _find(
-    graph: GraphView, request: PlanRequest, speeds: Speeds | None = None
-) -> FittedPlan | None:
+def _find(graph: GraphView, request: PlanRequest) -> FittedPlan | None:
     return find_plan(
         graph,
         request.budget,
         filters=request.filters,
-        speeds=speeds or request.speeds,
+        speeds=request.speeds,
         headroom=request.headroom,
     )
 
@@ -140,26 +131,3 @@ def _find(
 def _with(fitted: FittedPlan, **changes: object) -> FittedPlan:
     plan: SwapPlan = replace(fitted.plan, **changes)
     return replace(fitted, plan=plan)
-
-
-def _narrowed(
-    graph: GraphView, fitted: FittedPlan, request: PlanRequest
-) -> FittedPlan | None:
-    """The plan in which what moves waits in fewer bytes; None if that has no place."""
-    again = planned_graph(graph, fitted.plan)
-    items = [
-        Narrowed(
-            tensor=swap.tensor,
-            readers=tuple(name for copy in swap.swap_ins for name in copy.readers),
-            dtype=request.swap_dtype or "",
-        )
-        for swap in fitted.plan.swaps
-    ]
-    items = [item for item in items if can_be_narrowed(again, item)]
-    narrow = with_narrowed(again, items)
-    costs = completed(request.speeds.costs, narrow, request.speeds.hardware)
-    option = _find(narrow, request, replace(request.speeds, costs=costs))
-    if option is None or (option.risk is Risk.PLACE and fitted.risk < Risk.PLACE):
-        return None
-    recomputed = fitted.plan.recomputed
-    return _with(option, recomputed=recomputed, narrowed=tuple(items))

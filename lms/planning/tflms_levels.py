@@ -124,12 +124,8 @@ def _levels(graph: GraphView, waits: Mapping[str, Sequence[str]]) -> dict[str, i
 
 
 def _by_level(graph: GraphView, level: Mapping[str, int]) -> list[str]:
-    """Names by level, then by given position; groups stay together in their level."""
-    first: dict[str, int] = {}
-    for position, op in enumerate(graph.ops):
-        first.setdefault(op.group or op.name, position)
-    ops = sorted(graph.ops, key=lambda op: (level[op.name], first[op.group or op.name]))
-    return [op.name for op in ops]
+    """Names by level, then by given position."""
+    return sorted((op.name for op in graph.ops), key=level.__getitem__)
 
 
 def _serialized(

@@ -174,39 +174,24 @@ def _check_least(name: str, value: int, least: int) -> None:
 def _far_readers(
     levelled: LevelledGraph, buffer: Buffer, rule: ThresholdRule
 ) -> tuple[int, ...]:
-    """Readers beyond the threshold; ops of one group only if all of them are."""
-    ops, level = levelled.graph.ops, levelled.level
+    """Readers beyond the threshold."""
+    level = levelled.level
     nearest = level[buffer.producer] + rule.swapout_threshold
-    near = {ops[use].group for use in buffer.uses if level[use] <= nearest} - {None}
-    return tuple(
-        use
-        for use in buffer.uses
-        if level[use] > nearest and ops[use].group not in near
-    )
+    return tuple(use for use in buffer.uses if level[use] > nearest)
 
 
 def _grouped(
     levelled: LevelledGraph, far: Sequence[int], rule: ThresholdRule
 ) -> list[list[int]]:
-    """Readers that share a copy: each within the gap of the one before it.
-
-    Those of one group share one whatever the gap: the runtime merges them.
-    """
-    ops, level = levelled.graph.ops, levelled.level
+    """Readers that share a copy: each within the gap of the one before it."""
+    level = levelled.level
     groups: list[list[int]] = []
-    merged: dict[str, list[int]] = {}
     for reader in far:
-        group = ops[reader].group
-        if group in merged:
-            merged[group].append(reader)
-            continue
         gap = level[reader] - level[groups[-1][-1]] if groups else 0
         if groups and rule.swapin_groupby > 0 and gap <= rule.swapin_groupby:
             groups[-1].append(reader)
         else:
             groups.append([reader])
-        if group is not None:
-            merged[group] = groups[-1]
     return groups
 
 

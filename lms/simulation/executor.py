@@ -5,17 +5,17 @@ transport meets them (`lms.tf.rewrite.transports`):
 
 - One thread of the host launches ops in the plan's order, ahead of the device. Memory
   changes hands when an op is launched, not when the device gets to it.
-- Each direction has a stream of its own, first come, first served. A copy waits for all
-  ops that were launched before it (`GPUUtil` in TensorFlow's gpu_util.cc).
+- Each direction has a stream of its own, first come, first served, which a copy keeps
+  busy for its bytes and `Hardware.latency`. A copy waits for all ops that were launched
+  before it (`GPUUtil` in TensorFlow's gpu_util.cc).
 - A swap-out is launched after its producer. Its tensor's room is free when the host
   knows that the copy has ended, and the near readers were launched, and the ordered op
   before its release.
 - A swap-in is launched, and takes its room, when its trigger was launched and the host
   knows that its own swap-out has ended, and those released by the next ordered op. Ops
   behind the trigger are launched after it.
-- An op is launched when the host knows that the swap-ins that it reads have ended, and
-  the swap-outs whose release it is. That is `Hardware.latency` after they have; the
-  stream goes on meanwhile.
+- An op is launched when the swap-ins that it reads have ended, and the swap-outs whose
+  release it is.
 
 Known weaknesses: ops never run side by side; small ops are launched in the plan's order
 too; copies do not slow each other or the ops.
@@ -163,12 +163,11 @@ class _Device:
                 Request(at=self._clock.now, key=number, size=copy.size)
             )
         start = max(self._clock.now, self._device_free, self._lane_free[copy.lane])
-        hardware = self._hardware
-        rate = hardware.h2d if copy.lane is Lane.H2D else hardware.d2h
-        end = start + copy.size / rate
+        into = copy.lane is Lane.H2D
+        end = start + self._hardware.copy_seconds(copy.size, to_device=into)
         self._lane_free[copy.lane] = end
         self._add(copy.lane, copy.tensor, start, end, copy.size)
-        self._clock.at(end + hardware.latency, partial(self._copied, copy))
+        self._clock.at(end, partial(self._copied, copy))
 
     def _copied(self, copy: Copy) -> None:
         """The host knows that a copy has ended."""

@@ -1,7 +1,5 @@
 """Liveness: by hand, and against a recomputation that looks at one op at a time."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 
@@ -158,11 +156,3 @@ def test_the_curve_is_what_a_naive_recomputation_gives(graph: GraphView) -> None
 def test_no_op_needs_more_by_itself_than_with_the_others(graph: GraphView) -> None:
     pairs = zip(working_sets(graph), memory_curve(graph), strict=True)
     assert all(alone <= together for alone, together in pairs)
-
-
-def test_what_an_op_must_read_from_where_it_was_made_is_pinned() -> None:
-    pool = Op(name="pool", type="A", outputs=(Tensor(name="pool:0", size=4),))
-    reads = Op(name="grad", type="B", inputs=("pool:0",), keeps=("pool:0",))
-    for reader, pinned in ((reads, True), (replace(reads, keeps=()), False)):
-        (made,) = buffers(GraphView(ops=(pool, reader)))
-        assert made.pinned is pinned

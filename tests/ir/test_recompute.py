@@ -79,17 +79,6 @@ def test_an_alias_of_a_second_run_shares_its_buffer() -> None:
     assert found.roots["flat:0"] == "a:0"
 
 
-def test_ops_of_one_group_stay_neighbours() -> None:
-    ops = (
-        op("a"),
-        op("b", "a:0"),
-        op("c", "b:0", group="g"),
-        op("d", "b:0", "a:0", group="g"),
-    )
-    found = with_recomputed(graph(*ops), [Recomputed(op="a", readers=("d",))])
-    assert names(found) == ["a", "b", "again a", "c", "d"]
-
-
 def test_a_second_run_waits_for_no_op_that_the_first_one_waited_for() -> None:
     ops = (op("a"), op("b", controls=("a",)), op("c", "b:0"), op("d", "c:0", "b:0"))
     found = with_recomputed(graph(*ops), [Recomputed(op="b", readers=("d",))])

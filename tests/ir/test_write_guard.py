@@ -94,9 +94,8 @@ def test_what_a_branch_writes_is_kept() -> None:
 def test_no_op_comes_between_the_last_writes_that_need_not_follow_one(
     graph: GraphView,
 ) -> None:
-    # Without groups: one is in the tail as a whole.
     ops = (
-        replace(op, group=None, writes=("v:0",) if i % 3 == 0 else ())
+        replace(op, writes=("v:0",) if i % 3 == 0 else ())
         for i, op in enumerate(graph.ops)
     )
     graph = GraphView(ops=tuple(ops), results=graph.results)

@@ -102,8 +102,6 @@ def _rare_questions(name: str, step: StoredStep) -> Iterator[Question]:
     yield ask(case="whole device", memory=middle + 2 * MIB)
     holes = (room // 4, room // 16)
     yield ask(case="holes", memory=middle + 2 * MIB, holes=holes)
-    narrow = {"budget": middle, "swap_dtype": "bfloat16"}
-    yield ask(case="narrowed", knobs=narrow)
     stay = {"budget": middle, "exclude_types": ["Relu", "Mul", "Conv3D"]}
     yield ask(case="filtered", knobs=stay)
     hopeless = {"budget": step.persistent + plain // 20, "planner": "threshold"}

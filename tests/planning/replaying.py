@@ -62,7 +62,6 @@ def planned(step: StoredStep, question: Question) -> Answer:
         "swapped_out_bytes": plan.swapped_out_bytes,
         "swapped_in_bytes": plan.swapped_in_bytes,
         "recomputed": len(plan.recomputed),
-        "narrowed": len(plan.narrowed),
         "chained": len(plan.chain),
         "order": _digest(" ".join(plan.order)),
         "plan": _digest(replace(plan, chosen="").to_json()),

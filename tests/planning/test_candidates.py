@@ -144,37 +144,6 @@ def test_the_reader_of_an_alias_of_a_large_tensor_is_ordered() -> None:
     assert ("d",) in chain_groups(RESHAPE.graph, min_bytes=100)
 
 
-def test_neighbours_of_one_group_are_ordered_as_one() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("a", 9),
-            make_op("b", 9, "a", group="g"),
-            make_op("small", 1),
-            make_op("c", 9, "a", group="g"),
-            make_op("d", 9, group="h"),
-        )
-    )
-    assert chain_groups(graph, min_bytes=9) == (("a",), ("b", "c"), ("d",))
-
-
-def test_ops_of_one_group_that_are_apart_are_not_ordered() -> None:
-    graph = GraphView(
-        ops=(make_op("b", 9, group="g"), make_op("a", 9), make_op("c", 9, group="g"))
-    )
-    assert chain_groups(graph, min_bytes=9) == (("a",),)
-
-
-def test_a_group_is_ordered_as_a_whole_when_one_of_it_is_large() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("a", 9),
-            make_op("b", 1, "a", group="g"),
-            make_op("c", 1, group="g"),
-        )
-    )
-    assert chain_groups(graph, min_bytes=9) == (("a",), ("b", "c"))
-
-
 def test_a_nook_has_a_chunk_for_each_small_tensor_that_lives_at_once() -> None:
     def made(name: str, size: int, *inputs: str, constant: bool = False) -> Op:
         outputs = (Tensor(name=f"{name}:0", size=size),)

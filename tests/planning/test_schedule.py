@@ -1,6 +1,5 @@
 """Orders: the one worked out by hand, and never worse than the given one."""
 
-import pytest
 from hypothesis import given, settings
 
 from lms.ir.graph import GraphView
@@ -50,43 +49,9 @@ def test_the_given_order_is_kept_where_greed_is_worse() -> None:
     assert names(schedule(graph)) == "abcd"
 
 
-def test_ops_of_a_group_become_neighbours() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("a", 4),
-            make_op("b", 4, "a", group="g"),
-            make_op("x", 4),
-            make_op("c", 4, "a", group="g"),
-            make_op("y", 4, "x", "b", "c"),
-        )
-    )
-    assert "bc" in names(schedule(graph))
-
-
-def test_a_group_that_waits_for_itself_is_refused() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("a", 4, group="g"),
-            make_op("b", 4, "a"),
-            make_op("c", 4, "b", group="g"),
-        )
-    )
-    with pytest.raises(ValueError, match="`group` must not close a cycle"):
-        schedule(graph)
-
-
 @given(graphs())
 @settings(deadline=None, max_examples=60)
 def test_the_peak_is_never_above_that_of_the_given_order(graph: GraphView) -> None:
-    # Groups are neighbours here, so that the given order competes as it is.
     better = schedule(graph)
     assert sorted(names(better)) == sorted(names(graph))
     assert peak(better) <= peak(graph)
-
-
-@given(graphs())
-@settings(deadline=None, max_examples=30)
-def test_the_ops_of_each_group_are_neighbours(graph: GraphView) -> None:
-    groups = [op.group for op in schedule(graph).ops if op.group is not None]
-    starts = [g for i, g in enumerate(groups) if i == 0 or g != groups[i - 1]]
-    assert len(starts) == len(set(starts))

@@ -144,12 +144,3 @@ def test_making_again_is_a_yes_or_a_no() -> None:
 def test_tflms_s_rule_makes_nothing_again(others: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="`recompute` must not be given together"):
         read_settings(recompute=True, **others)
-
-
-def test_a_narrow_type_must_be_asked_for_by_its_name() -> None:
-    assert read_settings(swap_dtype="bfloat16").swap_dtype == "bfloat16"
-    assert read_settings().swap_dtype is None
-    with pytest.raises(ValueError, match="`swap_dtype` must be one of bfloat16"):
-        read_settings(swap_dtype="int8")
-    with pytest.raises(ValueError, match="`swap_dtype` must not be given together"):
-        read_settings(swap_dtype="bfloat16", swapin_ahead=2)

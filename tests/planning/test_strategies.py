@@ -93,15 +93,6 @@ def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
         gc.enable()
 
 
-def test_what_moves_waits_narrow_if_it_is_asked_for() -> None:
-    asked = request(cheap=1e-6, recompute=False, swap_dtype="bfloat16")
-    found = best_plan(GRAPH, asked)
-    assert found is not None
-    assert found.plan.narrowed
-    assert all(item.dtype == "bfloat16" for item in found.plan.narrowed)
-    validate_plan(planned_graph(GRAPH, found.plan), found.plan)
-
-
 @pytest.mark.parametrize("large", [False, True])
 def test_on_a_slow_link_all_is_made_again_that_can_be(
     monkeypatch: pytest.MonkeyPatch, *, large: bool

@@ -68,15 +68,6 @@ def test_the_order_is_by_level_then_as_given() -> None:
     assert plan(graph).order == ("a", "z", "c", "b")
 
 
-def test_ops_of_a_group_stay_together_in_their_level() -> None:
-    graph = GraphView(
-        ops=(make_op("a", 1, group="g"), make_op("b", 1), make_op("c", 1, group="g"))
-    )
-    made = plan(graph, serialization=[0])
-    assert made.order == ("a", "c", "b")
-    assert made.chain == (("a", "c"), ("b",))
-
-
 # --------------------------------------------------------------- which readers are far
 
 
@@ -186,20 +177,6 @@ def test_a_path_through_the_tensor_itself_makes_no_trigger() -> None:
         )
     )
     assert trigger(plan(graph, 2)) == "c"
-
-
-def test_a_copy_waits_for_no_group_that_its_reader_is_in() -> None:
-    # Between a and e there is a reshape alone, and a is ordered together with e.
-    graph = GraphView(
-        ops=(
-            make_op("a", 8, group="g"),
-            make_op("r", 8, "a", alias="a:0"),
-            make_op("e", 8, "r", group="g"),
-        )
-    )
-    made = plan(graph, 1, serialization=[":"])
-    assert made.chain == (("a", "e"),)
-    assert trigger(made) is None
 
 
 def test_a_loop_is_no_trigger() -> None:

@@ -24,7 +24,6 @@ class Times:
     armed: dict[Key, float]
     copy_start: dict[Key, float]
     copy_end: dict[Key, float]
-    seen: dict[Key, float]  # when the host knows that a copy has ended
     over: dict[str, float]  # when the host has launched an op
 
     @property
@@ -72,15 +71,16 @@ def naive_times(  # noqa: C901 - plain on purpose
         armed=dict(nothing),
         copy_start=dict(nothing),
         copy_end=dict(nothing),
-        seen=dict(nothing),
         over=dict(zero),
     )
     for _ in range(4 * (len(plan.order) + len(copies)) + 4):
         before = repr(times)
         host = device = 0.0
         for name in plan.order:
-            waits = [times.seen[key] for key in released_by(name)]
-            waits += [times.seen[k] for k, (_, c) in ins.items() if name in c.readers]
+            waits = [times.copy_end[key] for key in released_by(name)]
+            waits += [
+                times.copy_end[k] for k, (_, c) in ins.items() if name in c.readers
+            ]
             waits += [times.armed[key] for key in rooms(name)]
             issue = max([host, *waits])
             times.start[name] = max(issue, device)
@@ -96,7 +96,7 @@ def naive_times(  # noqa: C901 - plain on purpose
             group = () if trigger is None else members.get(trigger, (trigger,))
             times.armed[key] = max(
                 [times.over[name] for name in group]
-                + [times.seen[other] for other in needed(key)]
+                + [times.copy_end[other] for other in needed(key)]
             )
         ready = dict(times.armed)
         for key in copies:
@@ -117,9 +117,8 @@ def naive_times(  # noqa: C901 - plain on purpose
             for key in sorted(lane, key=lambda key: (ready[key], times.armed[key])):
                 size = outs[key[0]].size
                 times.copy_start[key] = max(free, ready[key])
-                seconds = size / (hardware.h2d if to_device else hardware.d2h)
+                seconds = hardware.copy_seconds(size, to_device=to_device)
                 times.copy_end[key] = free = times.copy_start[key] + seconds
-                times.seen[key] = free + hardware.latency
         if repr(times) == before:
             return times
     raise AssertionError("the times never settled")
@@ -149,7 +148,7 @@ def naive_peak(
             continue
         far = {name for copy in swap.swap_ins for name in copy.readers}
         near = [name for name in uses if name not in far] + [op_of(buffer.root)]
-        out = (times.seen[buffer.root, -1], copied)
+        out = (times.copy_end[buffer.root, -1], copied)
         if swap.release in members:
             group = plan.chain.index(members[swap.release])
             near += plan.chain[group - 1] if group else ()

@@ -134,12 +134,12 @@ def test_launches_wait_for_a_swap_in_that_has_its_trigger() -> None:
     assert [start for _, start, _ in spans(timeline, Lane.H2D)] == [4.0]
 
 
-def test_the_host_knows_of_a_copy_s_end_later() -> None:
+def test_a_copy_takes_its_latency_besides_its_bytes() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, "c", "c"))
     timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, latency=0.5))
-    # a 0-1; out 1-6; c 6.5-7.5; in 7.5-17.5; e 18-19.
-    assert spans(timeline, Lane.H2D) == [("a:0", 7.5, 17.5)]
+    # a 0-1; out 1-6.5; c 6.5-7.5; in 7.5-18; e 18-19.
+    assert spans(timeline, Lane.H2D) == [("a:0", 7.5, 18.0)]
     assert timeline.seconds == 19.0
 
 

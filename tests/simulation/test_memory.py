@@ -1,6 +1,6 @@
 """The simulator: a swap worked out by hand, and a naive second implementation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -230,8 +230,6 @@ def planned(draw: st.DrawFn) -> tuple[GraphView, SwapPlan]:
             if not copies or draw(st.booleans()):
                 copies.append([])
             copies[-1].append(use)
-        if parts_a_group(graph, buffer, copies):
-            continue
         later = range(buffer.producer + 1, len(order))
         release = draw(st.sampled_from(later)) if draw(st.booleans()) else None
         swaps.append(
@@ -252,19 +250,6 @@ def planned(draw: st.DrawFn) -> tuple[GraphView, SwapPlan]:
         planner="random", order=tuple(order), chain=chain, swaps=tuple(swaps)
     )
     return graph, plan
-
-
-def parts_a_group(
-    graph: GraphView, buffer: Buffer, copies: Sequence[Sequence[int]]
-) -> bool:
-    """Whether ops that the runtime may merge would read different copies."""
-    copy_of = {use: number for number, uses in enumerate(copies) for use in uses}
-    read: dict[str, set[int | None]] = {}
-    for use in buffer.uses:
-        group = graph.ops[use].group
-        if group is not None:
-            read.setdefault(group, set()).add(copy_of.get(use))
-    return any(len(found) > 1 for found in read.values())
 
 
 def _draw_trigger(

@@ -75,16 +75,6 @@ def test_a_second_fit_with_other_batches_equals_keras_s_in_every_budget(
     }
 
 
-def test_tensors_that_wait_in_fewer_bytes_change_numbers_a_little_and_aloud(
-    worker: Worker,
-) -> None:
-    trial = worker.ask("tests.tf.trials:lossy_numbers", memory="2GiB", dtype="bfloat16")
-    assert trial["narrowed"] > 0
-    assert trial["different"] > 0
-    assert trial["worst"] < 0.05
-    assert "LOSSY" in trial["summary"]
-
-
 def test_two_threads_train_side_by_side_while_a_third_calls_new_functions(
     worker: Worker,
 ) -> None:

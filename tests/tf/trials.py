@@ -7,7 +7,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -36,7 +35,6 @@ __all__ = [
     "fit_on_two_replicas",
     "fit_recurrent",
     "left_behind",
-    "lossy_numbers",
     "same_numbers",
     "second_batch_size",
     "swap_by",
@@ -90,29 +88,6 @@ def _two_fits(budget: str | None) -> tuple[dict[str, np.ndarray], list[int]]:
     for variable in (*model.variables, *model.optimizer.variables):
         numbers[variable.path] = np.array(variable)
     return numbers, swaps
-
-
-def lossy_numbers(dtype: str) -> dict[str, Any]:
-    """Train plainly, and with tensors that wait in fewer bytes, and compare."""
-    tf.config.experimental.enable_op_determinism()
-    case = replace(CASES["a residual network"], share=0.75)
-    moved, _, _ = plain = _train(case, [])
-    exact, _ = _planned_tightly(case, plain[2], plain[1])
-    knobs = {"swap_dtype": dtype, "recompute": False}
-    case = replace(case, knobs=knobs)
-    lossy, numbers = _planned_tightly(case, plain[2], plain[1])
-    report = next(r for r in lossy.report if r.kind == "train")
-    losses = [name for name in numbers if name.startswith("loss")]
-    return {
-        "narrowed": len(report.plan.narrowed),
-        "swapped": report.swapped_out_bytes,
-        "exactly": next(r for r in exact.report if r.kind == "train").swapped_out_bytes,
-        "different": len(_different(moved, numbers)),
-        "worst": max(
-            float(np.max(np.abs(moved[name] / numbers[name] - 1))) for name in losses
-        ),
-        "summary": lossy.summary(),
-    }
 
 
 def swap_by(transport: str) -> dict[str, Any]:

@@ -29,19 +29,12 @@ class Waits:
 
     Args:
         resolved: A plan that `lms.ir.plan.validate_plan` accepts, resolved.
-        groups: The ops that wait for the same as an op, itself included, by its name;
-            those that are in no group are left out.
 
     Attributes:
         released: Ops that a group waits for because it needs their room.
     """
 
-    def __init__(
-        self,
-        resolved: ResolvedPlan,
-        groups: Mapping[str, Sequence[str]] | None = None,
-    ) -> None:
-        self._groups = groups or {}
+    def __init__(self, resolved: ResolvedPlan) -> None:
         self._plan = resolved
         self._chain = resolved.plan.chain
         self.released: dict[int, list[str]] = defaultdict(list)
@@ -66,9 +59,8 @@ class Waits:
     def wire(self, nodes: Mapping[str, compat.NodeDef]) -> None:
         """Add the control inputs.
 
-        All ops of a group get the same: only then may the runtime fuse them. With what
-        is settled, the device's allocator is asked in the order that was planned, in
-        every step.
+        With what is settled, the device's allocator is asked in the order that was
+        planned, in every step.
 
         Args:
             nodes: The step's own, by name.
@@ -78,8 +70,7 @@ class Waits:
             if at is not None:
                 wait_for(start, [*self._chain[at], *self.released.get(at + 1, ())])
         for op, ended in self._outside:
-            for name in self._groups.get(op, (op,)):
-                wait_for(nodes[name], [ended])
+            wait_for(nodes[op], [ended])
         before: Sequence[str] = ()
         for i, group in enumerate(self._chain):
             names = *before, *self.released.get(i, ()), *self._settled.get(i, ())

@@ -11,7 +11,6 @@ The nodes given are never changed. Ops that only give a buffer another shape (al
 are recomputed on each copy, for the readers of that copy.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -54,9 +53,8 @@ def rewrite(
         PlanError: If the plan would make ops wait for each other in a circle.
     """
     nodes = {node.name: _copy(node) for node in step.nodes}
-    groups = _groups(step.graph)
     resolved = resolve(step.graph, plan)
-    waits = Waits(resolved, groups)
+    waits = Waits(resolved)
     added: list[compat.NodeDef] = []
     for number, swap in enumerate(resolved.swaps):
         tensor = swap.buffer.root
@@ -84,38 +82,9 @@ def rewrite(
     added += commit_flag
     for name in late:
         wait_for(nodes[name], [node.name for node in commit_flag[-1:]])
-    _refuse_split_groups(nodes, groups)
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)
     return result
-
-
-def _groups(graph: GraphView) -> dict[str, list[str]]:
-    """The members of each op's group, by the names of the ops that are in one."""
-    members: dict[str, list[str]] = defaultdict(list)
-    for op in graph.ops:
-        if op.group is not None:
-            members[op.group].append(op.name)
-    return {name: names for names in members.values() for name in names}
-
-
-def _refuse_split_groups(
-    nodes: Mapping[str, compat.NodeDef], groups: Mapping[str, Sequence[str]]
-) -> None:
-    """Members of a group must wait for the same, or the runtime does not merge them.
-
-    Then other kernels run, which add up in another order: the step's bits change.
-    """
-
-    def waits(name: str) -> set[str]:
-        own = {f"^{member}" for member in groups[name]}
-        return {n for n in nodes[name].input if n.startswith("^")} - own
-
-    for name, names in groups.items():
-        if waits(name) != waits(names[0]):
-            raise PlanError(
-                f"{names[0]!r} and {name!r} must wait for the same ops, to be merged"
-            )
 
 
 def _copy(node: compat.NodeDef) -> compat.NodeDef:

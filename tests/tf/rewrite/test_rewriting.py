@@ -133,26 +133,6 @@ def test_a_plan_without_chain_and_swaps_changes_nothing() -> None:
     assert rewritten(GRAPH, SwapPlan(planner="none", order=ORDER)) == BEFORE
 
 
-def test_ops_of_one_group_get_the_same_control_inputs() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("a", 8),
-            make_op("b", 8, "a", group="pair"),
-            make_op("c", 8, "a", group="pair"),
-            make_op("d", 8, "b", "c"),
-        ),
-        results=("d:0",),
-    )
-    plan = SwapPlan(
-        planner="test", order=("a", "b", "c", "d"), chain=(("a",), ("b", "c"), ("d",))
-    )
-    assert rewritten(graph, plan).split("\n")[2:5] == [
-        "b = Op(a:0, ^a) on CPU:0",
-        "c = Op(a:0, ^a) on CPU:0",
-        "d = Op(b:0, c:0, ^b, ^c) on CPU:0",
-    ]
-
-
 def test_a_reader_outside_of_the_plan_reads_the_tensor_itself() -> None:
     lines = rewritten(GRAPH, PLAN).split("\n")
     assert "b = B(a:0, ^a) on CPU:0" in lines

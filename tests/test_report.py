@@ -12,7 +12,7 @@ PLAIN = SwapPlan(planner="none", order=("a", "b"))
 SWAPPED = SwapPlan(
     planner="budget",
     order=("a", "b"),
-    chain=(("a",), ("b",)),
+    chain=("a", "b"),
     swaps=(
         Swap(
             tensor="a:0",
@@ -87,7 +87,7 @@ def test_a_line_says_that_there_is_no_limit() -> None:
     [
         (PLAIN, True),
         (SWAPPED, False),
-        (replace(PLAIN, chain=(("a",), ("b",))), False),
+        (replace(PLAIN, chain=("a", "b")), False),
     ],
     ids=["plain", "swapped", "only ordered"],
 )

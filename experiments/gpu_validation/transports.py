@@ -134,7 +134,7 @@ def _probe(
     plan = SwapPlan(
         planner="probe",
         order=tuple(op.name for op in known.graph.ops),
-        chain=tuple((op.name,) for op in ops),
+        chain=tuple(op.name for op in ops),
         swaps=(swap,),
     )
     function = rebuild(traced, known, rewrite(known, plan, transport))

@@ -65,22 +65,22 @@ class SwapPlan:
     Args:
         planner: Name of the planner that made it.
         order: Names of all ops in the execution order that was planned for.
-        chain: Groups of ops that are made to run in this order, each group after the
-            one before it. Empty leaves the order to the runtime.
+        chain: Ops that are made to run in this order, each after the one before it.
+            Empty leaves the order to the runtime.
         swaps: The swaps, ordered by the tensor's producer.
         recomputed: Ops that are recomputed. `order` lists their second runs too:
             the plan is one for the graph that has them (`planned_graph`).
         chosen: Knobs of the planner that were given or tuned, readable.
 
     Example:
-        >>> plan = SwapPlan(planner="budget", order=("a", "b"), chain=(("a",), ("b",)))
+        >>> plan = SwapPlan(planner="budget", order=("a", "b"), chain=("a", "b"))
         >>> SwapPlan.from_json(plan.to_json()) == plan
         True
     """
 
     planner: str
     order: tuple[str, ...]
-    chain: tuple[tuple[str, ...], ...] = ()
+    chain: tuple[str, ...] = ()
     swaps: tuple[Swap, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
     chosen: str = ""
@@ -199,20 +199,17 @@ def _check_names(graph: GraphView, order: Sequence[str]) -> None:
 
 
 def _check_chain(
-    graph: GraphView, chain: Sequence[Sequence[str]], position: Mapping[str, int]
+    graph: GraphView, chain: Sequence[str], position: Mapping[str, int]
 ) -> None:
     last = -1
-    for group in chain:
-        if not group:
-            raise PlanError("a group of the chain must name ops, got none")
-        for name in group:
-            if name not in position:
-                raise PlanError(f"chain names an unknown op {name!r}")
-            if graph.by_name[name].fixed:
-                raise PlanError(f"op {name!r} is in a loop or branch: not orderable")
-        if min(position[name] for name in group) <= last:
-            raise PlanError(f"chain must follow the order, got {group[0]!r} too late")
-        last = max(position[name] for name in group)
+    for name in chain:
+        if name not in position:
+            raise PlanError(f"chain names an unknown op {name!r}")
+        if graph.by_name[name].fixed:
+            raise PlanError(f"op {name!r} is in a loop or branch: not orderable")
+        if position[name] <= last:
+            raise PlanError(f"chain must follow the order, got {name!r} too late")
+        last = position[name]
 
 
 def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> None:

@@ -55,17 +55,17 @@ class ResolvedSwapIn:
         first_read: The first of them.
         last_read: The last of them.
         trigger: Position of the op after which it starts, or None.
-        trigger_group: The group of the chain that the trigger is in, or None.
+        trigger_link: The trigger's number in the chain, or None.
         starts: Position of the op beside which it takes its room: the next op of the
-            chain - of the trigger's own group too -, or else the next op at all, and no
-            later than its first reader. Without a trigger the producer counts as one.
+            chain, or else the next op at all, and no later than its first reader.
+            Without a trigger the producer counts as one.
     """
 
     readers: tuple[int, ...]
     first_read: int
     last_read: int
     trigger: int | None
-    trigger_group: int | None
+    trigger_link: int | None
     starts: int
 
 
@@ -78,7 +78,7 @@ class ResolvedSwap:
         near: Positions of the readers of the original, ascending.
         last_near: The last of them, or the producer's where there is none.
         release: Position of the op that waits for the end of the swap-out, or None.
-        release_group: The group of the chain that the release is in, or None.
+        release_link: The release's number in the chain, or None.
         leaves: First position at which the original's room is free.
         swap_ins: The swap-ins, in the plan's order.
     """
@@ -87,7 +87,7 @@ class ResolvedSwap:
     near: tuple[int, ...]
     last_near: int
     release: int | None
-    release_group: int | None
+    release_link: int | None
     leaves: int
     swap_ins: tuple[ResolvedSwapIn, ...]
 
@@ -100,10 +100,8 @@ class ResolvedPlan:
         plan: The plan.
         ops: All ops in the plan's order. The graph is not held: it holds this.
         position: The position of each op, by its name.
-        groups: Positions of the ops of each group of the chain, as the plan lists them.
-        group_of: The number of the group of each op that is in one, by the op's name.
-        begins: Position of the first op of each group, ascending.
-        ends: Position of the last op of each group, ascending.
+        chain: Positions of the ops of the chain, ascending.
+        link_of: The number in the chain of each op that is in it, by the op's name.
         buffers: The step's buffers by their roots, in the order in which they are made.
         swaps: The swaps, as the plan lists them.
         residencies: Those of each buffer, in the order of `buffers`: of one that moves,
@@ -113,17 +111,15 @@ class ResolvedPlan:
     plan: SwapPlan
     ops: tuple[Op, ...]
     position: Mapping[str, int]
-    groups: tuple[tuple[int, ...], ...]
-    group_of: Mapping[str, int]
-    begins: tuple[int, ...]
-    ends: tuple[int, ...]
+    chain: tuple[int, ...]
+    link_of: Mapping[str, int]
     buffers: Mapping[str, Buffer]
     swaps: tuple[ResolvedSwap, ...]
     residencies: tuple[Residency, ...]
 
-    def group_after(self, position: int) -> int:
-        """The first group that begins after a position; their count if none does."""
-        return bisect_right(self.begins, position)
+    def link_after(self, position: int) -> int:
+        """The first link of the chain after a position; their count if none is."""
+        return bisect_right(self.chain, position)
 
 
 class _Order(NamedTuple):
@@ -164,19 +160,15 @@ def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
 
 def _resolved(ordered: GraphView, plan: SwapPlan) -> ResolvedPlan:
     order = _order(ordered)
-    place = order.position.__getitem__
-    groups = tuple(tuple(map(place, group)) for group in plan.chain)
-    group_of = {name: i for i, group in enumerate(plan.chain) for name in group}
-    chained = sorted(position for group in groups for position in group)
-    swaps = tuple(_swap(swap, order, group_of, chained) for swap in plan.swaps)
+    chain = tuple(order.position[name] for name in plan.chain)
+    link_of = {name: i for i, name in enumerate(plan.chain)}
+    swaps = tuple(_swap(swap, order, link_of, chain) for swap in plan.swaps)
     return ResolvedPlan(
         plan=plan,
         ops=ordered.ops,
         position=order.position,
-        groups=groups,
-        group_of=group_of,
-        begins=tuple(map(min, groups)),
-        ends=tuple(map(max, groups)),
+        chain=chain,
+        link_of=link_of,
         buffers=order.buffers,
         swaps=swaps,
         residencies=_residencies(order, swaps),
@@ -206,11 +198,11 @@ def _staying(buffer: Buffer, steps: int) -> Residency:
 
 
 def _swap(
-    swap: Swap, order: _Order, group_of: Mapping[str, int], chained: Sequence[int]
+    swap: Swap, order: _Order, link_of: Mapping[str, int], chain: Sequence[int]
 ) -> ResolvedSwap:
     buffer = order.buffers[swap.tensor]
     copies = tuple(
-        _swap_in(copy, buffer.producer, order.position, group_of, chained)
+        _swap_in(copy, buffer.producer, order.position, link_of, chain)
         for copy in swap.swap_ins
     )
     far = {read for copy in copies for read in copy.readers}
@@ -222,7 +214,7 @@ def _swap(
         near=near,
         last_near=last_near,
         release=release,
-        release_group=group_of.get(swap.release or ""),
+        release_link=link_of.get(swap.release or ""),
         leaves=max(last_near + 1, release or 0),
         swap_ins=copies,
     )
@@ -232,21 +224,21 @@ def _swap_in(
     copy: SwapIn,
     producer: int,
     position: Mapping[str, int],
-    group_of: Mapping[str, int],
-    chained: Sequence[int],
+    link_of: Mapping[str, int],
+    chain: Sequence[int],
 ) -> ResolvedSwapIn:
     readers = tuple(position[name] for name in copy.readers)
     first = min(readers)
     trigger = None if copy.trigger is None else position[copy.trigger]
     after = producer if trigger is None else trigger
-    following = bisect_right(chained, after)
-    starts = chained[following] if following < len(chained) else after + 1
+    following = bisect_right(chain, after)
+    starts = chain[following] if following < len(chain) else after + 1
     return ResolvedSwapIn(
         readers=readers,
         first_read=first,
         last_read=max(readers),
         trigger=trigger,
-        trigger_group=group_of.get(copy.trigger or ""),
+        trigger_link=link_of.get(copy.trigger or ""),
         starts=min(starts, first),
     )
 

@@ -16,7 +16,7 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.planning.candidates import chain_groups
+from lms.planning.candidates import large_ops
 from lms.planning.eviction import Residency, SwapHistory, walk_within
 from lms.planning.op_groups import Step, needs, split_into_steps
 from lms.planning.tuning import TUNING
@@ -116,17 +116,17 @@ def least_room(
 
 def _outline(
     graph: GraphView, min_bytes: int
-) -> tuple[tuple[tuple[str, ...], ...], Sequence[Step]]:
+) -> tuple[tuple[str, ...], Sequence[Step]]:
     """The chain and its steps; found once for a graph, whatever the room."""
     memo = graph.memo.setdefault("outlines", {})
     if min_bytes not in memo:
-        chain = chain_groups(graph, min_bytes=min_bytes)
+        chain = large_ops(graph, min_bytes=min_bytes)
         memo[min_bytes] = chain, split_into_steps(graph, chain, buffers(graph))
     return memo[min_bytes]
 
 
 def _name(step: Step) -> str:
-    return step.group[0] if step.group else "the step's small ops"
+    return step.op or "the step's small ops"
 
 
 def _refuse_if_infeasible(
@@ -158,7 +158,7 @@ def _prefetch(
     prefetch_ops: int,
 ) -> None:
     """Start swap-ins earlier, step by ordered step, while there is room."""
-    chained = [position for position, step in enumerate(steps) if step.group]
+    chained = [position for position, step in enumerate(steps) if step.op]
     residencies = [
         (residency, live[i].size, history.evicted[k])
         for i, history in enumerate(histories)
@@ -185,16 +185,16 @@ def _swaps(
     histories: Sequence[SwapHistory | None],
 ) -> tuple[Swap, ...]:
     """The journeys in the plan's words: names of ops instead of steps."""
-    chained = [position for position, step in enumerate(steps) if step.group]
+    chained = [position for position, step in enumerate(steps) if step.op]
 
     def trigger(start: int) -> str | None:
         before = bisect_left(chained, start) - 1
-        return steps[chained[before]].group[-1] if before >= 0 else None
+        return steps[chained[before]].op if before >= 0 else None
 
     def release(evicted: int) -> str | None:
         following = bisect_left(chained, evicted)
         found = following < len(chained)
-        return steps[chained[following]].group[0] if found else None
+        return steps[chained[following]].op if found else None
 
     step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
 

@@ -22,8 +22,8 @@ from lms.simulation.allocator import SmallPool, rounded_up
 __all__ = [
     "Filters",
     "Recompute",
-    "chain_groups",
     "check_scopes",
+    "large_ops",
     "movable",
     "small_pool_for",
     "smallest_worth_moving",
@@ -191,7 +191,7 @@ def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:
     )
 
 
-def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], ...]:
+def large_ops(graph: GraphView, *, min_bytes: int) -> tuple[str, ...]:
     """The ops to be ordered, one after the other.
 
     Args:
@@ -207,4 +207,4 @@ def chain_groups(graph: GraphView, *, min_bytes: int) -> tuple[tuple[str, ...], 
         return op.scratch >= min_bytes or any(roots[name] in large for name in names)
 
     can_be = [op for op in graph.ops if not (op.fixed or op.alias or op.persistent)]
-    return tuple((op.name,) for op in can_be if is_large(op))
+    return tuple(op.name for op in can_be if is_large(op))

@@ -1,8 +1,7 @@
-"""The groups of ops that the budget planner's walk takes at once, and what they need.
+"""The ops that the budget planner's walk takes at once, and what they need.
 
-A step here is an ordered group of large ops and the small ops up to the next group:
-between them nothing is known of the order in which TensorFlow runs the small ones, so
-memory is made for all of them together.
+A step here is an ordered op and the ops up to the next ordered one: nothing is known of
+the order in which TensorFlow runs these, so memory is made for all of them together.
 """
 
 from collections.abc import Sequence
@@ -16,13 +15,14 @@ __all__ = ["Step", "needs", "split_into_steps"]
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """What the walk takes at once: an ordered group and the small ops up to the next.
+    """What the walk takes at once: an ordered op and the others up to the next.
 
-    Buffers are numbers: indices into the graph's `buffers`. `need` is the most bytes of
-    the buffers it touches, live at once, plus scratch.
+    Buffers are numbers: indices into the graph's `buffers`. `op` is the ordered one;
+    what comes before the first has none. `need` is the most bytes of the buffers it
+    touches, live at once, plus scratch.
     """
 
-    group: Sequence[str]
+    op: str | None
     length: int = 0
     reads: set[int] = field(default_factory=set[int])
     makes: set[int] = field(default_factory=set[int])
@@ -30,22 +30,21 @@ class Step:
 
 
 def split_into_steps(
-    graph: GraphView, chain: Sequence[Sequence[str]], live: Sequence[Buffer]
+    graph: GraphView, chain: Sequence[str], live: Sequence[Buffer]
 ) -> list[Step]:
     """The steps in the execution order, with what each reads, makes and needs.
 
     Args:
         graph: The graph in the execution order to obey.
-        chain: The ordered groups of op names, in the execution order.
+        chain: Names of the ordered ops, in the execution order.
         live: The graph's buffers.
     """
-    group_of = {name: i for i, group in enumerate(chain) for name in group}
+    ordered = frozenset(chain)
     steps: list[Step] = []
     step_at: list[int] = []
     for op in graph.ops:
-        group = group_of.get(op.name)
-        if not steps or (group is not None and op.name == chain[group][0]):
-            steps.append(Step(group=chain[group] if group is not None else ()))
+        if not steps or op.name in ordered:
+            steps.append(Step(op=op.name if op.name in ordered else None))
         steps[-1].length += 1
         step_at.append(len(steps) - 1)
     for i, buffer in enumerate(live):

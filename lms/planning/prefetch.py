@@ -171,7 +171,7 @@ def start_in_time(
         The same swaps with earlier triggers, where there is room.
     """
     resolved = resolve(graph, plan)
-    boundaries = resolved.begins
+    boundaries = resolved.chain
     returns = _returns(resolved)
     _want(returns, plan, speeds, boundaries, slack)
     used = np.array(usage, np.int64)
@@ -202,13 +202,12 @@ def _returns(resolved: ResolvedPlan) -> list[_Return]:
 
 
 def _next_begin(resolved: ResolvedPlan, copy: ResolvedSwapIn, trigger: int) -> int:
-    """Where the group after a trigger begins, no later than the copy's first reader.
+    """The link of the chain after a trigger, no later than the copy's first reader.
 
-    `ResolvedSwapIn.starts` may be earlier: within the trigger's own group, or at the
-    next op where no group follows. Here only the begins of groups matter.
+    `ResolvedSwapIn.starts` may be earlier: at the next op, where no link follows.
     """
-    group = resolved.group_after(trigger)
-    return min((copy.first_read, *resolved.begins[group : group + 1]))
+    link = resolved.link_after(trigger)
+    return min((copy.first_read, *resolved.chain[link : link + 1]))
 
 
 def _want(
@@ -249,11 +248,11 @@ def _move(
 def _triggers(
     plan: SwapPlan, returns: Iterable[_Return], boundaries: Sequence[int]
 ) -> Iterable[tuple[tuple[int, int], str]]:
-    group_at = {boundary: g for g, boundary in enumerate(boundaries)}
+    link_at = {boundary: link for link, boundary in enumerate(boundaries)}
     for copy in returns:
-        group = group_at.get(copy.starts)
-        if group:
-            yield (copy.swap, copy.number), plan.chain[group - 1][-1]
+        link = link_at.get(copy.starts)
+        if link:
+            yield (copy.swap, copy.number), plan.chain[link - 1]
 
 
 def _with_triggers(plan: SwapPlan, triggers: _Trigger) -> SwapPlan:

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers
-from lms.planning.candidates import chain_groups
+from lms.planning.candidates import large_ops
 
 __all__ = ["LevelledGraph", "can_wait", "level_graph", "levels"]
 
@@ -36,7 +36,6 @@ class LevelledGraph:
         start: Each level's first op; one entry more for the end.
         ancestors: The ops from which each op can be reached by data edges, itself
             included, as bits.
-        span: First and last op of what each op is chained with; both itself if nothing.
         chain: The serialised ops.
         live: The step's buffers.
     """
@@ -46,8 +45,7 @@ class LevelledGraph:
     level: tuple[int, ...]
     start: tuple[int, ...]
     ancestors: tuple[int, ...]
-    span: tuple[tuple[int, int], ...]
-    chain: tuple[tuple[str, ...], ...]
+    chain: tuple[str, ...]
     live: tuple[Buffer, ...]
 
 
@@ -85,12 +83,12 @@ def level_graph(
     plain = levels(graph)
     ordered = graph.reordered(_by_level(graph, plain))
     chosen = _serialized(ordered, plain, serialization, serialization_by_size)
-    groups = tuple(
-        group
-        for group in chain_groups(ordered, min_bytes=min_bytes)
-        if any(plain[name] in chosen for name in group)
+    chain = tuple(
+        name
+        for name in large_ops(ordered, min_bytes=min_bytes)
+        if plain[name] in chosen
     )
-    waits = {name: before for before, group in pairwise(groups) for name in group}
+    waits = {name: [before] for before, name in pairwise(chain)}
     level = _levels(ordered, waits)
     ordered = graph.reordered(_by_level(graph, level))
     position = {op.name: i for i, op in enumerate(ordered.ops)}
@@ -100,8 +98,7 @@ def level_graph(
         level=tuple(level[op.name] for op in ordered.ops),
         start=_starts([level[op.name] for op in ordered.ops]),
         ancestors=_ancestors(ordered.ops, position),
-        span=_spans(groups, position),
-        chain=groups,
+        chain=chain,
         live=buffers(ordered),
     )
 
@@ -184,14 +181,3 @@ def _ancestors(ops: Sequence[Op], position: Mapping[str, int]) -> tuple[int, ...
             bits |= ancestors[position[op_of(name)]]
         ancestors.append(bits)
     return tuple(ancestors)
-
-
-def _spans(
-    groups: Sequence[Sequence[str]], position: Mapping[str, int]
-) -> tuple[tuple[int, int], ...]:
-    spans = [(i, i) for i in range(len(position))]
-    for group in groups:
-        members = [position[name] for name in group]
-        for i in members:
-            spans[i] = min(members), max(members)
-    return tuple(spans)

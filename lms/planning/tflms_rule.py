@@ -214,7 +214,7 @@ def _release(
     }
     behind = range(levelled.start[levelled.level[made] + 1], len(ops))
     for position in (*sorted(near), *behind):
-        if can_wait(ops[position]) and levelled.span[position][0] > made:
+        if can_wait(ops[position]) and position > made:
             return ops[position].name
     return None
 
@@ -263,7 +263,7 @@ def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int
 
 def _can_trigger(levelled: LevelledGraph, position: int, reader: int) -> bool:
     op = levelled.graph.ops[position]
-    return can_wait(op) and levelled.span[position][1] < reader
+    return can_wait(op) and position < reader
 
 
 def _without_circles(
@@ -274,16 +274,16 @@ def _without_circles(
     A swap-in waits for the swap-outs that the next chained op releases. One of these
     may belong to a tensor that is made, unchained, after the swap-in is read.
     """
-    group_of = {name: i for i, group in enumerate(levelled.chain) for name in group}
-    first_read: dict[int, int] = {}  # by the group that a swap-in starts beside
+    link_of = {name: i for i, name in enumerate(levelled.chain)}
+    first_read: dict[int, int] = {}  # by the link that a swap-in starts beside
     for swap in swaps:
         for copy in swap.swap_ins:
-            beside = group_of.get(copy.trigger or "", -2) + 1
+            beside = link_of.get(copy.trigger or "", -2) + 1
             reader = levelled.position[copy.readers[0]]
             first_read[beside] = min(reader, first_read.get(beside, reader))
 
     def circular(swap: Swap) -> bool:
-        reader = first_read.get(group_of.get(swap.release or "", -2))
+        reader = first_read.get(link_of.get(swap.release or "", -2))
         made = levelled.position[op_of(swap.tensor)]
         return reader is not None and reader <= made
 

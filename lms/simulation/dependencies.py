@@ -142,18 +142,17 @@ class _Finder:
         )
         self._outs[buffer.root] = number = self._add(out)
         self.found.after_op[buffer.producer].append(number)
-        group = swap.release_group
-        if group is not None:
-            self._released[group].append(number)
-            self._wait(out.ops, self._plan.groups[group])
-        elif swap.release is not None:
+        link = swap.release_link
+        if swap.release is not None:
             self._wait(out.ops, [swap.release])
+        if link is not None:
+            self._released[link].append(number)
         self._holders[key] = 2  # the copy, and the last near reader
         self.found.gives[swap.last_near].append(key)
-        if group:  # held until its room is to be free
+        if link:  # held until its room is to be free
             self._holders[key] += 1
-            # An op of a scattered group may have made it after that: it is not ordered.
-            last = max(buffer.producer, self._plan.ends[group - 1])
+            # An op that is not ordered may have made it after that.
+            last = max(buffer.producer, self._plan.chain[link - 1])
             self.found.gives[last].append(key)
 
     def _swap_in(self, swap: ResolvedSwap, copy: ResolvedSwapIn) -> None:
@@ -173,17 +172,16 @@ class _Finder:
         self._dying[copy.last_read][buffer.root] = key
         self._wait(back.ops, copy.readers)
         needed = [back.out]
-        after, group = copy.trigger, copy.trigger_group
-        if group is not None:
-            needed += [o for o in self._released[group + 1] if o not in needed]
-            after = self._plan.ends[group]
-            self._wait(back.beside, *self._plan.groups[group + 1 : group + 2])
+        link = copy.trigger_link
+        if link is not None:
+            needed += [o for o in self._released[link + 1] if o not in needed]
+            self._wait(back.beside, self._plan.chain[link + 1 : link + 2])
         for out in needed:
             self.found.copies[out].copies.append(number)
         back.waits = len(needed)
-        if after is not None:
+        if copy.trigger is not None:
             back.waits += 1
-            self.found.after_op[after].append(number)
+            self.found.after_op[copy.trigger].append(number)
 
     def _add(self, copy: Copy) -> int:
         self.found.copies.append(copy)

@@ -92,7 +92,7 @@ def all_plans(graph: GraphView) -> Iterator[tuple[GraphView, SwapPlan]]:
             plan = SwapPlan(
                 planner="",
                 order=names,
-                chain=tuple((name,) for name in names),
+                chain=tuple(name for name in names),
                 swaps=swaps,
                 recomputed=items,
             )

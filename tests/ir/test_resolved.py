@@ -10,10 +10,10 @@ from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.ir.resolved import Residency, ResolvedSwap, ResolvedSwapIn, resolve
 from tests.graphs import FORK, RESHAPE, SKIP, TWICE, TWO_WAITING, make_op
 
-Chain = tuple[tuple[str, ...], ...]
+Chain = tuple[str, ...]
 
 # c and d of SKIP are ordered as one, b is not ordered.
-SCATTERED: Chain = (("a",), ("c", "d"), ("e",))
+CHAIN = ("a", "c", "e")
 
 
 def planned(
@@ -58,27 +58,20 @@ def spans(graph: GraphView, plan: SwapPlan) -> list[tuple[str, int, int, int | N
 def test_positions_are_those_of_the_plans_order() -> None:
     # c and y change places.
     order = ("x", "c", "y", "d", "e")
-    plan = SwapPlan(planner="", order=order, chain=(("c",), ("d",)))
+    plan = SwapPlan(planner="", order=order, chain=("c", "d"))
     resolved = resolve(TWO_WAITING.graph, plan)
     assert [op.name for op in resolved.ops] == list(order)
     assert resolved.position == {"x": 0, "c": 1, "y": 2, "d": 3, "e": 4}
     assert list(resolved.buffers) == ["x:0", "c:0", "y:0", "d:0", "e:0"]
     assert [buffer.producer for buffer in resolved.buffers.values()] == [0, 1, 2, 3, 4]
-    assert resolved.begins == (1, 3)
+    assert resolved.chain == (1, 3)
 
 
-def test_groups_of_the_chain_begin_and_end_with_ops() -> None:
-    chain = (("a",), ("d", "c"), ("e",))  # in any order within a group
-    resolved = resolve(SKIP.graph, planned(SKIP.graph, ("b", "e"), chain=chain))
-    assert resolved.groups == ((0,), (3, 2), (4,))
-    assert (resolved.begins, resolved.ends) == ((0, 2, 4), (0, 3, 4))
-    assert resolved.group_of == {"a": 0, "c": 1, "d": 1, "e": 2}
-
-
-def test_the_group_after_a_position_begins_after_it() -> None:
-    resolved = resolve(SKIP.graph, planned(SKIP.graph, ("b", "e"), chain=SCATTERED))
-    # a, b, then c within the second group, d at its end, and e, which is the last.
-    assert [resolved.group_after(i) for i in range(5)] == [1, 1, 2, 2, 3]
+def test_the_ops_of_the_chain_have_numbers() -> None:
+    resolved = resolve(SKIP.graph, planned(SKIP.graph, ("b", "e"), chain=CHAIN))
+    assert resolved.chain == (0, 2, 4)
+    assert resolved.link_of == {"a": 0, "c": 1, "e": 2}
+    assert [resolved.link_after(i) for i in range(5)] == [1, 1, 2, 2, 3]
 
 
 def test_near_readers_are_those_that_read_no_copy() -> None:
@@ -104,7 +97,7 @@ def test_the_originals_room_is_free_where_its_release_says() -> None:
 
 def test_without_a_release_the_room_is_free_after_the_last_near_reader() -> None:
     swap = the_swap(SKIP.graph, ("d", "e"))
-    assert (swap.release, swap.release_group, swap.leaves) == (None, None, 2)
+    assert (swap.release, swap.release_link, swap.leaves) == (None, None, 2)
 
 
 def test_a_release_before_a_near_reader_frees_nothing_early() -> None:
@@ -112,11 +105,11 @@ def test_a_release_before_a_near_reader_frees_nothing_early() -> None:
     assert (swap.release, swap.leaves) == (1, 2)
 
 
-def test_releases_and_triggers_have_a_group_if_they_are_in_the_chain() -> None:
-    inside = the_swap(SKIP.graph, ("d", "e"), release="c", chain=SCATTERED)
-    assert inside.release_group == inside.swap_ins[0].trigger_group == 1
-    outside = the_swap(SKIP.graph, ("b", "e"), release="b", chain=SCATTERED)
-    assert outside.release_group is outside.swap_ins[0].trigger_group is None
+def test_releases_and_triggers_have_a_number_if_they_are_in_the_chain() -> None:
+    inside = the_swap(SKIP.graph, ("c", "e"), release="c", chain=CHAIN)
+    assert inside.release_link == inside.swap_ins[0].trigger_link == 1
+    outside = the_swap(SKIP.graph, ("b", "e"), release="b", chain=CHAIN)
+    assert outside.release_link is outside.swap_ins[0].trigger_link is None
 
 
 def test_a_swap_in_has_a_first_and_a_last_reader() -> None:
@@ -127,28 +120,23 @@ def test_a_swap_in_has_a_first_and_a_last_reader() -> None:
 
 
 def test_a_swap_in_takes_its_room_beside_the_next_op_of_the_chain() -> None:
-    chain = (("a",), ("b",), ("d",), ("e",))
+    chain = ("a", "b", "d", "e")
     assert the_swap_in("b", "e", chain).starts == 3  # d, and not c
 
 
 def test_a_swap_in_takes_its_room_beside_the_next_op_if_none_is_ordered() -> None:
     assert the_swap_in("b", "e").starts == 2
-    assert the_swap_in("b", "e", (("a",), ("b",))).starts == 2
+    assert the_swap_in("b", "e", ("a", "b")).starts == 2
 
 
 def test_a_swap_in_has_its_room_when_its_first_reader_runs() -> None:
-    assert the_swap_in("b", "df", (("a",), ("b",), ("f",))).starts == 3
-
-
-def test_a_swap_in_may_take_its_room_beside_its_triggers_own_group() -> None:
-    copy = the_swap_in("c", "e", SCATTERED)
-    assert (copy.trigger_group, copy.starts) == (1, 3)  # d is of the group too
+    assert the_swap_in("b", "df", ("a", "b", "f")).starts == 3
 
 
 def test_without_a_trigger_a_swap_in_takes_its_room_after_the_producer() -> None:
     copy = the_swap_in(None, "e")
-    assert (copy.trigger, copy.trigger_group, copy.starts) == (None, None, 1)
-    assert the_swap_in(None, "e", SCATTERED).starts == 2
+    assert (copy.trigger, copy.trigger_link, copy.starts) == (None, None, 1)
+    assert the_swap_in(None, "e", CHAIN).starts == 2
 
 
 def test_what_stays_is_there_from_its_producer_to_its_last_reader() -> None:

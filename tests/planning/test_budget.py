@@ -158,7 +158,7 @@ def test_small_ops_are_charged_to_the_ordered_op_before_them() -> None:
     able = movable(graph, min_bytes=50)
     assert least_room(graph, movable=able, min_bytes=50) == (112, "a")
     made = plan_within(graph, 112, movable=able, min_bytes=50)
-    assert made.chain == (("a",), ("b",))
+    assert made.chain == ("a", "b")
 
 
 def test_a_graph_without_ops_needs_no_room() -> None:

@@ -149,25 +149,23 @@ def everything_can_run(graph: GraphView, plan: SwapPlan) -> bool:
     """Run whatever has all it waits for, until nothing does; is nothing left?"""
     waits = waits_of_ops(graph, plan)
     released: list[set[str]] = [set() for _ in range(len(plan.chain) + 1)]
-    group_of = {name: i for i, group in enumerate(plan.chain) for name in group}
+    link_of = {name: i for i, name in enumerate(plan.chain)}
     for swap in plan.swaps:
         out = f"out {swap.tensor}"
         waits[out] = {op_of(swap.tensor)}
-        if swap.release in group_of:
-            released[group_of[swap.release]].add(out)
+        if swap.release in link_of:
+            released[link_of[swap.release]].add(out)
         elif swap.release is not None:
             waits[swap.release].add(out)
-    # A group waits for the one before it, and for the swap-outs that it releases.
-    for i, group in enumerate(plan.chain):
-        for name in group:
-            waits[name] |= released[i] | set(plan.chain[i - 1] if i else ())
-    # A swap-in waits for its trigger's group, and for what the next group releases.
+    # A link waits for the one before it, and for the swap-outs that it releases.
+    for i, name in enumerate(plan.chain):
+        waits[name] |= released[i] | set(plan.chain[max(0, i - 1) : i])
+    # A swap-in waits for its trigger, and for what the next link releases.
     for name, swap, copy in copies_back(plan):
         waits[name] = {f"out {swap.tensor}"}
-        if copy.trigger in group_of:
-            at = group_of[copy.trigger]
-            waits[name] |= {*plan.chain[at], *released[at + 1]}
-        elif copy.trigger is not None:
+        if copy.trigger in link_of:
+            waits[name] |= released[link_of[copy.trigger] + 1]
+        if copy.trigger is not None:
             waits[name].add(copy.trigger)
     done: set[str] = set()
     while ready := [name for name in waits if name not in done and waits[name] <= done]:

@@ -52,7 +52,7 @@ def evicted_plan() -> SwapPlan:
     order = tuple(op.name for op in LONG.ops)
     back = SwapIn(trigger="e", readers=("f",))
     swap = Swap(tensor="a:0", size=20, release="c", swap_ins=(back,))
-    chain = tuple((name,) for name in order)
+    chain = tuple(name for name in order)
     return SwapPlan(planner="budget", order=order, chain=chain, swaps=(swap,))
 
 

@@ -36,12 +36,12 @@ def test_levels_are_written_as_numbers_and_slices(
     item: int | str, expected: str
 ) -> None:
     made = plan(TWICE.graph, serialization=[item])
-    assert made.chain == tuple((name,) for name in expected)
+    assert made.chain == tuple(name for name in expected)
 
 
 def test_several_items_add_up_in_level_order() -> None:
     made = plan(TWICE.graph, serialization=["4:", 0, "0:2"])
-    assert made.chain == (("a",), ("b",), ("e",), ("f",))
+    assert made.chain == ("a", "b", "e", "f")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_level_that_is_written_wrongly_is_named(item: int | str) -> None:
 
 def test_ops_of_one_level_run_one_by_one_and_levels_are_measured_again() -> None:
     levelled = level_graph(FORK.graph, min_bytes=1, serialization=[1])
-    assert levelled.chain == (("b",), ("c",))
+    assert levelled.chain == ("b", "c")
     assert levelled.level == (0, 1, 2, 3)
 
 
@@ -81,14 +81,14 @@ def test_levels_above_a_size_are_serialised(by_size: int, expected: str) -> None
         )
     )
     made = plan(graph, serialization_by_size=by_size)
-    assert made.chain == tuple((name,) for name in expected)
+    assert made.chain == tuple(name for name in expected)
 
 
 def test_only_ops_that_touch_large_tensors_are_serialised() -> None:
     made = plan(SKIP.graph, serialization=[":"], min_bytes=100)
-    assert made.chain == (("a",), ("b",), ("e",))
+    assert made.chain == ("a", "b", "e")
 
 
 def test_loops_are_not_serialised() -> None:
     made = plan(LOOP.graph, serialization=[":"])
-    assert made.chain == tuple((name,) for name in "abcd")
+    assert made.chain == tuple(name for name in "abcd")

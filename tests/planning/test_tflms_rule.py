@@ -233,7 +233,7 @@ def test_no_copy_in_waits_for_a_copy_out_of_what_it_leads_to() -> None:
         sync_mode=SyncMode.BOTH,
         serialization=["1", "3"],
     )
-    assert made.chain == (("b",), ("f",))
+    assert made.chain == ("b", "f")
     waits = {swap.tensor: swap.release for swap in made.swaps}
     starts = {swap.tensor: swap.swap_ins[0].trigger for swap in made.swaps}
     assert starts == {"a:0": "b", "e:0": "f"}

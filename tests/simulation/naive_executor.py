@@ -5,6 +5,7 @@ again and again until nothing changes.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import buffers
@@ -34,8 +35,7 @@ class Times:
 def naive_times(  # noqa: C901 - plain on purpose
     graph: GraphView, plan: SwapPlan, costs: Costs, hardware: Hardware
 ) -> Times:
-    members = {name: group for group in plan.chain for name in group}
-    follower = dict(zip(plan.chain, plan.chain[1:], strict=False))
+    follower = dict(pairwise(plan.chain))
     outs = {swap.tensor: swap for swap in plan.swaps}
     ins: dict[Key, tuple[Swap, SwapIn]] = {
         (swap.tensor, k): (swap, copy)
@@ -44,22 +44,20 @@ def naive_times(  # noqa: C901 - plain on purpose
     }
 
     def released_by(name: str) -> list[Key]:
-        group = members.get(name, (name,))
-        return [(t, -1) for t, swap in outs.items() if swap.release in group]
+        return [(t, -1) for t, swap in outs.items() if swap.release == name]
 
     def needed(key: Key) -> list[Key]:
         swap, copy = ins[key]
-        group = follower.get(members.get(copy.trigger or "", ()), ())
-        return [(swap.tensor, -1), *(k for name in group for k in released_by(name))]
+        beside = follower.get(copy.trigger or "")
+        return [(swap.tensor, -1), *(released_by(beside) if beside else ())]
 
     def rooms(name: str) -> list[Key]:
-        if name not in members:
+        if name not in plan.chain:
             return []
         return [
             key
             for key, (_, copy) in ins.items()
-            if copy.trigger in members
-            and follower.get(members[copy.trigger]) == members[name]
+            if follower.get(copy.trigger or "") == name
         ]
 
     zero = dict.fromkeys(plan.order, 0.0)
@@ -93,9 +91,8 @@ def naive_times(  # noqa: C901 - plain on purpose
                 times.armed[key] = times.over[op_of(key[0])]
                 continue
             trigger = ins[key][1].trigger
-            group = () if trigger is None else members.get(trigger, (trigger,))
             times.armed[key] = max(
-                [times.over[name] for name in group]
+                ([] if trigger is None else [times.over[trigger]])
                 + [times.copy_end[other] for other in needed(key)]
             )
         ready = dict(times.armed)
@@ -103,7 +100,7 @@ def naive_times(  # noqa: C901 - plain on purpose
             # Ops that the host starts at that very moment come after the copy, but for
             # the op that starts it.
             trigger = None if key[1] < 0 else ins[key][1].trigger
-            causes = (op_of(key[0]), trigger, *members.get(trigger or "", ()))
+            causes = (op_of(key[0]), trigger)
             before_it = [
                 times.end[name]
                 for name in plan.order
@@ -137,7 +134,6 @@ def naive_peak(
     done = {name: (times.over[name], over) for name in plan.order}
     never = (float("inf"), 0)
     spans = [(begun[op.name], done[op.name], op.scratch) for op in graph.ops]
-    members = {name: group for group in plan.chain for name in group}
     for buffer in buffers(graph):
         swap = outs.get(buffer.root)
         made = begun[op_of(buffer.root)]
@@ -149,14 +145,13 @@ def naive_peak(
         far = {name for copy in swap.swap_ins for name in copy.readers}
         near = [name for name in uses if name not in far] + [op_of(buffer.root)]
         out = (times.copy_end[buffer.root, -1], copied)
-        if swap.release in members:
-            group = plan.chain.index(members[swap.release])
-            near += plan.chain[group - 1] if group else ()
+        if swap.release in plan.chain:
+            link = plan.chain.index(swap.release)
+            near += plan.chain[max(0, link - 1) : link]
         spans.append((made, max([out, *(done[name] for name in near)]), buffer.size))
         for k, copy in enumerate(swap.swap_ins):
             armed = times.armed[buffer.root, k]
-            names = members.get(copy.trigger or "", (copy.trigger or "",))
-            by = any(times.over.get(name) == armed for name in names)
+            by = times.over.get(copy.trigger or "") == armed
             room = (armed, by_op if by else by_copy)
             spans.append((room, max(done[name] for name in copy.readers), buffer.size))
     return max(

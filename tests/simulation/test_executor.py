@@ -43,7 +43,7 @@ def plan_of(graph: GraphView, *swaps: Swap) -> SwapPlan:
     return SwapPlan(
         planner="none",
         order=order,
-        chain=tuple((name,) for name in order) if swaps else (),
+        chain=tuple(name for name in order) if swaps else (),
         swaps=swaps,
     )
 
@@ -105,7 +105,7 @@ def test_what_an_op_without_an_order_made_is_held_until_it_has_left() -> None:
     graph = GraphView(ops=ops)
     copy = SwapIn(trigger="d", readers=("e",))
     swap = Swap(tensor="b:0", size=10, release="c", swap_ins=(copy,))
-    plan = replace(plan_of(graph, swap), chain=(("a",), ("c",), ("d",), ("e",)))
+    plan = replace(plan_of(graph, swap), chain=("a", "c", "d", "e"))
     timeline = simulate(graph, plan, costs_of(graph), SLOW)
     assert spans(timeline, Lane.D2H) == [("b:0", 2.0, 2.5)]
     assert spans(timeline, Lane.COMPUTE)[2] == ("c", 2.5, 3.5)
@@ -161,10 +161,28 @@ def test_an_op_writes_over_the_first_of_its_inputs_that_can_be(
 
 
 def test_a_plan_that_waits_for_itself_is_refused() -> None:
-    graph = SKIP.graph
-    plan = replace(
-        plan_of(graph, swap_of(graph, "b", "c")), chain=(("a", "b"), ("c", "d", "e"))
+    # a comes back for e only when w has left, which is made of e.
+    graph = GraphView(
+        ops=(
+            make_op("a", 8),
+            make_op("b", 8, "a"),
+            make_op("c", 8, "b"),
+            make_op("e", 8, "c", "a"),
+            make_op("w", 8, "e"),
+            make_op("x", 8, "w"),
+            make_op("y", 8, "x", "w"),
+        )
     )
+    swaps = (
+        swap_of(graph, None, "c"),
+        Swap(
+            tensor="w:0",
+            size=8,
+            release="x",
+            swap_ins=(SwapIn(trigger="x", readers=("y",)),),
+        ),
+    )
+    plan = replace(plan_of(graph, *swaps), chain=("a", "b", "c", "x", "y"))
     with pytest.raises(PlanError, match="circle"):
         simulate(graph, plan, costs_of(graph), SLOW)
 

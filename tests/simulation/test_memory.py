@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import Buffer, buffers, memory_curve
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.planning.candidates import chain_groups, movable
+from lms.planning.candidates import large_ops, movable
 from lms.simulation.memory import (
     Region,
     allocator_peak,
@@ -85,7 +85,7 @@ def test_a_copy_back_takes_room_beside_the_op_after_its_trigger() -> None:
 
 def test_a_copy_back_takes_room_beside_the_next_ordered_op() -> None:
     plan = one_swap(SKIP.graph, "c", ("b", "e"))
-    chained = replace(plan, chain=(("a",), ("b",), ("d",), ("e",)))
+    chained = replace(plan, chain=("a", "b", "d", "e"))
     assert simulate_memory(SKIP.graph, plan).device == (100, 110, 190, 190, 120)
     assert simulate_memory(SKIP.graph, chained).device == (100, 110, 90, 190, 120)
 
@@ -216,8 +216,8 @@ def planned(draw: st.DrawFn) -> tuple[GraphView, SwapPlan]:
     """A graph and any plan that can be obeyed, sensible or not."""
     graph = draw(graphs())
     order = [op.name for op in graph.ops]
-    groups = chain_groups(graph, min_bytes=draw(st.sampled_from((1, 16))))
-    chain = groups if draw(st.booleans()) else ()
+    ordered = large_ops(graph, min_bytes=draw(st.sampled_from((1, 16))))
+    chain = ordered if draw(st.booleans()) else ()
     able = movable(graph, min_bytes=1)
     swaps: list[Swap] = []
     for buffer in buffers(graph):
@@ -262,7 +262,7 @@ def _draw_trigger(
 def naive_memory(graph: GraphView, plan: SwapPlan) -> list[int]:
     """At each op, ask every buffer what it has on the device."""
     at = {name: i for i, name in enumerate(plan.order)}
-    chained = {at[name] for group in plan.chain for name in group}
+    chained = {at[name] for name in plan.chain}
     swaps = {swap.tensor: swap for swap in plan.swaps}
     curve: list[int] = []
     for now, op in enumerate(graph.ops):

@@ -121,24 +121,24 @@ class _Hog:
         """Within it, steps that are rewritten have it in them."""
         return _Patched(self)
 
-    def put_into(self, nodes: list[Any], chain: Sequence[Sequence[str]]) -> None:
-        """Between two ordered groups; the second one is asked for its type."""
+    def put_into(self, nodes: list[Any], chain: Sequence[str]) -> None:
+        """Between two ordered ops; the second one is asked for its type."""
         at = random.Random(self._point).randrange(1, len(chain))
         by_name = {node.name: node for node in nodes}
         self._functions.append(self._take)  # the graph holds it weakly
         node = compat.NodeDef(name="lms_tests/hog", op="PyFunc")
-        node.device = by_name[chain[at][0]].device
-        node.input.extend(f"^{name}" for name in chain[at - 1])
+        node.device = by_name[chain[at]].device
+        node.input.append(f"^{chain[at - 1]}")
         node.attr["token"].s = compat.register_host_function(
             self._functions[-1]
         ).encode()
         for key in ("Tin", "Tout"):
             node.attr[key].list.SetInParent()
         for later in by_name.values():
-            waits = set(later.input) >= {f"^{name}" for name in chain[at - 1]}
-            if waits and (later.name in chain[at] or "lms/room" in later.name):
+            waits = f"^{chain[at - 1]}" in later.input
+            if waits and (later.name == chain[at] or "lms/room" in later.name):
                 later.input.append("^lms_tests/hog")
-        self.before = by_name[chain[at][0]].op
+        self.before = by_name[chain[at]].op
         nodes.append(node)
 
     def release(self) -> None:

@@ -1,10 +1,10 @@
 """What the ops of a rewritten step wait for, by the chain of its plan.
 
-    group 0 ──> group 1 ──> group 2 ──> ...        ──>  a control input
+    op 0 ──> op 1 ──> op 2 ──> ...        ──>  a control input
 
-A group waits for the one before it, for the swap-outs whose room it needs, and until
-the swap-ins that start beside it have theirs. A swap-in waits for its trigger and for
-the room that is freed for it.
+An ordered op waits for the one before it, for the swap-outs whose room it needs, and
+until the swap-ins that start beside it have theirs. A swap-in waits for its trigger and
+for the room that is freed for it.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ class Waits:
         resolved: A plan that `lms.ir.plan.validate_plan` accepts, resolved.
 
     Attributes:
-        released: Ops that a group waits for because it needs their room.
+        released: Ops that a link waits for because it needs their room.
     """
 
     def __init__(self, resolved: ResolvedPlan) -> None:
@@ -40,21 +40,21 @@ class Waits:
         self.released: dict[int, list[str]] = defaultdict(list)
         self._settled: dict[int, list[str]] = defaultdict(list)
         self._triggered: list[tuple[compat.NodeDef, int, int | None]] = []
-        self._outside: list[tuple[str, str]] = []  # ops that are in no group
+        self._outside: list[tuple[str, str]] = []  # ops that are not ordered
 
     def leave(self, swap: ResolvedSwap, out: CopyOps) -> None:
         """Take down a tensor's swap-out."""
-        if swap.release_group is not None:
-            self.released[swap.release_group].append(out.end.name)
+        if swap.release_link is not None:
+            self.released[swap.release_link].append(out.end.name)
         elif swap.release is not None:
             self._outside.append((self._name(swap.release), out.end.name))
 
     def come(self, copy: ResolvedSwapIn, back: CopyOps) -> None:
         """Take down a swap-in."""
         if copy.trigger is not None:
-            self._triggered.append((back.start, copy.trigger, copy.trigger_group))
-        if back.settled is not None and copy.trigger_group is not None:
-            self._settled[copy.trigger_group + 1].append(back.settled.name)
+            self._triggered.append((back.start, copy.trigger, copy.trigger_link))
+        if back.settled is not None and copy.trigger_link is not None:
+            self._settled[copy.trigger_link + 1].append(back.settled.name)
 
     def wire(self, nodes: Mapping[str, compat.NodeDef]) -> None:
         """Add the control inputs.
@@ -68,15 +68,14 @@ class Waits:
         for start, trigger, at in self._triggered:
             wait_for(start, [self._name(trigger)])
             if at is not None:
-                wait_for(start, [*self._chain[at], *self.released.get(at + 1, ())])
+                wait_for(start, self.released.get(at + 1, ()))
         for op, ended in self._outside:
             wait_for(nodes[op], [ended])
         before: Sequence[str] = ()
-        for i, group in enumerate(self._chain):
-            names = *before, *self.released.get(i, ()), *self._settled.get(i, ())
-            for name in group:
-                wait_for(nodes[name], names)
-            before = group
+        for i, name in enumerate(self._chain):
+            waits = *before, *self.released.get(i, ()), *self._settled.get(i, ())
+            wait_for(nodes[name], waits)
+            before = (name,)
 
     def _name(self, position: int) -> str:
         return self._plan.ops[position].name

@@ -113,15 +113,16 @@ def _keeper(
     would write over it, or not.
 
     Returns:
-        The op and the group before which it must run; None where there is no choice.
+        The op and the link of the chain before which it must run; None where there is
+        no choice.
     """
     near = [resolved.ops[position] for position in swap.near]
-    ordered = [op.name for op in near if op.name in resolved.group_of]
-    last = max((resolved.group_of[name] for name in ordered), default=-1)
-    until = swap.release_group or 0
+    ordered = [op.name for op in near if op.name in resolved.link_of]
+    last = max((resolved.link_of[name] for name in ordered), default=-1)
+    until = swap.release_link or 0
     if until == 0 and (last < 0 or not any(op.inplace for op in near)):
         return None, 0
-    names = [*ordered, *(resolved.plan.chain[until - 1] if until else ())]
+    names = [*ordered, *resolved.plan.chain[max(0, until - 1) : until]]
     extender = compat.NodeDef(name=f"{prefix}/keep", op="Shape", device=device)
     extender.input.append(swap.buffer.root)
     extender.input.extend(f"^{name}" for name in dict.fromkeys(names))

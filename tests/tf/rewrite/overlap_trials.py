@@ -44,7 +44,7 @@ def swap_in_among_kernels() -> dict[str, Any]:
     plan = SwapPlan(
         planner="test",
         order=tuple(op.name for op in known.graph.ops),
-        chain=tuple((op.name,) for op in ops),
+        chain=tuple(op.name for op in ops),
         swaps=(swap,),
     )
     function = rebuild(traced, known, rewrite(known, plan, device.transport()))

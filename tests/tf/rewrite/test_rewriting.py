@@ -35,7 +35,7 @@ ORDER = ("shape", "a", "flat", "b", "c", "d")
 PLAN = SwapPlan(
     planner="test",
     order=ORDER,
-    chain=(("a",), ("b",), ("c",), ("d",)),
+    chain=("a", "b", "c", "d"),
     swaps=(
         Swap(
             tensor="a:0",
@@ -177,7 +177,7 @@ lms/0/a/in1/settled = NoOp(^lms/0/a/in1/begin) on CPU:0
 
 
 def test_a_plan_whose_ops_wait_in_a_circle_is_refused() -> None:
-    backwards = SwapPlan(planner="test", order=ORDER, chain=(("c",), ("b",)))
+    backwards = SwapPlan(planner="test", order=ORDER, chain=("c", "b"))
     with pytest.raises(PlanError, match=r"2 ops wait in a circle.* 'b', 'c'\."):
         rewritten(GRAPH, backwards)
 
@@ -200,7 +200,7 @@ def test_a_plan_that_waits_in_a_circle_through_a_loop_is_refused() -> None:
     plan = SwapPlan(
         planner="test",
         order=("first", "late", "enter", "merge", "next", "exit", "after"),
-        chain=(("after",), ("late",)),
+        chain=("after", "late"),
     )
     with pytest.raises(PlanError, match="wait in a circle"):
         rewritten(graph, plan)

@@ -40,9 +40,9 @@ from experiments.plots import COLOURS, MUTED, source
 from experiments.question import DEVICE, Answer, Finding, settings_of
 from experiments.servers import EPOCH_STEPS, SERVERS
 from lms.emulation import emulate
-from lms.machine.launching import launch
 from lms.machine.presets import preset
 from lms.units import GIB, MIB, Bytes, Seconds, format_bytes
+from lms.workers.launching import launch
 from profiling.record import read_json
 
 __all__ = ["ANSWER", "main", "ring_seconds"]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from lms.ir.plan import SwapPlan
     from lms.pipeline import fit_in_memory
     from lms.report import StepReport
-    from lms.tf.workers.data_parallel import DataParallel
-    from lms.tf.workers.joining import join
+    from lms.workers.data_parallel import DataParallel
+    from lms.workers.joining import join
 
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
 __all__ += ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
@@ -36,7 +36,7 @@ __all__ += ["fit_in_memory", "join"]
 
 _HOMES = {
     "BudgetError": "lms.errors",
-    "DataParallel": "lms.tf.workers.data_parallel",
+    "DataParallel": "lms.workers.data_parallel",
     "HostMemoryError": "lms.errors",
     "LMSCallback": "lms.callback",
     "LMSError": "lms.errors",
@@ -48,7 +48,7 @@ _HOMES = {
     "WorkersError": "lms.errors",
     "emulate": "lms.emulation",
     "fit_in_memory": "lms.pipeline",
-    "join": "lms.tf.workers.joining",
+    "join": "lms.workers.joining",
 }
 
 

@@ -232,7 +232,7 @@ def _emulate(options: argparse.Namespace) -> NoReturn:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from lms.machine.launching import launch
+    from lms.workers.launching import launch
 
     command: list[str] = options.command
     environ = dict(os.environ)

@@ -29,7 +29,7 @@ from lms.tf.measure.host_memory import limit_pinned_memory
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
-from lms.tf.workers.joining import lost_workers_in_words
+from lms.workers.joining import lost_workers_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
 

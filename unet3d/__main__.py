@@ -19,9 +19,9 @@ from rich.progress import (
 
 from lms.commands.endings import check_folder, end_well
 from lms.errors import WorkersError
-from lms.machine.launching import launch
 from lms.machine.placement import read_placement
 from lms.units import parse_size
+from lms.workers.launching import launch
 from unet3d.lines import counting
 from unet3d.options import settle
 from unet3d.schemes import SCHEMES, scheme_named

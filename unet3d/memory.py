@@ -8,8 +8,8 @@ import tensorflow as tf
 from lms import LMSCallback, StepReport
 from lms.report import headline
 from lms.storage.files import write_json, write_text
-from lms.tf.workers.collectives import Workers
 from lms.units import format_bytes
+from lms.workers.collectives import Workers
 from unet3d.runs import Configuration
 
 __all__ = ["memory_in_words", "memory_support", "plan_in_words", "write_memory"]

@@ -25,7 +25,7 @@ from rich.progress import Progress
 from lms import DataParallel
 from lms.machine.placement import Placement
 from lms.storage.files import remove_drafts
-from lms.tf.workers.collectives import Workers
+from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state

@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from lms.errors import WorkersError
 
-__all__ = ["Placement", "cluster_variables", "read_placement"]
+__all__ = ["Placement", "cluster_variables", "note_joined", "read_placement"]
+__all__ += ["workers_here"]
 
 _CONFIG: Final = "TF_CONFIG"
 
@@ -80,6 +81,19 @@ class Placement:
     def _neighbours(self) -> list[int]:
         hosts = [_host(address) for address in self.addresses] or [""]
         return [i for i, host in enumerate(hosts) if host == hosts[self.rank]]
+
+
+_joined: list[Placement] = []
+
+
+def note_joined(placement: Placement) -> None:
+    """Take note that this program is one of the workers of its job."""
+    _joined.append(placement)
+
+
+def workers_here() -> int:
+    """How many workers share this host's memory: 1 in a program that has not joined."""
+    return _joined[0].local_size if _joined else 1
 
 
 def cluster_variables(placement: Placement) -> dict[str, str]:

@@ -7,9 +7,8 @@ import psutil
 
 from lms.errors import WorkersError
 from lms.machine.pinned import PINNED_VARIABLE, pinned_limit, swappable
-from lms.machine.placement import read_placement
+from lms.machine.placement import read_placement, workers_here
 from lms.tf import compat
-from lms.tf.workers.joining import workers_here
 from lms.units import MIB, Bytes
 
 __all__ = ["available_host_bytes", "free_host_bytes", "limit_pinned_memory"]

@@ -16,14 +16,19 @@ import keras
 import tensorflow as tf
 
 from lms.errors import WorkersError
-from lms.machine.placement import Placement, cluster_variables, read_placement
-from lms.machine.rendezvous import meet
+from lms.machine.placement import (
+    Placement,
+    cluster_variables,
+    note_joined,
+    read_placement,
+)
 from lms.tf import compat
-from lms.tf.workers.collectives import Workers
-from lms.tf.workers.lost import lost_in_words
 from lms.units import Seconds
+from lms.workers.collectives import Workers
+from lms.workers.lost import lost_in_words
+from lms.workers.rendezvous import meet
 
-__all__ = ["join", "lost_workers_in_words", "workers_here"]
+__all__ = ["join", "lost_workers_in_words"]
 
 _joined: list[Workers] = []
 
@@ -77,12 +82,8 @@ def join(
         )
     server = _start(placement)
     _joined.append(Workers(placement=placement, reductions=by, server=server))
+    note_joined(placement)
     return _joined[0]
-
-
-def workers_here() -> int:
-    """How many workers share this host's memory: 1 in a program that has not joined."""
-    return _joined[0].placement.local_size if _joined else 1
 
 
 @contextmanager

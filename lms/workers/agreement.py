@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lms.errors import WorkersError
-from lms.tf.workers.averaging import optimizers_of
-from lms.tf.workers.collectives import Workers
 from lms.units import Seconds
+from lms.workers.averaging import optimizers_of
+from lms.workers.collectives import Workers
 
 __all__ = ["Place", "meet", "refuse_other_epoch", "refuse_unlike"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lms.tf.workers.collectives import Workers
-from lms.tf.workers.joining import lost_workers_in_words
 from lms.units import MIB, Bytes
+from lms.workers.collectives import Workers
+from lms.workers.joining import lost_workers_in_words
 
 __all__ = ["Averaging", "average_statistics", "optimizers_of"]
 

@@ -6,9 +6,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from lms.errors import WorkersError
-from lms.machine.launching import free_addresses
 from lms.machine.placement import Placement
-from lms.machine.rendezvous import meet
+from lms.workers.launching import free_addresses
+from lms.workers.rendezvous import meet
 
 
 def _placements(size: int) -> list[Placement]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.launching import launch
+from lms.workers.launching import launch
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -34,7 +34,7 @@ def _launched(
     lines = folder / "lines"
     with lines.open("w") as out:
         code = launch(
-            [sys.executable, "-m", "tests.tf.parallel_trials", name, str(folder)],
+            [sys.executable, "-m", "tests.workers.parallel_trials", name, str(folder)],
             workers=workers,
             environ=environ,
             out=out,
@@ -185,7 +185,7 @@ def test_it_is_too_late_to_join_when_something_ran() -> None:
 def test_optimizers_are_found_wherever_a_model_keeps_them() -> None:
     import keras
 
-    from lms.tf.workers.averaging import optimizers_of
+    from lms.workers.averaging import optimizers_of
 
     class Two(keras.Model):
         def __init__(self) -> None:

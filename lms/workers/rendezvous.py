@@ -172,7 +172,7 @@ def _read(one: socket.socket, until: float) -> dict[str, Any] | None:
         found = json.loads(one.makefile("rb").readline(_LONGEST_LINE))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and "rank" in found else None  # pyright: ignore[reportUnknownVariableType]
+    return found if isinstance(found, dict) and "rank" in found else None
 
 
 def _tell(those: Sequence[socket.socket], text: str) -> None:

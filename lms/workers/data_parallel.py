@@ -19,9 +19,9 @@ import keras
 import tensorflow as tf
 
 from lms.errors import WorkersError
-from lms.tf.workers.agreement import Place, meet, refuse_other_epoch, refuse_unlike
-from lms.tf.workers.averaging import Averaging, average_statistics, optimizers_of
-from lms.tf.workers.collectives import Workers
+from lms.workers.agreement import Place, meet, refuse_other_epoch, refuse_unlike
+from lms.workers.averaging import Averaging, average_statistics, optimizers_of
+from lms.workers.collectives import Workers
 
 __all__ = ["DataParallel"]
 
@@ -48,7 +48,7 @@ class DataParallel(keras.callbacks.Callback):
 
     Example:
         >>> import numpy as np
-        >>> from lms.tf.workers.joining import join
+        >>> from lms.workers.joining import join
         >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
         >>> model.compile("sgd", "mse")
         >>> x, y = np.ones((8, 4)), np.ones((8, 2))

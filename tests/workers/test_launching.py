@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lms.machine.launching import launch
+from lms.workers.launching import launch
 
 ROOT = Path(__file__).parents[2]
 

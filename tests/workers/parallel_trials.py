@@ -1,4 +1,4 @@
-"""What workers run: `python -m tests.tf.parallel_trials NAME DIR`.
+"""What workers run: `python -m tests.workers.parallel_trials NAME DIR`.
 
 Each writes what it found to `DIR/RANK.json`.
 """
@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from lms import DataParallel, LMSCallback, join
 from lms.errors import WorkersError
-from lms.tf.workers.averaging import average_statistics
-from lms.tf.workers.collectives import Workers
+from lms.workers.averaging import average_statistics
+from lms.workers.collectives import Workers
 from tests.models import SILENT
 from unet3d.model import build_unet
 

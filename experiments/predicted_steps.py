@@ -51,7 +51,9 @@ def predicted(
 
 
 def _settings(options: Namespace) -> Settings:
-    return read_settings(budget=options.budget, planner=options.way)
+    return read_settings(
+        budget=options.budget, thresholds={} if options.way == "threshold" else None
+    )
 
 
 def _told(found: Forecast) -> dict[str, Any]:

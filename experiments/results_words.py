@@ -21,7 +21,7 @@ WORDS = {
     "plain Keras": "a training without this library",
     "the callback": "a training with `LMSCallback`, and a plan for the device's memory "
     "by this library's own planner",
-    "IBM's rule": "a training with `LMSCallback(planner='threshold')`, which swaps by "
+    "IBM's rule": "a training with `LMSCallback(thresholds={})`, which swaps by "
     "the rule of IBM's TFLMS, its second version, tuned as IBM did: by memory alone, "
     "for 0.9 of the device, and with steps that wait for copies where nothing else "
     "fits; *80%* or *60%*: so in that part of the device, where all of it failed. Rows "

@@ -49,13 +49,9 @@ from profiling.record import write_json
 __all__ = ["main"]
 
 _PLANNERS: dict[str, dict[str, Any]] = {
-    "threshold": {"planner": "threshold"},
-    "serialised": {
-        "planner": "threshold",
-        "sync_mode": "both",
-        "serialization": [":"],
-    },
-    "budget": {"planner": "budget"},
+    "threshold": {"thresholds": {}},
+    "serialised": {"thresholds": {"sync_mode": "both", "serialization": [":"]}},
+    "budget": {},
 }
 _SUBJECTS = {**SUBJECTS, **BLOCK_SUBJECTS}
 

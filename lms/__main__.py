@@ -17,7 +17,7 @@ from lms.commands.model_file import find_file
 from lms.emulation.card import card_variables
 from lms.machine.link import LINKS, LinkRates
 from lms.machine.presets import PRESETS
-from lms.planning.settings import PLANNERS, RECOMPUTE_WORDS
+from lms.planning.settings import RECOMPUTE_WORDS
 from lms.units import parse_size
 
 __all__ = ["main"]
@@ -176,7 +176,7 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "--planner",
-        choices=PLANNERS,
+        choices=("budget", "threshold"),
         default="budget",
         metavar="NAME",
         help="budget (the default), or threshold, which is IBM's rule",

@@ -5,7 +5,7 @@ batch that comes later. Ops that keep their random state in the kernel (`tf.rand
 an op seed, not Keras's seed generators) start anew in each function that holds them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,6 @@ from lms.function_hook import FunctionHook
 from lms.ir.plan import SwapPlan
 from lms.pipeline import FittedFunction, nothing_to_plan
 from lms.planning.settings import read_settings
-from lms.planning.tflms_rule import SyncMode
 from lms.progress import displayed
 from lms.report import StepReport, StepTimeline, headline, table
 from lms.tf.capture.keras_step import (
@@ -44,15 +43,13 @@ class LMSCallback(keras.callbacks.Callback):
             text such as "96MiB". None takes what the device has: plans are made for
             all but a margin of 1/32, which is for what the allocator loses. Without a
             GPU nothing is planned then: Keras trains as ever.
-        planner: "budget", or "threshold", which is IBM's rule. None follows the other
-            arguments.
-        swapout_threshold: TFLMS: a reader more than so many levels of the graph after
-            a tensor's producer reads a swapped-in copy.
-        swapin_ahead: TFLMS: how many levels before its reader a swap-in starts.
-        swapin_groupby: TFLMS: readers within so many levels share one copy.
-        sync_mode: TFLMS: "off", "swap-out", "swap-in", "both", or 0-3.
-        serialization: TFLMS: levels to serialise, such as `[1, "3:5", "10:"]`.
-        serialization_by_size: TFLMS: serialise levels above this size.
+        thresholds: IBM's rule instead of a plan by time and memory, by TFLMS's names:
+            `swapout_threshold` (a reader more than so many levels of the graph after a
+            tensor's producer reads a swapped-in copy), `swapin_ahead` (levels before
+            its reader at which a swap-in starts), `swapin_groupby` (readers within so
+            many levels share a copy), `sync_mode` ("off", "swap-out", "swap-in",
+            "both"), `serialization` (levels to serialise, such as `[1, "3:5"]`),
+            `serialization_by_size`. The first three are tuned where they are left out.
         include_scopes: Only outputs of ops below these scopes (layer names) move.
         exclude_scopes: Outputs of ops below these scopes stay.
         include_types: Only outputs of these op types move.
@@ -91,13 +88,7 @@ class LMSCallback(keras.callbacks.Callback):
         self,
         budget: int | str | None = None,
         *,
-        planner: str | None = None,
-        swapout_threshold: int | None = None,
-        swapin_ahead: int | None = None,
-        swapin_groupby: int | None = None,
-        sync_mode: SyncMode | str | int = SyncMode.OFF,
-        serialization: Sequence[int | str] = (),
-        serialization_by_size: int | str | None = None,
+        thresholds: Mapping[str, Any] | None = None,
         include_scopes: Sequence[str] = (),
         exclude_scopes: Sequence[str] = (),
         include_types: Sequence[str] = (),
@@ -110,13 +101,7 @@ class LMSCallback(keras.callbacks.Callback):
         super().__init__()
         self._settings = read_settings(
             budget=budget,
-            planner=planner,
-            swapout_threshold=swapout_threshold,
-            swapin_ahead=swapin_ahead,
-            swapin_groupby=swapin_groupby,
-            sync_mode=sync_mode,
-            serialization=serialization,
-            serialization_by_size=serialization_by_size,
+            thresholds=thresholds,
             include_scopes=include_scopes,
             exclude_scopes=exclude_scopes,
             include_types=include_types,

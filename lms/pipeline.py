@@ -97,7 +97,7 @@ def nothing_to_plan(settings: Settings) -> bool:
     device = find_device()
     asked = {
         "budget": settings.budget,
-        "swapout_threshold": settings.swapout_threshold,
+        "thresholds": settings.thresholds if settings.plans_what_fits else None,
         "plan": settings.plan,
     }
     given = next((name for name, value in asked.items() if value is not None), None)

@@ -224,9 +224,8 @@ def test_compiling_anew_plans_anew(model: Any, data: dict[str, Any]) -> None:
 def test_the_thresholds_of_tflms_plan_whatever_memory_there_is(
     model: Any, data: dict[str, Any]
 ) -> None:
-    callback = lms_callback(
-        None, swapout_threshold=20, swapin_ahead=3, swapin_groupby=5
-    )
+    thresholds = {"swapout_threshold": 20, "swapin_ahead": 3, "swapin_groupby": 5}
+    callback = lms_callback(None, thresholds=thresholds)
     model.fit(**data, callbacks=[callback])
     assert callback.plan.planner == "threshold"
     assert callback.report[0].swap_count > 0
@@ -236,7 +235,7 @@ def test_the_outputs_below_an_excluded_layer_stay(
     model: Any, data: dict[str, Any]
 ) -> None:
     def moved(**filters: Any) -> set[str]:
-        callback = lms_callback(None, swapout_threshold=1, **filters)
+        callback = lms_callback(None, thresholds={"swapout_threshold": 1}, **filters)
         model.fit(**data, callbacks=[callback])
         return {swap.tensor for swap in callback.plan.swaps}
 

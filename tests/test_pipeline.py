@@ -154,7 +154,8 @@ def test_what_fits_is_run_as_it_is(batch: list[Any]) -> None:
 
 def test_the_knobs_of_the_callback_are_taken() -> None:
     step, _ = make_step()
-    fitted = fit_in_memory(step, specs(1024), swapout_threshold=2, swapin_ahead=1)
+    rule = {"swapout_threshold": 2, "swapin_ahead": 1}
+    fitted = fit_in_memory(step, specs(1024), thresholds=rule)
     assert fitted.report[0].plan.planner == "threshold"
     with pytest.raises(TypeError, match="swap_branches"):
         fit_in_memory(step, specs(1024), swap_branches=True)

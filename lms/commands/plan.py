@@ -35,7 +35,7 @@ class Request:
         budget: Bytes of device memory; None takes the device's less a margin.
         hardware: A preset; None measures the present device.
         link: The preset whose link to the host is taken; None leaves the device's.
-        planner: One of `lms.planning.settings.PLANNERS`.
+        planner: "budget", or "threshold" for IBM's rule.
         recompute: As for `LMSCallback`.
         json: File for the whole forecast.
         figure: PNG for the steps over time.
@@ -66,7 +66,9 @@ def plan(request: Request) -> int:
         _check_file(path)
     _check_format(request.figure)
     settings = read_settings(
-        budget=request.budget, planner=request.planner, recompute=request.recompute
+        budget=request.budget,
+        thresholds={} if request.planner == "threshold" else None,
+        recompute=request.recompute,
     )
     model, specs = _model_and_specs(request.subject)
     console = _console()

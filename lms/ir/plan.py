@@ -86,6 +86,11 @@ class SwapPlan:
     chosen: str = ""
 
     @property
+    def orders_large_ops(self) -> bool:
+        """Tell whether the chain has all large ops, as the budget planner's has."""
+        return self.planner == "budget"
+
+    @property
     def swapped_out_bytes(self) -> int:
         """Bytes copied from device to host in one step."""
         return sum(swap.size for swap in self.swaps)

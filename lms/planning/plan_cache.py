@@ -60,7 +60,7 @@ def choose_plan_once(
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
     """
-    by_rule = settings.planner != "budget"
+    by_rule = settings.thresholds is not None
     if by_rule or cache_folder() is None or fits(plain, budget):
         return choose_plan(graph, plain, settings, budget, speeds)
     memory = replace(budget, persistent=0)

@@ -82,7 +82,7 @@ def _recomputed(
     choose: _Choose,
 ) -> PlannedStep | None:
     """A plan that moves the least; None if the user leaves no choice."""
-    may_choose = settings.planner == "budget" and settings.recompute is None
+    may_choose = settings.thresholds is None and settings.recompute is None
     if not may_choose or settings.plan is not None:
         return None
     always = replace(settings, recompute=True)

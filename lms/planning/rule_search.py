@@ -8,7 +8,7 @@ from lms.ir.liveness import peak
 from lms.planning import candidates
 from lms.planning.memory_budget import UNLIMITED, MemoryBudget
 from lms.planning.risk import FittedPlan
-from lms.planning.settings import Settings
+from lms.planning.settings import Settings, Thresholds
 from lms.planning.tflms_autotune import Trials, tune
 from lms.planning.tflms_rule import ThresholdRule, level_graph
 from lms.planning.tuning import TUNING
@@ -31,25 +31,26 @@ def search_thresholds(
     Raises:
         BudgetError: If nothing that was tried fits; names the least budget.
     """
+    asked = settings.thresholds or Thresholds()
     min_bytes = candidates.smallest_worth_moving(peak(graph))
     levelled = level_graph(
         graph,
         min_bytes=min_bytes,
-        serialization=settings.serialization,
-        serialization_by_size=settings.serialization_by_size,
+        serialization=asked.serialization,
+        serialization_by_size=asked.serialization_by_size,
     )
     able = candidates.movable(graph, min_bytes=min_bytes, filters=settings.filters)
     trials = Trials(levelled, able)
-    given = {k: v for k, v in settings.thresholds.items() if v is not None}
-    if len(given) == len(settings.thresholds):
-        rule = ThresholdRule(**given, sync_mode=settings.sync_mode)
+    given = {k: v for k, v in asked.numbers.items() if v is not None}
+    if len(given) == len(asked.numbers):
+        rule = ThresholdRule(**given, sync_mode=asked.sync_mode)
         return _placed_by_threshold(trials, rule)
     room = budget.free if budget.is_whole_device else budget.step
     found: FittedPlan | None = None
     for percent in TUNING.tuned_percent:
         part = min(budget.step, room * percent // 100)
         try:
-            rule = tune(trials, part, settings.thresholds, settings.sync_mode).rule
+            rule = tune(trials, part, asked.numbers, asked.sync_mode).rule
         except BudgetError as error:
             if found is None:
                 raise _for_all_the_room(error, percent) from error

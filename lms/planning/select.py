@@ -65,10 +65,10 @@ def choose_plan(
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
     """
-    if settings.swapout_threshold is None and fits(plain, budget):
+    if not settings.plans_what_fits and fits(plain, budget):
         return plain
     try:
-        if settings.planner != "budget":
+        if settings.thresholds is not None:
             return search_thresholds(graph, settings, budget)
         if has_loops(graph):
             return _beside_loops(graph, settings, budget, speeds())
@@ -126,7 +126,7 @@ def _for_the_budget(
     step = min(error.least_bytes or enough, enough)
     needed = budget.persistent + step
     cause = f"for op {error.op_name!r}" if error.op_name else "for IBM's rule"
-    instead = "Use" if error.op_name else 'Take `planner="budget"`, or use'
+    instead = "Use" if error.op_name else "Leave `thresholds` out, or use"
     why = (
         f"{cause}: {format_bytes(budget.persistent)} persistent bytes, and "
         f"{format_bytes(step)} for the step with what the allocator loses"

@@ -1,11 +1,12 @@
 """The user's knobs: read, checked, and turned into the library's own types.
 
-TFLMS's names are kept; its -1 for "choose for me" is None here.
+TFLMS's names are kept for its thresholds; its -1 for "choose for me" is None here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any, cast
 
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters, Recompute
@@ -13,9 +14,7 @@ from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
 from lms.units import parse_size
 
-__all__ = ["PLANNERS", "RECOMPUTE_WORDS", "Settings", "read_settings"]
-
-PLANNERS = ("budget", "threshold")
+__all__ = ["RECOMPUTE_WORDS", "Settings", "Thresholds", "read_settings"]
 
 RECOMPUTE_WORDS: Mapping[str, Recompute] = {
     "auto": None,
@@ -23,26 +22,46 @@ RECOMPUTE_WORDS: Mapping[str, Recompute] = {
     "always": True,
     "never": False,
 }
-"""What `recompute` is called on command lines."""
+"""Names of `recompute`'s values on command lines."""
 
-_RULES = PLANNERS[1:]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thresholds:
+    """IBM's rule, as TFLMS names its parts; None is tuned as IBM did.
+
+    Args:
+        swapout_threshold: Levels between a tensor's producer and a reader, above which
+            the reader reads a swapped-in copy.
+        swapin_ahead: Levels before its reader at which a swap-in starts.
+        swapin_groupby: Readers within so many levels share a copy.
+        sync_mode: Which copies the computation waits for.
+        serialization: Levels whose ops are made to run one by one.
+        serialization_by_size: Bytes of a level above which it is serialised.
+    """
+
+    swapout_threshold: int | None = None
+    swapin_ahead: int | None = None
+    swapin_groupby: int | None = None
+    sync_mode: SyncMode = SyncMode.OFF
+    serialization: tuple[int | str, ...] = ()
+    serialization_by_size: int = 0
+
+    @property
+    def numbers(self) -> dict[str, int | None]:
+        """The three that are tuned, by their names."""
+        return {name: asdict(self)[name] for name in _TUNED}
+
+
+_TUNED = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0}  # the least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the user asked for; None means: choose for me.
+    """The user's knobs; None means: choose for me.
 
     Args:
         budget: Bytes of device memory that a step may use, persistent bytes included.
-        planner: One of `PLANNERS`: `budget`, or `threshold`, which is IBM's rule, tuned
-            as IBM did.
-        swapout_threshold: TFLMS: levels between a tensor's producer and a reader,
-            above which the reader reads a swapped-in copy.
-        swapin_ahead: TFLMS: levels before its reader at which a swap-in starts.
-        swapin_groupby: TFLMS: readers within so many levels share a copy.
-        sync_mode: TFLMS: which copies the computation waits for.
-        serialization: TFLMS: levels whose ops are made to run one by one.
-        serialization_by_size: TFLMS: bytes of a level above which it is serialised.
+        thresholds: IBM's rule decides what is swapped; None plans by time and memory.
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be recomputed instead of being moved: None where
             that is predicted to be faster, or about as fast and less is moved, and
@@ -54,13 +73,7 @@ class Settings:
     """
 
     budget: int | None = None
-    planner: str = "budget"
-    swapout_threshold: int | None = None
-    swapin_ahead: int | None = None
-    swapin_groupby: int | None = None
-    sync_mode: SyncMode = SyncMode.OFF
-    serialization: tuple[int | str, ...] = ()
-    serialization_by_size: int = 0
+    thresholds: Thresholds | None = None
     filters: Filters = field(default_factory=Filters)
     recompute: Recompute = None
     plan: SwapPlan | None = None
@@ -68,30 +81,21 @@ class Settings:
 
     @property
     def asks_for_a_plan(self) -> bool:
-        """Whether a step without a plan is not what the user wants."""
-        given = (self.budget, self.plan, self.host_memory)
-        return self.planner != "budget" or any(value is not None for value in given)
+        """Tell whether a step without a plan is not what the user wants."""
+        given = (self.budget, self.thresholds, self.plan, self.host_memory)
+        return any(value is not None for value in given)
 
     @property
-    def thresholds(self) -> dict[str, int | None]:
-        """TFLMS's thresholds by their names."""
-        return {
-            "swapout_threshold": self.swapout_threshold,
-            "swapin_ahead": self.swapin_ahead,
-            "swapin_groupby": self.swapin_groupby,
-        }
+    def plans_what_fits(self) -> bool:
+        """Tell whether tensors move even if there is room for all."""
+        rule = self.thresholds
+        return rule is not None and rule.swapout_threshold is not None
 
 
-def read_settings(  # noqa: PLR0913 - the public knobs
+def read_settings(
     *,
     budget: int | str | None = None,
-    planner: str | None = None,
-    swapout_threshold: int | None = None,
-    swapin_ahead: int | None = None,
-    swapin_groupby: int | None = None,
-    sync_mode: SyncMode | str | int = SyncMode.OFF,
-    serialization: Sequence[int | str] = (),
-    serialization_by_size: int | str | None = None,
+    thresholds: Mapping[str, Any] | None = None,
     recompute: Recompute = None,
     plan: SwapPlan | str | Path | None = None,
     host_memory: int | str | None = None,
@@ -104,60 +108,68 @@ def read_settings(  # noqa: PLR0913 - the public knobs
         ValueError: If a value breaks its rule, or a budget is given together with
             thresholds.
         FileNotFoundError, PlanError: If `plan` is not a stored plan.
+
+    Example:
+        >>> read_settings(budget="96MiB").budget
+        100663296
+        >>> read_settings(thresholds={"swapin_ahead": 3}).thresholds.swapin_ahead
+        3
     """
-    thresholds = {
-        "swapout_threshold": swapout_threshold,
-        "swapin_ahead": swapin_ahead,
-        "swapin_groupby": swapin_groupby,
-    }
-    given = [name for name, value in thresholds.items() if value is not None]
-    _check_planner(planner)
-    _check_one_aim(given, budgeted=budget is not None or planner == "budget")
-    for name in given:
-        _check_count(name, thresholds[name], least=0 if "group" in name else 1)
-    _check_list(serialization)
-    by_rule = bool(given) or planner in _RULES
-    _check_recompute(recompute, by_rule=by_rule)
-    mode = SyncMode.parse(sync_mode)
-    if budget is not None and planner not in _RULES:
-        _check_unordered(mode, serialization, serialization_by_size)
+    rule = None if thresholds is None else _thresholds(thresholds)
+    if rule is not None and budget is not None:
+        _refuse_two_aims(rule)
+    _check_recompute(recompute, by_rule=rule is not None)
     return Settings(
         budget=_size(budget, "budget"),
-        planner=planner or ("threshold" if given else "budget"),
-        sync_mode=mode,
-        serialization=tuple(serialization),
-        serialization_by_size=(
-            parse_size(serialization_by_size, name="serialization_by_size")
-            if serialization_by_size
-            else 0
-        ),
+        thresholds=rule,
         filters=_filters(**filters),
         recompute=recompute,
         plan=None if plan is None else read_plan(plan),
         host_memory=_size(host_memory, "host_memory"),
-        **thresholds,
     )
+
+
+def _thresholds(given: object) -> Thresholds:
+    known = [field.name for field in fields(Thresholds)]
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f"`thresholds` must be a mapping such as {{'swapout_threshold': 20}}, got "
+            f"{given!r}. {{}} tunes all of them."
+        )
+    values = dict(cast("Mapping[str, Any]", given))
+    for name in values:
+        if name not in known:
+            raise TypeError(
+                f"`thresholds` must be of {', '.join(known)}, got {name!r}. Leave it "
+                "out."
+            )
+    for name, least in _TUNED.items():
+        if values.get(name) is not None:
+            _check_count(name, values[name], least=least)
+    _check_list(values.get("serialization", ()))
+    size = values.get("serialization_by_size")
+    return Thresholds(
+        **{name: values.get(name) for name in _TUNED},
+        sync_mode=SyncMode.parse(values.get("sync_mode", SyncMode.OFF)),
+        serialization=tuple(values.get("serialization", ())),
+        serialization_by_size=(
+            parse_size(size, name="serialization_by_size") if size else 0
+        ),
+    )
+
+
+def _refuse_two_aims(rule: Thresholds) -> None:
+    for name, value in rule.numbers.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must not be given together with a budget: thresholds say "
+                "what is swapped whatever memory there is, a budget says how much "
+                "there is and chooses what is swapped. Give one of them."
+            )
 
 
 def _size(value: int | str | None, name: str) -> int | None:
     return None if value is None else parse_size(value, name=name)
-
-
-def _check_planner(value: object) -> None:
-    if value not in (None, *PLANNERS):
-        raise ValueError(
-            f"`planner` must be one of {', '.join(PLANNERS)}, got {value!r}. "
-            "Leave it out to let the budget decide."
-        )
-
-
-def _check_one_aim(thresholds: Sequence[str], *, budgeted: bool) -> None:
-    if thresholds and budgeted:
-        raise ValueError(
-            f"`{thresholds[0]}` must not be given together with a budget: thresholds "
-            "say what is swapped whatever memory there is, a budget says how much "
-            "there is and chooses what is swapped. Give one of them."
-        )
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:
@@ -187,24 +199,9 @@ def _check_recompute(value: object, *, by_rule: bool) -> None:
             "chooses for you."
         )
     if value and by_rule:
-        raise _not_by_rule("recompute", "only moves tensors")
-
-
-def _not_by_rule(name: str, what: str) -> ValueError:
-    return ValueError(
-        f"`{name}` must not be given together with thresholds: IBM's rule {what}. "
-        f"Give a budget, or leave `{name}` out."
-    )
-
-
-def _check_unordered(
-    mode: SyncMode, serialization: Sequence[object], by_size: object
-) -> None:
-    if mode is not SyncMode.OFF or serialization or by_size:
         raise ValueError(
-            "`sync_mode` and `serialization` must not be given together with a budget: "
-            "the budget planner orders ops and copies itself. Give thresholds, or "
-            "planner='threshold'."
+            "`recompute` must not be given together with thresholds: IBM's rule only "
+            "moves tensors. Give a budget, or leave `recompute` out."
         )
 
 
@@ -214,7 +211,7 @@ def _filters(**filters: Sequence[str]) -> Filters:
         if name not in known:
             raise TypeError(
                 f"`{name}` is no knob of large model support. Knobs are those of "
-                f"LMSCallback: thresholds, modes, {', '.join(sorted(known))}."
+                f"LMSCallback: budget, thresholds, {', '.join(sorted(known))}."
             )
         if not _is_names(value):
             raise TypeError(

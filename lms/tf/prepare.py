@@ -246,7 +246,7 @@ def _built(
         commit_flag=commit_flag,
         kept=kept,
         is_sure=is_sure,
-        can_be_planned=settings.planner == "budget" and not captured.held_back,
+        can_be_planned=settings.thresholds is None and not captured.held_back,
         can_repeat=_can_repeat(planned, guard),
         budget=planned.budget,
         source=captured,
@@ -276,7 +276,7 @@ def _step_of(captured: Captured, planned: PlannedStep) -> TracedStep:
 
 
 def _guard(planned: PlannedStep) -> WriteGuard:
-    if planned.plan.planner != "budget":
+    if not planned.plan.orders_large_ops:
         return WriteGuard()
     ordered = planned.graph.reordered(planned.plan.order)
     return guard_writes(ordered, planned.memory.device, planned.budget.step)

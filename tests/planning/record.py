@@ -84,8 +84,8 @@ def _questions(number: int, name: str, step: StoredStep) -> Iterator[Question]:
     yield ask("easy", budget=_budget(name, step, _EASY))
     yield ask("middle, only moving", budget=middle, recompute=False)
     yield ask("tight", budget=tight)
-    yield ask("searched", budget=held + plain * 3 // 4, planner="threshold")
-    yield ask("forced", **_FORCED[number % len(_FORCED)])
+    yield ask("searched", budget=held + plain * 3 // 4, thresholds={})
+    yield ask("forced", thresholds=_FORCED[number % len(_FORCED)])
     if name in _ASKED_LESS:
         return
     yield ask("middle", budget=middle)
@@ -104,7 +104,7 @@ def _rare_questions(name: str, step: StoredStep) -> Iterator[Question]:
     yield ask(case="holes", memory=middle + 2 * MIB, holes=holes)
     stay = {"budget": middle, "exclude_types": ["Relu", "Mul", "Conv3D"]}
     yield ask(case="filtered", knobs=stay)
-    hopeless = {"budget": step.persistent + plain // 20, "planner": "threshold"}
+    hopeless = {"budget": step.persistent + plain // 20, "thresholds": {}}
     yield ask(case="searched in vain", knobs=hopeless)
 
 

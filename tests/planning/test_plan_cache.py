@@ -15,7 +15,7 @@ from lms.planning.plan_cache import choose_plan_once
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan
 from lms.planning.select import choose_plan, plain_plan
-from lms.planning.settings import Settings
+from lms.planning.settings import Settings, Thresholds
 from lms.storage.cache import VARIABLE
 from lms.units import MIB
 from tests.planning.stored import read_step
@@ -85,7 +85,7 @@ def test_a_little_more_room_is_the_same_question_and_less_is_not(
 
 def test_what_fits_and_what_a_rule_says_is_not_kept(folder: Path) -> None:
     asked(budget_in(64 * 1024 * MIB, asked=None, persistent=0))
-    asked(settings=Settings(planner="threshold"))
+    asked(settings=Settings(thresholds=Thresholds()))
     assert not folder.exists()
 
 

@@ -21,25 +21,25 @@ from tests.planning.stored import read_step
 
 
 @pytest.mark.parametrize(
-    ("planner", "said"),
+    ("thresholds", "said"),
     [
-        ("budget", r"for op '.*persistent bytes.*Use a smaller batch or volume\.$"),
-        ("threshold", r"for IBM's rule: .*Take `planner=\"budget\"`, or use"),
+        (None, r"for op '.*persistent bytes.*Use a smaller batch or volume\.$"),
+        ({}, r"for IBM's rule: .*Leave `thresholds` out, or use"),
     ],
 )
 def test_a_budget_below_what_a_planner_can_do_says_what_would_do(
-    planner: str, said: str
+    thresholds: dict[str, int] | None, said: str
 ) -> None:
     graph, hardware = read_step("drawn_300").graph, preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     budget = MemoryBudget(total=11 * MIB, margin=0, persistent=10 * MIB)
-    asked = read_settings(planner=planner, budget=budget.total)
+    asked = read_settings(thresholds=thresholds, budget=budget.total)
     with pytest.raises(BudgetError, match=said) as no:
         choose_plan(graph, plain_plan(graph), asked, budget, lambda: speeds)
     least = no.value.least_bytes
     assert least is not None
     assert least > 11 * MIB
-    assert (no.value.op_name is None) is (planner == "threshold")
+    assert (no.value.op_name is None) is (thresholds is not None)
 
 
 def test_a_plan_that_only_fits_without_the_holes_is_doubted(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lms.planning.candidates import Filters
-from lms.planning.settings import Settings, read_settings
+from lms.planning.settings import Settings, Thresholds, read_settings
 from lms.planning.tflms_rule import SyncMode
 from lms.units import MIB
 
@@ -13,7 +13,7 @@ from lms.units import MIB
 def test_nothing_given_means_choose_for_me() -> None:
     settings = read_settings()
     assert settings == Settings()
-    assert (settings.budget, settings.planner) == (None, "budget")
+    assert (settings.budget, settings.thresholds) == (None, None)
 
 
 @pytest.mark.parametrize("budget", ["96MiB", 96 * MIB, "100663296"])
@@ -24,21 +24,21 @@ def test_a_budget_is_bytes_or_text(budget: int | str) -> None:
 @pytest.mark.parametrize(
     "thresholds",
     [
+        {},
         {"swapout_threshold": 20},
-        {"swapin_ahead": 3},
-        {"swapin_groupby": 5},
         {"swapout_threshold": 20, "swapin_ahead": 3, "swapin_groupby": 0},
     ],
 )
-def test_a_threshold_asks_for_tflms_s_planner(thresholds: dict[str, Any]) -> None:
-    settings = read_settings(**thresholds)
-    assert settings.planner == "threshold"
-    assert {name: getattr(settings, name) for name in thresholds} == thresholds
+def test_thresholds_ask_for_ibm_s_rule(thresholds: dict[str, Any]) -> None:
+    settings = read_settings(thresholds=thresholds)
+    assert settings.thresholds == Thresholds(**thresholds)
+    assert settings.asks_for_a_plan
+    assert settings.plans_what_fits is bool(thresholds)
 
 
-def test_tflms_s_planner_can_tune_itself_to_a_budget() -> None:
-    settings = read_settings(planner="threshold", budget="96MiB")
-    assert (settings.planner, settings.budget) == ("threshold", 96 * MIB)
+def test_ibm_s_rule_can_be_tuned_to_a_budget() -> None:
+    settings = read_settings(thresholds={}, budget="96MiB")
+    assert (settings.thresholds, settings.budget) == (Thresholds(), 96 * MIB)
 
 
 @pytest.mark.parametrize(
@@ -48,18 +48,22 @@ def test_tflms_s_planner_can_tune_itself_to_a_budget() -> None:
 def test_tflms_s_numbers_of_the_sync_mode_are_taken(
     given: int | str, mode: SyncMode
 ) -> None:
-    assert read_settings(sync_mode=given).sync_mode is mode
+    rule = read_settings(thresholds={"sync_mode": given}).thresholds
+    assert rule == Thresholds(sync_mode=mode)
 
 
 def test_filters_and_serialization_are_taken_as_they_are() -> None:
     settings = read_settings(
-        serialization=[1, "3:5", "10:"],
-        serialization_by_size="1MiB",
+        thresholds={
+            "serialization": [1, "3:5", "10:"],
+            "serialization_by_size": "1MiB",
+        },
         include_scopes=["encoder"],
         exclude_types=["Relu"],
     )
-    assert settings.serialization == (1, "3:5", "10:")
-    assert settings.serialization_by_size == MIB
+    assert settings.thresholds == Thresholds(
+        serialization=(1, "3:5", "10:"), serialization_by_size=MIB
+    )
     assert settings.filters == Filters(
         include_scopes=("encoder",), exclude_types=("Relu",)
     )
@@ -77,16 +81,12 @@ def test_what_is_no_size_s_type_is_refused(budget: Any) -> None:
         read_settings(budget=budget)
 
 
-@pytest.mark.parametrize(
-    "budget", [{"budget": "96MiB"}, {"planner": "budget"}], ids=["budget", "planner"]
-)
 @pytest.mark.parametrize("name", ["swapout_threshold", "swapin_ahead"])
 def test_a_budget_together_with_thresholds_is_refused_with_the_reason(
-    name: str, budget: dict[str, Any]
+    name: str,
 ) -> None:
-    budget = {**budget, name: 3}
     with pytest.raises(ValueError, match=f"`{name}` must not .* how much there is"):
-        read_settings(**budget)
+        read_settings(budget="96MiB", thresholds={name: 3})
 
 
 @pytest.mark.parametrize(
@@ -94,29 +94,28 @@ def test_a_budget_together_with_thresholds_is_refused_with_the_reason(
     [("swapout_threshold", 1), ("swapin_ahead", 1), ("swapin_groupby", 0)],
 )
 def test_a_threshold_below_its_least_is_refused(knob: str, least: int) -> None:
-    enough: dict[str, Any] = {knob: least}
-    assert getattr(read_settings(**enough), knob) == least
-    too_little: dict[str, Any] = {knob: least - 1}
+    rule = read_settings(thresholds={knob: least}).thresholds
+    assert getattr(rule, knob) == least
     with pytest.raises(ValueError, match=f"`{knob}` must be at least {least}, got"):
-        read_settings(**too_little)
+        read_settings(thresholds={knob: least - 1})
 
 
 @pytest.mark.parametrize("value", [2.0, "3", True, [1]])
 def test_a_threshold_of_another_type_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match="`swapin_ahead` must be a whole number"):
-        read_settings(swapin_ahead=value)
+        read_settings(thresholds={"swapin_ahead": value})
 
 
-@pytest.mark.parametrize("planner", ["Budget", "lru", ""])
-def test_an_unknown_planner_is_refused(planner: str) -> None:
-    with pytest.raises(ValueError, match="`planner` must be one of budget, thr"):
-        read_settings(planner=planner)
+@pytest.mark.parametrize("thresholds", [20, "lru", [1], {"swapout": 3}])
+def test_what_is_no_threshold_is_refused(thresholds: Any) -> None:
+    with pytest.raises(TypeError, match="`thresholds` must be"):
+        read_settings(thresholds=thresholds)
 
 
 @pytest.mark.parametrize("mode", [4, -1, "always", True])
 def test_an_unknown_sync_mode_is_refused(mode: Any) -> None:
     with pytest.raises(ValueError, match="`sync_mode` must be one of"):
-        read_settings(sync_mode=mode)
+        read_settings(thresholds={"sync_mode": mode})
 
 
 @pytest.mark.parametrize("scopes", ["encoder", ["encoder", 3]])
@@ -140,7 +139,6 @@ def test_making_again_is_a_yes_or_a_no() -> None:
         read_settings(recompute=1)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("others", [{"planner": "threshold"}, {"swapout_threshold": 9}])
-def test_tflms_s_rule_makes_nothing_again(others: dict[str, Any]) -> None:
+def test_ibm_s_rule_recomputes_nothing() -> None:
     with pytest.raises(ValueError, match="`recompute` must not be given together"):
-        read_settings(recompute=True, **others)
+        read_settings(recompute=True, thresholds={})

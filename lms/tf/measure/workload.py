@@ -81,7 +81,7 @@ def plan_here(
         BudgetError: If no plan fits; names the op and the least budget.
         HostMemoryError: If the host cannot hold what is swapped out.
     """
-    if settings.planner == "budget" and not fits(workload.plain, budget):
+    if settings.thresholds is None and not fits(workload.plain, budget):
         budget = with_holes(budget, device)
     host = host_budget(settings, staged=_staged(workload.graph))
     planned = plan_step(workload, settings, budget, host, choose=choose_plan_once)

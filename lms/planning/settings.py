@@ -30,7 +30,7 @@ _RULES = PLANNERS[1:]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What the user asked for; None means: choose for me.
+    """The user's knobs; None means: choose for me.
 
     Args:
         budget: Bytes of device memory that a step may use, persistent bytes included.
@@ -68,7 +68,7 @@ class Settings:
 
     @property
     def asks_for_a_plan(self) -> bool:
-        """Whether a step without a plan is not what the user wants."""
+        """Tell whether the user insists on a plan."""
         given = (self.budget, self.plan, self.host_memory)
         return self.planner != "budget" or any(value is not None for value in given)
 

@@ -160,7 +160,7 @@ class LMSCallback(keras.callbacks.Callback):
         self._end("predict")
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy takes along: the knobs, and neither the model nor its plans."""
+        """State of a copy: the knobs, and neither the model nor its plans."""
         return {"_settings": self._settings, "_verbose": self._verbose}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What lms raises: `LMSError`, and a child for each thing a caller can do about it.
+"""Errors of lms: `LMSError`, and a child for each thing a caller can do about it.
 
 Every child is also the built-in error of its kind, so code that knows nothing of lms
 still catches it. A message says the rule, the value and the next step.

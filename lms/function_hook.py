@@ -41,7 +41,7 @@ class FunctionHook:
         self._said = 0
 
     def is_for(self, model: keras.Model) -> bool:
-        """Whether plans made for this hook still hold: the same compiled model."""
+        """Tell whether this hook's plans still hold: the compiled model is the same."""
         return model is self._model and self._own is getattr(
             model, f"{self._kind}_function"
         )
@@ -137,7 +137,7 @@ class FunctionHook:
 
     @property
     def _may_step_aside(self) -> bool:
-        """Whether Keras's own function does the same as the planned one.
+        """Tell whether Keras's own function does the same as the planned one.
 
         With XLA it would need memory that nobody has predicted, and make other bits.
         """

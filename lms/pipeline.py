@@ -89,7 +89,7 @@ def fit_in_memory(
 
 
 def nothing_to_plan(settings: Settings) -> bool:
-    """Whether a step may take what it likes: no limit, no budget, no plan asked for.
+    """Tell whether no plan is needed: no limit, no budget, no plan asked for.
 
     Raises:
         UnsupportedError: If one is asked for where there is no GPU.
@@ -179,7 +179,7 @@ class FittedFunction:
         return self._run(traced, traced.flat_inputs([next(iterator)]))
 
     def runs_plain(self, *args: Any) -> bool:
-        """Whether this signature was seen and needs no plan."""
+        """Tell whether this signature was seen and needs no plan."""
         traced = self._traced.get(signature_key(self._called(args)))
         if traced is None:
             return False
@@ -196,7 +196,7 @@ class FittedFunction:
             self._prepared(traced, specs)
 
     def fits_unplanned(self) -> bool:
-        """Whether all signatures so far run without a plan, and with room to spare."""
+        """Tell whether all signatures so far run without a plan, with room to spare."""
         return all(step.is_sure for step in self._steps.values())
 
     def note_peak(self) -> None:
@@ -205,7 +205,7 @@ class FittedFunction:
             step.note_peak()
 
     def _called(self, args: Sequence[Any]) -> Sequence[Any]:
-        """What a call is traced with."""
+        """Arguments for tracing a call."""
         return called_signature(self._signature, args) if self._signature else args
 
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
@@ -259,5 +259,5 @@ class FittedFunction:
 
 
 def _key(traced: TracedFunction, inputs: Sequence[Any]) -> str:
-    """What a plan is made for."""
+    """Key of a plan."""
     return f"{id(traced)} {signature_key(inputs)}"

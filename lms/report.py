@@ -1,4 +1,4 @@
-"""What was planned and what was measured, side by side, for one traced step.
+"""Plan and measurements of one traced step, side by side.
 
 Words: peaks and `persistent_bytes` count everything in the device's allocator, weights,
 optimizer slots and data included; `lower_bound_bytes` is the largest single-op working
@@ -81,7 +81,7 @@ class StepReport:
 
     @property
     def fits_unplanned(self) -> bool:
-        """Whether the step runs as TensorFlow would run it: no order, no swaps."""
+        """Tell whether the step runs as TensorFlow would run it: no order, no swaps."""
         return not self.plan.chain and not self.plan.swaps
 
 
@@ -137,7 +137,7 @@ def _swapped(report: StepReport) -> str:
 
 
 def unknown(names: Sequence[str]) -> str:
-    """What is said beside a need that loops or ops of unknown memory belong to.
+    """Words beside a need, if it includes loops or ops of unknown memory.
 
     Example:
         >>> unknown(["while"]), unknown([])

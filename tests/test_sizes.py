@@ -91,7 +91,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     "rooms of lms": (rooms, 19, 0),
     "classes of lms": (classes, 130, 0),
     "knobs": (knobs, 9, 0),
-    "first lines that begin with What, Whether or That": (first_words, 154, 0),
+    "first lines that begin with What, Whether or That": (first_words, 0, 0),
     "words of docs/results.md": (words, 9_800, 150),
     "lines of README": (
         lambda: len((ROOT / "README.md").read_text().splitlines()),

@@ -1,1 +1,1 @@
-"""What the command line runs; `lms.__main__` parses. Loaded by the one command."""
+"""Commands that `lms.__main__` parses; each loads what it needs when it runs."""

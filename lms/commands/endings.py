@@ -96,7 +96,7 @@ is a file. Choose another path.
 
 
 def _after(error: BaseException, advice: Callable[[], str]) -> str:
-    """What comes after a disk's fault; our own errors have said what to do."""
+    """Advice after a disk's fault; our own errors have said what to do."""
     return advice() if isinstance(error, OSError) and error.errno else ""
 
 

@@ -1,4 +1,4 @@
-"""What a step would need and take on some device, before it runs anywhere.
+"""Forecasts of what a step needs and takes on a device, before it runs anywhere.
 
     capture ──> measure, or a roofline ──> plan ──> Forecast     nothing is rewritten
 
@@ -118,7 +118,7 @@ class Forecast:
 
     @property
     def host_bytes(self) -> Bytes:
-        """What the host must have for swapped tensors."""
+        """Bytes that the host must have for swapped tensors."""
         return self.planned.host_bytes
 
     @property
@@ -128,7 +128,7 @@ class Forecast:
 
     @property
     def fits_unplanned(self) -> bool:
-        """Whether the step runs as TensorFlow would run it: no order, no swaps."""
+        """Tell whether the step runs as TensorFlow would run it: no order, no swaps."""
         return self.planned.runs_plain
 
     @property

@@ -1,4 +1,4 @@
-"""What a command works on: a Keras model and one batch, named as FILE.py:function.
+"""The Keras model and the batch that a command takes, named as FILE.py:function.
 
     # mine.py
     def model_and_batch():

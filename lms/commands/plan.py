@@ -28,7 +28,7 @@ NO_PLAN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the command line asked for.
+    """A request of the command line.
 
     Args:
         subject: FILE.py:function.

@@ -41,7 +41,7 @@ class Moved:
 
 
 def device(workload: DeviceWorkload) -> str:
-    """What the numbers are for and where they come from, in one line."""
+    """Say in one line what the numbers are for and where they come from."""
     hardware = workload.speeds.hardware
     if workload.speeds.costs.source == "measured":
         return f"{hardware.name}, {format_bytes(hardware.memory)}: measured here"
@@ -73,7 +73,7 @@ def too_large(found: Forecast) -> str:
 
 
 def moved(found: Forecast) -> tuple[Moved, ...]:
-    """What leaves the device, the largest first; equal ones as they leave."""
+    """Tensors that leave the device, the largest first; equal ones as they leave."""
     starts: dict[tuple[Lane, str], list[Seconds]] = {}
     for interval in found.timeline.intervals:
         starts.setdefault((interval.lane, interval.name), []).append(interval.start)

@@ -60,7 +60,7 @@ _TENSORFLOW: Final = ("-l:libtensorflow_framework.so.2", "-l:libtensorflow_cc.so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tools:
-    """What a build needs: TensorFlow's folder and version, and a compiler."""
+    """Tools of a build: TensorFlow's folder and version, and a compiler."""
 
     tensorflow: Path
     version: str
@@ -85,7 +85,7 @@ def built() -> Path:
 
 
 def _tools() -> _Tools:
-    """What a build needs.
+    """Find the tools of a build.
 
     Raises:
         UnsupportedError: If something is not there; a sentence says which.

@@ -1,4 +1,4 @@
-"""What an emulated card is like, as the variables that its driver reads.
+"""An emulated card, described by the variables that its driver reads.
 
 Sizes are bytes, rates bytes or operations per second. A rate that is not given takes no
 time. Memory is what TensorFlow may use: the driver reports more, by what TensorFlow

@@ -1,4 +1,4 @@
-"""What the emulated card of this process has done, as its driver counts it."""
+"""Counts of what this process's emulated card has done, kept by its driver."""
 
 import ctypes
 from functools import cache

@@ -31,7 +31,7 @@ def environment(
     inherited: Mapping[str, str] = os.environ,
     **card: Any,
 ) -> dict[str, str]:
-    """What a program is started with, so that it runs on an emulated card.
+    """Make the environment of a program that is to run on an emulated card.
 
     The card is compiled first where that was not done yet, which takes a minute.
 

@@ -195,7 +195,7 @@ def _draw_lines(
 
 
 def _draw_host(axes: Axes, curves: Sequence[MemoryCurve], scale: Scale) -> None:
-    """What was moved to the host, in the colours of the curves above."""
+    """Draw what was moved to the host, in the colours of the curves above."""
     most = max(max(curve.host, default=0) for curve in curves)
     plain(axes, _span(curves), most / scale.size)
     axes.set_ylabel(f"host ({scale.unit})", fontsize=FONT, color=INK)

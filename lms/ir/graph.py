@@ -149,7 +149,7 @@ class GraphView:
 
     @cached_property
     def memo(self) -> dict[str, Any]:
-        """What others found out about the graph; it goes with the graph."""
+        """Findings of others about the graph; they go with the graph."""
         return {}
 
     @cached_property

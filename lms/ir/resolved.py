@@ -1,4 +1,4 @@
-"""What a plan means for its graph: positions and spans in place of names.
+"""A plan by positions and spans of its graph, in place of names.
 
     producer ── near readers ── release      trigger ── far readers
     └─ original ───────────────┘                  └─ copy ────────┘
@@ -123,7 +123,7 @@ class ResolvedPlan:
 
 
 class _Order(NamedTuple):
-    """What all plans of one order have in common."""
+    """Parts that all plans of one order have in common."""
 
     position: Mapping[str, int]
     buffers: Mapping[str, Buffer]

@@ -1,4 +1,4 @@
-"""What is known of a machine, before anyone judges it."""
+"""Facts about a machine, before anyone judges them."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
-"""What NVIDIA's driver says of each GPU, as plain data.
+"""Facts about each GPU from NVIDIA's driver, as plain data.
 
-Every question is asked alone: what a GPU, its driver or the user's rights do not give
-spares the rest, and so does a GPU that disappears.
+Every question is asked alone: if a GPU, its driver or the user's rights refuse one, or
+a GPU disappears, the rest are still answered.
 
 Known weakness: not yet run on a GPU.
 """
@@ -130,7 +130,7 @@ def read_driver(api: Any = None) -> Driver:
 
 
 def describe_gpus(api: Any) -> list[dict[str, Any]]:
-    """What does not change: driver, name, memory and links of each GPU, for a record.
+    """Lasting facts of each GPU for a record: driver, name, memory and links.
 
     "nvlinks" are NVML's version of each active link, and whether the CPU is at its
     other end. What is not known is {"not available": NVML's reason}.

@@ -21,13 +21,13 @@ PINNED_VARIABLE: Final = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
 
 _MOST: Final = 128 * GIB
 
-# What is left to programs that take more meanwhile, this one too, and what the
-# allocator writes down of each of its pieces: eight bytes of 256.
+# One part of so many is left to programs that take more meanwhile, this one too, and
+# one to the allocator's notes on each of its pieces: eight bytes of 256.
 _MARGIN, _NOTES = 32, 32
 
 
 def pinned_limit(environ: Mapping[str, str] = os.environ) -> Bytes:
-    """What TensorFlow may pin: what the variable says, else its own limit.
+    """Bytes that TensorFlow may pin: by the variable, else by its own limit.
 
     Example:
         >>> pinned_limit({}) // GIB, pinned_limit({PINNED_VARIABLE: "2048"}) // GIB
@@ -38,7 +38,7 @@ def pinned_limit(environ: Mapping[str, str] = os.environ) -> Bytes:
 
 
 def is_number(written: str) -> bool:
-    """Whether TensorFlow understands a limit; what it does not, it leaves aside."""
+    """Tell whether TensorFlow understands a limit; others it leaves aside."""
     return re.fullmatch(r"\s*[0-9]+\s*", written) is not None
 
 

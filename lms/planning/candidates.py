@@ -53,7 +53,7 @@ class Filters:
     exclude_types: tuple[str, ...] = ()
 
     def accepts(self, op: Op) -> bool:
-        """Whether the outputs of an op may move.
+        """Tell whether the outputs of an op may move.
 
         Example:
             >>> Filters(exclude_types=("Relu",)).accepts(Op(name="r", type="Relu"))
@@ -69,10 +69,10 @@ class Filters:
 
 
 def _below(name: str, scopes: Sequence[str]) -> bool:
-    """Whether a name has a scope as a run of its path, from any level on.
+    """Tell whether a name's path has a scope in it, from any level on.
 
     Keras nests names and counts them up (`functional_1/conv_1/Conv3D`), and users know
-    `conv`. A layer of its own called `conv_1` is below the scope `conv` too then; the
+    `conv`. So a layer of its own called `conv_1` is below the scope `conv` too; the
     longer `functional/conv` or the layer's whole name tells more.
     """
     return any(_scope_pattern(scope).search(f"/{name}/") for scope in scopes)

@@ -32,7 +32,7 @@ class Residency:
 
 @dataclass(slots=True)
 class SwapHistory:
-    """What the walk does with one buffer; numbers are positions of steps."""
+    """The walk's record of one buffer; numbers are positions of steps."""
 
     evicted: list[int] = field(default_factory=list[int])
     residencies: list[Residency] = field(default_factory=list[Residency])
@@ -84,7 +84,7 @@ def walk_within(
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """What one op takes and gives back; buffers are numbers.
+    """Room that one op takes and gives back; buffers are numbers.
 
     Args:
         taken: Outputs that need room.
@@ -101,7 +101,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """What is known of a step whatever is evicted.
+    """Facts about a step that hold whatever is evicted.
 
     Args:
         reads: What must be there when it starts, and was not made by it.
@@ -119,7 +119,7 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """What every round of a walk goes through."""
+    """Data for every round of a walk."""
 
     stages: Sequence[_Stage]
     sizes: Sequence[int]
@@ -169,7 +169,7 @@ def _course(
 
 
 def _events(graph: GraphView, live: Sequence[Buffer]) -> list[_Event | None]:
-    """What each op takes and gives; None for an op that does neither."""
+    """Each op's event; None for an op that takes and gives nothing."""
     made: dict[int, list[int]] = {}
     dying: dict[int, list[int]] = {}
     for i, buffer in enumerate(live):

@@ -33,24 +33,24 @@ class MemoryBudget:
 
     @property
     def step(self) -> int:
-        """What is left for the step itself."""
+        """Bytes left for the step itself."""
         return UNLIMITED if self.total is None else self.total - self.persistent
 
     @property
     def most(self) -> int:
-        """What may be in use at most."""
+        """The most bytes in use, with the margin."""
         return UNLIMITED if self.total is None else self.total + self.margin
 
     @property
     def is_whole_device(self) -> bool:
-        """Whether nothing but a margin is kept from the step, as without a budget."""
+        """Tell whether only a margin is kept from the step, as without a budget."""
         if self.total is None:
             return True
         return self.limit is not None and self.total + self.margin >= self.limit
 
     @property
     def free(self) -> int:
-        """What the device really has for the step, at least what is left to it."""
+        """Bytes that the device really has for the step, never fewer than `step`."""
         if self.limit is None:
             return UNLIMITED
         return max(self.step, self.limit - self.persistent)
@@ -73,7 +73,7 @@ class MemoryBudget:
         return replace(now.of(now.persistent + step), lost=self.lost_since(now))
 
     def lost_since(self, now: "MemoryBudget") -> int:
-        """What of the bytes that are persistent now was not there at first."""
+        """Bytes that are persistent now and were not there at first."""
         return self.lost + max(0, now.persistent - self.persistent)
 
     def device_for(self, budget: int) -> int:
@@ -90,9 +90,9 @@ class MemoryBudget:
         return math.ceil((budget + max(MIB, part)) / MIB) * MIB
 
     def device_has(self, step: int) -> bool:
-        """Whether the device has such a room for the step, and its margin.
+        """Tell whether the device has so many bytes for the step, and its margin.
 
-        What it has lost since the step was first planned counts as if it were there.
+        Bytes lost since the step was first planned count as if they were there.
 
         Example:
             >>> whole = budget_in(64 * MIB, asked=None, persistent=MIB)

@@ -15,7 +15,7 @@ __all__ = ["Step", "needs", "split_into_steps"]
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """What the walk takes at once: an ordered op and the others up to the next.
+    """Ops that the walk takes at once: an ordered one and those up to the next.
 
     Buffers are numbers: indices into the graph's `buffers`. `op` is the ordered one;
     what comes before the first has none. `need` is the most bytes of the buffers it

@@ -80,7 +80,7 @@ def _is_for(room: Bytes, kept: Bytes) -> bool:
 
 
 def _is_valid(graph: GraphView, budget: MemoryBudget, found: FittedPlan) -> bool:
-    """Whether a plan can be obeyed in the room that there is."""
+    """Tell whether a plan can be obeyed in the room that there is."""
     try:
         planned = planned_graph(graph, found.plan)
         validate_plan(planned, found.plan)

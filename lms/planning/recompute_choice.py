@@ -44,7 +44,7 @@ def choose_recomputed(  # noqa: PLR0913 - what a choice depends on
     least: Bytes = 0,
     cheap: bool = False,
 ) -> tuple[Recomputed, ...]:
-    """What to recompute so that a step fits.
+    """Choose what to recompute so that a step fits.
 
     Args:
         graph: The step in the execution order to obey.

@@ -1,4 +1,4 @@
-"""What is recomputed so far, and the step's memory with it.
+"""The recomputed tensors so far, and the step's memory with them.
 
 A change says what one more recomputed tensor would mean; `Chosen` tells what it saves,
 makes it, and says the whole choice in the plan's words.
@@ -21,7 +21,7 @@ __all__ = ["Change", "Chosen", "StepAsItIs"]
 
 @dataclass(slots=True)
 class Change:
-    """What would change if one more tensor were recomputed.
+    """Effects of recomputing one more tensor.
 
     Args:
         second: Ops that run again, and the position before which they do.
@@ -54,7 +54,7 @@ class Change:
 
 
 class StepAsItIs:
-    """What is known of a step whatever is recomputed.
+    """Facts about a step that hold whatever is recomputed.
 
     Args:
         graph: The step in the execution order to obey.
@@ -86,12 +86,12 @@ class StepAsItIs:
         return tuple(dict.fromkeys(self.graph.roots[name] for name in op.inputs))
 
     def may_run_again(self, name: str) -> bool:
-        """Whether an op is such as may run twice."""
+        """Tell whether an op may run twice."""
         op = self.graph.by_name[name]
         return op.repeatable and not op.varies and (op.cheap or not self._cheap)
 
     def is_old_value(self, root: str, at: int) -> bool:
-        """Whether reading it then would keep a large old value beside the new one."""
+        """Tell whether a read then keeps a large old value beside the new one."""
         read = self.graph.by_name[op_of(root)]
         if not read.reads_state or self.graph.tensors[root].size < max(1, self.least):
             return False
@@ -102,7 +102,7 @@ class StepAsItIs:
 
 
 class Chosen:
-    """What is recomputed so far, and the step's memory with it.
+    """The choice so far, and the step's memory with it.
 
     Args:
         step: The step.
@@ -122,7 +122,7 @@ class Chosen:
         )
 
     def exceeds(self, budget: Bytes) -> bool:
-        """Whether the step needs more anywhere."""
+        """Tell whether the step needs more anywhere."""
         return bool((self._memory > budget).any())
 
     def saved(self, change: Change, at: int, budget: Bytes) -> int:

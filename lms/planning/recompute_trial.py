@@ -1,7 +1,7 @@
-"""What it takes to recompute one tensor, and whether that is a bargain.
+"""The cost of recomputing one tensor, and whether that is a bargain.
 
-Back from the op that made it: what that op reads is there, is kept for longer, or is
-recomputed in turn.
+A trial goes back from the op that made it: what this op reads is there, is kept for
+longer, or is recomputed in turn.
 """
 
 from bisect import bisect_left
@@ -31,7 +31,7 @@ class Bargain:
 def bargain_of(
     chosen: Chosen, buffer: Buffer, budget: Bytes, most: Callable[[Bytes], Seconds]
 ) -> Bargain | None:
-    """What it saves to recompute a tensor after its longest idle time.
+    """Weigh the recomputing of a tensor after its longest idle time.
 
     Args:
         chosen: What is recomputed already.

@@ -22,7 +22,7 @@ __all__ += ["judged", "middle", "regions_of", "seconds_of", "with_likely_peak"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """What a device has beyond the room that a step is planned into, in bytes.
+    """Memory of a device beyond the room that a step is planned into, in bytes.
 
     Args:
         free: Nobody else uses it.
@@ -39,7 +39,7 @@ NOTHING = Headroom()
 
 
 class Risk(IntEnum):
-    """What is not known of a plan's place; the least is best."""
+    """Doubt about a plan's place; the least is best."""
 
     NONE = 0  # placed in all regions, within bounds
     BOUNDS = 1  # placed in all, beyond the bounds in some
@@ -69,7 +69,7 @@ class FittedPlan:
 
 
 def seconds_of(fitted: FittedPlan) -> Seconds:
-    """What the step takes, of a plan that was played."""
+    """Seconds that the step takes by a plan that was played."""
     assert fitted.seconds is not None
     return fitted.seconds
 
@@ -114,7 +114,7 @@ def middle(peaks: Sequence[int]) -> int:
 def regions_of(
     graph: GraphView, budget: int, headroom: Headroom, small_pool: SmallPool
 ) -> tuple[Region, ...]:
-    """What a plan is to be placed in: its room, and regions like what will be there.
+    """Regions to place a plan in: its room, and others like what will be there.
 
     Best fit takes the smallest chunk that will do, so a little more memory can mean
     other chunks, other holes, and a tensor that no hole is large enough for.

@@ -65,7 +65,7 @@ def search_thresholds(
 
 
 def _for_all_the_room(error: BudgetError, percent: int) -> BudgetError:
-    """What is said of a part of the room, said of all of it."""
+    """Turn an error about a part of the room into one about all."""
     least = math.ceil((error.least_bytes or 0) * 100 / percent)
     return BudgetError(str(error), least_bytes=least)
 

@@ -126,7 +126,7 @@ def _list_schedule(
 def _tail(
     graph: GraphView, followers: Sequence[Sequence[int]], last: Collection[str]
 ) -> list[bool]:
-    """Whether each op is one of the last, or waits for one of them."""
+    """Mark each op that is one of the last, or waits for one of them."""
     tail = [op.name in last for op in graph.ops]
     pending = [i for i, is_last in enumerate(tail) if is_last]
     while pending:

@@ -78,7 +78,7 @@ def choose_plan(
 
 
 def has_loops(graph: GraphView) -> bool:
-    """Whether loops or branches make tensors of some size: nobody orders their ops."""
+    """Tell whether loops or branches make large tensors: nobody orders their ops."""
     return any(
         op.fixed and any(tensor.size >= TUNING.loop_tensor for tensor in op.outputs)
         for op in graph.ops
@@ -101,26 +101,26 @@ def _beside_loops(
 
 
 def fits(plain: FittedPlan, budget: MemoryBudget) -> bool:
-    """Whether nothing need be planned, whatever order TensorFlow takes."""
+    """Tell whether a step needs no plan, whatever order TensorFlow takes."""
     return _needed(plain) <= budget.step
 
 
 def _needed(plain: FittedPlan) -> Bytes:
-    """What it may take, whatever order TensorFlow takes."""
+    """Bytes that suffice without a plan, in any order of ops."""
     return math.ceil(plain.peak * TUNING.unordered_factor) + plain.beside
 
 
 def fits_easily(plain: FittedPlan, budget: MemoryBudget) -> bool:
-    """Whether it fits though much more were needed than was predicted."""
+    """Tell whether a step fits even if it needs much more than predicted."""
     return plain.peak * TUNING.surprising_factor + plain.beside <= budget.step
 
 
 def _for_the_budget(
     error: BudgetError, plain: FittedPlan, budget: MemoryBudget
 ) -> BudgetError:
-    """What a planner says of the step's room, said of the budget, or of the device.
+    """Turn an error about the step's room into one about the budget or the device.
 
-    Where everything fits, no plan is needed: so much is enough in any case.
+    It never asks for more than the step needs without a plan.
     """
     enough = _needed(plain)
     step = min(error.least_bytes or enough, enough)

@@ -29,7 +29,7 @@ __all__ = ["PlanRequest", "best_plan"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """What a plan is to be like.
+    """The terms of a plan.
 
     Args:
         budget: Bytes that the step may use, persistent bytes excluded.
@@ -100,7 +100,7 @@ def _options(graph: GraphView, request: PlanRequest) -> list[FittedPlan]:
 
 
 def _stalls(moving: FittedPlan | None, request: PlanRequest) -> bool:
-    """Whether a step waits much for its copies, or has no plan."""
+    """Tell whether a plan is slow, unsure of its place, or missing."""
     longest = TUNING.stalled_factor * request.speeds.costs.total
     return moving is None or moving.risk > Risk.NONE or seconds_of(moving) > longest
 

@@ -58,7 +58,7 @@ class ThresholdChoice:
 
 
 class Trials:
-    """What settings come to in a levelled graph; each is looked at once.
+    """Settings tried on a levelled graph, each once.
 
     Args:
         levelled: The graph.
@@ -78,7 +78,7 @@ class Trials:
 
     @property
     def tried(self) -> tuple[ThresholdChoice, ...]:
-        """What was looked at, in that order."""
+        """Choices looked at, in that order."""
         return tuple(self._known.values())
 
     def plan(self, rule: ThresholdRule) -> SwapPlan:
@@ -86,7 +86,7 @@ class Trials:
         return plan_by_rule(self.levelled, rule, movable=self._movable)
 
     def of(self, rule: ThresholdRule) -> ThresholdChoice:
-        """What a setting comes to."""
+        """The choice by a setting."""
         if rule not in self._known:
             plan = self.plan(rule)
             self._known[rule] = ThresholdChoice(

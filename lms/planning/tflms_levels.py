@@ -104,7 +104,7 @@ def level_graph(
 
 
 def can_wait(op: Op) -> bool:
-    """Whether an op can be made to wait, or be waited for.
+    """Tell whether an op can be made to wait, or be waited for.
 
     An alias, a persistent op or a part of a loop cannot.
     """

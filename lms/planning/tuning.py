@@ -57,7 +57,7 @@ class Tuning:
     # Tensors below one part of so many of the step's peak neither move nor are ordered:
     # a copy's fixed cost and an edge cost more than what they free.
     worth_moving_part: int = 512
-    # That least size is at most so many bytes, where one copy's fixed cost is about
+    # This least size is at most so many bytes, where one copy's fixed cost is about
     # that of its bytes;
     worth_moving_most: Bytes = 64 * KIB
     # and at least so many, in small models.
@@ -140,8 +140,8 @@ class Tuning:
 
     # ---------------------------------------------- what is not known of the device
 
-    # What others hold in the region is not known to the byte, and best fit may fail in
-    # a larger one. A plan is sure if it is placed in regions of the budget and so many
+    # Memory that others hold is not known to the byte, and best fit may fail in a
+    # larger region. A plan is sure if it is placed in regions of the budget and so many
     # percent of the headroom more: fewer bad surprises, against plans that are refused.
     region_percent: tuple[int, ...] = (-60, -30, 0, 30, 60, 100, 120)
     # The same for a large graph.
@@ -205,7 +205,7 @@ TUNING = Tuning()
 
 
 def is_large(graph: GraphView) -> bool:
-    """Whether planners should try less, so that a plan is found in seconds.
+    """Tell whether planners should try less, to find a plan in seconds.
 
     Second runs do not make a graph large: with them it would get worse plans than
     without.

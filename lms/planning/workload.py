@@ -1,4 +1,4 @@
-"""What is planned and what comes of it: a step with costs, the same with a plan."""
+"""A step with its costs, and the same step with its plan."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -100,7 +100,7 @@ class PlannedStep:
 
     @property
     def host_bytes(self) -> Bytes:
-        """What the host must have for swapped tensors."""
+        """Bytes that the host must have for swapped tensors."""
         return self.memory.host_peak
 
     @property
@@ -110,5 +110,5 @@ class PlannedStep:
 
     @property
     def runs_plain(self) -> bool:
-        """Whether it runs as TensorFlow would run it."""
+        """Tell whether the step runs as TensorFlow would run it."""
         return self.reason in (Reason.FITS, Reason.FITS_EASILY, Reason.NO_PLAN)

@@ -1,1 +1,1 @@
-"""What a step does without running it: memory by position, events by time."""
+"""Predictions of a step, made without it: memory by position, events by time."""

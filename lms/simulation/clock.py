@@ -1,4 +1,4 @@
-"""What a simulation of events needs: a clock."""
+"""A clock for simulations of events."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush

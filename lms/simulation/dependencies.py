@@ -1,4 +1,4 @@
-"""What waits for what in a step that obeys a plan, and who takes and gives memory.
+"""Dependencies in a step that obeys a plan, and who takes and gives memory.
 
 The simulator of time (`lms.simulation.executor`) plays this; here is no clock. Ops are
 positions of the plan's order, copies and pieces of memory are numbers.

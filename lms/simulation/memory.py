@@ -1,7 +1,7 @@
-"""What a plan does to memory: bytes on the device while each op runs.
+"""Memory of a step that obeys a plan: bytes on the device while each op runs.
 
-What each tensor holds of the device, and from when to when, is its residencies
-(`lms.ir.resolved`). Two views are taken of them:
+A tensor's residencies (`lms.ir.resolved`) say how much of the device it holds, and from
+when to when. Two views are taken of them:
 
 - `simulate_memory` adds up sizes: what the step needs by itself.
 - `allocator_peak` plays them to a model of the allocator: what it will report, lost
@@ -77,7 +77,7 @@ class Region:
 
 
 class _Request(NamedTuple):
-    """What an op wants of the allocator; numbers are keys of chunks.
+    """Memory that an op takes and gives back; numbers are keys of chunks.
 
     Args:
         taken: Chunks and their sizes.
@@ -174,9 +174,9 @@ def allocator_curve(
 
 
 def _requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
-    """What each op of the order wants of the allocator, in pieces of `least` bytes.
+    """Requests of all ops to the allocator, in order, in pieces of `least` bytes.
 
-    Those of the last plan are kept: it is asked for in one region after another.
+    Those of the last plan are kept: it is tried in one region after another.
     """
     known = graph.memo.get(_MEMO)
     if known is None or known[0] is not plan or known[1] != least:

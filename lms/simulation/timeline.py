@@ -1,4 +1,4 @@
-"""What a step does over time: who was busy when, who waited for whom, bytes in use.
+"""A step over time: who was busy when, who waited for whom, bytes in use.
 
     compute  ████████████░░░░██████████      ░ stall: the op waits for a copy
     h2d               ████████████
@@ -21,7 +21,7 @@ __all__ = ["Cause", "Interval", "Lane", "Request", "Stall", "Timeline"]
 
 
 class Lane(StrEnum):
-    """What works independently of the others."""
+    """Units that work independently."""
 
     COMPUTE = "compute"
     H2D = "host to device"

@@ -1,4 +1,4 @@
-"""What was measured and planned, kept on disk from one run to the next.
+"""Measurements and plans, kept on disk from one run to the next.
 
     <folder>/<kind>/<digest of all that it depends on>.json
 
@@ -73,7 +73,7 @@ def sources() -> str:
 
 
 def read_entry(kind: str, name: str, of: type[T]) -> T | None:
-    """What was kept under a name; None if nothing was, or not such a thing.
+    """Read what was kept under a name; None if nothing was, or not such a thing.
 
     Args:
         kind: The folder of such entries.

@@ -28,7 +28,7 @@ __all__ = [
     "write_text",
 ]
 
-# What names of files begin with while they are written.
+# Names of files begin with this while they are written.
 DRAFT = "partial-"
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-# What XLA's compiler says of the memory of what it compiled; there is no public form.
+# Memory of what XLA compiled, as its compiler says it; there is no public form.
 from tensorflow.compiler.xla.service import hlo_pb2 as _hlo
 
 # Protocol buffers of the runtime; `tf.compat.v1` is their only public home.
@@ -21,7 +21,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.protobuf.config_pb2 import ConfigProto
 
-# What the allocator of a GPU may hand out.
+# Bytes that the allocator of a GPU may hand out.
 from tensorflow.python import pywrap_tfe as _pywrap_tfe
 from tensorflow.python.client import pywrap_tf_session as _pywrap_session
 
@@ -42,10 +42,10 @@ from tensorflow.python.eager import context as _context
 # A graph becomes a callable through these; `tf.function` would have to trace.
 from tensorflow.python.eager.polymorphic_function import atomic_function as _atomic
 
-# What kernels keep in host memory.
+# Inputs and outputs that kernels keep in host memory.
 from tensorflow.python.framework import kernels as _kernels
 
-# Whether an op has effects, by its name. The next two again make callables.
+# Effects of an op, by its name. The next two again make callables.
 from tensorflow.python.framework import op_def_registry as _op_defs
 from tensorflow.python.framework import ops as _ops
 from tensorflow.python.framework.func_graph import FuncGraph as _FuncGraph
@@ -59,10 +59,10 @@ from tensorflow.python.ops import resource_variable_ops as _resources
 # is edited as nodes here, and a node names its function by a token.
 from tensorflow.python.ops import script_ops as _script_ops
 
-# Whether oneDNN is on: it depends on the variable, the build and the CPU.
+# Use of oneDNN: it depends on the variable, the build and the CPU.
 from tensorflow.python.util import _pywrap_determinism, _pywrap_util_port
 
-# What `tf.profiler` writes. Its reader is a plugin of TensorBoard, which is not here.
+# Profiles that `tf.profiler` writes. Their reader, a TensorBoard plugin, is not here.
 from tensorflow.tsl.profiler.protobuf import xplane_pb2 as _xplane
 
 __all__ = [
@@ -133,7 +133,7 @@ def device_name(short: str) -> str:
 
 
 def devices_are_made() -> bool:
-    """Whether TensorFlow has made its devices, so that no cluster can be joined."""
+    """Tell whether TensorFlow has made its devices: no cluster can be joined then."""
     return _eager_context()._context_handle is not None
 
 
@@ -314,7 +314,7 @@ def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef |
 
 
 def _is_of(concrete: Any, nodes: Sequence[NodeDef]) -> bool:
-    """Whether nodes have a function's results and read arguments, and no more."""
+    """Tell whether nodes have all of a function's results, and only its arguments."""
     signature = concrete.function_def.signature
     results = sorted(n.name for n in nodes if n.op == "_Retval")
     if results != sorted(f"{result.name}_RetVal" for result in signature.output_arg):
@@ -407,7 +407,7 @@ def compiled_scratch(
 
 
 def has_op(name: str) -> bool:
-    """Whether this TensorFlow knows an op."""
+    """Tell whether this TensorFlow knows an op."""
     return _op_defs.get(name) is not None
 
 
@@ -464,14 +464,14 @@ def _numbers(
 
 
 def is_stateful_or_calls(node: NodeDef) -> bool:
-    """Whether an op does, or calls, more than its outputs say."""
+    """Tell whether an op has effects, calls functions, or is unknown."""
     known = _op_defs.get(node.op)
     calls = any(value.HasField("func") for value in node.attr.values())
     return known is None or known.is_stateful or calls
 
 
 def is_pure(node: NodeDef) -> bool:
-    """Whether what an op makes follows from the numbers that it reads, and no more."""
+    """Tell whether an op's outputs follow only from the numbers that it reads."""
     if is_stateful_or_calls(node):
         return False
     handles = tf.resource.as_datatype_enum, tf.variant.as_datatype_enum
@@ -667,10 +667,10 @@ def register_host_function(function: Callable[..., Any]) -> str:
 
 
 def ops_are_deterministic() -> bool:
-    """Whether `tf.config.experimental.enable_op_determinism` was called."""
+    """Tell whether `tf.config.experimental.enable_op_determinism` was called."""
     return _pywrap_determinism.is_enabled()
 
 
 def onednn_is_on() -> bool:
-    """Whether TensorFlow's ops on the CPU come from oneDNN."""
+    """Tell whether TensorFlow's ops on the CPU come from oneDNN."""
     return _pywrap_util_port.IsMklEnabled()

@@ -14,10 +14,10 @@ __all__ = ["first_words", "given_up", "half_written", "host_is_full", "ran_out"]
 __all__ += ["not_undone"]
 __all__ += ["ran_out_on_host", "refused_in_words", "unwatched"]
 
-# What errors of TensorFlow say of it, also where shapes are inferred.
+# TensorFlow's errors say this of a lack of room, also where shapes are inferred.
 _NOT_FOLDED = "Unable to evaluate a constant node"
 
-# What kernels say whose library found no room, whatever the error's class: cuDNN's
+# Words of kernels whose library found no room, whatever the error's class: cuDNN's
 # (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver, and receives,
 # which do not look at what they were given (gpu_util.cc, `PrepareCopy`).
 _LIBRARIES = (
@@ -40,7 +40,7 @@ _ON_HOST = re.compile(
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error of TensorFlow says that memory is used up, by class or by text.
+    """Tell whether TensorFlow's error says that memory is used up, by class or by text.
 
     Example:
         >>> ran_out(tf.errors.NotFoundError(None, None, "No algorithm worked!"))
@@ -53,7 +53,7 @@ def ran_out(error: BaseException) -> bool:
 
 
 def ran_out_on_host(error: BaseException) -> bool:
-    """Whether it is the host's pinned memory that is used up."""
+    """Tell whether the host's pinned memory is used up."""
     return ran_out(error) and _ON_HOST.search(str(error)) is not None
 
 

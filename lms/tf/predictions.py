@@ -1,4 +1,4 @@
-"""What is predicted of a step, as its report and its timeline say it."""
+"""Predictions of a step: its report and its timeline."""
 
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan

@@ -75,7 +75,7 @@ class Captured:
     held_back: LMSError | None = None
 
     def budget_now(self) -> MemoryBudget:
-        """What the step may use, as the device is now."""
+        """Measure what the step may use now."""
         return measure_budget(self.step, self.settings, self.device)
 
     def prepare(
@@ -106,7 +106,7 @@ class Captured:
             return None
         said = "The %s step cannot be planned and runs as without LMS: %s"
         _LOG.warning(said, self.kind, held_back)
-        # What it refers to must not be kept.
+        # The error must not keep what it refers to.
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
         planned = without_plan(self.workload, self.budget_now())
         return _built(replace(self, held_back=held_back), planned, 0.0)
@@ -283,16 +283,16 @@ def _guard(planned: PlannedStep) -> WriteGuard:
 
 
 def _can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:
-    """Whether all collectives wait until nothing can run out of memory any more."""
+    """Tell whether all collectives wait until memory can no longer run out."""
     late = () if planned.runs_plain else guard.late
     collectives = {op.name for op in planned.graph.ops if op.type in COLLECTIVE}
     return collectives <= set(late)
 
 
 def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:
-    """Whether a step runs as it is and cannot run out of memory.
+    """Tell whether a step runs as it is and cannot run out of memory.
 
-    What a loop keeps is in no prediction if nobody knows how often it runs.
+    Predictions do not count what loops keep if nobody knows how often they run.
     """
     is_limited = planned.budget.total is not None
     if step.unknown_loops and is_limited:

@@ -43,8 +43,8 @@ from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["PreparedStep", "StepSource", "run_recovering"]
 
-# What a step that ran out of memory is planned with, of the room that it had: the first
-# in which there is another plan. So often a step is planned anew in all.
+# A step that ran out of memory is planned into so many percent of its room: the first
+# with which there is another plan. So often a step is planned anew in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
 # So often in turn a step that cannot be planned may run out of memory.
@@ -58,7 +58,7 @@ class StepSource(Protocol):
     """Where a step comes from: it can be prepared anew."""
 
     def budget_now(self) -> MemoryBudget:
-        """What a step may use, as the device is now."""
+        """Measure what a step may use now."""
         ...
 
     def prepare(
@@ -132,7 +132,7 @@ class PreparedStep:
 
     @property
     def plan_is_empty(self) -> bool:
-        """Whether it runs as TensorFlow would run it."""
+        """Tell whether the step runs as TensorFlow would run it."""
         return self.predicted.fits_unplanned
 
     def run(self, inputs: Sequence[Any]) -> Any:
@@ -174,7 +174,7 @@ class PreparedStep:
         raise _Aborted(reason)
 
     def _may_go_on(self, kept: bool) -> bool:  # noqa: FBT001 - whether it can be undone
-        """Whether it may be planned, or run again: ops come in another order then."""
+        """Count a failure; tell whether a plan, or ops in another order, may help."""
         self.failures += 1
         is_undone = kept and not self.commit_flag.begun
         again = self.held_back is not None and self.failures < _ATTEMPTS and is_undone
@@ -186,7 +186,7 @@ class PreparedStep:
             self.measured_peak = self.memory.peak_bytes
 
     def report(self) -> StepReport:
-        """What was planned and what was measured."""
+        """Report what was planned and what was measured."""
         return replace(self.predicted, measured_peak_bytes=self.measured_peak or None)
 
     def planned_anew(self) -> "PreparedStep | None":
@@ -230,9 +230,9 @@ class PreparedStep:
 
     @property
     def _is_watched(self) -> bool:
-        """Whether a step that is not planned can be undone.
+        """Tell whether values are kept to undo a step that is not planned.
 
-        What a loop keeps may be more in any step: how often it runs may be in the data.
+        Loops may keep more in any step: how often they run may depend on the data.
         """
         may_grow = bool(self.predicted.unknown_memory) or self.held_back is not None
         return (self.calls < _WATCHED or may_grow) and not self.is_sure

@@ -1,4 +1,4 @@
-"""What all workers must agree on, said by each to all: else one waits for ever.
+"""Checks that all workers agree, each telling all: else one waits for ever.
 
 Words go by way of the cluster's own store, which answers while workers wait elsewhere.
 """

@@ -47,7 +47,7 @@ _STANDS_FOR = {4: tf.int32, 8: tf.int64, 2: tf.float16}
 
 @dataclass(slots=True)
 class _Chain:
-    """What one graph has reduced so far.
+    """Reductions of one graph so far.
 
     Args:
         last: The last result, which the next reduction waits for.
@@ -90,7 +90,7 @@ class Workers:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is the one that writes files."""
+        """Tell whether this is the worker that writes files."""
         return self.rank == 0
 
     def mean(self, tensors: Iterable[Any], name: str = "gradients") -> list[Any]:
@@ -126,7 +126,7 @@ class Workers:
         return [None if one is None else next(found) for one in given]
 
     def gather(self, text: str, name: str, *, timeout: Seconds = _LONGEST) -> list[str]:
-        """What each worker says, by rank. All must ask in the same order.
+        """Gather what each worker says, by rank. All must ask in the same order.
 
         Args:
             text: What this one says.

@@ -40,7 +40,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """
 _ENDS_WITH_LAUNCHER = (sys.executable, "-S", "-c", _BECOME)
 
-# What a shell says of a program that a signal ended.
+# Exit codes of programs that a signal ended begin here, as in a shell.
 _BY_SIGNAL = 128
 
 

@@ -1,4 +1,4 @@
-"""What TensorFlow says of a worker that has ended, in words."""
+"""Errors that say in words that another worker has ended."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ def lost_in_words(rank: int, size: int) -> Iterator[None]:
 
 
 def _first_words(error: Exception) -> str:
-    """What TensorFlow says of it, without where in the graph it happened."""
+    """TensorFlow's words for it, without where in the graph it happened."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("[[")]
     about = [line for line in said if "ollective" in line or "heartbeat" in line]

@@ -166,7 +166,7 @@ def _ask_chief(placement: Placement, hello: dict[str, Any], until: float) -> str
 
 
 def _read(one: socket.socket, until: float) -> dict[str, Any] | None:
-    """What a worker says of itself; None if it says nothing that makes sense."""
+    """Read what a worker says of itself; None if that makes no sense."""
     one.settimeout(min(_PATIENT, max(_SHORT, until - time.monotonic())))
     try:
         found = json.loads(one.makefile("rb").readline(_LONGEST_LINE))

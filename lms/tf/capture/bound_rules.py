@@ -242,7 +242,7 @@ def _entropy(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
 
 
 def _recurrent(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
-    """What cuDNN's layers leave to their gradients: on the device and on the host.
+    """Shape of what cuDNN's layers leave to gradients: on the device and on the host.
 
     It is as large as cuDNN says when it runs: measured where there is room for it
     (`lms.tf.measure.scratch`). An LSTM keeps four gates, the state and its tangent of

@@ -192,7 +192,7 @@ def full_name(name: str) -> str:
 
 
 def all_equal(values: Sequence[Any]) -> bool:
-    """Whether there is no more than one value.
+    """Tell whether there is no more than one value.
 
     Example:
         >>> all_equal([2, 2]), all_equal([2, 3])

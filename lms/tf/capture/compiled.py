@@ -46,7 +46,7 @@ _SAME = frozenset({"Identity", "StopGradient", "PreventGradient"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Opened:
-    """What a call becomes.
+    """A call's replacement.
 
     Args:
         nodes: The nodes instead of it.
@@ -60,7 +60,7 @@ class _Opened:
 
 
 def is_compiled(node: compat.NodeDef) -> bool:
-    """Whether a node is a call that XLA compiles."""
+    """Tell whether a node is a call that XLA compiles."""
     return node.op in _CALLS and compat.attribute(node, _MARK).b
 
 
@@ -131,7 +131,7 @@ def _called(node: compat.NodeDef) -> str:
 
 
 class _Body:
-    """What a function computes: from where each of its outputs comes."""
+    """The nodes of a function, and where each of its outputs comes from."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -149,7 +149,7 @@ class _Body:
 
     @property
     def can_be_opened(self) -> bool:
-        """Whether it writes nothing, and reads variables only for their values."""
+        """Tell whether it writes nothing, and reads variables only for their values."""
         resource = tf.resource.as_datatype_enum
         handles = {name for name, kind in self.arguments.items() if kind == resource}
         if not handles.isdisjoint(self.results):
@@ -164,11 +164,11 @@ class _Body:
 
     @property
     def hands_on(self) -> bool:
-        """Whether there is anything to take out."""
+        """Tell whether there is anything to take out."""
         return bool(self.reads) or any(name in self.arguments for name in self.results)
 
     def is_computed(self, result: str) -> bool:
-        """Whether a result is neither an argument nor a variable's value."""
+        """Tell whether a result is neither an argument nor a variable's value."""
         return result not in self.arguments and _node(result) not in self.reads
 
     def type_of(self, argument: str) -> int:
@@ -206,7 +206,7 @@ def _data(node: compat.NodeDef) -> list[str]:
 
 
 def _opened(call: compat.NodeDef, body: _Body) -> _Opened:
-    """What a call becomes."""
+    """Make a call's replacement."""
     given = dict(zip(body.arguments, _data(call), strict=True))
     controls = [name for name in call.input if name.startswith("^")]
     reads: dict[str, compat.NodeDef] = {}

@@ -112,7 +112,7 @@ def _sum_of(
 
 
 def _is_zero(node: compat.NodeDef) -> bool:
-    """Whether it is a constant of zeros, of floating-point numbers."""
+    """Tell whether a node is a constant of floating-point zeros."""
     if (
         node.op != "Const"
         or not tf.as_dtype(compat.attribute(node, "dtype").type).is_floating

@@ -1,4 +1,4 @@
-"""What TensorFlow's kernels do with memory, and which the runtime fuses or branches.
+"""Sets of op types, by what TensorFlow's kernels and runtime do with such ops.
 
 Facts about ops by type, for TensorFlow 2.21, each with its source. An op that is not
 named here makes new buffers, reads its inputs, and is ordered and swapped as usual.

@@ -1,4 +1,4 @@
-"""What lies in the host's memory and the device reads: its bytes are where it arrives.
+"""Tensors in the host's memory that the device reads: they count where they arrive.
 
     host op ──send──> receive @device ──> device ops
 

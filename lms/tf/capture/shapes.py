@@ -47,7 +47,7 @@ _LIST_IS_INPUT = _HANDS_ON | {
 def inferred_shapes(
     nodes: Sequence[compat.NodeDef], library: Any, inputs: Sequence[compat.Input]
 ) -> Specs:
-    """What follows from the inputs' shapes.
+    """Infer all shapes from the inputs'.
 
     Args:
         nodes: The step's nodes.

@@ -216,7 +216,7 @@ def _seen(
     library: Any,
     device: str,
 ) -> tuple[GraphView, list[compat.NodeDef], Lists, tuple[str, ...]]:
-    """What planners see, nodes in order, what loops keep, and what is guessed."""
+    """The planners' graph, nodes in order, loops' lists, and ops of guessed shapes."""
     given = [(a.name, a.spec, a.variable) for a in arguments]
     shapes = inferred_shapes(nodes, library, given)
     ends = loop_ends(_sorted(nodes, arguments, {}))
@@ -440,7 +440,7 @@ def _is_elsewhere(node: compat.NodeDef, device: str) -> bool:
 def _is_repeatable(
     node: compat.NodeDef, data: Sequence[str], outputs: Sequence[Tensor]
 ) -> bool:
-    """Whether a node makes the same bits of the same inputs whenever it runs."""
+    """Tell whether a node makes the same bits of the same inputs whenever it runs."""
     if node.op == "AddN":
         return len(data) == _PAIR
     if node.op in NOT_REPEATABLE or node.op in BY_REFERENCE:
@@ -451,7 +451,7 @@ def _is_repeatable(
 
 def _varying(op: Op) -> Op:
     """An op whose outputs may be smaller than they are counted."""
-    # What it writes over may be smaller too: both are counted.
+    # The input that it writes over may be smaller too: both are counted.
     return replace(op, varies=True, inplace=False, repeatable=False)
 
 

@@ -1,4 +1,4 @@
-"""What loops keep in lists: the bytes of their elements, and who holds them.
+"""Lists that loops keep: the bytes of their elements, and who holds them.
 
 A loop's gradient needs what each round has made; TensorFlow keeps that in lists, which
 are variants of no size of their own. Other lists are a loop's results, round by round.
@@ -7,7 +7,7 @@ are variants of no size of their own. Other lists are a loop's results, round by
             └ holds rounds x bytes of an element from here to the list's last reader
 
 The bytes are those of a list's `Enter`, as Grappler lets lists that begin empty share
-one op. A list made of a tensor is a copy of it. What takes an element out shares it.
+one op. A list made of a tensor copies it. An op that takes an element out shares it.
 
 Each element is counted once: a tensor may be put into several lists, a loop's variable
 is what the round before has made, and what is there anyway (a variable, what the loop
@@ -190,7 +190,7 @@ class _Finder:
         return self._specs[node.name][0].dtype == tf.variant
 
     def _hands_on(self, node: compat.NodeDef, name: str) -> bool:
-        """Whether a list that an op reads is in the list that it makes."""
+        """Tell whether an input is a list that the op hands on."""
         if name[0] == "^" or node.op not in _HANDS_ON:
             return False
         specs, index = self._specs.get(source_of(name)), name.partition(":")[2]

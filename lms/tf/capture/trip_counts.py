@@ -106,7 +106,7 @@ class Trips:
         return None
 
     def _edges(self, merge: compat.NodeDef) -> tuple[str, str] | None:
-        """What a loop variable begins with, and what follows it."""
+        """Tensors of a loop variable's first and next values."""
         data = [self._nodes.get(source_of(name)) for name in merge.input]
         begin = next((n for n in data if n is not None and n.op == "Enter"), None)
         after = next(

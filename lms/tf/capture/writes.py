@@ -81,9 +81,9 @@ def _gate(graph: GraphView, inner: Op) -> str | None:
 
 @dataclass(slots=True)
 class CommitFlag:
-    """Whether a step has begun to write: a host function takes note of it.
+    """A flag that a host function raises when a step begins to write.
 
-    It runs when all ops have ended before which nothing may be written.
+    The function runs when all ops have ended that must end before late writes.
     """
 
     begun: bool = False
@@ -152,10 +152,10 @@ class KeptVariables:
         return tuple(size for size in sizes if size is not None and size <= _SMALL)
 
     def values(self) -> list[Any]:
-        """What they hold now, small ones where they are.
+        """Read what the variables hold now, and leave small values where they are.
 
-        To copy them from a GPU would wait for all that it runs. What was read stays as
-        it is: while somebody holds it, TensorFlow writes a variable's next value
+        A copy of those from a GPU would wait for all that it runs. A value read stays
+        as it is: while somebody holds it, TensorFlow writes a variable's next value
         elsewhere (`PrepareToUpdateVariable` in training_op_helpers.h).
         """
         return [_value(handle, dtype) for handle, dtype in self.handles]

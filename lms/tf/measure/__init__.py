@@ -1,1 +1,1 @@
-"""What the present device, link and host can do, and what ops take."""
+"""Measurements of the present device, its link and host, and of ops."""

@@ -183,7 +183,7 @@ def _put_back(held: Iterable[_Held], device: Device) -> None:
 
 
 def _is_given(handle: Any, value: Any) -> bool:
-    """Whether a variable could be given its value at last."""
+    """Give a variable its value, and tell whether that worked."""
     try:
         _assign(handle, compat.host_tensor(value))
     except tf.errors.OpError:

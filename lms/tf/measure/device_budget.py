@@ -17,7 +17,7 @@ __all__ = ["host_budget", "measure_budget", "with_holes"]
 def measure_budget(
     step: TracedStep, settings: Settings, device: Device
 ) -> MemoryBudget:
-    """What the step may use on a device, as it is now.
+    """Measure what the step may use on a device now.
 
     Its batch comes from the host, beside what is in use.
 

@@ -178,7 +178,7 @@ def _carried_rates(device: Device, size: int) -> LinkRates:
 
     few, away, back = seconds(here, small), seconds(here, large), seconds(there, held)
     idle = call_seconds(measurements_of(device), 1)
-    # What is in the noise of a call still takes a part of it.
+    # A copy in the noise of a call still takes a part of it.
     return LinkRates(
         h2d=size / max(back - few, back / 10),
         d2h=size / max(away - few, away / 10),

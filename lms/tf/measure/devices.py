@@ -63,7 +63,7 @@ class DeviceMemory:
             self.reset_peak()
 
     def is_watched_by(self, watcher: object) -> bool:
-        """Whether the peak since the last reset belongs to this step."""
+        """Tell whether the peak since the last reset belongs to this step."""
         return _watchers.get(self.device) == id(watcher)
 
     @property
@@ -125,7 +125,7 @@ class Device:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is one; without a GPU nothing is planned."""
+        """Tell whether this is a GPU; without one nothing is planned."""
         return self.name.startswith("GPU")
 
     def make_ready(self, most: int | None) -> None:
@@ -209,7 +209,7 @@ class Device:
 
 
 def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
-    """What fills the holes below `most` bytes: sizes, falling, and what lies there.
+    """Fill the holes below `most` bytes: sizes, falling, and the tensors put there.
 
     Args:
         most: Bytes that may be taken for a moment beside the holes.
@@ -292,7 +292,7 @@ def _own_devices(kind: str) -> list[str]:
 
 
 def memory_grows() -> bool:
-    """Whether GPUs' memory grows; TensorFlow reads the variable before its option."""
+    """Tell whether GPUs' memory grows; the variable goes before TensorFlow's option."""
     forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()
     if forced in ("true", "false"):
         return forced == "true"

@@ -1,4 +1,4 @@
-"""What TensorFlow and Keras say of themselves and of the devices that they see."""
+"""TensorFlow and Keras as they are installed, and the devices that they see."""
 
 import keras
 import tensorflow as tf

@@ -1,7 +1,7 @@
-"""What was measured of a device, in this process and in those before it.
+"""Measurements of a device, in this process and in those before it.
 
 Measurements belong to a device as it computes now: its model, the threads, the kernels
-that are switched on, the versions. Whatever of these is another has others.
+that are switched on, the versions. If one of these differs, they are taken anew.
 """
 
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ _kept: dict[str, str] = {}  # digests of what is on disk
 
 
 def measurements_of(device: Device) -> Measurements:
-    """What is known of a device; those who measure add to it."""
+    """Measurements of a device; those who measure add to them."""
     name = _name(device)
     if name not in _known:
         _known[name] = read_entry(_KIND, name, Measurements) or Measurements()

@@ -255,7 +255,7 @@ def _timed(call: Callable[[], Any], *, runs: int) -> tuple[list[Seconds], bool]:
 
 
 def _has_other_values(producer: Op, tensor: str) -> bool:
-    """Whether an op must not be run on a made-up tensor, or its size is not known."""
+    """Tell whether a tensor must not be made up, or its size is not known."""
     if producer.type in RESERVES:
         return int(tensor.rpartition(":")[2]) >= RESERVED
     return producer.varies

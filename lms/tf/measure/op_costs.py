@@ -124,10 +124,10 @@ def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
 
 
 def _without_call(taken: Seconds, least: Seconds, idle: Seconds) -> Seconds:
-    """What an op takes of a call.
+    """Seconds that an op takes of a call.
 
-    What is as short as a call that does nothing is not resolved: it takes its roofline,
-    and no longer than the call.
+    An op hardly longer than a call that does nothing takes its roofline, and no longer
+    than the call.
     """
     return max(min(least, taken) if taken <= _RESOLVED * idle else 0.0, taken - idle)
 

@@ -49,7 +49,7 @@ _LARGE = 64 * KIB
 # that was run needs for its bytes (small ones need more, as a part of theirs), or this.
 _TIMES, _USUAL_SHARE = 3, 0.5
 
-# What is known to be needed must be there so many times: a chunk is not split that is
+# Bytes known to be needed must be free so many times: a chunk is not split that is
 # less than twice as large.
 _SPLIT = 2
 
@@ -133,7 +133,7 @@ def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> s
 
 
 def _is_to_run(case: Case, measured: Measurements) -> bool:
-    """Whether an op's scratch is not known, or its library is yet to choose."""
+    """Tell whether an op's scratch is not known, or its library is yet to choose."""
     is_chosen = not case.op.flops or case.bench.key in _chosen
     return not (is_chosen and case.bench.key in measured.scratch)
 
@@ -182,9 +182,9 @@ def _scratch_of_collectives(
 
 
 def has_room(case: Case, device: Device, free: float) -> bool:
-    """Whether what an op reads, makes and needs has room beside what is there.
+    """Tell whether what an op reads, makes and needs has room beside what is there.
 
-    Where it has none, TensorFlow would wait ten seconds for some before it gives up
+    If not, TensorFlow would wait ten seconds for some before it gives up
     (its allocator_retry.cc, as bfc_allocator.cc calls it).
 
     Args:
@@ -250,7 +250,7 @@ def with_scratch(graph: GraphView, scratch: Mapping[str, int]) -> GraphView:
 
 
 def free_bytes(device: Device) -> float:
-    """What a device's allocator has left; infinite where it has no limit."""
+    """Bytes that a device's allocator has left; infinite where it has no limit."""
     if device.limit is None:
         return math.inf
     return device.limit - (device.memory.current_bytes or 0)
@@ -259,7 +259,7 @@ def free_bytes(device: Device) -> float:
 def _may_need_much(
     graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
 ) -> bool:
-    """Whether an op is large, or XLA compiles it and has not said what it needs."""
+    """Tell whether an op is large, or compiled by XLA, and can run alone."""
     if op.name in nodes and is_compiled(nodes[op.name]):
         return _can_run_alone(op)
     return is_worth_a_run(graph, op)
@@ -276,7 +276,7 @@ def _can_run_alone(op: Op) -> bool:
 
 
 def is_worth_a_run(graph: GraphView, op: Op) -> bool:
-    """Whether an op is large, and may be run on values that are made up."""
+    """Tell whether an op is large, and may be run on made-up values."""
     if not _can_run_alone(op):
         return False
     sizes = [graph.tensors[name].size for name in op.inputs]

@@ -1,4 +1,4 @@
-"""What the ops of a rewritten step wait for, by the chain of its plan.
+"""Edges that the ops of a rewritten step wait for, by the chain of its plan.
 
     op 0 ──> op 1 ──> op 2 ──> ...        ──>  a control input
 

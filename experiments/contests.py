@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from experiments.turns import Turns, take_turns
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from lms.units import MIB, Bytes
 
 __all__ = ["ENOUGH", "RULE_SHARES", "Entrant", "Place", "compete"]

@@ -44,8 +44,8 @@ from experiments.ledger import Row
 from experiments.question import LINK, Answer, settings_of
 from experiments.quiet import quiet_median
 from experiments.runner import Book, unet_flags
-from lms.machine.host_cpu import usable_cores
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
+from lms.machine.host import usable_cores
 from lms.units import MIB, format_bytes
 
 __all__ = ["ANSWER", "main"]

@@ -31,7 +31,7 @@ from experiments.ledger import Head, Ledger, Row, Rows
 from experiments.plots import COLOURS, source
 from experiments.question import Answer, Finding, settings_of
 from lms.errors import BudgetError
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 from lms.units import GIB, Bytes, format_bytes
 
 __all__ = ["ANSWER", "main"]

@@ -54,8 +54,7 @@ from experiments.question import LINK, Answer, settings_of
 from experiments.quiet import quiet_median
 from experiments.runner import Book
 from experiments.servers import LATENCY, SERVERS
-from lms.machine.link import LinkRates
-from lms.machine.presets import preset
+from lms.machine.hardware import LinkRates, preset
 from lms.units import MIB, Seconds, format_bytes
 
 __all__ = ["ANSWER", "link_rate", "main"]

@@ -36,12 +36,12 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound, peak
 from lms.machine.costs import roofline
-from lms.machine.presets import preset
-from lms.planning.memory_budget import MemoryBudget
+from lms.machine.hardware import preset
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import MemoryBudget, PlannedStep
+from lms.planning.select import workload_of
 from lms.planning.settings import Settings
-from lms.planning.workload import PlannedStep, Workload
 
 __all__ = ["ANSWER", "main"]
 
@@ -94,7 +94,7 @@ def _measured(seed: int, options: Any) -> dict[str, Any]:
 
 
 def _planned(graph: GraphView, speeds: Speeds, budget: int) -> PlannedStep:
-    workload = Workload.of(graph, graph, lambda: speeds)
+    workload = workload_of(graph, graph, lambda: speeds)
     room = MemoryBudget(total=budget, margin=0, persistent=0)
     return plan_step(workload, Settings(budget=budget), room, None)
 

@@ -24,8 +24,7 @@ from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import TracedFunction, trace
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.scratch import measure_scratch, with_scratch
-from lms.tf.rewrite.plan_nodes import planned_step
-from lms.tf.rewrite.rebuilding import rebuild
+from lms.tf.rewrite.rebuilding import planned_step, rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.units import format_bytes
 

@@ -21,9 +21,9 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters
-from lms.planning.memory_budget import UNLIMITED
 from lms.planning.placement import least_plan
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import UNLIMITED
 from lms.planning.risk import Headroom
 from lms.planning.schedule import schedule
 from lms.planning.select import plain_plan

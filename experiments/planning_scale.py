@@ -37,10 +37,10 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan, planned_graph
 from lms.machine.costs import roofline
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 from lms.planning.candidates import Filters
-from lms.planning.memory_budget import UNLIMITED
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import UNLIMITED
 from lms.planning.risk import Headroom
 from lms.planning.schedule import schedule
 from lms.planning.strategies import PlanRequest, best_plan

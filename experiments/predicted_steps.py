@@ -10,7 +10,7 @@ import tensorflow as tf
 from experiments.passes import passes
 from lms.commands.forecast import Forecast, forecast, workload_of
 from lms.errors import BudgetError
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 from lms.planning.settings import Settings, read_settings
 
 __all__ = ["predicted", "thinned"]

@@ -1,7 +1,7 @@
 """Steps that were not disturbed: the hypervisor did not give the processor to others.
 
 On a shared virtual machine steps take up to twice as long for seconds on end. Linux
-counts what was taken (`lms.machine.host_cpu`); steps that were disturbed are left out
+counts what was taken (`lms.machine.host`); steps that were disturbed are left out
 of medians, and the rows keep all of them.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from lms.machine.host_cpu import stolen_seconds
+from lms.machine.host import stolen_seconds
 
 __all__ = ["delayed_seconds", "is_quiet", "quiet", "quiet_median", "timed"]
 __all__ += ["wait_for_quiet"]

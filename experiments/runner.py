@@ -24,7 +24,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from experiments.ledger import Ledger
 from lms.emulation import emulate
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from lms.units import GIB, format_bytes
 from profiling.record import read_json
 

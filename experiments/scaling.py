@@ -40,7 +40,7 @@ from experiments.plots import COLOURS, MUTED, source
 from experiments.question import DEVICE, Answer, Finding, settings_of
 from experiments.servers import EPOCH_STEPS, SERVERS
 from lms.emulation import emulate
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 from lms.units import GIB, MIB, Bytes, Seconds, format_bytes
 from lms.workers.launching import launch
 from profiling.record import read_json

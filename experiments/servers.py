@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 from lms.units import Bytes, Seconds
 
 __all__ = ["EPOCH_STEPS", "LATENCY", "PUBLISHED_LARGER", "SERVERS", "Server"]

@@ -32,7 +32,7 @@ from experiments.plots import source
 from experiments.question import LINK, Answer, Finding, how_it_ended, shortened
 from experiments.quiet import quiet_median
 from experiments.runner import run_trial
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from lms.units import MIB, format_bytes
 
 __all__ = ["ANSWER", "main"]

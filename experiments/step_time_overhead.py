@@ -35,7 +35,7 @@ from experiments.quiet import quiet_median
 from experiments.runner import Book, unet_flags
 from experiments.servers import LATENCY, SERVERS
 from experiments.step_time_overhead_finding import finding, plot
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from lms.units import MIB, format_bytes
 
 __all__ = ["ANSWER", "main"]

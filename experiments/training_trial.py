@@ -38,8 +38,8 @@ from experiments.quiet import delayed_seconds, is_quiet, timed
 from experiments.recorded_steps import recorded_figures
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
-from lms.machine.host_cpu import usable_cores
-from lms.machine.presets import PRESETS
+from lms.machine.hardware import PRESETS
+from lms.machine.host import usable_cores
 from lms.pipeline import FittedFunction
 from lms.planning.settings import RECOMPUTE_WORDS
 from lms.tf.compat import recomputed_by_grappler

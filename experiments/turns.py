@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from experiments.runner import why_it_failed
 from lms.emulation import emulate
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from profiling.record import read_json
 
 __all__ = ["Turns", "take_turns"]

@@ -33,7 +33,7 @@ from experiments.question import Answer, settings_of
 from experiments.runner import why_it_failed
 from experiments.virtual_cards_finding import finding, goals
 from lms.emulation import emulate
-from lms.machine.link import LINKS
+from lms.machine.hardware import LINKS
 from lms.storage.cache import OFF, VARIABLE
 from profiling.record import read_json
 

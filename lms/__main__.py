@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 from lms import __version__
 from lms.commands.model_file import find_file
 from lms.emulation.card import card_variables
-from lms.machine.link import LINKS, LinkRates
-from lms.machine.presets import PRESETS
+from lms.machine.hardware import LINKS, PRESETS, LinkRates
 from lms.planning.settings import RECOMPUTE_WORDS
 from lms.units import parse_size
 

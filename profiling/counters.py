@@ -1,7 +1,7 @@
 """NVIDIA's counters, as plain numbers: what a GPU does at a moment.
 
-Every counter is asked for alone (`lms.machine.nvml.ask`). Functions take the module
-`pynvml` as an argument, so that recorded values can be read by the same code.
+Every counter is asked for alone (`lms.machine.inventory.ask`). Functions take the
+module `pynvml` as an argument, so that recorded values can be read by the same code.
 
 Known weakness: not yet run on a GPU.
 """
@@ -9,7 +9,7 @@ Known weakness: not yet run on a GPU.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lms.machine.nvml import ask
+from lms.machine.inventory import ask
 from lms.units import KIB
 
 __all__ = ["read_counters", "throttle_reasons"]

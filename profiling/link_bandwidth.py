@@ -17,8 +17,7 @@ from typing import Any
 from rich.progress import Progress
 
 from lms.errors import LMSError
-from lms.machine.hardware import Hardware
-from lms.machine.presets import PRESETS
+from lms.machine.hardware import PRESETS, Hardware
 from lms.storage.files import write_text
 from lms.units import GIB, KIB, MIB, Bytes, Seconds, parse_size
 from profiling.link_fit import fit_link

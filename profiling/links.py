@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from lms.machine.nvml import NoDriverError, describe_gpus, open_nvml
+from lms.machine.inventory import NoDriverError, describe_gpus, open_nvml
 from lms.units import MIB, Bytes, Seconds
 from profiling.cuda import CudaError, describe_cuda_device, open_cuda_link
 from profiling.link_standards import stated_link

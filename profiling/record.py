@@ -16,8 +16,8 @@ from typing import Any
 
 import psutil
 
-from lms.machine.host_cpu import processor_name
-from lms.machine.nvml import NoDriverError, open_nvml
+from lms.machine.host import processor_name
+from lms.machine.inventory import NoDriverError, open_nvml
 from lms.storage.files import write_text
 from lms.units import KIB
 

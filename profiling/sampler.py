@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lms.machine.nvml import describe_gpus, open_nvml
+from lms.machine.inventory import describe_gpus, open_nvml
 from lms.units import Seconds
 from profiling.counters import read_counters
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
-from lms.storage.json_data import as_data
+from lms.storage.files import as_data
 from lms.units import KIB, Bytes, Seconds
 
 __all__ = ["condensed", "figures_of", "hidden_bytes", "median_figures"]

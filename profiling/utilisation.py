@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lms.machine.nvml import NoDriverError, open_nvml
+from lms.machine.inventory import NoDriverError, open_nvml
 from lms.units import Seconds
 from profiling.record import write_result
 from profiling.sampler import read_samples, sampling

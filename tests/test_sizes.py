@@ -75,7 +75,7 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # What is measured, its limit, and how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 19_550, 150),
+    "lines of lms": (lambda: lines("lms"), 19_400, 150),
     "lines of lms/workers": (lambda: lines("lms/workers"), 1_350, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 720, 150),
     "lines of lms/emulation/native": (
@@ -86,8 +86,8 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of experiments": (lambda: lines("experiments"), 14_050, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
     "lines of tests": (lambda: lines("tests"), 21_200, 150),
-    "files of lms": (lambda: len(files("lms")), 120, 0),
-    "files of lms/planning": (lambda: len(files("lms/planning")), 26, 0),
+    "files of lms": (lambda: len(files("lms")), 96, 0),
+    "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 19, 0),
     "classes of lms": (classes, 130, 0),
     "knobs": (knobs, 9, 0),

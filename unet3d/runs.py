@@ -17,8 +17,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lms.storage.files import read_json, write_json
-from lms.storage.json_data import read_data
+from lms.storage.files import read_data, read_json, write_json
 from unet3d.patients import check_rule
 
 __all__ = ["Configuration", "Surroundings", "check_same", "check_start", "versions"]

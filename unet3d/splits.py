@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lms.storage.files import write_json
-from lms.storage.json_data import read_data
+from lms.storage.files import read_data, write_json
 from unet3d.patients import NO_GROUPS, by_patient
 
 __all__ = ["Split", "check_patients", "known_split", "make_split", "read_split"]

@@ -1,19 +1,253 @@
-"""Says what this machine has, what is wrong with it, and what to do."""
+"""Says what this machine has, what is wrong with it, and what to do.
+
+Facts in, findings with advice out. The versions are those of `pyproject.toml`. Keras
+turns XLA on by itself where there is a GPU (jit_compile="auto"). TensorFlow's wheel
+holds code for GPUs up to capability 9 (`tf.sysconfig.get_build_info`).
+"""
 
 import json
 import os
 import platform
-from dataclasses import asdict
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 
 from rich.console import Console
 from rich.text import Text
 
-from lms.commands.diagnosis import Finding, Verdict, judge
-from lms.machine.inventory import Facts
-from lms.machine.nvml import read_driver
+from lms.machine.host import PINNED_VARIABLE, is_number, pinned_limit
+from lms.machine.inventory import Facts, read_driver
+from lms.units import Bytes, format_bytes
 
-__all__ = ["doctor", "gather"]
+__all__ = ["Finding", "Verdict", "doctor", "gather", "judge"]
+
+# From the first of each, below the second.
+_NEEDED = {
+    "python": ((3, 11), (3, 14)),
+    "tensorflow": ((2, 21), (2, 22)),
+    "keras": ((3, 12), (4,)),
+    "numpy": ((1, 26), (99,)),
+}
+
+# The newest major compute capability that TensorFlow's wheel holds code for.
+_BUILT_FOR = 9
+
+# A GPU of which less than one part of so many is in use is free: desktops take that.
+_FREE = 32
+
+_INSTALL = 'Run `pip install "tflms[gpu]"`.'
+
+_EMULATE = "Try it without: python -m lms emulate --memory 96MiB -- python train.py"
+
+
+class Verdict(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Args:
+        topic: What, in a word.
+        verdict: How bad it is.
+        text: What was found.
+        advice: What to do about it; "" where there is nothing to do.
+    """
+
+    topic: str
+    verdict: Verdict
+    text: str
+    advice: str = ""
+
+
+def judge(facts: Facts) -> tuple[Finding, ...]:
+    """All findings, topic by topic."""
+    rules = (
+        _versions,
+        _tensorflow,
+        _cuda,
+        _device,
+        _others,
+        _pinned,
+        _xla,
+        _allocator,
+    )
+    return tuple(finding for rule in rules for finding in rule(facts))
+
+
+def _ok(topic: str, text: str) -> Finding:
+    return Finding(topic=topic, verdict=Verdict.OK, text=text)
+
+
+def _note(topic: str, text: str, advice: str) -> Finding:
+    return Finding(topic=topic, verdict=Verdict.NOTE, text=text, advice=advice)
+
+
+def _problem(topic: str, text: str, advice: str) -> Finding:
+    return Finding(topic=topic, verdict=Verdict.PROBLEM, text=text, advice=advice)
+
+
+def _versions(facts: Facts) -> Iterator[Finding]:
+    for name, found in (("python", facts.python), *facts.packages):
+        least, below = _NEEDED[name]
+        range_ = f"at least {_dotted(least)} and below {_dotted(below)}"
+        if found is None:
+            yield _problem(name, "not installed", "Run `pip install tflms`.")
+        elif not least <= _numbers(found) < below:
+            advice = f"tflms needs {range_}: install such a version."
+            yield _problem(name, found, advice)
+        else:
+            yield _ok(name, found)
+
+
+def _tensorflow(facts: Facts) -> Iterator[Finding]:
+    if facts.installation is None:
+        advice = "Run `python -c 'import tensorflow'` to see all of it."
+        yield _problem("loading", facts.failure or "TensorFlow fails", advice)
+    elif facts.installation.backend != "tensorflow":
+        text = f"Keras uses the backend '{facts.installation.backend}'"
+        yield _problem("backend", text, "Set KERAS_BACKEND=tensorflow.")
+
+
+def _cuda(facts: Facts) -> Iterator[Finding]:
+    driver, there = facts.driver, facts.installation
+    if there is None:
+        return
+    text = f"TensorFlow is built with CUDA {there.cuda}, cuDNN {there.cudnn}"
+    if driver.version is None:
+        yield _ok("CUDA", f"{text}; there is no NVIDIA driver")
+        return
+    newest = "" if driver.cuda is None else f" for CUDA {driver.cuda}"
+    text = f"driver {driver.version}{newest}; {text}"
+    if there.cuda is None:
+        yield _problem("CUDA", "TensorFlow is built without CUDA", _INSTALL)
+    elif driver.cuda is not None and _is_older(driver.cuda, there.cuda):
+        yield _problem("CUDA", text, "Install a newer NVIDIA driver.")
+    else:
+        yield _ok("CUDA", text)
+
+
+def _is_older(has: str, needs: str) -> bool:
+    """Within one major version, CUDA runs on drivers that are older."""
+    return _numbers(has)[0] < _numbers(needs)[0]
+
+
+def _device(facts: Facts) -> Iterator[Finding]:
+    there = facts.installation
+    if there is None:
+        return
+    if there.gpus:
+        limit = "" if there.limit is None else f", {format_bytes(there.limit)} of it"
+        text = f"{there.device}{limit} for TensorFlow"
+        if there.capability and there.capability[0] > _BUILT_FOR:
+            number = ".".join(map(str, there.capability))
+            advice = "The first run compiles all kernels: tens of minutes, or it fails."
+            text += f", which has no code for its compute capability {number}"
+            yield _note("device", text, advice)
+        else:
+            yield _ok("device", text)
+    elif facts.driver.gpus:
+        hidden = facts.variable("CUDA_VISIBLE_DEVICES")
+        if hidden is None:
+            text = f"{len(facts.driver.gpus)} GPUs are here, TensorFlow sees none"
+            yield _problem("device", text, _INSTALL)
+        else:
+            text = f"CUDA_VISIBLE_DEVICES={hidden} hides the GPUs from TensorFlow"
+            yield _note("device", text, "Unset it to train on a GPU.")
+    else:
+        why = f" (NVML: {facts.driver.reason})" if facts.driver.reason else ""
+        text = f"no GPU{why}: nothing is planned, Keras trains as ever"
+        yield _note("device", text, _EMULATE)
+
+
+def _others(facts: Facts) -> Iterator[Finding]:
+    for number, gpu in enumerate(facts.driver.gpus):
+        if gpu.memory is None or gpu.used is None:
+            continue
+        text = f"{format_bytes(gpu.used)} of {format_bytes(gpu.memory)} are in use"
+        if gpu.used > gpu.memory // _FREE:
+            advice = "Others use it: end them (`nvidia-smi` lists them), or take less."
+            yield _note(f"GPU {number}", f"{gpu.name}: {text}", advice)
+        else:
+            yield _ok(f"GPU {number}", f"{gpu.name}: {text}")
+
+
+def _pinned(facts: Facts) -> Iterator[Finding]:
+    text = f"{format_bytes(facts.host_free or 0)} of RAM are free"
+    if facts.host_free is None:
+        advice = "Swapped tensors need RAM: see `python -m lms plan`."
+        yield _note("host", "free RAM is unknown", advice)
+    elif facts.installation is None or not facts.installation.gpus:
+        yield _ok("host", f"{text} for swapped tensors")
+    else:
+        yield _limited(facts, text, facts.host_free)
+
+
+def _limited(facts: Facts, text: str, free: Bytes) -> Finding:
+    """Tensors leave a GPU through pinned memory, which may have a limit of its own."""
+    written = facts.variable(PINNED_VARIABLE)
+    if written is not None and not is_number(written):
+        advice = f"Write {PINNED_VARIABLE} as a whole number of MiB."
+        return _problem("host", f"{PINNED_VARIABLE}={written} is no number", advice)
+    limit = pinned_limit(dict(facts.variables))
+    if written is not None and limit < free:
+        text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
+        return _note("host", text, f"Unset {PINNED_VARIABLE} where plans need more.")
+    return _ok("host", f"{text} for swapped tensors")
+
+
+def _xla(facts: Facts) -> Iterator[Finding]:
+    flags = facts.variable("TF_XLA_FLAGS") or ""
+    clustered = re.search(r"tf_xla_auto_jit=([12]|fusible)", flags)
+    if clustered or "tf_xla_cpu_global_jit" in flags:
+        text = f"TF_XLA_FLAGS={flags} clusters ops: tensors inside cannot be swapped"
+        yield _problem("XLA", text, "Unset it.")
+    elif facts.installation is not None and facts.installation.gpus:
+        text = 'Keras turns it on (jit_compile="auto"), LMSCallback off'
+        advice = "To compare step times, compile models with jit_compile=False."
+        yield _note("XLA", text, advice)
+    else:
+        yield _ok("XLA", "off: Keras turns it on only where there is a GPU")
+
+
+def _allocator(facts: Facts) -> Iterator[Finding]:
+    there = facts.installation
+    if there is None or not there.gpus:
+        return
+    name = facts.variable("TF_GPU_ALLOCATOR")
+    if name:
+        text = f"TF_GPU_ALLOCATOR={name}: predictions know the default one only"
+        yield _note("allocator", text, "Unset it, so that peaks are as predicted.")
+    elif there.growth:
+        text = (
+            "GPU memory grows bit by bit; what a step is planned into is taken at once"
+        )
+        advice = "Turn memory growth off (TF_FORCE_GPU_ALLOW_GROWTH, set_memory_growth)"
+        yield _note("allocator", text, f"{advice} for the largest models.")
+    else:
+        yield _ok("allocator", "best fit, all memory taken at once")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major, minor.
+
+    Example:
+        >>> _numbers("2.21.0rc1"), _numbers("9")
+        ((2, 21), (9,))
+    """
+    return tuple(int(number) for number in re.findall(r"[0-9]+", version)[:2])
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))
+
 
 _PACKAGES = ("tensorflow", "keras", "numpy")
 _VARIABLES = (
@@ -47,8 +281,8 @@ def gather() -> Facts:
     driver = read_driver()
     installation, failure, free = None, None, None
     try:
-        from lms.tf.measure.host_memory import available_host_bytes
-        from lms.tf.measure.installation import read_installation
+        from lms.tf.measure.device_budget import available_host_bytes
+        from lms.tf.measure.devices import read_installation
 
         free = available_host_bytes()
         installation = read_installation()

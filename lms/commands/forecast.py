@@ -23,11 +23,11 @@ from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
 from lms.machine.costs import completed, roofline
 from lms.machine.hardware import Hardware
-from lms.planning.memory_budget import MemoryBudget, budget_in
+from lms.planning import select
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import MemoryBudget, PlannedStep, Workload, budget_in
 from lms.planning.settings import Settings
-from lms.planning.workload import PlannedStep, Workload
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Timeline
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
@@ -72,7 +72,7 @@ class DeviceWorkload:
     @cached_property
     def step(self) -> Workload:
         """The workload for the planner."""
-        return Workload.of(self.graph, self.own, lambda: self.speeds)
+        return select.workload_of(self.graph, self.own, lambda: self.speeds)
 
     def on(self, hardware: Hardware) -> "DeviceWorkload":
         """The same ops, as fast as they are, with other memory or another link."""

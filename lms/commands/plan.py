@@ -14,7 +14,7 @@ from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_o
 from lms.commands.model_file import read_subject
 from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
-from lms.machine.presets import PRESETS
+from lms.machine.hardware import PRESETS
 from lms.planning.candidates import Recompute
 from lms.planning.settings import read_settings
 from lms.storage.files import write_text

@@ -10,9 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import Final
 
-from lms.machine.hardware import Hardware
-from lms.machine.link import LinkRates
-from lms.machine.presets import PRESETS
+from lms.machine.hardware import PRESETS, Hardware, LinkRates
 from lms.units import MIB, Bytes, parse_size
 
 __all__ = ["CAPABILITIES", "LEAST_MEMORY", "card_variables", "emulated_memory"]

@@ -22,7 +22,7 @@ from typing import Any
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, op_of
 from lms.ir.recompute import Recomputed, with_recomputed
-from lms.storage.json_data import from_json
+from lms.storage.files import from_json
 
 __all__ = ["Swap", "SwapIn", "SwapPlan", "planned_graph", "validate_plan"]
 

@@ -66,7 +66,7 @@ def roofline(graph: GraphView, hardware: Hardware) -> Costs:
 
     Example:
         >>> from lms.ir.graph import Tensor
-        >>> from lms.machine.presets import preset
+        >>> from lms.machine.hardware import preset
         >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=9 * 10**8),))
         >>> roofline(GraphView(ops=(a,)), preset("v100-pcie")).of("a")
         0.001

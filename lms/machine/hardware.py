@@ -1,13 +1,91 @@
-"""A device and the link between it and its host, as numbers."""
+"""A device and the link to its host, as numbers; and what people own or rent, by name.
+
+Memory is what TensorFlow may use of a card, which is less than what is printed on it:
+what CUDA has free there, less what TensorFlow leaves to the system, by the card's
+compute capability (`MinSystemMemory` in gpu_device.cc). Logs of TensorFlow say it of
+the T4, V100 of 32 GB and A100; for the others it is computed, with the same 450 MiB for
+CUDA's context.
+
+Rates of computing are NVIDIA's data sheets', dense: float32 is in TF32 from capability
+8 on, as TensorFlow computes convolutions and products there. GeForce cards add products
+of halves up in float32 at half of the advertised rate. V100 and T4 have neither TF32
+nor bfloat16. Rates of links are what others measured from pinned memory, one way:
+PCIe 3.0, 4.0 and 5.0 with 16 lanes, AC922's three NVLinks 2.0, NVLink-C2C.
+
+Known weakness: TensorFlow 2.21 has no code for the RTX 5090's capability: kernels are
+compiled when they are first used, which takes tens of minutes, or fails.
+"""
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Final
 
-from lms.storage.json_data import from_json
-from lms.units import Bytes, Seconds
+from lms.storage.files import from_json
+from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["Hardware"]
+__all__ = ["LINKS", "PRESETS", "Hardware", "LinkRates", "preset"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkRates:
+    """A link between host and device.
+
+    Args:
+        h2d: Bytes per second from host to device.
+        d2h: Bytes per second from device to host.
+        latency: Seconds of each copy besides its bytes.
+
+    Raises:
+        ValueError: If a rate is not above 0, or the latency is below 0.
+
+    Example:
+        >>> LinkRates(h2d=1e9, d2h=2e9).scaled(0.5).d2h
+        1000000000.0
+    """
+
+    h2d: float
+    d2h: float
+    latency: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the rates."""
+        for name in ("h2d", "d2h"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"`{name}` must be bytes per second above 0, "
+                    f"got {getattr(self, name)!r}. Write a rate such as 12GB."
+                )
+        if not 0 <= self.latency < math.inf:
+            raise ValueError(
+                f"`latency` must be seconds, at least 0, got {self.latency!r}. "
+                "Leave it out for a link without."
+            )
+
+    @classmethod
+    def of(cls, hardware: "Hardware") -> "LinkRates":
+        """The link of some hardware."""
+        return cls(h2d=hardware.h2d, d2h=hardware.d2h, latency=hardware.latency)
+
+    def scaled(self, factor: float) -> "LinkRates":
+        """The link with `factor` times the bandwidth."""
+        return LinkRates(
+            h2d=self.h2d * factor, d2h=self.d2h * factor, latency=self.latency
+        )
+
+
+# Bytes per second that others measured from pinned memory, one direction at a time:
+# PCIe x16 of three generations, NVLink 2.0 x3 (IBM AC922), NVLink-C2C (GH200).
+LINKS: Final[Mapping[str, LinkRates]] = {
+    "pcie3": LinkRates(h2d=12e9, d2h=12e9, latency=1e-5),
+    "pcie4": LinkRates(h2d=25e9, d2h=25e9, latency=1e-5),
+    "pcie5": LinkRates(h2d=52e9, d2h=52e9, latency=1e-5),
+    "nvlink2": LinkRates(h2d=64e9, d2h=64e9, latency=1e-5),
+    "c2c": LinkRates(h2d=375e9, d2h=297e9, latency=1e-5),
+}
+
 
 _RATES = ("flops", "memory_bandwidth", "h2d", "d2h")
 _POSITIVE = ("memory", *_RATES)
@@ -33,7 +111,7 @@ class Hardware:
         source: Where the numbers come from.
 
     Example:
-        >>> from lms.machine.presets import preset
+        >>> from lms.machine.hardware import preset
         >>> preset("v100-pcie").copy_seconds(12_000_000_000, to_device=True)
         1.00008
     """
@@ -75,7 +153,7 @@ class Hardware:
         """Floating-point operations per second of products of a type.
 
         Example:
-            >>> from lms.machine.presets import preset
+            >>> from lms.machine.hardware import preset
             >>> card = preset("v100-pcie")
             >>> [card.rate_of(name) / 1e12 for name in ("float32", "float16")]
             [14.0, 112.0]
@@ -91,7 +169,7 @@ class Hardware:
         """The numbers as JSON text, to measure once and plan often.
 
         Example:
-            >>> from lms.machine.presets import preset
+            >>> from lms.machine.hardware import preset
             >>> Hardware.from_json(preset("gh200").to_json()) == preset("gh200")
             True
         """
@@ -111,3 +189,90 @@ class Hardware:
                 f"`text` must be written by Hardware.to_json, got {error}. "
                 "Measure it with `python -m profiling.link_bandwidth --save-hardware`."
             ) from error
+
+
+# A copy of a few bytes takes about this long: the driver, an event that is polled
+# for, and the way through two threads (device_event_mgr.cc).
+_LATENCY: Final = 80e-6
+
+# Starting one kernel from TensorFlow's executor.
+_LAUNCH: Final = 10e-6
+
+# MiB that TensorFlow leaves to the system by the major compute capability, and MiB of
+# CUDA's context.
+_LEFT: Final = {7: 1050, 8: 1536, 9: 1800, 12: 1800}
+_CONTEXT: Final = 450
+
+# MiB that TensorFlow's logs name where there are some.
+_SEEN: Final = {
+    "t4": 13_664,
+    "a100-pcie4": 38_367,
+    "v100-32-pcie": 30_987,
+    "v100-32-nvlink": 30_987,
+}
+
+# Name: what people call it, MiB that CUDA counts, major capability, TFLOP/s of float32,
+# float16 and bfloat16, GB/s of its memory, to the device, and back.
+_CARDS: Final = """
+v100-pcie       V100 16 GB, PCIe 3.0 x16               16160  7  14.0 112.0   0.0   900  12  12
+v100-32-pcie    V100 32 GB, PCIe 3.0 x16               32510  7  14.0 112.0   0.0   900  12  12
+v100-nvlink     V100 16 GB, NVLink 2.0 (AC922)         16160  7  15.7 125.0   0.0   900  64  64
+v100-32-nvlink  V100 32 GB, NVLink 2.0 (AC922)         32510  7  15.7 125.0   0.0   900  64  64
+a100-pcie4      A100 40 GB, PCIe 4.0 x16               40354  8 156.0 312.0 312.0  1555  25  25
+a100-80-pcie4   A100 80 GB, PCIe 4.0 x16               81251  8 156.0 312.0 312.0  1935  25  25
+h100-pcie5      H100 SXM 80 GB, PCIe 5.0 x16           81090  9 494.0 989.0 989.0  3350  52  52
+gh200           GH200 96 GB, NVLink-C2C                97280  9 494.0 989.0 989.0  4000 375 297
+t4              T4 16 GB, PCIe 3.0 x16                 15109  7   8.1  65.0   0.0   320  12  12
+l4              L4 24 GB, PCIe 4.0 x16                 22478  8  60.0 121.0 121.0   300  25  25
+a10             A10 24 GB, PCIe 4.0 x16                22731  8  62.5 125.0 125.0   600  25  25
+rtx-a6000       RTX A6000 48 GB, PCIe 4.0 x16          48682  8  77.4 154.8 154.8   768  25  25
+rtx-3090        GeForce RTX 3090 24 GB, PCIe 4.0 x16   24268  8  35.6  71.0  71.0   936  25  25
+rtx-4090        GeForce RTX 4090 24 GB, PCIe 4.0 x16   24210  8  82.6 165.2 165.2  1008  25  25
+rtx-5090        GeForce RTX 5090 32 GB, PCIe 5.0 x16   32120 12 104.8 209.5 209.5  1792  52  52
+"""  # noqa: E501 - a line a card
+
+
+def _read() -> Iterator[tuple[str, Hardware]]:
+    for line in _CARDS.strip().splitlines():
+        name, _, rest = line.partition(" ")
+        *words, mib, capability, single, half, brain, memory, h2d, d2h = rest.split()
+        seen = _SEEN.get(name)
+        usable = seen or int(mib) - _LEFT[int(capability)] - _CONTEXT
+        yield (
+            name,
+            Hardware(
+                name=" ".join(words),
+                memory=usable * MIB,
+                flops=float(single) * 1e12,
+                float16_flops=float(half) * 1e12,
+                bfloat16_flops=float(brain) * 1e12,
+                memory_bandwidth=float(memory) * 1e9,
+                h2d=float(h2d) * 1e9,
+                d2h=float(d2h) * 1e9,
+                latency=_LATENCY,
+                launch=_LAUNCH,
+                source="NVIDIA's data sheet; the link as measured by others; memory as "
+                f"TensorFlow {'reports it' if seen else 'would leave it'}",
+            ),
+        )
+
+
+PRESETS: Final[Mapping[str, Hardware]] = MappingProxyType(dict(_read()))
+
+
+def preset(name: str) -> Hardware:
+    """Named hardware.
+
+    Raises:
+        ValueError: If there is no such name; lists those there are.
+
+    Example:
+        >>> preset("gh200").name, preset("t4").memory // MIB
+        ('GH200 96 GB, NVLink-C2C', 13664)
+    """
+    if name not in PRESETS:
+        raise ValueError(
+            f"`hardware` must be one of {', '.join(PRESETS)}, got {name!r}. "
+            "Or make a `Hardware` of your own."
+        )
+    return PRESETS[name]

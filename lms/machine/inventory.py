@@ -1,11 +1,192 @@
-"""Facts about a machine, before anyone judges them."""
+"""Facts about a machine, before anyone judges them.
 
+NVIDIA's driver is asked for each fact alone: if a GPU, its driver or the user's rights
+refuse one, or a GPU disappears, the rest are still answered.
+
+Known weakness: not yet run on a GPU.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
-from lms.machine.nvml import Driver
+from lms.errors import LMSError
 from lms.units import Bytes
 
-__all__ = ["Facts", "Installation"]
+__all__ = [
+    "Driver",
+    "Facts",
+    "Gpu",
+    "Installation",
+    "NoDriverError",
+    "ask",
+    "describe_gpus",
+    "open_nvml",
+    "read_driver",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU; None is what the driver did not say.
+
+    Args:
+        name: What NVIDIA calls it.
+        memory: Bytes.
+        used: Bytes in use, by anyone.
+    """
+
+    name: str | None
+    memory: Bytes | None = None
+    used: Bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """NVIDIA's driver.
+
+    Args:
+        version: Of the driver; None if there is none.
+        cuda: The newest CUDA version that it can run.
+        gpus: Every GPU, hidden from TensorFlow or not.
+        reason: Why there is nothing to say; None if there is.
+    """
+
+    version: str | None = None
+    cuda: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    reason: str | None = None
+
+
+class NoDriverError(LMSError):
+    """There is no NVIDIA driver, so there is nothing to ask.
+
+    Args:
+        message: What is missing, and the next step.
+        reason: The same in NVML's own words.
+    """
+
+    reason: str
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def open_nvml(api: Any = None) -> Any:
+    """The module `pynvml`, ready to be asked.
+
+    Args:
+        api: What answers like it; None is the module itself.
+
+    Raises:
+        NoDriverError: If there is no driver; says what NVML said.
+    """
+    if api is None:
+        try:
+            api = import_module("pynvml")  # it comes without types
+        except ImportError as error:
+            reason = "the package nvidia-ml-py is missing"
+            raise NoDriverError(
+                f"no NVIDIA driver can be asked: {reason}. Install it: pip install "
+                "nvidia-ml-py.",
+                reason=reason,
+            ) from error
+    try:
+        api.nvmlInit()
+    except api.NVMLError as error:
+        raise NoDriverError(
+            f"no NVIDIA driver found: NVML says '{error}'. Run this where "
+            "`nvidia-smi` works, or on an emulated card (`python -m lms emulate`).",
+            reason=str(error),
+        ) from error
+    return api
+
+
+def ask(api: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+    """An answer, or {"not available": NVML's reason}.
+
+    Args:
+        api: The module `pynvml`, or what answers like it.
+        question: One of its functions, or one that asks it.
+        *arguments: Of the question.
+    """
+    try:
+        return question(*arguments)
+    except api.NVMLError as error:
+        return {"not available": str(error)}
+
+
+def read_driver(api: Any = None) -> Driver:
+    """Ask the driver, before TensorFlow takes memory of the GPUs.
+
+    Args:
+        api: As for `open_nvml`.
+    """
+    try:
+        api = open_nvml(api)
+    except NoDriverError as error:
+        return Driver(reason=error.reason)
+    cuda = _known(ask(api, api.nvmlSystemGetCudaDriverVersion))
+    count = _known(ask(api, api.nvmlDeviceGetCount)) or 0
+    return Driver(
+        version=_known(ask(api, api.nvmlSystemGetDriverVersion)),
+        # CUDA writes 12.4 as 12040.
+        cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
+        gpus=tuple(_gpu(api, index) for index in range(count)),
+    )
+
+
+def describe_gpus(api: Any) -> list[dict[str, Any]]:
+    """Lasting facts of each GPU for a record: driver, name, memory and links.
+
+    "nvlinks" are NVML's version of each active link, and whether the CPU is at its
+    other end. What is not known is {"not available": NVML's reason}.
+    """
+    return [_described(api, index) for index in range(api.nvmlDeviceGetCount())]
+
+
+def _described(api: Any, index: int) -> dict[str, Any]:
+    handle = _known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
+    asked: dict[str, Callable[[Any], Any]] = {
+        "name": api.nvmlDeviceGetName,
+        "uuid": api.nvmlDeviceGetUUID,
+        "memory": lambda h: api.nvmlDeviceGetMemoryInfo(h).total,
+        "pcie_generation": api.nvmlDeviceGetMaxPcieLinkGeneration,
+        "pcie_width": api.nvmlDeviceGetMaxPcieLinkWidth,
+        "nvlinks": lambda h: _nvlinks(api, h),
+    }
+    driver = ask(api, api.nvmlSystemGetDriverVersion)
+    found = {name: ask(api, question, handle) for name, question in asked.items()}
+    return {"index": index, "driver": driver, **found}
+
+
+def _gpu(api: Any, index: int) -> Gpu:
+    handle = _known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
+    memory = _known(ask(api, api.nvmlDeviceGetMemoryInfo, handle))
+    return Gpu(
+        name=_known(ask(api, api.nvmlDeviceGetName, handle)),
+        memory=None if memory is None else memory.total,
+        used=None if memory is None else memory.used,
+    )
+
+
+def _nvlinks(api: Any, handle: Any) -> list[list[Any]]:
+    """NVML's version of each active link, and whether the CPU is at its other end."""
+    found: list[list[Any]] = []
+    for link in range(api.NVML_NVLINK_MAX_LINKS):
+        if not _known(ask(api, api.nvmlDeviceGetNvLinkState, handle, link)):
+            continue
+        remote = ask(api, api.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        version = _known(ask(api, api.nvmlDeviceGetNvLinkVersion, handle, link))
+        found.append([version, remote == api.NVML_NVLINK_DEVICE_TYPE_IBMNPU])
+    return found
+
+
+def _known(answer: Any) -> Any:
+    """The answer, or None if there was none."""
+    return None if isinstance(answer, dict) else answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,14 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import large_ops
-from lms.planning.eviction import Residency, SwapHistory, walk_within
-from lms.planning.op_groups import Step, needs, split_into_steps
+from lms.planning.eviction import (
+    Residency,
+    Step,
+    SwapHistory,
+    needs,
+    split_into_steps,
+    walk_within,
+)
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import Arena, ByteCounter
 from lms.units import format_bytes

@@ -15,13 +15,12 @@ from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import completed
-from lms.planning.memory_budget import UNLIMITED, MemoryBudget
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.risk import FittedPlan
 from lms.planning.select import choose_plan, fits_easily
 from lms.planning.settings import Settings
-from lms.planning.stored_plan import fitted_plan
-from lms.planning.workload import PlannedStep, Reason, Workload
+from lms.planning.stored_plans import fitted_plan
 from lms.simulation.executor import simulate
 from lms.simulation.memory import simulate_memory
 from lms.simulation.timeline import Timeline

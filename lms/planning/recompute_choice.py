@@ -20,18 +20,218 @@ Known weakness: each op runs a second time at most, and choices are never taken 
 """
 
 import heapq
-from collections.abc import Callable, Collection
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 
-from lms.ir.graph import GraphView
-from lms.ir.liveness import Buffer
-from lms.ir.recompute import Recomputed
+import numpy as np
+import numpy.typing as npt
+
+from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.liveness import Buffer, buffers, memory_curve
+from lms.ir.recompute import Recomputed, copy_name
 from lms.machine.costs import Costs
-from lms.planning.recompute_state import Chosen, StepAsItIs
-from lms.planning.recompute_trial import bargain_of
 from lms.planning.tuning import TUNING
 from lms.units import Bytes, Seconds
 
-__all__ = ["choose_recomputed"]
+__all__ = [
+    "Bargain",
+    "Change",
+    "Chosen",
+    "StepAsItIs",
+    "bargain_of",
+    "choose_recomputed",
+]
+
+
+@dataclass(slots=True)
+class Change:
+    """Effects of recomputing one more tensor.
+
+    Args:
+        second: Ops that run again, and the position before which they do.
+        last: Roots, and the last position that needs the original.
+        last_copy: The same for what the second run makes.
+        bytes: Bytes that are added from one position up to another.
+        seconds: What running ops again takes.
+        passing: Bytes of the largest tensor that only the ops between read.
+    """
+
+    second: dict[str, int] = field(default_factory=dict[str, int])
+    last: dict[str, int] = field(default_factory=dict[str, int])
+    last_copy: dict[str, int] = field(default_factory=dict[str, int])
+    bytes: list[tuple[int, int, Bytes]] = field(
+        default_factory=list[tuple[int, int, int]]
+    )
+    seconds: Seconds = 0.0
+    passing: Bytes = 0
+
+    def copy(self) -> "Change":
+        """The same, to go on from in another way."""
+        return Change(
+            second=dict(self.second),
+            last=dict(self.last),
+            last_copy=dict(self.last_copy),
+            bytes=list(self.bytes),
+            seconds=self.seconds,
+            passing=self.passing,
+        )
+
+
+class StepAsItIs:
+    """Facts about a step that hold whatever is recomputed.
+
+    Args:
+        graph: The step in the execution order to obey.
+        costs: Seconds of each op.
+        least: Tensors of fewer bytes are kept.
+        cheap: Whether only ops run again that take about as long as copying.
+    """
+
+    def __init__(
+        self, graph: GraphView, costs: Costs, *, least: Bytes, cheap: bool
+    ) -> None:
+        self.graph = graph
+        self.costs = costs
+        self.least = least
+        self.buffers = {buffer.root: buffer for buffer in buffers(graph)}
+        self.made = {op.name: self._made(op) for op in graph.ops}
+        self.read = {op.name: self._read(op) for op in graph.ops}
+        self._cheap = cheap
+        self._written: dict[str, int] = {}  # variables, and where they are written
+        for position, op in enumerate(graph.ops):
+            for handle in op.writes:
+                self._written.setdefault(graph.roots.get(handle, handle), position)
+
+    def _made(self, op: Op) -> tuple[Buffer, ...]:
+        named = (self.buffers.get(tensor.name) for tensor in op.outputs)
+        return tuple(buffer for buffer in named if buffer is not None)
+
+    def _read(self, op: Op) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.graph.roots[name] for name in op.inputs))
+
+    def may_run_again(self, name: str) -> bool:
+        """Tell whether an op may run twice."""
+        op = self.graph.by_name[name]
+        return op.repeatable and not op.varies and (op.cheap or not self._cheap)
+
+    def is_old_value(self, root: str, at: int) -> bool:
+        """Tell whether a read then keeps a large old value beside the new one."""
+        read = self.graph.by_name[op_of(root)]
+        if not read.reads_state or self.graph.tensors[root].size < max(1, self.least):
+            return False
+        if not read.inputs:
+            return True
+        handle = self.graph.roots[read.inputs[0]]
+        return self._written.get(handle, at) < at
+
+
+class Chosen:
+    """The choice so far, and the step's memory with it.
+
+    Args:
+        step: The step.
+
+    Attributes:
+        second: Ops that run again, and the position before which they do.
+    """
+
+    def __init__(self, step: StepAsItIs) -> None:
+        self.step = step
+        self.second: dict[str, int] = {}
+        self._uses = {root: list(b.uses) for root, b in step.buffers.items()}
+        self._last = {root: b.last for root, b in step.buffers.items()}
+        self._last_copy: dict[str, int] = {}
+        self._memory: npt.NDArray[np.int64] = np.array(
+            [*memory_curve(step.graph), 0], np.int64
+        )
+
+    def exceeds(self, budget: Bytes) -> bool:
+        """Tell whether the step needs more anywhere."""
+        return bool((self._memory > budget).any())
+
+    def saved(self, change: Change, at: int, budget: Bytes) -> int:
+        """Bytes above the budget, added up over positions, that a change takes away."""
+        first = min(begin for begin, _, _ in change.bytes)
+        end = max(end for _, end, _ in change.bytes)
+        before = self._memory[first:end]
+        after = before.copy()
+        for begin, stop, size in change.bytes:
+            after[begin - first : stop - first] += size
+        after[at - first] += change.passing
+        return int(
+            np.maximum(before - budget, 0).sum() - np.maximum(after - budget, 0).sum()
+        )
+
+    def take(self, change: Change) -> None:
+        """Make a change."""
+        for begin, stop, size in change.bytes:
+            self._memory[begin:stop] += size
+        self.second |= change.second
+        self._last |= change.last
+        self._last_copy |= change.last_copy
+        for name, at in change.second.items():
+            for root in self.step.read[name]:
+                uses = self._uses.get(root)
+                if uses is not None and at not in uses:
+                    insort(uses, at)
+
+    def uses(self, root: str) -> list[int]:
+        """Positions that need a buffer's contents, those of second runs included."""
+        return self._uses[root]
+
+    def last(self, root: str) -> int:
+        """The last position that needs the original."""
+        return self._last[root]
+
+    def last_copy(self, root: str) -> int:
+        """The last position that needs what the second run makes."""
+        return self._last_copy[root]
+
+    def recomputed(self) -> tuple[Recomputed, ...]:
+        """The choice in the plan's words: who reads the second run of which op.
+
+        What nobody reads any more, since a later choice found another way, is left out.
+        """
+        graph = self.step.graph
+        readers: dict[str, dict[str, None]] = {}
+        read: list[str] = []
+        for position, op in enumerate(graph.ops):
+            if op.alias is None or op.fixed:
+                read += self._note_reads(op, op.name, position, readers)
+        while read:
+            name = read.pop()
+            op, at = graph.by_name[name], self.second[name]
+            read += self._note_reads(op, copy_name(name), at, readers)
+        return tuple(
+            Recomputed(op=op.name, readers=tuple(readers[op.name]))
+            for op in graph.ops
+            if op.name in readers
+        )
+
+    def _note_reads(
+        self, op: Op, reader: str, at: int, readers: dict[str, dict[str, None]]
+    ) -> list[str]:
+        """Let a reader read second runs, through the same aliases as before.
+
+        Returns:
+            The ops that it is the first to read the second run of.
+        """
+        graph = self.step.graph
+        new: list[str] = []
+        for tensor in op.inputs:
+            root = graph.roots[tensor]
+            source = op_of(root)
+            if root not in self.step.buffers or at < self.second.get(source, at + 1):
+                continue
+            name, by = op_of(tensor), reader
+            while name != source:
+                readers.setdefault(name, {})[by] = None
+                name, by = op_of(graph.by_name[name].alias or root), copy_name(name)
+            if source not in readers:
+                new.append(source)
+            readers.setdefault(source, {})[by] = None
+        return new
 
 
 def choose_recomputed(  # noqa: PLR0913 - what a choice depends on
@@ -94,3 +294,179 @@ def _take_bargains(
             heapq.heappush(queue, (-bargain.worth, root))
         else:
             chosen.take(bargain.change)
+
+
+# Added to the seconds of a bargain: some ops take none by a roofline.
+_INSTANT: Seconds = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bargain:
+    """A change, and the bytes above the budget that it saves for each second."""
+
+    worth: float
+    change: Change
+
+
+def bargain_of(
+    chosen: Chosen, buffer: Buffer, budget: Bytes, most: Callable[[Bytes], Seconds]
+) -> Bargain | None:
+    """Weigh the recomputing of a tensor after its longest idle time.
+
+    Args:
+        chosen: What is recomputed already.
+        buffer: The tensor's memory.
+        budget: Bytes that the step may use.
+        most: How long it may take to make a tensor of some size again.
+
+    Returns:
+        None if it cannot be recomputed, takes too long, or saves nothing.
+    """
+    name = op_of(buffer.root)
+    idle = _longest_gap(buffer.producer, chosen.uses(buffer.root))
+    if name in chosen.second or idle is None:
+        return None
+    trial = _Trial(chosen, of=buffer)
+    try:
+        trial.run(name, idle[1])
+    except _NotPossibleError:
+        return None
+    change = trial.change
+    if change.seconds > most(buffer.size):
+        return None
+    saved = chosen.saved(change, idle[1], budget)
+    if saved <= 0:
+        return None
+    return Bargain(worth=saved / (change.seconds + _INSTANT), change=change)
+
+
+def _longest_gap(producer: int, uses: list[int]) -> tuple[int, int] | None:
+    """The longest time in which nobody reads a buffer: its ends' positions."""
+    # Of several it is the last: what is read soon is recomputed late.
+    spans = zip((producer, *uses), uses, strict=False)
+    longest = max(spans, key=lambda span: (span[1] - span[0], span[1]), default=None)
+    return None if longest is None or longest[1] - longest[0] <= 1 else longest
+
+
+class _NotPossibleError(Exception):
+    """An op cannot run again at a position; never leaves this file."""
+
+
+class _Trial:
+    """Finds what it takes to recompute one tensor.
+
+    Args:
+        chosen: What is recomputed already.
+        of: The tensor.
+    """
+
+    def __init__(self, chosen: Chosen, *, of: Buffer) -> None:
+        self.change = Change()
+        self._chosen = chosen
+        self._step = chosen.step
+        self._size = of.size
+
+    def run(self, name: str, at: int, depth: int = 0) -> None:
+        """Run an op again before a position.
+
+        Raises:
+            _NotPossibleError: If it may not run twice, or what it reads is not there.
+        """
+        if depth > TUNING.recompute_depth or not self._step.may_run_again(name):
+            raise _NotPossibleError
+        self.change.second[name] = at
+        self.change.seconds += self._step.costs.of(name)
+        for buffer in self._step.made[name]:
+            self._make_again(buffer, at)
+        for root in self._step.read[name]:
+            self._check_alias(name, root)
+            self._supply(root, at, depth + 1)
+
+    def _make_again(self, buffer: Buffer, at: int) -> None:
+        """Those who read a buffer from a position on read the second one."""
+        root, change = buffer.root, self.change
+        uses = self._chosen.uses(root)
+        far = bisect_left(uses, at)
+        if far == len(uses):  # only what runs again reads it
+            change.last_copy[root] = at
+            change.passing = max(change.passing, buffer.size)
+            return
+        if buffer.pinned:
+            raise _NotPossibleError
+        near = uses[far - 1] if far else buffer.producer
+        change.bytes.append((near + 1, self._last(root) + 1, -buffer.size))
+        change.bytes.append((at, uses[-1] + 1, buffer.size))
+        change.last[root], change.last_copy[root] = near, uses[-1]
+
+    def _check_alias(self, name: str, root: str) -> None:
+        """The ops between a buffer and its reader must be able to run twice too."""
+        graph = self._step.graph
+        for tensor in graph.by_name[name].inputs:
+            alias = op_of(tensor)
+            while graph.roots[tensor] == root and alias != op_of(root):
+                if not graph.by_name[alias].repeatable:
+                    raise _NotPossibleError
+                alias = op_of(graph.by_name[alias].alias or root)
+
+    def _supply(self, root: str, at: int, depth: int) -> None:
+        """Have a buffer's contents for a second run."""
+        buffer = self._step.buffers.get(root)
+        if buffer is None:
+            if self._step.is_old_value(root, at):
+                raise _NotPossibleError
+            return
+        if buffer.kept or at <= self._last(root):
+            return
+        name = op_of(root)
+        second = self.change.second.get(name, self._chosen.second.get(name))
+        if second is None:
+            self._make_or_keep(buffer, at, depth)
+        elif second <= at:
+            self._keep_copy(buffer, at)
+        elif at - self._last(root) <= second - at:
+            self._keep(buffer, at)
+        else:
+            self._run_earlier(name, at, second, depth)
+
+    def _make_or_keep(self, buffer: Buffer, at: int, depth: int) -> None:
+        """Recompute a source, unless it is small beside what is made of it."""
+        is_small = buffer.size * TUNING.kept_part <= self._size
+        if buffer.size >= self._step.least and not is_small:
+            before = self.change.copy()
+            try:
+                self.run(op_of(buffer.root), at, depth)
+            except _NotPossibleError:
+                self.change = before
+            else:
+                return
+        if buffer.size >= self._size:
+            raise _NotPossibleError
+        self._keep(buffer, at)
+
+    def _keep(self, buffer: Buffer, at: int) -> None:
+        """Keep an original for longer."""
+        self.change.bytes.append((self._last(buffer.root) + 1, at + 1, buffer.size))
+        self.change.last[buffer.root] = at
+
+    def _keep_copy(self, buffer: Buffer, at: int) -> None:
+        """Keep what a second run makes for longer, if it must be."""
+        root = buffer.root
+        known = self.change.last_copy
+        last = known[root] if root in known else self._chosen.last_copy(root)
+        if at > last:
+            self.change.bytes.append((last + 1, at + 1, buffer.size))
+            known[root] = at
+
+    def _run_earlier(self, name: str, at: int, second: int, depth: int) -> None:
+        """Let an op that runs again do so before an earlier position."""
+        if depth > TUNING.recompute_depth:
+            raise _NotPossibleError
+        self.change.second[name] = at
+        for buffer in self._step.made[name]:
+            self.change.bytes.append((at, second, buffer.size))
+        for root in self._step.read[name]:
+            self._supply(root, at, depth + 1)
+
+    def _last(self, root: str) -> int:
+        known: Mapping[str, int] = self.change.last
+        return known[root] if root in known else self._chosen.last(root)

@@ -50,7 +50,7 @@ def greedy_order(graph: GraphView, last: Collection[str] = frozenset()) -> list[
         last: Names of ops that come, with all that follow them, after all others.
 
     Example:
-        >>> from lms.ir.graph import Tensor
+        >>> from lms.ir.graph import Op, Tensor
         >>> def op(name, size, *inputs):
         ...     made = (Tensor(name=f"{name}:0", size=size),)
         ...     return Op(name=name, type="T", inputs=inputs, outputs=made)

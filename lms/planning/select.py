@@ -6,12 +6,12 @@ from collections.abc import Callable
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
-from lms.planning.budget_search import plan_by_budget
-from lms.planning.memory_budget import UNLIMITED, MemoryBudget
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import UNLIMITED, MemoryBudget, Workload
 from lms.planning.risk import FittedPlan
-from lms.planning.rule_search import search_thresholds
 from lms.planning.settings import Settings
+from lms.planning.strategies import plan_by_budget
+from lms.planning.tflms_autotune import search_thresholds
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import allocator_peak
@@ -22,6 +22,7 @@ __all__ = [
     "fits",
     "fits_easily",
     "plain_plan",
+    "workload_of",
 ]
 
 
@@ -40,6 +41,15 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
     return FittedPlan(
         plan=_as_ready(own), small_pool=NO_POOL, peak=kept + reached, beside=beside
     )
+
+
+def workload_of(
+    graph: GraphView, own: GraphView, speeds: Callable[[], Speeds]
+) -> Workload:
+    """A workload with its plain plan; the arguments are those of `Workload`."""
+    kept = own.constant_bytes - graph.constant_bytes
+    plain = plain_plan(own, kept)
+    return Workload(graph=graph, own=own, plain=plain, speeds=speeds)
 
 
 def _as_ready(graph: GraphView) -> SwapPlan:

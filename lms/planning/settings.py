@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
+from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters, Recompute
-from lms.planning.stored_plan import read_plan
 from lms.planning.tflms_rule import SyncMode
 from lms.units import parse_size
 
-__all__ = ["RECOMPUTE_WORDS", "Settings", "Thresholds", "read_settings"]
+__all__ = ["RECOMPUTE_WORDS", "Settings", "Thresholds", "read_plan", "read_settings"]
 
 RECOMPUTE_WORDS: Mapping[str, Recompute] = {
     "auto": None,
@@ -127,6 +127,30 @@ def read_settings(
         plan=None if plan is None else read_plan(plan),
         host_memory=_size(host_memory, "host_memory"),
     )
+
+
+def read_plan(plan: SwapPlan | str | Path) -> SwapPlan:
+    """A plan, or the one in a file that `python -m lms plan --output` wrote.
+
+    Raises:
+        FileNotFoundError: If there is no such file.
+        PlanError: If the file holds no plan.
+    """
+    if isinstance(plan, SwapPlan):
+        return plan
+    path = Path(plan)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"`plan` must be a file that `python -m lms plan --output` wrote, got "
+            f"'{path}'. Write it first."
+        )
+    try:
+        return SwapPlan.from_json(path.read_text(encoding="utf-8"))
+    except (PlanError, UnicodeDecodeError) as error:
+        raise PlanError(
+            f"`plan` must be a file that `python -m lms plan --output` wrote, got "
+            f"'{path}': {error}"
+        ) from error
 
 
 def _thresholds(given: object) -> Thresholds:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
-from lms.machine.pinned import PINNED_VARIABLE
+from lms.machine.host import PINNED_VARIABLE
 from lms.units import Bytes, format_bytes
 
 __all__ = ["first_words", "given_up", "half_written", "host_is_full", "ran_out"]

@@ -2,7 +2,7 @@
 
 from lms.ir.liveness import lower_bound
 from lms.ir.plan import SwapPlan
-from lms.planning.workload import PlannedStep
+from lms.planning.problem import PlannedStep
 from lms.report import StepReport, StepTimeline
 from lms.simulation.executor import simulate
 from lms.tf.capture.specialising import TracedStep

@@ -17,11 +17,10 @@ from typing import Any
 from lms.errors import LMSError
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
-from lms.planning.memory_budget import MemoryBudget
 from lms.planning.plan_step import without_plan
+from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits
 from lms.planning.settings import Settings
-from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.progress import tell
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_types import COLLECTIVE
@@ -37,8 +36,7 @@ from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_h
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.predictions import report_of, timeline_of
 from lms.tf.recovery import PreparedStep
-from lms.tf.rewrite.plan_nodes import planned_step
-from lms.tf.rewrite.rebuilding import rebuild, with_constants
+from lms.tf.rewrite.rebuilding import planned_step, rebuild, with_constants
 from lms.tf.rewrite.rewriting import rewrite
 from lms.units import Seconds, format_bytes
 

@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
-from lms.planning.memory_budget import MemoryBudget
+from lms.planning.problem import MemoryBudget
 from lms.report import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory

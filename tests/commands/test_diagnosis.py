@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from lms.commands.diagnosis import Verdict, judge
-from lms.machine.inventory import Facts, Installation
-from lms.machine.nvml import Driver, Gpu
+from lms.commands.doctor import Verdict, judge
+from lms.machine.inventory import Driver, Facts, Gpu, Installation
 from lms.units import GIB, MIB
 
 TENSORFLOW = Installation(

@@ -10,7 +10,7 @@ import pytest
 
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
-from lms.machine.presets import PRESETS
+from lms.machine.hardware import PRESETS
 from lms.planning.settings import read_settings
 from lms.units import MIB
 from tests.tf.worker import Worker

@@ -15,8 +15,7 @@ from lms.__main__ import main
 from lms.commands.forecast import forecast, training_of
 from lms.commands.model_file import read_subject
 from lms.errors import PlanError
-from lms.planning.settings import read_settings
-from lms.planning.stored_plan import read_plan
+from lms.planning.settings import read_plan, read_settings
 from lms.tf.capture.keras_step import batch_specs, iterator_of, step_of
 from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.prepare import prepare

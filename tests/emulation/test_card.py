@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from lms.emulation.card import CAPABILITIES, card_variables, emulated_memory
-from lms.machine.link import LINKS, LinkRates
-from lms.machine.presets import PRESETS
+from lms.machine.hardware import LINKS, PRESETS, LinkRates
 
 
 def test_memory_alone_makes_a_card_without_a_pace() -> None:

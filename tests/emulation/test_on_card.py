@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf

@@ -8,7 +8,7 @@ import pytest
 from experiments.ledger import read_lines, write_lines
 from experiments.moved_or_recomputed import link_rate, main
 from experiments.moved_or_recomputed_finding import first_difference
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 SETTINGS = {"steps": 4, "idle": 1}

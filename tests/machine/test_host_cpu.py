@@ -6,7 +6,7 @@ from typing import Any
 import psutil
 import pytest
 
-from lms.machine.host_cpu import stolen_seconds, usable_cores
+from lms.machine.host import stolen_seconds, usable_cores
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lms.machine.nvml import (
+from lms.machine.inventory import (
     Driver,
     NoDriverError,
     describe_gpus,

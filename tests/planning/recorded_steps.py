@@ -16,7 +16,7 @@ from keras import layers
 from experiments.drawn_graphs import unet_like
 from lms.commands.forecast import workload_of
 from lms.ir.graph import GraphView, Op
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 from lms.tf.capture.keras_step import step_of_data
 from lms.tf.measure.scratch import with_scratch
 from lms.units import MIB

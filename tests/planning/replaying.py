@@ -13,14 +13,12 @@ from dataclasses import replace
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.machine.costs import completed, roofline
-from lms.machine.hardware import Hardware
-from lms.machine.presets import preset
-from lms.planning.memory_budget import budget_in
+from lms.machine.hardware import Hardware, preset
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
-from lms.planning.select import plain_plan
+from lms.planning.problem import budget_in
+from lms.planning.select import plain_plan, workload_of
 from lms.planning.settings import read_settings
-from lms.planning.workload import Workload
 from lms.simulation.executor import simulate
 from tests.planning.questions import Answer, Question
 from tests.planning.stored import StoredStep
@@ -50,7 +48,7 @@ def planned(step: StoredStep, question: Question) -> Answer:
         hardware.memory, asked=settings.budget, persistent=step.persistent
     )
     budget = replace(budget, holes=question.holes)
-    found = plan_step(Workload.of(graph, own, lambda: speeds), settings, budget, None)
+    found = plan_step(workload_of(graph, own, lambda: speeds), settings, budget, None)
     plan, played = found.plan, found.timeline
     if played is None:
         costs = completed(speeds.costs, found.graph, hardware)

@@ -1,6 +1,6 @@
 """What a step may use of a device."""
 
-from lms.planning.memory_budget import MemoryBudget, budget_in
+from lms.planning.problem import MemoryBudget, budget_in
 from lms.units import MIB
 
 LIMIT = 320 * MIB

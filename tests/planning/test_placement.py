@@ -13,7 +13,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.costs import roofline
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 from lms.planning import placement, risk, tuning
 from lms.planning.candidates import Filters
 from lms.planning.placement import find_plan, ranked

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from lms.machine.costs import roofline
-from lms.machine.presets import preset
-from lms.planning import plan_cache
-from lms.planning.memory_budget import MemoryBudget, budget_in
-from lms.planning.plan_cache import choose_plan_once
+from lms.machine.hardware import preset
+from lms.planning import stored_plans as plan_cache
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.risk import FittedPlan
 from lms.planning.select import choose_plan, plain_plan
 from lms.planning.settings import Settings, Thresholds
+from lms.planning.stored_plans import choose_plan_once
 from lms.storage.cache import VARIABLE
 from lms.units import MIB
 from tests.planning.stored import read_step

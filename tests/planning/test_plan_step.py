@@ -6,12 +6,12 @@ import pytest
 
 from lms.errors import HostMemoryError
 from lms.machine.costs import roofline
-from lms.machine.presets import preset
-from lms.planning.memory_budget import MemoryBudget
+from lms.machine.hardware import preset
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import MemoryBudget, PlannedStep, Reason
+from lms.planning.select import workload_of
 from lms.planning.settings import read_settings
-from lms.planning.workload import PlannedStep, Reason, Workload
 from lms.units import KIB, MIB
 from tests.planning.stored import read_step
 
@@ -21,7 +21,7 @@ def planned(free: int | None) -> PlannedStep:
     step = read_step("drawn_300")
     hardware = replace(preset("v100-nvlink"), h2d=1e13, d2h=1e13, latency=0.0)
     speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
-    workload = Workload.of(step.graph, step.own, lambda: speeds)
+    workload = workload_of(step.graph, step.own, lambda: speeds)
     budget = MemoryBudget(total=1400 * MIB, margin=0, persistent=0)
     return plan_step(workload, read_settings(), budget, free)
 

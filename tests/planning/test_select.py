@@ -8,10 +8,10 @@ import pytest
 from lms.errors import BudgetError
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import roofline
-from lms.machine.presets import preset
-from lms.planning import budget_search
-from lms.planning.memory_budget import MemoryBudget, budget_in
+from lms.machine.hardware import preset
+from lms.planning import strategies as budget_search
 from lms.planning.prefetch import Speeds
+from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.risk import FittedPlan, Risk
 from lms.planning.select import choose_plan, plain_plan
 from lms.planning.settings import read_settings

@@ -10,13 +10,12 @@ from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.ir.recompute import Recomputed
 from lms.machine.costs import roofline
-from lms.machine.presets import preset
-from lms.planning.memory_budget import UNLIMITED, MemoryBudget
+from lms.machine.hardware import preset
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
-from lms.planning.settings import Settings
-from lms.planning.stored_plan import read_plan
-from lms.planning.workload import PlannedStep, Reason, Workload
+from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason
+from lms.planning.select import workload_of
+from lms.planning.settings import Settings, read_plan
 from lms.units import MIB
 from tests.graphs import make_op
 
@@ -46,7 +45,7 @@ def planned(graph: GraphView, total: int, plan: SwapPlan | None = None) -> Plann
     hardware = preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     budget = MemoryBudget(total=total, margin=0, persistent=0)
-    workload = Workload.of(graph, graph, lambda: speeds)
+    workload = workload_of(graph, graph, lambda: speeds)
     return plan_step(workload, Settings(budget=total, plan=plan), budget, UNLIMITED)
 
 

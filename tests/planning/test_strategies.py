@@ -10,7 +10,7 @@ from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import Costs, roofline
-from lms.machine.presets import preset
+from lms.machine.hardware import preset
 from lms.planning import strategies, tuning
 from lms.planning.candidates import Filters
 from lms.planning.placement import find_plan

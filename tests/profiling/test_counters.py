@@ -2,7 +2,7 @@
 
 import pytest
 
-from lms.machine.nvml import NoDriverError, open_nvml
+from lms.machine.inventory import NoDriverError, open_nvml
 from profiling.counters import read_counters
 from tests.profiling.recorded import A100, Recorded, RecordedError
 

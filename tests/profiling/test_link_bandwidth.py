@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.hardware import Hardware
-from lms.machine.link import LinkRates
+from lms.machine.hardware import Hardware, LinkRates
 from profiling import link_bandwidth
 from profiling.record import read_result
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from lms.simulation.timeline import Cause, Lane
 from lms.units import MIB
 from profiling import report

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.nvml import NoDriverError, describe_gpus
+from lms.machine.inventory import NoDriverError, describe_gpus
 from profiling import utilisation
 from profiling.counters import read_counters
 from profiling.record import read_result

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from lms.ir.plan import SwapPlan
-from lms.machine.hardware import Hardware
-from lms.machine.presets import preset
-from lms.storage.json_data import as_data, from_json, read_data
+from lms.machine.hardware import Hardware, preset
+from lms.storage.files import as_data, from_json, read_data
 from profiling.timelines import timeline_from_json
 from unet3d.runs import Configuration
 

@@ -10,7 +10,7 @@ from keras import layers
 
 from lms import LMSCallback
 from lms.errors import LMSError
-from lms.planning.memory_budget import MemoryBudget
+from lms.planning.problem import MemoryBudget
 from lms.tf.recovery import PreparedStep, StepSource
 from tests.models import SILENT
 

@@ -25,7 +25,6 @@ from lms.tf import compat
 from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
-from lms.tf.capture.flops import with_flops
 from lms.tf.capture.gradient_sums import with_plain_sums
 from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_types import (
@@ -38,10 +37,15 @@ from lms.tf.capture.op_types import (
     PERSISTENT,
     READS_STATE,
     REPLACES_STATE,
+    with_flops,
 )
-from lms.tf.capture.received import OPAQUE, with_host_memory, with_received
+from lms.tf.capture.received import (
+    OPAQUE,
+    with_host_memory,
+    with_received,
+    with_signs_on_device,
+)
 from lms.tf.capture.shapes import guessed_by_inputs, guessed_shapes, inferred_shapes
-from lms.tf.capture.signs import with_signs_on_device
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes

@@ -28,9 +28,8 @@ import tensorflow as tf
 
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
-from lms.tf.capture.loops import frames_around, source_of
+from lms.tf.capture.loops import Trips, frames_around, source_of
 from lms.tf.capture.op_types import ALIAS, PERSISTENT
-from lms.tf.capture.trip_counts import Trips
 
 __all__ = ["Lists", "find_lists"]
 

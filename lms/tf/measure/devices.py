@@ -12,8 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import tensorflow as tf
 
+from lms.machine.inventory import Installation
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.rewrite.transports import Transport, transport_to
@@ -24,9 +26,29 @@ __all__ = [
     "DeviceMemory",
     "find_device",
     "memory_grows",
+    "read_installation",
     "say_what_is_not_planned",
     "sync_devices",
 ]
+
+
+def read_installation() -> Installation:
+    """Ask TensorFlow; it starts its devices for that."""
+    built = tf.sysconfig.get_build_info()
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    device = find_device()
+    return Installation(
+        backend=keras.config.backend(),
+        cuda=built.get("cuda_version"),
+        cudnn=built.get("cudnn_version"),
+        gpus=len(gpus),
+        device=device.name,
+        limit=device.limit,
+        growth=memory_grows(),
+        capability=details.get("compute_capability"),
+    )
+
 
 _LOG = logging.getLogger("lms")
 

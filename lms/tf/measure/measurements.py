@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import tensorflow as tf
 
-from lms.machine.host_cpu import processor_name, usable_cores
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
+from lms.machine.host import processor_name, usable_cores
 from lms.storage.cache import digest, read_entry, sources, write_entry
 from lms.tf import compat
 from lms.tf.measure.devices import Device

@@ -21,7 +21,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op, Tensor, op_of
-from lms.machine.host_cpu import stolen_seconds
+from lms.machine.host import stolen_seconds
 from lms.tf import compat
 from lms.tf.capture.op_types import RESERVED, RESERVES
 from lms.tf.measure.devices import DeviceMemory, sync_devices

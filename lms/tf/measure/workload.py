@@ -10,13 +10,12 @@ from dataclasses import replace
 from functools import cache
 
 from lms.ir.graph import GraphView
-from lms.planning.memory_budget import MemoryBudget
-from lms.planning.plan_cache import choose_plan_once
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
-from lms.planning.select import fits
+from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
+from lms.planning.select import fits, workload_of
 from lms.planning.settings import Settings
-from lms.planning.workload import PlannedStep, Reason, Workload
+from lms.planning.stored_plans import choose_plan_once
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.device_budget import host_budget, with_holes
 from lms.tf.measure.device_rates import measure_hardware
@@ -57,7 +56,7 @@ def workload_here(step: TracedStep, device: Device) -> Workload:
             hardware=measure_hardware(device),
         )
 
-    return Workload.of(step.graph, (step.own or step).graph, speeds)
+    return workload_of(step.graph, (step.own or step).graph, speeds)
 
 
 def _staged(graph: GraphView) -> Bytes:

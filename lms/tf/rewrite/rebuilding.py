@@ -1,17 +1,72 @@
-"""From nodes to a callable with the inputs, captures and outputs of the traced step."""
+"""From nodes to a callable with the inputs, captures and outputs of the traced step.
 
-from collections.abc import Sequence
+A second run's inputs are those of the graph's copy. Its control inputs are not copied:
+what an op had to wait for has ended long before its second run, and the plan's order
+says when that is.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tensorflow as tf
 
+from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.recompute import original_name
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.capture.tracing import TracedFunction
 
-__all__ = ["RebuiltStep", "rebuild", "with_constants"]
+__all__ = ["RebuiltStep", "planned_step", "rebuild", "with_constants"]
+
+
+def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
+    """The step with what a plan adds to it.
+
+    Args:
+        step: The traced step.
+        graph: What `planned_graph(step.graph, plan)` returns.
+
+    Returns:
+        A step with that graph; the nodes given are not changed.
+    """
+    if graph is step.graph:
+        return step
+    given = {node.name: node for node in step.nodes}
+    before = step.graph.by_name
+    nodes: dict[str, compat.NodeDef] = {}
+    for op in graph.ops:
+        if before.get(op.name) == op:
+            if op.name in given:  # arguments have no nodes
+                nodes[op.name] = given[op.name]
+        elif original_name(op.name) in given:
+            nodes[op.name] = _reading(given, op)
+        else:
+            device = nodes[op_of(op.inputs[0])].device
+            nodes[op.name] = _cast(graph, op, device)
+    return replace(step, graph=graph, nodes=tuple(nodes.values()))
+
+
+def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:
+    """The node of an op that reads what a plan adds, or of a second run."""
+    node = compat.NodeDef()
+    node.CopyFrom(given[original_name(op.name)])
+    controls = [name for name in node.input if name.startswith("^")]
+    is_copy = node.name != op.name
+    node.name = op.name
+    del node.input[:]
+    node.input.extend([*op.inputs, *(() if is_copy else controls)])
+    return node
+
+
+def _cast(graph: GraphView, op: Op, device: str) -> compat.NodeDef:
+    node = compat.NodeDef(name=op.name, op="Cast", device=device)
+    node.input.append(op.inputs[0])
+    source, made = graph.tensors[op.inputs[0]], op.outputs[0]
+    node.attr["SrcT"].type = tf.as_dtype(source.dtype).as_datatype_enum
+    node.attr["DstT"].type = tf.as_dtype(made.dtype).as_datatype_enum
+    return node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

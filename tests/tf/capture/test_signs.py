@@ -12,7 +12,7 @@ def test_signs_told_in_floats_are_those_told_in_integers() -> None:
     import keras
     import tensorflow as tf
 
-    from lms.tf.capture.signs import with_signs_on_device
+    from lms.tf.capture.received import with_signs_on_device
     from lms.tf.capture.specialising import specialise
     from lms.tf.capture.tracing import trace
     from lms.tf.rewrite.rebuilding import rebuild

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from lms.machine.pinned import PINNED_VARIABLE
+from lms.machine.host import PINNED_VARIABLE
 from lms.planning.settings import read_settings
 from lms.tf.measure.device_budget import host_budget, measure_budget, with_holes
 from lms.units import MIB

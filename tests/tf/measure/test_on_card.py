@@ -2,7 +2,7 @@
 
 import pytest
 
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lms.machine.pinned import PINNED_VARIABLE
+from lms.machine.host import PINNED_VARIABLE
 from lms.units import GIB, KIB, MIB
 from tests.tf.worker import Worker
 
@@ -194,7 +194,7 @@ def test_a_hole_of_gigabytes_is_found(worker: Worker) -> None:
 
 
 def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lms.tf.measure import host_memory
+    from lms.tf.measure import device_budget as host_memory
 
     monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
     monkeypatch.delenv(PINNED_VARIABLE, raising=False)

@@ -7,7 +7,7 @@ import pytest
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.machine.link import LinkRates
+from lms.machine.hardware import LinkRates
 from tests.graphs import make_op
 from tests.tf.worker import Worker
 

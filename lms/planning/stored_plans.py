@@ -1,50 +1,37 @@
-"""Plans that were stored: read from a file, and judged like any other.
+"""Plans that were made before: given by the user, or kept on disk, and judged like any.
 
 A plan names the ops of one step: of one model, one batch size, one version of
 TensorFlow, with op determinism on or off.
+
+A plan that is kept belongs to the step, the device's memory, the settings, and the
+times of ops and copies. All of them are in the name that it is kept under, so nothing
+is planned by an answer to another question. What lies in memory beside the step may be
+a few batches more or less from run to run: a plan for a little less room is one for
+this room too.
 """
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from lms.errors import BudgetError, PlanError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.candidates import small_pool_for, smallest_worth_moving
-from lms.planning.memory_budget import UNLIMITED, MemoryBudget
+from lms.planning.prefetch import Speeds
+from lms.planning.problem import UNLIMITED, MemoryBudget
 from lms.planning.risk import FittedPlan
+from lms.planning.select import choose_plan, fits
+from lms.planning.settings import Settings
 from lms.simulation.memory import allocator_peak
+from lms.storage.cache import cache_folder, digest, read_entry, sources, write_entry
 from lms.units import Bytes, format_bytes
 
-__all__ = ["fitted_plan", "read_plan"]
+__all__ = ["choose_plan_once", "fitted_plan"]
 
 _STEPS = 512  # parts of a plan's peak in which the least room for it is told
-
-
-def read_plan(plan: SwapPlan | str | Path) -> SwapPlan:
-    """A plan, or the one in a file that `python -m lms plan --output` wrote.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        PlanError: If the file holds no plan.
-    """
-    if isinstance(plan, SwapPlan):
-        return plan
-    path = Path(plan)
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"`plan` must be a file that `python -m lms plan --output` wrote, got "
-            f"'{path}'. Write it first."
-        )
-    try:
-        return SwapPlan.from_json(path.read_text(encoding="utf-8"))
-    except (PlanError, UnicodeDecodeError) as error:
-        raise PlanError(
-            f"`plan` must be a file that `python -m lms plan --output` wrote, got "
-            f"'{path}': {error}"
-        ) from error
 
 
 def fitted_plan(
@@ -117,3 +104,71 @@ def _too_small(budget: MemoryBudget, predicted: Bytes, room: Bytes) -> BudgetErr
         "budget.",
         least_bytes=least,
     )
+
+
+_LOG = logging.getLogger("lms")
+
+_KIND = "plans"
+
+# A plan for so many percent of the room is good enough.
+_ROOM_PERCENT = 95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """A plan, and the bytes that the step had when it was made."""
+
+    room: Bytes
+    fitted: FittedPlan
+
+
+def choose_plan_once(
+    graph: GraphView,
+    plain: FittedPlan,
+    settings: Settings,
+    budget: MemoryBudget,
+    speeds: Callable[[], Speeds],
+) -> FittedPlan:
+    """As `choose_plan`; a budget's plan is kept, and found again by a later run.
+
+    Args:
+        graph: The step.
+        plain: The plain plan, of TensorFlow's own graph.
+        settings: The user's knobs.
+        budget: What the step may use.
+        speeds: Yields how long ops and copies take; called only if it matters.
+
+    Raises:
+        BudgetError: If no plan fits; names the op and the least budget.
+    """
+    by_rule = settings.thresholds is not None
+    if by_rule or cache_folder() is None or fits(plain, budget):
+        return choose_plan(graph, plain, settings, budget, speeds)
+    memory = replace(budget, persistent=0)
+    name = digest(sources(), graph, plain, settings, memory, speeds())
+    kept = read_entry(_KIND, name, _Kept)
+    if kept is not None and _is_for(budget.step, kept.room):
+        if _is_valid(graph, budget, kept.fitted):
+            return kept.fitted
+        _LOG.warning("Left out a plan that was kept: it is none of this step.")
+    found = choose_plan(graph, plain, settings, budget, speeds)
+    write_entry(_KIND, name, _Kept(room=budget.step, fitted=found))
+    return found
+
+
+def _is_for(room: Bytes, kept: Bytes) -> bool:
+    return room * _ROOM_PERCENT // 100 <= kept <= room
+
+
+def _is_valid(graph: GraphView, budget: MemoryBudget, found: FittedPlan) -> bool:
+    """Tell whether a plan can be obeyed in the room that there is."""
+    try:
+        planned = planned_graph(graph, found.plan)
+        validate_plan(planned, found.plan)
+    except (PlanError, KeyError, ValueError):
+        return False
+    room = UNLIMITED if budget.total is None else budget.most - budget.persistent
+    reached = allocator_peak(
+        planned, found.plan, capacity=room, small_pool=found.small_pool
+    )
+    return reached is not None

@@ -238,6 +238,7 @@ class FittedFunction:
                     del self._steps[key]
 
     def _prepared(self, traced: TracedFunction, inputs: Sequence[Any]) -> PreparedStep:
+        """The step of this signature, prepared when it is called first."""
         key = _key(traced, inputs)
         if key not in self._steps:
             with PREPARING, refused_in_words("planning a step"), self._shown():

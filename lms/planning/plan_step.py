@@ -123,6 +123,7 @@ def _planned(
     budget: MemoryBudget,
     choose: _Choose,
 ) -> PlannedStep:
+    """The plan that is stored, or chosen, and what is predicted of it."""
     plain, speeds = workload.plain, workload.speeds
     if settings.plan is not None:
         graph, own = workload.graph, workload.own

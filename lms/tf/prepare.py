@@ -32,9 +32,14 @@ from lms.tf.measure.device_budget import measure_budget
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
-from lms.tf.measure.workload import plan_here, with_measured_scratch, workload_here
+from lms.tf.measure.workload import (
+    plan_here,
+    report_of,
+    timeline_of,
+    with_measured_scratch,
+    workload_here,
+)
 from lms.tf.out_of_memory import refused_in_words
-from lms.tf.predictions import report_of, timeline_of
 from lms.tf.recovery import PreparedStep
 from lms.tf.rewrite.rebuilding import planned_step, rebuild, with_constants
 from lms.tf.rewrite.rewriting import rewrite
@@ -134,7 +139,13 @@ def prepare(
     started = time.perf_counter()
     try:
         captured, budget = capture(traced, inputs, settings, kind=kind, settle=settle)
-        prepared = _planned_or_not(captured, budget)
+        try:
+            with refused_in_words("planning a step"):
+                prepared = _build(captured, budget)
+        except LMSError as error:  # it runs as it is, if nobody insists on a plan
+            if (plain := captured.without_plan(error)) is None:
+                raise
+            prepared = plain
     finally:
         forget_functions()
         keep_measurements()
@@ -191,22 +202,10 @@ def _measured(
         return step, error
 
 
-def _planned_or_not(captured: Captured, budget: MemoryBudget) -> PreparedStep:
-    """The step with a plan; without one where there is none, and nobody insists."""
-    try:
-        if captured.held_back is not None:
-            raise captured.held_back
-        with refused_in_words("planning a step"):
-            return _build(captured, budget)
-    except LMSError as error:
-        prepared = captured.without_plan(error)
-        if prepared is None:
-            raise
-        return prepared
-
-
 def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
     """Plan, rewrite and build."""
+    if captured.held_back is not None:
+        raise captured.held_back
     started = time.perf_counter()
     _tell(captured, budget)
     planned = plan_here(captured.workload, captured.settings, captured.device, budget)

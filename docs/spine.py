@@ -10,6 +10,7 @@ stack is read.
 import argparse
 import inspect
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -61,27 +62,22 @@ def walked() -> list[FrameType]:
         model.add(keras.layers.Conv2D(16, 3, padding="same", activation="relu"))
     model.compile("sgd", "mse")
     data = np.zeros((24, 64, 64, 3)), np.zeros((24, 64, 64, 16))
-    try:
+    with suppress(FoundError):
         model.fit(*data, 12, verbose="0", callbacks=[lms.LMSCallback(verbose=0)])
-    except FoundError:
-        pass
     home = Path(lms.__file__).parent
     return [f for f in frames if home in Path(f.f_code.co_filename).parents]
 
 
 def drawn(frames: list[FrameType]) -> str:
     """A line for each: number, file, function, and the first line of its docstring."""
-    lines: list[str] = []
     home = Path(lms.__file__).parent.parent
+    lines: list[str] = []
     for number, frame in enumerate(frames, 1):
         code = frame.f_code
         file = Path(code.co_filename).relative_to(home)
         about = str(code.co_consts[0] or "").partition("\n")[0]
-        lines.append(f"{number:2} {file!s:28} {code.co_name:16} {about}"[:98].rstrip())
-    last = (
-        f"{len(frames) + 1:2} {'lms/planning/strategies.py':28} {'plan_by_budget':16}"
-    )
-    lines.append(f"{last} The search.")
+        lines.append(f"{number:2} {file!s:28} {code.co_name:16} {about}".rstrip())
+    lines.append(f"{len(lines) + 1:2} {'the search':28} plan_by_budget")
     return "\n".join(lines) + "\n"
 
 

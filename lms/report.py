@@ -82,7 +82,7 @@ class StepReport:
     @property
     def fits_unplanned(self) -> bool:
         """Tell whether the step runs as TensorFlow would run it: no order, no swaps."""
-        return not self.plan.chain and not self.plan.swaps
+        return self.plan.is_empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -86,6 +86,11 @@ class SwapPlan:
     chosen: str = ""
 
     @property
+    def is_empty(self) -> bool:
+        """Tell whether TensorFlow runs the step as it likes."""
+        return not (self.chain or self.swaps or self.recomputed)
+
+    @property
     def orders_large_ops(self) -> bool:
         """Tell whether the chain has all large ops, as the budget planner's has."""
         return self.planner == "budget"

@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import tensorflow as tf
 
@@ -145,6 +145,34 @@ class TracedStep:
         return [a for a in self.arguments if a.captured is None]
 
 
+_Nodes: TypeAlias = Sequence[compat.NodeDef]
+
+
+def _sums(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
+    """Requires nodes in order. Ensures that no sum has a variable of its own."""
+    return with_plain_sums(nodes, control_flow(step.nodes), step.outputs), library
+
+
+def _signs(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
+    """Requires nothing. Ensures that no op compares large integers on the host."""
+    return with_signs_on_device(nodes, control_flow(step.nodes), step.device), library
+
+
+def _opened(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
+    """Requires nothing. Ensures that calls of XLA hold no more than they must."""
+    return opened(nodes, library, control_flow(step.nodes), step.outputs)
+
+
+def _assignments(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
+    """Requires the functions to be open. Ensures that large variables stay in place."""
+    variables = {a.name: a.variable for a in step.arguments if a.variable is not None}
+    return with_assignments_in_place(nodes, variables), library
+
+
+PASSES = (_sums, _signs, _opened, _assignments)
+"""Rewrites of a step before it is planned, in this order; none changes a number."""
+
+
 def specialise(
     traced: TracedFunction, inputs: Sequence[Any], *, device: str
 ) -> TracedStep:
@@ -183,13 +211,11 @@ def specialise(
         )
 
     own = step_of(cut, traced.graph_def.library, None)
-    fixed = control_flow(own.nodes)
-    nodes = with_plain_sums(own.nodes, fixed, outputs)
-    nodes = with_signs_on_device(nodes, fixed, device)
-    nodes, library = opened(nodes, own.library, fixed, outputs)
-    variables = {a.name: a.variable for a in arguments if a.variable is not None}
-    nodes = with_assignments_in_place(nodes, variables)
-    if nodes == list(own.nodes):
+    rewritten = own.nodes, own.library
+    for one_pass in PASSES:
+        rewritten = one_pass(own, *rewritten)
+    nodes, library = rewritten
+    if list(nodes) == list(own.nodes):
         return own
     step = step_of(nodes, library, own)
     lost = set(step.guessed) - set(own.guessed)  # only the variable's shape was known

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -230,7 +230,7 @@ def small_kernel_seconds(device: Device) -> Seconds:
     """Seconds that a small op keeps the device busy, when its launch is no matter.
 
     That of a chain of small ops, all launched while products keep the device busy.
-    Where products are too short for that, that of their launches.
+    Where there is no room for these, or they are too short, that of their launches.
     """
     measured = measurements_of(device)
     launch = small_op_seconds(measured)
@@ -238,27 +238,27 @@ def small_kernel_seconds(device: Device) -> Seconds:
         rate = _flops(device)
         rows = _rows(measured.rates["flops"][0])
         products = math.ceil(_AHEAD * _BEHIND * launch * rate / (2 * rows**3))
-        if products > _MOST_PRODUCTS:
+        if products > _MOST_PRODUCTS or 4 * _HELD * rows**2 > free_bytes(device):
             return launch
         with tf.device(device.full_name):
             square = tf.ones([rows, rows])
         none, many = (
-            seconds_of(_chain(count, [square] * products)) for count in (1, _BEHIND)
+            seconds_of(_chain(count, square, products)) for count in (1, _BEHIND)
         )
         measured.seconds[_KERNEL] = max(many - none, 0.0) / (_BEHIND - 1)
     return min(launch, measured.seconds[_KERNEL])
 
 
-def _chain(count: int, products: Sequence[Any] = ()) -> Callable[[], Any]:
-    """A call of `count` small ops, one after the other, behind the products."""
+def _chain(count: int, square: Any = 0.0, products: int = 0) -> Callable[[], Any]:
+    """A call of `count` small ops, one after the other, behind products of a matrix."""
 
     @tf.function(autograph=False)
-    def chain() -> Any:
-        made: Any = None
-        for square in products:
-            with tf.control_dependencies([] if made is None else [made]):
+    def chain(square: Any) -> Any:  # a captured one would be kept with the function
+        made: Any = square
+        for _ in range(products):
+            with tf.control_dependencies([made]):
                 made = tf.raw_ops.MatMul(a=square, b=square)
-        with tf.control_dependencies([] if made is None else [made]):
+        with tf.control_dependencies([made]):
             value: Any = start.read_value()
         for _ in range(count):
             value = tf.raw_ops.Sin(x=value)
@@ -266,7 +266,7 @@ def _chain(count: int, products: Sequence[Any] = ()) -> Callable[[], Any]:
 
     def call() -> Any:
         with compat.planned_as_is():  # they would be composed into one
-            return chain()
+            return chain(square)
 
     start = tf.Variable(tf.ones([]))
     return call

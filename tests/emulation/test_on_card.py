@@ -70,6 +70,10 @@ def test_a_trace_has_kernels_and_copies(worker: Worker, tmp_path: Path) -> None:
     assert worker.ask(f"{TRIALS}:traced", memory="64MiB", path=path) == ["0", "2"]
 
 
+def test_slices_are_updated_without_xla(worker: Worker) -> None:
+    assert worker.ask(f"{TRIALS}:updated_slices", memory="64MiB") == [True, True]
+
+
 def test_what_would_be_compiled_is_interpreted(worker: Worker) -> None:
     found = worker.ask(f"{TRIALS}:compiled", memory="64MiB")
     assert found["auto"] == [True, *found["never"][1:]]

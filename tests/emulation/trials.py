@@ -11,7 +11,8 @@ import tensorflow as tf
 from lms.emulation.counters import begin_trace, counter, end_trace
 from tests.models import SILENT
 
-__all__ = ["compiled", "copies", "devices", "run_out", "split_over_two", "traced"]
+__all__ = ["compiled", "copies", "devices", "run_out", "split_over_two"]
+__all__ += ["traced", "updated_slices"]
 
 
 def devices() -> dict[str, Any]:
@@ -84,6 +85,20 @@ def compiled() -> dict[str, Any]:
         "never": losses(jit=False),
         "function": float(own(tf.constant(3.0))),
     }
+
+
+def updated_slices() -> list[bool]:
+    """Tell whether slices are put where they belong; those beyond the end come before."""
+    given = np.arange(180, dtype="float32").reshape(2, 5, 6, 3)
+    part = -np.ones((1, 2, 3, 3), "float32")
+    found = []
+    for start in ((1, 2, 1, 0), (5, 4, 4, 0)):
+        made = tf.function(keras.ops.slice_update)(given, tf.constant(start), part)
+        at = zip(np.minimum(start, (1, 3, 3, 0)), part.shape, strict=True)
+        wanted = given.copy()
+        wanted[tuple(slice(i, i + size) for i, size in at)] = part
+        found.append(bool((made.numpy() == wanted).all()))
+    return found
 
 
 def split_over_two() -> dict[str, Any]:

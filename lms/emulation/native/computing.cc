@@ -31,6 +31,7 @@
 #include "interpreted.h"
 #include "layouts.h"
 #include "rnn_gradient.h"
+#include "slices.h"
 #include "roofline.h"
 
 extern "C" void lms_card_pass(void* stream, double seconds, const char* name,
@@ -166,6 +167,9 @@ class Factory : public kernel_factory::OpKernelFactory {
     if (IsRnn(node.op())) {
       return new Delegate(construction, std::unique_ptr<OpKernel>(MakeRnn(construction)));
     }
+    if (IsUpdateSlice(node.op())) {
+      return new Delegate(construction, std::make_unique<UpdateSlice>(construction));
+    }
     const bool is_turned = ChannelsLast(&node), is_onednn = AsOneDnn(&node);
     std::shared_ptr<const NodeProperties> properties;
     absl::Status status =
@@ -207,8 +211,10 @@ void RegisterKernels() {
   }
   for (const KernelDef& kernel : all.kernel()) {
     if (kernel.device_type() != "GPU" || !kernel.label().empty()) continue;
-    if (!IsRnn(kernel.op()) && !on_cpu.count(kernel.op())) continue;
-    if (kernel.op().rfind("Xla", 0) == 0 || kernel.op().rfind("_Xla", 0) == 0) continue;
+    const bool is_own = IsRnn(kernel.op()) || IsUpdateSlice(kernel.op());
+    if (!is_own && !on_cpu.count(kernel.op())) continue;
+    const bool is_xla = kernel.op().rfind("Xla", 0) == 0 || kernel.op().rfind("_Xla", 0) == 0;
+    if (!is_own && is_xla) continue;
     auto* own = new KernelDef(kernel);  // the registrar keeps it
     own->set_priority(kernel.priority() + 100);
     kernel_factory::OpKernelRegistrar(own, "EmulatedCard",

@@ -27,6 +27,7 @@
 
 #include "interpreted.h"
 #include "rnn_gradient.h"
+#include "slices.h"
 #include "roofline.h"
 
 extern "C" int64_t lms_card_launches();
@@ -217,8 +218,10 @@ class Wrapping : public kernel_factory::OpKernelFactory {
   OpKernel* Create(OpKernelConstruction* construction) override {
     const NodeDef node = construction->def();
     const bool is_rnn = IsRnn(node.op());  // cuDNN's own sizes are not known
-    std::unique_ptr<OpKernel> own(is_rnn ? MakeRnn(construction)
-                                         : own_->Create(construction));
+    std::unique_ptr<OpKernel> own(
+        is_rnn                      ? MakeRnn(construction)
+        : IsUpdateSlice(node.op()) ? new UpdateSlice(construction)
+                                    : own_->Create(construction));
     if (own == nullptr || own->AsAsync() != nullptr) return own.release();
     const OpDef* op = nullptr;
     if (!OpRegistry::Global()->LookUpOpDef(node.op(), &op).ok()) return own.release();

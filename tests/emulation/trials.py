@@ -88,7 +88,7 @@ def compiled() -> dict[str, Any]:
 
 
 def updated_slices() -> list[bool]:
-    """Tell whether slices are put where they belong; those beyond the end come before."""
+    """Tell whether slices are put where they belong, or nearest to it."""
     given = np.arange(180, dtype="float32").reshape(2, 5, 6, 3)
     part = -np.ones((1, 2, 3, 3), "float32")
     found = []

@@ -2,8 +2,9 @@
 
     trained         with the losses and the variables of plain Keras, bit for bit
     not compared    it trained, but plain Keras itself does not repeat its bits
-    refused         before the first step, naming a least budget; and 1.05 times that
-                    trained each time that it was tried
+    refused         before the first step, or when a step that cannot be planned ran out
+                    of memory, naming a least budget; and 1.05 times that trained each
+                    time that it was tried
     defect          everything else
 
 A refusal is a defect, too, where the least budgets of one model differ by more than
@@ -117,7 +118,7 @@ def _refusal(row: Row) -> Verdict:
     refused, steps = row["refused"], len(row["losses"])
     if steps:
         return _defect(row, f"refused after {steps} steps: {refused['error']}")
-    if row["report"]:
+    if row["report"] and not row["report"].get("not_planned"):
         return _defect(row, f"refused after a plan failed: {refused['error']}")
     if not refused["least_bytes"]:
         return _defect(row, f"names no least budget: {refused['error']}")

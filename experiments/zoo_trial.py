@@ -41,6 +41,7 @@ _REPORTED = (
     "swapped_in_bytes",
     "swap_count",
     "replans",
+    "not_planned",
     "planning_seconds",
     "preparation_seconds",
 )

@@ -11,6 +11,7 @@ state inside of a kernel) happen again when a step is repeated.
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -163,15 +164,17 @@ class KeptVariables:
     def put_back(self, values: Sequence[Any]) -> None:
         """Let them hold what `values` returned before; whatever happens, all that can.
 
-        Where the device has no room for a copy, a variable gives up its own room first.
+        Where the device has no room for a copy, a variable gives up its own room first;
+        TensorFlow waits ten seconds for room, so the others do so at once.
 
         Raises:
             BaseException: The first error, once all that can be are put back.
         """
         error: BaseException | None = None
+        is_full = False
         for (handle, _), value in zip(self.handles, values, strict=True):
             try:
-                _assign(handle, value)
+                is_full = _assign(handle, value, is_full=is_full)
             except BaseException as found:
                 error = error or found
         if error is not None:
@@ -191,14 +194,19 @@ def _value(handle: tf.Tensor, dtype: tf.DType) -> Any:
     return value if size is not None and size <= _SMALL else np.array(value)
 
 
-def _assign(handle: tf.Tensor, value: Any) -> None:
-    """Let a variable hold a copy of a value: in its own room, if there is no other."""
+def _assign(handle: tf.Tensor, value: Any, *, is_full: bool) -> bool:
+    """Let a variable hold a copy of a value: in its own room, if there is no other.
+
+    Returns:
+        Whether there is no other.
+    """
     on_host = isinstance(value, np.ndarray)
     own = compat.host_tensor(value) if on_host else tf.raw_ops.DeepCopy(x=value)
-    try:
-        tf.raw_ops.AssignVariableOp(resource=handle, value=own)
-    except tf.errors.OpError:
-        nothing = np.empty([0], own.dtype.as_numpy_dtype)
-        empty = compat.host_tensor(nothing)
-        tf.raw_ops.AssignVariableOp(resource=handle, value=empty)
-        tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+    if not is_full:
+        with suppress(tf.errors.OpError):
+            tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+            return False
+    empty = compat.host_tensor(np.empty([0], own.dtype.as_numpy_dtype))
+    tf.raw_ops.AssignVariableOp(resource=handle, value=empty)
+    tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+    return True

@@ -63,13 +63,15 @@ class SwapPlan:
     """An execution order and the swaps made within it.
 
     Args:
-        planner: Name of the planner that made it.
+        planner: Name of the planner that made it, for reports.
         order: Names of all ops in the execution order that was planned for.
         chain: Ops that are made to run in this order, each after the one before it.
             Empty leaves the order to the runtime.
         swaps: The swaps, ordered by the tensor's producer.
         recomputed: Ops that are recomputed. `order` lists their second runs too:
             the plan is one for the graph that has them (`planned_graph`).
+        chain_is_partial: Whether large ops may be out of the chain, so that nobody knows
+            what runs last.
         chosen: Knobs of the planner that were given or tuned, readable.
 
     Example:
@@ -83,6 +85,7 @@ class SwapPlan:
     chain: tuple[str, ...] = ()
     swaps: tuple[Swap, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
+    chain_is_partial: bool = False
     chosen: str = ""
 
     @property
@@ -92,8 +95,8 @@ class SwapPlan:
 
     @property
     def orders_large_ops(self) -> bool:
-        """Tell whether the chain has all large ops, as the budget planner's has."""
-        return self.planner == "budget"
+        """Tell whether all large ops run in the plan's order."""
+        return not (self.is_empty or self.chain_is_partial)
 
     @property
     def swapped_out_bytes(self) -> int:
@@ -122,8 +125,9 @@ class SwapPlan:
     def to_json(self, *, indent: int | None = None) -> str:
         """The plan as JSON text."""
         fields = asdict(self)
-        if not self.chosen:
-            del fields["chosen"]
+        for name in ("chosen", "chain_is_partial"):
+            if not fields[name]:
+                del fields[name]
         return json.dumps(fields, indent=indent)
 
     @classmethod

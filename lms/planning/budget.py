@@ -190,7 +190,7 @@ def _swaps(
     live: Sequence[Buffer],
     histories: Sequence[SwapHistory | None],
 ) -> tuple[Swap, ...]:
-    """The journeys in the plan's words: names of ops instead of steps."""
+    """The histories in the plan's words: names of ops instead of steps."""
     chained = [position for position, step in enumerate(steps) if step.op]
 
     def trigger(start: int) -> str | None:

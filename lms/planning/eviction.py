@@ -5,8 +5,10 @@ The resident tensor whose next use is farthest away leaves: Belady's rule for pa
 Journal 5(2), 1966). A tensor is copied out once; a later eviction just drops the
 device's copy.
 
-A step of the walk is an ordered op and the ops up to the next ordered one: nothing is
-known of the order in which TensorFlow runs these, so memory is made for all of them.
+A step of the walk, not to be taken for a training step, is an ordered op and the ops
+up to the next ordered one: nothing is known of the order in which TensorFlow runs
+these, so memory is made for all of them. Tensors come back at their readers here;
+`budget` and `prefetch` let the copies start earlier.
 """
 
 import heapq
@@ -121,16 +123,16 @@ def needs(
 ) -> list[int]:
     """Bytes that must be on the device at each step, all that may move being out."""
     last = _last_steps(steps, live)
-    residencies = [buffer.root not in movable for buffer in live]
+    stays = [buffer.root not in movable for buffer in live]
     staying = 0
     needed: list[int] = []
     for position, step in enumerate(steps):
         touched = step.reads | step.makes
-        idle = staying - sum(live[i].size for i in step.reads if residencies[i])
+        idle = staying - sum(live[i].size for i in step.reads if stays[i])
         needed.append(idle + step.need)
-        staying += sum(live[i].size for i in step.makes if residencies[i])
+        staying += sum(live[i].size for i in step.makes if stays[i])
         staying -= sum(
-            live[i].size for i in touched if residencies[i] and last[i] == position
+            live[i].size for i in touched if stays[i] and last[i] == position
         )
     return needed
 
@@ -155,7 +157,7 @@ class SwapHistory:
     residencies: list[Residency] = field(default_factory=list[Residency])
 
     def copy(self) -> "SwapHistory":
-        """The same, with stays of its own."""
+        """The same, with residencies of its own."""
         return SwapHistory(
             self.evicted, [replace(residency) for residency in self.residencies]
         )

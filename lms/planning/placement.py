@@ -1,9 +1,9 @@
 """A plan that the device's allocator, with all it loses, fits into the room.
 
 Planners count in chunks of a modelled allocator, but swap-ins that start early
-change the places of tensors. So a plan is judged by playing it to the model once more,
-and recomputed - without early copies, with less room, with smaller tensors moving too -
-until it can be placed.
+change the places of tensors. So a plan is judged by playing it to the model once more.
+Others are made until one can be placed: without early copies, with less room, with
+smaller tensors moving too.
 """
 
 from collections import deque

@@ -322,6 +322,7 @@ def plan_by_rule(
     )
     return SwapPlan(
         planner="threshold",
+        chain_is_partial=True,
         order=tuple(op.name for op in ops),
         chain=levelled.chain,
         swaps=_without_circles(levelled, swaps),

@@ -70,8 +70,8 @@ class SwapPlan:
         swaps: The swaps, ordered by the tensor's producer.
         recomputed: Ops that are recomputed. `order` lists their second runs too:
             the plan is one for the graph that has them (`planned_graph`).
-        chain_is_partial: Whether large ops may be out of the chain, so that nobody knows
-            what runs last.
+        chain_is_partial: Whether large ops may be out of the chain: nobody knows then
+            which of them runs last.
         chosen: Knobs of the planner that were given or tuned, readable.
 
     Example:

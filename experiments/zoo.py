@@ -6,8 +6,7 @@ as a new user writes them. Each is trained for two epochs of three batches, in p
 and devices of their own; the model is built before anything of `lms` is imported, as a
 user may. The device is a hard limit of the allocator:
 
-    probe       plain Keras in a device with plenty: its peak
-    plain       twice in 1.15 times that peak: its bits, and whether it repeats them
+    plain       twice in a device with plenty: its peak, and whether it repeats its bits
     shares      0.8, 0.6 and 0.45 of that peak, three times each
     asked       where none of these was refused: asked with a budget of 1 MiB for the
                 least, in the smallest of them
@@ -42,14 +41,8 @@ __all__ = ["ANSWER", "device_for", "main"]
 
 _FOLDER = Path("build") / "experiments" / "zoo"
 _ENOUGH = 8192 * MIB
-
-# Plain Keras's bits depend on the memory there is: where a step takes more than 80 % of
-# it, TensorFlow adds gradients up in another order (`SchedulingPass`). So it trains in
-# little more than its peak, as it does in less with the callback.
-_NEAR = 1.15
 _SHARES = (0.8, 0.6, 0.45)
 _PLAIN_RUNS = 2
-_PLAIN = ("probe", "plain")
 _MARGIN = 32  # one part of so many that is kept
 _ASKED = "1MiB"  # nothing trains in it
 _DIGITS = 4  # of each variable's digest that are kept
@@ -118,12 +111,10 @@ class _Keeper:
 
     def keep(self, model: str) -> None:
         """Train one model in each of its devices."""
-        probe = self._row({"model": model, "kind": "probe"}, memory=_ENOUGH)
-        near = int(_NEAR * (probe.get("peak_bytes") or _ENOUGH)) // MIB * MIB + MIB
         plain = [
             self._row(
                 {"model": model, "kind": "plain", "share": 1.0, "repeat": i},
-                memory=near,
+                memory=_ENOUGH,
             )
             for i in _counted(_PLAIN_RUNS)
         ]
@@ -185,7 +176,7 @@ class _Keeper:
                 command=("experiments.zoo_trial",),
                 flags=(
                     f"--model={key['model']}",
-                    f"--way={'plain' if key['kind'] in _PLAIN else 'lms'}",
+                    f"--way={'plain' if key['kind'] == 'plain' else 'lms'}",
                     *flags,
                 ),
                 folder=self._options.folder,
@@ -247,8 +238,7 @@ def _part(plain: Sequence[Mapping[str, Any]], share: float) -> int:
 
 
 def _name(key: Mapping[str, Any], memory: int) -> str:
-    repeat = key.get("repeat", 1)
-    return f"{key['model']}, {key['kind']}, {memory // MIB} MiB, {repeat}"
+    return f"{key['model']}, {key['kind']}, {memory // MIB} MiB, {key['repeat']}"
 
 
 def _told(trial: Trial, plain: Mapping[str, Any] | None) -> dict[str, Any]:

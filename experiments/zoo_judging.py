@@ -62,7 +62,6 @@ def judge(rows: Sequence[Row]) -> tuple[Verdict, ...]:
         >>> [verdict.outcome.value for verdict in judge([plain, plain, row])]
         ['trained']
     """
-    rows = [row for row in rows if row["kind"] != "probe"]
     plain = [row for row in rows if row["kind"] == "plain"]
     alone = [_alone(row, plain) for row in rows if row["kind"] != "plain"]
     refused = [v for v in alone if v.outcome is Outcome.REFUSED]

@@ -296,7 +296,7 @@ def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef |
         with (
             suppress(tf.errors.CancelledError),
             _cancellation.CancellationManagerContext(cancelled),
-            _not_swapped_by_grappler(),
+            _with_memory_for_all(),
         ):
             concrete.inference_fn.call_flat(*arguments)
         _end_collection()
@@ -587,16 +587,18 @@ def swapped_by_grappler():
 
 
 @contextmanager
-def _not_swapped_by_grappler() -> Iterator[None]:
-    """Within it, Grappler optimises as it is told to, but does not swap by default.
+def _with_memory_for_all() -> Iterator[None]:
+    """Within it, Grappler optimises as it is told to, but saves no memory by default.
 
-    On a GPU it would where it foresees that memory runs out, before the step is seen.
+    Where it foresees that memory runs out it would swap by itself on a GPU, and add up
+    gradients in another order, with other bits than on a larger card (`SwappingPass`
+    and `SchedulingPass` in memory_optimizer.cc).
     """
     serialised = _eager_context().function_call_options.config_proto_serialized
     options = ConfigProto.FromString(serialised)
     rewriting: Any = options.graph_options.rewrite_options
     if rewriting.memory_optimization == rewriting.DEFAULT_MEM_OPT:
-        rewriting.memory_optimization = rewriting.SCHEDULING_HEURISTICS
+        rewriting.memory_optimization = rewriting.NO_MEM_OPT
     with _calls_with(options):
         yield
 

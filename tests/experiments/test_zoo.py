@@ -199,7 +199,7 @@ def test_a_small_model_trains_in_less_with_the_same_bits(
     assert main(words) == 0
     _, rows = read_lines(results)
     kinds = [row["kind"] for row in rows]
-    assert kinds == ["probe", "plain", "plain", "training"]
+    assert kinds == ["plain", "plain", "training"]
     assert [v.outcome.value for v in judge(rows)] == ["trained"]
     assert (
         rows[-1]["report"]["swapped_out_bytes"] or rows[-1]["report"]["recomputed_ops"]

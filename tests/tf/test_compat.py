@@ -59,7 +59,7 @@ def test_a_device_s_limit_is_known_by_its_full_name() -> None:
     assert compat.allocator_limit(f"{local}GPU:9") is None
 
 
-def test_a_trace_is_not_swapped_by_grappler_and_keeps_the_users_other_options() -> None:
+def test_a_trace_is_with_memory_for_all_and_keeps_the_users_other_options() -> None:
     import tensorflow as tf
     from tensorflow.core.protobuf.config_pb2 import (  # noqa: TID251 - what is asked
         ConfigProto,
@@ -75,11 +75,11 @@ def test_a_trace_is_not_swapped_by_grappler_and_keeps_the_users_other_options() 
     tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
     try:
         before = asked()
-        with compat._not_swapped_by_grappler():
-            assert asked().memory_optimization == before.SCHEDULING_HEURISTICS
+        with compat._with_memory_for_all():
+            assert asked().memory_optimization == before.NO_MEM_OPT
             assert asked().layout_optimizer == before.OFF
         assert asked() == before
-        with compat.swapped_by_grappler(), compat._not_swapped_by_grappler():
+        with compat.swapped_by_grappler(), compat._with_memory_for_all():
             assert asked().memory_optimization == before.SWAPPING_HEURISTICS
     finally:
         tf.config.optimizer.set_experimental_options({"layout_optimizer": True})

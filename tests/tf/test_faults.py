@@ -13,8 +13,8 @@ MEMORY = "20MiB"  # the plain training takes about 32 MiB
 
 
 @cache
-def undisturbed(worker: Worker) -> list[str]:
-    return worker.ask("tests.tf.fault_trials:undisturbed", memory=MEMORY)
+def plain(worker: Worker) -> list[str]:
+    return worker.ask("tests.tf.fault_trials:plain", memory="2GiB")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_an_allocation_that_fails_ends_no_training(point: int, worker: Worker) -
         "tests.tf.fault_trials:faults",
         memory=MEMORY,
         points=[point],
-        numbers=undisturbed(worker),
+        numbers=plain(worker),
     )["trials"]
     assert trial["taken"] > 0, "nothing failed: the trial says nothing"
     if point > 0 and trial["ended"] == "refused":

@@ -25,7 +25,6 @@ from lms.tf import compat
 from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
-from lms.tf.capture.gradient_sums import with_plain_sums
 from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_types import (
     ALIAS,
@@ -148,11 +147,6 @@ class TracedStep:
 _Nodes: TypeAlias = Sequence[compat.NodeDef]
 
 
-def _sums(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires nodes in order. Ensures that no sum has a variable of its own."""
-    return with_plain_sums(nodes, control_flow(step.nodes), step.outputs), library
-
-
 def _signs(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
     """Requires nothing. Ensures that no op compares large integers on the host."""
     return with_signs_on_device(nodes, control_flow(step.nodes), step.device), library
@@ -169,7 +163,7 @@ def _assignments(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes,
     return with_assignments_in_place(nodes, variables), library
 
 
-PASSES = (_sums, _signs, _opened, _assignments)
+PASSES = (_signs, _opened, _assignments)
 """Rewrites of a step before it is planned, in this order; none changes a number."""
 
 

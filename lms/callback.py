@@ -12,8 +12,9 @@ batch that comes later. Ops that keep their random state in the kernel (`tf.rand
 an op seed, not Keras's seed generators) start anew in each function that holds them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -104,11 +105,11 @@ class FunctionHook:
     def _run_steps(self, iterator: Any) -> Any:
         """`steps_per_execution` steps, as Keras's own function makes."""
         iterator = one_replica_s(iterator)
-        with self._guard():
+        with _Guard(self):
             outputs = self.fitted.draw_and_run(iterator)
         for _ in range(self._model.steps_per_execution - 1):
             try:
-                with self._guard():
+                with _Guard(self):
                     outputs = self.fitted.draw_and_run(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
                 break
@@ -124,30 +125,10 @@ class FunctionHook:
         """Volumes of several sizes come in turn: each size has a plan, or none."""
         if self._may_step_aside and self.fitted.runs_plain([data]):
             return self._own([data])
-        with self._guard():
+        with _Guard(self):
             return self.fitted([data])
 
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Within it, a step that fails puts Keras's function back."""
-        try:
-            yield
-        except (StopIteration, tf.errors.OutOfRangeError):
-            raise
-        except LMSError as error:
-            self.remove()
-            if not keras.config.is_traceback_filtering_enabled():
-                raise
-            # As Keras leaves its own frames out: the message says what happened.
-            cause = error.__cause__
-            shown = cause if isinstance(cause, tf.errors.OpError) else None
-            raise error.with_traceback(None) from shown
-        except BaseException:
-            self.remove()
-            raise
-        self._after_step()
-
-    def _after_step(self) -> None:
+    def after_step(self) -> None:
         """Say what is new, and step aside when everything fits."""
         reports = self.fitted.report
         for report in reports[self._said :]:
@@ -164,6 +145,40 @@ class FunctionHook:
         With XLA it would need memory that nobody has predicted, and make other bits.
         """
         return self._own is not None and not self._model.jit_compile
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """Within it runs a step; one that fails puts Keras's function back.
+
+    No generator: that would show an error's frames again, which are left out.
+    """
+
+    hook: FunctionHook
+
+    def __enter__(self) -> None:
+        """Begin a step."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
+        """Say what is new, or put Keras's function back.
+
+        Raises:
+            LMSError: The step's, without the library's frames.
+        """
+        if error is None:
+            self.hook.after_step()
+            return
+        if isinstance(error, (StopIteration, tf.errors.OutOfRangeError)):
+            return
+        self.hook.remove()
+        if (
+            isinstance(error, LMSError)
+            and keras.config.is_traceback_filtering_enabled()
+        ):
+            # As Keras leaves its own frames out: the message says what happened.
+            cause = error.__cause__
+            shown = cause if isinstance(cause, tf.errors.OpError) else None
+            raise error.with_traceback(None) from shown
 
 
 class LMSCallback(keras.callbacks.Callback):

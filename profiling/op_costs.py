@@ -1,6 +1,6 @@
 """What the ops of a training step take: python -m profiling.op_costs.
 
-Ops are run alone on the present device (`lms.tf.measure.measuring`), as the planner
+Ops are run alone on the present device (`lms.tf.measure.op_costs`), as the planner
 measures them; the tables add them up by op type and by layer.
 
     python -m profiling.op_costs --output costs.json profiling/example.py:unet

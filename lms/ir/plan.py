@@ -142,7 +142,7 @@ class SwapPlan:
         except ValueError as error:
             raise PlanError(
                 f"`text` must be a plan written by SwapPlan.to_json, got: {error}. "
-                "Write the plan again with to_json."
+                "Make it again, with `python -m lms plan ... --output`."
             ) from error
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters, Recompute
-from lms.planning.tflms_rule import SyncMode
+from lms.planning.tflms_rule import SyncMode, read_levels
 from lms.units import parse_size
 
 __all__ = ["RECOMPUTE_WORDS", "Settings", "Thresholds", "read_plan", "read_settings"]
@@ -160,17 +160,18 @@ def _thresholds(given: object) -> Thresholds:
             f"`thresholds` must be a mapping such as {{'swapout_threshold': 20}}, got "
             f"{given!r}. {{}} tunes all of them."
         )
-    values = dict(cast("Mapping[str, Any]", given))
+    values = {
+        k: v for k, v in cast("Mapping[str, Any]", given).items() if v is not None
+    }
     for name in values:
         if name not in known:
             raise TypeError(
                 f"`thresholds` must be of {', '.join(known)}, got {name!r}. Leave it "
                 "out."
             )
-    for name, least in _TUNED.items():
-        if values.get(name) is not None:
-            _check_count(name, values[name], least=least)
-    _check_list(values.get("serialization", ()))
+    for name in _TUNED.keys() & values.keys():
+        _check_count(name, values[name], least=_TUNED[name])
+    _check_levels(values.get("serialization", ()))
     size = values.get("serialization_by_size")
     return Thresholds(
         **{name: values.get(name) for name in _TUNED},
@@ -208,12 +209,14 @@ def _check_count(name: str, value: object, *, least: int) -> None:
         )
 
 
-def _check_list(value: object) -> None:
-    if isinstance(value, str):
+def _check_levels(value: object) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
         raise TypeError(
-            "`serialization` must be a list of levels, got the text "
-            f"{value!r}. Write serialization=[{value!r}]."
+            f"`serialization` must be a list of levels, got {value!r}. Write "
+            "thresholds={'serialization': ['3:5']}."
         )
+    for level in cast("Sequence[Any]", value):
+        read_levels(level, 0)
 
 
 def _check_recompute(value: object, *, by_rule: bool) -> None:
@@ -233,10 +236,14 @@ def _filters(**filters: Sequence[str]) -> Filters:
     known = {field.name for field in fields(Filters)}
     for name, value in filters.items():
         if name not in known:
-            raise TypeError(
-                f"`{name}` is no knob of large model support. Knobs are those of "
-                f"LMSCallback: budget, thresholds, {', '.join(sorted(known))}."
+            own = {field.name for field in fields(Thresholds)}
+            instead = (
+                f"Write thresholds={{'{name}': ...}}."
+                if name in own
+                else f"Knobs are budget, thresholds, recompute, plan, host_memory, "
+                f"{', '.join(sorted(known))}."
             )
+            raise TypeError(f"`{name}` is no knob of large model support. {instead}")
         if not _is_names(value):
             raise TypeError(
                 f"`{name}` must be a list of names, got {value!r}. Write {name}=[...] ."

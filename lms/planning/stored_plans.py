@@ -54,7 +54,7 @@ def fitted_plan(
         PlanError: If it is not a plan of this step; names the rule and the op.
         BudgetError: If its peak is above the budget.
     """
-    if plan.is_empty:
+    if plan.planner == plain.plan.planner:
         _validated(own, plan)
         if plain.peak > budget.step:
             raise _too_small(budget, plain.peak, plain.peak)

@@ -50,6 +50,7 @@ __all__ = [
     "level_graph",
     "levels",
     "plan_by_rule",
+    "read_levels",
 ]
 
 _SLICE = re.compile(r"(\d*)\s*:\s*(\d*)")
@@ -168,7 +169,7 @@ def _serialized(
             "Leave it out to choose no levels by their size."
         )
     count = max(level.values(), default=-1) + 1
-    chosen = {number for item in wanted for number in _read_levels(item, count)}
+    chosen = {number for item in wanted for number in read_levels(item, count)}
     touched = [0] * count
     for op in graph.ops:
         if can_wait(op):
@@ -180,9 +181,17 @@ def _serialized(
     return chosen
 
 
-def _read_levels(item: int | str, count: int) -> range:
-    """The levels that one item of `serialization` stands for."""
-    text = str(item).strip()
+def read_levels(item: int | str, count: int) -> range:
+    """The levels that one item of `serialization` stands for.
+
+    Args:
+        item: A level, or a slice of levels.
+        count: How many levels there are.
+
+    Raises:
+        ValueError: If it is neither.
+    """
+    text = "" if isinstance(item, bool) else str(item).strip()
     if text.isdecimal():
         return range(int(text), int(text) + 1)
     parts = _SLICE.fullmatch(text)

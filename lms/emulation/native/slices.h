@@ -27,6 +27,10 @@ class UpdateSlice : public OpKernel {
     OP_REQUIRES_OK(context, context->allocate_output(0, input.shape(), &output));
     OP_REQUIRES(context, update.dims() == input.dims(),
                 absl::InvalidArgumentError("an update must have the input's rank"));
+    bool fits = context->input(2).NumElements() == input.dims();
+    for (int i = 0; i < input.dims(); ++i) fits &= update.dim_size(i) <= input.dim_size(i);
+    OP_REQUIRES(context, fits,
+                absl::InvalidArgumentError("an update must fit into the input"));
     static const bool is_dry = lms_card_setting("LMS_CARD_DRY", 0) != 0;
     if (is_dry || input.NumElements() == 0) return;
     const int rank = input.dims();

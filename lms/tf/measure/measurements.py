@@ -4,7 +4,9 @@ Measurements belong to a device as it computes now: its model, the threads, the 
 that are switched on, the versions. If one of these differs, they are taken anew.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 
 import tensorflow as tf
 
@@ -82,6 +84,7 @@ def _name(device: Device) -> str:
     return digest(
         sources(),
         tf.__version__,
+        _cudnn(),
         device.name,
         _model(device),
         processor_name(),  # which starts what the device runs
@@ -92,6 +95,13 @@ def _name(device: Device) -> str:
         compat.onednn_is_on(),
         tf.config.experimental.tensor_float_32_execution_enabled(),
     )
+
+
+def _cudnn() -> str | None:
+    """The version of its wheel: what it keeps and takes may change with it."""
+    with suppress(PackageNotFoundError):
+        return version("nvidia-cudnn-cu12")
+    return None
 
 
 def _model(device: Device) -> str | None:

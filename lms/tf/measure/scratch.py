@@ -134,8 +134,10 @@ def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> s
 
 def _is_to_run(case: Case, measured: Measurements) -> bool:
     """Tell whether an op's scratch is not known, or its library is yet to choose."""
-    is_chosen = not case.op.flops or case.bench.key in _chosen
-    return not (is_chosen and case.bench.key in measured.scratch)
+    key = case.bench.key
+    is_chosen = not case.op.flops or key in _chosen
+    is_known = case.op.type not in RESERVES or key in measured.reserved
+    return not (is_chosen and is_known and key in measured.scratch)
 
 
 def _note_scratch(case: Case, measured: Measurements, scratch: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
@@ -40,11 +40,8 @@ def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
         if before.get(op.name) == op:
             if op.name in given:  # arguments have no nodes
                 nodes[op.name] = given[op.name]
-        elif original_name(op.name) in given:
-            nodes[op.name] = _reading(given, op)
         else:
-            device = nodes[op_of(op.inputs[0])].device
-            nodes[op.name] = _cast(graph, op, device)
+            nodes[op.name] = _reading(given, op)
     return replace(step, graph=graph, nodes=tuple(nodes.values()))
 
 
@@ -57,15 +54,6 @@ def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:
     node.name = op.name
     del node.input[:]
     node.input.extend([*op.inputs, *(() if is_copy else controls)])
-    return node
-
-
-def _cast(graph: GraphView, op: Op, device: str) -> compat.NodeDef:
-    node = compat.NodeDef(name=op.name, op="Cast", device=device)
-    node.input.append(op.inputs[0])
-    source, made = graph.tensors[op.inputs[0]], op.outputs[0]
-    node.attr["SrcT"].type = tf.as_dtype(source.dtype).as_datatype_enum
-    node.attr["DstT"].type = tf.as_dtype(made.dtype).as_datatype_enum
     return node
 
 

@@ -14,7 +14,7 @@ A copy to the device waits for all that was launched before it. So launches must
 ahead while a swap-in has its trigger but not yet its tensor:
 
     trigger, swap-out ──> begin ──> swap-in            takes its room, queues the copy
-                            └─────> settled ──> the group after the trigger's
+                            └─────> settled ──> the link after the trigger
 
 `begin` ends in the thread that launches, which then goes on with the swap-in before
 what waits for `settled`: room is taken in the order that was planned.

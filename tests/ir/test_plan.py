@@ -176,5 +176,5 @@ def test_json_gives_the_plan_back(indent: int | None) -> None:
     ],
 )
 def test_text_that_is_no_plan_is_refused(text: str) -> None:
-    with pytest.raises(PlanError, match=r"`text` must be a plan .* Write the plan"):
+    with pytest.raises(PlanError, match=r"`text` must be a plan .* Make it again"):
         SwapPlan.from_json(text)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from experiments.half_the_memory import main
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import write_lines
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 
@@ -95,36 +95,3 @@ def test_a_goal_that_the_spread_of_steps_crosses_is_not_decided(
     said = " ".join(capsys.readouterr().out.split())
     assert "Goal not decided: on one core, without a link" in said
     assert "1.20 times plain Keras's (at most 1.25: not decided)" in said
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_all_train_in_turns(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--size", "32", "--filters", "8", "--depth", "3", "--steps", "2"]
-    words += [
-        "--entrants",
-        "plain",
-        "budget",
-        "--cores",
-        "one",
-        "--results",
-        str(results),
-    ]
-    assert main(words) == 0
-    _, rows = read_lines(results)
-    free, linked = (row for row in rows if row["kind"] == "turns")
-    assert free["link_rate"] is None
-    assert linked["link_rate"] > 0
-    assert {row["on"] for row in rows} == {"one"}
-    for row in (free, linked):
-        trained = {one["entrant"]: one for one in row["trainings"] if not one["error"]}
-        assert {"plain", "budget"} <= set(trained)
-        assert all(len(one["step_seconds"]) == 4 for one in trained.values())
-        planned = trained["budget"]
-        assert planned["report"]["swapped_out_bytes"] > 0
-        assert planned["peak_bytes"] < planned["memory_bytes"]
-    before = results.read_bytes()
-    assert main(words) == 0  # goes on where it ended
-    assert results.read_bytes() == before

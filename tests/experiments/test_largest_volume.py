@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from experiments.largest_volume import main
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import write_lines
 from experiments.search import climb
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
@@ -44,22 +44,3 @@ def test_the_claim_is_of_voxels_over_plain_keras(
     said = capsys.readouterr().out
     assert f"the callback up to {largest}^3 ({(largest / 8) ** 3:.2f} times" in said
     assert "process crashed" in said
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--models", "unet", "--sizes", "16", "8", "8", "--ways", "plain"]
-    words += ["--fixed", "filters=4", "depth=2", "--results", str(results)]
-    assert main(words) == 0
-    head, rows = read_lines(results)
-    kinds = [row["kind"] for row in rows]
-    assert kinds[0] == "probe"
-    assert {"training", "prediction"} <= set(kinds)
-    write_lines(results, head["settings"], rows[:-1])
-    assert main(words) == 0
-    _, again = read_lines(results)
-    assert again[:-1] == rows[:-1]
-    assert again[-1]["size"] == rows[-1]["size"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import write_lines
 from experiments.moved_or_recomputed import link_rate, main
 from experiments.moved_or_recomputed_finding import first_difference
 from lms.machine.hardware import preset
@@ -148,25 +148,3 @@ def test_without_keras_hub_a_run_says_what_to_install(
     monkeypatch.setattr("experiments.moved_or_recomputed.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match=r"for gpt2. Install it: pip install"):
         main(["run", "--models", "gpt2", "unet"])
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_all_ways_train_with_equal_losses(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--models", "unet", "--steps", "2", "--results", str(results)]
-    words += ["--entrants", "plain", "budget", "by hand"]
-    words += ["--shape", "size=32", "filters=8", "depth=3"]
-    assert main(words) == 0
-    head, rows = read_lines(results)
-    row = next(row for row in rows if row["kind"] == "turns")
-    plain, budget, by_hand = row["trainings"]
-    steps = head["settings"]["idle"] + 2
-    assert len(plain["losses"]) == steps
-    assert budget["error"] is None
-    assert budget["losses"][:steps] == plain["losses"]
-    assert by_hand["losses"][0] == plain["losses"][0]
-    assert by_hand["losses"] == pytest.approx(plain["losses"], rel=1e-5)
-    assert budget["peak_bytes"] <= row["memory_bytes"] < plain["peak_bytes"]
-    assert by_hand["peak_bytes"] < plain["peak_bytes"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import write_lines
 from experiments.step_time_overhead import main
 
 MEMORY = 2**23
@@ -64,17 +64,3 @@ def test_a_bound_is_what_the_busier_lane_carries(
 def test_too_few_steps_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="at least 3"):
         main(["run", "--steps", "2", "--results", str(tmp_path / "rows.jsonl")])
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_small_network_is_timed_on_a_scaled_link(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--sizes", "24", "32", "--filters", "8", "--depth", "3"]
-    words += ["--steps", "4", "--links", "x86", "--ways", "budget"]
-    assert main([*words, "--results", str(results)]) == 0
-    _, rows = read_lines(results)
-    assert [row["kind"] for row in rows] == ["plain", "plain", "planned"]
-    assert rows[-1]["error"] is None
-    assert rows[-1]["report"]["swap_count"] > 0

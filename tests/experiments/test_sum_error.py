@@ -1,7 +1,5 @@
 """The table of errors, on volumes so small that all ways are right."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -28,20 +26,3 @@ def test_the_error_is_that_of_the_label_that_is_farthest_off() -> None:
         "error": pytest.approx(0.01),
         "value": 2.0,
     }
-
-
-def test_a_run_goes_on_and_is_drawn(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from experiments.sum_error import main
-
-    words = ["--results", str(tmp_path / "sums.jsonl")]
-    assert main(["run", *words, "--sizes", "8"]) == 0
-    assert main(["run", *words, "--sizes", "8", "12"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "12^3"
-    figure = tmp_path / "sums.png"
-    assert main(["draw", *words, "--figure", str(figure)]) == 0
-    assert figure.exists()
-    said = capsys.readouterr().out
-    assert said.count("8^3") >= 6
-    assert "Goal met" in said

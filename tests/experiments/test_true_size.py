@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import write_lines
 from experiments.true_size import main
 
 SETTINGS = {"memory": "8MiB", "sizes": [8, 16], "steps": 3}
@@ -90,28 +90,3 @@ def test_a_search_that_nothing_failed_is_said_to_have_ended_early(
     assert f"The largest that trained in 8.00 MiB is {24 if error else 32}^3" in said
     assert said.count("for lack of host memory") == ends
     assert said.count("16.00 GiB") == ends
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_small_network_goes_the_whole_way(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--memory", "24MiB", "--sizes", "24", "32", "--filters", "8"]
-    words += ["--depth", "3", "--most", "32", "--steps", "3"]
-    words += ["--results", str(results)]
-    assert main(words) == 0
-    _, rows = read_lines(results)
-    trained = {
-        (row["way"], row["size"]): row["error"]
-        for row in reversed(rows)
-        if row["kind"] == "training"
-    }
-    assert trained["plain", 24] is None
-    assert "OOM" in (trained["plain", 32] or "")
-    assert trained["budget", 32] is None
-    least = min(r["memory_bytes"] for r in rows if r["kind"] == "training")
-    assert least < 24 * 2**20
-    assert (
-        main(["draw", "--results", str(results), "--figure", f"{tmp_path}/a.png"]) == 0
-    )

@@ -91,13 +91,3 @@ def test_the_gradient_equals_finite_differences() -> None:
         above = float(weighted_dice_loss(truth, guess + change)[0])
         below = float(weighted_dice_loss(truth, guess - change)[0])
         assert gradient[index] == pytest.approx((above - below) / (2 * step), abs=1e-3)
-
-
-@pytest.mark.tf
-def test_each_region_has_a_metric_of_its_own() -> None:
-    from unet3d.losses import dice_core, dice_enhancing, dice_whole
-
-    truth = volume([1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0])
-    guess = volume([1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 1])
-    found = [float(f(truth, guess)[0]) for f in (dice_whole, dice_core, dice_enhancing)]
-    np.testing.assert_allclose(found, [1, 0.5, 0], atol=1e-4)

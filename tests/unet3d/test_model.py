@@ -82,18 +82,6 @@ def test_each_level_halves_the_volume_and_doubles_the_channels() -> None:
     assert model.output_shape == (1, 144, 144, 144, 3)
 
 
-@pytest.mark.parametrize(("depth", "heads"), [(2, 1), (3, 2), (4, 3), (5, 3)])
-def test_the_top_three_levels_have_a_head_where_there_are_as_many(
-    depth: int, heads: int
-) -> None:
-    from unet3d.model import build_unet
-
-    model = build_unet(16, filters=1, depth=depth)
-    names = {layer.name for layer in model.layers}
-    found = {name for name in names if name.startswith("head") and "conv" in name}
-    assert found == {f"head{level}_conv" for level in range(heads)}
-
-
 @pytest.mark.slow
 def test_the_network_learns_a_bright_cube() -> None:
     import keras

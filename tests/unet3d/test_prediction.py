@@ -2,7 +2,6 @@
 
 import io
 import json
-import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -167,22 +166,3 @@ def test_weights_of_another_network_are_refused_and_one_s_own_come_back(
     save_weights(model, path)
     with pytest.raises(ValueError, match="got values that are no numbers"):
         load_weights(model, path)
-
-
-def test_weights_that_have_no_room_leave_what_was_there(
-    run: Path, tmp_path: Path
-) -> None:
-    from unet3d.checkpoints import save_weights
-    from unet3d.training import build_for
-
-    model, path = build_for(read_configuration(run)), tmp_path / "last.weights.h5"
-    path.write_text("old")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
-    try:
-        with pytest.raises(OSError, match=str(path)):
-            save_weights(model, path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

@@ -88,10 +88,6 @@ def by_rule(a: Mask, b: Mask, rule: EmptyRule) -> tuple[float, float]:
     return (1.0, 0.0) if both else (0.0, FARTHEST)
 
 
-def test_the_rules_farthest_distance_is_the_diagonal_of_the_brats_grid() -> None:
-    assert pytest.approx(373.1287) == FARTHEST
-
-
 def cube(start: int, stop: int) -> Mask:
     mask = np.zeros((12, 12, 12), bool)
     mask[2:6, 2:6, start:stop] = True

@@ -53,18 +53,6 @@ def test_sums_means_and_variances_of_256_cubed_voxels_equal_float64() -> None:
 
 
 @pytest.mark.slow
-def test_the_loss_of_256_cubed_voxels_equals_float64() -> None:
-    from unet3d.losses import soft_dice, weighted_dice_loss
-
-    guess = volume(3)
-    truth = (guess[:, ::-1] > [0.3, 0.5, 0.9]).astype(np.uint8)
-    exact = dice_of(truth, guess)
-    np.testing.assert_allclose(soft_dice(truth, guess), exact, rtol=EXACT)
-    loss = weighted_dice_loss(truth, guess)
-    np.testing.assert_allclose(loss, 1 - exact.mean(axis=1), rtol=EXACT)
-
-
-@pytest.mark.slow
 def test_metrics_count_more_than_2_to_the_24_voxels() -> None:
     from unet3d import losses
 
@@ -123,41 +111,6 @@ def test_normalisation_of_256_cubed_voxels_and_its_gradients_equal_float64() -> 
     # The gradient of gamma is a difference of two sums, each 60 times as large.
     slope = np.einsum("bdhwc,bdhwc->c", voxels, upstream, dtype=np.float64)
     np.testing.assert_allclose(found[0], slope, rtol=60 * EXACT)
-
-
-def test_scores_of_256_cubed_voxels_are_counted() -> None:
-    from unet3d.scores import dice
-
-    truth = np.ones((SIDE, SIDE, SIDE), np.bool_)
-    truth[0, 0, 0] = False
-    everything = np.ones_like(truth)
-    count = SIDE**3
-    assert dice(truth, everything) == 2 * (count - 1) / (2 * count - 1)
-
-
-@pytest.mark.slow
-def test_preparing_256_cubed_voxels_gives_mean_0_and_deviation_1() -> None:
-    from unet3d.data import normalise
-
-    images = volume(2, least=1000.0, most=1001.0)[0]
-    result = normalise(images, np.ones(images.shape[:-1], np.bool_))[None]
-    np.testing.assert_allclose(wide(result) / SIDE**3, 0, atol=EXACT)
-    np.testing.assert_allclose(wide(np.square(result)) / SIDE**3, 1, rtol=EXACT)
-
-
-def test_small_volumes_are_summed_as_tensorflow_does_but_for_rounding() -> None:
-    from keras import ops
-
-    from unet3d.sums import mean, moments, total
-
-    voxels = np.random.default_rng(1).random((2, 6, 7, 8, 3), np.float32) + 1
-    added: Any = ops.sum(voxels, VOXELS)
-    middle: Any = ops.mean(voxels, VOXELS, keepdims=True)
-    own: Any = ops.moments(voxels, VOXELS, keepdims=True)
-    np.testing.assert_allclose(total(voxels, VOXELS), added, rtol=1e-6)
-    np.testing.assert_allclose(mean(voxels, VOXELS, keepdims=True), middle, rtol=1e-6)
-    for found, expected in zip(moments(voxels, VOXELS), own, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_gradients_of_small_volumes_are_tensorflow_s_but_for_rounding() -> None:

@@ -1,9 +1,7 @@
 """Training on subjects of a few voxels: what it writes, refuses, and goes on with."""
 
 import csv
-import io
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -14,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 
 from tests.unet3d.tiny import write_folder
 from unet3d.runs import Configuration
@@ -49,21 +45,12 @@ def settings(data: Path, **changes: Any) -> Configuration:
 
 
 @pytest.fixture(scope="module")
-def said() -> io.StringIO:
-    """What the run below wrote where there is no terminal."""
-    return io.StringIO()
-
-
-@pytest.fixture(scope="module")
-def run(
-    data: Path, said: io.StringIO, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one epoch."""
     from unet3d.training import train
 
     output = tmp_path_factory.mktemp("run")
-    with Progress(console=Console(file=said, width=400), transient=True) as progress:
-        train(settings(data), output, cache=output / "cache", progress=progress)
+    train(settings(data), output, cache=output / "cache")
     return output
 
 
@@ -99,21 +86,6 @@ def test_everything_is_beside_the_weights(run: Path) -> None:
     assert row.keys() >= {"epoch", "loss", "val_dice_coefficient", "val_dice_core"}
     split = json.loads((run / "split.json").read_text())
     assert (len(split["training"]), len(split["validation"])) == (4, 1)
-
-
-def test_a_log_says_what_begins_and_what_each_epoch_came_to(
-    run: Path, said: io.StringIO
-) -> None:
-    (row,) = log(run)
-    loss, dice = float(row["loss"]), float(row["val_dice_coefficient"])
-    lines = [line for line in said.getvalue().splitlines() if line]
-    assert lines[0].startswith("Preparing 5 subjects in ")
-    assert lines[1].startswith("Training: 4 subjects of ")
-    assert "volumes of 8^3, 1 in a step; a U-Net of 589 weights, depth 2" in lines[1]
-    assert lines[2] == "LMS is off: a step takes what plain Keras takes."
-    expected = rf"Epoch 1 of 1: loss {loss:.4f}, validation Dice {dice:.3f}, [0-9.]+ s"
-    assert re.match(expected, lines[3])
-    assert len(lines) == 4
 
 
 def test_a_second_start_needs_resume_and_the_run_s_settings(
@@ -192,13 +164,6 @@ def test_bad_subjects_stop_the_training_or_are_listed(
     assert "b" not in outcome.split.training + outcome.split.validation
     written = json.loads((tmp_path / "r" / "configuration.json").read_text())
     assert "b_t1.nii.gz" in written["left out"][0]
-
-
-def test_a_bad_size_is_refused_before_data_is_read(tmp_path: Path) -> None:
-    from unet3d.training import train
-
-    with pytest.raises(ValueError, match=r"`size` must be divisible by 2\^\(depth - 1"):
-        train(settings(tmp_path, size=9), tmp_path / "run", cache=tmp_path / "cache")
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from keras import layers
 
 from unet3d.model import build_unet
 
-__all__ = ["CASES", "SILENT", "Case", "conv_net", "mirrored", "pooled_net"]
+__all__ = ["CASES", "SILENT", "Case", "conv_net", "pooled_net"]
 
 # Keras types `verbose` and others as text.
 SILENT: Any = 0
@@ -28,7 +28,7 @@ class Case:
 
     Args:
         build: Makes the compiled model.
-        fit: Arguments of `fit`, without epochs and callbacks.
+        fit: Arguments of `fit`, without epochs and callbacks, or what makes them.
         fits: How often `fit` is called.
         policy: Keras's dtype policy.
         epochs: Epochs of each `fit`.
@@ -39,7 +39,7 @@ class Case:
     """
 
     build: Callable[[], keras.Model]
-    fit: Mapping[str, Any]
+    fit: Mapping[str, Any] | Callable[[], Mapping[str, Any]]
     fits: int = 1
     policy: str = "float32"
     epochs: int = 3
@@ -47,6 +47,10 @@ class Case:
     kinds: tuple[str, ...] = field(default=("train",))
     knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cards: int = 1
+
+    def data(self) -> Mapping[str, Any]:
+        """What `fit` is given."""
+        return self.fit() if callable(self.fit) else self.fit
 
 
 def _noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -406,6 +410,7 @@ CASES: dict[str, Case] = {
     ),
     "mixed_bfloat16": Case(build=resnet, fit=_resnet_data(), policy="mixed_bfloat16"),
     "a strategy for one device": Case(build=on_one_device, fit=_resnet_data(48, 24)),
+    "a mirrored strategy of one replica": Case(build=mirrored, fit=_resnet_data()),
     "two steps per execution": Case(
         build=lambda: conv_net(steps_per_execution=2), fit=_resnet_data(40)
     ),

@@ -19,7 +19,6 @@ import pytest
 
 from lms.errors import BudgetError, HostMemoryError, UnsupportedError
 from lms.ir.plan import SwapPlan
-from lms.units import KIB
 from tests.room import above_what_is_held
 from tests.tf.worker import Worker
 
@@ -88,6 +87,11 @@ def test_without_a_gpu_keras_trains_as_ever_and_a_budget_is_refused(
     assert found["loop"]
     assert "`budget` must be left out where there is no GPU" in found["refused"]
     assert "python -m lms emulate --memory SIZE -- COMMAND" in found["refused"]
+
+
+def test_xla_never_takes_the_place_of_a_step(worker: Worker) -> None:
+    found = worker.ask("tests.tf.card_trials:whose_steps", memory="256MiB")
+    assert found == ["FunctionHook", "NoneType"]
 
 
 def test_a_copy_has_the_knobs_and_plans_of_its_own(
@@ -430,21 +434,6 @@ def test_a_host_without_room_for_what_is_swapped_is_an_error(
     with pytest.raises(HostMemoryError, match="0 B are free"):
         model.fit(**data, callbacks=[lms_callback()])
     assert not is_replaced(model)
-
-
-def test_what_a_host_with_little_room_cannot_hold_is_made_again(
-    data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lms.tf.measure import device_budget
-    from tests.models import resnet
-
-    # More moves where the host has room for it, unless nothing need move.
-    monkeypatch.setattr(device_budget, "free_host_bytes", lambda: 1024 * KIB)
-    callback = lms_callback()
-    resnet().fit(**data, callbacks=[callback])
-    (report,) = callback.report
-    assert report.plan.recomputed
-    assert report.host_peak_bytes <= 1024 * KIB
 
 
 # ---------------------------------------------------------------- sizes nobody knows

@@ -56,13 +56,6 @@ def test_any_step_can_be_drawn(tmp_path: Path, device: tuple[int, ...]) -> None:
     assert size_of(path) == (1500, 840)
 
 
-def test_curves_of_different_lengths_share_one_figure(tmp_path: Path) -> None:
-    path = tmp_path / "memory.png"
-    short = MemoryCurve(label="short", device=(MIB, 2 * MIB))
-    draw_memory([RISE, short], path, title="Two steps")
-    assert path.exists()
-
-
 @pytest.mark.parametrize("count", [0, 4])
 def test_too_few_or_too_many_curves_are_refused(tmp_path: Path, count: int) -> None:
     with pytest.raises(ValueError, match=f"`curves` must be one to 3, got {count}"):

@@ -115,14 +115,6 @@ def test_a_loop_by_a_stored_plan_has_plain_numbers_and_no_other_step_takes_it(
         )
 
 
-def test_the_structure_of_the_results_is_kept(batch: list[Any]) -> None:
-    step, _ = make_step()
-    result = fit_in_memory(step, specs(1024), budget=budget())(*batch)
-    assert set(result) == {"loss", "prediction"}
-    assert result["loss"].shape == ()
-    assert result["prediction"].shape == (1024, 16)
-
-
 def test_example_tensors_are_a_signature_too(batch: list[Any]) -> None:
     step, weights = make_step()
     before = weights.numpy()
@@ -159,22 +151,3 @@ def test_the_knobs_of_the_callback_are_taken() -> None:
     assert fitted.report[0].plan.planner == "threshold"
     with pytest.raises(TypeError, match="swap_branches"):
         fit_in_memory(step, specs(1024), swap_branches=True)
-
-
-def test_a_budget_that_is_too_small_names_the_least_that_works(
-    batch: list[Any],
-) -> None:
-    step, _ = make_step()
-    with pytest.raises(BudgetError, match="Use a smaller batch or volume") as refused:
-        fit_in_memory(step, specs(1024), budget=above_what_is_held("200KiB"))
-    least = refused.value.least_bytes
-    assert least is not None
-    fitted = fit_in_memory(step, specs(1024), budget=least)
-    assert float(fitted(*batch)["loss"]) > 0
-
-
-def test_a_tensor_of_another_shape_is_refused_by_tensorflow(batch: list[Any]) -> None:
-    step, _ = make_step()
-    fitted = fit_in_memory(step, specs(1024), budget=budget())
-    with pytest.raises((TypeError, ValueError)):
-        fitted(batch[0][:, :8], batch[1])

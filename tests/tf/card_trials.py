@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -20,13 +21,11 @@ from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from profiling import links
 from tests.models import SILENT
-from tests.tf.recovery_trials import fail, train
+from tests.tf.recovery_trials import fail
 
-__all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limit"]
-__all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recovered"]
-__all__ += ["recurrent_layers", "runs_before_planning", "whose_steps"]
-
-_NEVER: Any = False  # Keras types it as text
+__all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limits"]
+__all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recurrent_layers"]
+__all__ += ["runs_before_planning", "whose_steps"]
 
 
 def link_rates() -> list[float]:
@@ -186,14 +185,16 @@ def grown_memory(budget: str) -> dict[str, Any]:
     return {"fit": True, "workspace": os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB")}
 
 
-def known_limit(budget: str | None) -> dict[str, Any]:
-    """A training where the allocator keeps no statistics and knows no limit."""
+def known_limits(budgets: Sequence[str | None]) -> list[dict[str, Any]]:
+    """Trainings where the allocator keeps no statistics and knows no limit."""
     model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")
-    callback = lms.LMSCallback(budget, verbose=0)
-    x = np.ones((8, 4), "float32")
-    model.fit(x, np.ones((8, 2)), verbose=SILENT, callbacks=[callback])
-    return {"limit": find_device().limit, "said": callback.summary()}
+    x, found = np.ones((8, 4), "float32"), []
+    for budget in budgets:
+        callback = lms.LMSCallback(budget, verbose=0)
+        model.fit(x, np.ones((8, 2)), verbose=SILENT, callbacks=[callback])
+        found.append({"limit": find_device().limit, "said": callback.summary()})
+    return found
 
 
 def no_memory_of_gpu_by_nvml() -> int:
@@ -205,13 +206,13 @@ def no_memory_of_gpu_by_nvml() -> int:
     return links.describe_link()["memory"]
 
 
-def recovered(held: float, failures: int) -> dict[str, Any]:
-    """A training whose step runs out of memory, and what it came to."""
-    return train(planned=True, held=held, failures=failures)
+def whose_steps() -> list[str]:
+    """Whose function trains once all is known to fit, with XLA and without."""
+    return [_whose_steps(jit) for jit in ("auto", False)]
 
 
-def whose_steps(jit: Any) -> str:
-    """Whose function trains once all is known to fit: a planned one, or Keras's."""
+def _whose_steps(jit: Any) -> str:
+    """A planned one, or Keras's."""
     model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse", jit_compile=jit)
     seen: list[Any] = []

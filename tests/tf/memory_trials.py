@@ -45,11 +45,10 @@ __all__ = [
     "measure_in_little_room",
     "put_back_in_a_full_device",
     "run",
-    "settle_each_type",
+    "settle_all_kinds",
     "settle_in_a_full_device",
     "settle_scattered",
     "settle_shared",
-    "settle_without_room",
     "small_chunks",
 ]
 
@@ -366,7 +365,12 @@ def settle_shared() -> dict[str, Any]:
     }
 
 
-def settle_without_room() -> bool:
+def settle_all_kinds() -> dict[str, Any]:
+    """Settle variables of each type, and then some that find no room."""
+    return {"changed": _settle_each_type(), "kept": _settle_without_room()}
+
+
+def _settle_without_room() -> bool:
     """Settle variables that share a buffer and cannot all have their own."""
     shared = tf.random.stateless_normal([6 << 18], (1, 2))
     expected = shared.numpy()
@@ -470,7 +474,7 @@ def _all_that_is_free(memory: DeviceMemory) -> list[Any]:
     return hogs
 
 
-def settle_each_type() -> list[str]:
+def _settle_each_type() -> list[str]:
     """Settle variables of several types; returns those whose value has changed."""
     values = [
         tf.constant([1.5, -2.0], tf.bfloat16),

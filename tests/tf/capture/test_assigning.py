@@ -8,10 +8,17 @@ pytestmark = pytest.mark.tf
 
 # Trainable kernels of 9 KiB, and their slots.
 LARGE = {"momentum": 8, "nesterov": 8, "AdamW": 12, "RMSprop": 16, "Lion": 8}
+LONG = {"nesterov", "RMSprop", "Lion"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", LARGE)
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+        for name in LARGE
+    ],
+)
 def test_variables_stay_where_they_are_and_arrays_of_them_as_they_were(
     optimizer: str, worker: Worker
 ) -> None:

@@ -1,7 +1,6 @@
 """Trainings of two processes that share a cache, for `test_measurements`."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,8 @@ from tests.models import SILENT, conv_net
 __all__ = ["train"]
 
 
-def train(folder: str, damage: str = "") -> dict[str, Any]:
-    """Train into little memory with a cache.
-
-    Args:
-        folder: Of the cache.
-        damage: Kind of the entries that are cut in two before.
+def train(folder: str) -> dict[str, Any]:
+    """Train into little memory with a cache in a folder.
 
     Returns:
         How many ops were timed, the plan, and the losses.
@@ -29,8 +24,6 @@ def train(folder: str, damage: str = "") -> dict[str, Any]:
     from lms import LMSCallback
 
     os.environ[VARIABLE] = folder
-    for path in Path(folder).glob(f"{damage}/*.json") if damage else ():
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     timed: list[str] = []
     own = Bench.seconds
 

@@ -133,11 +133,6 @@ def test_a_plan_without_chain_and_swaps_changes_nothing() -> None:
     assert rewritten(GRAPH, SwapPlan(planner="none", order=ORDER)) == BEFORE
 
 
-def test_a_reader_outside_of_the_plan_reads_the_tensor_itself() -> None:
-    lines = rewritten(GRAPH, PLAN).split("\n")
-    assert "b = B(a:0, ^a) on CPU:0" in lines
-
-
 def test_each_copy_in_has_its_own_readers() -> None:
     graph = GraphView(
         ops=(

@@ -10,9 +10,7 @@ from lms.units import GIB, MIB
 
 RISE = MemoryCurve(label="without a plan", device=(0, 40 * MIB, 90 * MIB, MIB))
 FLAT = MemoryCurve(
-    label="with the plan",
-    device=(0, 40 * MIB, 38 * MIB, MIB),
-    host=(0, 0, 52 * MIB, 0),
+    label="with the plan", device=(0, 40 * MIB, 38 * MIB, MIB), host=(0, 0, 52 * MIB, 0)
 )
 
 

@@ -54,10 +54,7 @@ DOUBTED = "not sure to fit in 64.00 MiB in any order of ops, planned:"
     ("changes", "line"),
     [
         ({}, f"{NEEDS} 100.00 MiB, planned into 64.00 MiB: {MOVED}"),
-        (
-            {"predicted_seconds": 0.3, "unplanned_seconds": 0.25},
-            f"* swapped, {SLOWER}",
-        ),
+        ({"predicted_seconds": 0.3, "unplanned_seconds": 0.25}, f"* swapped, {SLOWER}"),
         (
             {"plan": PLAIN, "unplanned_peak_bytes": 32 * MIB},
             f"{NEEDS} 32.00 MiB, fits in 64.00 MiB, nothing is swapped",
@@ -90,11 +87,7 @@ def test_a_line_and_a_row_say_how_often_it_was_planned_anew() -> None:
 
 @pytest.mark.parametrize(
     ("plan", "fits"),
-    [
-        (PLAIN, True),
-        (SWAPPED, False),
-        (replace(PLAIN, chain=("a", "b")), False),
-    ],
+    [(PLAIN, True), (SWAPPED, False), (replace(PLAIN, chain=("a", "b")), False)],
     ids=["plain", "swapped", "only ordered"],
 )
 def test_only_what_neither_swaps_nor_orders_runs_as_it_is(

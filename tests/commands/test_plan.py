@@ -24,10 +24,7 @@ TRAIN = "tests.commands.trials:train"
 
 @pytest.mark.parametrize(
     ("name", "memory"),
-    [
-        pytest.param("unet", "24MiB", marks=pytest.mark.long),
-        ("resnet", "20MiB"),
-    ],
+    [pytest.param("unet", "24MiB", marks=pytest.mark.long), ("resnet", "20MiB")],
 )
 def test_a_plan_agrees_with_the_training_that_follows(
     name: str, memory: str, worker: Worker, tmp_path: Path

@@ -80,11 +80,7 @@ def both_plans(budget: str) -> list[dict[str, Any]]:
     iterator = iterator_of(specs)
     traced = trace(step_of(model, "train"), (), iterator=iterator)
     prepared = prepare(
-        traced,
-        input_specs(traced),
-        settings,
-        kind="train",
-        settle=False,
+        traced, input_specs(traced), settings, kind="train", settle=False
     )
     return [asdict(found.plan), asdict(prepared.predicted.plan)]
 

@@ -31,8 +31,7 @@ def _rows(seconds: float, gib: float) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "gib", "status"),
-    [(1.3, 5.0, 0), (1.31, 5.0, 1), (1.3, 5.1, 1)],
+    ("seconds", "gib", "status"), [(1.3, 5.0, 0), (1.31, 5.0, 1), (1.3, 5.1, 1)]
 )
 def test_blocks_by_hand_are_to_be_reached_in_bytes_and_in_time(
     seconds: float,

@@ -37,25 +37,3 @@ def test_a_trial_on_one_core_is_there_with_all_its_threads(tmp_path: Path) -> No
     assert error is None
     assert len(result["losses"]) == 2
     assert result["cores"] == 1
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "way", ["remat:list_of_layers", "mixed:mixed_bfloat16", "by_hand"]
-)
-def test_peers_take_less_than_plain_keras(way: str, tmp_path: Path) -> None:
-    shape = ("--shape", "size=32", "filters=8", "depth=3")
-    peaks: list[int] = []
-    for each in ("plain", way):
-        trial = Turns(
-            each,
-            memory=2**30,
-            flags=("--model=unet", f"--way={each}", "--steps=3", *shape),
-            folder=tmp_path,
-        )
-        while trial.waits:
-            trial.step()
-        error, result = trial.end()
-        assert error is None
-        peaks.append(result["peak_bytes"])
-    assert peaks[1] < peaks[0]

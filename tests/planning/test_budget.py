@@ -85,10 +85,7 @@ def test_a_copy_back_waits_where_there_is_no_room() -> None:
 
 def test_a_tensor_is_copied_out_once_and_back_each_time() -> None:
     made = plan(TWICE.graph, 120)
-    copies = (
-        SwapIn(trigger="c", readers=("d",)),
-        SwapIn(trigger="e", readers=("f",)),
-    )
+    copies = (SwapIn(trigger="c", readers=("d",)), SwapIn(trigger="e", readers=("f",)))
     assert made.swaps == (Swap(tensor="a:0", size=100, release="c", swap_ins=copies),)
     device = simulate_memory(TWICE.graph, made).device
     assert device == (100, 110, 110, 120, 110, 120)
@@ -139,11 +136,7 @@ def test_what_may_not_move_counts_towards_the_least_room() -> None:
 def test_small_ops_are_charged_to_the_ordered_op_before_them() -> None:
     # x touches nothing of 50 bytes, so it runs beside a: 60 + 3 + 49.
     graph = GraphView(
-        ops=(
-            make_op("a", 60),
-            make_op("x", 3, scratch=49),
-            make_op("b", 45, "a", "x"),
-        )
+        ops=(make_op("a", 60), make_op("x", 3, scratch=49), make_op("b", 45, "a", "x"))
     )
     able = movable(graph, min_bytes=50)
     assert least_room(graph, movable=able, min_bytes=50) == (112, "a")

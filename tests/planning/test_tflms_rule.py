@@ -5,19 +5,8 @@ from hypothesis import given, settings
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.planning.tflms_rule import (
-    SyncMode,
-    levels,
-)
-from tests.graphs import (
-    CONTROLLED,
-    LOOP,
-    RESHAPE,
-    SKIP,
-    Drawn,
-    all_drawn,
-    make_op,
-)
+from lms.planning.tflms_rule import SyncMode, levels
+from tests.graphs import CONTROLLED, LOOP, RESHAPE, SKIP, Drawn, all_drawn, make_op
 from tests.planning.ruled import plan, readers
 from tests.strategies import graphs
 
@@ -105,8 +94,7 @@ def test_the_reader_of_an_alias_counts_with_its_own_level() -> None:
 
 
 @pytest.mark.parametrize(
-    ("groupby", "expected"),
-    [(0, ["c", "d", "f"]), (1, ["cd", "f"]), (2, ["cdf"])],
+    ("groupby", "expected"), [(0, ["c", "d", "f"]), (1, ["cd", "f"]), (2, ["cdf"])]
 )
 def test_a_reader_shares_the_copy_of_the_reader_before_it(
     groupby: int, expected: list[str]
@@ -216,12 +204,7 @@ def test_no_copy_in_waits_for_a_copy_out_of_what_it_leads_to() -> None:
         )
     )
     both = frozenset(["a:0", "e:0"])
-    made = plan(
-        graph,
-        movable=both,
-        sync_mode=SyncMode.BOTH,
-        serialization=["1", "3"],
-    )
+    made = plan(graph, movable=both, sync_mode=SyncMode.BOTH, serialization=["1", "3"])
     assert made.chain == ("b", "f")
     waits = {swap.tensor: swap.release for swap in made.swaps}
     starts = {swap.tensor: swap.swap_ins[0].trigger for swap in made.swaps}

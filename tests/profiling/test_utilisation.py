@@ -15,11 +15,7 @@ from tests.profiling.recorded import Recorded
 
 
 def sampled(api: Recorded, at: float) -> dict[str, Any]:
-    return {
-        "at": at,
-        "gpus": [read_counters(api, 0)],
-        "sampler_cpu_seconds": at / 100,
-    }
+    return {"at": at, "gpus": [read_counters(api, 0)], "sampler_cpu_seconds": at / 100}
 
 
 def test_samples_come_to_means_and_shares() -> None:

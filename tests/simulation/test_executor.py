@@ -1,10 +1,8 @@
 """The simulator of time: steps worked out by hand, then a second implementation."""
 
-import gc
 import json
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -19,7 +17,6 @@ from lms.machine.hardware import Hardware
 from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
 from lms.planning.tflms_rule import SyncMode
-from lms.simulation import executor
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from tests.graphs import SKIP, make_op, one_of_two_written_over
@@ -147,22 +144,6 @@ def test_a_plan_that_waits_for_itself_is_refused() -> None:
     plan = replace(plan_of(graph, *swaps), chain=("a", "b", "c", "x", "y"))
     with pytest.raises(PlanError, match="circle"):
         simulate(graph, plan, costs_of(graph), SLOW)
-
-
-def test_the_collector_rests_only_while_a_plan_is_played(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graph, rested = SKIP.graph, list[bool]()
-
-    def circle(*_: Any, **__: Any) -> Any:
-        rested.append(not gc.isenabled())
-        raise PlanError("a circle")
-
-    monkeypatch.setattr(executor, "find_dependencies", circle)
-    with pytest.raises(PlanError, match="circle"):
-        simulate(graph, plan_of(graph), costs_of(graph), SLOW)
-    assert rested == [True]
-    assert gc.isenabled()
 
 
 def test_a_chrome_trace_holds_lanes_stalls_and_memory() -> None:

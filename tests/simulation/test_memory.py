@@ -17,13 +17,7 @@ from lms.simulation.memory import (
     allocator_peaks,
     simulate_memory,
 )
-from tests.graphs import (
-    SKIP,
-    Drawn,
-    all_drawn,
-    make_op,
-    one_of_two_written_over,
-)
+from tests.graphs import SKIP, Drawn, all_drawn, make_op, one_of_two_written_over
 from tests.strategies import graphs
 
 AMPLE = 2**40

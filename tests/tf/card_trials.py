@@ -22,6 +22,7 @@ from lms.tf.measure.devices import find_device
 from profiling import links
 from tests.models import SILENT
 from tests.tf.recovery_trials import fail
+from tests.tf.steps import descent, specialised
 
 __all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limits"]
 __all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recurrent_layers"]
@@ -32,26 +33,6 @@ def link_rates() -> list[float]:
     """Bytes per second to the card and from it, and seconds besides, as measured."""
     hardware: Any = measure_hardware(find_device())
     return [hardware.h2d, hardware.d2h, hardware.latency]
-
-
-def _step() -> tuple[Any, Any]:
-    """A step of gradient descent that moves tensors, and its weights."""
-    draw = np.random.default_rng(0)
-    weights = tf.Variable(
-        tf.constant(0.3 * draw.standard_normal((8, 64, 64)), "float32")
-    )
-
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            y = x
-            for layer in tf.unstack(weights):
-                y = tf.nn.tanh(tf.linalg.matmul(y, layer))
-            loss = tf.reduce_mean(tf.square(y - x))
-        gradient: Any = tape.gradient(loss, weights)
-        weights.assign_sub(0.5 * gradient)
-        return loss
-
-    return step, weights
 
 
 def _pinned(size: int) -> Any:
@@ -70,7 +51,7 @@ def _pinned(size: int) -> Any:
 
 def kept_variables() -> dict[str, Any]:
     """Bytes that go to the host from pageable memory in steps that write early."""
-    step, weights = _step()
+    step, weights = descent(8, 64)
     state = tf.Variable(tf.constant(1.0))
 
     def counted(x: Any) -> Any:
@@ -100,7 +81,7 @@ def kept_variables() -> dict[str, Any]:
 
 def full_pinned_memory() -> dict[str, Any]:
     """A planned step, when others have taken the pinned memory that it swaps to."""
-    step, weights = _step()
+    step, weights = descent(8, 64)
     x = tf.ones([4096, 64])
     made = lms.fit_in_memory(step, [x], budget="7MiB", recompute=False)
     made(x)  # the step's constants have passed through it then
@@ -230,9 +211,8 @@ def _whose_steps(jit: Any) -> str:
 def runs_before_planning() -> list[int]:
     """How many ops run alone: at first, again, and in a process that has just begun."""
     weights = tf.Variable(tf.ones([256, 256]))
-    traced = trace(lambda x: tf.linalg.matmul(x, weights), [tf.TensorSpec([256, 256])])
-    device = find_device()
-    step = specialise(traced, input_specs(traced), device=device.full_name)
+    spec, device = tf.TensorSpec([256, 256]), find_device()
+    step = specialised(lambda x: tf.linalg.matmul(x, weights), spec)
     ran: list[int] = []
     bench_of: Any = scratch.Bench
     own = bench_of.scratch

@@ -4,10 +4,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from lms.tf.capture.specialising import specialise
-from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.scratch import measure_scratch
+from tests.tf.steps import specialised
 
 __all__ = ["grouped", "scratch_in_little_room"]
 
@@ -36,9 +35,7 @@ def _filters(channels: int) -> tf.Variable:
 def scratch_in_little_room(channels: int) -> dict[str, Any]:
     """Scratch of the compiled calls, and the peak of finding it."""
     spec = tf.TensorSpec([2, 4, 4, channels])
-    traced = trace(grouped(_filters(channels)), [spec])
-    device = find_device()
-    step = specialise(traced, input_specs(traced), device=device.full_name)
+    step, device = specialised(grouped(_filters(channels)), spec), find_device()
     device.memory.reset_peak()
     scratch = measure_scratch(step, device)
     calls = [op.name for op in step.graph.ops if "Call" in op.type]

@@ -25,8 +25,7 @@ from lms.errors import OutOfMemoryError
 from lms.machine.costs import roofline
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat, prepare
-from lms.tf.capture.specialising import TracedStep, specialise
-from lms.tf.capture.tracing import trace
+from lms.tf.capture.specialising import TracedStep
 from lms.tf.capture.writes import KeptVariables
 from lms.tf.measure import device_rates
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
@@ -36,6 +35,7 @@ from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
 from lms.units import KIB, MIB
 from tests.models import SILENT
+from tests.tf.steps import specialised
 from unet3d.model import build_unet
 
 __all__ = [
@@ -53,8 +53,6 @@ __all__ = [
 ]
 
 _STEPS = 6
-
-_LOCAL = "/job:localhost/replica:0/task:0"
 
 
 def run(kind: str, size: int, depth: int, *, planned: bool) -> dict[str, Any]:
@@ -278,7 +276,7 @@ def measure_in_little_room() -> dict[str, Any]:
         return tf.raw_ops.Cumsum(x=few, axis=0), tf.raw_ops.Cumsum(x=many, axis=0)
 
     specs = [tf.TensorSpec([count]) for count in (MIB // 4, 10 * MIB)]
-    traced = specialise(trace(step, specs), specs, device=find_device().full_name)
+    traced = specialised(step, *specs)
     names = {
         op.name: "large" if op.outputs[0].size > 32 * MIB else "small"
         for op in traced.graph.ops
@@ -485,8 +483,7 @@ def _settle_each_type() -> list[str]:
         tf.zeros([0, 3]),
     ]
     variables = [tf.Variable(value) for value in values]
-    traced = trace(lambda: [tf.identity(v) for v in variables], [])
-    step = specialise(traced, [], device=f"{_LOCAL}/device:GPU:0")
+    step = specialised(lambda: [tf.identity(v) for v in variables])
     for _ in range(2):
         settle_variables(step, find_device())
     pairs = zip(values, variables, strict=True)
@@ -499,8 +496,7 @@ def _settle_each_type() -> list[str]:
 
 
 def _step_of(variables: list[tf.Variable]) -> TracedStep:
-    traced = trace(lambda: tf.add_n([tf.reduce_sum(v) for v in variables]), [])
-    return specialise(traced, [], device=f"{_LOCAL}/device:GPU:0")
+    return specialised(lambda: tf.add_n([tf.reduce_sum(v) for v in variables]))
 
 
 def _span(variables: list[tf.Variable]) -> int:

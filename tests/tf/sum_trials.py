@@ -9,14 +9,12 @@ import tensorflow as tf
 import lms
 from lms.tf import compat
 from lms.tf.capture.gradient_sums import with_plain_sums
-from lms.tf.capture.specialising import specialise
-from lms.tf.capture.tracing import trace
 from lms.tf.measure.devices import find_device
 from lms.units import MIB
+from tests.tf.steps import DEVICE, specialised
 
 __all__ = ["branches", "run_sum", "sum_nodes", "sums_of_both"]
 
-_DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 # Terms are made in any order, side by side: now and then few are there at a time.
 _CALLS = 20
@@ -26,7 +24,7 @@ def sum_nodes(elements: int) -> list[Any]:
     """What the optimiser makes of a sum of three terms, in the order of readiness."""
 
     def node(name: str, op: str, *inputs: str, kind: str = "T") -> Any:
-        made = compat.NodeDef(name=name, op=op, input=inputs, device=_DEVICE)
+        made = compat.NodeDef(name=name, op=op, input=inputs, device=DEVICE)
         made.attr[kind].type = tf.float32.as_datatype_enum
         return made
 
@@ -119,13 +117,12 @@ def branches(budget: str | None) -> dict[str, Any]:
             weight.assign_sub(gradient)
         return loss
 
-    traced = trace(step, [x])
-    specialised = specialise(traced, [x], device=find_device().full_name)
+    own = specialised(step, x).own
     fitted = lms.fit_in_memory(step, [x], budget=budget)
     losses = [float(fitted(x)) for _ in range(3)]
     (report,) = fitted.report
     return {
-        "own": specialised.own is not None,
+        "own": own is not None,
         "losses": losses,
         "weights": [weight.numpy().tobytes().hex() for weight in weights],
         "swaps": report.swap_count,

@@ -3,7 +3,9 @@
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
+from lms.tf import compat
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -11,8 +13,6 @@ pytestmark = pytest.mark.tf
 
 def gpu_options() -> dict[str, Any]:
     from tensorflow.python.eager import context  # noqa: TID251 - what is asked here
-
-    from lms.tf import compat
 
     compat.set_gpu_options(timestamped_allocator=True, force_gpu_compatible=True)
     compat.set_gpu_options(kernel_tracker_max_pending=3)
@@ -37,12 +37,9 @@ def test_gpu_options_reach_the_runtime(worker: Worker) -> None:
 
 
 def test_a_trace_is_not_swapped_by_grappler_and_keeps_the_users_other_options() -> None:
-    import tensorflow as tf
     from tensorflow.core.protobuf.config_pb2 import (  # noqa: TID251 - what is asked
         ConfigProto,
     )
-
-    from lms.tf import compat
 
     def asked() -> Any:
         context: Any = compat._eager_context()

@@ -13,8 +13,11 @@ import pytest
 
 from tests.unet3d.test_orientation import affine_of
 from tests.unet3d.tiny import BRATS2023_ENDS, SHAPE, write_folder
+from unet3d.checkpoints import load_weights, save_weights
+from unet3d.prediction import predict
 from unet3d.runs import Configuration, read_configuration, write_configuration
 from unet3d.splits import Split, write_split
+from unet3d.training import build_for
 
 pytestmark = [
     pytest.mark.tf,
@@ -39,9 +42,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained network of brats2023, saved as a training does."""
-    from unet3d.checkpoints import save_weights
-    from unet3d.training import build_for
-
     folder = tmp_path_factory.mktemp("run")
     configuration = Configuration(
         data="", label_scheme="brats2023", size=8, filters=1, depth=2, lms=False
@@ -56,8 +56,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_shape_affine_and_labels_are_the_source_s_and_the_scheme_s(
     data: Path, run: Path, tmp_path: Path, size: int | None
 ) -> None:
-    from unet3d.prediction import predict
-
     predicted = predict(run, data, tmp_path, subjects="all", size=size)
     assert predicted.names == tuple(sorted(CODES))
     for code in CODES:
@@ -84,8 +82,6 @@ def test_shape_affine_and_labels_are_the_source_s_and_the_scheme_s(
 def test_the_validation_subjects_or_a_file_s_are_taken(
     data: Path, run: Path, tmp_path: Path
 ) -> None:
-    from unet3d.prediction import predict
-
     assert predict(run, data, tmp_path / "p").names == ("RAS",)
     (tmp_path / "names").write_text("SRA\n\n")
     chosen = predict(run, data, tmp_path / "q", subjects=str(tmp_path / "names"))
@@ -100,8 +96,6 @@ def test_the_validation_subjects_or_a_file_s_are_taken(
 def test_a_run_without_weights_is_refused(
     data: Path, run: Path, tmp_path: Path
 ) -> None:
-    from unet3d.prediction import predict
-
     for name in ("configuration.json", "split.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     with pytest.raises(FileNotFoundError, match="`run` must hold weights"):
@@ -136,9 +130,6 @@ def of_another_library(_: bytes) -> bytes:
 def test_damaged_and_foreign_weights_are_refused_in_a_line(
     run: Path, tmp_path: Path, damage: Callable[[bytes], bytes], got: str
 ) -> None:
-    from unet3d.checkpoints import load_weights
-    from unet3d.training import build_for
-
     path = tmp_path / "best.weights.h5"
     path.write_bytes(damage((run / path.name).read_bytes()))
     rule = rf"`{path}` must hold the weights of its run's net.*, got {got}.*Restore"
@@ -150,9 +141,6 @@ def test_damaged_and_foreign_weights_are_refused_in_a_line(
 def test_weights_of_another_network_are_refused_and_one_s_own_come_back(
     run: Path, tmp_path: Path
 ) -> None:
-    from unet3d.checkpoints import load_weights, save_weights
-    from unet3d.training import build_for
-
     own = read_configuration(run)
     model, path = build_for(own), tmp_path / "best.weights.h5"
     save_weights(build_for(replace(own, filters=2)), path)

@@ -6,6 +6,10 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
+from lms import LMSCallback
+from unet3d.memory import memory_in_words, plan_in_words
+from unet3d.progress import TrainingLines
+
 ROW = {"epoch": 2.0, "loss": 0.51234, "val_dice_coefficient": 0.4567, "seconds": 12.34}
 
 pytestmark = pytest.mark.tf
@@ -13,8 +17,6 @@ pytestmark = pytest.mark.tf
 
 def said(*, quiet: bool = False, memory: str = "") -> list[str]:
     """What two epochs of two steps say, the plan of the second one being another."""
-    from unet3d.progress import TrainingLines
-
     text, plans = io.StringIO(), iter(("first plan", "first plan", "other plan"))
     console = Console(file=text, width=400)
     lines = TrainingLines(
@@ -47,9 +49,6 @@ def test_what_is_turned_off_says_nothing() -> None:
 
 
 def test_memory_is_told_where_it_is_known() -> None:
-    from lms import LMSCallback
-    from unet3d.memory import memory_in_words, plan_in_words
-
     assert plan_in_words(None).startswith("LMS is off")
     assert (
         plan_in_words(LMSCallback())

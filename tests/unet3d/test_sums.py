@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.typing import NDArray
+
+from unet3d import losses
+from unet3d.layers import InstanceNormalization
+from unet3d.losses import soft_dice
+from unet3d.sums import mean, moments, spread, total
 
 pytestmark = pytest.mark.tf
 
@@ -38,8 +44,6 @@ def dice_of(truth: NDArray[Any], guess: NDArray[Any]) -> NDArray[np.float64]:
 
 @pytest.mark.slow
 def test_sums_means_and_variances_of_256_cubed_voxels_equal_float64() -> None:
-    from unet3d.sums import mean, moments, total
-
     voxels = volume(2, least=0.5)
     true = wide(voxels)
     np.testing.assert_allclose(total(voxels, VOXELS), true, rtol=EXACT)
@@ -54,8 +58,6 @@ def test_sums_means_and_variances_of_256_cubed_voxels_equal_float64() -> None:
 
 @pytest.mark.slow
 def test_metrics_count_more_than_2_to_the_24_voxels() -> None:
-    from unet3d import losses
-
     # A running sum of ones in float32 ends at 2^24; here are 1.25 times as many.
     truth = np.zeros((1, 320, SIDE, SIDE, 3), np.uint8)
     for label, planes in enumerate((160, 80, 320)):
@@ -71,10 +73,6 @@ def test_metrics_count_more_than_2_to_the_24_voxels() -> None:
 
 @pytest.mark.slow
 def test_the_loss_s_gradient_at_256_cubed_voxels_equals_float64() -> None:
-    import tensorflow as tf
-
-    from unet3d.losses import soft_dice
-
     guess = tf.constant(volume(2))
     truth = np.zeros((1, SIDE, SIDE, SIDE, 2), np.float32)
     truth[:, :, ::2] = 1
@@ -89,10 +87,6 @@ def test_the_loss_s_gradient_at_256_cubed_voxels_equals_float64() -> None:
 
 @pytest.mark.slow
 def test_normalisation_of_256_cubed_voxels_and_its_gradients_equal_float64() -> None:
-    import tensorflow as tf
-
-    from unet3d.layers import InstanceNormalization
-
     voxels = volume(2, least=-1.0)
     voxels[..., 1] += 3
     layer = InstanceNormalization(epsilon=0.0)
@@ -114,10 +108,6 @@ def test_normalisation_of_256_cubed_voxels_and_its_gradients_equal_float64() -> 
 
 
 def test_gradients_of_small_volumes_are_tensorflow_s_but_for_rounding() -> None:
-    import tensorflow as tf
-
-    from unet3d.sums import spread
-
     rng = np.random.default_rng(2)
     voxels = tf.constant(rng.random((2, 4, 5, 6, 3), np.float32))
     scale = tf.constant(rng.random((2, 1, 1, 1, 3), np.float32))
@@ -133,10 +123,6 @@ def test_gradients_of_small_volumes_are_tensorflow_s_but_for_rounding() -> None:
 
 
 def test_unknown_sizes_are_those_of_the_call() -> None:
-    import tensorflow as tf
-
-    from unet3d.layers import InstanceNormalization
-
     layer = InstanceNormalization()
     voxels = np.random.default_rng(3).random((2, 4, 5, 6, 3), np.float32)
     expected = layer(voxels)

@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from unet3d.__main__ import main
 from unet3d.phantom import EXTENTS, Phantom
-from unet3d.synthesis import AFFINE, GRID, synthesize, write_subject
+from unet3d.synthesis import AFFINE, GRID, synthesize
 
 MODALITIES = ("flair", "t1", "t1ce", "t2")
 
@@ -38,17 +38,6 @@ def test_files_have_the_grid_types_units_and_affine_of_brats(
         assert image.header.get_zooms() == (1, 1, 1)
         assert image.header.get_xyzt_units()[0] == "mm"
         np.testing.assert_array_equal(np.asarray(image.affine), AFFINE)
-
-
-def test_a_brain_starts_at_the_corner_it_is_given(tmp_path: Path) -> None:
-    folder = tmp_path / "tiny"
-    write_subject(folder, tiny_phantom(), corner=(5, 6, 7))
-    image = voxels(folder, "t2")
-    assert np.count_nonzero(image) == 24
-    np.testing.assert_array_equal(
-        image[5:7, 6:9, 7:11], np.arange(1, 25).reshape(2, 3, 4)
-    )
-    assert (voxels(folder, "seg")[5:7, 6:9, 7:11] == 4).all()
 
 
 def test_extents_of_the_brain_stay_in_the_case_study_s_range(

@@ -150,25 +150,3 @@ def test_srun_starts_two_workers_with_support_in_each(
     assert isinstance(first["swaps"], int)
     assert first["swaps"] > 0
     assert first["weights"] == second["weights"]
-
-
-def test_two_jobs_wait_for_each_other(cluster: dict[str, str], tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(TRAIN)
-    for job in "ab":
-        line = f"srun {sys.executable} {script} {tmp_path / job}"
-        command = [
-            "sbatch",
-            "-n",
-            "2",
-            f"--output={tmp_path / job}.log",
-            "--wrap",
-            line,
-        ]
-        subprocess.run(command, env=cluster, check=True, cwd=tmp_path)
-    _until(lambda: not _said(["squeue", "--noheader"], cluster), tries=2000)
-    first, second = (_found(tmp_path / job, 0) for job in "ab")
-    assert isinstance(first["ended"], float)
-    assert isinstance(second["begun"], float)
-    assert first["ended"] <= second["begun"]
-    assert first["weights"] == second["weights"]

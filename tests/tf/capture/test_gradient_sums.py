@@ -6,7 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lms.tf import compat
+from lms.tf.capture.gradient_sums import with_plain_sums
 from lms.units import KIB, MIB
+from tests.tf.sum_trials import run_sum, sum_nodes
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -16,8 +19,6 @@ def changed(
     nodes: Any, fixed: frozenset[str] = frozenset(), outputs: Sequence[str] = ()
 ) -> dict[str, list[str]]:
     """Inputs of the nodes that make the sums instead, by name."""
-    from lms.tf.capture.gradient_sums import with_plain_sums
-
     given = [node.SerializeToString() for node in nodes]
     found = with_plain_sums(nodes, fixed, outputs)
     assert [node.SerializeToString() for node in nodes] == given
@@ -25,8 +26,6 @@ def changed(
 
 
 def nodes_of(name: str) -> list[Any]:
-    from tests.tf.sum_trials import sum_nodes
-
     nodes = sum_nodes(1 << 10)
     if name == "variable":
         nodes.append(node_like(nodes, "begun", "other", "variable"))
@@ -50,8 +49,6 @@ def by_name(nodes: Any) -> dict[str, Any]:
 
 
 def node_like(nodes: Any, model: str, name: str, *inputs: str) -> Any:
-    from lms.tf import compat
-
     node = compat.NodeDef()
     node.CopyFrom(by_name(nodes)[model])
     node.name, node.op = name, "Identity"
@@ -109,8 +106,6 @@ def test_the_sum_has_the_bits_of_its_order_in_less_memory(worker: Worker) -> Non
 
 
 def test_negative_zeros_come_out_as_of_a_variable_of_zeros() -> None:
-    from tests.tf.sum_trials import run_sum
-
     terms = [np.full([4], -0.0, np.float32)] * 3
     for plain in (False, True):
         assert not np.signbit(run_sum(terms, plain=plain)).any()

@@ -22,9 +22,7 @@ def test_the_measured_link_is_the_card_s(worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_full_pinned_memory_is_the_host_s_and_undoes_the_step(
-    worker: Worker,
-) -> None:
+def test_full_pinned_memory_is_the_host_s_and_undoes_the_step(worker: Worker) -> None:
     found = worker.ask(
         f"{_TRIALS}:full_pinned_memory",
         memory="100MiB",

@@ -8,6 +8,10 @@ from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.machine.hardware import LinkRates
+from lms.tf import compat
+from lms.tf.capture.specialising import TracedStep
+from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewrite.transports import DeviceCopy
 from tests.graphs import make_op
 from tests.tf.worker import Worker
 
@@ -75,9 +79,6 @@ lms/0/a/in0/in0/flat = Reshape(lms/0/a/in0:0, shape:0) on CPU:0
 
 def traced_step(graph: GraphView) -> Any:
     """The step that a graph would have come from."""
-    from lms.tf import compat
-    from lms.tf.capture.specialising import TracedStep
-
     nodes = []
     for op in graph.ops:
         # That a loop's exit waits for its body is known, but not an edge of the graph.
@@ -99,9 +100,6 @@ def traced_step(graph: GraphView) -> Any:
 
 
 def rewritten(graph: GraphView, plan: SwapPlan) -> str:
-    from lms.tf.rewrite.rewriting import rewrite
-    from lms.tf.rewrite.transports import DeviceCopy
-
     return text(rewrite(traced_step(graph), plan, DeviceCopy()))
 
 
@@ -121,9 +119,6 @@ def test_a_tensor_leaves_the_device_and_comes_back_for_its_late_reader() -> None
 
 
 def test_the_nodes_given_are_not_changed() -> None:
-    from lms.tf.rewrite.rewriting import rewrite
-    from lms.tf.rewrite.transports import DeviceCopy
-
     step = traced_step(GRAPH)
     rewrite(step, PLAN, DeviceCopy())
     assert text(step.nodes) == BEFORE
@@ -143,10 +138,7 @@ def test_each_copy_in_has_its_own_readers() -> None:
         ),
         results=("d:0",),
     )
-    copies = (
-        SwapIn(trigger="b", readers=("c",)),
-        SwapIn(trigger="c", readers=("d",)),
-    )
+    copies = (SwapIn(trigger="b", readers=("c",)), SwapIn(trigger="c", readers=("d",)))
     plan = SwapPlan(
         planner="test",
         order=("a", "b", "c", "d"),

@@ -1,0 +1,41 @@
+"""Steps for tests: as TensorFlow's own graph, and one of gradient descent."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.tracing import input_specs, trace
+
+__all__ = ["DEVICE", "descent", "specialised"]
+
+DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
+
+
+def specialised(function: Any, *args: Any) -> TracedStep:
+    """A function's step for arguments or their specs."""
+    traced = trace(function, args)
+    if any(isinstance(given, tf.TensorSpec) for given in args):
+        return specialise(traced, input_specs(traced), device=DEVICE)
+    return specialise(traced, traced.flat_inputs(args), device=DEVICE)
+
+
+def descent(layers: int, width: int) -> tuple[Any, tf.Variable]:
+    """A step of gradient descent through layers, and its weights."""
+    draw = np.random.default_rng(0)
+    weights = tf.Variable(
+        tf.constant(0.3 * draw.standard_normal((layers, width, width)), "float32")
+    )
+
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            y = x
+            for layer in tf.unstack(weights):
+                y = tf.nn.tanh(tf.linalg.matmul(y, layer))
+            loss = tf.reduce_mean(tf.square(y - x))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.5 * gradient)
+        return loss
+
+    return step, weights

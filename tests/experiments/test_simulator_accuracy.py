@@ -1,11 +1,9 @@
 """A trial of the accuracy experiment in an emulated device, and what is drawn of it."""
 
-from pathlib import Path
-
 import pytest
 
-from experiments.ledger import write_lines
 from experiments.simulator_accuracy import main
+from tests.experiments.conftest import Draw
 
 GOOD = {
     "model": "unet",
@@ -33,14 +31,8 @@ GOOD = {
     ],
 )
 def test_the_goals_are_judged(
-    changed: dict[str, object],
-    status: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, object], status: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "accuracy.png"
-    write_lines(results, {"steps": 3}, [GOOD, GOOD | changed])
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == status
-    assert figure.exists()
-    assert "median error" in capsys.readouterr().out
+    drawn, said = draw(main, [GOOD, GOOD | changed], steps=3)
+    assert drawn == status
+    assert "median error" in said

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ledger import write_lines
 from experiments.step_time_overhead import main
+from tests.experiments.conftest import Draw
 
 MEMORY = 2**23
 PLAIN = [
@@ -37,22 +37,15 @@ def _planned(server: str, way: str, seconds: float, error: str | None = None) ->
     return row | {"stolen_seconds": [0.0] * 4}
 
 
-def test_a_bound_is_what_the_busier_lane_carries(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "overhead.png"
+def test_a_bound_is_what_the_busier_lane_carries(draw: Draw) -> None:
     rows = [
         *PLAIN,
         _planned("x86", "threshold", 40.0),
         _planned("x86", "budget", 20.0),
         _planned("AC922", "budget", 0.0, "OOM when allocating tensor with shape[3]"),
     ]
-    write_lines(results, {"sizes": [8, 16]}, rows)
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == 0
-    assert figure.exists()
-    said = capsys.readouterr().out
-    said = " ".join(said.split())
+    drawn, said = draw(main, rows, sizes=[8, 16])
+    assert drawn == 0
     assert (
         "by IBM's rule it takes 5.00 times (5.00 to 5.00) plain Keras's at 16^3" in said
     )

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import read_lines
 from experiments.zoo import device_for, main
 from experiments.zoo_judging import Outcome, judge, least_named
 from lms.units import MIB
+from tests.experiments.conftest import Draw
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 
@@ -139,18 +140,14 @@ def test_a_device_for_a_budget_has_it_and_not_much_more(
 
 @pytest.mark.parametrize(("sha256", "status"), [("ab", 0), ("cd", 1)])
 def test_the_goal_is_not_met_with_any_defect(
-    sha256: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sha256: str, status: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "zoo.png"
     report = {"predicted_peak_bytes": 3 * MIB, "measured_peak_bytes": None}
     report |= {"swapped_out_bytes": 5 * MIB, "recomputed_ops": 7, "replans": 1}
     rows = [*PLAIN, _row(sha256=sha256, report=report), _refused(9, kind="asked")]
     rows += [_row("least", 10), {"model": "gan", "kind": "plain", "error": OOM}]
-    write_lines(results, {}, rows)
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == status
-    assert figure.exists()
-    said = capsys.readouterr().out
+    drawn, said = draw(main, rows)
+    assert drawn == status
     assert "3 trainings of 1 models" in said
     assert "Plain Keras does not train GAN" in said
     assert f"without any defect: {1 - status} models" in said

@@ -63,20 +63,6 @@ def test_the_sync_mode_is_raised_until_a_threshold_of_one_fits() -> None:
     assert choice.peak == 120
 
 
-def test_what_the_user_gave_is_kept() -> None:
-    graph = skip_with_room_beside_d()
-    choice = best_thresholds(
-        graph,
-        189,
-        movable=A,
-        min_bytes=1,
-        swapout_threshold=2,
-        swapin_ahead=1,
-        swapin_groupby=3,
-    )
-    assert knobs(choice) == (2, 1, 3, SyncMode.OFF)
-
-
 def test_a_given_threshold_that_does_not_fit_so_either_is_refused() -> None:
     with pytest.raises(BudgetError, match=r"190 B.* swapout_threshold=4"):
         best_thresholds(SKIP.graph, 189, movable=A, min_bytes=1, swapout_threshold=4)

@@ -55,19 +55,6 @@ def test_a_tensor_that_moves_takes_no_room_between_release_and_trigger() -> None
     assert (timeline.device_peak, timeline.host_peak) == (120, 100)
 
 
-def test_a_copy_without_a_trigger_is_there_from_the_start() -> None:
-    # Original and copy are there at once.
-    timeline = simulate_memory(SKIP.graph, one_swap(SKIP.graph, "c", (None, "e")))
-    assert timeline.device == (100, 210, 190, 190, 120)
-
-
-def test_an_op_may_write_over_the_copy_that_it_reads_last() -> None:
-    ops = (*SKIP.graph.ops[:4], make_op("e", 100, "d", "a", inplace=True))
-    graph = GraphView(ops=ops)
-    timeline = simulate_memory(graph, one_swap(graph, "c", ("d", "e")))
-    assert timeline.device[-1] == 110
-
-
 @pytest.mark.parametrize("reads", [("b", "a"), ("a", "b")])
 def test_an_op_writes_over_the_first_of_its_inputs_that_can_be(
     reads: tuple[str, str],

@@ -38,19 +38,10 @@ from tests.models import SILENT
 from tests.tf.steps import specialised
 from unet3d.model import build_unet
 
-__all__ = [
-    "fit_in_a_full_device",
-    "free_holes",
-    "measure_in_a_full_device",
-    "measure_in_little_room",
-    "put_back_in_a_full_device",
-    "run",
-    "settle_all_kinds",
-    "settle_in_a_full_device",
-    "settle_scattered",
-    "settle_shared",
-    "small_chunks",
-]
+__all__ = ["fit_in_a_full_device", "free_holes", "measure_in_a_full_device"]
+__all__ += ["measure_in_little_room", "put_back_in_a_full_device", "run"]
+__all__ += ["settle_all_kinds", "settle_in_a_full_device", "settle_scattered"]
+__all__ += ["settle_shared", "small_chunks"]
 
 _STEPS = 6
 

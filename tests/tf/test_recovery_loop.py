@@ -52,6 +52,10 @@ def prepared(fitted: Any) -> Any:
     return step
 
 
+def run_out(inputs: Any) -> Any:
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+
 def fail(fitted: Any, times: int) -> None:
     recovery_trials.fail(prepared(fitted), times)
 
@@ -122,9 +126,6 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any, budget: int) -> None
     step = prepared(made)
     source, budgets = step.source, []
 
-    def failing(inputs: Any) -> Any:
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
-
     class TheSame:
         def budget_now(self) -> Any:
             return source.budget_now()
@@ -137,7 +138,7 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any, budget: int) -> None
         def without_plan(self, held_back: Any) -> Any:
             return source.without_plan(held_back)
 
-    step.rebuilt, step.source = failing, TheSame()
+    step.rebuilt, step.source = run_out, TheSame()
     with pytest.raises(OutOfMemoryError, match="with 1 plans: OOM"):
         made(batch())
     assert budgets == sorted(budgets)  # from the least on
@@ -153,9 +154,6 @@ def test_where_nothing_fits_into_less_another_plan_is_made_for_the_same_room(
     step = prepared(made)
     before, source, tried = step.predicted.plan, step.source, []
 
-    def failing(inputs: Any) -> Any:
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
-
     class OnlyThis:
         def budget_now(self) -> Any:
             return source.budget_now()
@@ -166,7 +164,7 @@ def test_where_nothing_fits_into_less_another_plan_is_made_for_the_same_room(
                 raise BudgetError("too little")
             return source.prepare(room, recompute=recompute)
 
-    step.rebuilt, step.source = failing, OnlyThis()
+    step.rebuilt, step.source = run_out, OnlyThis()
     made(batch())
     assert [recompute for _, recompute in tried[:4]] == [None, None, None, True]
     assert all(total == budget for total, _ in tried[3:])

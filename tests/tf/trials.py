@@ -30,15 +30,8 @@ from lms.tf.rewrite.transports import DeviceCopy, SendReceive
 from tests.models import CASES, SILENT, conv_net, pooled_net
 from tests.tf.training import different, memory, numbers_of, planned_tightly, train
 
-__all__ = [
-    "fit_in_threads",
-    "fit_on_two_replicas",
-    "fit_recurrent",
-    "left_behind",
-    "same_numbers",
-    "second_batch_size",
-    "swap_by",
-]
+__all__ = ["fit_in_threads", "fit_on_two_replicas", "fit_recurrent", "left_behind"]
+__all__ += ["same_numbers", "second_batch_size", "swap_by"]
 
 _COPIES = ("d2h", "h2d", "d2h_pageable", "h2d_pageable")
 _LOCAL = "/job:localhost/replica:0/task:0"

@@ -28,17 +28,6 @@ def half_precision() -> Iterator[None]:
     keras.config.set_dtype_policy(policy)
 
 
-def test_two_levels_of_two_filters_have_2035_parameters() -> None:
-    # Top: 4 -> 2 channels, then the context module's two convolutions.
-    top = (27 * 4 * 2 + 2 + 4) + 2 * (27 * 2 * 2 + 2 + 4)  # 222 + 2 * 114
-    bottom = (27 * 2 * 4 + 4 + 8) + 2 * (27 * 4 * 4 + 4 + 8)  # 228 + 2 * 444
-    # Up: 4 -> 2, then 2 + 2 -> 2 after the concatenation, then 1^3, then the head.
-    up = (27 * 4 * 2 + 6) + (27 * 4 * 2 + 6) + (2 * 2 + 6)  # 222 + 222 + 10
-    head = 2 * 3 + 3 + 6
-    assert top + bottom + up + head == 2035
-    assert build_unet(16, filters=2, depth=2).count_params() == 2035
-
-
 def test_the_case_study_s_network_has_8_269_579_parameters() -> None:
     widths = [16, 32, 64, 128, 256]
     down = sum(

@@ -114,13 +114,6 @@ def test_what_is_missing_is_named(
     assert rule in capsys.readouterr().err
 
 
-def test_runs_of_before_go_on_where_they_say_nothing_of_their_cache(
-    asked: Asked, run: Path
-) -> None:
-    write_configuration(run, configured(run))
-    assert asked("--resume", run).workers == 1
-
-
 def test_a_job_of_many_decides_how_many_train(
     asked: Asked, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,6 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from lms import LMSCallback
-from unet3d.memory import memory_in_words, plan_in_words
 from unet3d.progress import TrainingLines
 
 ROW = {"epoch": 2.0, "loss": 0.51234, "val_dice_coefficient": 0.4567, "seconds": 12.34}
@@ -46,12 +44,3 @@ def test_a_log_has_a_line_for_each_epoch_and_each_new_plan() -> None:
 
 def test_what_is_turned_off_says_nothing() -> None:
     assert said(quiet=True) == []
-
-
-def test_memory_is_told_where_it_is_known() -> None:
-    assert plan_in_words(None).startswith("LMS is off")
-    assert (
-        plan_in_words(LMSCallback())
-        == "LMS: memory has no limit here, nothing is planned."
-    )
-    assert memory_in_words(LMSCallback()) == memory_in_words(None)

@@ -17,11 +17,6 @@ from tests.tf.steps import DEVICE, specialised
 
 pytestmark = pytest.mark.tf
 
-CHANNELS = 256
-
-# The gradient of the filter is computed between all channels, and held twice.
-SCRATCH = 2 * 7 * 7 * CHANNELS * CHANNELS * 4
-
 
 def calls(step: Any) -> list[Any]:
     return [op for op in step.graph.ops if "Call" in op.type]

@@ -22,11 +22,11 @@ from lms.tf.measure.devices import find_device
 from profiling import links
 from tests.models import SILENT
 from tests.tf.recovery_trials import fail
-from tests.tf.steps import descent, specialised
+from tests.tf.steps import descent, grouped, specialised
 
 __all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limits"]
 __all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recurrent_layers"]
-__all__ += ["runs_before_planning", "whose_steps"]
+__all__ += ["runs_before_planning", "scratch_in_little_room", "whose_steps"]
 
 
 def link_rates() -> list[float]:
@@ -228,3 +228,18 @@ def runs_before_planning() -> list[int]:
             scratch._chosen.clear()
         scratch.measure_scratch(step, device)
     return ran
+
+
+def scratch_in_little_room(channels: int) -> dict[str, Any]:
+    """Scratch of the compiled calls, and the peak of finding it."""
+    filters = tf.Variable(tf.random.stateless_normal([7, 7, 1, channels], (1, 2)))
+    spec = tf.TensorSpec([2, 4, 4, channels])
+    step, device = specialised(grouped(filters), spec), find_device()
+    device.memory.reset_peak()
+    found = scratch.measure_scratch(step, device)
+    calls = [op.name for op in step.graph.ops if "Call" in op.type]
+    return {
+        "scratch": sorted(found[name] for name in calls),
+        "peak": device.memory.peak_bytes,
+        "memory": device.limit,
+    }

@@ -310,12 +310,11 @@ def settle_scattered() -> dict[str, Any]:
     before = [variable.numpy() for variable in variables]
     span = _span(variables)
     settle_variables(_step_of(variables), find_device())
-    pairs = zip(before, variables, strict=True)
     return {
         "bytes": sum(value.nbytes for value in before),
         "span_before": span,
         "span_after": _span(variables),
-        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+        "kept": _kept(before, variables),
     }
 
 
@@ -343,13 +342,12 @@ def settle_shared() -> dict[str, Any]:
     there = device.memory.current_bytes or 0
     missing = shared_bytes(step, device)
     settle_variables(step, device)
-    pairs = zip(before, variables, strict=True)
     return {
         "missing": missing,
         "missing_after": shared_bytes(step, device),
         "grown": (device.memory.current_bytes or 0) - there,
         "bytes": sum(value.nbytes for value in before),
-        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+        "kept": _kept(before, variables),
         "walls": len(walls),
     }
 
@@ -366,7 +364,7 @@ def _settle_without_room() -> bool:
     variables = [tf.Variable(shared) for _ in range(4)]
     del shared
     settle_variables(_step_of(variables), find_device())
-    return all((v.numpy() == expected).all() for v in variables)
+    return _kept([expected] * 4, variables)
 
 
 def fit_in_a_full_device() -> str:
@@ -426,9 +424,8 @@ def settle_in_a_full_device() -> dict[str, Any]:
     hogs = _all_that_is_free(memory)
     there = memory.current_bytes
     settle_variables(step, find_device())
-    pairs = zip(before, variables, strict=True)
     return {
-        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+        "kept": _kept(before, variables),
         "grown": (memory.current_bytes or 0) - (there or 0),
         "hogs": len(hogs),
     }
@@ -436,7 +433,7 @@ def settle_in_a_full_device() -> dict[str, Any]:
 
 def put_back_in_a_full_device() -> bool:
     """Put values back where there is room for nothing."""
-    variables = [tf.Variable(tf.ones([size << 18])) for size in (3, 2)]
+    variables = [tf.Variable(tf.ones([3 << 18]))]
     kept = KeptVariables(tuple((v.handle, v.dtype) for v in variables))
     values = kept.values()
     for variable in variables:
@@ -444,6 +441,11 @@ def put_back_in_a_full_device() -> bool:
     hogs = _all_that_is_free(find_device().memory)
     kept.put_back(values)
     return bool(hogs) and all((v.numpy() == 1.0).all() for v in variables)
+
+
+def _kept(before: Sequence[np.ndarray], variables: Sequence[tf.Variable]) -> bool:
+    pairs = zip(before, variables, strict=True)
+    return all((value == variable.numpy()).all() for value, variable in pairs)
 
 
 def _all_that_is_free(memory: DeviceMemory) -> list[Any]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import input_specs, trace
 
-__all__ = ["DEVICE", "descent", "specialised"]
+__all__ = ["DEVICE", "descent", "grouped", "specialised"]
 
 DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
@@ -39,3 +39,20 @@ def descent(layers: int, width: int) -> tuple[Any, tf.Variable]:
         return loss
 
     return step, weights
+
+
+def grouped(filters: tf.Variable) -> Any:
+    """A step with a convolution for each channel, which XLA compiles as Keras's is."""
+
+    @tf.function(jit_compile=True)
+    def convolved(x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.convolution(x, filters, padding="SAME")
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(convolved(tf.tanh(x))))
+        gradient: Any = tape.gradient(loss, filters)
+        filters.assign_sub(0.1 * gradient)
+        return loss
+
+    return step

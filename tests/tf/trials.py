@@ -4,6 +4,7 @@ import contextlib
 import gc
 import io
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -13,28 +14,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.gpu_validation.evidence import swap_nodes
 from lms import LMSCallback, fit_in_memory
-from lms.emulation.counters import counter
 from lms.errors import UnsupportedError
-from lms.ir.liveness import peak
-from lms.planning.candidates import Filters
-from lms.planning.placement import find_plan
-from lms.planning.schedule import schedule
-from lms.tf import compat
-from lms.tf.capture.specialising import specialise
-from lms.tf.capture.tracing import trace
-from lms.tf.rewrite.rebuilding import rebuild
-from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import DeviceCopy, SendReceive
+from lms.storage.cache import VARIABLE
+from lms.tf.measure.microbenchmark import Bench
 from tests.models import CASES, SILENT, conv_net, pooled_net
 from tests.tf.training import different, memory, numbers_of, planned_tightly, train
 
 __all__ = ["fit_in_threads", "fit_on_two_replicas", "fit_recurrent", "left_behind"]
-__all__ += ["same_numbers", "second_batch_size", "swap_by"]
-
-_COPIES = ("d2h", "h2d", "d2h_pageable", "h2d_pageable")
-_LOCAL = "/job:localhost/replica:0/task:0"
+__all__ += ["same_numbers", "second_batch_size", "train_with_cache", "without_a_gpu"]
 
 
 def same_numbers(name: str) -> dict[str, Any]:
@@ -93,69 +81,6 @@ def _two_fits(budget: str | None) -> tuple[dict[str, np.ndarray], list[int]]:
         numbers[f"loss of {size}"] = np.array(history.history["loss"])
         swaps += [r.swap_count for callback in callbacks for r in callback.report]
     return numbers | numbers_of(model), swaps
-
-
-def swap_by(transport: str) -> dict[str, Any]:
-    """Train with swaps by a transport, and without, and compare."""
-    tf.config.experimental.enable_op_determinism()
-    x, y = tf.random.stateless_normal([8, 32, 32, 3], (1, 2)), tf.range(8) % 5
-    plain, variables = _convolutional_step()
-    losses = [plain(x, y).numpy() for _ in range(3)]
-    numbers = [*losses, *(variable.numpy() for variable in variables)]
-
-    function, variables = _convolutional_step()
-    traced = trace(function, [x, y])
-    inputs = traced.flat_inputs([x, y])
-    step = specialise(traced, inputs, device=f"{_LOCAL}/device:GPU:0")
-    graph = schedule(step.graph)
-    fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
-    assert fitted is not None
-    host = f"{_LOCAL}/device:CPU:0"
-    ways = {"copies": DeviceCopy(), "sends": SendReceive(host=host)}
-    nodes = rewrite(step, fitted.plan, ways[transport])
-    swapped = rebuild(traced, step, nodes)
-    graphs: list[Any] = []
-    with compat.collected_graphs(graphs):
-        losses = [swapped(inputs).numpy()]
-    before = [counter(name) for name in _COPIES]
-    losses += [swapped(inputs).numpy() for _ in range(2)]
-    copied = [counter(name) - then for name, then in zip(_COPIES, before, strict=True)]
-    swapped_numbers = [*losses, *(variable.numpy() for variable in variables)]
-    pairs = enumerate(zip(numbers, swapped_numbers, strict=True))
-    plan = fitted.plan
-    return {
-        "swaps": len(plan.swaps),
-        "different": [i for i, (a, b) in pairs if a.tobytes() != b.tobytes()],
-        "ran": swap_nodes(graphs),
-        "planned": [2 * plan.swapped_out_bytes, 2 * plan.swapped_in_bytes, 0, 0],
-        "copied": copied,
-    }
-
-
-def _convolutional_step() -> tuple[Any, list[tf.Variable]]:
-    """A step of gradient descent, and its variables."""
-    draw = np.random.default_rng(3)
-    shapes = [(3, 3, 3, 8), *[(3, 3, 8, 8)] * 3, (8, 5)]
-    variables = [
-        tf.Variable(0.1 * draw.standard_normal(shape).astype("float32"))
-        for shape in shapes
-    ]
-
-    @tf.function
-    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            for kernel in variables[:-1]:
-                x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME"))
-            logits = tf.reduce_mean(x, [1, 2]) @ variables[-1]
-            loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-            )
-        gradients: Any = tape.gradient(loss, variables)
-        for variable, gradient in zip(variables, gradients, strict=True):
-            variable.assign_sub(0.1 * gradient)
-        return loss
-
-    return step, variables
 
 
 def left_behind(budget: str | None) -> dict[str, Any]:
@@ -298,4 +223,39 @@ def fit_recurrent() -> dict[str, Any]:
         "measured": report.measured_peak_bytes,
         "unknown": list(report.unknown_memory),
         "swaps": report.swap_count,
+    }
+
+
+def train_with_cache(folder: str) -> dict[str, Any]:
+    """Train into little memory with a cache in a folder.
+
+    Returns:
+        How many ops were timed, the plan, and the losses.
+    """
+    os.environ[VARIABLE] = folder
+    timed: list[str] = []
+    own = Bench.seconds
+
+    def noted(bench: Bench) -> float | None:
+        timed.append(bench.key)
+        return own(bench)
+
+    Bench.seconds = noted  # type: ignore[method-assign]
+    tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(1)
+    callback = LMSCallback("8MiB", verbose=0)
+    draw = np.random.default_rng(0)
+    history = conv_net().fit(
+        draw.standard_normal((64, 32, 32, 3)).astype("float32"),
+        draw.integers(0, 5, 64),
+        batch_size=32,
+        verbose=SILENT,
+        shuffle=False,
+        callbacks=[callback],
+    )
+    (report,) = callback.report
+    return {
+        "timed": len(timed),
+        "plan": report.plan.to_json(),
+        "losses": [loss.hex() for loss in history.history["loss"]],
     }

@@ -12,8 +12,7 @@ from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.rewrite.rebuilding import rebuild
 from tests.room import above_what_is_held
-from tests.tf.compiled_trials import grouped
-from tests.tf.steps import DEVICE, specialised
+from tests.tf.steps import DEVICE, grouped, specialised
 
 pytestmark = pytest.mark.tf
 

@@ -8,7 +8,7 @@ from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
-TRIAL = "tests.tf.measure.cache_trials:train"
+TRIAL = "tests.tf.trials:train_with_cache"
 
 
 def test_a_second_run_measures_and_plans_nothing(

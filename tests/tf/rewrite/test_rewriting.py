@@ -17,6 +17,8 @@ from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
+TRIALS = "tests.tf.rewrite.swap_trials"
+
 #     a ─> b ─> c ─> d
 #     └─> flat ──────┘      (`flat` gives a's buffer another shape)
 GRAPH = GraphView(
@@ -200,7 +202,9 @@ _FEW_BYTES = 256
 @pytest.mark.slow
 @pytest.mark.parametrize("transport", ["copies", "sends"])
 def test_a_step_that_swaps_has_the_same_numbers(worker: Worker, transport: str) -> None:
-    trial = worker.ask("tests.tf.trials:swap_by", memory="64MiB", transport=transport)
+    trial = worker.ask(
+        "tests.tf.rewrite.swap_trials:swap_by", memory="64MiB", transport=transport
+    )
     assert trial["swaps"] > 0
     assert trial["different"] == []
     for copied, planned in zip(trial["copied"], trial["planned"], strict=True):
@@ -223,8 +227,7 @@ def test_a_swap_in_starts_at_its_trigger_although_launches_run_ahead(
 ) -> None:
     link = LinkRates(h2d=50e9, d2h=50e9)
     card = {"card": "v100-pcie", "link": link, "slow_motion": 5000}
-    trial = "tests.tf.rewrite.overlap_trials:swap_in_among_kernels"
-    trial = worker.ask(trial, memory="64MiB", card=card)
+    trial = worker.ask(f"{TRIALS}:swap_in_among_kernels", memory="64MiB", card=card)
     ends = trial["ends"]
     begin, end = trial["copy"]
     product = (ends[9] - ends[0]) / 9

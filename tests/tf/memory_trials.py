@@ -43,7 +43,7 @@ __all__ += ["measure_in_little_room", "put_back_in_a_full_device", "run"]
 __all__ += ["settle_all_kinds", "settle_in_a_full_device", "settle_scattered"]
 __all__ += ["settle_shared", "small_chunks"]
 
-_STEPS = 6
+_STEPS = 4
 
 
 def run(kind: str, size: int, depth: int, *, planned: bool) -> dict[str, Any]:

@@ -10,19 +10,8 @@ from typing import Any
 
 from lms.ir.graph import GraphView, Op, Tensor
 
-__all__ = [
-    "CONTROLLED",
-    "FORK",
-    "LOOP",
-    "RESHAPE",
-    "SKIP",
-    "TWICE",
-    "TWO_WAITING",
-    "Drawn",
-    "all_drawn",
-    "make_op",
-    "one_of_two_written_over",
-]
+__all__ = ["CONTROLLED", "FORK", "LOOP", "RESHAPE", "SKIP", "TWICE", "TWO_WAITING"]
+__all__ += ["Drawn", "all_drawn", "make_op", "one_of_two_written_over"]
 
 
 @dataclass(frozen=True, kw_only=True)

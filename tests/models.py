@@ -15,7 +15,7 @@ from keras import layers
 
 from unet3d.model import build_unet
 
-__all__ = ["CASES", "SILENT", "Case", "conv_net", "mirrored", "pooled_net"]
+__all__ = ["CASES", "SILENT", "Case", "conv_net", "pooled_net"]
 
 # Keras types `verbose` and others as text.
 SILENT: Any = 0
@@ -28,7 +28,7 @@ class Case:
 
     Args:
         build: Makes the compiled model.
-        fit: Arguments of `fit`, without epochs and callbacks.
+        fit: Arguments of `fit`, without epochs and callbacks, or what makes them.
         fits: How often `fit` is called.
         policy: Keras's dtype policy.
         epochs: Epochs of each `fit`.
@@ -39,7 +39,7 @@ class Case:
     """
 
     build: Callable[[], keras.Model]
-    fit: Mapping[str, Any]
+    fit: Mapping[str, Any] | Callable[[], Mapping[str, Any]]
     fits: int = 1
     policy: str = "float32"
     epochs: int = 3
@@ -47,6 +47,10 @@ class Case:
     kinds: tuple[str, ...] = field(default=("train",))
     knobs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cards: int = 1
+
+    def data(self) -> Mapping[str, Any]:
+        """What `fit` is given."""
+        return self.fit() if callable(self.fit) else self.fit
 
 
 def _noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -348,6 +352,10 @@ def grouped() -> keras.Model:
     return model
 
 
+_SEQUENCES = {"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8}
+_SERIES = {"x": _noise(512, 6, 16), "y": _noise(512, 6, 1), "batch_size": 256}
+_SENTENCES = {"x": _classes(128 * 64, 50).reshape(128, 64), "batch_size": 64}
+
 CASES: dict[str, Case] = {
     "a 3D U-Net": Case(build=unet, fit=_unet_data()),
     "a 3D U-Net with recomputed ops": Case(
@@ -357,13 +365,11 @@ CASES: dict[str, Case] = {
         build=resnet, fit=_resnet_data(), share=0.6, knobs={"recompute": True}
     ),
     "a transformer with recomputed ops": Case(
-        build=transformer,
-        fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
-        knobs={"recompute": True},
+        build=transformer, fit=_SEQUENCES, knobs={"recompute": True}
     ),
     "mixed_float16 with recomputed ops": Case(
         build=transformer,
-        fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
+        fit=_SEQUENCES,
         policy="mixed_float16",
         share=0.6,
         knobs={"recompute": True},
@@ -386,26 +392,19 @@ CASES: dict[str, Case] = {
         build=clipped,
         fit={"x": _noise(16, 32, 32, 3), "y": _noise(16, 32, 32, 3), "batch_size": 8},
     ),
-    "an unrolled LSTM": Case(
-        build=lambda: lstm(unroll=True),
-        fit={"x": _noise(512, 6, 16), "y": _noise(512, 6, 1), "batch_size": 256},
-    ),
+    "an unrolled LSTM": Case(build=lambda: lstm(unroll=True), fit=_SERIES),
     "an LSTM in a loop": Case(
         build=lambda: lstm(unroll=False),
-        fit={"x": _noise(512, 6, 16), "y": _noise(512, 6, 1), "batch_size": 256},
+        fit=_SERIES,
         share=0.5,  # a loop's lists are not counted
     ),
-    "a transformer": Case(
-        build=transformer,
-        fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
-    ),
+    "a transformer": Case(build=transformer, fit=_SEQUENCES),
     "mixed_float16": Case(  # convolutions of it are made in float32, in scratch
-        build=transformer,
-        fit={"x": _noise(24, 32, 16), "y": _noise(24, 3), "batch_size": 8},
-        policy="mixed_float16",
+        build=transformer, fit=_SEQUENCES, policy="mixed_float16"
     ),
     "mixed_bfloat16": Case(build=resnet, fit=_resnet_data(), policy="mixed_bfloat16"),
     "a strategy for one device": Case(build=on_one_device, fit=_resnet_data(48, 24)),
+    "a mirrored strategy of one replica": Case(build=mirrored, fit=_resnet_data()),
     "two steps per execution": Case(
         build=lambda: conv_net(steps_per_execution=2), fit=_resnet_data(40)
     ),
@@ -441,30 +440,15 @@ CASES: dict[str, Case] = {
         fit={"x": _noise(24, 16, 16, 32), "y": _noise(24, 1), "batch_size": 8},
         share=0.8,
     ),
-    "an embedding": Case(
-        build=embedding,
-        fit={
-            "x": _classes(128 * 64, 50).reshape(128, 64),
-            "y": _classes(128, 2),
-            "batch_size": 64,
-        },
-    ),
+    "an embedding": Case(build=embedding, fit=_SENTENCES | {"y": _classes(128, 2)}),
     "an embedding whose equal words' gradients are added up": Case(
         build=lambda: embedding("adafactor"),
-        fit={
-            "x": _classes(128 * 64, 50).reshape(128, 64),
-            "y": _classes(128, 2),
-            "batch_size": 64,
-        },
+        fit=_SENTENCES | {"y": _classes(128, 2)},
         share=0.5,
     ),
     "a loss of as many words as have labels": Case(
         build=tagger,
-        fit={
-            "x": _classes(128 * 64, 50).reshape(128, 64),
-            "y": _classes(128 * 64, 6, seed=2).reshape(128, 64),
-            "batch_size": 64,
-        },
+        fit=_SENTENCES | {"y": _classes(128 * 64, 6, seed=2).reshape(128, 64)},
         share=0.5,
     ),
     "shared layers": Case(

@@ -30,20 +30,6 @@ def test_an_error_is_ours_and_the_built_in_one(
             raise error("the message")
 
 
-def test_a_budget_error_names_the_op_and_the_least_budget() -> None:
-    error = BudgetError("too little", op_name="conv1_grad", least_bytes=4096)
-    assert (str(error), error.op_name, error.least_bytes) == (
-        "too little",
-        "conv1_grad",
-        4096,
-    )
-
-
-def test_a_budget_error_may_know_neither() -> None:
-    error = BudgetError("too little")
-    assert (error.op_name, error.least_bytes) == (None, None)
-
-
 def test_a_budget_error_survives_the_way_between_processes() -> None:
     error = BudgetError("too little", op_name="conv1_grad", least_bytes=4096)
     copy = pickle.loads(pickle.dumps(error))

@@ -10,9 +10,7 @@ from lms.units import GIB, MIB
 
 RISE = MemoryCurve(label="without a plan", device=(0, 40 * MIB, 90 * MIB, MIB))
 FLAT = MemoryCurve(
-    label="with the plan",
-    device=(0, 40 * MIB, 38 * MIB, MIB),
-    host=(0, 0, 52 * MIB, 0),
+    label="with the plan", device=(0, 40 * MIB, 38 * MIB, MIB), host=(0, 0, 52 * MIB, 0)
 )
 
 
@@ -54,13 +52,6 @@ def test_any_step_can_be_drawn(tmp_path: Path, device: tuple[int, ...]) -> None:
     path = tmp_path / "memory.png"
     draw_memory([MemoryCurve(label="a step", device=device)], path, title="A step")
     assert size_of(path) == (1500, 840)
-
-
-def test_curves_of_different_lengths_share_one_figure(tmp_path: Path) -> None:
-    path = tmp_path / "memory.png"
-    short = MemoryCurve(label="short", device=(MIB, 2 * MIB))
-    draw_memory([RISE, short], path, title="Two steps")
-    assert path.exists()
 
 
 @pytest.mark.parametrize("count", [0, 4])

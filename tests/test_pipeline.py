@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from lms import fit_in_memory
 from lms.errors import BudgetError, PlanError
@@ -21,8 +22,6 @@ KIB = 1024
 
 def make_step() -> tuple[Callable[..., Any], Any]:
     """A step of gradient descent through six layers, and its weights."""
-    import tensorflow as tf
-
     start = np.linspace(-0.5, 0.5, 6 * 16 * 16, dtype="float32").reshape(6, 16, 16)
     weights = tf.Variable(tf.constant(start))
 
@@ -40,15 +39,11 @@ def make_step() -> tuple[Callable[..., Any], Any]:
 
 @pytest.fixture
 def batch() -> list[Any]:
-    import tensorflow as tf
-
     x = np.random.default_rng(0).standard_normal((1024, 16)).astype("float32")
     return [tf.constant(x), tf.constant(np.roll(x, 1, axis=0))]
 
 
 def specs(batch: int | None) -> list[Any]:
-    import tensorflow as tf
-
     return [tf.TensorSpec([batch, 16]), tf.TensorSpec([batch, 16])]
 
 
@@ -72,8 +67,6 @@ def knobs() -> dict[str, Any]:
 def test_a_loop_has_the_same_numbers_with_and_without_it(
     kind: str, batch: list[Any]
 ) -> None:
-    import tensorflow as tf
-
     plain, weights = make_step()
     expected = numbers(tf.function(plain), batch, weights)
     step, weights = make_step()
@@ -93,8 +86,6 @@ def test_a_loop_has_the_same_numbers_with_and_without_it(
 def test_a_loop_by_a_stored_plan_has_plain_numbers_and_no_other_step_takes_it(
     batch: list[Any], tmp_path: Path
 ) -> None:
-    import tensorflow as tf
-
     plain, weights = make_step()
     expected = numbers(tf.function(plain), batch, weights)
     step, _ = make_step()
@@ -113,14 +104,6 @@ def test_a_loop_by_a_stored_plan_has_plain_numbers_and_no_other_step_takes_it(
         fit_in_memory(
             step, specs(1024), budget=above_what_is_held(320 * KIB), plan=path
         )
-
-
-def test_the_structure_of_the_results_is_kept(batch: list[Any]) -> None:
-    step, _ = make_step()
-    result = fit_in_memory(step, specs(1024), budget=budget())(*batch)
-    assert set(result) == {"loss", "prediction"}
-    assert result["loss"].shape == ()
-    assert result["prediction"].shape == (1024, 16)
 
 
 def test_example_tensors_are_a_signature_too(batch: list[Any]) -> None:
@@ -159,22 +142,3 @@ def test_the_knobs_of_the_callback_are_taken() -> None:
     assert fitted.report[0].plan.planner == "threshold"
     with pytest.raises(TypeError, match="swap_branches"):
         fit_in_memory(step, specs(1024), swap_branches=True)
-
-
-def test_a_budget_that_is_too_small_names_the_least_that_works(
-    batch: list[Any],
-) -> None:
-    step, _ = make_step()
-    with pytest.raises(BudgetError, match="Use a smaller batch or volume") as refused:
-        fit_in_memory(step, specs(1024), budget=above_what_is_held("200KiB"))
-    least = refused.value.least_bytes
-    assert least is not None
-    fitted = fit_in_memory(step, specs(1024), budget=least)
-    assert float(fitted(*batch)["loss"]) > 0
-
-
-def test_a_tensor_of_another_shape_is_refused_by_tensorflow(batch: list[Any]) -> None:
-    step, _ = make_step()
-    fitted = fit_in_memory(step, specs(1024), budget=budget())
-    with pytest.raises((TypeError, ValueError)):
-        fitted(batch[0][:, :8], batch[1])

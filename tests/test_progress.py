@@ -35,11 +35,3 @@ def test_there_is_no_bar_otherwise(
 ) -> None:
     text = text_of(terminal=terminal, patience=patience, monkeypatch=monkeypatch)
     assert text == "LMS train step: 3 ops\n"
-
-
-def test_nothing_is_shown_where_nobody_looks(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    tell("LMS train step: 3 ops")
-    assert list(track("measuring ops", iter("ab"))) == ["a", "b"]
-    assert capsys.readouterr().out == ""

@@ -1,6 +1,8 @@
 """The words of a report: one line for each plan, one column for each step."""
 
 from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 
@@ -42,32 +44,38 @@ REPORT = StepReport(
 )
 
 
-def test_a_line_says_what_is_needed_what_is_there_and_what_moves() -> None:
-    assert headline(REPORT) == (
-        "LMS train step (2x4): needs 100.00 MiB, planned into 64.00 MiB: "
-        "60.00 MiB with 1 tensor (8.00 MiB) swapped"
-    )
+NEEDS = "LMS train step (2x4): needs"
+MOVED = "60.00 MiB with 1 tensor (8.00 MiB) swapped"
+SLOWER = "predicted to take 1.20 times as long as with room for all"
+DOUBTED = "not sure to fit in 64.00 MiB in any order of ops, planned:"
 
 
-def test_a_line_says_what_a_plan_costs() -> None:
-    timed = replace(REPORT, predicted_seconds=0.3, unplanned_seconds=0.25)
-    assert headline(timed).endswith(
-        " swapped, predicted to take 1.20 times as long as with room for all"
-    )
-
-
-def test_a_line_says_that_everything_fits() -> None:
-    fits = replace(REPORT, plan=PLAIN, unplanned_peak_bytes=32 * MIB)
-    assert headline(fits) == (
-        "LMS train step (2x4): needs 32.00 MiB, fits in 64.00 MiB, nothing is swapped"
-    )
-
-
-def test_a_line_says_which_margin_is_kept() -> None:
-    kept = replace(REPORT, budget_bytes=62 * MIB, margin_bytes=2 * MIB)
-    assert "planned into 62.00 MiB (a margin of 2.00 MiB kept):" in headline(kept)
-    held = replace(REPORT, not_planned="every tensor must have a known size")
-    assert "runs as without LMS" in headline(held)
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, f"{NEEDS} 100.00 MiB, planned into 64.00 MiB: {MOVED}"),
+        ({"predicted_seconds": 0.3, "unplanned_seconds": 0.25}, f"* swapped, {SLOWER}"),
+        (
+            {"plan": PLAIN, "unplanned_peak_bytes": 32 * MIB},
+            f"{NEEDS} 32.00 MiB, fits in 64.00 MiB, nothing is swapped",
+        ),
+        ({"unplanned_peak_bytes": 63 * MIB}, f"{NEEDS} 63.00 MiB, {DOUBTED} {MOVED}"),
+        (
+            {"budget_bytes": 62 * MIB, "margin_bytes": 2 * MIB},
+            "*planned into 62.00 MiB (a margin of 2.00 MiB kept):*",
+        ),
+        ({"not_planned": "all sizes must be known"}, "*runs as without LMS*"),
+        (
+            {"plan": PLAIN, "budget_bytes": None},
+            "*the device has no limit, nothing is swapped",
+        ),
+        ({"unknown_memory": ("loop",)}, "*(1 loop or op of unknown memory)*"),
+    ],
+)
+def test_a_line_says_what_is_needed_and_what_moves(
+    changes: dict[str, Any], line: str
+) -> None:
+    assert fnmatchcase(headline(replace(REPORT, **changes)), line)
 
 
 def test_a_line_and_a_row_say_how_often_it_was_planned_anew() -> None:
@@ -77,18 +85,9 @@ def test_a_line_and_a_row_say_how_often_it_was_planned_anew() -> None:
     assert "planned anew" not in table([REPORT])
 
 
-def test_a_line_says_that_there_is_no_limit() -> None:
-    unlimited = replace(REPORT, plan=PLAIN, budget_bytes=None)
-    assert headline(unlimited).endswith("the device has no limit, nothing is swapped")
-
-
 @pytest.mark.parametrize(
     ("plan", "fits"),
-    [
-        (PLAIN, True),
-        (SWAPPED, False),
-        (replace(PLAIN, chain=("a", "b")), False),
-    ],
+    [(PLAIN, True), (SWAPPED, False), (replace(PLAIN, chain=("a", "b")), False)],
     ids=["plain", "swapped", "only ordered"],
 )
 def test_only_what_neither_swaps_nor_orders_runs_as_it_is(
@@ -107,18 +106,12 @@ def test_a_table_has_a_column_for_each_step_and_a_dash_for_what_is_unknown() -> 
     measured = [cell.strip() for cell in rows["peak, measured"].split("│")[2:4]]
     assert measured == ["-", "50.00 MiB"]
     assert rows["swapped in"].count("16.00 MiB") == 2
+    loops = table([replace(REPORT, unknown_memory=("loop",))])
+    assert "loops and ops of unknown memory" in loops
 
 
 def test_without_steps_a_table_says_what_to_do() -> None:
     assert table([]).startswith("Nothing was planned yet: fit, evaluate or predict")
-
-
-def test_a_line_says_why_what_fits_by_the_look_of_it_is_planned() -> None:
-    close = replace(REPORT, unplanned_peak_bytes=63 * MIB)
-    assert headline(close) == (
-        "LMS train step (2x4): needs 63.00 MiB, not sure to fit in 64.00 MiB in any "
-        "order of ops, planned: 60.00 MiB with 1 tensor (8.00 MiB) swapped"
-    )
 
 
 def test_a_measured_peak_above_the_budget_is_marked() -> None:

@@ -18,11 +18,7 @@ TENSORFLOW = Installation(
     limit=14 * GIB,
     growth=False,
 )
-GPU = Gpu(
-    name="V100",
-    memory=16 * GIB,
-    used=100 * MIB,
-)
+GPU = Gpu(name="V100", memory=16 * GIB, used=100 * MIB)
 SERVER = Facts(
     python="3.11.7",
     packages=(("tensorflow", "2.21.0"), ("keras", "3.15.1"), ("numpy", "2.4.6")),

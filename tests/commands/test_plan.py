@@ -22,22 +22,16 @@ COMMAND = "tests.commands.trials:command"
 TRAIN = "tests.commands.trials:train"
 
 
-def ask(worker: Worker, *arguments: str, memory: str | None = None) -> dict[str, Any]:
-    return worker.ask(COMMAND, memory=memory, arguments=["plan", *arguments])
-
-
 @pytest.mark.parametrize(
     ("name", "memory"),
-    [
-        pytest.param("unet", "24MiB", marks=pytest.mark.long),
-        ("resnet", "20MiB"),
-    ],
+    [pytest.param("unet", "24MiB", marks=pytest.mark.long), ("resnet", "20MiB")],
 )
 def test_a_plan_agrees_with_the_training_that_follows(
     name: str, memory: str, worker: Worker, tmp_path: Path
 ) -> None:
     subject, file = f"{SUBJECTS}:{name}", tmp_path / "plan.json"
-    said = ask(worker, subject, "--json", str(file), memory=memory)
+    arguments = ["plan", subject, "--json", str(file)]
+    said = worker.ask(COMMAND, memory=memory, arguments=arguments)
     assert said["code"] == 0, said["errors"]
     assert "Does not fit:" in said["out"]
     assert "Largest swapped tensors" in said["out"]
@@ -76,29 +70,49 @@ def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json", "plan.png"]
 
 
-def test_a_budget_beyond_the_present_device_is_the_device(
-    worker: Worker, tmp_path: Path
-) -> None:
-    file, found = tmp_path / "plan.json", []
-    for budget in ((), ("--budget", "1GiB")):
-        options = (*budget, "--json", str(file))
-        said = ask(worker, f"{SUBJECTS}:tiny", *options, memory="64MiB")
-        assert said["code"] == 0, said["errors"]
-        told = json.loads(file.read_text())
-        found.append((told["budget_bytes"], told["margin_bytes"]))
-    assert found[0] == found[1]
+BAD = {
+    "nothing": "got NoneType from the function.",
+    "absent": "got a file without a function `absent`.",
+    "uncompiled": "got Sequential that is not compiled.",
+    "failing": "got RuntimeError in line 64: no data here.",
+    "eager": "`run_eagerly` must be False",
+    "open_batch": "a batch must have known dimensions, got (None, 16).",
+    "wrong_batch": "must accept its batch, got ",
+    "words": "a batch must be made of arrays or tf.TensorSpec, got 'a'.",
+    "broken": "got SyntaxError",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands below write, and a file that is no Python."""
+    folder = tmp_path_factory.mktemp("plans")
+    (folder / "broken.py").write_text("def broken(:\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def said(worker: Worker, folder: Path) -> dict[str, Any]:
+    """What commands say where there is no card, all of one process."""
+    there = ["--hardware", "v100-pcie", "--link", "gh200", "--budget", "24MiB"]
+    there += ["--recompute", "never", "--json", str(folder / "roofline.json")]
+    little = ["--hardware", "gh200", "--budget", "1MiB"]
+    little += ["--json", str(folder / "refused.json")]
+    rule = ["--hardware", "v100-pcie", "--budget", "30MiB", "--planner", "threshold"]
+    words = {"roofline": there, "refused": little, "rule": rule}
+    many = {name: ["plan", f"{SUBJECTS}:resnet", *more] for name, more in words.items()}
+    for name in BAD:
+        file = folder / "broken.py" if name == "broken" else SUBJECTS
+        many[name] = ["plan", f"{file}:{name}", "--hardware", "gh200"]
+    return worker.ask("tests.commands.trials:commands", memory=None, many=many)
 
 
 def test_hardware_that_is_not_here_gets_a_roofline(
-    worker: Worker, tmp_path: Path
+    said: dict[str, Any], folder: Path
 ) -> None:
-    file = tmp_path / "plan.json"
-    options = ("--hardware", "v100-pcie", "--link", "gh200", "--budget", "24MiB")
-    options += ("--recompute", "never")
-    said = ask(worker, f"{SUBJECTS}:resnet", *options, "--json", str(file))
-    assert said["code"] == 0, said["errors"]
-    assert "a roofline of stated rates, not measured" in said["out"]
-    found = json.loads(file.read_text())
+    assert said["roofline"]["code"] == 0, said["roofline"]["errors"]
+    assert "a roofline of stated rates, not measured" in said["roofline"]["out"]
+    found = json.loads((folder / "roofline.json").read_text())
     assert found["hardware"]["flops"] == PRESETS["v100-pcie"].flops
     assert found["hardware"]["d2h"] == PRESETS["gh200"].d2h
     assert found["predicted_peak_bytes"] <= 24 * MIB
@@ -111,64 +125,36 @@ def test_hardware_that_is_not_here_gets_a_roofline(
 
 
 def test_where_no_plan_fits_the_least_budget_is_said(
-    worker: Worker, tmp_path: Path
+    said: dict[str, Any], folder: Path
 ) -> None:
-    file = tmp_path / "plan.json"
-    options = ("--hardware", "gh200", "--budget", "1MiB", "--json", str(file))
-    said = ask(worker, f"{SUBJECTS}:resnet", *options)
-    assert (said["code"], said["errors"]) == (3, "")
-    assert said["out"].startswith("Does not fit, and no plan makes it fit: `budget`")
-    refused = json.loads(file.read_text())
+    assert (said["refused"]["code"], said["refused"]["errors"]) == (3, "")
+    words = "Does not fit, and no plan makes it fit: `budget`"
+    assert said["refused"]["out"].startswith(words)
+    refused = json.loads((folder / "refused.json").read_text())
     assert (refused["fits"], refused["plan"]) == (False, None)
     assert refused["least_budget_bytes"] > MIB
 
 
-def test_the_threshold_planner_can_be_asked(worker: Worker) -> None:
-    options = ("--hardware", "v100-pcie", "--budget", "30MiB", "--planner", "threshold")
-    said = ask(worker, f"{SUBJECTS}:resnet", *options)
-    assert said["code"] == 0, said["errors"]
-    assert "threshold" in said["out"]
+def test_the_threshold_planner_can_be_asked(said: dict[str, Any]) -> None:
+    assert said["rule"]["code"] == 0, said["rule"]["errors"]
+    assert "threshold" in said["rule"]["out"]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("nothing", "got NoneType from the function."),
-        ("absent", "got a file without a function `absent`."),
-        ("uncompiled", "got Sequential that is not compiled."),
-        ("failing", "got RuntimeError in line 64: no data here."),
-        ("eager", "`run_eagerly` must be False"),
-        ("open_batch", "a batch must have known dimensions, got (None, 16)."),
-        ("wrong_batch", "must accept its batch, got "),
-        ("words", "a batch must be made of arrays or tf.TensorSpec, got 'a'."),
-    ],
-)
-def test_a_bad_subject_is_one_message(name: str, message: str, worker: Worker) -> None:
-    said = ask(worker, f"{SUBJECTS}:{name}", "--hardware", "gh200")
-    assert (said["code"], said["out"]) == (2, "")
-    assert message in said["errors"].splitlines()[-1]
-    assert "Traceback" not in said["errors"]
-
-
-def test_a_file_that_is_no_python_that_runs_is_one_message(
-    worker: Worker, tmp_path: Path
-) -> None:
-    file = tmp_path / "broken.py"
-    file.write_text("def made(:\n")
-    said = ask(worker, f"{file}:made")
-    assert said["code"] == 2
-    assert "got SyntaxError" in said["errors"]
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_subject_is_one_message(name: str, said: dict[str, Any]) -> None:
+    assert (said[name]["code"], said[name]["out"]) == (2, "")
+    assert BAD[name] in said[name]["errors"].splitlines()[-1]
+    assert "Traceback" not in said[name]["errors"]
 
 
 def test_the_doctor_finds_the_card(worker: Worker) -> None:
-    said = worker.ask(COMMAND, memory="64MiB", arguments=["doctor", "--json"])
-    found = {f["topic"]: f for f in json.loads(said["out"])["findings"]}
+    many = {"json": ["doctor", "--json"], "shown": ["doctor"]}
+    said = worker.ask("tests.commands.trials:commands", memory="64MiB", many=many)
+    found = {f["topic"]: f for f in json.loads(said["json"]["out"])["findings"]}
     assert "GPU:0, 64.00 MiB of it for TensorFlow" in found["device"]["text"]
-    shown = worker.ask(COMMAND, memory="64MiB", arguments=["doctor"])["out"]
-    assert all(topic in shown for topic in found)
+    assert all(topic in said["shown"]["out"] for topic in found)
 
 
-@pytest.mark.slow
 def test_the_plan_is_the_one_that_fit_makes(worker: Worker) -> None:
     """On one device and one host; `fit` counts batches that it holds already."""
     forecast, fitted = worker.ask(
@@ -178,22 +164,19 @@ def test_the_plan_is_the_one_that_fit_makes(worker: Worker) -> None:
     assert forecast == fitted
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("budget", "planner"), [("12MiB", "budget"), ("60MiB", "none")]
-)
 def test_a_stored_plan_is_obeyed_with_plain_bits_or_refused(
-    budget: str, planner: str, worker: Worker, tmp_path: Path
+    worker: Worker, tmp_path: Path
 ) -> None:
     found = worker.ask(
         "tests.commands.trials:by_stored_plan",
         memory="64MiB",
         subject=f"{SUBJECTS}:resnet",
-        budget=budget,
+        budget="12MiB",
         file=str(tmp_path / "plan.json"),
     )
     assert found["said"]["code"] == 0, found["said"]
-    assert (found["planner"], found["swaps"] > 0) == (planner, planner == "budget")
+    assert found["planner"] == "budget"
+    assert found["swaps"] > 0
     assert found["obeyed"]
     assert found["equal"]
     assert found["refused"].startswith("`plan` must be a plan of this very step, got")

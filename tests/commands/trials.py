@@ -1,7 +1,7 @@
 """What the workers run: a command, and the training that it foretold."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import asdict
 from typing import Any
@@ -21,7 +21,7 @@ from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.prepare import prepare
 from tests.models import SILENT, resnet
 
-__all__ = ["command", "train"]
+__all__ = ["both_plans", "by_stored_plan", "command", "commands", "train"]
 
 _STEPS = 4
 
@@ -35,6 +35,11 @@ def command(arguments: list[str]) -> dict[str, Any]:
         except SystemExit as end:
             code = end.code
     return {"code": code, "out": out.getvalue(), "errors": errors.getvalue()}
+
+
+def commands(many: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
+    """Run several in this process."""
+    return {name: command(arguments) for name, arguments in many.items()}
 
 
 def train(subject: str, budget: int | None = None) -> dict[str, Any]:
@@ -75,11 +80,7 @@ def both_plans(budget: str) -> list[dict[str, Any]]:
     iterator = iterator_of(specs)
     traced = trace(step_of(model, "train"), (), iterator=iterator)
     prepared = prepare(
-        traced,
-        input_specs(traced),
-        settings,
-        kind="train",
-        settle=False,
+        traced, input_specs(traced), settings, kind="train", settle=False
     )
     return [asdict(found.plan), asdict(prepared.predicted.plan)]
 

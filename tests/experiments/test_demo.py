@@ -11,10 +11,9 @@ import pytest
 from rich.console import Console
 
 from experiments import demo
-from experiments.demo_report import draw, failed_claims, print_table, save
+from experiments.demo_report import failed_claims
 from experiments.runner import Trial, run_trial, why_it_failed
 from lms.units import MIB
-from profiling.record import read_json
 
 OOM = "OOM when allocating tensor with shape[1,2] and type float"
 NUMBERS = {
@@ -84,25 +83,6 @@ def test_each_claim_can_fail(trials: list[Trial], failure: str) -> None:
     assert failure in only
 
 
-def test_the_table_shows_what_was_measured_and_predicted() -> None:
-    console = Console(file=io.StringIO(), width=100)
-    print_table(GOOD, console)
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    for words in ("out of memory", "46.00 MiB", "45.00 MiB", "0.500000", "2 epochs"):
-        assert words in text
-
-
-def test_figure_and_results_are_written(tmp_path: Path) -> None:
-    draw(GOOD, tmp_path / "memory.png")
-    save(GOOD, {"output": tmp_path, "size": 48}, [], tmp_path / "results.json")
-    results = read_json(tmp_path / "results.json")
-    assert (tmp_path / "memory.png").stat().st_size > 0
-    assert results["settings"] == {"output": str(tmp_path), "size": 48}
-    assert results["trials"][1]["error"] == OOM
-    assert {"machine", "versions", "commit", "units"} <= set(results)
-
-
 def test_out_of_memory_is_the_reason_even_before_other_errors() -> None:
     log = f"Traceback\nResourceExhaustedError: Graph execution error:\n  {OOM}\n\nbye"
     assert why_it_failed(log, 1) == OOM
@@ -157,26 +137,3 @@ def test_a_training_writes_what_it_saw(tmp_path: Path) -> None:
     assert 0 < result["peak_bytes"] < 256 * MIB
     assert result["report"]["kind"] == result["timeline"]["kind"] == "train"
     assert json.loads((tmp_path / "tiny-1.json").read_text()) == result
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-def test_a_training_that_runs_out_of_memory_says_so(tmp_path: Path) -> None:
-    np.savez(
-        tmp_path / "arrays.npz",
-        x=np.zeros((1, 64, 64, 64, 4), np.float32),
-        y=np.zeros((1, 64, 64, 64, 3), np.uint8),
-    )
-    trial = run_trial(
-        "too large",
-        memory=8 * MIB,
-        command=[
-            "experiments.demo_trial",
-            f"--data={tmp_path / 'arrays.npz'}",
-            *("--filters=2", "--depth=2", "--epochs=2"),
-        ],
-        folder=tmp_path,
-        console=Console(file=io.StringIO()),
-    )
-    assert trial.result is None
-    assert "OOM when allocating tensor with shape" in (trial.error or "")

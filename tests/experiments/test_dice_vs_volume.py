@@ -7,7 +7,7 @@ import pytest
 
 from experiments.coarse_subjects import coarsen
 from experiments.dice_vs_volume import main
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import write_lines
 from unet3d.schemes import REGIONS
 
 
@@ -40,19 +40,3 @@ def test_a_gain_is_said_with_its_test(
     said = capsys.readouterr().out
     assert f"{REGIONS[0]} +0.100, {REGIONS[1]} +0.100 (not significant)" in said
     assert "2.13" in said
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_the_whole_chain_at_a_tiny_size(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--sizes", "16", "24", "--models", "1", "--epochs", "1"]
-    words += ["--filters", "4", "--depth", "2", "--subjects", "2", "--unseen", "2"]
-    words += ["--folder", str(tmp_path / "work"), "--results", str(results)]
-    assert main(words) == 0
-    _, rows = read_lines(results)
-    assert [row["kind"] for row in rows] == ["model", "model", "comparison"]
-    assert len(rows[-1]["scores"]) == 2 * 2 * len(REGIONS)
-    assert main(words) == 0  # nothing is left to do
-    assert read_lines(results)[1] == rows

@@ -1,12 +1,8 @@
 """How long the first step waits: ratios, goals and the figure; and a small run."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from experiments.first_step import ANSWER, main
-from experiments.ledger import read_lines
+from experiments.first_step import ANSWER
 
 
 def row(model: str, number: int, plain: float, cold: float, warm: float) -> Any:
@@ -36,24 +32,3 @@ def test_the_worst_model_decides() -> None:
     assert cold.endswith("2.50 (vgg16).")
     assert warm.endswith("1.25 (resnet50).")
     assert (is_cold_met, is_warm_met) == (False, True)
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_second_run_waits_for_less(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("experiments.first_step._FOLDER", tmp_path / "trials")
-    results, figure = tmp_path / "first.jsonl", tmp_path / "first.png"
-    words = ["run", "--models", "small_cnn", "--rounds", "1"]
-    assert main([*words, "--results", str(results)]) == 0
-    _, (found,) = read_lines(results)
-    assert found["ways"]["cold"]["swap_count"] + found["ways"]["cold"]["recomputed_ops"]
-    kept = tmp_path / "trials" / "kept"
-    assert {path.name for path in kept.iterdir()} == {"measured", "plans"}
-    main(["draw", "--results", str(results), "--figure", str(figure)])
-    assert figure.exists()
-    assert "The first step of 1 models is done after" in capsys.readouterr().out

@@ -3,26 +3,15 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.gpu_validation.__main__ import main
-from experiments.gpu_validation.catalogue import (
-    MACHINE,
-    SIZES,
-    Trial,
-    catalogue,
-    net_for,
-)
 from experiments.gpu_validation.claims import judge_rows
-from experiments.gpu_validation.evidence import swap_nodes
 from experiments.gpu_validation.running import Runner
-from experiments.ledger import read_lines
 from lms.emulation import emulate
-from lms.units import GIB, MIB
 from profiling.record import circumstances, read_json
 
 ROOT = Path(__file__).parents[2]
@@ -101,88 +90,6 @@ def test_the_short_form_holds_on_a_gpu(tmp_path: Path) -> None:
     assert main(["run", "--short", "--output", str(tmp_path)]) == 0
 
 
-def test_names_are_unique_and_what_others_need_comes_first() -> None:
-    for short in (True, False):
-        seen: set[str] = set()
-        for trial in catalogue(SIZES[0], 14e12, short=short):
-            needs = {share[0] for share in (trial.share_of, trial.memory_of) if share}
-            assert needs <= seen
-            assert trial.name not in seen
-            seen.add(trial.name)
-
-
-def test_a_small_card_gets_a_small_network() -> None:
-    fast = {"flops": 1e15, "launch": 3e-6}
-    assert net_for(fast | {"memory": 300 * MIB}).size == 32
-    assert net_for(fast | {"memory": 80 * GIB}).size == 96
-    assert net_for(fast | {"memory": 80 * GIB, "flops": 1e6}).size == 16
-
-
-def runner(folder: Path, said: list[Any], seconds: float = 60.0) -> Runner:
-    return Runner(
-        folder=folder,
-        settings={},
-        deadline=time.monotonic() + seconds,
-        rows=[],
-        say=said.append,
-    )
-
-
-@pytest.mark.tf
-def test_a_trial_that_takes_too_long_is_ended_and_the_next_one_runs(
-    tmp_path: Path,
-) -> None:
-    said: list[Any] = []
-    slow = Trial(name="slow", kind="machine", limit=0.3)
-    after = Trial(name="after", kind="train", limit=1.0, share_of=("slow", 0.6))
-    assert runner(tmp_path, said).run([slow, after]) == []
-    assert [row["outcome"] for row in said] == ["timed out", "skipped"]
-    assert "=== slow" in (tmp_path / "log.txt").read_text()
-
-
-def test_what_there_is_no_time_for_is_left(tmp_path: Path) -> None:
-    assert runner(tmp_path, [], seconds=1.0).run([MACHINE]) == ["machine"]
-    assert not (tmp_path / "results.jsonl").exists()
-
-
-def recorded(folder: Path, told: list[dict[str, Any]]) -> tuple[Runner, list[Trial]]:
-    """A run whose trials end as they are told, and what was tried."""
-    tried: list[Trial] = []
-    own = runner(folder, [])
-
-    class Recorded(Runner):
-        def _tried(self, trial: Trial) -> dict[str, Any]:
-            tried.append(self._sized(trial))
-            return told.pop(0)
-
-    return Recorded(**{name: getattr(own, name) for name in Runner.__slots__}), tried
-
-
-def test_a_budget_and_a_device_may_be_parts_of_another_trial_s_peak(
-    tmp_path: Path,
-) -> None:
-    base = Trial(name="a", kind="train", limit=1.0)
-    after = Trial(name="b", kind="train", limit=1.0, memory_of=("a", 1.05))
-    third = Trial(name="c", kind="train", limit=1.0, share_of=("a", 0.5))
-    ended = {"outcome": "done", "error": None}
-    run, tried = recorded(tmp_path, [ended | {"peak_bytes": 1000}, ended, ended])
-    assert run.run([base, after, third]) == []
-    assert tried[1].memory == 1050
-    assert tried[2].settings == {"budget": 500}
-
-
-def test_rows_say_where_and_are_copied_out_after_each_trial(tmp_path: Path) -> None:
-    machine = {"outcome": "done", "error": None, "card": "T4", "driver": "5"}
-    run, _ = recorded(tmp_path / "run", [machine, {"outcome": "done", "error": None}])
-    run.copy_to = tmp_path / "safe"
-    run.run([MACHINE, Trial(name="a", kind="keras", limit=1.0)])
-    _, rows = read_lines(tmp_path / "safe" / "results.jsonl")
-    assert [(row["name"], row["card"]) for row in rows] == [
-        ("machine", "T4"),
-        ("a", "T4"),
-    ]
-
-
 def test_without_a_gpu_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -218,16 +125,6 @@ def test_what_ended_badly_fails_but_where_that_is_a_finding() -> None:
     rows += [row("largest XLA", outcome="out of memory", may_fail=True)]
     rows += [row("largest lms")]
     assert [claim.holds for claim in judge_rows(rows)] == [False, True]
-
-
-def test_ends_of_swaps_are_read_from_graphs() -> None:
-    from lms.tf import compat
-
-    node = compat.NodeDef(
-        name="lms/0/a/out", op="_CopyFromGpuToHost", device="/job:x/device:GPU:0"
-    )
-    found = swap_nodes([compat.graph_def([node], None)])
-    assert found == {"ends": {"out _CopyFromGpuToHost GPU:0": 1}, "transfers": {}}
 
 
 def test_importing_it_needs_no_package_that_a_gpu_machine_may_lack() -> None:

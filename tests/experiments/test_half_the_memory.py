@@ -1,13 +1,13 @@
 """Trainings take turns; whether they met their goals is judged from their rows."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.half_the_memory import main
-from experiments.ledger import read_lines, write_lines
+from tests.experiments.conftest import Draw
 
+SETTINGS = {"size": 8, "steps": 3, "idle": 2}
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 
 
@@ -60,71 +60,23 @@ def _rows(free: float, linked: float) -> list[dict[str, Any]]:
     [(2.4, 2.7, 0), (2.6, 2.7, 1), (2.4, 2.8, 1)],
 )
 def test_both_goals_must_be_met(
-    free: float,
-    linked: float,
-    status: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    free: float, linked: float, status: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "half.png"
-    write_lines(results, {"size": 8, "steps": 3, "idle": 2}, _rows(free, linked))
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == status
-    assert figure.exists()
-    said = " ".join(capsys.readouterr().out.split())
-    assert (
-        f"at most 1.39 times plain Keras's: {linked / 2:.2f}, which" in said
-    )  # 1.11 * 2.5 / 2
+    drawn, said = draw(main, _rows(free, linked), **SETTINGS)
+    assert drawn == status
+    # 1.11 * 2.5 / 2
+    assert f"at most 1.39 times plain Keras's: {linked / 2:.2f}, which" in said
+    assert "by IBM's rule it takes 2.00 times" in said
     # On all cores other goals would be met: they are about ops one by one.
     elsewhere = [row | {"on": "all"} for row in _rows(9.0, 9.0)]
     both = [*_rows(free, linked), *elsewhere]
-    write_lines(results, {"size": 8, "steps": 3, "idle": 2}, both)
-    assert main(words) == status
-    assert "by IBM's rule it takes 2.00 times" in " ".join(said.split())
+    assert draw(main, both, **SETTINGS)[0] == status
 
 
-def test_a_goal_that_the_spread_of_steps_crosses_is_not_decided(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results = tmp_path / "rows.jsonl"
+def test_a_goal_that_the_spread_of_steps_crosses_is_not_decided(draw: Draw) -> None:
     rows = _rows(2.4, 2.7)
     rows[2]["trainings"][1]["step_seconds"] = [9.0, 9.0, 2.4, 2.4, 2.6, 7.0]
-    write_lines(results, {"size": 8, "steps": 3, "idle": 2}, rows)
-    figure = tmp_path / "half.png"
-    assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    drawn, said = draw(main, rows, **SETTINGS)
+    assert drawn == 1
     assert "Goal not decided: on one core, without a link" in said
     assert "1.20 times plain Keras's (at most 1.25: not decided)" in said
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_all_train_in_turns(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--size", "32", "--filters", "8", "--depth", "3", "--steps", "2"]
-    words += [
-        "--entrants",
-        "plain",
-        "budget",
-        "--cores",
-        "one",
-        "--results",
-        str(results),
-    ]
-    assert main(words) == 0
-    _, rows = read_lines(results)
-    free, linked = (row for row in rows if row["kind"] == "turns")
-    assert free["link_rate"] is None
-    assert linked["link_rate"] > 0
-    assert {row["on"] for row in rows} == {"one"}
-    for row in (free, linked):
-        trained = {one["entrant"]: one for one in row["trainings"] if not one["error"]}
-        assert {"plain", "budget"} <= set(trained)
-        assert all(len(one["step_seconds"]) == 4 for one in trained.values())
-        planned = trained["budget"]
-        assert planned["report"]["swapped_out_bytes"] > 0
-        assert planned["peak_bytes"] < planned["memory_bytes"]
-    before = results.read_bytes()
-    assert main(words) == 0  # goes on where it ended
-    assert results.read_bytes() == before

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from experiments.language_model_plans import main
-from experiments.ledger import write_lines
 from lms.units import GIB
+from tests.experiments.conftest import Draw
 
 CARDS = ("v100-pcie", "v100-nvlink", "h100-pcie5")
 
@@ -31,22 +31,14 @@ def _rows(seconds: float, gib: float) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "gib", "status"),
-    [(1.3, 5.0, 0), (1.31, 5.0, 1), (1.3, 5.1, 1)],
+    ("seconds", "gib", "status"), [(1.3, 5.0, 0), (1.31, 5.0, 1), (1.3, 5.1, 1)]
 )
 def test_blocks_by_hand_are_to_be_reached_in_bytes_and_in_time(
-    seconds: float,
-    gib: float,
-    status: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    seconds: float, gib: float, status: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "figure.png"
-    write_lines(results, {"length": 1024}, _rows(seconds, gib))
-    drawn = main(["draw", "--results", str(results), "--figure", str(figure)])
+    drawn, said = draw(main, _rows(seconds, gib), length=1024)
     assert drawn == status
-    assert figure.exists()
-    assert capsys.readouterr().out.count("refused") == len(CARDS)
+    assert said.count("refused") == len(CARDS)
 
 
 def test_without_keras_hub_it_says_how_to_install_it(

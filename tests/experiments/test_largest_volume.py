@@ -1,13 +1,12 @@
 """The largest size is searched by trials; what is drawn comes from their rows alone."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from experiments.largest_volume import main
-from experiments.ledger import read_lines, write_lines
 from experiments.search import climb
+from tests.experiments.conftest import Draw
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 
@@ -27,9 +26,8 @@ def test_a_size_counts_only_if_its_own_trial_worked() -> None:
 
 @pytest.mark.parametrize(("largest", "status"), [(16, 0), (12, 1)])
 def test_the_claim_is_of_voxels_over_plain_keras(
-    largest: int, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    largest: int, status: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "largest.png"
     rows = [
         {"kind": "probe", "model": "unet", "way": "remat:full", "error": "no"},
         _row("plain", 8),
@@ -37,29 +35,7 @@ def test_the_claim_is_of_voxels_over_plain_keras(
         _row("budget", largest, report={"swapped_out_bytes": 3}),
         _row("budget", largest + 8, OOM + " - and the process crashed"),
     ]
-    write_lines(results, {}, rows)
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == status
-    assert figure.exists()
-    said = capsys.readouterr().out
+    drawn, said = draw(main, rows)
+    assert drawn == status
     assert f"the callback up to {largest}^3 ({(largest / 8) ** 3:.2f} times" in said
     assert "process crashed" in said
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--models", "unet", "--sizes", "16", "8", "8", "--ways", "plain"]
-    words += ["--fixed", "filters=4", "depth=2", "--results", str(results)]
-    assert main(words) == 0
-    head, rows = read_lines(results)
-    kinds = [row["kind"] for row in rows]
-    assert kinds[0] == "probe"
-    assert {"training", "prediction"} <= set(kinds)
-    write_lines(results, head["settings"], rows[:-1])
-    assert main(words) == 0
-    _, again = read_lines(results)
-    assert again[:-1] == rows[:-1]
-    assert again[-1]["size"] == rows[-1]["size"]

@@ -31,10 +31,6 @@ def test_a_row_is_measured_once(path: Path, capsys: pytest.CaptureFixture[str]) 
     assert rows[1]["machine"]["cores"] > 0
 
 
-def test_a_row_without_the_key_is_another_row(path: Path) -> None:
-    assert Ledger(path, SETTINGS).find({"way": None}) is None
-
-
 def test_what_fails_leaves_what_was_there(path: Path) -> None:
     before = path.read_bytes()
     with pytest.raises(AssertionError, match="measured again"):
@@ -59,14 +55,6 @@ def test_rows_of_other_settings_are_not_lost(
     assert path.read_bytes() == before
     Ledger(path, settings, anew=True).once({"size": 8}, lambda: {"peak_bytes": 8})
     assert len(read_lines(path)[1]) == 1
-
-
-def test_anew_keeps_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    ledger = Ledger(path, SETTINGS, anew=True)
-    assert not capsys.readouterr().out
-    ledger.once({"pair": (16, 32)}, lambda: {"peak_bytes": 8})
-    assert [row["peak_bytes"] for row in read_lines(path)[1]] == [8]
 
 
 def test_the_head_names_the_commits_of_its_rows(path: Path) -> None:

@@ -1,14 +1,13 @@
 """What a step costs over a slow link: links, losses and goals, from rows."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
 from experiments.moved_or_recomputed import link_rate, main
 from experiments.moved_or_recomputed_finding import first_difference
 from lms.machine.hardware import preset
+from tests.experiments.conftest import Draw
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 SETTINGS = {"steps": 4, "idle": 1}
@@ -43,14 +42,6 @@ def _rows(model: str, *trainings: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _drawn(rows: list[dict[str, Any]], folder: Path) -> int:
-    results, figure = folder / "rows.jsonl", folder / "figure.png"
-    write_lines(results, SETTINGS, rows)
-    status = main(["draw", "--results", str(results), "--figure", str(figure)])
-    assert figure.exists()
-    return status
-
-
 def test_a_link_is_as_slow_against_the_step_as_the_card_s() -> None:
     moved = 2**30
     there, here = 0.02, 3.0
@@ -75,11 +66,11 @@ def test_losses_are_compared_step_by_step(
     [("gpt2", 2.4, 0), ("gpt2", 2.42, 1), ("unet", 2.2, 0), ("unet", 2.22, 1)],
 )
 def test_each_kind_of_model_has_its_limit(
-    model: str, step: float, status: int, tmp_path: Path
+    model: str, step: float, status: int, draw: Draw
 ) -> None:
     by_hand = _training("by hand", 2.5)
     rows = _rows(model, _training("budget", step), by_hand)
-    assert _drawn(rows, tmp_path) == status
+    assert draw(main, rows, **SETTINGS)[0] == status
 
 
 @pytest.mark.parametrize(
@@ -96,16 +87,15 @@ def test_each_kind_of_model_has_its_limit(
     ],
 )
 def test_a_goal_that_does_not_hold_is_named(
-    others: list[dict[str, Any]],
-    said: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    others: list[dict[str, Any]], said: str, draw: Draw
 ) -> None:
-    assert _drawn(_rows("gpt2", _training("budget", 2.2), *others), tmp_path) == 1
-    assert said in capsys.readouterr().out
+    rows = _rows("gpt2", _training("budget", 2.2), *others)
+    drawn, found = draw(main, rows, **SETTINGS)
+    assert drawn == 1
+    assert said in found
 
 
-def test_steps_that_others_delayed_do_not_count(tmp_path: Path) -> None:
+def test_steps_that_others_delayed_do_not_count(draw: Draw) -> None:
     budget = _training("budget", 2.0)
     budget["step_seconds"] = [9.0, *[2.0] * 5, 8.0, 8.0, 8.0, 8.0, 8.0, 8.0]
     budget["delayed_seconds"] = [0.0] * 6 + [6.0] * 6
@@ -114,32 +104,28 @@ def test_steps_that_others_delayed_do_not_count(tmp_path: Path) -> None:
     plain = rows[-1]["trainings"][0]
     plain["step_seconds"] = [9.0] + [2.0] * 11
     plain["stolen_seconds"] = [0.0] * 12
-    assert _drawn(rows, tmp_path) == 0
+    assert draw(main, rows, **SETTINGS)[0] == 0
     del budget["delayed_seconds"]
-    assert _drawn(rows, tmp_path) == 1
+    assert draw(main, rows, **SETTINGS)[0] == 1
 
 
-def test_a_core_that_others_used_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_core_that_others_used_is_named(draw: Draw) -> None:
     rows = _rows("gpt2", _training("budget", 2.0))
     rows[-1]["trainings"][0]["step_seconds"] = [9.0, 2.0, 2.0, 6.0, 6.0]
-    assert _drawn(rows, tmp_path) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    drawn, said = draw(main, rows, **SETTINGS)
+    assert drawn == 1
     assert "up to 3.00 times apart" in said
     assert "Goal not met: GPT-2: nobody else used the core" in said
 
 
-def test_what_did_not_train_reaches_no_goal(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_did_not_train_reaches_no_goal(draw: Draw) -> None:
     failed = {"entrant": "budget", "share": None, "error": OOM}
     rows = _rows("vit", failed | {"memory_bytes": 2**22}, _training("cheap", 2.0))
-    assert _drawn(rows, tmp_path) == 1
-    said = capsys.readouterr().out
+    drawn, said = draw(main, rows, **SETTINGS)
+    assert drawn == 1
     assert "ViT does not train" in said
     assert "got nothing" in said
-    assert "ops take 30% to 30%" in " ".join(said.split())
+    assert "ops take 30% to 30%" in said
 
 
 def test_without_keras_hub_a_run_says_what_to_install(
@@ -148,25 +134,3 @@ def test_without_keras_hub_a_run_says_what_to_install(
     monkeypatch.setattr("experiments.moved_or_recomputed.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match=r"for gpt2. Install it: pip install"):
         main(["run", "--models", "gpt2", "unet"])
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_all_ways_train_with_equal_losses(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--models", "unet", "--steps", "2", "--results", str(results)]
-    words += ["--entrants", "plain", "budget", "by hand"]
-    words += ["--shape", "size=32", "filters=8", "depth=3"]
-    assert main(words) == 0
-    head, rows = read_lines(results)
-    row = next(row for row in rows if row["kind"] == "turns")
-    plain, budget, by_hand = row["trainings"]
-    steps = head["settings"]["idle"] + 2
-    assert len(plain["losses"]) == steps
-    assert budget["error"] is None
-    assert budget["losses"][:steps] == plain["losses"]
-    assert by_hand["losses"][0] == plain["losses"][0]
-    assert by_hand["losses"] == pytest.approx(plain["losses"], rel=1e-5)
-    assert budget["peak_bytes"] <= row["memory_bytes"] < plain["peak_bytes"]
-    assert by_hand["peak_bytes"] < plain["peak_bytes"]

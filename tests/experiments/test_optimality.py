@@ -121,15 +121,6 @@ def all_swaps(graph: GraphView) -> Iterator[Swap]:
                 )
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_drawn_step_has_one_order_and_as_many_ops_as_asked_for(seed: int) -> None:
-    graph = drawn_step(seed, 13 + seed)
-    own = [op for op in graph.ops if not op.persistent]
-    assert len(own) in (12 + seed, 13 + seed)
-    for op, following in itertools.pairwise(own):
-        assert op.outputs[0].name in following.inputs
-
-
 def row(seconds: float, taken: float, budget: float) -> dict[str, Any]:
     found = {"taken_seconds": taken, "taken_solved": True}
     found |= {"budget_seconds": budget, "budget_solved": False}

@@ -1,12 +1,7 @@
 """Both planners, measured and drawn at a small size, and at equal measured peaks."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from experiments.ledger import read_lines
-from experiments.planner_comparison import main
 from experiments.planner_comparison_finding import equal_peaks
 
 
@@ -41,26 +36,3 @@ def test_where_the_rule_does_not_get_nothing_is_compared() -> None:
     (own,) = equal_peaks(rows)
     assert own.rule is None
     assert own.ratio is None
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-def test_both_planners_are_measured_on_one_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results, figure = tmp_path / "planners.jsonl", tmp_path / "planners.png"
-    network = "--memory 256MiB --size 16 --filters 4 --depth 2"
-    grid = "--thresholds 5 50 --aheads 3 --groupbys 0 --few 1 --parts 0.7"
-    words = [*network.split(), *grid.split(), "--results", str(results)]
-    assert main(["run", *words]) == 0
-    _, (bounds, *rows) = read_lines(results)
-    between = [row for row in rows if "variant" in row["settings"]]
-    assert len(between) == 4
-    assert any(row["recomputed_ops"] for row in between)
-    others = [row for row in rows if row not in between]
-    peaks = {row["planner"]: row["peak_bytes"] for row in others}
-    assert peaks.keys() == {"none", "budget", "threshold"}
-    assert bounds["lower_bound_bytes"] < peaks["budget"] < peaks["none"]
-    main(["draw", "--results", str(results), "--figure", str(figure)])
-    assert figure.exists()
-    assert "IBM's rule" in capsys.readouterr().out

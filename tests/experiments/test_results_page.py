@@ -1,14 +1,12 @@
 """The page of results and the README: what the result files say, and nothing else."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from experiments.ledger import write_lines
 from experiments.results_costs import costs
-from experiments.results_page import filled, main
+from experiments.results_page import main
 from experiments.results_sections import QUESTIONS, RESULTS, section_of
 from experiments.results_words import unexplained
 
@@ -96,25 +94,6 @@ def test_a_check_names_what_is_old_and_writes_nothing(
     assert (folder / "README.md").read_text() == README
 
 
-def test_what_was_written_passes_the_check(folder: Path) -> None:
-    assert _run(folder) == 0
-    assert _run(folder, "--check") == 0
-
-
-def test_a_result_that_cannot_be_read_does_not_hide_the_others(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "results" / "planning_scale.jsonl").write_text("[]\n")
-    assert _run(folder) == 1
-    assert "planning_scale.jsonl` could not be shown" in capsys.readouterr().err
-    assert "takes 1.000 times as long" in (folder / "page.md").read_text()
-
-
-def test_a_block_of_another_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of costs, got 'speed'"):
-        filled("<!-- results:speed -->\n<!-- /results -->\n", [])
-
-
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_every_column_of_the_page_is_explained(name: str) -> None:
     for _, columns, _ in section_of(name, RESULTS).tables:
@@ -127,12 +106,3 @@ def test_every_committed_cost_is_in_the_table() -> None:
     body = costs(sections)[2]
     assert body
     assert all(all(cells) for cells in body)
-
-
-def test_the_page_is_made_without_tensorflow() -> None:
-    code = (
-        "import sys; from experiments.results_page import main; main(['--check']); "
-        "sys.exit('tensorflow' in sys.modules)"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
-    assert ended.returncode == 0

@@ -1,13 +1,12 @@
 """Several workers: a ring by hand, and goals that are met or not."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.ledger import write_lines
 from experiments.scaling import main, ring_seconds
 from lms.units import MIB
+from tests.experiments.conftest import Draw
 
 
 def test_a_ring_s_seconds_by_hand() -> None:
@@ -31,15 +30,8 @@ def _rows(predicted: float, gradients: int) -> list[dict[str, Any]]:
     [(10.5, 10 * MIB, 0), (12, 10 * MIB, 1), (10.5, 10_000 * MIB, 1)],
 )
 def test_peaks_and_published_efficiencies_are_goals(
-    predicted: float,
-    gradients: int,
-    status: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    predicted: float, gradients: int, status: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "figure.png"
-    write_lines(results, {"size": 8}, _rows(predicted, gradients))
-    drawn = main(["draw", "--results", str(results), "--figure", str(figure)])
+    drawn, said = draw(main, _rows(predicted, gradients), size=8)
     assert drawn == status
-    assert figure.exists()
-    assert "2 workers train at 50% of" in capsys.readouterr().out
+    assert "2 workers train at 50% of" in said

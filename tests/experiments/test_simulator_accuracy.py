@@ -1,14 +1,9 @@
 """A trial of the accuracy experiment in an emulated device, and what is drawn of it."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from experiments.ledger import write_lines
 from experiments.simulator_accuracy import main
+from tests.experiments.conftest import Draw
 
 GOOD = {
     "model": "unet",
@@ -36,37 +31,8 @@ GOOD = {
     ],
 )
 def test_the_goals_are_judged(
-    changed: dict[str, object],
-    status: int,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, object], status: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "accuracy.png"
-    write_lines(results, {"steps": 3}, [GOOD, GOOD | changed])
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == status
-    assert figure.exists()
-    assert "median error" in capsys.readouterr().out
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_trial_says_what_was_predicted_and_what_was_measured(tmp_path: Path) -> None:
-    output = tmp_path / "trial.json"
-    command = [sys.executable, "-m", "lms", "emulate", "--memory", "100MiB"]
-    command += ["--h2d", "1GB", "--d2h", "1GB", "--", sys.executable]
-    command += ["-m", "experiments.accuracy_trial", "--model=transformer"]
-    done = subprocess.run(
-        [*command, "--steps=1", "--turns=2", f"--output={output}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    result = json.loads(output.read_text())
-    assert result["swap_count"] > 0
-    assert len(result["step_seconds"]) == len(result["stolen_seconds"]) >= 2
-    assert result["predicted_seconds"] > 0
-    assert len(result["predicted_seconds_in_turns"]) == 2
-    assert 0 < result["measured_peak_bytes"] <= 100 * 2**20
+    drawn, said = draw(main, [GOOD, GOOD | changed], steps=3)
+    assert drawn == status
+    assert "median error" in said

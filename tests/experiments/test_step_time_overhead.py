@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
 from experiments.step_time_overhead import main
+from tests.experiments.conftest import Draw
 
 MEMORY = 2**23
 PLAIN = [
@@ -37,22 +37,15 @@ def _planned(server: str, way: str, seconds: float, error: str | None = None) ->
     return row | {"stolen_seconds": [0.0] * 4}
 
 
-def test_a_bound_is_what_the_busier_lane_carries(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "overhead.png"
+def test_a_bound_is_what_the_busier_lane_carries(draw: Draw) -> None:
     rows = [
         *PLAIN,
         _planned("x86", "threshold", 40.0),
         _planned("x86", "budget", 20.0),
         _planned("AC922", "budget", 0.0, "OOM when allocating tensor with shape[3]"),
     ]
-    write_lines(results, {"sizes": [8, 16]}, rows)
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == 0
-    assert figure.exists()
-    said = capsys.readouterr().out
-    said = " ".join(said.split())
+    drawn, said = draw(main, rows, sizes=[8, 16])
+    assert drawn == 0
     assert (
         "by IBM's rule it takes 5.00 times (5.00 to 5.00) plain Keras's at 16^3" in said
     )
@@ -64,17 +57,3 @@ def test_a_bound_is_what_the_busier_lane_carries(
 def test_too_few_steps_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="at least 3"):
         main(["run", "--steps", "2", "--results", str(tmp_path / "rows.jsonl")])
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_small_network_is_timed_on_a_scaled_link(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--sizes", "24", "32", "--filters", "8", "--depth", "3"]
-    words += ["--steps", "4", "--links", "x86", "--ways", "budget"]
-    assert main([*words, "--results", str(results)]) == 0
-    _, rows = read_lines(results)
-    assert [row["kind"] for row in rows] == ["plain", "plain", "planned"]
-    assert rows[-1]["error"] is None
-    assert rows[-1]["report"]["swap_count"] > 0

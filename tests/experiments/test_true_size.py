@@ -1,12 +1,11 @@
 """The true size: what is drawn and said comes from the rows of trials alone."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
 from experiments.true_size import main
+from tests.experiments.conftest import Draw
 
 SETTINGS = {"memory": "8MiB", "sizes": [8, 16], "steps": 3}
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
@@ -32,28 +31,21 @@ def _row(
 
 @pytest.mark.parametrize("refused", [OOM, None])
 def test_the_goal_needs_a_refusal_and_a_training(
-    refused: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    refused: str | None, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "true.png"
     rows = [
         _row("plain", 8),
         _row("plain", 16, refused),
         _row("budget", 16, report=REPORT, curves=CURVES),
         _row("budget", 24, OOM),
     ]
-    write_lines(results, SETTINGS, rows)
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == (0 if refused else 1)
-    assert figure.exists()
-    said = capsys.readouterr().out
+    drawn, said = draw(main, rows, **SETTINGS)
+    assert drawn == (0 if refused else 1)
     # 4.75 s over 8 times 1.25 s, of two steps each.
     assert "0.47 times (not decided: few steps) as long per voxel" in said
 
 
-def test_bases_are_pooled_and_ratios_have_intervals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "true.png"
+def test_bases_are_pooled_and_ratios_have_intervals(draw: Draw) -> None:
 
     def steps(*seconds: float) -> dict[str, Any]:
         many = [9.0, *seconds * 4]
@@ -68,9 +60,8 @@ def test_bases_are_pooled_and_ratios_have_intervals(
     ]
     planned = _row("budget", 16, report=REPORT, curves=CURVES) | steps(10.0, 10.0)
     rows = [_row("plain", 8), _row("plain", 16, OOM), planned, *bases]
-    write_lines(results, SETTINGS, rows)
-    assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    drawn, said = draw(main, rows, **SETTINGS)
+    assert drawn == 0
     # Half of 16 pooled steps took 1 s and half 1.5 s, where 8 voxels took 10 s.
     assert "1.00 times (0.83 to 1.25) as long per voxel as plain Keras's of 8^3" in said
     assert "and 1.00 times (0.83 to 1.25) plain Keras's of 16^3" in said
@@ -78,40 +69,13 @@ def test_bases_are_pooled_and_ratios_have_intervals(
 
 @pytest.mark.parametrize(("error", "ends"), [(None, 1), (OOM, 0)])
 def test_a_search_that_nothing_failed_is_said_to_have_ended_early(
-    error: str | None, ends: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    error: str | None, ends: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "true.png"
-    host = {"report": REPORT, "process_peak_bytes": 2**34}
+    host = {"report": REPORT, "curves": CURVES, "process_peak_bytes": 2**34}
     rows = [_row("plain", 8), _row("plain", 16, OOM), _row("budget", 16, **host)]
     rows += [_row("budget", 24, **host), _row("budget", 32, error, **host)]
-    write_lines(results, SETTINGS, rows)
-    assert main(["draw", "--results", str(results), "--figure", str(figure)]) == 0
-    said = capsys.readouterr().out
+    drawn, said = draw(main, rows, **SETTINGS)
+    assert drawn == 0
     assert f"The largest that trained in 8.00 MiB is {24 if error else 32}^3" in said
     assert said.count("for lack of host memory") == ends
     assert said.count("16.00 GiB") == ends
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_a_small_network_goes_the_whole_way(tmp_path: Path) -> None:
-    results = tmp_path / "rows.jsonl"
-    words = ["run", "--memory", "24MiB", "--sizes", "24", "32", "--filters", "8"]
-    words += ["--depth", "3", "--most", "32", "--steps", "3"]
-    words += ["--results", str(results)]
-    assert main(words) == 0
-    _, rows = read_lines(results)
-    trained = {
-        (row["way"], row["size"]): row["error"]
-        for row in reversed(rows)
-        if row["kind"] == "training"
-    }
-    assert trained["plain", 24] is None
-    assert "OOM" in (trained["plain", 32] or "")
-    assert trained["budget", 32] is None
-    least = min(r["memory_bytes"] for r in rows if r["kind"] == "training")
-    assert least < 24 * 2**20
-    assert (
-        main(["draw", "--results", str(results), "--figure", f"{tmp_path}/a.png"]) == 0
-    )

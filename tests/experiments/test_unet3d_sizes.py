@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import write_lines
 from experiments.unet3d_sizes import main
 
 TRAINED: dict[str, Any] = {
@@ -40,23 +40,3 @@ def test_the_case_studys_ratio_is_asked_for(
     write_lines(results, {"memory": "128MiB"}, _rows(*sizes))
     assert main(["draw", "--results", str(results)]) == status
     assert f"{(sizes[-1] / 48) ** 3:.2f} times the voxels" in capsys.readouterr().out
-
-
-@pytest.mark.tf
-@pytest.mark.slow
-@pytest.mark.long
-def test_sizes_rise_until_one_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    results = tmp_path / "sizes.jsonl"
-    words = "run --memory 10MiB --smallest 16 --filters 4 --depth 3"
-    assert main([*words.split(), "--results", str(results)]) == 0
-    _, rows = read_lines(results)
-    largest = {}
-    for support in ("without", "with"):
-        *trained, last = [row for row in rows if row["support"] == support]
-        assert not any(row["error"] for row in trained)
-        assert "OOM" in last["error"] or "budget" in last["error"]
-        largest[support] = trained[-1]["size"]
-    assert largest["with"] > largest["without"]

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from experiments.ledger import read_lines, write_lines
+from experiments.ledger import read_lines
 from experiments.zoo import device_for, main
 from experiments.zoo_judging import Outcome, judge, least_named
-from experiments.zoo_names import KINDS, NAMES, OF_KERAS_HUB, SMALL_NAMES, TITLES
 from lms.units import MIB
+from tests.experiments.conftest import Draw
 
 OOM = "OOM when allocating tensor with shape[1,8] and type float on CPU:0"
 
@@ -140,18 +140,14 @@ def test_a_device_for_a_budget_has_it_and_not_much_more(
 
 @pytest.mark.parametrize(("sha256", "status"), [("ab", 0), ("cd", 1)])
 def test_the_goal_is_not_met_with_any_defect(
-    sha256: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    sha256: str, status: int, draw: Draw
 ) -> None:
-    results, figure = tmp_path / "rows.jsonl", tmp_path / "zoo.png"
     report = {"predicted_peak_bytes": 3 * MIB, "measured_peak_bytes": None}
     report |= {"swapped_out_bytes": 5 * MIB, "recomputed_ops": 7, "replans": 1}
     rows = [*PLAIN, _row(sha256=sha256, report=report), _refused(9, kind="asked")]
     rows += [_row("least", 10), {"model": "gan", "kind": "plain", "error": OOM}]
-    write_lines(results, {}, rows)
-    words = ["draw", "--results", str(results), "--figure", str(figure)]
-    assert main(words) == status
-    assert figure.exists()
-    said = capsys.readouterr().out
+    drawn, said = draw(main, rows)
+    assert drawn == status
     assert "3 trainings of 1 models" in said
     assert "Plain Keras does not train GAN" in said
     assert f"without any defect: {1 - status} models" in said
@@ -169,27 +165,10 @@ def test_without_keras_hub_a_run_says_what_to_install(
         main(["run", "--models", "bert", "resnet50"])
 
 
-def test_each_kind_of_model_lives_in_the_zoo() -> None:
-    assert len(NAMES) == len(set(NAMES)) == sum(map(len, KINDS.values())) >= 22
-    assert set(TITLES) == {*NAMES, *SMALL_NAMES}
-
-
-@pytest.mark.tf
-def test_each_name_has_a_model() -> None:
-    from experiments import zoo_hub
-    from experiments.zoo_models import MODELS, SMALL
-
-    assert set(MODELS) == set(NAMES)
-    assert set(zoo_hub.MODELS) == set(OF_KERAS_HUB)
-    assert set(SMALL) == set(SMALL_NAMES)
-
-
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["small_cnn", pytest.param("small_transformer", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["small_cnn", "small_transformer"])
 def test_a_small_model_trains_in_less_with_the_same_bits(
     name: str, tmp_path: Path
 ) -> None:

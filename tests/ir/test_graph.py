@@ -8,19 +8,17 @@ from tests.graphs import RESHAPE, SKIP, make_op
 from tests.strategies import graphs
 
 
-def test_two_ops_of_one_name_are_refused() -> None:
-    with pytest.raises(ValueError, match="unique names, got 'a' twice"):
-        GraphView(ops=(make_op("a", 1), make_op("a", 1)))
-
-
-def test_an_op_before_what_it_reads_is_refused() -> None:
-    with pytest.raises(ValueError, match="got 'b' before 'a:0'"):
-        GraphView(ops=(make_op("b", 1, "a"), make_op("a", 1)))
-
-
-def test_an_op_before_what_it_waits_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="got 'b' before 'a'"):
-        GraphView(ops=(make_op("b", 1, controls=("a",)), make_op("a", 1)))
+@pytest.mark.parametrize(
+    ("ops", "rule"),
+    [
+        ((make_op("a", 1), make_op("a", 1)), "unique names, got 'a' twice"),
+        ((make_op("b", 1, "a"), make_op("a", 1)), "got 'b' before 'a:0'"),
+        ((make_op("b", 1, controls=("a",)), make_op("a", 1)), "got 'b' before 'a'"),
+    ],
+)
+def test_ops_that_make_no_graph_are_refused(ops: tuple[Op, ...], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        GraphView(ops=ops)
 
 
 def test_a_result_that_no_op_makes_is_refused() -> None:

@@ -42,12 +42,6 @@ def test_a_buffer_lives_through_the_readers_of_its_aliases() -> None:
     assert first.last == 4
 
 
-def test_a_buffer_without_readers_lives_while_it_is_made() -> None:
-    graph = GraphView(ops=(make_op("a", 7), make_op("b", 1)))
-    assert buffers(graph)[0].last == 0
-    assert memory_curve(graph) == [7, 1]
-
-
 def test_what_a_loop_touches_is_pinned_but_not_kept() -> None:
     pinned = {b.root: (b.pinned, b.kept) for b in buffers(LOOP.graph)}
     assert pinned["c:0"] == pinned["w:0"] == (True, False)
@@ -78,22 +72,6 @@ def test_persistent_and_empty_tensors_are_no_buffers() -> None:
     )
     assert [buffer.root for buffer in buffers(graph)] == ["a:0"]
     assert peak(graph) == 5
-
-
-def test_an_op_writes_over_an_input_that_dies_there() -> None:
-    graph = GraphView(ops=(make_op("a", 8), make_op("b", 8, "a", inplace=True)))
-    assert memory_curve(graph) == [8, 8]
-
-
-def test_an_op_writes_over_no_input_that_is_read_later() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("a", 8),
-            make_op("b", 8, "a", inplace=True),
-            make_op("c", 1, "a", "b"),
-        )
-    )
-    assert memory_curve(graph) == [8, 16, 17]
 
 
 def test_an_op_writes_over_no_input_of_another_size() -> None:

@@ -38,15 +38,7 @@ def test_nothing_to_run_again_is_the_same_graph() -> None:
 
 def test_a_second_run_comes_just_before_its_first_reader() -> None:
     found = with_recomputed(CHAIN, [Recomputed(op="relu", readers=("grad",))])
-    assert names(found) == [
-        "conv",
-        "mul",
-        "relu",
-        "next",
-        "again relu",
-        "grad",
-        "end",
-    ]
+    assert names(found) == ["conv", "mul", "relu", "next", "again relu", "grad", "end"]
     assert found.by_name["grad"].inputs == ("next:0", "lms/again/relu:0")
     assert found.by_name["next"].inputs == ("relu:0",)
 

@@ -4,6 +4,8 @@ import gc
 import weakref
 from dataclasses import replace
 
+import pytest
+
 from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer
 from lms.ir.plan import Swap, SwapIn, SwapPlan
@@ -90,19 +92,20 @@ def test_the_near_reader_of_an_alias_reads_the_original() -> None:
     assert swap.near == (4,)  # d, by way of r
 
 
-def test_the_originals_room_is_free_where_its_release_says() -> None:
-    swap = the_swap(SKIP.graph, ("d", "e"), release="d")
-    assert (swap.last_near, swap.release, swap.leaves) == (1, 3, 3)
-
-
-def test_without_a_release_the_room_is_free_after_the_last_near_reader() -> None:
-    swap = the_swap(SKIP.graph, ("d", "e"))
-    assert (swap.release, swap.release_link, swap.leaves) == (None, None, 2)
-
-
-def test_a_release_before_a_near_reader_frees_nothing_early() -> None:
-    swap = the_swap(SKIP.graph, ("d", "e"), release="b")
-    assert (swap.release, swap.leaves) == (1, 2)
+@pytest.mark.parametrize(
+    ("release", "position", "leaves"),
+    [
+        ("d", 3, 3),  # where the release says
+        (None, None, 2),  # after the last near reader, b
+        ("b", 1, 2),  # a release before it frees nothing early
+    ],
+)
+def test_the_originals_room_is_free_for_its_release(
+    release: str | None, position: int | None, leaves: int
+) -> None:
+    swap = the_swap(SKIP.graph, ("d", "e"), release=release)
+    assert (swap.last_near, swap.release, swap.release_link) == (1, position, None)
+    assert swap.leaves == leaves
 
 
 def test_releases_and_triggers_have_a_number_if_they_are_in_the_chain() -> None:
@@ -119,24 +122,23 @@ def test_a_swap_in_has_a_first_and_a_last_reader() -> None:
     assert (first.trigger, second.trigger) == (0, 4)
 
 
-def test_a_swap_in_takes_its_room_beside_the_next_op_of_the_chain() -> None:
-    chain = ("a", "b", "d", "e")
-    assert the_swap_in("b", "e", chain).starts == 3  # d, and not c
-
-
-def test_a_swap_in_takes_its_room_beside_the_next_op_if_none_is_ordered() -> None:
-    assert the_swap_in("b", "e").starts == 2
-    assert the_swap_in("b", "e", ("a", "b")).starts == 2
-
-
-def test_a_swap_in_has_its_room_when_its_first_reader_runs() -> None:
-    assert the_swap_in("b", "df", ("a", "b", "f")).starts == 3
-
-
-def test_without_a_trigger_a_swap_in_takes_its_room_after_the_producer() -> None:
-    copy = the_swap_in(None, "e")
-    assert (copy.trigger, copy.trigger_link, copy.starts) == (None, None, 1)
-    assert the_swap_in(None, "e", CHAIN).starts == 2
+@pytest.mark.parametrize(
+    ("trigger", "readers", "chain", "starts"),
+    [
+        ("b", "e", ("a", "b", "d", "e"), 3),  # beside the next of the chain: d, not c
+        ("b", "e", (), 2),  # none is ordered
+        ("b", "e", ("a", "b"), 2),  # none after it
+        ("b", "df", ("a", "b", "f"), 3),  # its first reader runs
+        (None, "e", (), 1),  # after the producer
+        (None, "e", CHAIN, 2),
+    ],
+)
+def test_a_swap_in_takes_its_room_beside_the_op_after_its_trigger(
+    trigger: str | None, readers: str, chain: Chain, starts: int
+) -> None:
+    copy = the_swap_in(trigger, readers, chain)
+    assert copy.starts == starts
+    assert (copy.trigger is None) is (trigger is None)
 
 
 def test_what_stays_is_there_from_its_producer_to_its_last_reader() -> None:

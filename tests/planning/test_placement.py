@@ -67,22 +67,6 @@ def test_a_plan_without_doubt_stays_within_bounds_wherever_it_is_placed(
         assert max(peaks or ()) <= budget + headroom.bound
 
 
-def test_the_first_plan_that_fits_is_not_always_one_that_is_sure_to() -> None:
-    graph = drawn()
-    passed_over = 0
-    for share in range(45, 90, 5):
-        budget = peak(graph) * share // 100
-        headroom = Headroom(free=budget // 10)
-        first = find_plan(graph, budget, filters=FILTERS)
-        surer = find_plan(graph, budget, filters=FILTERS, headroom=headroom)
-        assert first is not None
-        assert surer is not None
-        peaks = allocator_peaks(graph, first.plan, regions(budget, headroom, first))
-        doubtful = peaks is None or max(peaks) > budget
-        passed_over += doubtful and surer.risk is Risk.NONE
-    assert passed_over
-
-
 def test_a_large_graph_is_planned_with_less_and_stays_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -142,20 +126,6 @@ def test_what_is_kept_of_one_plan_is_not_taken_for_another() -> None:
     for _ in range(2):
         found = [allocator_peaks(graph, plan, [ample]) for plan in plans]
         assert found == expected
-
-
-def test_copies_in_time_leave_no_doubt_either() -> None:
-    graph = drawn()
-    budget = peak(graph) * 6 // 10
-    hardware = preset("v100-pcie")
-    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
-    headroom = Headroom(free=budget // 20, bound=budget // 20)
-    found = find_plan(graph, budget, filters=FILTERS, speeds=speeds, headroom=headroom)
-    assert found is not None
-    assert found.risk is Risk.NONE
-    peaks = allocator_peaks(graph, found.plan, regions(budget, headroom, found))
-    assert peaks is not None
-    assert max(peaks) <= budget + headroom.bound
 
 
 def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(

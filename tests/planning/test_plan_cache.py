@@ -91,10 +91,7 @@ def test_what_fits_and_what_a_rule_says_is_not_kept(folder: Path) -> None:
 
 @pytest.mark.parametrize("what", ["order", "size", "tensor"])
 def test_a_plan_that_cannot_be_obeyed_is_left_out_aloud(
-    what: str,
-    folder: Path,
-    made: list[MemoryBudget],
-    caplog: pytest.LogCaptureFixture,
+    what: str, folder: Path, made: list[MemoryBudget], caplog: pytest.LogCaptureFixture
 ) -> None:
     first = asked()
     (path,) = folder.iterdir()

@@ -88,11 +88,7 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
     assert min(seconds) < 6.001
 
 
-@given(
-    data=st.data(),
-    graph=graphs(),
-    rate=st.sampled_from((5.0, 50.0, 500.0)),
-)
+@given(data=st.data(), graph=graphs(), rate=st.sampled_from((5.0, 50.0, 500.0)))
 @settings(deadline=None, max_examples=60)
 def test_copies_in_time_stay_in_the_room(
     data: st.DataObject, graph: GraphView, rate: float

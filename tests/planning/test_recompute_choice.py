@@ -60,10 +60,7 @@ SAVED = GraphView(
 
 
 def test_a_tensor_is_made_again_from_what_is_there_later() -> None:
-    assert chosen(SAVED, "relu") == {
-        "mul": ("lms/again/relu",),
-        "relu": ("relu_grad",),
-    }
+    assert chosen(SAVED, "relu") == {"mul": ("lms/again/relu",), "relu": ("relu_grad",)}
 
 
 def test_what_no_cheap_op_made_is_kept() -> None:
@@ -149,10 +146,7 @@ def test_an_alias_is_made_again_with_its_buffer() -> None:
             op("conv_grad", "grad:0", "conv:0"),
         )
     )
-    assert chosen(graph, "relu") == {
-        "relu": ("lms/again/flat",),
-        "flat": ("grad",),
-    }
+    assert chosen(graph, "relu") == {"relu": ("lms/again/flat",), "flat": ("grad",)}
 
 
 def test_what_a_loop_reads_or_the_step_returns_is_kept() -> None:
@@ -200,11 +194,7 @@ def test_every_op_reads_the_same_values_whatever_is_made_again(
     costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
     part = data.draw(st.integers(0, 90))
     found = choose_recomputed(
-        graph,
-        wanted,
-        costs,
-        budget=peak(graph) * part // 100,
-        most=lambda _: math.inf,
+        graph, wanted, costs, budget=peak(graph) * part // 100, most=lambda _: math.inf
     )
     again = with_recomputed(graph, found)
     assert len(again.ops) == len(graph.ops) + len(found)

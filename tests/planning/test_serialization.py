@@ -3,16 +3,8 @@
 import pytest
 
 from lms.ir.graph import GraphView
-from lms.planning.tflms_rule import (
-    level_graph,
-)
-from tests.graphs import (
-    FORK,
-    LOOP,
-    SKIP,
-    TWICE,
-    make_op,
-)
+from lms.planning.tflms_rule import level_graph
+from tests.graphs import FORK, LOOP, SKIP, TWICE, make_op
 from tests.planning.ruled import plan, readers
 
 
@@ -67,8 +59,7 @@ def test_a_reader_can_become_far_by_serialization() -> None:
 
 
 @pytest.mark.parametrize(
-    ("by_size", "expected"),
-    [(0, ""), (69, "bcd"), (70, "bc"), (200, "")],
+    ("by_size", "expected"), [(0, ""), (69, "bcd"), (70, "bc"), (200, "")]
 )
 def test_levels_above_a_size_are_serialised(by_size: int, expected: str) -> None:
     # Level 1 reads 10 + 10 and makes 20 + 30; level 2 reads 20 + 30 and makes 20.

@@ -21,19 +21,6 @@ from tests.strategies import graphs
 
 A = frozenset(["a:0"])
 
-# a (100) ─> b ─> c ─> d (with 80 of scratch) ─> e ─> f, and c and f read a: far, both,
-# behind threshold 1. Levels 0 to 5; 10 bytes each but a; 200 at d while a stays.
-TWO_COPIES = GraphView(
-    ops=(
-        make_op("a", 100),
-        make_op("b", 10, "a"),
-        make_op("c", 10, "b", "a"),
-        make_op("d", 10, "c", scratch=80),
-        make_op("e", 10, "d"),
-        make_op("f", 10, "e", "a"),
-    )
-)
-
 
 def knobs(choice: ThresholdChoice) -> tuple[int, int, int, SyncMode]:
     """Threshold, ahead, groupby and sync mode."""
@@ -74,48 +61,6 @@ def test_the_sync_mode_is_raised_until_a_threshold_of_one_fits() -> None:
     choice = best_thresholds(SKIP.graph, 189, movable=A, min_bytes=1)
     assert knobs(choice) == (3, 1, 0, SyncMode.SWAP_IN)
     assert choice.peak == 120
-
-
-def test_the_sync_mode_is_never_lowered() -> None:
-    choice = best_thresholds(
-        SKIP.graph, 120, movable=A, min_bytes=1, sync_mode=SyncMode.BOTH
-    )
-    assert knobs(choice) == (3, 1, 0, SyncMode.BOTH)
-
-
-def test_all_readers_share_a_copy_or_as_few_as_halving_comes_to() -> None:
-    # Threshold 4 leaves one far reader: f, whose copy starts after d, 120 beside e.
-    choice = best_thresholds(TWO_COPIES, 189, movable=A, min_bytes=1)
-    assert knobs(choice)[0] == 4
-    # Behind threshold 1 there are two. One copy for both is there at d: 200. So it is
-    # within 6 levels and within 3, as c is 3 before f; within 1 there are two copies.
-    # Ahead 3 starts f's after b, ahead 2 after c: both are there at d too.
-    choice = best_thresholds(
-        TWO_COPIES, 189, movable=A, min_bytes=1, swapout_threshold=1
-    )
-    assert knobs(choice) == (1, 1, 1, SyncMode.OFF)
-    assert (choice.peak, choice.swapped_bytes) == (120, 300)
-
-
-def test_what_the_user_gave_is_kept() -> None:
-    graph = skip_with_room_beside_d()
-    choice = best_thresholds(
-        graph,
-        189,
-        movable=A,
-        min_bytes=1,
-        swapout_threshold=2,
-        swapin_ahead=1,
-        swapin_groupby=3,
-    )
-    assert knobs(choice) == (2, 1, 3, SyncMode.OFF)
-
-
-def test_a_given_threshold_that_does_not_fit_gets_both_copies_waited_for() -> None:
-    choice = best_thresholds(
-        SKIP.graph, 120, movable=A, min_bytes=1, swapout_threshold=2
-    )
-    assert knobs(choice) == (2, 1, 0, SyncMode.BOTH)
 
 
 def test_a_given_threshold_that_does_not_fit_so_either_is_refused() -> None:

@@ -26,15 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_file_says_what_and_where(folder: Path) -> None:
-    result = read_result(folder / "link.json")
-    assert result["kind"] == "link_bandwidth"
-    assert ": 0.4+0.2 GB/s" in result["device"]
-    assert result["units"] == {"size": "byte", "time": "second"}
-    assert result["settings"]["largest"] == 2**20
-    assert {row["directions"] for row in result["rows"]} == {"h2d", "d2h", "both"}
-
-
 def test_no_copy_is_faster_than_the_link(folder: Path) -> None:
     result = read_result(folder / "link.json")
     fits = {fit["directions"]: fit["bandwidth"] for fit in result["fits"]}

@@ -33,10 +33,7 @@ def test_a_gap_that_ends_with_a_copy_in_waits_for_it() -> None:
 
 
 def test_a_copy_of_the_plan_comes_before_one_that_ended_by_chance() -> None:
-    copies = [
-        copy(Lane.D2H, "x:0", 0.0, 2.5),
-        copy(Lane.H2D, "y:0", 2.0, 2.999),
-    ]
+    copies = [copy(Lane.D2H, "x:0", 0.0, 2.5), copy(Lane.H2D, "y:0", 2.0, 2.999)]
     (stall,) = find_stalls(OPS, copies, {"b": {(Lane.D2H, "x:0")}})
     assert (stall.cause, stall.tensor) == (Cause.SWAP_OUT, "x:0")
 
@@ -72,11 +69,7 @@ def test_steps_that_the_profiler_lost_are_not_made_up() -> None:
 
 def test_memory_of_the_host_or_from_before_is_not_the_step_s() -> None:
     def memory(kind: str, at: float, address: int, name: str = "GPU_0_bfc") -> Span:
-        facts = {
-            "allocator_name": name,
-            "addr": address,
-            "allocation_bytes": 64,
-        }
+        facts = {"allocator_name": name, "addr": address, "allocation_bytes": 64}
         event = f"Memory{kind}"
         return Span(
             plane="/host:CPU", line="1", name=event, start=at, end=at, facts=facts
@@ -136,10 +129,7 @@ def space(*planes: tuple[str, list[tuple[str, int, int, dict[str, Any]]]]) -> An
 def test_a_gpu_s_kernels_and_copies_are_read_from_its_plane() -> None:
     details = "kind_src:pinned kind_dst:device size:4096 dest:0 async:1"
     recorded = space(
-        (
-            "/host:CPU",
-            [("step", 0, 9000, {}), ("noise", 1, 1, {})],
-        ),
+        ("/host:CPU", [("step", 0, 9000, {}), ("noise", 1, 1, {})]),
         (
             "/device:GPU:0",
             [

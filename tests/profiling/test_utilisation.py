@@ -11,15 +11,11 @@ from profiling import utilisation
 from profiling.counters import read_counters
 from profiling.record import read_result
 from profiling.utilisation import summarise
-from tests.profiling.recorded import A100, Recorded, RecordedError
+from tests.profiling.recorded import Recorded
 
 
 def sampled(api: Recorded, at: float) -> dict[str, Any]:
-    return {
-        "at": at,
-        "gpus": [read_counters(api, 0)],
-        "sampler_cpu_seconds": at / 100,
-    }
+    return {"at": at, "gpus": [read_counters(api, 0)], "sampler_cpu_seconds": at / 100}
 
 
 def test_samples_come_to_means_and_shares() -> None:
@@ -38,13 +34,6 @@ def test_nvlink_counters_become_a_rate() -> None:
     samples[1]["gpus"][0]["nvlink_sent"] += 6_000_000
     (gpu,) = summarise(head, samples)["gpus"]
     assert gpu["nvlink_sent"] == 3_000_000
-
-
-def test_a_counter_that_was_never_there_keeps_its_reason() -> None:
-    api = Recorded(A100 | {"nvmlDeviceGetPowerUsage": RecordedError(3)})
-    head = {"gpus": describe_gpus(api)}
-    (gpu,) = summarise(head, [sampled(api, 0.0)])["gpus"]
-    assert gpu["power"] == {"not available": "Not Supported"}
 
 
 def test_a_device_that_disappears_leaves_what_it_told_before() -> None:

@@ -63,12 +63,6 @@ def test_fragments_that_only_together_suffice_do_not() -> None:
         allocator.allocate(512)
 
 
-def test_the_peak_stays_when_memory_is_given_back() -> None:
-    allocator = BestFitAllocator(1024)
-    allocator.free(allocator.allocate(512))
-    assert (allocator.in_use, allocator.peak) == (0, 512)
-
-
 # Positive: allocate so many bytes; otherwise free one of the chunks, by its number.
 _ACTIONS = st.lists(st.one_of(st.integers(1, 4000), st.integers(-20, 0)), max_size=60)
 

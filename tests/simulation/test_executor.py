@@ -1,10 +1,8 @@
 """The simulator of time: steps worked out by hand, then a second implementation."""
 
-import gc
 import json
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -19,7 +17,6 @@ from lms.machine.hardware import Hardware
 from lms.planning.candidates import movable
 from lms.planning.schedule import schedule
 from lms.planning.tflms_rule import SyncMode
-from lms.simulation import executor
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from tests.graphs import SKIP, make_op, one_of_two_written_over
@@ -92,35 +89,6 @@ def test_an_op_waits_for_the_room_of_a_copy_out_and_for_a_copy_in() -> None:
     assert timeline.host_peak == 100
 
 
-def test_what_an_op_without_an_order_made_is_held_until_it_has_left() -> None:
-    # b comes after a, the op before the release, but is not ordered: its swap-out runs
-    # 2-2.5, and the room that c waits for is there with it.
-    ops = (
-        make_op("a", 10),
-        make_op("b", 10, "a"),
-        make_op("c", 10, "a"),
-        make_op("d", 10, "c"),
-        make_op("e", 10, "d", "b"),
-    )
-    graph = GraphView(ops=ops)
-    copy = SwapIn(trigger="d", readers=("e",))
-    swap = Swap(tensor="b:0", size=10, release="c", swap_ins=(copy,))
-    plan = replace(plan_of(graph, swap), chain=("a", "c", "d", "e"))
-    timeline = simulate(graph, plan, costs_of(graph), SLOW)
-    assert spans(timeline, Lane.D2H) == [("b:0", 2.0, 2.5)]
-    assert spans(timeline, Lane.COMPUTE)[2] == ("c", 2.5, 3.5)
-
-
-def test_room_is_free_when_the_copy_out_and_the_near_readers_have_ended() -> None:
-    graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, None, "d"))
-    timeline = simulate(graph, plan, costs_of(graph), SLOW)
-    # Nothing waits for the swap-out (1-6): a:0 is there beside c, until 6; the swap-in
-    # waits for it. d ends at 4, in 6-16 with its room from 6 on.
-    assert spans(timeline, Lane.H2D) == [("a:0", 6.0, 16.0)]
-    assert timeline.device_peak == 100 + 10 + 80
-
-
 def test_launches_wait_for_a_swap_in_that_has_its_trigger() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, None, "b"))
@@ -132,15 +100,6 @@ def test_launches_wait_for_a_swap_in_that_has_its_trigger() -> None:
     # Where nothing is ordered the host launches c and d too: they go first.
     timeline = simulate(graph, replace(plan, chain=()), costs_of(graph), fast)
     assert [start for _, start, _ in spans(timeline, Lane.H2D)] == [4.0]
-
-
-def test_a_copy_takes_its_latency_besides_its_bytes() -> None:
-    graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
-    timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, latency=0.5))
-    # a 0-1; out 1-6.5; c 6.5-7.5; in 7.5-18; e 18-19.
-    assert spans(timeline, Lane.H2D) == [("a:0", 7.5, 18.0)]
-    assert timeline.seconds == 19.0
 
 
 def test_a_host_that_is_slower_than_its_device_is_the_cause_of_gaps() -> None:
@@ -185,22 +144,6 @@ def test_a_plan_that_waits_for_itself_is_refused() -> None:
     plan = replace(plan_of(graph, *swaps), chain=("a", "b", "c", "x", "y"))
     with pytest.raises(PlanError, match="circle"):
         simulate(graph, plan, costs_of(graph), SLOW)
-
-
-def test_the_collector_rests_only_while_a_plan_is_played(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    graph, rested = SKIP.graph, list[bool]()
-
-    def circle(*_: Any, **__: Any) -> Any:
-        rested.append(not gc.isenabled())
-        raise PlanError("a circle")
-
-    monkeypatch.setattr(executor, "find_dependencies", circle)
-    with pytest.raises(PlanError, match="circle"):
-        simulate(graph, plan_of(graph), costs_of(graph), SLOW)
-    assert rested == [True]
-    assert gc.isenabled()
 
 
 def test_a_chrome_trace_holds_lanes_stalls_and_memory() -> None:

@@ -17,15 +17,7 @@ from lms.simulation.memory import (
     allocator_peaks,
     simulate_memory,
 )
-from tests.graphs import (
-    RESHAPE,
-    SKIP,
-    TWICE,
-    Drawn,
-    all_drawn,
-    make_op,
-    one_of_two_written_over,
-)
+from tests.graphs import SKIP, Drawn, all_drawn, make_op, one_of_two_written_over
 from tests.strategies import graphs
 
 AMPLE = 2**40
@@ -61,58 +53,6 @@ def test_a_tensor_that_moves_takes_no_room_between_release_and_trigger() -> None
     assert timeline.device == (100, 110, 90, 90, 120)
     assert timeline.host == (0, 100, 100, 100, 100)
     assert (timeline.device_peak, timeline.host_peak) == (120, 100)
-
-
-def test_the_original_stays_until_the_op_that_waits_for_the_copy_out() -> None:
-    timeline = simulate_memory(SKIP.graph, one_swap(SKIP.graph, "d", ("d", "e")))
-    assert timeline.device == (100, 110, 190, 90, 120)
-
-
-def test_without_a_release_the_original_goes_after_its_last_near_reader() -> None:
-    timeline = simulate_memory(SKIP.graph, one_swap(SKIP.graph, None, ("d", "e")))
-    assert timeline.device == (100, 110, 90, 90, 120)
-
-
-def test_a_release_before_a_near_reader_frees_nothing_early() -> None:
-    timeline = simulate_memory(SKIP.graph, one_swap(SKIP.graph, "b", ("d", "e")))
-    assert timeline.device == (100, 110, 90, 90, 120)
-
-
-def test_a_copy_back_takes_room_beside_the_op_after_its_trigger() -> None:
-    timeline = simulate_memory(SKIP.graph, one_swap(SKIP.graph, "c", ("c", "e")))
-    assert timeline.device == (100, 110, 90, 190, 120)
-
-
-def test_a_copy_back_takes_room_beside_the_next_ordered_op() -> None:
-    plan = one_swap(SKIP.graph, "c", ("b", "e"))
-    chained = replace(plan, chain=("a", "b", "d", "e"))
-    assert simulate_memory(SKIP.graph, plan).device == (100, 110, 190, 190, 120)
-    assert simulate_memory(SKIP.graph, chained).device == (100, 110, 90, 190, 120)
-
-
-def test_a_copy_without_a_trigger_is_there_from_the_start() -> None:
-    # Original and copy are there at once.
-    timeline = simulate_memory(SKIP.graph, one_swap(SKIP.graph, "c", (None, "e")))
-    assert timeline.device == (100, 210, 190, 190, 120)
-
-
-def test_two_copies_back_are_on_the_host_once() -> None:
-    plan = one_swap(TWICE.graph, "c", ("c", "d"), ("e", "f"))
-    timeline = simulate_memory(TWICE.graph, plan)
-    assert timeline.device == (100, 110, 110, 120, 110, 120)
-    assert timeline.host == (0, 100, 100, 100, 100, 100)
-
-
-def test_the_reader_of_an_alias_reads_the_copy() -> None:
-    timeline = simulate_memory(RESHAPE.graph, one_swap(RESHAPE.graph, "c", ("c", "d")))
-    assert timeline.device == (100, 100, 150, 100, 160)
-
-
-def test_an_op_may_write_over_the_copy_that_it_reads_last() -> None:
-    ops = (*SKIP.graph.ops[:4], make_op("e", 100, "d", "a", inplace=True))
-    graph = GraphView(ops=ops)
-    timeline = simulate_memory(graph, one_swap(graph, "c", ("d", "e")))
-    assert timeline.device[-1] == 110
 
 
 @pytest.mark.parametrize("reads", [("b", "a"), ("a", "b")])

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from lms.ir.plan import SwapPlan
 from lms.machine.hardware import Hardware, preset
 from lms.storage.files import as_data, from_json, read_data
 from profiling.timelines import timeline_from_json
@@ -80,11 +79,6 @@ def test_hardware_with_a_rate_that_it_does_not_know_is_refused() -> None:
     for change in ({"latncy": 1.0}, {"h2d": "fast"}, {"h2d": -1.0}):
         with pytest.raises(ValueError, match=r"written by Hardware.to_json.*Measure"):
             Hardware.from_json(json.dumps(data | change))
-
-
-def test_a_plan_with_a_part_that_it_does_not_know_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown field `swap`"):
-        SwapPlan.from_json('{"planner": "", "order": [], "swap": []}')
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from lms import LMSCallback
-from lms.errors import BudgetError
 from lms.tf import compat
 from tests.models import CASES, Case, conv_net
-from tests.tf import trials
+from tests.tf import training
 
 __all__ = ["train"]
 
@@ -40,21 +38,13 @@ def train(optimizer: str) -> dict[str, Any]:
         build=lambda: conv_net(optimizer=_OPTIMIZERS[optimizer]()),
         fit=CASES["a residual network"].fit,
     )
-    plain, reached, held = trials._train(case, [])
-    for percent in range(60, 150, 10):
-        budget = trials._memory("current") + held + (reached - held) * percent // 100
-        callback, watch = LMSCallback(budget, verbose=0), _Watch()
-        try:
-            planned = trials._train(case, [callback, watch])[0]
-        except BudgetError:
-            continue
-        (report,) = callback.report
-        return {
-            "different": trials._different(plain, planned),
-            "swaps": report.swap_count,
-            **watch.found(),
-        }
-    raise AssertionError("no budget was found in which the case trains")
+    plain, watch = training.train(case), _Watch()
+    callback, planned = training.planned_tightly(case, plain, [watch])
+    return {
+        "different": training.different(plain.numbers, planned),
+        "swaps": callback.report[0].swap_count,
+        **watch.found(),
+    }
 
 
 class _Watch(keras.callbacks.Callback):

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -20,39 +21,18 @@ from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from profiling import links
 from tests.models import SILENT
-from tests.tf.recovery_trials import fail, train
+from tests.tf.recovery_trials import fail
+from tests.tf.steps import descent, grouped, specialised
 
-__all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limit"]
-__all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recovered"]
-__all__ += ["recurrent_layers", "runs_before_planning", "whose_steps"]
-
-_NEVER: Any = False  # Keras types it as text
+__all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limits"]
+__all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recurrent_layers"]
+__all__ += ["runs_before_planning", "scratch_in_little_room", "whose_steps"]
 
 
 def link_rates() -> list[float]:
     """Bytes per second to the card and from it, and seconds besides, as measured."""
     hardware: Any = measure_hardware(find_device())
     return [hardware.h2d, hardware.d2h, hardware.latency]
-
-
-def _step() -> tuple[Any, Any]:
-    """A step of gradient descent that moves tensors, and its weights."""
-    draw = np.random.default_rng(0)
-    weights = tf.Variable(
-        tf.constant(0.3 * draw.standard_normal((8, 64, 64)), "float32")
-    )
-
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            y = x
-            for layer in tf.unstack(weights):
-                y = tf.nn.tanh(tf.linalg.matmul(y, layer))
-            loss = tf.reduce_mean(tf.square(y - x))
-        gradient: Any = tape.gradient(loss, weights)
-        weights.assign_sub(0.5 * gradient)
-        return loss
-
-    return step, weights
 
 
 def _pinned(size: int) -> Any:
@@ -71,7 +51,7 @@ def _pinned(size: int) -> Any:
 
 def kept_variables() -> dict[str, Any]:
     """Bytes that go to the host from pageable memory in steps that write early."""
-    step, weights = _step()
+    step, weights = descent(8, 64)
     state = tf.Variable(tf.constant(1.0))
 
     def counted(x: Any) -> Any:
@@ -101,7 +81,7 @@ def kept_variables() -> dict[str, Any]:
 
 def full_pinned_memory() -> dict[str, Any]:
     """A planned step, when others have taken the pinned memory that it swaps to."""
-    step, weights = _step()
+    step, weights = descent(8, 64)
     x = tf.ones([4096, 64])
     made = lms.fit_in_memory(step, [x], budget="7MiB", recompute=False)
     made(x)  # the step's constants have passed through it then
@@ -186,14 +166,16 @@ def grown_memory(budget: str) -> dict[str, Any]:
     return {"fit": True, "workspace": os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB")}
 
 
-def known_limit(budget: str | None) -> dict[str, Any]:
-    """A training where the allocator keeps no statistics and knows no limit."""
+def known_limits(budgets: Sequence[str | None]) -> list[dict[str, Any]]:
+    """Trainings where the allocator keeps no statistics and knows no limit."""
     model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse")
-    callback = lms.LMSCallback(budget, verbose=0)
-    x = np.ones((8, 4), "float32")
-    model.fit(x, np.ones((8, 2)), verbose=SILENT, callbacks=[callback])
-    return {"limit": find_device().limit, "said": callback.summary()}
+    x, found = np.ones((8, 4), "float32"), []
+    for budget in budgets:
+        callback = lms.LMSCallback(budget, verbose=0)
+        model.fit(x, np.ones((8, 2)), verbose=SILENT, callbacks=[callback])
+        found.append({"limit": find_device().limit, "said": callback.summary()})
+    return found
 
 
 def no_memory_of_gpu_by_nvml() -> int:
@@ -205,13 +187,13 @@ def no_memory_of_gpu_by_nvml() -> int:
     return links.describe_link()["memory"]
 
 
-def recovered(held: float, failures: int) -> dict[str, Any]:
-    """A training whose step runs out of memory, and what it came to."""
-    return train(planned=True, held=held, failures=failures)
+def whose_steps() -> list[str]:
+    """Whose function trains once all is known to fit, with XLA and without."""
+    return [_whose_steps(jit) for jit in ("auto", False)]
 
 
-def whose_steps(jit: Any) -> str:
-    """Whose function trains once all is known to fit: a planned one, or Keras's."""
+def _whose_steps(jit: Any) -> str:
+    """A planned one, or Keras's."""
     model: Any = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
     model.compile("sgd", "mse", jit_compile=jit)
     seen: list[Any] = []
@@ -229,9 +211,8 @@ def whose_steps(jit: Any) -> str:
 def runs_before_planning() -> list[int]:
     """How many ops run alone: at first, again, and in a process that has just begun."""
     weights = tf.Variable(tf.ones([256, 256]))
-    traced = trace(lambda x: tf.linalg.matmul(x, weights), [tf.TensorSpec([256, 256])])
-    device = find_device()
-    step = specialise(traced, input_specs(traced), device=device.full_name)
+    spec, device = tf.TensorSpec([256, 256]), find_device()
+    step = specialised(lambda x: tf.linalg.matmul(x, weights), spec)
     ran: list[int] = []
     bench_of: Any = scratch.Bench
     own = bench_of.scratch
@@ -247,3 +228,18 @@ def runs_before_planning() -> list[int]:
             scratch._chosen.clear()
         scratch.measure_scratch(step, device)
     return ran
+
+
+def scratch_in_little_room(channels: int) -> dict[str, Any]:
+    """Scratch of the compiled calls, and the peak of finding it."""
+    filters = tf.Variable(tf.random.stateless_normal([7, 7, 1, channels], (1, 2)))
+    spec = tf.TensorSpec([2, 4, 4, channels])
+    step, device = specialised(grouped(filters), spec), find_device()
+    device.memory.reset_peak()
+    found = scratch.measure_scratch(step, device)
+    calls = [op.name for op in step.graph.ops if "Call" in op.type]
+    return {
+        "scratch": sorted(found[name] for name in calls),
+        "peak": device.memory.peak_bytes,
+        "memory": device.limit,
+    }

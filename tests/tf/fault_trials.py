@@ -6,7 +6,6 @@ that needs memory gets none, whichever it is. oneDNN's convolutions, products an
 poolings, which do not survive that, are among them.
 """
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -21,65 +20,49 @@ from lms.errors import LMSError
 from lms.tf import compat, prepare
 from lms.tf.measure.devices import find_device
 from lms.tf.recovery import PreparedStep
-from tests.models import SILENT
+from tests.models import Case
+from tests.tf.training import hashes, train
 
-__all__ = ["faults", "plain"]
+__all__ = ["fault", "plain"]
 
 _DEVICE = "GPU:0"
-_SEED = 3
 
 
-def plain() -> list[str]:
-    """Hashes of all variables after plain Keras's training."""
+def plain() -> dict[str, str]:
+    """Hashes of all numbers of plain Keras's training."""
     tf.config.experimental.enable_op_determinism()
-    return _numbers(_trained([]))
+    return hashes(train(_CASE, []).numbers)
 
 
-def faults(points: Sequence[int], numbers: Sequence[str]) -> dict[str, Any]:
-    """Train once for each point with an allocation that fails there.
+def fault(point: int) -> dict[str, Any]:
+    """Train with an allocation that fails at a point.
 
     Args:
-        points: Seeds of where in the second step's order the memory is taken.
-        numbers: What `plain` yields.
+        point: Seed of where in the second step's order the memory is taken.
 
     Returns:
-        For each point how the training ended: `equal`, `other` bits or `refused`; how
-        often the step was planned anew, and the type of the op that got no memory.
+        The `error` of a refusal, or the `numbers`, how often the step was planned anew,
+        and the type of the op that got no memory; and how much was `taken`.
     """
     tf.config.experimental.enable_op_determinism()
-    found: list[dict[str, Any]] = []
-    for point in points:
-        hog = _Hog(point)
-        callback = LMSCallback(verbose=0)
-        try:
-            with hog.in_planned_steps():
-                own = _numbers(_trained([hog.clock, callback]))
-        except LMSError as error:
-            found.append(
-                {
-                    "point": point,
-                    "ended": "refused",
-                    "taken": hog.taken,
-                    "error": f"{type(error).__name__}: {error}",
-                }
-            )
-            continue
-        found.append(
-            {
-                "point": point,
-                "ended": "equal" if own == list(numbers) else "other",
-                "taken": hog.taken,
-                "before": hog.before,
-                "replans": [report.replans for report in callback.report],
-            }
-        )
-    return {"trials": found}
+    hog = _Hog(point)
+    callback = LMSCallback(verbose=0)
+    try:
+        with hog.in_planned_steps():
+            numbers = train(_CASE, [hog.clock, callback]).numbers
+    except LMSError as error:
+        return {"taken": hog.taken, "error": f"{type(error).__name__}: {error}"}
+    return {
+        "taken": hog.taken,
+        "error": None,
+        "numbers": hashes(numbers),
+        "before": hog.before,
+        "replans": [report.replans for report in callback.report],
+    }
 
 
-def _trained(callbacks: Sequence[Any]) -> keras.Model:
+def _model() -> keras.Model:
     """Convolutions, strided and not, poolings and products; weights wander if let."""
-    keras.backend.clear_session()
-    keras.utils.set_random_seed(_SEED)
     x = inputs = keras.Input((48, 48, 3))
     for _ in range(6):
         x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
@@ -89,17 +72,16 @@ def _trained(callbacks: Sequence[Any]) -> keras.Model:
     x = layers.Dense(64, activation="gelu")(layers.Flatten()(x))
     model = keras.Model(inputs, layers.Dense(5)(x))
     model.compile(keras.optimizers.SGD(0.01, momentum=0.9), "mse")
-    draw = np.random.default_rng(0)
-    data = draw.standard_normal((36, 48, 48, 3)), draw.standard_normal((36, 5))
-    model.fit(
-        *data, batch_size=12, shuffle=False, verbose=SILENT, callbacks=list(callbacks)
-    )
     return model
 
 
-def _numbers(model: keras.Model) -> list[str]:
-    variables = (*model.variables, *model.optimizer.variables)
-    return [hashlib.sha256(np.array(v).tobytes()).hexdigest() for v in variables]
+def _data() -> dict[str, Any]:
+    draw = np.random.default_rng(0)
+    x, y = draw.standard_normal((36, 48, 48, 3)), draw.standard_normal((36, 5))
+    return {"x": x, "y": y, "batch_size": 12, "shuffle": False}
+
+
+_CASE = Case(build=_model, fit=_data, epochs=1)
 
 
 class _Hog:

@@ -25,8 +25,7 @@ from lms.errors import OutOfMemoryError
 from lms.machine.costs import roofline
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat, prepare
-from lms.tf.capture.specialising import TracedStep, specialise
-from lms.tf.capture.tracing import trace
+from lms.tf.capture.specialising import TracedStep
 from lms.tf.capture.writes import KeptVariables
 from lms.tf.measure import device_rates
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
@@ -36,26 +35,15 @@ from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
 from lms.units import KIB, MIB
 from tests.models import SILENT
+from tests.tf.steps import specialised
 from unet3d.model import build_unet
 
-__all__ = [
-    "fit_in_a_full_device",
-    "free_holes",
-    "measure_in_a_full_device",
-    "measure_in_little_room",
-    "put_back_in_a_full_device",
-    "run",
-    "settle_each_type",
-    "settle_in_a_full_device",
-    "settle_scattered",
-    "settle_shared",
-    "settle_without_room",
-    "small_chunks",
-]
+__all__ = ["fit_in_a_full_device", "free_holes", "measure_in_a_full_device"]
+__all__ += ["measure_in_little_room", "put_back_in_a_full_device", "run"]
+__all__ += ["settle_all_kinds", "settle_in_a_full_device", "settle_scattered"]
+__all__ += ["settle_shared", "small_chunks"]
 
-_STEPS = 6
-
-_LOCAL = "/job:localhost/replica:0/task:0"
+_STEPS = 4
 
 
 def run(kind: str, size: int, depth: int, *, planned: bool) -> dict[str, Any]:
@@ -279,7 +267,7 @@ def measure_in_little_room() -> dict[str, Any]:
         return tf.raw_ops.Cumsum(x=few, axis=0), tf.raw_ops.Cumsum(x=many, axis=0)
 
     specs = [tf.TensorSpec([count]) for count in (MIB // 4, 10 * MIB)]
-    traced = specialise(trace(step, specs), specs, device=find_device().full_name)
+    traced = specialised(step, *specs)
     names = {
         op.name: "large" if op.outputs[0].size > 32 * MIB else "small"
         for op in traced.graph.ops
@@ -322,12 +310,11 @@ def settle_scattered() -> dict[str, Any]:
     before = [variable.numpy() for variable in variables]
     span = _span(variables)
     settle_variables(_step_of(variables), find_device())
-    pairs = zip(before, variables, strict=True)
     return {
         "bytes": sum(value.nbytes for value in before),
         "span_before": span,
         "span_after": _span(variables),
-        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+        "kept": _kept(before, variables),
     }
 
 
@@ -355,25 +342,29 @@ def settle_shared() -> dict[str, Any]:
     there = device.memory.current_bytes or 0
     missing = shared_bytes(step, device)
     settle_variables(step, device)
-    pairs = zip(before, variables, strict=True)
     return {
         "missing": missing,
         "missing_after": shared_bytes(step, device),
         "grown": (device.memory.current_bytes or 0) - there,
         "bytes": sum(value.nbytes for value in before),
-        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+        "kept": _kept(before, variables),
         "walls": len(walls),
     }
 
 
-def settle_without_room() -> bool:
+def settle_all_kinds() -> dict[str, Any]:
+    """Settle variables of each type, and then some that find no room."""
+    return {"changed": _settle_each_type(), "kept": _settle_without_room()}
+
+
+def _settle_without_room() -> bool:
     """Settle variables that share a buffer and cannot all have their own."""
     shared = tf.random.stateless_normal([6 << 18], (1, 2))
     expected = shared.numpy()
     variables = [tf.Variable(shared) for _ in range(4)]
     del shared
     settle_variables(_step_of(variables), find_device())
-    return all((v.numpy() == expected).all() for v in variables)
+    return _kept([expected] * 4, variables)
 
 
 def fit_in_a_full_device() -> str:
@@ -433,9 +424,8 @@ def settle_in_a_full_device() -> dict[str, Any]:
     hogs = _all_that_is_free(memory)
     there = memory.current_bytes
     settle_variables(step, find_device())
-    pairs = zip(before, variables, strict=True)
     return {
-        "kept": all((value == variable.numpy()).all() for value, variable in pairs),
+        "kept": _kept(before, variables),
         "grown": (memory.current_bytes or 0) - (there or 0),
         "hogs": len(hogs),
     }
@@ -443,7 +433,7 @@ def settle_in_a_full_device() -> dict[str, Any]:
 
 def put_back_in_a_full_device() -> bool:
     """Put values back where there is room for nothing."""
-    variables = [tf.Variable(tf.ones([size << 18])) for size in (3, 2)]
+    variables = [tf.Variable(tf.ones([3 << 18]))]
     kept = KeptVariables(tuple((v.handle, v.dtype) for v in variables))
     values = kept.values()
     for variable in variables:
@@ -451,6 +441,11 @@ def put_back_in_a_full_device() -> bool:
     hogs = _all_that_is_free(find_device().memory)
     kept.put_back(values)
     return bool(hogs) and all((v.numpy() == 1.0).all() for v in variables)
+
+
+def _kept(before: Sequence[np.ndarray], variables: Sequence[tf.Variable]) -> bool:
+    pairs = zip(before, variables, strict=True)
+    return all((value == variable.numpy()).all() for value, variable in pairs)
 
 
 def _all_that_is_free(memory: DeviceMemory) -> list[Any]:
@@ -470,7 +465,7 @@ def _all_that_is_free(memory: DeviceMemory) -> list[Any]:
     return hogs
 
 
-def settle_each_type() -> list[str]:
+def _settle_each_type() -> list[str]:
     """Settle variables of several types; returns those whose value has changed."""
     values = [
         tf.constant([1.5, -2.0], tf.bfloat16),
@@ -481,8 +476,7 @@ def settle_each_type() -> list[str]:
         tf.zeros([0, 3]),
     ]
     variables = [tf.Variable(value) for value in values]
-    traced = trace(lambda: [tf.identity(v) for v in variables], [])
-    step = specialise(traced, [], device=f"{_LOCAL}/device:GPU:0")
+    step = specialised(lambda: [tf.identity(v) for v in variables])
     for _ in range(2):
         settle_variables(step, find_device())
     pairs = zip(values, variables, strict=True)
@@ -495,8 +489,7 @@ def settle_each_type() -> list[str]:
 
 
 def _step_of(variables: list[tf.Variable]) -> TracedStep:
-    traced = trace(lambda: tf.add_n([tf.reduce_sum(v) for v in variables]), [])
-    return specialise(traced, [], device=f"{_LOCAL}/device:GPU:0")
+    return specialised(lambda: tf.add_n([tf.reduce_sum(v) for v in variables]))
 
 
 def _span(variables: list[tf.Variable]) -> int:

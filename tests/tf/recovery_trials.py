@@ -1,6 +1,5 @@
 """What the workers run: trainings in which a step runs out of memory in the middle."""
 
-import hashlib
 from typing import Any
 
 import keras
@@ -12,7 +11,8 @@ from lms import LMSCallback
 from lms.errors import LMSError
 from lms.planning.problem import MemoryBudget
 from lms.tf.recovery import PreparedStep, StepSource
-from tests.models import SILENT
+from tests.models import Case
+from tests.tf import training
 
 __all__ = ["fail", "train"]
 
@@ -33,23 +33,14 @@ def train(*, planned: bool, held: float = 0, failures: int = 0) -> dict[str, Any
         each report; how many variables were `kept`; the replans that were `said`.
     """
     tf.config.experimental.enable_op_determinism()
-    keras.utils.set_random_seed(5)
-    model = _model()
     callback = LMSCallback(verbose=0)
     said: list[int] = []
     callback._say = lambda report: said.append(report.replans)
     trouble = _Trouble(callback, held, failures)
-    history = model.fit(
-        _data(),
-        epochs=1,
-        verbose=SILENT,
-        callbacks=[trouble, callback] if planned else [],
-    ).history
-    values = {name: np.array(losses) for name, losses in history.items()}
-    for variable in (*model.variables, *model.optimizer.variables):
-        values[variable.path] = np.array(variable)
+    case = Case(build=_model, fit=lambda: {"x": _data()}, epochs=1)
+    trained = training.train(case, [trouble, callback] if planned else [])
     return {
-        "numbers": {name: _hash(value) for name, value in values.items()},
+        "numbers": training.hashes(trained.numbers),
         "replans": [report.replans for report in callback.report],
         "swaps": [report.swap_count for report in callback.report],
         "kept": trouble.kept,
@@ -81,10 +72,6 @@ def _data() -> tf.data.Dataset:
     specs = tf.TensorSpec([16, 64, 64, 3]), tf.TensorSpec([16, 5])
     data = tf.data.Dataset.from_generator(batches, output_signature=specs)
     return data.apply(tf.data.experimental.assert_cardinality(_BATCHES))
-
-
-def _hash(value: np.ndarray) -> str:
-    return hashlib.sha256(value.tobytes()).hexdigest()
 
 
 class _Trouble(keras.callbacks.Callback):

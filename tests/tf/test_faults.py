@@ -13,7 +13,7 @@ MEMORY = "20MiB"  # the plain training takes about 32 MiB
 
 
 @cache
-def plain(worker: Worker) -> list[str]:
+def plain(worker: Worker) -> dict[str, str]:
     return worker.ask("tests.tf.fault_trials:plain", memory="2GiB")
 
 
@@ -25,16 +25,11 @@ def plain(worker: Worker) -> list[str]:
     ],
 )
 def test_an_allocation_that_fails_ends_no_training(point: int, worker: Worker) -> None:
-    (trial,) = worker.ask(
-        "tests.tf.fault_trials:faults",
-        memory=MEMORY,
-        points=[point],
-        numbers=plain(worker),
-    )["trials"]
+    trial = worker.ask("tests.tf.fault_trials:fault", memory=MEMORY, point=point)
     assert trial["taken"] > 0, "nothing failed: the trial says nothing"
-    if point > 0 and trial["ended"] == "refused":
+    if point > 0 and trial["error"] is not None:
         assert "OutOfMemoryError: a step must" in trial["error"]
         return
-    assert trial["ended"] == "equal"
+    assert trial["numbers"] == plain(worker)
     # Elsewhere what is left to run may write over what is there, or be done in time.
     assert trial["replans"] == [1] or (trial["replans"] == [0] and point > 0)

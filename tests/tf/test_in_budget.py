@@ -81,12 +81,9 @@ def test_in_half_of_the_plain_peak_a_planned_step_runs_as_predicted(
     assert planned["resident_peak"] <= 1.1 * room
 
 
-@pytest.mark.parametrize(("ways", "memory"), [(1, "24MiB"), (2, "48MiB")])
-def test_the_need_of_recurrent_layers_is_foreseen(
-    ways: int, memory: str, worker: Worker
-) -> None:
+def test_the_need_of_recurrent_layers_is_foreseen(worker: Worker) -> None:
     """In too little to be sure, where loops run one round at a time."""
-    trial = worker.ask("tests.tf.trials:fit_recurrent", memory=memory, ways=ways)
+    trial = worker.ask("tests.tf.trials:fit_recurrent", memory="48MiB")
     assert trial["unknown"] == []
     assert trial["swaps"] == 0
     assert trial["measured"] == pytest.approx(trial["predicted"], rel=0.15)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tf.worker import Worker
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow]
+pytestmark = pytest.mark.tf
 
 TRAIN = "tests.tf.recovery_trials:train"
 LIMIT = "16MiB"  # the plain training takes about 31 MiB
@@ -18,6 +18,7 @@ def plain(worker: Worker) -> dict[str, Any]:
     return worker.ask(TRAIN, memory="2GiB", planned=False)
 
 
+@pytest.mark.slow
 def test_after_two_failures_training_ends_with_the_same_numbers(worker: Worker) -> None:
     trial = worker.ask(TRAIN, memory=LIMIT, planned=True, failures=2)
     assert trial["replans"] == [2]
@@ -26,8 +27,20 @@ def test_after_two_failures_training_ends_with_the_same_numbers(worker: Worker) 
     assert trial["numbers"] == plain(worker)["numbers"]
 
 
+@pytest.mark.slow
 def test_training_goes_on_in_less_when_others_take_memory(worker: Worker) -> None:
     trial = worker.ask(TRAIN, memory=LIMIT, planned=True, held=0.15)
     assert trial["replans"] == [1]
     assert min(trial["swaps"]) > 0
     assert trial["numbers"] == plain(worker)["numbers"]
+
+
+def test_small_early_writes_are_kept_on_the_device(worker: Worker) -> None:
+    found = worker.ask("tests.tf.card_trials:kept_variables", memory="256MiB")
+    assert found == {
+        "is_kept": True,
+        "copied": 0,
+        "state": 6.0,
+        "replans": 1,
+        "wrote": True,
+    }

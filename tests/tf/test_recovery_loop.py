@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from lms import fit_in_memory
 from lms.errors import BudgetError, OutOfMemoryError, UnsupportedError
 from tests.room import above_what_is_held
+from tests.tf import recovery_trials
+from tests.tf.steps import descent
 
 pytestmark = pytest.mark.tf
 
@@ -26,24 +29,12 @@ def budget() -> int:
 @pytest.fixture
 def fitted(budget: int) -> Any:
     """A planned step of gradient descent; its state is read after it was written."""
-    import tensorflow as tf
-
-    draw = np.random.default_rng(0)
-    weights = tf.Variable(
-        tf.constant(0.3 * draw.standard_normal((6, 16, 16)), "float32")
-    )
+    descend, weights = descent(6, 16)
     state = tf.Variable(tf.constant(1.0))
 
     def step(x: tf.Tensor) -> tf.Tensor:
         state.assign_add(1.0)
-        with tf.GradientTape() as tape:
-            y = x * state
-            for layer in tf.unstack(weights):
-                y = tf.nn.tanh(tf.linalg.matmul(y, layer))
-            loss = tf.reduce_mean(tf.square(y - x))
-        gradient: Any = tape.gradient(loss, weights)
-        weights.assign_sub(0.5 * gradient)
-        return loss
+        return descend(x * state)
 
     # Whether running again is faster than moving is measured: either may happen.
     signature = [tf.TensorSpec([1024, 16])]
@@ -61,10 +52,12 @@ def prepared(fitted: Any) -> Any:
     return step
 
 
-def fail(fitted: Any, times: int) -> None:
-    from tests.tf.recovery_trials import fail
+def run_out(inputs: Any) -> Any:
+    raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
-    fail(prepared(fitted), times)
+
+def fail(fitted: Any, times: int) -> None:
+    recovery_trials.fail(prepared(fitted), times)
 
 
 def test_early_writes_are_kept_and_late_ones_wait(fitted: Any) -> None:
@@ -116,8 +109,6 @@ def test_when_no_less_room_works_it_is_given_up_and_nothing_is_written(
 
 
 def test_a_failure_among_the_writes_is_said(fitted: Any) -> None:
-    import tensorflow as tf
-
     made, _ = fitted
     step = prepared(made)
 
@@ -131,14 +122,9 @@ def test_a_failure_among_the_writes_is_said(fitted: Any) -> None:
 
 
 def test_a_plan_that_failed_is_not_tried_again(fitted: Any, budget: int) -> None:
-    import tensorflow as tf
-
     made, _ = fitted
     step = prepared(made)
     source, budgets = step.source, []
-
-    def failing(inputs: Any) -> Any:
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
     class TheSame:
         def budget_now(self) -> Any:
@@ -152,7 +138,7 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any, budget: int) -> None
         def without_plan(self, held_back: Any) -> Any:
             return source.without_plan(held_back)
 
-    step.rebuilt, step.source = failing, TheSame()
+    step.rebuilt, step.source = run_out, TheSame()
     with pytest.raises(OutOfMemoryError, match="with 1 plans: OOM"):
         made(batch())
     assert budgets == sorted(budgets)  # from the least on
@@ -162,16 +148,11 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any, budget: int) -> None
 def test_where_nothing_fits_into_less_another_plan_is_made_for_the_same_room(
     fitted: Any, budget: int
 ) -> None:
-    import tensorflow as tf
-
     planned, (_, state) = fitted
     signature = [tf.TensorSpec([1024, 16])]
     made = fit_in_memory(planned._function, signature, budget=budget)
     step = prepared(made)
     before, source, tried = step.predicted.plan, step.source, []
-
-    def failing(inputs: Any) -> Any:
-        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
 
     class OnlyThis:
         def budget_now(self) -> Any:
@@ -183,7 +164,7 @@ def test_where_nothing_fits_into_less_another_plan_is_made_for_the_same_room(
                 raise BudgetError("too little")
             return source.prepare(room, recompute=recompute)
 
-    step.rebuilt, step.source = failing, OnlyThis()
+    step.rebuilt, step.source = run_out, OnlyThis()
     made(batch())
     assert [recompute for _, recompute in tried[:4]] == [None, None, None, True]
     assert all(total == budget for total, _ in tried[3:])
@@ -194,8 +175,6 @@ def test_where_nothing_fits_into_less_another_plan_is_made_for_the_same_room(
 
 
 def test_a_step_that_seemed_to_fit_is_planned_when_it_runs_out(fitted: Any) -> None:
-    import tensorflow as tf
-
     planned, (weights, state) = fitted
     (report,) = planned.report
     step = report.unplanned_peak_bytes - report.persistent_bytes
@@ -215,8 +194,6 @@ def test_a_step_that_seemed_to_fit_is_planned_when_it_runs_out(fitted: Any) -> N
 def test_a_step_without_a_plan_runs_until_memory_is_used_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    import tensorflow as tf
-
     state = tf.Variable(tf.constant(0.0))
 
     def step(x: tf.Tensor) -> tf.Tensor:
@@ -249,8 +226,6 @@ def test_a_step_without_a_plan_runs_until_memory_is_used_up(
 
 
 def test_a_step_whose_variables_were_not_kept_is_never_repeated(fitted: Any) -> None:
-    import tensorflow as tf
-
     planned, (_, state) = fitted
     signature = [tf.TensorSpec([1024, 16])]
     made = fit_in_memory(planned._function, signature, budget="1GiB")
@@ -268,8 +243,6 @@ def test_a_step_whose_variables_were_not_kept_is_never_repeated(fitted: Any) -> 
 
 
 def test_every_step_with_a_loop_of_unknown_memory_can_be_undone(budget: int) -> None:
-    import tensorflow as tf
-
     weights = tf.Variable(tf.fill([32, 32], 0.01))
 
     def step(x: tf.Tensor, rounds: tf.Tensor) -> tf.Tensor:

@@ -81,11 +81,3 @@ def test_two_threads_train_side_by_side_while_a_third_calls_new_functions(
     trial = worker.ask("tests.tf.trials:fit_in_threads", memory="2GiB", budget="1GiB")
     assert len(trial["swaps"]) == 2
     assert trial["equal"] == [True, True]
-
-
-def test_one_replica_of_a_mirrored_strategy_trains_with_plain_numbers(
-    worker: Worker,
-) -> None:
-    trial = worker.ask("tests.tf.trials:fit_on_one_replica", memory="2GiB")
-    assert trial["different"] == []
-    assert trial["swaps"] > 0

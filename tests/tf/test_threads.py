@@ -4,6 +4,9 @@ import threading
 from typing import Any
 
 import pytest
+import tensorflow as tf
+
+from lms import pipeline
 
 pytestmark = pytest.mark.tf
 
@@ -11,10 +14,6 @@ pytestmark = pytest.mark.tf
 def test_two_threads_that_call_a_new_signature_make_one_plan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    import tensorflow as tf
-
-    from lms import pipeline
-
     made: list[Any] = []
     prepare, both = pipeline.prepare, threading.Barrier(2)
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import io
 import logging
+import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -13,45 +14,39 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from experiments.gpu_validation.evidence import swap_nodes
 from lms import LMSCallback, fit_in_memory
-from lms.emulation.counters import counter
-from lms.errors import BudgetError, UnsupportedError
-from lms.ir.liveness import peak
-from lms.planning.candidates import Filters
-from lms.planning.placement import find_plan
-from lms.planning.schedule import schedule
-from lms.tf import compat
-from lms.tf.capture.specialising import specialise
-from lms.tf.capture.tracing import trace
-from lms.tf.rewrite.rebuilding import rebuild
-from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import DeviceCopy, SendReceive
-from tests.models import CASES, SILENT, Case, conv_net, mirrored, pooled_net
+from lms.errors import UnsupportedError
+from lms.storage.cache import VARIABLE
+from lms.tf.measure.microbenchmark import Bench
+from tests.models import CASES, SILENT, conv_net, pooled_net
+from tests.tf.training import different, memory, numbers_of, planned_tightly, train
 
-__all__ = [
-    "fit_in_threads",
-    "fit_on_one_replica",
-    "fit_on_two_replicas",
-    "fit_recurrent",
-    "left_behind",
-    "same_numbers",
-    "second_batch_size",
-    "swap_by",
-]
-
-_DEVICE = "GPU:0"
-_COPIES = ("d2h", "h2d", "d2h_pageable", "h2d_pageable")
-_LOCAL = "/job:localhost/replica:0/task:0"
-
-# Persistent bytes differ a little from one training to the next.
-_SLACK = 64 * 1024
+__all__ = ["fit_in_threads", "fit_on_two_replicas", "fit_recurrent", "left_behind"]
+__all__ += ["same_numbers", "second_batch_size", "train_with_cache", "without_a_gpu"]
 
 
 def same_numbers(name: str) -> dict[str, Any]:
     """Train a case plainly and planned into a share of its memory, and compare."""
     tf.config.experimental.enable_op_determinism()
-    return _compared(CASES[name])
+    case, said = CASES[name], io.StringIO()
+    logging.getLogger("lms").addHandler(logging.StreamHandler(said))
+    plain = train(case)
+    callback, planned = planned_tightly(case, plain)
+    found = different(plain.numbers, planned)
+    return {
+        "said": said.getvalue(),
+        "different": found,
+        # Where training differs from itself, a difference says nothing.
+        "repeatable": not found or not different(plain.numbers, train(case).numbers),
+        "reports": [
+            {
+                "kind": report.kind,
+                "swaps": report.swap_count,
+                "again": len(report.plan.recomputed),
+            }
+            for report in callback.report
+        ],
+    }
 
 
 def second_batch_size(budgets: Sequence[str]) -> dict[str, Any]:
@@ -60,8 +55,8 @@ def second_batch_size(budgets: Sequence[str]) -> dict[str, Any]:
     plain, again = _two_fits(None)[0], _two_fits(None)[0]
     planned = {budget: _two_fits(budget) for budget in budgets}
     return {
-        "repeatable": not _different(plain, again),
-        "different": {b: _different(plain, found) for b, (found, _) in planned.items()},
+        "repeatable": not different(plain, again),
+        "different": {b: different(plain, found) for b, (found, _) in planned.items()},
         "swaps": {b: swaps for b, (_, swaps) in planned.items()},
     }
 
@@ -85,177 +80,19 @@ def _two_fits(budget: str | None) -> tuple[dict[str, np.ndarray], list[int]]:
         )
         numbers[f"loss of {size}"] = np.array(history.history["loss"])
         swaps += [r.swap_count for callback in callbacks for r in callback.report]
-    for variable in (*model.variables, *model.optimizer.variables):
-        numbers[variable.path] = np.array(variable)
-    return numbers, swaps
-
-
-def swap_by(transport: str) -> dict[str, Any]:
-    """Train with swaps by a transport, and without, and compare."""
-    tf.config.experimental.enable_op_determinism()
-    x, y = tf.random.stateless_normal([8, 32, 32, 3], (1, 2)), tf.range(8) % 5
-    plain, variables = _convolutional_step()
-    losses = [plain(x, y).numpy() for _ in range(3)]
-    numbers = [*losses, *(variable.numpy() for variable in variables)]
-
-    function, variables = _convolutional_step()
-    traced = trace(function, [x, y])
-    inputs = traced.flat_inputs([x, y])
-    step = specialise(traced, inputs, device=f"{_LOCAL}/device:GPU:0")
-    graph = schedule(step.graph)
-    fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
-    assert fitted is not None
-    host = f"{_LOCAL}/device:CPU:0"
-    ways = {"copies": DeviceCopy(), "sends": SendReceive(host=host)}
-    nodes = rewrite(step, fitted.plan, ways[transport])
-    swapped = rebuild(traced, step, nodes)
-    graphs: list[Any] = []
-    with compat.collected_graphs(graphs):
-        losses = [swapped(inputs).numpy()]
-    before = [counter(name) for name in _COPIES]
-    losses += [swapped(inputs).numpy() for _ in range(2)]
-    copied = [counter(name) - then for name, then in zip(_COPIES, before, strict=True)]
-    swapped_numbers = [*losses, *(variable.numpy() for variable in variables)]
-    pairs = enumerate(zip(numbers, swapped_numbers, strict=True))
-    plan = fitted.plan
-    return {
-        "swaps": len(plan.swaps),
-        "different": [i for i, (a, b) in pairs if a.tobytes() != b.tobytes()],
-        "ran": swap_nodes(graphs),
-        "planned": [2 * plan.swapped_out_bytes, 2 * plan.swapped_in_bytes, 0, 0],
-        "copied": copied,
-    }
-
-
-def _convolutional_step() -> tuple[Any, list[tf.Variable]]:
-    """A step of gradient descent, and its variables."""
-    draw = np.random.default_rng(3)
-    shapes = [(3, 3, 3, 8), *[(3, 3, 8, 8)] * 3, (8, 5)]
-    variables = [
-        tf.Variable(0.1 * draw.standard_normal(shape).astype("float32"))
-        for shape in shapes
-    ]
-
-    @tf.function
-    def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            for kernel in variables[:-1]:
-                x = tf.nn.relu(tf.nn.conv2d(x, kernel, 1, "SAME"))
-            logits = tf.reduce_mean(x, [1, 2]) @ variables[-1]
-            loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
-            )
-        gradients: Any = tape.gradient(loss, variables)
-        for variable, gradient in zip(variables, gradients, strict=True):
-            variable.assign_sub(0.1 * gradient)
-        return loss
-
-    return step, variables
-
-
-def _compared(case: Case) -> dict[str, Any]:
-    said = io.StringIO()
-    logging.getLogger("lms").addHandler(logging.StreamHandler(said))
-    plain, reached, held = _train(case, [])
-    callback, planned = _planned_tightly(case, held, reached)
-    different = _different(plain, planned)
-    return {
-        "said": said.getvalue(),
-        "compared": len(plain),
-        "different": different,
-        # Where training differs from itself, a difference says nothing.
-        "repeatable": not different or not _different(plain, _train(case, [])[0]),
-        "peak": reached,
-        "reports": [
-            {
-                "kind": report.kind,
-                "signature": report.signature,
-                "swaps": report.swap_count,
-                "again": len(report.plan.recomputed),
-                "budget": report.budget_bytes,
-                "predicted": report.predicted_peak_bytes,
-                "measured": report.measured_peak_bytes,
-                "unplanned": report.unplanned_peak_bytes,
-                "persistent": report.persistent_bytes,
-                "seconds": report.planning_seconds,
-            }
-            for report in callback.report
-        ],
-    }
-
-
-def _planned_tightly(
-    case: Case, held: int, peak_bytes: int
-) -> tuple[LMSCallback, dict[str, np.ndarray]]:
-    """Train in a share of the step's memory, in which something must be swapped."""
-    step = int(case.share * (peak_bytes - held))
-    least = None
-    for _ in range(5):
-        budget = least or _memory("current") + held + step
-        callback = LMSCallback(budget=budget, verbose=0, **case.knobs)
-        try:
-            numbers = _train(case, [callback])[0]
-        except BudgetError as error:  # a share of a small model can be too little
-            least = int(1.02 * (error.least_bytes or budget)) + _SLACK
-            continue
-        plans = [r.plan for r in callback.report if r.kind == "train"]
-        again = not case.knobs.get("recompute") or all(p.recomputed for p in plans)
-        if again and all(plan.swaps for plan in plans):
-            return callback, numbers
-        least, step = None, step * 3 // 4
-    raise AssertionError("no budget was found in which the case trains and swaps")
-
-
-def _train(
-    case: Case, callbacks: Sequence[Any]
-) -> tuple[dict[str, np.ndarray], int, int]:
-    """Train from the same seed.
-
-    Returns:
-        All numbers that the training ends with, by name; the allocator's peak; and what
-        the model holds without a step.
-    """
-    keras.backend.clear_session()  # forgets the policy too
-    keras.config.set_dtype_policy(case.policy)
-    start = _memory("current")
-    keras.utils.set_random_seed(7)
-    tf.config.experimental.reset_memory_stats(_DEVICE)
-    model = case.build()
-    numbers: dict[str, np.ndarray] = {}
-    for fit in range(case.fits):
-        history = model.fit(
-            **case.fit, epochs=case.epochs, verbose=SILENT, callbacks=list(callbacks)
-        )
-        for name, values in history.history.items():
-            numbers[f"{name} of fit {fit}"] = np.array(values)
-    reached = _memory("peak") - start
-    held = _memory("current") - start
-    for variable in (*model.variables, *model.optimizer.variables):
-        numbers[variable.path] = np.array(variable)
-    return numbers, reached, held
-
-
-def _memory(which: str) -> int:
-    gc.collect()
-    return tf.config.experimental.get_memory_info(_DEVICE)[which]
-
-
-def _different(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> list[str]:
-    """Names of the numbers that differ in any bit."""
-    assert one.keys() == other.keys()
-    return [name for name in one if one[name].tobytes() != other[name].tobytes()]
+    return numbers | numbers_of(model), swaps
 
 
 def left_behind(budget: str | None) -> dict[str, Any]:
     """What is still there when a model and its callback are gone."""
-    start = _memory("current")
+    start = memory("current")
     things, swaps = _train_and_forget(budget)
     keras.backend.clear_session()
     gc.collect()
     return {
         "swaps": swaps,
         "alive": [name for name, thing in things.items() if thing() is not None],
-        "bytes": _memory("current") - start,
+        "bytes": memory("current") - start,
     }
 
 
@@ -264,9 +101,9 @@ def _train_and_forget(budget: str | None) -> tuple[dict[str, Any], int]:
     model = case.build()
     callbacks = [LMSCallback(budget, verbose=0)] if budget else []
     for _ in range(2):
-        model.fit(**case.fit, verbose=SILENT, callbacks=[*callbacks])
-        model.evaluate(**case.fit, verbose=SILENT, callbacks=[*callbacks])
-        model.predict(case.fit["x"], 8, verbose=SILENT, callbacks=[*callbacks])
+        model.fit(**case.data(), verbose=SILENT, callbacks=[*callbacks])
+        model.evaluate(**case.data(), verbose=SILENT, callbacks=[*callbacks])
+        model.predict(case.data()["x"], 8, verbose=SILENT, callbacks=[*callbacks])
     things: dict[str, Any] = {"model": weakref.ref(model)}
     if callbacks:
         things["callback"] = weakref.ref(callbacks[0])
@@ -364,16 +201,15 @@ def fit_in_threads(budget: str | None) -> dict[str, Any]:
     }
 
 
-def fit_recurrent(ways: int) -> dict[str, Any]:
+def fit_recurrent() -> dict[str, Any]:
     """Fit recurrent layers in a loop; what was predicted and what was measured."""
     keras.utils.set_random_seed(1)
     layers: Any = keras.layers
-    wrapped = layers.Bidirectional if ways == 2 else lambda layer: layer
     model = keras.Sequential(
         [
             keras.Input((60, 32)),
-            wrapped(layers.LSTM(96, return_sequences=True)),
-            wrapped(layers.LSTM(96)),
+            layers.Bidirectional(layers.LSTM(96, return_sequences=True)),
+            layers.Bidirectional(layers.LSTM(96)),
             layers.Dense(4),
         ]
     )
@@ -390,21 +226,36 @@ def fit_recurrent(ways: int) -> dict[str, Any]:
     }
 
 
-def fit_on_one_replica() -> dict[str, Any]:
-    """Fit under a mirrored strategy of one replica, plainly and planned, and compare.
+def train_with_cache(folder: str) -> dict[str, Any]:
+    """Train into little memory with a cache in a folder.
 
-    Its input pipeline reads ahead, as it comes: the least budget is looked for.
+    Returns:
+        How many ops were timed, the plan, and the losses.
     """
+    os.environ[VARIABLE] = folder
+    timed: list[str] = []
+    own = Bench.seconds
+
+    def noted(bench: Bench) -> float | None:
+        timed.append(bench.key)
+        return own(bench)
+
+    Bench.seconds = noted  # type: ignore[method-assign]
     tf.config.experimental.enable_op_determinism()
-    case = Case(build=mirrored, fit=CASES["a residual network"].fit)
-    plain, reached, held = _train(case, [])
-    for percent in range(65, 150, 10):
-        budget = _memory("current") + held + (reached - held) * percent // 100
-        callback = LMSCallback(budget, verbose=0)
-        try:
-            planned = _train(case, [callback])[0]
-        except BudgetError:
-            continue
-        (report,) = callback.report
-        return {"different": _different(plain, planned), "swaps": report.swap_count}
-    raise AssertionError("no budget was found in which the case trains")
+    keras.utils.set_random_seed(1)
+    callback = LMSCallback("8MiB", verbose=0)
+    draw = np.random.default_rng(0)
+    history = conv_net().fit(
+        draw.standard_normal((64, 32, 32, 3)).astype("float32"),
+        draw.integers(0, 5, 64),
+        batch_size=32,
+        verbose=SILENT,
+        shuffle=False,
+        callbacks=[callback],
+    )
+    (report,) = callback.report
+    return {
+        "timed": len(timed),
+        "plan": report.plan.to_json(),
+        "losses": [loss.hex() for loss in history.history["loss"]],
+    }

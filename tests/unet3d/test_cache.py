@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lms.storage.files import write_file
 from tests.unet3d.tiny import save, volumes, write_folder
 from unet3d.cache import cache_entry, load_prepared
 from unet3d.data import prepare
@@ -65,12 +64,3 @@ def test_a_damaged_entry_is_made_again(files: SubjectFiles, tmp_path: Path) -> N
     (entry,) = (tmp_path / "c").iterdir()
     entry.write_bytes(entry.read_bytes()[:100])
     np.testing.assert_array_equal(load(files, tmp_path / "c")[0], before[0])
-
-
-def test_a_writer_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
-    def fail(file: object) -> None:
-        raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        write_file(tmp_path / "result", fail)
-    assert list(tmp_path.iterdir()) == []

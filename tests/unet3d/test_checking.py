@@ -155,13 +155,6 @@ def test_the_decathlon_s_test_images_need_no_segmentation(tmp_path: Path) -> Non
     assert [s["labels"] for s in said["subjects"]] == [[0, 1, 2, 3]] * 2 + [None]
 
 
-def test_one_subject_alone_cannot_be_trained_with(tmp_path: Path) -> None:
-    write_folder(tmp_path / "data" / "a")
-    code, said = found(tmp_path / "data")
-    assert code == 1
-    assert "at least 2 usable subjects" in said["reasons"][0]
-
-
 def test_no_data_and_no_file_to_write_are_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,12 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nibabel
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.unet3d.tiny import LPS, save, write_folder
+from tests.unet3d.tiny import LPS, write_folder
 from unet3d.data import (
     MODALITIES,
     Subject,
@@ -22,11 +21,7 @@ from unet3d.data import (
     resize_labels,
     to_regions,
 )
-from unet3d.schemes import BRATS2017, SCHEMES
-
-
-def write(folder: Path, name: str, voxels: NDArray, *, end: str = "nii.gz") -> None:
-    save(folder / f"{folder.name}_{name}.{end}", voxels)
+from unet3d.schemes import SCHEMES
 
 
 @pytest.fixture
@@ -56,15 +51,6 @@ def test_arrays_are_depth_height_width_of_what_is_stored_as_x_y_z(small: Path) -
     # Stored at x=4, y=3, z=2: the last of 24 voxels of the third modality.
     assert subject.images[2, 3, 4, MODALITIES.index("t1ce")] == 300 + 23
     assert [subject.labels[1, 1, x] for x in (1, 2, 3)] == [1, 2, 4]
-
-
-def test_uncompressed_files_are_read_as_well(small: Path) -> None:
-    before = read_subject(small)
-    path = small / "patient_t1.nii.gz"
-    voxels = np.asarray(nibabel.Nifti1Image.from_filename(path).dataobj)
-    path.unlink()
-    write(small, "t1", voxels, end="nii")
-    np.testing.assert_array_equal(read_subject(small).images, before.images)
 
 
 def test_cropping_keeps_the_brain_and_its_place_in_millimetres(small: Path) -> None:
@@ -117,14 +103,6 @@ def test_normalising_gives_mean_0_and_deviation_1_over_the_brain_alone() -> None
 def test_a_constant_modality_becomes_zero_not_nan() -> None:
     images = np.full((2, 2, 2, 1), 7, np.float32)
     assert (normalise(images, np.ones((2, 2, 2), bool)) == 0).all()
-
-
-def test_regions_are_whole_tumour_core_and_enhancing() -> None:
-    regions = to_regions(np.array([0, 1, 2, 4], np.uint8).reshape(1, 1, 4), BRATS2017)
-    assert regions.dtype == np.uint8
-    assert regions[0, 0, :, 0].tolist() == [0, 1, 1, 1]
-    assert regions[0, 0, :, 1].tolist() == [0, 1, 0, 1]
-    assert regions[0, 0, :, 2].tolist() == [0, 0, 0, 1]
 
 
 def test_a_prepared_subject_is_a_normalised_cube_with_zero_background() -> None:

@@ -2,9 +2,13 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.typing import NDArray
+
+from unet3d.layers import InstanceNormalization
 
 pytestmark = pytest.mark.tf
 
@@ -18,8 +22,6 @@ def sample() -> NDArray[np.float32]:
 
 
 def test_each_channel_of_each_sample_gets_mean_beta_and_deviation_gamma() -> None:
-    from unet3d.layers import InstanceNormalization
-
     layer = InstanceNormalization(epsilon=1e-9)
     layer.build(SHAPE)
     layer.set_weights([np.array([1.0, 2.0, 3.0]), np.array([0.0, -1.0, 7.0])])
@@ -30,15 +32,11 @@ def test_each_channel_of_each_sample_gets_mean_beta_and_deviation_gamma() -> Non
 
 
 def test_epsilon_keeps_a_constant_channel_at_beta() -> None:
-    from unet3d.layers import InstanceNormalization
-
     result = InstanceNormalization()(np.full(SHAPE, 7, np.float32))
     np.testing.assert_allclose(result, 0, atol=1e-4)
 
 
 def test_half_precision_statistics_are_taken_in_single_precision() -> None:
-    from unet3d.layers import InstanceNormalization
-
     # Squares of these inputs are beyond float16's greatest number, 65,504.
     inputs = (sample() * 100).astype(np.float16)
     layer = InstanceNormalization(dtype="mixed_float16")
@@ -49,10 +47,6 @@ def test_half_precision_statistics_are_taken_in_single_precision() -> None:
 
 
 def test_gradients_equal_finite_differences() -> None:
-    import tensorflow as tf
-
-    from unet3d.layers import InstanceNormalization
-
     rng = np.random.default_rng(1)
     layer = InstanceNormalization()
     layer.build(SHAPE)
@@ -83,10 +77,6 @@ def test_gradients_equal_finite_differences() -> None:
 
 
 def test_a_layer_is_rebuilt_from_its_configuration() -> None:
-    import keras
-
-    from unet3d.layers import InstanceNormalization
-
     layer = InstanceNormalization(epsilon=0.5, name="norm")
     again = keras.saving.deserialize_keras_object(
         keras.saving.serialize_keras_object(layer)

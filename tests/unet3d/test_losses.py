@@ -2,7 +2,12 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.typing import NDArray
+
+from unet3d.losses import dice_coefficient, soft_dice, weighted_dice_loss
+
+pytestmark = pytest.mark.tf
 
 
 def volume(*labels: list[float]) -> NDArray[np.float32]:
@@ -10,10 +15,7 @@ def volume(*labels: list[float]) -> NDArray[np.float32]:
     return np.array(labels, np.float32).T[None, None, None]
 
 
-@pytest.mark.tf
 def test_soft_dice_is_twice_the_overlap_over_the_sum_of_sizes() -> None:
-    from unet3d.losses import soft_dice
-
     truth = volume([1, 1, 0, 0], [1, 0, 0, 0])
     guess = volume([1, 0.5, 0.5, 0], [0.2, 0.3, 0, 0])
     # 2 * 1.5 / (2 + 2) and 2 * 0.2 / (1 + 0.5)
@@ -21,36 +23,24 @@ def test_soft_dice_is_twice_the_overlap_over_the_sum_of_sizes() -> None:
     np.testing.assert_allclose(soft_dice(truth, guess), expected, rtol=1e-4)
 
 
-@pytest.mark.tf
 def test_the_loss_weighs_labels_alike_however_small_they_are() -> None:
-    from unet3d.losses import weighted_dice_loss
-
     truth = volume([1, 1, 1, 1], [1, 0, 0, 0])
     guess = volume([1, 1, 1, 1], [0, 1, 0, 0])  # dice 1 and 0
     np.testing.assert_allclose(weighted_dice_loss(truth, guess), [0.5], atol=1e-4)
 
 
-@pytest.mark.tf
 def test_samples_do_not_mix() -> None:
-    from unet3d.losses import weighted_dice_loss
-
     truth = np.concatenate([volume([1, 0]), volume([1, 0])])
     guess = np.concatenate([volume([1, 0]), volume([0, 1])])
     np.testing.assert_allclose(weighted_dice_loss(truth, guess), [0, 1], atol=1e-4)
 
 
-@pytest.mark.tf
 def test_an_absent_label_that_is_not_predicted_is_perfect() -> None:
-    from unet3d.losses import soft_dice
-
     nothing = volume([0, 0, 0])
     np.testing.assert_allclose(soft_dice(nothing, nothing), [[1]])
 
 
-@pytest.mark.tf
 def test_the_metric_thresholds_and_keeps_labels_apart() -> None:
-    from unet3d.losses import dice_coefficient
-
     truth = volume([1, 1, 0, 0], [1, 1, 0, 0])
     guess = volume([0.9, 0.6, 0.4, 0.1], [0.9, 0.5, 0.7, 0])
     # Second label: voxels 0 and 2 are taken, so 2 * 1 / (2 + 2).
@@ -59,10 +49,7 @@ def test_the_metric_thresholds_and_keeps_labels_apart() -> None:
     np.testing.assert_allclose(lower, [[0.8, 0.8]], atol=1e-4)
 
 
-@pytest.mark.tf
 def test_half_precision_volumes_larger_than_half_precision_counts_are_exact() -> None:
-    from unet3d.losses import weighted_dice_loss
-
     truth = np.ones(
         (1, 48, 48, 48, 1), np.uint8
     )  # 110,592 voxels; float16 ends at 65,504
@@ -71,12 +58,7 @@ def test_half_precision_volumes_larger_than_half_precision_counts_are_exact() ->
     np.testing.assert_allclose(weighted_dice_loss(truth, guess), [1 / 3], rtol=1e-5)
 
 
-@pytest.mark.tf
 def test_the_gradient_equals_finite_differences() -> None:
-    import tensorflow as tf
-
-    from unet3d.losses import weighted_dice_loss
-
     truth = volume([1, 0, 1], [0, 0, 1])
     guess = volume([0.6, 0.3, 0.8], [0.2, 0.5, 0.7])
     with tf.GradientTape() as tape:
@@ -91,13 +73,3 @@ def test_the_gradient_equals_finite_differences() -> None:
         above = float(weighted_dice_loss(truth, guess + change)[0])
         below = float(weighted_dice_loss(truth, guess - change)[0])
         assert gradient[index] == pytest.approx((above - below) / (2 * step), abs=1e-3)
-
-
-@pytest.mark.tf
-def test_each_region_has_a_metric_of_its_own() -> None:
-    from unet3d.losses import dice_core, dice_enhancing, dice_whole
-
-    truth = volume([1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0])
-    guess = volume([1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 1])
-    found = [float(f(truth, guess)[0]) for f in (dice_whole, dice_core, dice_enhancing)]
-    np.testing.assert_allclose(found, [1, 0.5, 0], atol=1e-4)

@@ -83,10 +83,7 @@ def test_what_decides_no_number_may_change(asked: Asked, run: Path) -> None:
     ],
 )
 def test_what_contradicts_the_run_is_refused_with_both_values(
-    run: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[object, ...],
-    rule: str,
+    run: Path, capsys: pytest.CaptureFixture[str], words: tuple[object, ...], rule: str
 ) -> None:
     assert main(["train", "--resume", str(run), *map(str, words)]) == 2
     assert rule.format(run=run) in capsys.readouterr().err
@@ -117,18 +114,10 @@ def test_what_is_missing_is_named(
     assert rule in capsys.readouterr().err
 
 
-def test_runs_of_before_go_on_where_they_say_nothing_of_their_cache(
-    asked: Asked, run: Path
-) -> None:
-    write_configuration(run, configured(run))
-    assert asked("--resume", run).workers == 1
-
-
 def test_a_job_of_many_decides_how_many_train(
     asked: Asked, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "unet3d.__main__.read_placement",
-        lambda: argparse.Namespace(size=4),
+        "unet3d.__main__.read_placement", lambda: argparse.Namespace(size=4)
     )
     assert asked("--resume", run).workers == 1

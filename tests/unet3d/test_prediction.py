@@ -2,7 +2,6 @@
 
 import io
 import json
-import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,11 @@ import pytest
 
 from tests.unet3d.test_orientation import affine_of
 from tests.unet3d.tiny import BRATS2023_ENDS, SHAPE, write_folder
+from unet3d.checkpoints import load_weights, save_weights
+from unet3d.prediction import predict
 from unet3d.runs import Configuration, read_configuration, write_configuration
 from unet3d.splits import Split, write_split
+from unet3d.training import build_for
 
 pytestmark = [
     pytest.mark.tf,
@@ -40,9 +42,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained network of brats2023, saved as a training does."""
-    from unet3d.checkpoints import save_weights
-    from unet3d.training import build_for
-
     folder = tmp_path_factory.mktemp("run")
     configuration = Configuration(
         data="", label_scheme="brats2023", size=8, filters=1, depth=2, lms=False
@@ -57,8 +56,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_shape_affine_and_labels_are_the_source_s_and_the_scheme_s(
     data: Path, run: Path, tmp_path: Path, size: int | None
 ) -> None:
-    from unet3d.prediction import predict
-
     predicted = predict(run, data, tmp_path, subjects="all", size=size)
     assert predicted.names == tuple(sorted(CODES))
     for code in CODES:
@@ -85,8 +82,6 @@ def test_shape_affine_and_labels_are_the_source_s_and_the_scheme_s(
 def test_the_validation_subjects_or_a_file_s_are_taken(
     data: Path, run: Path, tmp_path: Path
 ) -> None:
-    from unet3d.prediction import predict
-
     assert predict(run, data, tmp_path / "p").names == ("RAS",)
     (tmp_path / "names").write_text("SRA\n\n")
     chosen = predict(run, data, tmp_path / "q", subjects=str(tmp_path / "names"))
@@ -101,8 +96,6 @@ def test_the_validation_subjects_or_a_file_s_are_taken(
 def test_a_run_without_weights_is_refused(
     data: Path, run: Path, tmp_path: Path
 ) -> None:
-    from unet3d.prediction import predict
-
     for name in ("configuration.json", "split.json"):
         (tmp_path / name).write_bytes((run / name).read_bytes())
     with pytest.raises(FileNotFoundError, match="`run` must hold weights"):
@@ -137,9 +130,6 @@ def of_another_library(_: bytes) -> bytes:
 def test_damaged_and_foreign_weights_are_refused_in_a_line(
     run: Path, tmp_path: Path, damage: Callable[[bytes], bytes], got: str
 ) -> None:
-    from unet3d.checkpoints import load_weights
-    from unet3d.training import build_for
-
     path = tmp_path / "best.weights.h5"
     path.write_bytes(damage((run / path.name).read_bytes()))
     rule = rf"`{path}` must hold the weights of its run's net.*, got {got}.*Restore"
@@ -151,9 +141,6 @@ def test_damaged_and_foreign_weights_are_refused_in_a_line(
 def test_weights_of_another_network_are_refused_and_one_s_own_come_back(
     run: Path, tmp_path: Path
 ) -> None:
-    from unet3d.checkpoints import load_weights, save_weights
-    from unet3d.training import build_for
-
     own = read_configuration(run)
     model, path = build_for(own), tmp_path / "best.weights.h5"
     save_weights(build_for(replace(own, filters=2)), path)
@@ -167,22 +154,3 @@ def test_weights_of_another_network_are_refused_and_one_s_own_come_back(
     save_weights(model, path)
     with pytest.raises(ValueError, match="got values that are no numbers"):
         load_weights(model, path)
-
-
-def test_weights_that_have_no_room_leave_what_was_there(
-    run: Path, tmp_path: Path
-) -> None:
-    from unet3d.checkpoints import save_weights
-    from unet3d.training import build_for
-
-    model, path = build_for(read_configuration(run)), tmp_path / "last.weights.h5"
-    path.write_text("old")
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))
-    try:
-        with pytest.raises(OSError, match=str(path)):
-            save_weights(model, path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]

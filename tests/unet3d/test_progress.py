@@ -6,19 +6,17 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from unet3d.lines import counting
+from unet3d.progress import TrainingLines
 
 ROW = {"epoch": 2.0, "loss": 0.51234, "val_dice_coefficient": 0.4567, "seconds": 12.34}
 
 pytestmark = pytest.mark.tf
 
 
-def said(*, terminal: bool, quiet: bool = False, memory: str = "") -> list[str]:
+def said(*, quiet: bool = False, memory: str = "") -> list[str]:
     """What two epochs of two steps say, the plan of the second one being another."""
-    from unet3d.progress import TrainingLines
-
     text, plans = io.StringIO(), iter(("first plan", "first plan", "other plan"))
-    console = Console(file=text, force_terminal=terminal, width=400, no_color=True)
+    console = Console(file=text, width=400)
     lines = TrainingLines(
         Progress(console=console, disable=quiet),
         300,
@@ -35,7 +33,7 @@ def said(*, terminal: bool, quiet: bool = False, memory: str = "") -> list[str]:
 
 def test_a_log_has_a_line_for_each_epoch_and_each_new_plan() -> None:
     epoch = "loss 0.5123, validation Dice 0.457, 12.3 s, memory 3 MiB of 4"
-    assert said(terminal=False, memory="memory 3 MiB of 4") == [
+    assert said(memory="memory 3 MiB of 4") == [
         "first plan",
         f"Epoch 1 of 300: {epoch}",
         f"Epoch 2 of 300: {epoch}",
@@ -44,35 +42,5 @@ def test_a_log_has_a_line_for_each_epoch_and_each_new_plan() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("total", "lines"),
-    [(5, []), (25, [f"Prepared {n} of 25" for n in range(2, 25, 2)])],
-)
-def test_a_log_has_a_line_for_each_tenth_of_many(total: int, lines: list[str]) -> None:
-    text = io.StringIO()
-    bars = Progress(console=Console(file=text, width=400))
-    count = counting(bars, bars.add_task("Preparing", total=total), "Prepared")
-    for _ in range(total):
-        count()
-    assert bars.tasks[0].completed == total
-    assert text.getvalue().splitlines() == lines
-
-
-def test_a_terminal_shows_plans_above_its_bars() -> None:
-    assert said(terminal=True) == ["first plan", "other plan"]
-
-
 def test_what_is_turned_off_says_nothing() -> None:
-    assert said(terminal=False, quiet=True) == []
-
-
-def test_memory_is_told_where_it_is_known() -> None:
-    from lms import LMSCallback
-    from unet3d.memory import memory_in_words, plan_in_words
-
-    assert plan_in_words(None).startswith("LMS is off")
-    assert (
-        plan_in_words(LMSCallback())
-        == "LMS: memory has no limit here, nothing is planned."
-    )
-    assert memory_in_words(LMSCallback()) == memory_in_words(None)
+    assert said(quiet=True) == []

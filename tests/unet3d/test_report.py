@@ -116,17 +116,6 @@ def test_what_cannot_be_scored_is_named_or_left_out_aloud(
     assert {row["subject"] for row in rows(tmp_path / "report")} == {"a", "c"}
 
 
-def test_a_subject_with_a_bad_image_is_left_out_of_every_figure(
-    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = fill(tmp_path / "p", 9)
-    (data / "a" / "a_flair.nii.gz").write_bytes(b"")
-    assert evaluate(data, [folder], tmp_path / "report") == 2
-    assert "--skip-bad" in capsys.readouterr().err
-    assert evaluate(data, [folder], tmp_path / "report", "--skip-bad") == 0
-    assert "Left out a: `a_flair.nii.gz` of subject a" in capsys.readouterr().err
-
-
 def test_an_origin_that_cannot_be_understood_is_refused(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

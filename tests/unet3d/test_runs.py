@@ -26,17 +26,6 @@ def test_settings_come_back_with_versions_and_those_left_out(tmp_path: Path) -> 
     assert set(content["versions"]) >= {"python", "tensorflow", "keras"}
 
 
-def test_a_run_of_other_settings_is_refused_and_memory_may_differ(
-    tmp_path: Path,
-) -> None:
-    write_configuration(tmp_path, SETTINGS)
-    check_same(tmp_path, replace(SETTINGS, epochs=9, lms=True, budget=7, data="moved"))
-    with pytest.raises(
-        ValueError, match=r"`size` must be that of the run .* 32, got 4"
-    ):
-        check_same(tmp_path, replace(SETTINGS, size=48))
-
-
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_training_starts_in_no_folder_with_half_a_run(
     tmp_path: Path, *, resume: bool

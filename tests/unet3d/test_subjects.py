@@ -7,12 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unet3d.tiny import (
-    BRATS2023_ENDS,
-    volumes,
-    write_decathlon,
-    write_folder,
-)
+from tests.unet3d.tiny import BRATS2023_ENDS, volumes, write_decathlon, write_folder
 from unet3d.data import to_regions
 from unet3d.reading import read_images, read_subject
 from unet3d.schemes import SCHEMES

@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.typing import NDArray
+
+from unet3d import losses
+from unet3d.layers import InstanceNormalization
+from unet3d.losses import soft_dice
+from unet3d.sums import mean, moments, spread, total
 
 pytestmark = pytest.mark.tf
 
@@ -38,8 +44,6 @@ def dice_of(truth: NDArray[Any], guess: NDArray[Any]) -> NDArray[np.float64]:
 
 @pytest.mark.slow
 def test_sums_means_and_variances_of_256_cubed_voxels_equal_float64() -> None:
-    from unet3d.sums import mean, moments, total
-
     voxels = volume(2, least=0.5)
     true = wide(voxels)
     np.testing.assert_allclose(total(voxels, VOXELS), true, rtol=EXACT)
@@ -53,21 +57,7 @@ def test_sums_means_and_variances_of_256_cubed_voxels_equal_float64() -> None:
 
 
 @pytest.mark.slow
-def test_the_loss_of_256_cubed_voxels_equals_float64() -> None:
-    from unet3d.losses import soft_dice, weighted_dice_loss
-
-    guess = volume(3)
-    truth = (guess[:, ::-1] > [0.3, 0.5, 0.9]).astype(np.uint8)
-    exact = dice_of(truth, guess)
-    np.testing.assert_allclose(soft_dice(truth, guess), exact, rtol=EXACT)
-    loss = weighted_dice_loss(truth, guess)
-    np.testing.assert_allclose(loss, 1 - exact.mean(axis=1), rtol=EXACT)
-
-
-@pytest.mark.slow
 def test_metrics_count_more_than_2_to_the_24_voxels() -> None:
-    from unet3d import losses
-
     # A running sum of ones in float32 ends at 2^24; here are 1.25 times as many.
     truth = np.zeros((1, 320, SIDE, SIDE, 3), np.uint8)
     for label, planes in enumerate((160, 80, 320)):
@@ -83,10 +73,6 @@ def test_metrics_count_more_than_2_to_the_24_voxels() -> None:
 
 @pytest.mark.slow
 def test_the_loss_s_gradient_at_256_cubed_voxels_equals_float64() -> None:
-    import tensorflow as tf
-
-    from unet3d.losses import soft_dice
-
     guess = tf.constant(volume(2))
     truth = np.zeros((1, SIDE, SIDE, SIDE, 2), np.float32)
     truth[:, :, ::2] = 1
@@ -101,10 +87,6 @@ def test_the_loss_s_gradient_at_256_cubed_voxels_equals_float64() -> None:
 
 @pytest.mark.slow
 def test_normalisation_of_256_cubed_voxels_and_its_gradients_equal_float64() -> None:
-    import tensorflow as tf
-
-    from unet3d.layers import InstanceNormalization
-
     voxels = volume(2, least=-1.0)
     voxels[..., 1] += 3
     layer = InstanceNormalization(epsilon=0.0)
@@ -125,46 +107,7 @@ def test_normalisation_of_256_cubed_voxels_and_its_gradients_equal_float64() -> 
     np.testing.assert_allclose(found[0], slope, rtol=60 * EXACT)
 
 
-def test_scores_of_256_cubed_voxels_are_counted() -> None:
-    from unet3d.scores import dice
-
-    truth = np.ones((SIDE, SIDE, SIDE), np.bool_)
-    truth[0, 0, 0] = False
-    everything = np.ones_like(truth)
-    count = SIDE**3
-    assert dice(truth, everything) == 2 * (count - 1) / (2 * count - 1)
-
-
-@pytest.mark.slow
-def test_preparing_256_cubed_voxels_gives_mean_0_and_deviation_1() -> None:
-    from unet3d.data import normalise
-
-    images = volume(2, least=1000.0, most=1001.0)[0]
-    result = normalise(images, np.ones(images.shape[:-1], np.bool_))[None]
-    np.testing.assert_allclose(wide(result) / SIDE**3, 0, atol=EXACT)
-    np.testing.assert_allclose(wide(np.square(result)) / SIDE**3, 1, rtol=EXACT)
-
-
-def test_small_volumes_are_summed_as_tensorflow_does_but_for_rounding() -> None:
-    from keras import ops
-
-    from unet3d.sums import mean, moments, total
-
-    voxels = np.random.default_rng(1).random((2, 6, 7, 8, 3), np.float32) + 1
-    added: Any = ops.sum(voxels, VOXELS)
-    middle: Any = ops.mean(voxels, VOXELS, keepdims=True)
-    own: Any = ops.moments(voxels, VOXELS, keepdims=True)
-    np.testing.assert_allclose(total(voxels, VOXELS), added, rtol=1e-6)
-    np.testing.assert_allclose(mean(voxels, VOXELS, keepdims=True), middle, rtol=1e-6)
-    for found, expected in zip(moments(voxels, VOXELS), own, strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
-
-
 def test_gradients_of_small_volumes_are_tensorflow_s_but_for_rounding() -> None:
-    import tensorflow as tf
-
-    from unet3d.sums import spread
-
     rng = np.random.default_rng(2)
     voxels = tf.constant(rng.random((2, 4, 5, 6, 3), np.float32))
     scale = tf.constant(rng.random((2, 1, 1, 1, 3), np.float32))
@@ -180,10 +123,6 @@ def test_gradients_of_small_volumes_are_tensorflow_s_but_for_rounding() -> None:
 
 
 def test_unknown_sizes_are_those_of_the_call() -> None:
-    import tensorflow as tf
-
-    from unet3d.layers import InstanceNormalization
-
     layer = InstanceNormalization()
     voxels = np.random.default_rng(3).random((2, 4, 5, 6, 3), np.float32)
     expected = layer(voxels)

@@ -1,24 +1,18 @@
 """Training on subjects of a few voxels: what it writes, refuses, and goes on with."""
 
 import csv
-import io
 import json
-import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 
 from tests.unet3d.tiny import write_folder
+from unet3d.checkpoints import restore_state
 from unet3d.runs import Configuration
+from unet3d.training import build_for, train
 
 pytestmark = [
     pytest.mark.tf,
@@ -49,34 +43,16 @@ def settings(data: Path, **changes: Any) -> Configuration:
 
 
 @pytest.fixture(scope="module")
-def said() -> io.StringIO:
-    """What the run below wrote where there is no terminal."""
-    return io.StringIO()
-
-
-@pytest.fixture(scope="module")
-def run(
-    data: Path, said: io.StringIO, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one epoch."""
-    from unet3d.training import train
-
     output = tmp_path_factory.mktemp("run")
-    with Progress(console=Console(file=said, width=400), transient=True) as progress:
-        train(settings(data), output, cache=output / "cache", progress=progress)
+    train(settings(data), output, cache=output / "cache")
     return output
 
 
 def state(run: Path) -> dict[str, np.ndarray]:
     with np.load(run / "state.npz") as arrays:
         return {name: arrays[name] for name in arrays.files if name != "rest"}
-
-
-def check_equal(first: Path, second: Path) -> None:
-    one, other = state(first), state(second)
-    assert one.keys() == other.keys()
-    for name, array in one.items():
-        np.testing.assert_array_equal(array, other[name])
 
 
 def log(run: Path) -> list[dict[str, str]]:
@@ -101,26 +77,9 @@ def test_everything_is_beside_the_weights(run: Path) -> None:
     assert (len(split["training"]), len(split["validation"])) == (4, 1)
 
 
-def test_a_log_says_what_begins_and_what_each_epoch_came_to(
-    run: Path, said: io.StringIO
-) -> None:
-    (row,) = log(run)
-    loss, dice = float(row["loss"]), float(row["val_dice_coefficient"])
-    lines = [line for line in said.getvalue().splitlines() if line]
-    assert lines[0].startswith("Preparing 5 subjects in ")
-    assert lines[1].startswith("Training: 4 subjects of ")
-    assert "volumes of 8^3, 1 in a step; a U-Net of 589 weights, depth 2" in lines[1]
-    assert lines[2] == "LMS is off: a step takes what plain Keras takes."
-    expected = rf"Epoch 1 of 1: loss {loss:.4f}, validation Dice {dice:.3f}, [0-9.]+ s"
-    assert re.match(expected, lines[3])
-    assert len(lines) == 4
-
-
 def test_a_second_start_needs_resume_and_the_run_s_settings(
     data: Path, run: Path
 ) -> None:
-    from unet3d.training import train
-
     before = state(run)
     with pytest.raises(ValueError, match="Go on with it by --resume"):
         train(settings(data), run, cache=run / "cache")
@@ -134,9 +93,6 @@ def test_a_second_start_needs_resume_and_the_run_s_settings(
 
 
 def test_a_damaged_state_is_refused_by_what_is_wrong(run: Path, tmp_path: Path) -> None:
-    from unet3d.checkpoints import restore_state
-    from unet3d.training import build_for
-
     model, path = build_for(settings(run)), tmp_path / "state.npz"
     sound = (run / "state.npz").read_bytes()
     for content in (b"", b"text", sound[:900], sound[:2000] + b"#" + sound[2001:]):
@@ -156,8 +112,6 @@ def test_a_damaged_state_is_refused_by_what_is_wrong(run: Path, tmp_path: Path) 
 def test_a_subject_that_is_gone_in_an_epoch_is_told_as_it_is(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from unet3d.training import train
-
     def lost(*_: Any, **__: Any) -> None:
         raise FileNotFoundError(2, "No such file or directory", "b_t1.nii.gz")
 
@@ -177,8 +131,6 @@ def test_bad_subjects_stop_the_training_or_are_listed(
     bad.unlink()
     bad.write_bytes(b"scribble")
     (tmp_path / "data" / "d" / "d_t2.nii.gz").unlink()
-    from unet3d.training import train
-
     with pytest.raises(FileNotFoundError, match="subject d without its modality 't2'"):
         train(settings(tmp_path / "data"), tmp_path / "r", cache=tmp_path / "c")
     (tmp_path / "data" / "d").rename(tmp_path / "away")
@@ -192,36 +144,3 @@ def test_bad_subjects_stop_the_training_or_are_listed(
     assert "b" not in outcome.split.training + outcome.split.validation
     written = json.loads((tmp_path / "r" / "configuration.json").read_text())
     assert "b_t1.nii.gz" in written["left out"][0]
-
-
-def test_a_bad_size_is_refused_before_data_is_read(tmp_path: Path) -> None:
-    from unet3d.training import train
-
-    with pytest.raises(ValueError, match=r"`size` must be divisible by 2\^\(depth - 1"):
-        train(settings(tmp_path, size=9), tmp_path / "run", cache=tmp_path / "cache")
-
-
-@pytest.mark.long
-@pytest.mark.slow
-def test_a_run_killed_in_an_epoch_ends_in_the_weights_of_one_that_was_not(
-    data: Path, tmp_path: Path
-) -> None:
-    def command(run: str) -> list[str]:
-        words = [sys.executable, "-m", "unet3d", "train", "--data", str(data)]
-        words += ["--label-scheme", "brats2017", "--size", "8", "--filters", "2"]
-        words += ["--depth", "2", "--epochs", "3", "--steps-per-epoch", "100"]
-        words += ["--no-lms", "--cache", str(tmp_path / "cache"), "--resume"]
-        return [*words, "--output", str(tmp_path / run)]
-
-    subprocess.run(command("whole"), check=True, capture_output=True)
-    with subprocess.Popen(command("killed"), stderr=subprocess.DEVNULL) as process:
-        while not (tmp_path / "killed" / "state.npz").exists():
-            assert process.poll() is None
-            time.sleep(0.01)
-        time.sleep(0.3)  # into the second epoch
-        process.send_signal(signal.SIGKILL)
-    assert process.returncode == -signal.SIGKILL
-    assert len(log(tmp_path / "killed")) < 3
-    subprocess.run(command("killed"), check=True, capture_output=True)
-    check_equal(tmp_path / "whole", tmp_path / "killed")
-    assert log(tmp_path / "whole") == log(tmp_path / "killed")

@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 
 from lms.emulation import emulate
+from lms.workers.averaging import optimizers_of
 from lms.workers.launching import launch
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
@@ -183,10 +185,6 @@ def test_it_is_too_late_to_join_when_something_ran() -> None:
 
 
 def test_optimizers_are_found_wherever_a_model_keeps_them() -> None:
-    import keras
-
-    from lms.workers.averaging import optimizers_of
-
     class Two(keras.Model):
         def __init__(self) -> None:
             super().__init__()

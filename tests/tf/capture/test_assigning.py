@@ -1,17 +1,27 @@
 """Large variables stay where they are, step after step, with plain Keras's bits."""
 
 import pytest
+import tensorflow as tf
 
+from lms.tf.capture.assigning import PLACED
+from tests.tf.steps import specialised
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
 # Trainable kernels of 9 KiB, and their slots.
 LARGE = {"momentum": 8, "nesterov": 8, "AdamW": 12, "RMSprop": 16, "Lion": 8}
+LONG = {"nesterov", "RMSprop", "Lion"}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", LARGE)
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in LONG else ())
+        for name in LARGE
+    ],
+)
 def test_variables_stay_where_they_are_and_arrays_of_them_as_they_were(
     optimizer: str, worker: Worker
 ) -> None:
@@ -33,12 +43,6 @@ def test_variables_stay_where_they_are_and_arrays_of_them_as_they_were(
 def test_only_large_variables_that_one_op_writes_and_none_reads_in_pieces_stay() -> (
     None
 ):
-    import tensorflow as tf
-
-    from lms.tf.capture.assigning import PLACED
-    from lms.tf.capture.specialising import specialise
-    from lms.tf.capture.tracing import trace
-
     ones = tf.ones([64, 16])  # 4 KiB
     variables = {
         "stays": tf.Variable(ones),
@@ -57,8 +61,7 @@ def test_only_large_variables_that_one_op_writes_and_none_reads_in_pieces_stay()
         read = tf.gather(variables["read in pieces"], [1, 2])
         return tf.reduce_sum(read) + tf.reduce_sum(variables["only read"])
 
-    device = "/job:localhost/replica:0/task:0/device:GPU:0"
-    planned = specialise(trace(step, []), [], device=device)
+    planned = specialised(step)
     names = {id(variable.handle): name for name, variable in variables.items()}
     handles = {n: names[id(handle)] for n, (handle, _) in planned.variables.items()}
     by_name = {node.name: node for node in planned.nodes}

@@ -5,22 +5,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
-from lms.errors import UnsupportedError
 from lms.ir.liveness import buffers
+from lms.tf import compat
+from tests.tf.steps import specialised
 
 pytestmark = pytest.mark.tf
 
 _ROWS = 8
-_DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
 
 Step = Callable[[Any, Any], Any]
 
 
 def _masked(x: Any, ids: Any) -> Any:
     """Rows that are chosen, and the gradient of what is computed of them."""
-    import tensorflow as tf
-
     with tf.GradientTape() as tape:
         tape.watch(x)
         chosen = tf.boolean_mask(tf.sin(x), ids > 3)
@@ -30,8 +29,6 @@ def _masked(x: Any, ids: Any) -> Any:
 
 def _labelled(x: Any, ids: Any) -> Any:
     """A loss of the rows that have a label, as of words that are not padding."""
-    import tensorflow as tf
-
     weights = tf.ones([4, 5])
     with tf.GradientTape() as tape:
         tape.watch(x)
@@ -44,8 +41,6 @@ def _labelled(x: Any, ids: Any) -> Any:
 
 def _deduplicated(x: Any, ids: Any) -> Any:
     """Rows of equal ids added up, as optimizers do with sparse gradients."""
-    import tensorflow as tf
-
     unique, where = tf.unique(ids)
     count = tf.shape(unique)[0]
     sums = tf.math.unsorted_segment_sum(x, where, count)
@@ -55,8 +50,6 @@ def _deduplicated(x: Any, ids: Any) -> Any:
 
 
 def _branched(x: Any, ids: Any) -> Any:
-    import tensorflow as tf
-
     rows = tf.cond(
         tf.reduce_sum(x) > 0,
         lambda: tf.boolean_mask(x, ids > 3),
@@ -66,8 +59,6 @@ def _branched(x: Any, ids: Any) -> Any:
 
 
 def _shaped(x: Any, ids: Any) -> Any:
-    import tensorflow as tf
-
     rows = tf.boolean_mask(x, ids > 3)
     two = tf.concat([rows, x, rows], 0)
     flat = tf.reshape(rows, [-1])
@@ -86,18 +77,8 @@ def _shaped(x: Any, ids: Any) -> Any:
     )
 
 
-def _specialised(step: Step, *args: Any) -> Any:
-    from lms.tf.capture.specialising import specialise
-    from lms.tf.capture.tracing import trace
-
-    traced = trace(step, args)
-    return specialise(traced, traced.flat_inputs(args), device=_DEVICE)
-
-
 def _run(step: Any, names: list[str], *args: Any) -> Any:
     """Tensors of a step."""
-    from lms.tf import compat
-
     nodes = compat.graph_def(step.nodes, step.library)
     given = [(a.name, a.spec, a.variable) for a in step.arguments]
     function = compat.build_function(nodes, given, names)
@@ -107,8 +88,6 @@ def _run(step: Any, names: list[str], *args: Any) -> Any:
 
 
 def _arguments(seed: int) -> tuple[Any, Any]:
-    import tensorflow as tf
-
     random = np.random.default_rng(seed)
     highest = (1, 3, 6, 9)[seed % 4]
     values = random.standard_normal((_ROWS, 4)).astype("float32")
@@ -119,7 +98,7 @@ def _arguments(seed: int) -> tuple[Any, Any]:
     "step", [_masked, _labelled, _deduplicated, _branched, _shaped]
 )
 def test_no_values_make_a_tensor_larger_than_it_is_counted(step: Step) -> None:
-    traced = _specialised(step, *_arguments(0))
+    traced = specialised(step, *_arguments(0))
     graph = traced.graph
     names = [
         tensor.name
@@ -143,7 +122,7 @@ def test_no_values_make_a_tensor_larger_than_it_is_counted(step: Step) -> None:
 
 
 def test_rows_of_equal_ids_are_at_most_as_many_as_all() -> None:
-    graph = _specialised(_deduplicated, *_arguments(0)).graph
+    graph = specialised(_deduplicated, *_arguments(0)).graph
     shapes = {op.type: op.outputs[0].shape for op in graph.ops if op.varies}
     assert shapes["Unique"] == (_ROWS,)
     assert shapes["UnsortedSegmentSum"] == (_ROWS, 4)
@@ -151,14 +130,12 @@ def test_rows_of_equal_ids_are_at_most_as_many_as_all() -> None:
 
 
 def test_of_boxes_there_are_as_many_as_are_asked_for() -> None:
-    import tensorflow as tf
-
     def step(x: Any, ids: Any) -> Any:
         kept = tf.image.non_max_suppression(x, x[:, 0], 5)
         soft = tf.image.non_max_suppression_with_scores(x, x[:, 0], 3)
         return tf.gather(x, kept), soft, ids
 
-    graph = _specialised(step, *_arguments(0)).graph
+    graph = specialised(step, *_arguments(0)).graph
     shapes = {op.type: [t.shape for t in op.outputs] for op in graph.ops if op.varies}
     assert shapes["NonMaxSuppressionV3"] == [(5,)]
     assert shapes["NonMaxSuppressionV5"] == [(3,), (3,), ()]
@@ -166,7 +143,7 @@ def test_of_boxes_there_are_as_many_as_are_asked_for() -> None:
 
 
 def test_what_depends_on_values_neither_moves_nor_is_made_again() -> None:
-    graph = _specialised(_masked, *_arguments(0)).graph
+    graph = specialised(_masked, *_arguments(0)).graph
     varying = [op for op in graph.ops if op.varies]
     assert {"GatherV2", "Exp", "Mul"} <= {op.type for op in varying}
     assert not any(op.repeatable or op.inplace for op in varying)
@@ -174,16 +151,3 @@ def test_what_depends_on_values_neither_moves_nor_is_made_again() -> None:
     assert all(buffer.pinned for buffer in buffers(graph) if buffer.root in roots)
     free = [buffer.root for buffer in buffers(graph) if not buffer.pinned]
     assert any(graph.tensors[root].shape == (_ROWS, 4) for root in free)
-
-
-def test_a_number_of_rows_without_a_bound_is_refused_with_a_next_step() -> None:
-    import tensorflow as tf
-
-    def step(x: Any, ids: Any) -> Any:
-        return x, tf.zeros([tf.reduce_max(ids)], name="rows")
-
-    from lms.tf.capture.specialising import refuse_guesses
-
-    found = _specialised(step, *_arguments(1))
-    with pytest.raises(UnsupportedError, match=r"largest shape .*rows.* fixed size"):
-        refuse_guesses(found)

@@ -1,27 +1,20 @@
 """Functions that XLA compiles: what is taken out of them, and what they need."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
+import lms
+from lms.errors import UnsupportedError
+from lms.tf.capture.compiled import opened
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import trace
+from lms.tf.rewrite.rebuilding import rebuild
 from tests.room import above_what_is_held
+from tests.tf.steps import DEVICE, grouped, specialised
 
 pytestmark = pytest.mark.tf
-
-DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
-CHANNELS = 256
-
-# The gradient of the filter is computed between all channels, and held twice.
-SCRATCH = 2 * 7 * 7 * CHANNELS * CHANNELS * 4
-
-
-def specialised(function: Callable[..., Any], *args: Any) -> Any:
-    from lms.tf.capture.specialising import specialise
-    from lms.tf.capture.tracing import trace
-
-    traced = trace(function, args)
-    return specialise(traced, traced.flat_inputs(args), device=DEVICE)
 
 
 def calls(step: Any) -> list[Any]:
@@ -30,10 +23,6 @@ def calls(step: Any) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def step() -> Any:
-    import tensorflow as tf
-
-    from tests.tf.compiled_trials import grouped
-
     return specialised(
         grouped(tf.Variable(tf.ones([3, 3, 1, 8]))), tf.ones([2, 5, 5, 8])
     )
@@ -57,8 +46,6 @@ def test_what_a_compiled_function_hands_on_is_what_it_was_given(step: Any) -> No
 
 
 def test_a_function_that_writes_a_variable_stays_as_it_is() -> None:
-    import tensorflow as tf
-
     count = tf.Variable(tf.zeros([]))
 
     @tf.function(jit_compile=True)
@@ -72,10 +59,6 @@ def test_a_function_that_writes_a_variable_stays_as_it_is() -> None:
 
 
 def test_a_function_that_is_not_inlined_is_called_as_it_is() -> None:
-    import tensorflow as tf
-
-    import lms
-
     @tf.function(experimental_attributes={"_noinline": True})
     def doubled(x: tf.Tensor) -> tf.Tensor:
         return tf.nn.relu(x) * 2.0
@@ -88,10 +71,6 @@ def test_a_function_that_is_not_inlined_is_called_as_it_is() -> None:
 
 
 def test_a_gradient_that_tensorflow_keeps_to_itself_is_refused() -> None:
-    import tensorflow as tf
-
-    from lms.errors import UnsupportedError
-
     @tf.function(experimental_attributes={"_noinline": True})
     def squared(x: tf.Tensor) -> tf.Tensor:
         return tf.square(tf.nn.relu(x))
@@ -110,8 +89,6 @@ def test_a_gradient_that_tensorflow_keeps_to_itself_is_refused() -> None:
 def test_a_call_that_is_returned_or_in_a_loop_stays_as_it_is(
     step: Any, where: str
 ) -> None:
-    from lms.tf.capture.compiled import opened
-
     names = [op.name for op in calls(step.own)]
     fixed, outputs = (names, []) if where == "in a loop" else ([], names)
     nodes, library = opened(step.own.nodes, step.own.library, fixed, outputs)
@@ -120,12 +97,6 @@ def test_a_call_that_is_returned_or_in_a_loop_stays_as_it_is(
 
 
 def test_a_call_of_which_nothing_is_left_is_no_longer_there() -> None:
-    import tensorflow as tf
-
-    from lms.tf.capture.specialising import specialise
-    from lms.tf.capture.tracing import trace
-    from lms.tf.rewrite.rebuilding import rebuild
-
     weights = tf.Variable(tf.constant([1.0, 2.0]))
 
     @tf.function(jit_compile=True)

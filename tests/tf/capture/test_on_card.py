@@ -15,7 +15,7 @@ def test_what_cudnn_s_recurrent_layers_keep_has_a_bound(worker: Worker) -> None:
 
 
 def test_scratch_of_what_xla_compiles_is_asked_or_measured(worker: Worker) -> None:
-    trial = "tests.tf.compiled_trials:scratch_in_little_room"
+    trial = "tests.tf.card_trials:scratch_in_little_room"
     found = worker.ask(trial, memory="64MiB", channels=64)
     assert len(found["scratch"]) == 2
 

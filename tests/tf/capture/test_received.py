@@ -1,8 +1,11 @@
 """What comes from the host counts on the device, once, and only if it is read there."""
 
 import pytest
+import tensorflow as tf
 
 from lms.ir.graph import Op, Tensor
+from lms.tf import compat
+from lms.tf.capture.received import with_host_memory, with_received
 
 pytestmark = pytest.mark.tf
 
@@ -14,8 +17,6 @@ def op(name: str, *reads: str, dtype: str = "float32") -> Op:
 
 
 def test_only_what_the_device_reads_counts() -> None:
-    from lms.tf.capture.received import with_received
-
     ops = [op("near"), op("far"), op("kept", "far"), op("handle", dtype="resource")]
     ops.append(Op(name="reader", type="T", inputs=("near:0", "handle:0")))
     found = with_received(ops, {"near", "far", "kept", "handle"})
@@ -30,11 +31,6 @@ def test_only_what_the_device_reads_counts() -> None:
 
 
 def test_what_a_gpu_keeps_in_the_host_s_memory_takes_none_of_its_own() -> None:
-    import tensorflow as tf
-
-    from lms.tf import compat
-    from lms.tf.capture.received import with_host_memory
-
     gpu = "/device:GPU:0"
     types = {"sum": "AddN", "less": "Less", "cast": "Cast", "wide": "Identity"}
     nodes = [compat.NodeDef(name=name, op=op) for name, op in types.items()]

@@ -2,21 +2,22 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+from keras import layers
+
+from lms.tf.capture.keras_step import step_of_data
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import trace
+from lms.tf.measure.devices import find_device
 
 pytestmark = pytest.mark.tf
 
 
 def _ops(model: Any, x: Any, y: Any) -> dict[str, list[Any]]:
     """The ops of a Keras model's training step by type."""
-    import tensorflow as tf
-
-    from lms.tf.capture.keras_step import step_of_data
-    from lms.tf.capture.specialising import specialise
-    from lms.tf.capture.tracing import trace
-    from lms.tf.measure.devices import find_device
-
     specs = tuple(tf.TensorSpec(part.shape, part.dtype) for part in (x, y))
     traced = trace(step_of_data(model, "train"), [specs])
     graph = specialise(traced, specs, device=find_device().full_name).graph
@@ -27,9 +28,6 @@ def _ops(model: Any, x: Any, y: Any) -> dict[str, list[Any]]:
 
 
 def test_products_and_seeded_noise_may_run_twice_and_what_writes_may_not() -> None:
-    import keras
-    from keras import layers
-
     inputs = keras.Input((6, 8))
     x = layers.MultiHeadAttention(2, 4, dropout=0.1)(inputs, inputs)
     x = layers.Dropout(0.2)(layers.LayerNormalization()(x))
@@ -49,9 +47,6 @@ def test_products_and_seeded_noise_may_run_twice_and_what_writes_may_not() -> No
 
 
 def test_a_pooling_runs_once_since_its_gradient_takes_more_than_its_output() -> None:
-    import keras
-    from keras import layers
-
     inputs = keras.Input((8, 8, 3))
     x = layers.MaxPooling2D()(layers.Conv2D(4, 3, use_bias=False)(inputs))
     model = keras.Model(inputs, layers.Dense(2)(layers.Flatten()(x)))

@@ -2,21 +2,20 @@
 
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
+
+from lms.tf.capture.received import with_signs_on_device
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import trace
+from lms.tf.rewrite.rebuilding import rebuild
 
 pytestmark = pytest.mark.tf
 
 
 def test_signs_told_in_floats_are_those_told_in_integers() -> None:
-    import keras
-    import tensorflow as tf
-
-    from lms.tf.capture.received import with_signs_on_device
-    from lms.tf.capture.specialising import specialise
-    from lms.tf.capture.tracing import trace
-    from lms.tf.rewrite.rebuilding import rebuild
-
     device = "/job:localhost/replica:0/task:0/device:GPU:0"
     special = [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, -1e-45, -2.0, 3.0]
     x = tf.constant(

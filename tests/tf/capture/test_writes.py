@@ -4,21 +4,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from lms.ir.graph import GraphView
+from lms.tf.capture.writes import KeptVariables, with_writes
 from tests.graphs import make_op
+from tests.tf.steps import specialised
 
 pytestmark = pytest.mark.tf
-
-DEVICE = "/job:localhost/replica:0/task:0/device:GPU:0"
-
-
-def step_of(function: Any, *args: Any) -> Any:
-    from lms.tf.capture.specialising import specialise
-    from lms.tf.capture.tracing import trace
-
-    traced = trace(function, args)
-    return specialise(traced, traced.flat_inputs(args), device=DEVICE)
 
 
 def writers(step: Any, variable: Any) -> list[Any]:
@@ -32,50 +25,40 @@ def writers(step: Any, variable: Any) -> list[Any]:
 
 
 def vector() -> Any:
-    import tensorflow as tf
-
     return tf.Variable(tf.ones([4]))
 
 
 def test_an_assignment_writes_and_a_read_does_not() -> None:
-    import tensorflow as tf
-
     read, added, gathered = vector(), vector(), vector()
 
     def step(x: tf.Tensor) -> tf.Tensor:
         added.assign_add(x * read)
         return tf.gather(gathered, [0, 1])
 
-    traced = step_of(step, tf.ones([4]))
+    traced = specialised(step, tf.ones([4]))
     assert [op.type for op in writers(traced, added)] == ["AssignAddVariableOp"]
     assert writers(traced, read) == writers(traced, gathered) == []
 
 
 def test_a_random_generator_writes_its_state() -> None:
-    import tensorflow as tf
-
     generator = tf.random.Generator.from_seed(1)
-    traced = step_of(lambda: generator.normal([4]))
+    traced = specialised(lambda: generator.normal([4]))
     assert len(writers(traced, generator.state)) == 1
 
 
 def test_the_op_that_decides_on_a_branch_stands_for_what_the_branch_writes() -> None:
-    import tensorflow as tf
-
     variable = vector()
 
     def step(x: tf.Tensor) -> None:
         if tf.reduce_sum(x) > 0:
             variable.assign_add(x)
 
-    (gate,) = writers(step_of(step, tf.ones([4])), variable)
+    (gate,) = writers(specialised(step, tf.ones([4])), variable)
     assert gate.type == "Greater"
     assert not gate.fixed
 
 
 def test_a_loop_s_start_stands_for_what_the_loop_writes() -> None:
-    import tensorflow as tf
-
     variable = vector()
 
     def step(x: tf.Tensor) -> None:
@@ -84,25 +67,23 @@ def test_a_loop_s_start_stands_for_what_the_loop_writes() -> None:
             variable.assign_add(x)
             start += 1.0
 
-    (gate,) = writers(step_of(step, tf.ones([4])), variable)
+    (gate,) = writers(specialised(step, tf.ones([4])), variable)
     assert not gate.fixed
 
 
 def test_a_write_in_a_branch_that_an_argument_decides_stays_where_it_is() -> None:
-    import tensorflow as tf
-
     variable = vector()
 
     def step(x: tf.Tensor, write: tf.Tensor) -> tf.Tensor:
         return tf.cond(write, lambda: variable.assign_add(x) + 1, lambda: x)
 
-    (inside,) = writers(step_of(step, tf.ones([4]), tf.constant(value=True)), variable)
+    (inside,) = writers(
+        specialised(step, tf.ones([4]), tf.constant(value=True)), variable
+    )
     assert inside.fixed
 
 
 def test_a_merge_of_branches_is_no_gate() -> None:
-    from lms.tf.capture.writes import with_writes
-
     # `value` reaches the write by one branch or by the other: it waits for neither.
     graph = GraphView(
         ops=(
@@ -119,8 +100,6 @@ def test_a_merge_of_branches_is_no_gate() -> None:
 
 
 def test_kept_values_are_put_back() -> None:
-    from lms.tf.capture.writes import KeptVariables
-
     one, other = vector(), vector()
     variables = {"a:0": (one.handle, one.dtype), "b:0": (other.handle, other.dtype)}
     kept = KeptVariables.of(["b:0"], variables)

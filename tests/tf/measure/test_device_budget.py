@@ -32,10 +32,7 @@ def device(*, holes: tuple[int, ...] | None = ()) -> Any:
 STEP = cast(
     "Any",
     SimpleNamespace(
-        input_bytes=4 * MIB,
-        captured_bytes=10 * MIB,
-        constant_bytes=MIB,
-        variables={},
+        input_bytes=4 * MIB, captured_bytes=10 * MIB, constant_bytes=MIB, variables={}
     ),
 )
 

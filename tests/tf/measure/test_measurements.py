@@ -8,7 +8,7 @@ from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
-TRIAL = "tests.tf.measure.cache_trials:train"
+TRIAL = "tests.tf.trials:train_with_cache"
 
 
 def test_a_second_run_measures_and_plans_nothing(
@@ -19,9 +19,3 @@ def test_a_second_run_measures_and_plans_nothing(
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["measured", "plans"]
     again = worker.ask(TRIAL, memory="64MiB", folder=str(tmp_path))
     assert again == {**first, "timed": 0}
-    # Each part is made anew alone, and nobody trains by what is damaged.
-    cut = worker.ask(TRIAL, memory="64MiB", folder=str(tmp_path), damage="plans")
-    assert cut == again
-    cut = worker.ask(TRIAL, memory="64MiB", folder=str(tmp_path), damage="measured")
-    assert cut["timed"] > 0
-    assert cut["losses"] == first["losses"]

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from lms.tf.measure import microbenchmark
+
 pytestmark = pytest.mark.tf
 
 Timing = Callable[..., tuple[float, int]]
@@ -16,8 +18,6 @@ def timing(monkeypatch: pytest.MonkeyPatch) -> Timing:
     What is yielded takes them, and of each how many seconds were stolen from it; it
     returns the seconds found and how many calls were made.
     """
-    from lms.tf.measure import microbenchmark
-
     now, stolen = [0.0], [0.0]
 
     class Clock:

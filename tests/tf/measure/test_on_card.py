@@ -22,9 +22,7 @@ def test_the_measured_link_is_the_card_s(worker: Worker) -> None:
 
 
 @pytest.mark.slow
-def test_full_pinned_memory_is_the_host_s_and_undoes_the_step(
-    worker: Worker,
-) -> None:
+def test_full_pinned_memory_is_the_host_s_and_undoes_the_step(worker: Worker) -> None:
     found = worker.ask(
         f"{_TRIALS}:full_pinned_memory",
         memory="100MiB",
@@ -46,18 +44,13 @@ def test_memory_that_grows_is_taken_in_one_piece(worker: Worker) -> None:
     assert found == {"fit": True, "workspace": "25"}
 
 
-@pytest.mark.parametrize("budget", [None, "64MiB"])
-def test_an_allocator_without_a_limit_has_none(
-    budget: str | None, worker: Worker
-) -> None:
-    found = worker.ask(
-        f"{_TRIALS}:known_limit",
-        memory="256MiB",
-        environ={"TF_GPU_ALLOCATOR": "cuda_malloc"},
-        budget=budget,
-    )
-    assert found["limit"] is None
-    assert ("nothing is planned" in found["said"]) == (budget is None)
+def test_an_allocator_without_a_limit_has_none(worker: Worker) -> None:
+    trial = f"{_TRIALS}:known_limits"
+    environ, budgets = {"TF_GPU_ALLOCATOR": "cuda_malloc"}, (None, "64MiB")
+    found = worker.ask(trial, memory="256MiB", environ=environ, budgets=budgets)
+    assert [one["limit"] for one in found] == [None, None]
+    told = ["nothing is planned" in one["said"] for one in found]
+    assert told == [True, False]
 
 
 def test_where_nvml_tells_no_memory_cuda_does(worker: Worker) -> None:

@@ -4,9 +4,16 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
 from lms.machine.host import PINNED_VARIABLE
+from lms.tf.measure import device_budget as host_memory
+from lms.tf.measure import op_costs
+from lms.tf.measure.devices import find_device
+from lms.tf.measure.measurements import forget_times
+from lms.tf.measure.op_costs import measure_costs
 from lms.units import GIB, KIB, MIB
+from tests.tf.steps import specialised
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -14,12 +21,6 @@ pytestmark = pytest.mark.tf
 
 @pytest.fixture(scope="module")
 def step() -> Any:
-    import tensorflow as tf
-
-    from lms.tf.capture.specialising import specialise
-    from lms.tf.capture.tracing import input_specs, trace
-    from lms.tf.measure.devices import find_device
-
     weights = tf.Variable(tf.ones([256, 256]))
 
     def train(x: tf.Tensor) -> tf.Tensor:
@@ -27,14 +28,10 @@ def step() -> Any:
         weights.assign_add(tf.linalg.matmul(x, z, transpose_a=True))
         return tf.reduce_sum(tf.reshape(z, [-1]))
 
-    traced = trace(train, [tf.TensorSpec([256, 256])])
-    return specialise(traced, input_specs(traced), device=find_device().full_name)
+    return specialised(train, tf.TensorSpec([256, 256]))
 
 
 def test_ops_that_take_time_have_seconds(step: Any) -> None:
-    from lms.tf.measure.devices import find_device
-    from lms.tf.measure.op_costs import measure_costs
-
     costs = measure_costs(step, find_device())
     free = [op for op in step.graph.ops if op.persistent or op.alias is not None]
     assert not any(op.name in costs.seconds for op in free)
@@ -44,9 +41,7 @@ def test_ops_that_take_time_have_seconds(step: Any) -> None:
     assert costs.source == "measured"
 
 
-def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(
-    worker: Worker,
-) -> None:
+def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(worker: Worker) -> None:
     """TensorFlow would wait ten seconds for each."""
     found = worker.ask("tests.tf.memory_trials:measure_in_little_room", memory="64MiB")
     assert "large" not in (*found["timed"], *found["scratch_run"])
@@ -58,9 +53,6 @@ def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(
 def test_what_was_measured_once_counts_where_there_is_no_room_any_more(
     step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lms.tf.measure import op_costs
-    from lms.tf.measure.devices import find_device
-
     device = find_device()
     before = op_costs.measure_costs(step, device)
     monkeypatch.setattr(op_costs, "free_bytes", lambda _: 0)
@@ -70,48 +62,11 @@ def test_what_was_measured_once_counts_where_there_is_no_room_any_more(
 def test_what_fails_is_not_tried_again(
     step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lms.tf.measure import op_costs
-    from lms.tf.measure.devices import find_device
-    from lms.tf.measure.measurements import forget_times
-
     called: list[str] = []
     forget_times()
     monkeypatch.setattr(op_costs.Bench, "seconds", lambda b: called.append(b.key))
     op_costs.measure_costs(step, find_device())
     assert len(called) == len(set(called)) >= 2  # at least the products of matrices
-
-
-def test_equal_ops_are_measured_once(step: Any) -> None:
-    from lms.tf.measure.devices import find_device
-    from lms.tf.measure.op_costs import measure_costs
-
-    device = find_device()
-    first, again = measure_costs(step, device), measure_costs(step, device)
-    large = [op.name for op in step.graph.ops if op.type == "MatMul"]
-    assert [first.of(name) for name in large] == [again.of(name) for name in large]
-
-
-def test_the_present_device_has_rates() -> None:
-    from lms.tf.measure.device_rates import measure_hardware
-    from lms.tf.measure.devices import find_device
-
-    device = find_device()
-    measured = measure_hardware(device)
-    assert min(measured.flops, measured.memory_bandwidth, measured.h2d) > 0
-    assert measure_hardware(device).h2d == measured.h2d  # measured once
-
-
-def test_variables_keep_their_values_when_they_get_their_own_memory(step: Any) -> None:
-    import tensorflow as tf
-
-    from lms.tf.measure.compact_variables import settle_variables
-    from lms.tf.measure.devices import find_device
-
-    ((handle, dtype),) = step.variables.values()
-    before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
-    settle_variables(step, find_device())
-    after = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype).numpy()
-    assert (before == after).all()
 
 
 def test_variables_lie_side_by_side_and_keep_their_values(worker: Worker) -> None:
@@ -194,8 +149,6 @@ def test_a_hole_of_gigabytes_is_found(worker: Worker) -> None:
 
 
 def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lms.tf.measure import device_budget as host_memory
-
     monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
     monkeypatch.delenv(PINNED_VARIABLE, raising=False)
     assert host_memory.free_host_bytes() == 60 * GIB
@@ -205,10 +158,9 @@ def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> 
     assert host_memory.free_host_bytes() is None
 
 
-def test_no_value_is_lost_where_variables_find_no_room(worker: Worker) -> None:
+def test_no_value_is_lost_whatever_its_type_and_where_there_is_no_room(
+    worker: Worker,
+) -> None:
     # Four share one buffer of zeros; there is no room for four.
-    assert worker.ask("tests.tf.memory_trials:settle_without_room", memory="24MiB")
-
-
-def test_variables_of_every_type_keep_their_values(worker: Worker) -> None:
-    assert worker.ask("tests.tf.memory_trials:settle_each_type", memory="24MiB") == []
+    found = worker.ask("tests.tf.memory_trials:settle_all_kinds", memory="24MiB")
+    assert found == {"changed": [], "kept": True}

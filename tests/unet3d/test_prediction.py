@@ -19,11 +19,9 @@ from unet3d.runs import Configuration, read_configuration, write_configuration
 from unet3d.splits import Split, write_split
 from unet3d.training import build_for
 
-pytestmark = [
-    pytest.mark.tf,
-    # Keras copies variables in a way that NumPy 2 warns of.
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-]
+# Keras copies variables in a way that NumPy 2 warns of.
+COPIES = "ignore:__array__ implementation:DeprecationWarning"
+pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings(COPIES)]
 
 CODES = ("LPS", "RAS", "SRA")
 

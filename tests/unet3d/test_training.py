@@ -14,11 +14,9 @@ from unet3d.checkpoints import restore_state
 from unet3d.runs import Configuration
 from unet3d.training import build_for, train
 
-pytestmark = [
-    pytest.mark.tf,
-    # Keras copies variables in a way that NumPy 2 warns of.
-    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
-]
+# Keras copies variables in a way that NumPy 2 warns of.
+COPIES = "ignore:__array__ implementation:DeprecationWarning"
+pytestmark = [pytest.mark.tf, pytest.mark.filterwarnings(COPIES)]
 
 
 @pytest.fixture(scope="module")

@@ -72,10 +72,10 @@ def test_in_half_of_the_plain_peak_a_planned_step_runs_as_predicted(
     assert planned["peak"] <= limit
     assert report["measured_peak_bytes"] == planned["peak"]
     # A batch more or less may wait in the input pipeline, which is on the device too.
-    off = abs(planned["peak"] - report["predicted_peak_bytes"])
-    assert off <= 0.10 * report["predicted_peak_bytes"] + (
-        0 if kind == "train" else BATCH_BYTES
-    )
+    # How much less scratch kernels take than alone differs between processors.
+    least, most = (part * report["predicted_peak_bytes"] for part in (0.8, 1.1))
+    batch = 0 if kind == "train" else BATCH_BYTES
+    assert least - batch <= planned["peak"] <= most + batch
     # The bytes really left: they are neither in the device nor hidden in the process.
     room = planned["resident_before"] + limit + report["host_peak_bytes"]
     assert planned["resident_peak"] <= 1.1 * room

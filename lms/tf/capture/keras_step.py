@@ -83,7 +83,8 @@ def make_slots(model: keras.Model) -> None:
     if not is_own or not model.built or optimizer is None or optimizer.built:
         return
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        optimizer.build(model.trainable_variables)
+        with keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
+            optimizer.build(model.trainable_variables)
 
 
 def own_function(model: keras.Model, kind: str) -> Any:

@@ -26,7 +26,7 @@ from typing import Any
 
 import lms
 
-# What the card has. The little is more than half of the peak, since ops need scratch
+# Memory of the card. The little is more than half of the peak, since ops need scratch
 # memory and the allocator leaves holes; no graph tells of them. (The library measures.)
 ENOUGH, LITTLE = "256MiB", "72MiB"
 BATCH, SIZE, STEPS = 16, 96, 3

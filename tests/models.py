@@ -49,7 +49,7 @@ class Case:
     cards: int = 1
 
     def data(self) -> Mapping[str, Any]:
-        """What `fit` is given."""
+        """Arguments of `fit`."""
         return self.fit() if callable(self.fit) else self.fit
 
 

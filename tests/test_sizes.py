@@ -66,16 +66,16 @@ def first_words() -> int:
 
 
 def words() -> int:
-    """Of the results page, without its tables."""
+    """Count the words of the results page, without its tables."""
     text = (ROOT / "docs" / "results.md").read_text().splitlines()
     return sum(len(line.split()) for line in text if not line.startswith("|"))
 
 
 FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
-# What is measured, its limit, and how far the limit may stand above the truth.
+# Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 19_400, 150),
+    "lines of lms": (lambda: lines("lms"), 19_260, 150),
     "lines of lms/workers": (lambda: lines("lms/workers"), 1_350, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 720, 150),
     "lines of lms/emulation/native": (

@@ -42,6 +42,17 @@ _INSTALL = 'Run `pip install "tflms[gpu]"`.'
 _EMULATE = "Try it without: python -m lms emulate --memory 96MiB -- python train.py"
 
 
+_PACKAGES = ("tensorflow", "keras", "numpy")
+
+_VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "TF_GPU_ALLOCATOR",
+    "TF_GPU_HOST_MEM_LIMIT_IN_MB",
+    "TF_XLA_FLAGS",
+)
+
+
 class Verdict(StrEnum):
     """How bad it is."""
 
@@ -249,14 +260,6 @@ def _dotted(numbers: tuple[int, ...]) -> str:
     return ".".join(map(str, numbers))
 
 
-_PACKAGES = ("tensorflow", "keras", "numpy")
-_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "TF_FORCE_GPU_ALLOW_GROWTH",
-    "TF_GPU_ALLOCATOR",
-    "TF_GPU_HOST_MEM_LIMIT_IN_MB",
-    "TF_XLA_FLAGS",
-)
 _STYLE = {Verdict.OK: "green", Verdict.NOTE: "yellow", Verdict.PROBLEM: "bold red"}
 
 

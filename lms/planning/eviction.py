@@ -31,6 +31,9 @@ __all__ = [
 ]
 
 
+_MEMO = "course"
+
+
 @dataclass(slots=True, kw_only=True)
 class Step:
     """Ops that the walk takes at once: an ordered one and those up to the next.
@@ -135,9 +138,6 @@ def needs(
             live[i].size for i in touched if stays[i] and last[i] == position
         )
     return needed
-
-
-_MEMO = "course"
 
 
 @dataclass(slots=True)

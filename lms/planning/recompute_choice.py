@@ -44,6 +44,10 @@ __all__ = [
 ]
 
 
+# Added to the seconds of a bargain: some ops take none by a roofline.
+_INSTANT: Seconds = 1e-6
+
+
 @dataclass(slots=True)
 class Change:
     """Effects of recomputing one more tensor.
@@ -296,10 +300,6 @@ def _take_bargains(
             chosen.take(bargain.change)
 
 
-# Added to the seconds of a bargain: some ops take none by a roofline.
-_INSTANT: Seconds = 1e-6
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bargain:
     """A change, and the bytes above the budget that it saves for each second."""
@@ -342,7 +342,7 @@ def bargain_of(
 
 def _longest_gap(producer: int, uses: list[int]) -> tuple[int, int] | None:
     """The longest time in which nobody reads a buffer: its ends' positions."""
-    # Of several it is the last: what is read soon is recomputed late.
+    # The last of several is taken: a tensor that is read soon is recomputed late.
     spans = zip((producer, *uses), uses, strict=False)
     longest = max(spans, key=lambda span: (span[1] - span[0], span[1]), default=None)
     return None if longest is None or longest[1] - longest[0] <= 1 else longest

@@ -31,6 +31,13 @@ from lms.units import Bytes, format_bytes
 
 __all__ = ["choose_plan_once", "fitted_plan"]
 
+_LOG = logging.getLogger("lms")
+
+_KIND = "plans"
+
+# A plan for so many percent of the room is good enough.
+_ROOM_PERCENT = 95
+
 _STEPS = 512  # parts of a plan's peak in which the least room for it is told
 
 
@@ -106,14 +113,6 @@ def _too_small(budget: MemoryBudget, predicted: Bytes, room: Bytes) -> BudgetErr
     )
 
 
-_LOG = logging.getLogger("lms")
-
-_KIND = "plans"
-
-# A plan for so many percent of the room is good enough.
-_ROOM_PERCENT = 95
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """A plan, and the bytes that the step had when it was made."""
@@ -129,17 +128,9 @@ def choose_plan_once(
     budget: MemoryBudget,
     speeds: Callable[[], Speeds],
 ) -> FittedPlan:
-    """As `choose_plan`; a budget's plan is kept, and found again by a later run.
+    """Choose a budget's plan once: a later run finds it again.
 
-    Args:
-        graph: The step.
-        plain: The plain plan, of TensorFlow's own graph.
-        settings: The user's knobs.
-        budget: What the step may use.
-        speeds: Yields how long ops and copies take; called only if it matters.
-
-    Raises:
-        BudgetError: If no plan fits; names the op and the least budget.
+    Arguments and errors are those of `choose_plan`.
     """
     by_rule = settings.thresholds is not None
     if by_rule or cache_folder() is None or fits(plain, budget):

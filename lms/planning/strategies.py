@@ -33,6 +33,11 @@ from lms.units import Bytes, Seconds, format_bytes
 __all__ = ["PlanRequest", "best_plan", "plan_by_budget"]
 
 
+_ALL = 100  # percent
+
+_REFERENCE = "v100-pcie"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
     """The terms of a plan.
@@ -137,10 +142,6 @@ def _find(graph: GraphView, request: PlanRequest) -> FittedPlan | None:
 def _with(fitted: FittedPlan, **changes: object) -> FittedPlan:
     plan: SwapPlan = replace(fitted.plan, **changes)
     return replace(fitted, plan=plan)
-
-
-_ALL = 100  # percent
-_REFERENCE = "v100-pcie"
 
 
 def plan_by_budget(

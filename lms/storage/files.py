@@ -40,6 +40,10 @@ __all__ = [
 T = TypeVar("T")
 
 
+# Names of files begin with this while they are written.
+DRAFT = "partial-"
+
+
 def from_json(text: str, kind: type[T]) -> T:
     """A dataclass from the JSON of its fields.
 
@@ -118,10 +122,6 @@ def read_data(
         raise ValueError(f"`{path}` must {rule}, got: {found}. {advice}") from error
     except ValueError as error:
         raise ValueError(f"`{path}` must {rule}, got: {error}. {advice}") from error
-
-
-# Names of files begin with this while they are written.
-DRAFT = "partial-"
 
 
 def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -102,7 +102,6 @@ __all__ = [
     "recomputed_by_grappler",
     "register_host_function",
     "set_gpu_options",
-    "swapped_by_grappler",
 ]
 
 # Name of an argument's node, its spec, and for a variable's handle the variable's.
@@ -572,16 +571,6 @@ def recomputed_by_grappler():
     rewriting: Any = options.graph_options.rewrite_options
     rewriting.memory_optimization = rewriting.RECOMPUTATION_HEURISTICS
     rewriting.memory_optimizer_target_node_name_scope = "gradient_tape/"
-    with _calls_with(options):
-        yield
-
-
-@contextmanager
-def swapped_by_grappler():
-    """Within it, Grappler swaps on GPUs where it foresees that memory runs out."""
-    options = ConfigProto()
-    rewriting: Any = options.graph_options.rewrite_options
-    rewriting.memory_optimization = rewriting.SWAPPING_HEURISTICS
     with _calls_with(options):
         yield
 

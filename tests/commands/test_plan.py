@@ -93,7 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def said(worker: Worker, folder: Path) -> dict[str, Any]:
-    """What commands say where there is no card, all of one process."""
+    """Texts of commands where there is no card, all from one process."""
     there = ["--hardware", "v100-pcie", "--link", "gh200", "--budget", "24MiB"]
     there += ["--recompute", "never", "--json", str(folder / "roofline.json")]
     little = ["--hardware", "gh200", "--budget", "1MiB"]

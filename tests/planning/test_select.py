@@ -31,7 +31,7 @@ def planned(step: str, room: MemoryBudget, **knobs: Any) -> FittedPlan:
 
 
 def least(step: str, size: int, **knobs: Any) -> int:
-    """What the refusal of a device says would do."""
+    """Read the least device that a refusal names."""
     with pytest.raises(BudgetError) as no:
         planned(step, budget_in(size, asked=None, persistent=0), **knobs)
     assert no.value.least_bytes is not None

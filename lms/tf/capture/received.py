@@ -34,6 +34,9 @@ _SIGN = np.iinfo(np.int32).min
 _ONE = int(np.float32(1).view(np.int32))
 
 
+OPAQUE = ("resource", "variant", "string")  # types of no bytes on the device
+
+
 def with_signs_on_device(
     nodes: Sequence[compat.NodeDef], fixed: Collection[str], device: str
 ) -> list[compat.NodeDef]:
@@ -84,9 +87,6 @@ def _on_device(less: compat.NodeDef) -> list[compat.NodeDef]:
     for node in (one, zero, bits, sign):
         node.device = less.device
     return [one, zero, bits, sign, made]
-
-
-OPAQUE = ("resource", "variant", "string")  # types of no bytes on the device
 
 
 def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:

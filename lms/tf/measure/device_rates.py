@@ -85,7 +85,7 @@ def _flops(device: Device) -> float:
 
 
 def _rows(size: int) -> int:
-    """Of a square matrix of at most so many bytes."""
+    """Rows of the largest square matrix of at most so many bytes."""
     return min(_SQUARE, int((size / 4) ** 0.5) // 64 * 64 or 64)
 
 

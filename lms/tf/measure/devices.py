@@ -32,6 +32,25 @@ __all__ = [
 ]
 
 
+_LOG = logging.getLogger("lms")
+
+_POLLS, _POLL_SECONDS = 10, 0.1
+
+# Chunks are of whole such pieces; smaller holes, and more, are not looked for.
+_CHUNK, _LEAST_HOLE, _MOST_HOLES = 256, 64 * KIB, 64
+
+_MOST_FILLERS = 1024
+
+# Left of a device whose memory is taken in one piece: the driver has less than it says.
+_SPARE = 64 * MIB
+
+# cuDNN's workspace for an op, in MiB (`GetDnnWorkspaceLimitOrDefault`), is at most one
+# part of so many.
+_CUDNN_LIMIT, _WORKSPACES = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB", 16
+
+_watchers: dict[str, int] = {}
+
+
 def read_installation() -> Installation:
     """Ask TensorFlow; it starts its devices for that."""
     built = tf.sysconfig.get_build_info()
@@ -48,24 +67,6 @@ def read_installation() -> Installation:
         growth=memory_grows(),
         capability=details.get("compute_capability"),
     )
-
-
-_LOG = logging.getLogger("lms")
-
-_POLLS, _POLL_SECONDS = 10, 0.1
-
-# Chunks are of whole such pieces; smaller holes, and more, are not looked for.
-_CHUNK, _LEAST_HOLE, _MOST_HOLES = 256, 64 * KIB, 64
-_MOST_FILLERS = 1024
-
-# Left of a device whose memory is taken in one piece: the driver has less than it says.
-_SPARE = 64 * MIB
-
-# cuDNN's workspace for an op, in MiB (`GetDnnWorkspaceLimitOrDefault`), is at most one
-# part of so many.
-_CUDNN_LIMIT, _WORKSPACES = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB", 16
-
-_watchers: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

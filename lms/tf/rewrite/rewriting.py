@@ -36,6 +36,9 @@ from lms.tf.rewrite.transports import CopyOps, Transport
 __all__ = ["Waits", "rewrite", "wait_for"]
 
 
+_SHOWN = 12  # ops of a cycle that a message names
+
+
 def wait_for(node: compat.NodeDef, names: Sequence[str]) -> None:
     """Add control inputs; those that are there already are not repeated."""
     there = set(node.input)
@@ -98,9 +101,6 @@ class Waits:
 
     def _name(self, position: int) -> str:
         return self._plan.ops[position].name
-
-
-_SHOWN = 12  # ops of a cycle that a message names
 
 
 def rewrite(

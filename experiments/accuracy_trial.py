@@ -109,7 +109,7 @@ class _Again:
 
 
 def _unplanned(workload: DeviceWorkload) -> int:
-    return workload.persistent_bytes + workload.step.plain.peak
+    return workload.persistent_bytes + workload.workload.plain.peak
 
 
 def _in_turns(

@@ -158,9 +158,7 @@ def _digest(model: keras.Model) -> str:
 def _seen_by(swapping: lms.LMSCallback) -> dict[str, Any]:
     """The training's report and curves."""
     report, timeline = swapping.report[0], swapping.timelines[0]
-    numbers = asdict(report)
-    del numbers["plan"]
-    return {"report": numbers, "timeline": asdict(timeline)}
+    return {"report": report.numbers(), "timeline": asdict(timeline)}
 
 
 def _least_budget(model: keras.Model, volumes: np.ndarray, regions: np.ndarray) -> int:

@@ -103,19 +103,19 @@ class _Traced:
         from lms.planning.settings import Settings
 
         hardware = replace(preset(card), memory=_ENOUGH)
-        workload = self._on(hardware)
+        subject = self._on(hardware)
         try:
-            found = forecast(workload, Settings(budget=budget))
+            found = forecast(subject, Settings(budget=budget))
         except BudgetError as error:
             return {"error": str(error), "least_bytes": error.least_bytes}
         return {
             "error": None,
-            "ops": len(workload.graph.ops),
+            "ops": len(subject.workload.graph.ops),
             "budget_bytes": budget,
-            "peak_bytes": found.peak_bytes,
-            "seconds": found.timeline.seconds,
-            "swapped_out_bytes": found.plan.swapped_out_bytes,
-            "twice": len(found.plan.recomputed),
+            "peak_bytes": found.report.predicted_peak_bytes,
+            "seconds": found.report.predicted_seconds,
+            "swapped_out_bytes": found.report.swapped_out_bytes,
+            "twice": found.report.recomputed_ops,
         }
 
     def _on(self, hardware: Any) -> Any:
@@ -124,7 +124,7 @@ class _Traced:
 
         if self._workload is None:
             self._workload = _trace(self._settings, hardware, by_hand=self._by_hand)
-        costs = roofline(self._workload.graph, hardware)
+        costs = roofline(self._workload.workload.graph, hardware)
         speeds = Speeds(costs=costs, hardware=hardware)
         return replace(self._workload, speeds=speeds)
 

@@ -8,7 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from experiments.passes import passes
-from lms.commands.forecast import Forecast, forecast, workload_of
+from lms.commands.forecast import (
+    DeviceWorkload,
+    Forecast,
+    forecast,
+    workload_of,
+)
 from lms.errors import BudgetError
 from lms.machine.hardware import preset
 from lms.planning.settings import Settings, read_settings
@@ -42,11 +47,12 @@ def predicted(
         found = forecast(workload, _settings(options) if planned else Settings())
     except BudgetError as error:
         return {"error": str(error), "least_bytes": error.least_bytes}
-    result = _told(found)
+    result = _told(workload, found)
     if options.curves:
-        result["curves"] = {"unplanned": thinned(workload.step.plain_memory.device)}
-    if found.peak_bytes > options.memory:
-        return result | {"error": f"needs {found.peak_bytes} bytes"}
+        result["curves"] = {"unplanned": thinned(workload.workload.plain_memory.device)}
+    peak = found.report.predicted_peak_bytes
+    if peak > options.memory:
+        return result | {"error": f"needs {peak} bytes"}
     return result
 
 
@@ -56,19 +62,19 @@ def _settings(options: Namespace) -> Settings:
     )
 
 
-def _told(found: Forecast) -> dict[str, Any]:
-    workload = found.workload
-    both = passes(workload.graph, workload.speeds.costs)
+def _told(subject: DeviceWorkload, found: Forecast) -> dict[str, Any]:
+    report = found.report
+    both = passes(subject.workload.graph, subject.speeds.costs)
     return {
         "forward_seconds": both.forward_seconds,
         "backward_seconds": both.backward_seconds,
         "crossing_bytes": both.crossing_bytes,
         "error": None,
-        "persistent_bytes": found.workload.persistent_bytes,
-        "predicted_peak_bytes": found.peak_bytes,
-        "unplanned_peak_bytes": found.unplanned_peak_bytes,
-        "swapped_out_bytes": found.plan.swapped_out_bytes,
-        "predicted_seconds": found.timeline.seconds,
+        "persistent_bytes": report.persistent_bytes,
+        "predicted_peak_bytes": report.predicted_peak_bytes,
+        "unplanned_peak_bytes": report.unplanned_peak_bytes,
+        "swapped_out_bytes": report.swapped_out_bytes,
+        "predicted_seconds": report.predicted_seconds,
     }
 
 

@@ -23,7 +23,6 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -255,10 +254,8 @@ def _wait_for_turn() -> None:
 
 def _planned(fitted: FittedFunction, *, curves: bool) -> dict[str, Any]:
     report = fitted.report[0]
-    numbers = asdict(report)
-    del numbers["plan"], numbers["signature"]
-    numbers["recomputed_ops"] = len(report.plan.recomputed)
-    numbers["chosen"] = report.plan.chosen
+    numbers = report.numbers()
+    del numbers["signature"]
     if not curves:
         return {"report": numbers}
     timeline = fitted.timelines[0]

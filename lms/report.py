@@ -1,4 +1,7 @@
-"""Plan and measurements of one traced step, side by side.
+"""Plan and measurements of one traced step: one value, one line, one table, one JSON.
+
+The callback, `fit_in_memory` and `python -m lms plan` all show this value; before a
+training, what would be measured is None.
 
 Words: peaks and `persistent_bytes` count everything in the device's allocator, weights,
 optimizer slots and data included; `lower_bound_bytes` is the largest single-op working
@@ -6,8 +9,9 @@ set without these.
 """
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,9 +19,9 @@ from rich.table import Table
 from lms.ir.plan import SwapPlan
 from lms.simulation.memory import MemoryTimeline
 from lms.simulation.timeline import Timeline
-from lms.units import MIB, Seconds, format_bytes
+from lms.units import MIB, Seconds, format_bytes, format_seconds
 
-__all__ = ["StepReport", "StepTimeline", "headline", "table", "unknown"]
+__all__ = ["StepReport", "StepTimeline", "headline", "table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +48,14 @@ class StepReport:
         swap_count: Tensors that leave the device in each step.
         planning_seconds: From the graph to the plan: schedule, search, placement.
         preparation_seconds: All of it, from the start of tracing to the callable.
-        predicted_seconds: How long a step should take by measured ops and copies; None
-            where nothing is swapped.
-        unplanned_seconds: The same for the ops alone, each run once; None likewise.
+        predicted_seconds: How long a step should take by the costs of ops and copies.
+            This and the next five are None where no costs are known: a training whose
+            step fits measures none.
+        unplanned_seconds: The same for the ops alone, each run once.
+        utilisation: Share of the step in which the device computes, 0 to 1.
+        launch_share: Share in which the device waits for the host to start an op.
+        h2d_bytes_per_second: Rate of copies to the device; 0 without copies.
+        d2h_bytes_per_second: Rate of copies to the host; 0 without copies.
         replans: How often it ran out of memory and was planned anew.
         unknown_memory: Names of loops whose memory is not known, and in no prediction;
             and of ops whose outputs may be of any size, which is guessed.
@@ -74,6 +83,10 @@ class StepReport:
     preparation_seconds: float
     predicted_seconds: Seconds | None = None
     unplanned_seconds: Seconds | None = None
+    utilisation: float | None = None
+    launch_share: float | None = None
+    h2d_bytes_per_second: float | None = None
+    d2h_bytes_per_second: float | None = None
     replans: int = 0
     unknown_memory: tuple[str, ...] = ()
     other_bytes: int = 0
@@ -83,6 +96,30 @@ class StepReport:
     def fits_unplanned(self) -> bool:
         """Tell whether the step runs as TensorFlow would run it: no order, no swaps."""
         return self.plan.is_empty
+
+    @property
+    def recomputed_ops(self) -> int:
+        """Ops that run again in each step."""
+        return len(self.plan.recomputed)
+
+    @property
+    def slowdown(self) -> float | None:
+        """Seconds of the planned step over those with room for all."""
+        if not self.predicted_seconds or not self.unplanned_seconds:
+            return None
+        return self.predicted_seconds / self.unplanned_seconds
+
+    def numbers(self) -> dict[str, Any]:
+        """All but the plan itself, as JSON can hold it."""
+        names = [f.name for f in fields(self) if f.name != "plan"]
+        found = {name: getattr(self, name) for name in names}
+        return found | {
+            "planner": self.plan.planner,
+            "chosen": self.plan.chosen,
+            "fits_unplanned": self.fits_unplanned,
+            "recomputed_ops": self.recomputed_ops,
+            "slowdown": self.slowdown,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +146,7 @@ class StepTimeline:
 def headline(report: StepReport) -> str:
     """One line for one plan."""
     start = f"LMS {report.kind} step ({report.signature}): "
-    needs = format_bytes(report.unplanned_peak_bytes) + unknown(report.unknown_memory)
+    needs = format_bytes(report.unplanned_peak_bytes) + _unknown(report.unknown_memory)
     if report.budget_bytes is None:
         return f"{start}needs {needs}; the device has no limit, nothing is swapped"
     budget = format_bytes(report.budget_bytes)
@@ -136,11 +173,11 @@ def _swapped(report: StepReport) -> str:
     return f"{tensors} ({format_bytes(report.swapped_out_bytes)}) swapped"
 
 
-def unknown(names: Sequence[str]) -> str:
+def _unknown(names: Sequence[str]) -> str:
     """Words beside a need, if it includes loops or ops of unknown memory.
 
     Example:
-        >>> unknown(["while"]), unknown([])
+        >>> _unknown(["while"]), _unknown([])
         (' (1 loop or op of unknown memory)', '')
     """
     if not names:
@@ -150,12 +187,12 @@ def unknown(names: Sequence[str]) -> str:
 
 
 def _besides(report: StepReport) -> str:
-    again = len(report.plan.recomputed)
+    again = report.recomputed_ops
     ops = "op" if again == 1 else "ops"
     text = f", {again} {ops} recomputed" if again else ""
-    if report.predicted_seconds and report.unplanned_seconds:
-        slowdown = report.predicted_seconds / report.unplanned_seconds
-        text += f", predicted to take {slowdown:.2f} times as long as with room for all"
+    if report.slowdown:
+        text += f", predicted to take {report.slowdown:.2f} times as long"
+        text += " as with room for all"
     return text
 
 
@@ -181,8 +218,10 @@ def table(reports: Sequence[StepReport]) -> str:
     shown.add_column("per step")
     for report in reports:
         shown.add_column(f"{report.kind} {report.signature}", justify="right")
-    for label, values in _rows(reports):
-        shown.add_row(label, *values)
+    for label, text_of in _ROWS:
+        cells = [text_of(report) for report in reports]
+        if any(cells):
+            shown.add_row(label, *(cell or "-" for cell in cells))
     text = io.StringIO()
     # In a notebook rich would display the table, write nothing, and colour the title.
     Console(
@@ -194,50 +233,59 @@ def table(reports: Sequence[StepReport]) -> str:
     return text.getvalue().rstrip()
 
 
+def _text(name: str, write: Callable[[Any], str]) -> Callable[[StepReport], str]:
+    """How an attribute is written; "" where a report does not know it."""
+
+    def text(report: StepReport) -> str:
+        value = getattr(report, name)
+        return "" if value is None else write(value)
+
+    return text
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.3g} GB/s" if bytes_per_second else ""
+
+
 def _measured(report: StepReport) -> str:
     """The measured peak; it is marked where it is above the budget."""
     measured, budget = report.measured_peak_bytes, report.budget_bytes
     if measured is None:
-        return "-"
+        return ""
     above = budget is not None and measured > budget
     return format_bytes(measured) + (" (above the budget)" if above else "")
 
 
-def _rows(reports: Sequence[StepReport]) -> list[tuple[str, list[str]]]:
-    def sizes(name: str) -> list[str]:
-        values = [getattr(report, name) for report in reports]
-        return ["-" if value is None else format_bytes(value) for value in values]
+def _other(report: StepReport) -> str:
+    return format_bytes(report.other_bytes) if report.other_bytes > MIB else ""
 
-    again = [len(report.plan.recomputed) for report in reports]
-    chosen = [report.plan.chosen for report in reports]
-    replans = [("planned anew", [str(report.replans) for report in reports])]
-    loops = [len(report.unknown_memory) for report in reports]
-    return [
-        ("budget", sizes("budget_bytes")),
-        ("margin kept below the limit", sizes("margin_bytes")),
-        ("peak, nothing planned (predicted)", sizes("unplanned_peak_bytes")),
-        *(
-            [("loops and ops of unknown memory", list(map(str, loops)))]
-            if any(loops)
-            else ()
-        ),
-        ("peak, predicted", sizes("predicted_peak_bytes")),
-        ("peak, measured", list(map(_measured, reports))),
-        ("persistent", sizes("persistent_bytes")),
-        *(
-            [("of these neither the model's nor a batch's", sizes("other_bytes"))]
-            if any(report.other_bytes > MIB for report in reports)
-            else ()
-        ),
-        ("lower bound (one op)", sizes("lower_bound_bytes")),
-        ("swapped out", sizes("swapped_out_bytes")),
-        ("swapped in", sizes("swapped_in_bytes")),
-        ("host memory", sizes("host_peak_bytes")),
-        ("tensors swapped", [str(report.swap_count) for report in reports]),
-        *([("ops recomputed", list(map(str, again)))] if any(again) else ()),
-        ("planner", [r.plan.planner for r in reports]),
-        *([("chosen", chosen)] if any(chosen) else ()),
-        ("planning", [f"{report.planning_seconds:.1f} s" for report in reports]),
-        ("with tracing", [f"{report.preparation_seconds:.1f} s" for report in reports]),
-        *(replans if any(report.replans for report in reports) else ()),
-    ]
+
+# The rows of a table, and what they say of a step; a row without any text is left out.
+_ROWS: tuple[tuple[str, Callable[[StepReport], str]], ...] = (
+    ("budget", _text("budget_bytes", format_bytes)),
+    ("margin kept below the limit", _text("margin_bytes", format_bytes)),
+    ("peak, nothing planned (predicted)", _text("unplanned_peak_bytes", format_bytes)),
+    ("loops and ops of unknown memory", lambda r: str(len(r.unknown_memory) or "")),
+    ("peak, predicted", _text("predicted_peak_bytes", format_bytes)),
+    ("peak, measured", _measured),
+    ("persistent", _text("persistent_bytes", format_bytes)),
+    ("of these neither the model's nor a batch's", _other),
+    ("lower bound (one op)", _text("lower_bound_bytes", format_bytes)),
+    ("swapped out", _text("swapped_out_bytes", format_bytes)),
+    ("swapped in", _text("swapped_in_bytes", format_bytes)),
+    ("host memory", _text("host_peak_bytes", format_bytes)),
+    ("tensors swapped", _text("swap_count", str)),
+    ("ops recomputed", _text("recomputed_ops", str)),
+    ("planner", lambda r: r.plan.planner),
+    ("chosen", lambda r: r.plan.chosen),
+    ("step, nothing planned (predicted)", _text("unplanned_seconds", format_seconds)),
+    ("step, predicted", _text("predicted_seconds", format_seconds)),
+    ("slowdown", _text("slowdown", "{:.2f}".format)),
+    ("device utilisation", _text("utilisation", "{:.0%}".format)),
+    ("waiting for ops to be started", _text("launch_share", "{:.0%}".format)),
+    ("copies, host to device", _text("h2d_bytes_per_second", _rate)),
+    ("copies, device to host", _text("d2h_bytes_per_second", _rate)),
+    ("planning", _text("planning_seconds", "{:.1f} s".format)),
+    ("with tracing", _text("preparation_seconds", "{:.1f} s".format)),
+    ("planned anew", lambda r: str(r.replans or "")),
+)

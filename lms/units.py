@@ -19,6 +19,7 @@ __all__ = [
     "Bytes",
     "Seconds",
     "format_bytes",
+    "format_seconds",
     "parse_size",
 ]
 
@@ -104,6 +105,16 @@ def format_bytes(count: SupportsIndex, *, at_least: bool = False) -> str:
         if abs(rounded) < 1024 * 100 or unit == "TiB":
             break
     return f"{rounded / 100:.2f} {unit}"
+
+
+def format_seconds(seconds: Seconds) -> str:
+    """Write a time for people: seconds, or milliseconds below one.
+
+    Example:
+        >>> format_seconds(1.5), format_seconds(0.0123)
+        ('1.50 s', '12.3 ms')
+    """
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def _count_bytes(size: object, name: str) -> Bytes:

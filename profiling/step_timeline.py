@@ -142,7 +142,7 @@ def results_of(
     return {
         "device": hardware.name,
         "hardware": asdict(hardware),
-        "report": asdict(step.report) | {"plan": None},
+        "report": step.report.numbers(),
         "step_seconds": session.seconds,
         "steps": figures,
         "median": median_figures(figures),

@@ -1,5 +1,6 @@
 """The words of a report: one line for each plan, one column for each step."""
 
+import json
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -132,3 +133,18 @@ def test_a_summary_is_plain_text_where_colours_are_forced(
     """Notebooks force them."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b" not in table([REPORT])
+
+
+def test_numbers_are_all_but_the_plan_as_json_can_hold_them() -> None:
+    numbers = replace(REPORT, predicted_seconds=0.3, unplanned_seconds=0.2).numbers()
+    assert json.loads(json.dumps(numbers)) == numbers | {"unknown_memory": []}
+    assert numbers["slowdown"] == pytest.approx(1.5)
+    assert (numbers["planner"], numbers["recomputed_ops"]) == ("budget", 0)
+    assert "plan" not in numbers
+
+
+def test_a_row_that_says_nothing_of_any_step_is_left_out() -> None:
+    assert "slowdown" not in table([REPORT])
+    timed = replace(REPORT, predicted_seconds=0.3, unplanned_seconds=0.25)
+    assert "│ 1.20" in table([timed]).replace("  ", "")
+    assert "300 ms" in table([timed])

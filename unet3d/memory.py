@@ -1,6 +1,5 @@
 """Large model support for a training, and what is said and written of its memory."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import tensorflow as tf
@@ -51,11 +50,7 @@ def write_memory(run: Path, swapping: LMSCallback | None, workers: Workers) -> N
     """What steps took: by the plan, and by the device's own count if it keeps one."""
     own = "" if workers.is_chief else f".{workers.rank}"
     reports = [] if swapping is None else swapping.report
-    steps = []
-    for report in reports:
-        values = {**asdict(report), "fits_unplanned": report.fits_unplanned}
-        del values["plan"]  # it has a file of its own
-        steps.append(values)
+    steps = [report.numbers() for report in reports]  # the plan has a file of its own
     # Large model support counts anew for each kind of step.
     peaks = [_peak(), *(report.measured_peak_bytes for report in reports)]
     peak = max((peak for peak in peaks if peak is not None), default=None)

@@ -10,7 +10,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -200,11 +199,11 @@ def _report_of(run: Callable[..., Any]) -> dict[str, Any] | None:
     if not isinstance(run, FittedFunction):
         return None
     report = run.report[0]
-    told = {"plan": None, "fits_unplanned": report.fits_unplanned}
+    told = report.numbers()
     lanes = run.timelines[0].lanes
     if lanes is not None:
         told["predicted_lanes"] = figures_of(lanes)
-    return asdict(report) | told
+    return told
 
 
 def _loss(run: Callable[..., Any], batch: Sequence[tf.Tensor]) -> float:

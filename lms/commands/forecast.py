@@ -12,23 +12,20 @@ layouts and fused ops may differ elsewhere. A roofline is what hardware could do
 best.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from lms.errors import UnsupportedError
-from lms.ir.graph import GraphView
-from lms.ir.liveness import lower_bound
-from lms.ir.plan import SwapPlan
-from lms.machine.costs import completed, roofline
+from lms.machine.costs import roofline
 from lms.machine.hardware import Hardware
 from lms.planning import select
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
-from lms.planning.problem import MemoryBudget, PlannedStep, Workload, budget_in
+from lms.planning.problem import Workload, budget_in
 from lms.planning.settings import Settings
-from lms.simulation.executor import simulate
+from lms.report import StepReport
 from lms.simulation.timeline import Timeline
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
@@ -39,40 +36,38 @@ from lms.tf.capture.tracing import (
     trace,
 )
 from lms.tf.measure.devices import Device, find_device
-from lms.tf.measure.workload import plan_here
+from lms.tf.measure.workload import (
+    over_time,
+    plan_here,
+    report_of,
+    unplanned_timeline,
+)
 from lms.tf.prepare import capture
-from lms.units import Bytes
+from lms.units import Bytes, Seconds
 
 __all__ = ["DeviceWorkload", "Forecast", "forecast", "traced_training", "training_of"]
 __all__ += ["workload_of"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceWorkload:
     """A traced step on some device.
 
     Args:
-        graph: The step.
-        own: TensorFlow's own graph of it.
+        step: The step.
+        workload: The same for the planner.
         speeds: How long ops and copies take there.
         persistent_bytes: Weights, slots and data.
-        signature: Shapes of the inputs, readable.
-        unknown_memory: Names of loops and ops whose memory is not known.
         device: The device if it is here; None for other hardware.
+        seconds: How long it took to trace and to measure.
     """
 
-    graph: GraphView
-    own: GraphView
+    step: TracedStep
+    workload: Workload
     speeds: Speeds
     persistent_bytes: Bytes
-    signature: str
-    unknown_memory: tuple[str, ...] = ()
     device: Device | None = None
-
-    @cached_property
-    def step(self) -> Workload:
-        """The workload for the planner."""
-        return select.workload_of(self.graph, self.own, lambda: self.speeds)
+    seconds: Seconds = 0.0
 
     def on(self, hardware: Hardware) -> "DeviceWorkload":
         """The same ops, as fast as they are, with other memory or another link."""
@@ -85,56 +80,16 @@ class Forecast:
     """A planned step on some device.
 
     Args:
-        workload: What was planned.
-        planned: What was planned for it.
+        speeds: How long ops and copies take there.
+        report: Its plan and what is predicted of it.
         timeline: The planned step over time.
-        unplanned: The step with nothing swapped on a device with enough memory.
+        unplanned: The step where there is room for all.
     """
 
-    workload: DeviceWorkload
-    planned: PlannedStep
+    speeds: Speeds
+    report: StepReport
     timeline: Timeline
     unplanned: Timeline
-
-    @property
-    def plan(self) -> SwapPlan:
-        """The plan; without swaps if the step fits."""
-        return self.planned.plan
-
-    @property
-    def budget(self) -> MemoryBudget:
-        """The budget, and what is left out of it."""
-        return self.planned.budget
-
-    @property
-    def peak_bytes(self) -> Bytes:
-        """Predicted peak, persistent bytes included."""
-        return self.planned.peak_bytes
-
-    @property
-    def unplanned_peak_bytes(self) -> Bytes:
-        """The same with nothing swapped."""
-        return self.planned.plain_peak_bytes
-
-    @property
-    def host_bytes(self) -> Bytes:
-        """Bytes that the host must have for swapped tensors."""
-        return self.planned.host_bytes
-
-    @property
-    def lower_bound_bytes(self) -> Bytes:
-        """The largest single-op working set, without persistent bytes."""
-        return lower_bound(self.workload.graph)
-
-    @property
-    def fits_unplanned(self) -> bool:
-        """Tell whether the step runs as TensorFlow would run it: no order, no swaps."""
-        return self.planned.runs_plain
-
-    @property
-    def slowdown(self) -> float:
-        """Seconds of the planned step over those of the unplanned one."""
-        return self.timeline.seconds / self.unplanned.seconds
 
 
 def training_of(
@@ -198,57 +153,49 @@ def _workload(
     hardware: Hardware | None,
     budget: Bytes | None,
 ) -> DeviceWorkload:
-    inputs = input_specs(traced)
-    if hardware is not None:
-        return _elsewhere(traced, inputs, hardware)
+    started = time.perf_counter()
+    found = _here(traced, budget) if hardware is None else _elsewhere(traced, hardware)
+    seconds = traced.seconds + time.perf_counter() - started
+    return replace(found, seconds=seconds)
+
+
+def _here(traced: TracedFunction, budget: Bytes | None) -> DeviceWorkload:
     if not find_device().is_gpu:
         raise UnsupportedError(
             "`hardware` must be named where there is no GPU to be measured, got None. "
             "Name a card (`--hardware v100-pcie`), or measure an emulated one: python "
             "-m lms emulate --memory SIZE -- COMMAND."
         )
-    captured, found = capture(
-        traced,
-        inputs,
-        Settings(budget=budget),
-        kind="plan",
-    )
+    inputs, settings = input_specs(traced), Settings(budget=budget)
+    captured, found = capture(traced, inputs, settings, kind="plan")
     return DeviceWorkload(
-        graph=captured.workload.graph,
-        own=captured.workload.own,
+        step=captured.step,
+        workload=captured.workload,
         speeds=captured.workload.speeds(),
         # Slots that were never written share their zeros: less is in use than will be.
-        persistent_bytes=max(_held(captured.step), found.persistent),
-        signature=captured.step.signature,
-        unknown_memory=captured.step.unknown_memory,
+        persistent_bytes=max(captured.step.held_bytes, found.persistent),
         device=captured.device,
     )
 
 
-def _elsewhere(
-    traced: TracedFunction, inputs: Sequence[Any], hardware: Hardware
-) -> DeviceWorkload:
-    step = specialise(traced, inputs, device=find_device().full_name)
+def _elsewhere(traced: TracedFunction, hardware: Hardware) -> DeviceWorkload:
+    step = specialise(traced, input_specs(traced), device=find_device().full_name)
     refuse_guesses(step)
+    speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
+    own = (step.own or step).graph
     return DeviceWorkload(
-        graph=step.graph,
-        own=(step.own or step).graph,
-        speeds=Speeds(costs=roofline(step.graph, hardware), hardware=hardware),
-        persistent_bytes=_held(step),
-        signature=step.signature,
-        unknown_memory=step.unknown_memory,
+        step=step,
+        workload=select.workload_of(step.graph, own, lambda: speeds),
+        speeds=speeds,
+        persistent_bytes=step.held_bytes,
     )
 
 
-def _held(step: TracedStep) -> Bytes:
-    return step.captured_bytes + step.input_bytes + step.constant_bytes
-
-
-def forecast(workload: DeviceWorkload, settings: Settings) -> Forecast:
+def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
     """Plan a step, and play it.
 
     Args:
-        workload: The step.
+        subject: The step.
         settings: The user's knobs; the budget is at most the hardware's memory less a
             margin.
 
@@ -256,21 +203,27 @@ def forecast(workload: DeviceWorkload, settings: Settings) -> Forecast:
         BudgetError: If no plan fits; names the op and the least budget.
         HostMemoryError: If this host cannot hold what is swapped out.
     """
-    speeds, step = workload.speeds, workload.step
+    started = time.perf_counter()
+    workload = replace(subject.workload, speeds=lambda: subject.speeds)
     budget = budget_in(
-        speeds.hardware.memory,
+        subject.speeds.hardware.memory,
         asked=settings.budget,
-        persistent=workload.persistent_bytes,
+        persistent=subject.persistent_bytes,
     )
-    if workload.device is None:
-        planned = plan_step(step, settings, budget, None)
+    if subject.device is None:
+        planned = plan_step(workload, settings, budget, None)
     else:
-        planned = plan_here(step, settings, workload.device, budget)
-    costs = completed(speeds.costs, step.own, speeds.hardware)
-    unplanned = simulate(step.own, step.plain.plan, costs, speeds.hardware)
+        planned = plan_here(workload, settings, subject.device, budget)
+    seconds = time.perf_counter() - started
+    report = report_of("train", subject.step, planned, seconds)
+    unplanned = unplanned_timeline(workload)
+    timeline = planned.timeline or unplanned
     return Forecast(
-        workload=workload,
-        planned=planned,
-        timeline=planned.timeline or unplanned,
+        speeds=subject.speeds,
+        report=replace(
+            over_time(report, timeline, unplanned),
+            preparation_seconds=subject.seconds + seconds,
+        ),
+        timeline=timeline,
         unplanned=unplanned,
     )

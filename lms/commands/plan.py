@@ -1,29 +1,42 @@
-"""Plans a model's training step before it trains, for this device or another."""
+"""Plans a model's training step before it trains, for this device or another.
+
+The report is the callback's (`lms.report`); the tensors that move come with it.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
-from lms.commands import plan_view
 from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_of
 from lms.commands.model_file import read_subject
 from lms.errors import BudgetError, LMSError
 from lms.figures import draw_lanes
+from lms.ir.graph import op_of
+from lms.ir.plan import Swap
+from lms.ir.recompute import original_name
 from lms.machine.hardware import PRESETS
 from lms.planning.candidates import Recompute
+from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
+from lms.report import headline, table
+from lms.simulation.timeline import Lane
 from lms.storage.files import write_text
 from lms.tf.capture.keras_step import batch_specs, check_model
+from lms.units import Seconds, format_bytes, format_seconds
 
 __all__ = ["NO_PLAN", "Request", "plan"]
 
 # Exit code where no plan fits.
 NO_PLAN = 3
+
+# How many swapped tensors are printed.
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +88,18 @@ def plan(request: Request) -> int:
     about: dict[str, Any] = {"subject": request.subject}
     try:
         workload = _workload(request, model, specs)
-        about["device"] = plan_view.device(workload)
+        about["device"] = _device(workload.speeds)
         found = forecast(workload, settings)
         _check_room(found)
     except BudgetError as error:
         console.print(f"Does not fit, and no plan makes it fit: {error}")
         _write(request.json, about | _refusal(error))
         return NO_PLAN
-    plan_view.show(found, console)
-    _write(request.json, about | plan_view.as_data(found))
+    moved = _moved(found)
+    _show(found, moved, console)
+    _write(request.json, about | _data(found, moved))
     if request.output is not None:
-        write_text(request.output, found.plan.to_json(indent=1) + "\n")
+        write_text(request.output, found.report.plan.to_json(indent=1) + "\n")
     if request.figure is not None:
         _draw(found, request)
     return 0
@@ -155,8 +169,90 @@ def _refused_in_words(name: str) -> Iterator[None]:
 
 def _check_room(found: Forecast) -> None:
     """The threshold rule swaps what it swaps: its plan may exceed the budget."""
-    if found.peak_bytes > found.budget.most:
-        raise BudgetError(plan_view.too_large(found), least_bytes=None)
+    report = found.report
+    budget, peak = report.budget_bytes or 0, report.predicted_peak_bytes
+    if peak > budget + report.margin_bytes:
+        raise BudgetError(
+            f"`budget` must be at least {format_bytes(peak, at_least=True)} for this "
+            f"plan, got {format_bytes(budget)}. Use a larger budget, or the budget "
+            "planner.",
+            least_bytes=None,
+        )
+
+
+def _device(speeds: Speeds) -> str:
+    """Say in one line what the numbers are for and where they come from."""
+    hardware = speeds.hardware
+    if speeds.costs.source == "measured":
+        return f"{hardware.name}, {format_bytes(hardware.memory)}: measured here"
+    return f"{hardware.name}: a roofline of stated rates, not measured"
+
+
+def _moved(found: Forecast) -> list[dict[str, Any]]:
+    """Tensors that leave the device, the largest first; equal ones as they leave.
+
+    `layer` is the scope of the op that makes it, for Keras the path of the layer.
+    `out` and `back` say when its copies start; `out` is None for what the host has.
+    """
+    starts: dict[tuple[Lane, str], list[Seconds]] = {}
+    for interval in found.timeline.intervals:
+        starts.setdefault((interval.lane, interval.name), []).append(interval.start)
+
+    def moved(swap: Swap) -> dict[str, Any]:
+        name = original_name(swap.tensor)
+        layer, _, _ = op_of(name).rpartition("/")
+        return {
+            "tensor": name.removeprefix(f"{layer}/"),
+            "layer": layer,
+            "size": swap.size,
+            "out": min(starts.get((Lane.D2H, swap.tensor), ()), default=None),
+            "back": sorted(starts.get((Lane.H2D, swap.tensor), ())),
+        }
+
+    every = map(moved, found.report.plan.swaps)
+    return sorted(every, key=lambda one: (-one["size"], one["out"] or 0.0))
+
+
+def _show(found: Forecast, moved: list[dict[str, Any]], console: Console) -> None:
+    """Print the report and the largest swapped tensors."""
+    console.print(headline(found.report), markup=False)
+    console.print(f"For {_device(found.speeds)}.")
+    if found.speeds.costs.source != "measured":
+        console.print(
+            "A roofline is the best that hardware could do, and counts no scratch "
+            "memory: expect longer steps and a higher peak."
+        )
+    console.print(table([found.report]), markup=False)
+    if moved:
+        console.print(_largest(moved))
+
+
+def _largest(moved: list[dict[str, Any]]) -> Table:
+    count = f"{_SHOWN} of {len(moved)} " if len(moved) > _SHOWN else ""
+    shown = Table(title=f"Largest swapped tensors: {count}by layer")
+    for name in ("layer", "tensor"):
+        shown.add_column(name, overflow="fold")
+    for name in ("size", "out at", "back at"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    for one in moved[:_SHOWN]:
+        back = ", ".join(map(format_seconds, one["back"]))
+        out = "" if one["out"] is None else format_seconds(one["out"])
+        size = format_bytes(one["size"])
+        shown.add_row(one["layer"], one["tensor"], size, out, back)
+    return shown
+
+
+def _data(found: Forecast, moved: list[dict[str, Any]]) -> dict[str, Any]:
+    """All of a forecast, as JSON can hold it."""
+    return found.report.numbers() | {
+        "fits": True,
+        "costs": found.speeds.costs.source,
+        "hardware": asdict(found.speeds.hardware),
+        "moved": moved,
+        "plan": asdict(found.report.plan),
+        "timeline": asdict(found.timeline),
+        "unplanned_timeline": asdict(found.unplanned),
+    }
 
 
 def _refusal(error: BudgetError) -> dict[str, Any]:
@@ -180,5 +276,5 @@ def _draw(found: Forecast, request: Request) -> None:
         [("nothing swapped", found.unplanned), ("planned", found.timeline)],
         request.figure,
         title=f"One training step of {Path(request.subject).name}, predicted",
-        note=plan_view.device(found.workload),
+        note=_device(found.speeds),
     )

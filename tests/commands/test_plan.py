@@ -33,7 +33,7 @@ def test_a_plan_agrees_with_the_training_that_follows(
     arguments = ["plan", subject, "--json", str(file)]
     said = worker.ask(COMMAND, memory=memory, arguments=arguments)
     assert said["code"] == 0, said["errors"]
-    assert "Does not fit:" in said["out"]
+    assert ", planned into " in said["out"]
     assert "Largest swapped tensors" in said["out"]
     foretold = json.loads(file.read_text())
     trained = worker.ask(TRAIN, memory=memory, subject=subject)
@@ -59,7 +59,8 @@ def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("Fits: the step needs ")
+    assert ended.stdout.startswith("LMS train step (")
+    assert "nothing is swapped" in ended.stdout
     assert "GPU:0, 64.00 MiB: measured here" in ended.stdout
     found = json.loads(file.read_text())
     assert found["margin_bytes"] == 64 * MIB // 32
@@ -113,6 +114,9 @@ def test_hardware_that_is_not_here_gets_a_roofline(
     assert said["roofline"]["code"] == 0, said["roofline"]["errors"]
     assert "a roofline of stated rates, not measured" in said["roofline"]["out"]
     found = json.loads((folder / "roofline.json").read_text())
+    assert found["host_peak_bytes"] > 0
+    assert found["slowdown"] >= 1
+    assert 0 < found["utilisation"] <= 1
     assert found["hardware"]["flops"] == PRESETS["v100-pcie"].flops
     assert found["hardware"]["d2h"] == PRESETS["gh200"].d2h
     assert found["predicted_peak_bytes"] <= 24 * MIB

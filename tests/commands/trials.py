@@ -82,7 +82,7 @@ def both_plans(budget: str) -> list[dict[str, Any]]:
     prepared = prepare(
         traced, input_specs(traced), settings, kind="train", settle=False
     )
-    return [asdict(found.plan), asdict(prepared.predicted.plan)]
+    return [asdict(found.report.plan), asdict(prepared.predicted.plan)]
 
 
 def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:

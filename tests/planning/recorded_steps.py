@@ -116,14 +116,15 @@ def _traced(subject: _Subject) -> StoredStep:
     try:
         step = step_of_data(subject.build(), "train")
         batch = [(subject.x, subject.y)]
-        found = workload_of(step, batch, hardware=preset("v100-pcie"))
+        traced = workload_of(step, batch, hardware=preset("v100-pcie"))
+        found = traced.workload
     finally:
         keras.config.set_dtype_policy("float32")
     scratch = {op.name: _scratch(op) for op in found.graph.ops + found.own.ops}
     return StoredStep(
         graph=with_scratch(found.graph, scratch),
         own=with_scratch(found.own, scratch),
-        persistent=found.persistent_bytes,
+        persistent=traced.persistent_bytes,
     )
 
 

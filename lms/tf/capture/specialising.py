@@ -126,6 +126,11 @@ class TracedStep:
         return sum(_described("capture", spec).size for spec in specs)
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes that lie on the device before the step, as far as they are its own."""
+        return self.captured_bytes + self.input_bytes + self.constant_bytes
+
+    @property
     def variables(self) -> dict[str, tuple[tf.Tensor, tf.DType]]:
         """Handles and types of the captured variables, by names in the graph."""
         return {

@@ -20,6 +20,7 @@ from lms.planning.settings import Settings
 from lms.planning.stored_plans import choose_plan_once
 from lms.report import StepReport, StepTimeline
 from lms.simulation.executor import simulate
+from lms.simulation.timeline import Cause, Lane, Timeline
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.device_budget import host_budget, with_holes
 from lms.tf.measure.device_rates import measure_hardware
@@ -29,9 +30,11 @@ from lms.tf.measure.scratch import measure_scratch, with_reserved, with_scratch
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = [
+    "over_time",
     "plan_here",
     "report_of",
     "timeline_of",
+    "unplanned_timeline",
     "with_measured_scratch",
     "workload_here",
 ]
@@ -48,42 +51,59 @@ def report_of(
         planned: Its plan.
         planning_seconds: What planning took; whoever knows what came before adds it.
     """
-    plan, budget, timeline = planned.plan, planned.budget, planned.timeline
-    return StepReport(
+    plan, budget = planned.plan, planned.budget
+    report = StepReport(
         kind=kind,
         signature=step.signature,
         plan=plan,
         budget_bytes=budget.total,
         margin_bytes=budget.margin,
         predicted_peak_bytes=planned.peak_bytes,
-        predicted_seconds=None if timeline is None else timeline.seconds,
-        unplanned_seconds=None if timeline is None else _plain_seconds(planned),
         measured_peak_bytes=None,
         unplanned_peak_bytes=planned.plain_peak_bytes,
         persistent_bytes=budget.persistent,
         lower_bound_bytes=lower_bound(planned.workload.graph),
         swapped_out_bytes=plan.swapped_out_bytes,
         swapped_in_bytes=plan.swapped_in_bytes,
-        host_peak_bytes=planned.memory.host_peak,
+        host_peak_bytes=planned.host_bytes,
         swap_count=len(plan.swaps),
         planning_seconds=planning_seconds,
         preparation_seconds=planning_seconds,
         unknown_memory=step.unknown_memory,
-        other_bytes=max(
-            0,
-            budget.persistent
-            - step.captured_bytes
-            - step.input_bytes
-            - step.constant_bytes,
-        ),
+        other_bytes=max(0, budget.persistent - step.held_bytes),
+    )
+    if planned.timeline is None:
+        return report
+    return over_time(report, planned.timeline, unplanned_timeline(planned.workload))
+
+
+def over_time(
+    report: StepReport, timeline: Timeline, unplanned: Timeline
+) -> StepReport:
+    """A report with what is predicted of a step's seconds.
+
+    Args:
+        report: Without these.
+        timeline: The planned step over time.
+        unplanned: As `unplanned_timeline` returns it.
+    """
+    waits = sum(s.seconds for s in timeline.stalls if s.cause is Cause.LAUNCH)
+    return replace(
+        report,
+        predicted_seconds=timeline.seconds,
+        unplanned_seconds=unplanned.seconds,
+        utilisation=timeline.utilisation,
+        launch_share=waits / timeline.seconds if timeline.seconds else 0.0,
+        h2d_bytes_per_second=timeline.throughput(Lane.H2D),
+        d2h_bytes_per_second=timeline.throughput(Lane.D2H),
     )
 
 
-def _plain_seconds(planned: PlannedStep) -> Seconds:
-    """Predicted seconds of the step where there is room for all."""
-    graph, speeds = planned.workload.graph, planned.workload.speeds()
+def unplanned_timeline(workload: Workload) -> Timeline:
+    """The step over time where there is room for all."""
+    graph, speeds = workload.graph, workload.speeds()
     plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
-    return simulate(graph, plain, speeds.costs, speeds.hardware).seconds
+    return simulate(graph, plain, speeds.costs, speeds.hardware)
 
 
 def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeline:

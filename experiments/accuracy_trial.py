@@ -12,9 +12,9 @@ from experiments.quiet import is_quiet, timed, wait_for_quiet
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
 from lms.commands.forecast import DeviceWorkload, workload_of
+from lms.fit.fitted import FittedFunction
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import completed
-from lms.pipeline import FittedFunction
 from lms.simulation.executor import simulate
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import input_specs, read_signature, trace

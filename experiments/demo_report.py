@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.runner import OUT_OF_MEMORY, Trial
-from lms.figures import MemoryCurve, draw_memory
+from lms.report.memory_figure import MemoryCurve, draw_memory
 from lms.units import format_bytes
 from profiling.record import circumstances, write_json
 

@@ -1,6 +1,6 @@
 """How does planning time grow with the number of ops?
 
-Planning is what `lms.pipeline` does between tracing and rewriting: an execution order
+Planning is what `lms.fit.fitted` does between tracing and rewriting: an execution order
 (`schedule`), then the fastest plan that the modelled allocator can place (`best_plan`):
 one that only moves tensors, and one that runs ops a second time too. The room is half
 of the unplanned peak; the device has a thirty-second more, as the pipeline leaves it.

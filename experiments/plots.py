@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lms.figures.style import (
+from lms.report.style import (
     BLUE,
     GREEN,
     INK,

@@ -37,9 +37,9 @@ from experiments.quiet import delayed_seconds, is_quiet, timed
 from experiments.recorded_steps import recorded_figures
 from experiments.subjects import SUBJECTS
 from lms import fit_in_memory
+from lms.fit.fitted import FittedFunction
 from lms.machine.hardware import PRESETS
 from lms.machine.host import usable_cores
-from lms.pipeline import FittedFunction
 from lms.planning.settings import RECOMPUTE_WORDS
 from lms.tf.compat import recomputed_by_grappler
 from lms.tf.measure.devices import find_device

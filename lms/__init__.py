@@ -12,7 +12,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lms.callback import LMSCallback
     from lms.emulation import emulate
     from lms.errors import (
         BudgetError,
@@ -23,9 +22,10 @@ if TYPE_CHECKING:
         UnsupportedError,
         WorkersError,
     )
+    from lms.fit.callback import LMSCallback
+    from lms.fit.fitted import fit_in_memory
     from lms.ir.plan import SwapPlan
-    from lms.pipeline import fit_in_memory
-    from lms.report import StepReport
+    from lms.report.step import StepReport
     from lms.workers.data_parallel import DataParallel
     from lms.workers.joining import join
 
@@ -38,16 +38,16 @@ _HOMES = {
     "BudgetError": "lms.errors",
     "DataParallel": "lms.workers.data_parallel",
     "HostMemoryError": "lms.errors",
-    "LMSCallback": "lms.callback",
+    "LMSCallback": "lms.fit.callback",
     "LMSError": "lms.errors",
     "OutOfMemoryError": "lms.errors",
     "PlanError": "lms.errors",
-    "StepReport": "lms.report",
+    "StepReport": "lms.report.step",
     "SwapPlan": "lms.ir.plan",
     "UnsupportedError": "lms.errors",
     "WorkersError": "lms.errors",
     "emulate": "lms.emulation",
-    "fit_in_memory": "lms.pipeline",
+    "fit_in_memory": "lms.fit.fitted",
     "join": "lms.workers.joining",
 }
 

@@ -8,8 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from lms.figures import draw_lanes
-from lms.figures.style import (
+from lms.report.lanes_figure import draw_lanes
+from lms.report.style import (
     COLOURS,
     FONT,
     INK,

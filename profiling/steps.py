@@ -13,13 +13,13 @@ import numpy as np
 import tensorflow as tf
 
 from lms.commands.model_file import Subject
+from lms.fit.fitted import FittedFunction
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
-from lms.pipeline import FittedFunction
 from lms.planning.settings import RECOMPUTE_WORDS, read_settings
-from lms.report import StepReport
+from lms.report.step import StepReport
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.measure.device_rates import measure_hardware

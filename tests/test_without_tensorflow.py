@@ -13,7 +13,7 @@ HIDDEN = "import sys\nsys.modules.update(tensorflow=None, keras=None)\n"
 
 IMPORT_ALL = """
 import importlib, pkgutil, lms
-left_out = ("lms.tf", "lms.callback", "lms.pipeline")
+left_out = ("lms.tf", "lms.fit")
 left_out += ("lms.commands", "lms.workers")
 for module in pkgutil.walk_packages(lms.__path__, "lms."):
     if not module.name.startswith(left_out):

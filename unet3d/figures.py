@@ -20,7 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from lms.figures.style import (
+from lms.report.style import (
     BLUE,
     FONT,
     GREEN,

@@ -5,7 +5,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from lms import LMSCallback, StepReport
-from lms.report import headline
+from lms.report.step import headline
 from lms.storage.files import write_json, write_text
 from lms.units import format_bytes
 from lms.workers.collectives import Workers

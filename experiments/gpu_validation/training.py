@@ -22,7 +22,7 @@ import tensorflow as tf
 from experiments.gpu_validation.evidence import swap_nodes
 from experiments.gpu_validation.probes import hold
 from lms.errors import BudgetError
-from lms.pipeline import FittedFunction
+from lms.fit.fitted import FittedFunction
 from lms.planning.settings import read_settings
 from lms.tf import compat
 from lms.tf.measure.devices import Device

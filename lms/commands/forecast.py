@@ -25,7 +25,7 @@ from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import Workload, budget_in
 from lms.planning.settings import Settings
-from lms.report import StepReport
+from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise

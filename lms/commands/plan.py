@@ -1,6 +1,6 @@
 """Plans a model's training step before it trains, for this device or another.
 
-The report is the callback's (`lms.report`); the tensors that move come with it.
+The report is the callback's (`lms.report.step`); the tensors that move come with it.
 """
 
 import json
@@ -16,7 +16,6 @@ from rich.table import Table
 from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_of
 from lms.commands.model_file import read_subject
 from lms.errors import BudgetError, LMSError
-from lms.figures import draw_lanes
 from lms.ir.graph import op_of
 from lms.ir.plan import Swap
 from lms.ir.recompute import original_name
@@ -24,7 +23,8 @@ from lms.machine.hardware import PRESETS
 from lms.planning.candidates import Recompute
 from lms.planning.prefetch import Speeds
 from lms.planning.settings import read_settings
-from lms.report import headline, table
+from lms.report.lanes_figure import draw_lanes
+from lms.report.step import headline, table
 from lms.simulation.timeline import Lane
 from lms.storage.files import write_text
 from lms.tf.capture.keras_step import batch_specs, check_model

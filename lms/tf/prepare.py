@@ -21,7 +21,7 @@ from lms.planning.plan_step import without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits
 from lms.planning.settings import Settings
-from lms.progress import tell
+from lms.report.progress import tell
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_types import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
 from lms.planning.problem import MemoryBudget
-from lms.report import StepReport, StepTimeline
+from lms.report.step import StepReport, StepTimeline
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.out_of_memory import (

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from lms.ir.graph import Op
 from lms.machine.costs import Costs, moved_bytes, roofline
-from lms.progress import track
+from lms.report.progress import track
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.device_rates import (
     call_seconds,

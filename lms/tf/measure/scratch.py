@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op
 from lms.machine.costs import moved_bytes
-from lms.progress import track
+from lms.report.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled

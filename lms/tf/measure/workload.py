@@ -18,7 +18,7 @@ from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits, workload_of
 from lms.planning.settings import Settings
 from lms.planning.stored_plans import choose_plan_once
-from lms.report import StepReport, StepTimeline
+from lms.report.step import StepReport, StepTimeline
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from lms.tf.capture.specialising import TracedStep

@@ -6,8 +6,8 @@ import time
 import pytest
 from rich.console import Console
 
-from lms import progress
-from lms.progress import displayed, tell, track
+from lms.report import progress
+from lms.report.progress import displayed, tell, track
 
 
 def text_of(*, terminal: bool, patience: float, monkeypatch: pytest.MonkeyPatch) -> str:

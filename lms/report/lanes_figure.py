@@ -14,7 +14,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from lms.figures.style import (
+from lms.report.style import (
     BLUE,
     COLOURS,
     FONT,

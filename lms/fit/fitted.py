@@ -13,7 +13,7 @@ from typing import Any
 
 from lms.errors import UnsupportedError
 from lms.planning.settings import Settings, read_settings
-from lms.report import StepReport, StepTimeline
+from lms.report.step import StepReport, StepTimeline
 from lms.tf.capture.tracing import (
     PREPARING,
     TracedFunction,

@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from lms.figures.style import (
+from lms.report.style import (
     BAND,
     COLOURS,
     FONT,

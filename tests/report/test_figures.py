@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from lms.figures import MemoryCurve, draw_lanes, draw_memory
+from lms.report.lanes_figure import draw_lanes
+from lms.report.memory_figure import MemoryCurve, draw_memory
 from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
 from lms.units import GIB, MIB
 

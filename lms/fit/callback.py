@@ -24,11 +24,11 @@ import tensorflow as tf
 from rich.console import Console
 
 from lms.errors import LMSError
+from lms.fit.fitted import FittedFunction, nothing_to_plan
 from lms.ir.plan import SwapPlan
-from lms.pipeline import FittedFunction, nothing_to_plan
 from lms.planning.settings import read_settings
-from lms.progress import displayed
-from lms.report import StepReport, StepTimeline, headline, table
+from lms.report.progress import displayed
+from lms.report.step import StepReport, StepTimeline, headline, table
 from lms.tf.capture.keras_step import (
     check_model,
     make_slots,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.report import StepReport, headline, table
+from lms.report.step import StepReport, headline, table
 from lms.units import MIB
 
 PLAIN = SwapPlan(planner="none", order=("a", "b"))

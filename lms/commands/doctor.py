@@ -284,8 +284,8 @@ def gather() -> Facts:
     driver = read_driver()
     installation, failure, free = None, None, None
     try:
-        from lms.tf.measure.device_budget import available_host_bytes
         from lms.tf.measure.devices import read_installation
+        from lms.tf.measure.free_memory import available_host_bytes
 
         free = available_host_bytes()
         installation = read_installation()

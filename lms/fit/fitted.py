@@ -24,8 +24,8 @@ from lms.tf.capture.tracing import (
     signature_key,
     trace,
 )
-from lms.tf.measure.device_budget import limit_pinned_memory
 from lms.tf.measure.devices import find_device
+from lms.tf.measure.free_memory import limit_pinned_memory
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering

@@ -23,13 +23,13 @@ from lms.planning.select import fits
 from lms.planning.settings import Settings
 from lms.report.progress import tell
 from lms.tf.capture.loops import one_round_at_a_time
-from lms.tf.capture.op_types import COLLECTIVE
+from lms.tf.capture.op_facts import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.compact_variables import settle_variables
-from lms.tf.measure.device_budget import measure_budget
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
+from lms.tf.measure.free_memory import measure_budget
 from lms.tf.measure.measurements import keep_measurements
 from lms.tf.measure.microbenchmark import forget_functions
 from lms.tf.measure.workload import (

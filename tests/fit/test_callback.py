@@ -23,7 +23,7 @@ from keras import layers
 from lms import LMSCallback
 from lms.errors import BudgetError, HostMemoryError, UnsupportedError
 from lms.ir.plan import SwapPlan
-from lms.tf.measure import device_budget
+from lms.tf.measure import free_memory
 from tests.models import conv_net
 from tests.room import above_what_is_held
 from tests.tf.worker import Worker
@@ -389,7 +389,7 @@ def test_xla_is_turned_off_aloud(
 def test_a_host_without_room_for_what_is_swapped_is_an_error(
     model: Any, data: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_budget, "free_host_bytes", lambda: 1024)
+    monkeypatch.setattr(free_memory, "free_host_bytes", lambda: 1024)
     with pytest.raises(HostMemoryError, match="0 B are free"):
         model.fit(**data, callbacks=[lms_callback()])
     assert not is_replaced(model)

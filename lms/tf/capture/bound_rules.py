@@ -16,7 +16,7 @@ import tensorflow as tf
 from lms.tf import compat
 from lms.tf.capture.bound_values import Shape, Values, all_equal, attribute, full_name
 from lms.tf.capture.loops import source_of
-from lms.tf.capture.op_types import RESERVED, RESERVES
+from lms.tf.capture.op_facts import RESERVED, RESERVES
 
 __all__ = ["PARTS_OF", "RULES", "SIZED", "Partial", "Shapes", "partial_shape"]
 

@@ -25,8 +25,14 @@ from lms.tf import compat
 from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
+from lms.tf.capture.host_transfers import (
+    OPAQUE,
+    with_host_memory,
+    with_received,
+    with_signs_on_device,
+)
 from lms.tf.capture.loops import control_flow, loop_ends, source_of
-from lms.tf.capture.op_types import (
+from lms.tf.capture.op_facts import (
     ALIAS,
     BY_REFERENCE,
     CHEAP,
@@ -37,12 +43,6 @@ from lms.tf.capture.op_types import (
     READS_STATE,
     REPLACES_STATE,
     with_flops,
-)
-from lms.tf.capture.received import (
-    OPAQUE,
-    with_host_memory,
-    with_received,
-    with_signs_on_device,
 )
 from lms.tf.capture.shapes import guessed_by_inputs, guessed_shapes, inferred_shapes
 from lms.tf.capture.tensor_lists import Lists, find_lists

@@ -29,7 +29,7 @@ import tensorflow as tf
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
 from lms.tf.capture.loops import Trips, frames_around, source_of
-from lms.tf.capture.op_types import ALIAS, PERSISTENT
+from lms.tf.capture.op_facts import ALIAS, PERSISTENT
 
 __all__ = ["Lists", "find_lists"]
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
-from lms.tf.capture.op_types import COLLECTIVE, READS_VARIABLES
+from lms.tf.capture.op_facts import COLLECTIVE, READS_VARIABLES
 from lms.units import KIB, Bytes
 
 __all__ = ["CommitFlag", "KeptVariables", "with_writes"]
@@ -46,7 +46,7 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
             continue
         found = {graph.roots[name]: None for name in op.inputs}
         found = {name: None for name in found if name in known}
-        if op.type in COLLECTIVE:  # others count on it: it is not to run twice
+        if op.type in COLLECTIVE:  # others count on it: it is not recomputed
             found[op.name] = None
         gate = _gate(graph, op) if op.fixed and found else None
         if found:

@@ -11,8 +11,8 @@ import tensorflow as tf
 from lms.errors import OutOfMemoryError
 from lms.machine.hardware import Hardware, LinkRates
 from lms.tf import compat
-from lms.tf.measure.device_budget import available_host_bytes
 from lms.tf.measure.devices import Device
+from lms.tf.measure.free_memory import available_host_bytes
 from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
 from lms.tf.measure.scratch import free_bytes

@@ -23,7 +23,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.machine.host import stolen_seconds
 from lms.tf import compat
-from lms.tf.capture.op_types import RESERVED, RESERVES
+from lms.tf.capture.op_facts import RESERVED, RESERVES
 from lms.tf.measure.devices import DeviceMemory, sync_devices
 from lms.units import Seconds
 

@@ -23,7 +23,7 @@ from lms.report.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled
-from lms.tf.capture.op_types import COLLECTIVE, RESERVED, RESERVES
+from lms.tf.capture.op_facts import COLLECTIVE, RESERVED, RESERVES
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.measure.measurements import Measurements, measurements_of

@@ -22,9 +22,9 @@ from lms.report.step import StepReport, StepTimeline
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.measure.device_budget import host_budget, with_holes
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
+from lms.tf.measure.free_memory import host_budget, with_holes
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_reserved, with_scratch
 from lms.units import Bytes, Seconds, format_bytes

@@ -1,4 +1,4 @@
-"""What a step may use of the device that is here."""
+"""What a step may use of the device that is here, and of its host."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -7,8 +7,9 @@ import pytest
 
 from lms.machine.host import PINNED_VARIABLE
 from lms.planning.settings import read_settings
-from lms.tf.measure.device_budget import host_budget, measure_budget, with_holes
-from lms.units import MIB
+from lms.tf.measure import free_memory
+from lms.tf.measure.free_memory import host_budget, measure_budget, with_holes
+from lms.units import GIB, MIB
 
 pytestmark = pytest.mark.tf
 
@@ -68,3 +69,13 @@ def test_holes_matter_where_a_step_needs_them_too(
     there = device(holes=holes)
     found = measure_budget(STEP, settings, there)
     assert with_holes(found, there).holes == (holes if matter else ())
+
+
+def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_memory, "available_host_bytes", lambda: 64 * GIB)
+    monkeypatch.delenv(PINNED_VARIABLE, raising=False)
+    assert free_memory.free_host_bytes() == 60 * GIB
+    monkeypatch.setattr(free_memory, "workers_here", lambda: 2)
+    assert free_memory.free_host_bytes() == 30 * GIB
+    monkeypatch.setattr(free_memory, "available_host_bytes", lambda: None)
+    assert free_memory.free_host_bytes() is None

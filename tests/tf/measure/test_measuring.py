@@ -1,4 +1,4 @@
-"""Ops measured alone, and the present device's rates."""
+"""Measurements on an emulated card: ops, rates, holes; and variables that move."""
 
 from itertools import pairwise
 from typing import Any
@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from lms.machine.host import PINNED_VARIABLE
-from lms.tf.measure import device_budget as host_memory
 from lms.tf.measure import op_costs
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.measurements import forget_times
@@ -146,16 +144,6 @@ def test_a_hole_of_gigabytes_is_found(worker: Worker) -> None:
     sizes = [3 * GIB]  # whose bytes 32 bits cannot count; no page of it is touched
     found = worker.ask("tests.tf.memory_trials:free_holes", memory="12GiB", sizes=sizes)
     assert found["found"][0] == 3 * GIB
-
-
-def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
-    monkeypatch.delenv(PINNED_VARIABLE, raising=False)
-    assert host_memory.free_host_bytes() == 60 * GIB
-    monkeypatch.setattr(host_memory, "workers_here", lambda: 2)
-    assert host_memory.free_host_bytes() == 30 * GIB
-    monkeypatch.setattr(host_memory, "available_host_bytes", lambda: None)
-    assert host_memory.free_host_bytes() is None
 
 
 def test_no_value_is_lost_whatever_its_type_and_where_there_is_no_room(

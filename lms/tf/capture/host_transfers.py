@@ -1,4 +1,4 @@
-"""Tensors between the host's memory and the device's: where they count, and signs.
+"""Transfers between host and device that TensorFlow makes: counted, or avoided.
 
     host op ──send──> receive @device ──> device ops
 

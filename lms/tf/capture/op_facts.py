@@ -1,7 +1,7 @@
-"""Sets of op types, by what TensorFlow's kernels and runtime do with such ops.
+"""Facts about ops by their type: what TensorFlow does with them, and their arithmetic.
 
-Facts about ops by type, for TensorFlow 2.21, each with its source. An op that is not
-named here makes new buffers, reads its inputs, and is ordered and swapped as usual.
+They are those of TensorFlow 2.21, each with its source. An op that is not named here
+makes new buffers, reads its inputs, and is ordered and swapped as usual.
 
 Arithmetic is that of convolutions and matrix products, by their shapes. All other ops
 are as fast as their bytes are moved, so theirs counts as none.
@@ -76,7 +76,7 @@ CHEAP = (
     )
 )
 
-# Ops without state that are not run a second time all the same. AddN adds up more than
+# Ops without state that are not recomputed all the same. AddN adds up more than
 # two inputs in an order that depends on whose memory it may write into
 # (aggregate_ops.cc). Slices may be views that keep the whole input (split_op.cc), and
 # a Bitcast is one. oneDNN's poolings leave their gradients more than their outputs.

@@ -1,4 +1,4 @@
-"""The memory of a step, on the device and on the host, as they are now.
+"""Memory that a step may take now, on the device and on the host.
 
 Swapped tensors lie in the host's memory: workers of one host get equal parts of it.
 """
@@ -91,7 +91,7 @@ def measure_budget(
 
 
 def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
-    """The room with the holes in it that matter: the step cannot do without them.
+    """The budget with the holes in it that matter: the step cannot do without them.
 
     To look takes memory for a moment, as much as the step may use at most.
     """

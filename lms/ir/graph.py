@@ -66,8 +66,8 @@ class Op:
             constants, arguments): they take no room of the step and never move.
         fixed: Whether it is part of a loop or branch: it is never ordered, and
             what it reads never moves.
-        repeatable: Whether it may be run a second time: it has no state, and makes the
-            same bits of the same inputs.
+        repeatable: Whether it may be recomputed: it has no state, and makes the same
+            bits of the same inputs.
         cheap: Whether it takes about as long as copying what it reads and makes.
         writes: Names of the tensors (handles) whose variables it writes, or the loops
             and branches write that wait for it.

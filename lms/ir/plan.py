@@ -68,8 +68,8 @@ class SwapPlan:
         chain: Ops that are made to run in this order, each after the one before it.
             Empty leaves the order to the runtime.
         swaps: The swaps, ordered by the tensor's producer.
-        recomputed: Ops that are recomputed. `order` lists their second runs too:
-            the plan is one for the graph that has them (`planned_graph`).
+        recomputed: Ops that are recomputed. `order` lists their copies too: the plan is
+            one for the graph that has them (`planned_graph`).
         chain_is_partial: Whether large ops may be out of the chain: nobody knows then
             which of them runs last.
         chosen: Knobs of the planner that were given or tuned, readable.

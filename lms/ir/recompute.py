@@ -30,12 +30,12 @@ PREFIX = "lms/again/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recomputed:
-    """An op of the step that is run a second time.
+    """An op of the step that is recomputed.
 
     Args:
         op: Its name.
-        readers: Names of the ops that read the second run's outputs: ops of the step,
-            and copies of such.
+        readers: Names of the ops that read what is recomputed: ops of the step, and
+            copies of such.
     """
 
     op: str
@@ -53,7 +53,7 @@ def copy_name(op_name: str) -> str:
 
 
 def original_name(op_name: str) -> str:
-    """Name of the op that an op is the second run of; its own if it is none."""
+    """Name of the op that an op recomputes; its own if it recomputes none."""
     return op_name.removeprefix(PREFIX)
 
 
@@ -114,7 +114,7 @@ class _Builder:
             raise PlanError(f"the recomputed op {unread[0]!r} must be read by the step")
 
     def _supply(self, name: str) -> None:
-        """Make what an op reads again; before that, what the recomputed ops read."""
+        """Recompute what an op reads; before that, what the recomputed ops read."""
         for source in self._needed.get(name, ()):
             if source not in self._made:
                 self._made.add(source)

@@ -248,11 +248,11 @@ def _residencies(order: _Order, swaps: Sequence[ResolvedSwap]) -> tuple[Residenc
     if not moved:
         return order.staying
     lives: list[Residency] = []
-    for stay in order.staying:
-        if stay.root in moved:
-            lives += _moving(moved[stay.root])
+    for kept in order.staying:
+        if kept.root in moved:
+            lives += _moving(moved[kept.root])
         else:
-            lives.append(stay)
+            lives.append(kept)
     return tuple(lives)
 
 

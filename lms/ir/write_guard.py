@@ -7,7 +7,7 @@ are kept on the host before each step, and put back.
 
     forward, backward ──> last heavy op ──> barrier ──> writes (updates, metrics)
 
-Known weaknesses: an op below half of the room counts as one that cannot fail. What
+Known weaknesses: an op below half of the budget counts as one that cannot fail. What
 fails inside a loop or branch is waited for only where an op outside reads its result.
 """
 
@@ -19,7 +19,7 @@ from lms.ir.liveness import lower_bound, working_sets
 
 __all__ = ["WriteGuard", "can_come_last", "guard_writes"]
 
-# An op is heavy, so that it may fail, from one part of so many of the room.
+# An op is heavy, so that it may fail, from one part of so many of the budget.
 _HEAVY = 2
 
 
@@ -69,15 +69,15 @@ def can_come_last(graph: GraphView) -> frozenset[str]:
     )
 
 
-def guard_writes(graph: GraphView, curve: Sequence[int], room: int) -> WriteGuard:
+def guard_writes(graph: GraphView, curve: Sequence[int], budget: int) -> WriteGuard:
     """Part the writes of a planned step at its last heavy op.
 
     Args:
         graph: The graph in the order that will run.
         curve: Bytes of the step in use at each op.
-        room: Bytes that the step may use.
+        budget: Bytes that the step may use.
     """
-    heavy = [i for i, used in enumerate(curve) if used * _HEAVY > room]
+    heavy = [i for i, used in enumerate(curve) if used * _HEAVY > budget]
     last = max(heavy, default=-1)
     writing = [i for i, op in enumerate(graph.ops) if op.writes]
     late = [i for i in writing if i > last and not graph.ops[i].fixed]

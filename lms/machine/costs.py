@@ -32,7 +32,7 @@ class Costs:
     source: str
 
     def of(self, name: str) -> Seconds:
-        """Seconds of one op, or of its second run."""
+        """Seconds of one op, recomputed or not."""
         return self.seconds.get(original_name(name), 0.0)
 
     @property

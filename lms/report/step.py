@@ -36,7 +36,7 @@ class StepReport:
         margin_bytes: What was left out of the device's limit for the allocator.
         predicted_peak_bytes: Peak of the plan, allocator losses included, with copies
             at the speed that was measured. Where the losses depend on what is not
-            known, the middle of what is likely.
+            known, halfway between the lowest and the highest.
         measured_peak_bytes: The allocator's own peak after the first step; None
             where it keeps no statistics or only one step ran.
         unplanned_peak_bytes: Predicted peak without any swap, in TensorFlow's order.
@@ -99,7 +99,7 @@ class StepReport:
 
     @property
     def recomputed_ops(self) -> int:
-        """Ops that run again in each step."""
+        """Ops that are recomputed in each step."""
         return len(self.plan.recomputed)
 
     @property

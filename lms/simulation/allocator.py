@@ -149,7 +149,7 @@ class BestFitAllocator:
         self.keep_pool(small_pool)
 
     def keep_pool(self, small_pool: SmallPool) -> None:
-        """Keep a nook of what is free.
+        """Keep chunks for small tensors, of what is free.
 
         Raises:
             MemoryError: If there is not enough.

@@ -106,16 +106,16 @@ def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in
     )
 
 
-def given_up(reason: str, room: Bytes, plans: int) -> str:
+def given_up(reason: str, budget: Bytes, plans: int) -> str:
     """A step ran out of memory with all plans that were made for it.
 
     Args:
         reason: What TensorFlow says.
-        room: What it was planned into.
+        budget: What it was planned into.
         plans: How many were tried.
     """
     return (
-        f"a step must run in the {format_bytes(room)} that it was "
+        f"a step must run in the {format_bytes(budget)} that it was "
         f"planned into, got out of memory with {plans} plans: {reason}. The model's "
         "variables are as before the step. Use a smaller batch or volume, let the "
         "input pipeline read less ahead, or give a smaller `budget`."

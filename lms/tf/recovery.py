@@ -1,9 +1,9 @@
 """Run a planned step; if it runs out of memory, plan it into less and repeat it.
 
-    run ──out of memory──> undo ──> tighter room ──> plan, rewrite, rebuild ──> run
+    run ──out of memory──> undo ──> less budget ──> plan, rewrite, rebuild ──> run
 
-Where no plan fits into less, it is another one for the same room: with as many ops as
-can be that run twice, then with none. Where none is left, and nobody insists on a plan,
+Where no plan fits into less, it is another one for the same budget: with as many ops
+recomputed as can be, then with none. Where none is left, and nobody insists on a plan,
 the step runs as without this library; only what that raises is an error.
 
 A plan is made for a device with a certain amount of memory in use, at certain places.
@@ -43,7 +43,7 @@ from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["PreparedStep", "StepSource", "run_recovering"]
 
-# A step that ran out of memory is planned into so many percent of its room: the first
+# A step that ran out of memory is planned into so many percent of its budget: the first
 # with which there is another plan. So often a step is planned anew in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
@@ -67,9 +67,9 @@ class StepSource(Protocol):
         """Plan and build a step into a budget.
 
         Args:
-            budget: The room.
-            recompute: Whether all or no ops that can run twice do, where the user
-                leaves that open; None for what is fastest.
+            budget: Bytes that it may use.
+            recompute: Whether all ops that can be are recomputed, or none, where the
+                user leaves that open; None for what is fastest.
 
         Raises:
             BudgetError: If no plan fits.
@@ -190,7 +190,7 @@ class PreparedStep:
         return replace(self.predicted, measured_peak_bytes=self.measured_peak or None)
 
     def planned_anew(self) -> "PreparedStep | None":
-        """The same step with another plan, in less room than the one that failed had.
+        """The same step with another plan, in less budget than the one that failed had.
 
         Returns:
             None if there is no such plan.
@@ -203,7 +203,7 @@ class PreparedStep:
         if self.plan_is_empty:  # less than what it was taken to need
             needed = self.predicted.unplanned_peak_bytes - self.budget.persistent
             now = now.of(now.persistent + min(now.step, needed))
-        for budget, ways in self._rooms(now):
+        for budget, ways in self._budgets(now):
             try:
                 step = self.source.prepare(budget, recompute=ways[0] if ways else None)
             except BudgetError:
@@ -215,10 +215,10 @@ class PreparedStep:
                 return step
         return None
 
-    def _rooms(
+    def _budgets(
         self, now: MemoryBudget
     ) -> Iterator[tuple[MemoryBudget, Sequence[bool]]]:
-        """Less and less of the room; then all of it, for plans of other ways.
+        """Less and less of the budget; then all of it, for plans of other ways.
 
         Where all that there is is needed, none fits into less. But another plan has its
         tensors in other places.
@@ -282,8 +282,8 @@ def run_recovering(
         if anew is None:
             step.rebuilt = None
             plans = step.predicted.replans + 1
-            room = step.budget.total or 0
-            error = OutOfMemoryError(given_up(reason, room, plans))
+            budget = step.budget.total or 0
+            error = OutOfMemoryError(given_up(reason, budget, plans))
             anew = None if step.plan_is_empty else step.source.without_plan(error)
             if anew is None:
                 raise error

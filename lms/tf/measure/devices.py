@@ -164,12 +164,12 @@ class Device:
         """
         if self.limit is None:
             return
-        room = min(self.limit, most or self.limit)
-        os.environ.setdefault(_CUDNN_LIMIT, str(max(1, room // MIB // _WORKSPACES)))
+        budget = min(self.limit, most or self.limit)
+        os.environ.setdefault(_CUDNN_LIMIT, str(max(1, budget // MIB // _WORKSPACES)))
         now = self.memory.current_bytes
         if now is None or not memory_grows():
             return
-        wanted = min(self.limit - _SPARE, room) - now
+        wanted = min(self.limit - _SPARE, budget) - now
         with suppress(tf.errors.OpError, ValueError), tf.device(self.name):
             _nothing(max(wanted, 1))
         self.memory.reset_peak()
@@ -178,8 +178,8 @@ class Device:
         """Make free chunks, each with a used one behind it, all in one piece.
 
         Returns:
-            What keeps the chunks apart while it lives; None without a nook, or where
-            there is no room for one.
+            What keeps the chunks apart while it lives; None where none are asked for,
+            or there is no room for them.
         """
         now = self.memory.current_bytes
         if not small_pool.sizes or now is None:

@@ -1,8 +1,8 @@
 """From nodes to a callable with the inputs, captures and outputs of the traced step.
 
-A second run's inputs are those of the graph's copy. Its control inputs are not copied:
-what an op had to wait for has ended long before its second run, and the plan's order
-says when that is.
+A recomputed op's inputs are those of the graph's copy. Its control inputs are not
+copied: what the op had to wait for has ended long before, and the plan's order says
+when it is recomputed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
 
 
 def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:
-    """The node of an op that reads what a plan adds, or of a second run."""
+    """The node of an op that reads what a plan adds, or recomputes one."""
     node = compat.NodeDef()
     node.CopyFrom(given[original_name(op.name)])
     controls = [name for name in node.input if name.startswith("^")]

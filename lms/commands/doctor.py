@@ -54,7 +54,7 @@ _VARIABLES = (
 
 
 class Verdict(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     NOTE = "note"
@@ -146,7 +146,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
 
 
 def _is_older(has: str, needs: str) -> bool:
-    """Within one major version, CUDA runs on drivers that are older."""
+    """Compare major versions: within one, CUDA runs on drivers that are older."""
     return _numbers(has)[0] < _numbers(needs)[0]
 
 

@@ -1,4 +1,4 @@
-"""How a command ends: with its exit code, or with one line that says why it could not.
+"""Ends of a command: its exit code, or one line that says why it could not.
 
 What a user can mend is told in a line: the value, the rule, what to do. Anything else
 is a mistake in the program, and keeps its traceback; `LMS_DEBUG=1` shows every one.

@@ -106,7 +106,7 @@ def plan(request: Request) -> int:
 
 
 def _console() -> Console:
-    """As wide as the terminal; names of layers are long where there is none."""
+    """A console as wide as the terminal, or 100 where there is none: names are long."""
     console = Console(soft_wrap=True, highlight=False)
     if not console.is_terminal:
         console.width = 100
@@ -154,7 +154,7 @@ def _workload(request: Request, model: Any, specs: Sequence[Any]) -> DeviceWorkl
 
 @contextmanager
 def _refused_in_words(name: str) -> Iterator[None]:
-    """Within it the model's own code runs, which fails in any way it likes."""
+    """Say in our words what the model's own code raises within it: anything at all."""
     try:
         yield
     except LMSError:

@@ -149,7 +149,7 @@ class FunctionHook:
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """Within it runs a step; one that fails puts Keras's function back.
+    """A step runs within it; one that fails puts Keras's function back.
 
     No generator: that would show an error's frames again, which are left out.
     """

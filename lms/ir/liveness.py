@@ -1,4 +1,4 @@
-"""How long each buffer lives and what that costs in memory.
+"""Lives of buffers, and what they cost in memory.
 
 A buffer is live from the op that makes it to the last op that reads it (or any
 alias of it), both included: `[producer, last use + 1)` as a half-open interval of

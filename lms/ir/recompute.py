@@ -58,7 +58,7 @@ def original_name(op_name: str) -> str:
 
 
 def first_runs(graph: GraphView) -> int:
-    """How many ops a graph has, recomputed ops not counted."""
+    """Number of ops in a graph, recomputed ops not counted."""
     return sum(not op.name.startswith(PREFIX) for op in graph.ops)
 
 

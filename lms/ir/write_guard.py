@@ -1,4 +1,4 @@
-"""Which variables a step writes last, and which it writes while it may still fail.
+"""Writes of a step: those that come last, and those while it may still fail.
 
 A step that runs out of memory can be repeated if it has written nothing. So its writes
 wait until all has ended that could run out of memory. Some cannot wait, because large
@@ -25,7 +25,7 @@ _HEAVY = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteGuard:
-    """How a step's writes are kept from a step that fails.
+    """A step's writes, kept from a step that fails.
 
     Args:
         barrier: Names of the ops that must have ended before the first late write.
@@ -96,7 +96,7 @@ def guard_writes(graph: GraphView, curve: Sequence[int], budget: int) -> WriteGu
 
 
 def _ends(graph: GraphView, stop: int) -> tuple[str, ...]:
-    """Of the ops before a position, those that no other of them waits for.
+    """Ops before a position that no other of them waits for.
 
     An edge out of a loop or branch would carry a dead branch's deadness: left out.
     """

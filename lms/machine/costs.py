@@ -1,4 +1,4 @@
-"""How long ops and copies take: measured, or a roofline.
+"""Seconds of ops and copies: measured, or a roofline.
 
 A roofline takes an op's time as the larger of its arithmetic over the device's rate and
 its bytes over the rate of the device's memory (Williams, Waterman, Patterson:

@@ -1,4 +1,4 @@
-"""Which worker of a job this process is, and where the others are.
+"""The place of this process in a job of several workers, and of the others.
 
     TF_CONFIG ──> else Slurm's variables ──> else an MPI launcher's ──> else alone
 
@@ -58,7 +58,7 @@ class Placement:
 
     @property
     def size(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return max(1, len(self.addresses))
 
     @property
@@ -68,7 +68,7 @@ class Placement:
 
     @property
     def local_size(self) -> int:
-        """How many workers its host has.
+        """Number of workers on its host.
 
         Example:
             >>> two = Placement(rank=1, addresses=("a:1", "a:2", "b:1"))
@@ -92,7 +92,7 @@ def note_joined(placement: Placement) -> None:
 
 
 def workers_here() -> int:
-    """How many workers share this host's memory: 1 in a program that has not joined."""
+    """Workers that share this host's memory: 1 in a program that has not joined."""
     return _joined[0].local_size if _joined else 1
 
 

@@ -142,7 +142,7 @@ def _draw_busy(axes: Axes, label: str, timeline: Timeline, longest: Seconds) -> 
 
 
 def _draw_wait(axes: Axes, stall: Stall) -> None:
-    """Where the device waits, in the colour of the lane it waits for."""
+    """Draw where the device waits, in the colour of the lane it waits for."""
     axes.broken_barh(
         [(stall.start, stall.seconds)],
         (0.1, 0.8),

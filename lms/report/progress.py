@@ -72,7 +72,7 @@ _display: ContextVar[_Display | None] = ContextVar("display", default=None)
 
 @contextmanager
 def displayed(console: Console) -> Iterator[None]:
-    """Within it, what is told is shown.
+    """Show what is told within it.
 
     Example:
         >>> from io import StringIO

@@ -234,7 +234,7 @@ def table(reports: Sequence[StepReport]) -> str:
 
 
 def _text(name: str, write: Callable[[Any], str]) -> Callable[[StepReport], str]:
-    """How an attribute is written; "" where a report does not know it."""
+    """A writer of an attribute; it writes "" where a report does not know it."""
 
     def text(report: StepReport) -> str:
         value = getattr(report, name)

@@ -61,7 +61,7 @@ def new_figure(width: float, height: float, *, title: str, note: str) -> Figure:
 
 
 def tint(colour: str, share: float = 0.14) -> tuple[float, float, float]:
-    """So much of the colour mixed with white, opaque: one area may cover another."""
+    """A share of the colour mixed with white, opaque: one area may cover another."""
     red, green, blue = (1 - share * (1 - part) for part in to_rgb(colour))
     return red, green, blue
 

@@ -144,7 +144,7 @@ def allocator_peak(
 def allocator_peaks(
     graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
 ) -> tuple[int, ...] | None:
-    """As `allocator_peak`, in several regions; None if it runs out in one of them."""
+    """Peaks as of `allocator_peak`, in several regions; None if one runs out."""
     found: list[int] = []
     for peak in peaks_by_region(graph, plan, regions):
         if peak is None:
@@ -156,7 +156,7 @@ def allocator_peaks(
 def peaks_by_region(
     graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
 ) -> Iterator[int | None]:
-    """As `allocator_peak`, in one region after the other."""
+    """Peaks as of `allocator_peak`, in one region after the other."""
     least = min((region.small_pool.below for region in regions), default=0)
     requests = [r for r in _requests(graph, plan, least) if r is not _NO_REQUEST]
     for region in regions:
@@ -167,7 +167,7 @@ def peaks_by_region(
 def allocator_curve(
     graph: GraphView, plan: SwapPlan, *, capacity: int, small_pool: SmallPool = NO_POOL
 ) -> tuple[int, ...] | None:
-    """As `allocator_peak`: bytes of chunks in use while each op of the order runs."""
+    """Bytes of chunks in use while each op runs, as of `allocator_peak`."""
     requests = _requests(graph, plan, small_pool.below)
     used = _play(requests, Region(capacity=capacity, small_pool=small_pool))
     return None if used is None else tuple(used)

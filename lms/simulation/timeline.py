@@ -29,7 +29,7 @@ class Lane(StrEnum):
 
 
 class Cause(StrEnum):
-    """Why the compute lane stood still."""
+    """A reason for which the compute lane stood still."""
 
     SWAP_IN = "waits for a copy in"
     SWAP_OUT = "waits for room: a copy out"
@@ -56,7 +56,7 @@ class Interval:
 
     @property
     def seconds(self) -> Seconds:
-        """How long it took."""
+        """Seconds that it took."""
         return self.end - self.start
 
 
@@ -80,7 +80,7 @@ class Stall:
 
     @property
     def seconds(self) -> Seconds:
-        """How long it waited."""
+        """Seconds that it waited."""
         return self.end - self.start
 
 

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def cache_folder() -> Path | None:
-    """Where entries are kept; None where they are not.
+    """The folder of entries; None where none are kept.
 
     Example:
         >>> os.environ[VARIABLE] = "off"

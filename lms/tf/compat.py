@@ -221,7 +221,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def address_of(tensor: Any) -> int:
-    """Where an eager tensor begins in its device's memory; ValueError if none says.
+    """Address of an eager tensor in its device's memory; ValueError if none says.
 
     DLPack's capsule holds a `DLManagedTensor`, which begins with a pointer to the data
     (dlpack.h).
@@ -553,7 +553,7 @@ def _eager_context() -> Any:
 
 @contextmanager
 def planned_as_is():
-    """Within it, functions run as they are: Grappler does not optimise them again."""
+    """Run functions as they are within it: Grappler does not optimise them again."""
     options = ConfigProto()
     options.graph_options.rewrite_options.disable_meta_optimizer = True
     with _calls_with(options):
@@ -562,7 +562,7 @@ def planned_as_is():
 
 @contextmanager
 def recomputed_by_grappler():
-    """Within it, Grappler's heuristics recompute cheap ops for the backward pass.
+    """Let Grappler's heuristics recompute cheap ops for the backward pass within it.
 
     The peer that TensorFlow itself offers; `set_experimental_options` does not reach
     it. A tape's ops are named otherwise than the scope that is its default.
@@ -577,7 +577,7 @@ def recomputed_by_grappler():
 
 @contextmanager
 def _with_memory_for_all() -> Iterator[None]:
-    """Within it, Grappler optimises as it is told to, but saves no memory by default.
+    """Let Grappler optimise as it is told to within it, but save no memory by default.
 
     Where it foresees that memory runs out it would swap by itself on a GPU, and add up
     gradients in another order, with other bits than on a larger card (`SwappingPass`
@@ -594,7 +594,7 @@ def _with_memory_for_all() -> Iterator[None]:
 
 @contextmanager
 def _calls_with(options: ConfigProto) -> Iterator[None]:
-    """Within it, functions are called with these options of Grappler.
+    """Call functions with these options of Grappler within it.
 
     Soft placement stays as it is in other calls: a node without a kernel for the GPU
     (a constant that was made here, say) goes to the host rather than failing.

@@ -1,4 +1,4 @@
-"""How it is told that a device has run out of memory, and what is said: what to do."""
+"""Signs that a device has run out of memory, and what is said: what to do."""
 
 import re
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def ran_out_on_host(error: BaseException) -> bool:
 
 @contextmanager
 def refused_in_words(doing: str) -> Iterator[None]:
-    """Within it, a device without room for what is done raises an error of our own.
+    """Raise an error of our own where a device has no room for what is done within it.
 
     Args:
         doing: What is done.

@@ -55,7 +55,7 @@ _WATCHED = 3
 
 
 class StepSource(Protocol):
-    """Where a step comes from: it can be prepared anew."""
+    """Source of a step: it can be prepared anew."""
 
     def budget_now(self) -> MemoryBudget:
         """Measure what a step may use now."""

@@ -18,7 +18,7 @@ _WAIT = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within it, handlers of Ctrl-C and SIGTERM wait; they are called at its end.
+    """Let handlers of Ctrl-C and SIGTERM wait within it; they are called at its end.
 
     Other threads than the main one hear of no signals anyway.
     """

@@ -1,4 +1,4 @@
-"""How large an op's output can be, by the op's type and what it reads.
+"""Largest sizes of an op's output, by the op's type and what it reads.
 
 Each rule is sure: no values make an output larger than its bound, axis by axis. An op
 that has none is not here. Outputs that are as large as an input at most, of whatever
@@ -112,7 +112,7 @@ def _slice(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _suppressed(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
-    """As many boxes as are asked for; of outputs that count them, one number."""
+    """A number for each box that is asked for; None for outputs that count them."""
     asked = known.values.of(node.input[2])
     return asked[:1] if asked and index < 1 + node.op.endswith("V5") else None
 

@@ -153,7 +153,7 @@ class _Finder:
         return rounds * rounded_up(size)  # each is an allocation of its own
 
     def _elements(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int | None:
-        """How many elements there are: what the list takes, or the loops' rounds."""
+        """Number of elements: what the list takes, or the loops' rounds."""
         maker = self._maker(enter)
         most = None
         if maker is not None and maker.op in ("TensorListReserve", "EmptyTensorList"):

@@ -212,7 +212,7 @@ def _undisturbed(
 
 
 def _as_traced_by(own: Any, specs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """How a function would be traced in a call with arguments of these specs.
+    """The specs that a function would be traced with in a call with such arguments.
 
     Its first trace takes them as they are, and is not made only to know that. It is
     made up for when other specs come, since it decides what is left open.

@@ -227,7 +227,7 @@ class Device:
         return tuple(size for size, _ in fillers)
 
     def transport(self) -> Transport:
-        """How tensors leave it."""
+        """The transport between it and its host."""
         return transport_to(compat.device_name("CPU:0"))
 
 

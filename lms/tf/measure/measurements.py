@@ -25,7 +25,7 @@ _KIND = "measured"
 
 @dataclass(slots=True, kw_only=True)
 class Measurements:
-    """Of one device.
+    """Measurements of one device.
 
     Args:
         scratch: Bytes that ops need beside inputs and outputs, by the keys of their

@@ -1,4 +1,4 @@
-"""How long ops take on the device that is here.
+"""Seconds of ops on the device that is here.
 
 Ops are run alone on arguments of their shapes, equal ones once in a process. Time is
 that of a call less that of a call that does next to nothing.
@@ -135,7 +135,7 @@ def _without_call(taken: Seconds, least: Seconds, idle: Seconds) -> Seconds:
 def _over_roofline(
     ops: Sequence[Op], timed: Mapping[str, Seconds], least: Costs
 ) -> dict[str, float]:
-    """How many times its roofline the largest op of each type takes."""
+    """Times its roofline that the largest op of each type takes."""
     by_size = sorted(
         (op for op in ops if op.name in timed), key=lambda op: least.of(op.name)
     )

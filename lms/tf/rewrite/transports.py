@@ -1,4 +1,4 @@
-"""How a tensor travels between device and host.
+"""Travels of a tensor between device and host.
 
     on the device                            by send and receive
 
@@ -174,7 +174,7 @@ def _begun(copy: compat.NodeDef, out: CopyOps) -> CopyOps:
 
 
 def transport_to(host: str) -> Transport:
-    """How tensors leave a GPU for its host, by the host's full name."""
+    """The transport from a GPU to its host, by the host's full name."""
     if compat.has_op("_CopyFromGpuToHost") and compat.has_op("_CopyFromHostToGpu"):
         return DeviceCopy()
     return SendReceive(host=host)

@@ -17,13 +17,13 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from lms.commands.endings import check_folder, end_well
+from lms.commands.endings import end_well
 from lms.errors import WorkersError
 from lms.machine.placement import read_placement
 from lms.units import parse_size
 from lms.workers.launching import launch
 from unet3d.lines import counting
-from unet3d.options import settle
+from unet3d.options import check_folder, settle
 from unet3d.schemes import SCHEMES, scheme_named
 from unet3d.scores import EmptyRule
 from unet3d.subjects import Problem

@@ -4,6 +4,7 @@ A run's folder says what it was called with, so `train --resume FOLDER` needs no
 """
 
 import argparse
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -17,7 +18,7 @@ from unet3d.runs import (
     read_surroundings,
 )
 
-__all__ = ["settle"]
+__all__ = ["check_folder", "settle"]
 
 _UNSET = object()
 _SETTINGS = tuple(field.name for field in fields(Configuration))
@@ -55,6 +56,38 @@ def settle(
         check_same(options.output, configuration)
         _check_there(configuration)
     return configuration
+
+
+def check_folder(path: Path, name: str) -> None:
+    """Refuse a folder that could not be written to, before anything slow begins.
+
+    Args:
+        path: The folder, which need not exist yet.
+        name: What the user calls it.
+
+    Raises:
+        ValueError: If a file is in its place, or this user may not write there.
+
+    Example:
+        >>> check_folder(Path("/dev/null/run"), "output")
+        Traceback (most recent call last):
+        ...
+        ValueError: `output` must be a folder, got '/dev/null/run', where '/dev/null' \
+is a file. Choose another path.
+    """
+    nearest = path.absolute()
+    while not os.path.lexists(nearest):
+        nearest = nearest.parent
+    start, of_it = f"`{name}` must be a folder", f"'{nearest}'"
+    if not nearest.is_dir():
+        raise ValueError(
+            f"{start}, got '{path}', where {of_it} is a file. Choose another path."
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{start} that this user may write to, got '{path}', where {of_it} may not "
+            "be written to. Change its permissions, or choose another path."
+        )
 
 
 def _given(command: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, Any]:

@@ -11,12 +11,11 @@ import signal
 import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 from lms.errors import LMSError
 
-__all__ = ["check_folder", "end_well"]
+__all__ = ["end_well"]
 
 _DEBUG = "LMS_DEBUG"
 _BAD = 2
@@ -61,38 +60,6 @@ def end_well(
             return _TOO_LITTLE if isinstance(error, MemoryError) else _BAD
         say(f"Ended by {_NAMES[number]}. {advice()}".rstrip())
         return _BY_SIGNAL + number
-
-
-def check_folder(path: Path, name: str) -> None:
-    """Refuse a folder that could not be written to, before anything slow begins.
-
-    Args:
-        path: The folder, which need not exist yet.
-        name: What the user calls it.
-
-    Raises:
-        ValueError: If a file is in its place, or this user may not write there.
-
-    Example:
-        >>> check_folder(Path("/dev/null/run"), "output")
-        Traceback (most recent call last):
-        ...
-        ValueError: `output` must be a folder, got '/dev/null/run', where '/dev/null' \
-is a file. Choose another path.
-    """
-    nearest = path.absolute()
-    while not os.path.lexists(nearest):
-        nearest = nearest.parent
-    start, of_it = f"`{name}` must be a folder", f"'{nearest}'"
-    if not nearest.is_dir():
-        raise ValueError(
-            f"{start}, got '{path}', where {of_it} is a file. Choose another path."
-        )
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise ValueError(
-            f"{start} that this user may write to, got '{path}', where {of_it} may not "
-            "be written to. Change its permissions, or choose another path."
-        )
 
 
 def _after(error: BaseException, advice: Callable[[], str]) -> str:

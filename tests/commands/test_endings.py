@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lms.commands.endings import check_folder, end_well
+from lms.commands.endings import end_well
 from lms.errors import HostMemoryError
 from lms.storage.files import write_text
 
@@ -127,21 +127,3 @@ def test_a_file_that_has_no_room_is_named_and_not_left_half_done(
     assert code == 2
     assert said.startswith(f"Error: `{path}` must be usable, got: File t")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_made_is_refused_before_it_is_needed(
-    tmp_path: Path,
-) -> None:
-    check_folder(tmp_path / "new" / "run", "output")
-    check_folder(tmp_path, "output")
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ValueError, match=r"`output` must be a folder, got '.*' is"):
-        check_folder(tmp_path / "file" / "run", "output")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
-    tmp_path.chmod(0o555)
-    with pytest.raises(ValueError, match="`cache` must be a folder that this user may"):
-        check_folder(tmp_path / "run", "cache")

@@ -1,6 +1,7 @@
 """What a training is asked for, by words and by the run that goes on."""
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from unet3d.__main__ import main
+from unet3d.options import check_folder
 from unet3d.runs import Configuration, Surroundings, write_configuration
 
 Asked = Callable[..., argparse.Namespace]
@@ -121,3 +123,21 @@ def test_a_job_of_many_decides_how_many_train(
         "unet3d.__main__.read_placement", lambda: argparse.Namespace(size=4)
     )
     assert asked("--resume", run).workers == 1
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_it_is_needed(
+    tmp_path: Path,
+) -> None:
+    check_folder(tmp_path / "new" / "run", "output")
+    check_folder(tmp_path, "output")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match=r"`output` must be a folder, got '.*' is"):
+        check_folder(tmp_path / "file" / "run", "output")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_to_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    with pytest.raises(ValueError, match="`cache` must be a folder that this user may"):
+        check_folder(tmp_path / "run", "cache")

@@ -45,8 +45,7 @@ from lms.tf.measure.workload import (
 from lms.tf.prepare import capture
 from lms.units import Bytes, Seconds
 
-__all__ = ["DeviceWorkload", "Forecast", "forecast", "traced_training", "training_of"]
-__all__ += ["workload_of"]
+__all__ = ["DeviceWorkload", "Forecast", "forecast", "training_of", "workload_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,20 +109,11 @@ def training_of(
     Raises:
         UnsupportedError: If a shape is not known, or there is no device to measure.
     """
-    return _workload(traced_training(model, specs), hardware, budget)
-
-
-def traced_training(model: Any, specs: Sequence[Any]) -> TracedFunction:
-    """The training step of a Keras model; tracing builds what is not built.
-
-    Args:
-        model: A compiled model.
-        specs: The batch, as `batch_specs` returns it.
-    """
     if any(part is None for part in specs):  # no data set has such elements
-        signature = read_signature([tuple(specs)])
-        return trace(step_of_data(model, "train"), signature)
-    return trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+        step, batch = step_of_data(model, "train"), [tuple(specs)]
+        return workload_of(step, batch, hardware=hardware, budget=budget)
+    traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+    return _workload(traced, hardware, budget)
 
 
 def workload_of(

@@ -19,7 +19,6 @@ from lms.ir.graph import GraphView, Op
 __all__ = [
     "Buffer",
     "buffers",
-    "largest_working_set",
     "lower_bound",
     "memory_curve",
     "new_value",
@@ -245,9 +244,3 @@ def working_sets(graph: GraphView) -> list[int]:
 def lower_bound(graph: GraphView) -> int:
     """The largest single-op working set in bytes: no plan of copies can need less."""
     return max(working_sets(graph), default=0)
-
-
-def largest_working_set(graph: GraphView) -> Op:
-    """The op that sets the lower bound; the first one when several do."""
-    sets = working_sets(graph)
-    return graph.ops[sets.index(max(sets))]

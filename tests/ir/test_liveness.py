@@ -7,14 +7,13 @@ from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.liveness import (
     Buffer,
     buffers,
-    largest_working_set,
     lower_bound,
     memory_curve,
     peak,
     reused_bytes,
     working_sets,
 )
-from tests.graphs import LOOP, RESHAPE, SKIP, Drawn, all_drawn, make_op
+from tests.graphs import LOOP, RESHAPE, Drawn, all_drawn, make_op
 from tests.strategies import graphs
 
 drawn = pytest.mark.parametrize("drawn", all_drawn().values(), ids=all_drawn())
@@ -30,10 +29,6 @@ def test_the_memory_curve_is_the_one_worked_out(drawn: Drawn) -> None:
 def test_working_sets_are_those_worked_out(drawn: Drawn) -> None:
     assert tuple(working_sets(drawn.graph)) == drawn.sets
     assert lower_bound(drawn.graph) == max(drawn.sets)
-
-
-def test_the_first_op_with_the_largest_working_set_is_named() -> None:
-    assert largest_working_set(SKIP.graph).name == "e"
 
 
 def test_a_buffer_lives_through_the_readers_of_its_aliases() -> None:

@@ -46,15 +46,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return model.train_step((x, y))
 
     if options.probe:
-        workload = workload_of(step, batch)
+        subject = workload_of(step, batch)
         plain = tf.function(step)
         seconds, stolen = _step_seconds(lambda: plain(*batch), options.steps)
         write_json(
             options.output,
             {
-                "unplanned_peak_bytes": _unplanned(workload),
-                "persistent_bytes": workload.persistent_bytes,
-                "op_seconds": workload.speeds.costs.total,
+                "unplanned_peak_bytes": _unplanned(subject),
+                "persistent_bytes": subject.persistent_bytes,
+                "op_seconds": subject.speeds.costs.total,
                 "step_seconds": seconds,
                 "stolen_seconds": stolen,
             },
@@ -108,8 +108,8 @@ class _Again:
         return simulate(self._graph, self._plan, costs, hardware).seconds
 
 
-def _unplanned(workload: DeviceWorkload) -> int:
-    return workload.persistent_bytes + workload.workload.plain.peak
+def _unplanned(subject: DeviceWorkload) -> int:
+    return subject.persistent_bytes + subject.workload.plain.peak
 
 
 def _in_turns(

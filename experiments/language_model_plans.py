@@ -87,7 +87,7 @@ class _Traced:
 
     def __init__(self, settings: Mapping[str, Any], *, by_hand: bool = False) -> None:
         self._settings, self._by_hand = settings, by_hand
-        self._workload: Any = None
+        self._subject: Any = None
 
     def row(
         self, ledger: Ledger, card: str, way: str, budget: Bytes | None = None
@@ -122,11 +122,11 @@ class _Traced:
         from lms.machine.costs import roofline
         from lms.planning.prefetch import Speeds
 
-        if self._workload is None:
-            self._workload = _trace(self._settings, hardware, by_hand=self._by_hand)
-        costs = roofline(self._workload.workload.graph, hardware)
+        if self._subject is None:
+            self._subject = _trace(self._settings, hardware, by_hand=self._by_hand)
+        costs = roofline(self._subject.workload.graph, hardware)
         speeds = Speeds(costs=costs, hardware=hardware)
-        return replace(self._workload, speeds=speeds)
+        return replace(self._subject, speeds=speeds)
 
 
 def _trace(settings: Mapping[str, Any], hardware: Any, *, by_hand: bool) -> Any:

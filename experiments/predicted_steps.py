@@ -40,16 +40,16 @@ def predicted(
         lambda array: tf.TensorSpec(array.shape, array.dtype), list(batch)
     )
     hardware = options.hardware and preset(options.hardware)
-    workload = workload_of(step, specs, hardware=hardware)
+    subject = workload_of(step, specs, hardware=hardware)
     memory = options.memory if planned else _ENOUGH
-    workload = workload.on(replace(workload.speeds.hardware, memory=memory))
+    subject = subject.on(replace(subject.speeds.hardware, memory=memory))
     try:
-        found = forecast(workload, _settings(options) if planned else Settings())
+        found = forecast(subject, _settings(options) if planned else Settings())
     except BudgetError as error:
         return {"error": str(error), "least_bytes": error.least_bytes}
-    result = _told(workload, found)
+    result = _told(subject, found)
     if options.curves:
-        result["curves"] = {"unplanned": thinned(workload.workload.plain_memory.device)}
+        result["curves"] = {"unplanned": thinned(subject.workload.plain_memory.device)}
     peak = found.report.predicted_peak_bytes
     if peak > options.memory:
         return result | {"error": f"needs {peak} bytes"}

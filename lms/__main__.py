@@ -184,9 +184,9 @@ def _add_plan(subcommands: Any) -> None:
         "--recompute",
         choices=RECOMPUTE_WORDS,
         default="auto",
-        help="run ops again instead of keeping or moving what they made: where that is "
-        "predicted to be faster (the default); so, but cheap ops alone; wherever it "
-        "can be; or never",
+        help="recompute ops instead of keeping or moving what they made: where that is "
+        "predicted to be faster (auto, the default); there, but cheap ops only; "
+        "wherever it can be done; or never",
     )
     plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"

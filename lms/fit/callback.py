@@ -204,10 +204,10 @@ class LMSCallback(keras.callbacks.Callback):
         exclude_scopes: Outputs of ops below these scopes stay.
         include_types: Only outputs of these op types move.
         exclude_types: Outputs of these op types stay.
-        recompute: Whether ops are recomputed where their output would have to be kept
-            or moved, with the same bits: None where that is predicted to be
-            faster, or about as fast and less is moved, and where the host cannot hold
-            what would be moved; True wherever it can be; False never; "cheap" as None,
+        recompute: The ops that are recomputed, with the same bits, so that what they
+            made is neither kept nor moved. None: those of which that is predicted to be
+            faster, or about as fast and less is moved; and where the host cannot hold
+            what would be moved. True: all that can be. False: none. "cheap": as None,
             but only ops that take about as long as copying (element-wise, moving data).
         host_memory: The most memory of the host that swapped tensors may take, as
             `budget`; None takes what is free.

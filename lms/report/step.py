@@ -57,11 +57,11 @@ class StepReport:
         h2d_bytes_per_second: Rate of copies to the device; 0 without copies.
         d2h_bytes_per_second: Rate of copies to the host; 0 without copies.
         replans: How often it ran out of memory and was planned anew.
-        unknown_memory: Names of loops whose memory is not known, and in no prediction;
-            and of ops whose outputs may be of any size, which is guessed.
-        other_bytes: What of the persistent bytes is neither the model's nor a batch's:
-            arrays that `fit` was given lie on the device whole, unless their
-            `tf.data.Dataset` is made within `tf.device("CPU:0")`.
+        unknown_memory: Names of loops whose memory is not known and not predicted, and
+            of ops whose outputs may be of any size, which is guessed.
+        other_bytes: Persistent bytes that are neither the model's nor a batch's. Arrays
+            that `fit` was given are among them: they lie on the device whole, unless
+            their `tf.data.Dataset` is made within `tf.device("CPU:0")`.
         not_planned: Why there is no plan, where the step runs all the same; else None.
     """
 

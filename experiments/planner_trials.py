@@ -154,7 +154,7 @@ def _frontier(
 def _in_a_room(
     traced: Traced, graph: GraphView, request: PlanRequest
 ) -> dict[str, Any]:
-    fitted = best_plan(graph, request)
+    fitted = best_plan([graph], request)
     if fitted is None:
         return plan_row(_plain(graph)) | {"error": "no plan fits"}
     small_pool = find_device().keep_pool(fitted.small_pool)

@@ -17,8 +17,8 @@ the seconds in which the plan is played over time (`simulate`); the goal is less
 
 Known weakness: an op count says little of the work. About half of the drawn ops touch
 large tensors, which are what planners deal with; in traced graphs it is about a fifth.
-Above some thousand ops (`large_ops` in `lms.planning.tuning`) less is tried, so there
-the time falls before it rises again.
+The more ops a step has, the fewer choices are tried (`search_effort_ops` in
+`lms.planning.tuning`).
 """
 
 import itertools
@@ -116,7 +116,7 @@ def _timed(graph: GraphView, budget: int) -> dict[str, Any]:
         speeds=speeds,
         filters=Filters(),
     )
-    fitted = best_plan(ordered, request)
+    fitted = best_plan([ordered], request)
     taken = {
         "seconds": time.perf_counter() - started,
         "processor_seconds": time.process_time() - busy,

@@ -1,15 +1,14 @@
 """The budget planner: walk the order, and make room for each op.
 
 The walk (`lms.planning.eviction`) says which tensors leave at which step and are back
-at which. Swap-ins start one or more ordered ops ahead of their reader, as far as
-there is room, and the whole is said in the plan's words: names of ops.
+at which. That is said in the plan's words: names of ops.
 
-Known weakness: distance is counted in ops, not in seconds, and copies are free;
-`lms.planning.prefetch` moves the copies afterwards, knowing both.
+Known weakness: copies are free, and tensors are back just before they are read;
+`lms.planning.prefetch` moves the copies afterwards, knowing seconds.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from lms.errors import BudgetError
@@ -18,6 +17,7 @@ from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import large_ops
 from lms.planning.eviction import (
+    EvictionRules,
     Residency,
     Step,
     SwapHistory,
@@ -25,11 +25,10 @@ from lms.planning.eviction import (
     split_into_steps,
     walk_within,
 )
-from lms.planning.tuning import TUNING
 from lms.simulation.allocator import Arena, ByteCounter
 from lms.units import format_bytes
 
-__all__ = ["least_room", "plan_within", "plans_within"]
+__all__ = ["least_room", "plan_within"]
 
 
 def plan_within(
@@ -38,8 +37,8 @@ def plan_within(
     *,
     movable: frozenset[str],
     min_bytes: int,
-    prefetch_ops: int = TUNING.prefetch_ops,
     arena: Callable[[], Arena] | None = None,
+    rules: EvictionRules | None = None,
 ) -> SwapPlan:
     """Plan a step whose own memory never exceeds `budget`.
 
@@ -48,9 +47,9 @@ def plan_within(
         budget: Bytes that the step may use, persistent bytes excluded.
         movable: Names of the root tensors that may move.
         min_bytes: Ops that touch a tensor of at least this size are ordered.
-        prefetch_ops: How many ordered ops before its reader a swap-in may start.
         arena: Makes what tensors take their room from, of `budget` bytes. None counts
             bytes; a `BestFitAllocator` loses what a real allocator loses.
+        rules: Who is evicted; by default the farthest next use.
 
     Returns:
         A plan; without swaps if everything fits.
@@ -59,50 +58,22 @@ def plan_within(
         BudgetError: If an op does not fit with everything movable out; names the op
             and the least room.
     """
-    plans = plans_within(
-        graph,
-        budget,
-        movable=movable,
-        min_bytes=min_bytes,
-        prefetches=[prefetch_ops],
-        arena=arena,
-    )
-    return next(plans)
-
-
-def plans_within(
-    graph: GraphView,
-    budget: int,
-    *,
-    movable: frozenset[str],
-    min_bytes: int,
-    prefetches: Sequence[int],
-    arena: Callable[[], Arena] | None = None,
-) -> Iterator[SwapPlan]:
-    """As `plan_within`: one walk's plans, one for each of `prefetches`."""
     live = buffers(graph)
     chain, steps = _outline(graph, min_bytes)
     _refuse_if_infeasible(steps, live, movable, budget)
-    walk = walk_within(
-        graph, steps, live, movable, arena or partial(ByteCounter, budget)
-    )
+    made = arena or partial(ByteCounter, budget)
+    walk = walk_within(graph, steps, live, movable, made, rules)
     if walk is None:
         raise BudgetError(
             "`budget` must hold every op's tensors in the arena's chunks, got "
             f"{format_bytes(budget)}. Use more room."
         )
-    for prefetch_ops in prefetches:
-        histories = [history and history.copy() for history in walk.histories]
-        usage = walk.usage.copy()
-        _prefetch(
-            steps, live, histories, usage, budget=budget, prefetch_ops=prefetch_ops
-        )
-        yield SwapPlan(
-            planner="budget",
-            order=tuple(op.name for op in graph.ops),
-            chain=chain,
-            swaps=_swaps(graph, steps, live, histories),
-        )
+    return SwapPlan(
+        planner="budget",
+        order=tuple(op.name for op in graph.ops),
+        chain=chain,
+        swaps=_swaps(graph, steps, live, walk.histories),
+    )
 
 
 def least_room(
@@ -154,36 +125,6 @@ def _refuse_if_infeasible(
         )
 
 
-def _prefetch(
-    steps: Sequence[Step],
-    live: Sequence[Buffer],
-    histories: Sequence[SwapHistory | None],
-    usage: list[int],
-    *,
-    budget: int,
-    prefetch_ops: int,
-) -> None:
-    """Start swap-ins earlier, step by ordered step, while there is room."""
-    chained = [position for position, step in enumerate(steps) if step.op]
-    residencies = [
-        (residency, live[i].size, history.evicted[k])
-        for i, history in enumerate(histories)
-        if history is not None
-        for k, residency in enumerate(history.residencies)
-    ]
-    for residency, size, evicted in sorted(
-        residencies, key=lambda item: item[0].first_read
-    ):
-        index = bisect_left(chained, residency.first_read) - 1
-        for earlier in reversed(chained[max(0, index + 1 - prefetch_ops) : index + 1]):
-            between = range(earlier, residency.start)
-            if earlier <= evicted or any(usage[p] + size > budget for p in between):
-                break
-            for p in between:
-                usage[p] += size
-            residency.start = earlier
-
-
 def _swaps(
     graph: GraphView,
     steps: Sequence[Step],
@@ -216,7 +157,8 @@ def _swaps(
             release=release(history.evicted[0]),
             swap_ins=tuple(
                 SwapIn(
-                    trigger=trigger(residency.start), readers=readers(buffer, residency)
+                    trigger=trigger(residency.first_read),
+                    readers=readers(buffer, residency),
                 )
                 for residency in history.residencies
             ),

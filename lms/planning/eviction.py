@@ -8,19 +8,21 @@ device's copy.
 A step of the walk, not to be taken for a training step, is an ordered op and the ops
 up to the next ordered one: nothing is known of the order in which TensorFlow runs
 these, so memory is made for all of them. Tensors come back at their readers here;
-`budget` and `prefetch` let the copies start earlier.
+`prefetch` lets the copies start earlier.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import Buffer, reused_bytes, written_over
-from lms.planning.tuning import TUNING, is_large
-from lms.simulation.allocator import Arena
+from lms.planning.tuning import TUNING
+from lms.simulation.allocator import Arena, BestFitAllocator
 
 __all__ = [
+    "EvictionRules",
     "Residency",
     "Step",
     "SwapHistory",
@@ -32,6 +34,9 @@ __all__ = [
 
 
 _MEMO = "course"
+
+# What is to leave anyway costs such a part of what else would be evicted.
+_OF_LEAVING = 0.01
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,7 +150,6 @@ class Residency:
     """A time on the device that begins with a swap-in."""
 
     first_read: int
-    start: int
     reads: list[int]
 
 
@@ -156,11 +160,22 @@ class SwapHistory:
     evicted: list[int] = field(default_factory=list[int])
     residencies: list[Residency] = field(default_factory=list[Residency])
 
-    def copy(self) -> "SwapHistory":
-        """The same, with residencies of its own."""
-        return SwapHistory(
-            self.evicted, [replace(residency) for residency in self.residencies]
-        )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvictionRules:
+    """Rules of who is evicted.
+
+    Args:
+        leaving: Buffers' roots that are evicted first, each from the op on that is
+            named for it.
+        by_window: Whether buffers are evicted that lie side by side; else the one
+            whose next use is farthest.
+        walks: The walk gets to the end of the step at most so often.
+    """
+
+    leaving: Mapping[str, str] = field(default_factory=dict[str, str])
+    by_window: bool = False
+    walks: int = TUNING.eviction_rounds
 
 
 def walk_within(
@@ -169,6 +184,7 @@ def walk_within(
     live: Sequence[Buffer],
     movable: frozenset[str],
     arena: Callable[[], Arena],
+    rules: "EvictionRules | None" = None,
 ) -> "Walk | None":
     """Walk until every step fits; None if one does not.
 
@@ -179,12 +195,13 @@ def walk_within(
     """
     course = _known_course(graph, steps, live, movable)
     drops: dict[int, set[int]] = {}
+    rules = rules or EvictionRules()
+    leave, walks = _leaving(graph, steps, live, rules.leaving), rules.walks
     compacted: set[int] = set()
     walk = None
-    ends = TUNING.eviction_rounds_large if is_large(graph) else TUNING.eviction_rounds
     for _ in range(TUNING.eviction_rounds):
         try:
-            walk = Walk(course, arena(), drops)
+            walk = Walk(course, arena(), drops, leave, by_window=rules.by_window)
         except MemoryError:  # there is not even room for small tensors
             return None
         failed = walk.run()
@@ -193,12 +210,26 @@ def walk_within(
                 return None
             compacted.add(failed)
             walk.late.setdefault(failed, set()).update(steps[failed].reads)
-        ends -= failed is None
-        if not walk.late or not ends:
+        walks -= failed is None
+        if not walk.late or not walks:
             return walk
         for number, buffers_out in walk.late.items():
             drops.setdefault(number, set()).update(buffers_out)
     return walk if walk is not None and len(walk.usage) == len(steps) else None
+
+
+def _leaving(
+    graph: GraphView,
+    steps: Sequence[Step],
+    live: Sequence[Buffer],
+    leaving: Mapping[str, str],
+) -> list[tuple[int, int]]:
+    """Steps from which buffers are to leave, and their numbers, the first step last."""
+    number = {buffer.root: i for i, buffer in enumerate(live)}
+    step_at = [i for i, step in enumerate(steps) for _ in range(step.length)]
+    place = {op.name: i for i, op in enumerate(graph.ops)} if leaving else {}
+    found = ((step_at[place[name]], number[root]) for root, name in leaving.items())
+    return sorted(found, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +355,30 @@ def _event(
     )
 
 
+def _cheapest_window(
+    sizes: Sequence[int], costs: Sequence[float], size: int
+) -> tuple[int, int] | None:
+    """The range of neighbours with so many bytes that costs least; None if none may go.
+
+    Example:
+        >>> _cheapest_window([4, 4, 4, 4], [3.0, 1.0, 1.0, math.inf], 8)
+        (1, 3)
+    """
+    least, found = math.inf, None
+    begin, held, cost = 0, 0, 0.0
+    for end, (bytes_, price) in enumerate(zip(sizes, costs, strict=True)):
+        if price == math.inf:
+            begin, held, cost = end + 1, 0, 0.0
+            continue
+        held, cost = held + bytes_, cost + price
+        while held - sizes[begin] >= size:
+            held, cost = held - sizes[begin], cost - costs[begin]
+            begin += 1
+        if held >= size and cost < least:
+            least, found = cost, (begin, end + 1)
+    return found
+
+
 class Walk:
     """Belady's walk: who leaves at which step, who is back at which.
 
@@ -332,14 +387,23 @@ class Walk:
     """
 
     def __init__(
-        self, course: _Course, arena: Arena, drops: Mapping[int, set[int]]
+        self,
+        course: _Course,
+        arena: Arena,
+        drops: Mapping[int, set[int]],
+        leaving: Sequence[tuple[int, int]] = (),
+        *,
+        by_window: bool = False,
     ) -> None:
         self._course = course
         self._arena = arena
         self._drops = drops
+        self._leaving = list(leaving)
+        self._by_window = by_window
         self.late: dict[int, set[int]] = {}  # evictions that `drops` did not foresee
         self._chunk: dict[int, int] = {}  # resident buffers and their chunks
         self._farthest: list[tuple[int, int]] = []  # (-next use, buffer), may be stale
+        self._next_use: dict[int, int] = {}
         self._number = 0
         self._most = 0
         self.histories: list[SwapHistory | None] = [None] * len(course.sizes)
@@ -362,6 +426,7 @@ class Walk:
                 return number
             for i, use in stage.next_uses:
                 heapq.heappush(self._farthest, (-use, i))
+                self._next_use[i] = use
             self.usage.append(self._most)
         return None
 
@@ -373,7 +438,7 @@ class Walk:
         for i in stage.reads:
             if i not in self._chunk:
                 self._take(i)
-                residency = Residency(self._number, self._number, [])
+                residency = Residency(self._number, [])
                 _known(self.histories[i]).residencies.append(residency)
             history = self.histories[i]
             if history is not None and history.residencies:
@@ -400,14 +465,56 @@ class Walk:
             try:
                 chunk = self._arena.allocate(size)
             except MemoryError:
-                self._evict()
+                if not self._clear(size):
+                    self._evict()
             else:
                 self._most = max(self._most, self._arena.in_use)
                 return chunk
 
-    def _evict(self) -> None:
-        """Drop the resident buffer whose next use is farthest, of those not in use."""
+    def _clear(self, size: int) -> bool:
+        """Evict what lies side by side and costs least, so that one hole is enough.
+
+        A window slides over the addresses (Zhang et al., "Coop: Memory is not a
+        commodity", NeurIPS 2023).
+        """
+        if not self._by_window or not isinstance(self._arena, BestFitAllocator):
+            return False
+        owner = {chunk: i for i, chunk in self._chunk.items()}
+        chunks = self._arena.chunks()
+        costs = [
+            self._cost(owner.get(address)) if used else 0.0
+            for address, _, used in chunks
+        ]
+        window = _cheapest_window([taken for _, taken, _ in chunks], costs, size)
+        for address, _, used in [] if window is None else chunks[slice(*window)]:
+            if used:
+                i = owner[address]
+                self.late.setdefault(self._number, set()).add(i)
+                self._drop(i)
+        return window is not None
+
+    def _cost(self, i: int | None) -> float:
+        """Bytes of a buffer over the steps until it is read; little if it is to leave.
+
+        What is in use, or may not move, cannot be evicted.
+        """
+        use = -1 if i is None else self._next_use.get(i, -1)
         touched = self._course.stages[self._number].touched
+        if i is None or i in touched or use <= self._number:
+            return math.inf
+        is_to_leave = any(i == j for at, j in self._leaving if at <= self._number)
+        part = _OF_LEAVING if is_to_leave else 1.0
+        return part * self._course.sizes[i] / (use - self._number)
+
+    def _evict(self) -> None:
+        """Drop what is to leave, else what is used farthest away; nothing in use."""
+        touched = self._course.stages[self._number].touched
+        while self._leaving and self._leaving[-1][0] <= self._number:
+            _, i = self._leaving.pop()
+            if i in self._chunk and i not in touched:
+                self.late.setdefault(self._number, set()).add(i)
+                self._drop(i)
+                return
         passed: list[tuple[int, int]] = []
         while self._farthest:
             entry = heapq.heappop(self._farthest)

@@ -2,13 +2,13 @@
 
 Planners count in chunks of a modelled allocator, but swap-ins that start early
 change the places of tensors. So a plan is judged by playing it to the model once more.
-Others are made until one can be placed: without early copies, with less room, with
-smaller tensors moving too.
+Others are made until one can be placed: with less room, with smaller tensors moving
+too.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
@@ -16,13 +16,14 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan
-from lms.planning.budget import least_room, plans_within
+from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import (
     Filters,
     movable,
     small_pool_for,
     smallest_worth_moving,
 )
+from lms.planning.eviction import EvictionRules
 from lms.planning.prefetch import Speeds, copy_in_time
 from lms.planning.risk import (
     NOTHING,
@@ -35,7 +36,7 @@ from lms.planning.risk import (
     seconds_of,
     with_likely_peak,
 )
-from lms.planning.tuning import TUNING, is_large
+from lms.planning.tuning import THOROUGH, TUNING, Effort
 from lms.simulation.allocator import BestFitAllocator, SmallPool
 from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak, allocator_peaks
@@ -43,8 +44,8 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["find_plan", "least_plan", "ranked"]
 
-# An execution order, the chunks kept for small tensors, and plans of one capacity.
-_Made: TypeAlias = tuple[GraphView, SmallPool, Sequence[SwapPlan]]
+# An execution order, the chunks kept for small tensors, and a plan of one capacity.
+_Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
 _ANY = 1 << 62
 
 
@@ -70,8 +71,8 @@ def least_plan(
     while True:
         headroom = Headroom(free=budget // TUNING.least_budget_part, bound=_ANY)
         recent.extendleft(_made(graph, budget, filters) for graph in orders)
-        for i, (graph, small_pool, plans) in enumerate(recent):
-            fitted = _in_room(graph, small_pool, plans, budget)
+        for i, (graph, small_pool, plan) in enumerate(recent):
+            fitted = _in_room(graph, small_pool, plan, budget)
             is_at_edge = i < len(orders)
             if fitted is None or (is_at_edge and fitted.plan.swaps):
                 continue
@@ -82,25 +83,24 @@ def least_plan(
 
 
 def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
-    """Plans of one capacity; none if there are none."""
+    """A plan of a capacity."""
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
     small_pool = small_pool_for(graph, min_bytes=usual)
-    try:
-        return graph, small_pool, _plans(graph, capacity, moving, usual, small_pool)
-    except BudgetError:
-        return graph, small_pool, ()
+    plan = _plan(graph, capacity, moving, usual, small_pool)
+    return graph, small_pool, plan
 
 
 def _in_room(
-    graph: GraphView, small_pool: SmallPool, plans: Iterable[SwapPlan], budget: Bytes
+    graph: GraphView, small_pool: SmallPool, plan: SwapPlan | None, budget: Bytes
 ) -> FittedPlan | None:
-    """The first of some plans that the allocator can place in a room."""
-    for plan in plans:
-        reached = allocator_peak(graph, plan, capacity=budget, small_pool=small_pool)
-        if reached is not None:
-            return FittedPlan(plan=plan, small_pool=small_pool, peak=reached)
-    return None
+    """The plan if the allocator can place it in a room."""
+    if plan is None:
+        return None
+    reached = allocator_peak(graph, plan, capacity=budget, small_pool=small_pool)
+    if reached is None:
+        return None
+    return FittedPlan(plan=plan, small_pool=small_pool, peak=reached)
 
 
 def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
@@ -109,13 +109,27 @@ def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
     return least_room(graph, movable=moving, min_bytes=usual)
 
 
-def find_plan(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Terms:
+    """Terms of one plan: the budget, what may move, who leaves, and the effort."""
+
+    budget: Bytes
+    filters: Filters
+    headroom: Headroom
+    least_copy: Bytes
+    rules: EvictionRules
+    effort: Effort
+
+
+def find_plan(  # noqa: PLR0913 - what a plan depends on
     graph: GraphView,
     budget: int,
     *,
     filters: Filters,
     speeds: Speeds | None = None,
     headroom: Headroom = NOTHING,
+    rules: EvictionRules | None = None,
+    effort: Effort = THOROUGH,
 ) -> FittedPlan | None:
     """Plan a step into the room that the device's allocator has for it.
 
@@ -126,11 +140,21 @@ def find_plan(
         speeds: How long ops and copies take, so that copies start in time; None lets
             them start a few ops ahead.
         headroom: What more the device has.
+        rules: Who is evicted; by default the farthest next use.
+        effort: Seconds of planning against quality.
 
     Returns:
         None if no plan can be placed.
     """
-    sure = _surest(graph, budget, filters, headroom, _least_copy(speeds))
+    terms = _Terms(
+        budget=budget,
+        filters=filters,
+        headroom=headroom,
+        least_copy=_least_copy(speeds),
+        rules=replace(rules or EvictionRules(), walks=effort.walks),
+        effort=effort,
+    )
+    sure = _surest(graph, terms)
     if not sure:
         return None
     if speeds is None:
@@ -142,9 +166,9 @@ def find_plan(
     options = [
         _played(graph, timed, speeds)
         for option in best[: TUNING.timed_plans]
-        for timed in _in_time(graph, option, speeds, budget, headroom)
+        for timed in _in_time(graph, option, speeds, terms)
     ]
-    return with_likely_peak(graph, ranked(options)[0], budget, headroom)
+    return ranked(options)[0]
 
 
 def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
@@ -178,44 +202,38 @@ def _least_copy(speeds: Speeds | None) -> Bytes:
     return int(min(link.h2d, link.d2h) * TUNING.copy_seconds)
 
 
-def _surest(
-    graph: GraphView,
-    budget: int,
-    filters: Filters,
-    headroom: Headroom,
-    least_copy: Bytes,
-) -> list[FittedPlan]:
-    """A few plans that are sure to stay within bounds; of many ops, only one.
+def _surest(graph: GraphView, terms: _Terms) -> list[FittedPlan]:
+    """A few plans that are sure to stay within bounds.
 
     So tight can the room be that none is. Then it is the one that exceeds them least,
     or the one that can be placed in most regions.
     """
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
-    for alike in _placements(graph, budget, filters, headroom.holes, least_copy):
+    for alike in _placements(graph, terms):
         found = 0
         for option in alike:
-            beyond_by, fitted = judged(graph, option, budget, headroom)
-            if fitted.risk is not Risk.NONE:
+            beyond_by, fitted = judged(
+                graph, option, terms.budget, terms.headroom, terms.effort
+            )
+            if fitted.risk is Risk.NONE:
+                sure.append(fitted)
+                found += 1
+            else:
                 others.append((beyond_by, fitted))
-                continue
-            sure.append(fitted)
-            found += 1
-            if len(sure) == (1 if is_large(graph) else TUNING.compared_plans):
-                return sure
-            if found == TUNING.alike_plans:
+            if found == TUNING.alike_plans or len(sure) == terms.effort.compared:
                 break
+            if len(sure) + len(others) >= terms.effort.placed:
+                break
+        if len(sure) == terms.effort.compared:
+            return sure
+        if len(sure) + len(others) >= terms.effort.placed:
+            break
     best = sorted(others, key=lambda other: (other[1].risk, other[0]))
     return sure or [option for _, option in best[:1]]
 
 
-def _placements(
-    graph: GraphView,
-    budget: int,
-    filters: Filters,
-    holes: tuple[int, ...] = (),
-    least_copy: Bytes = 0,
-) -> Iterator[Iterator[FittedPlan]]:
+def _placements(graph: GraphView, terms: _Terms) -> Iterator[Iterator[FittedPlan]]:
     """Plans that the allocator can place, by the least size that may move.
 
     Of each size those with most room for themselves come first, which move least.
@@ -223,78 +241,71 @@ def _placements(
     most = peak(graph)
     usual = smallest_worth_moving(most)
     coarse, finer = max(usual, most // TUNING.coarse_part), usual // TUNING.finer_factor
-    long = max(coarse, least_copy)
+    long = max(coarse, terms.least_copy)
     sizes = (long, usual), (coarse, usual), (usual, usual), (finer, finer)
     for moved, ordered in dict.fromkeys(sizes):
-        yield _placed(graph, budget, filters, moved, ordered, holes)
+        yield _placed(graph, terms, moved, ordered)
 
 
 def _placed(
-    graph: GraphView,
-    budget: int,
-    filters: Filters,
-    moved: int,
-    min_bytes: int,
-    holes: tuple[int, ...],
+    graph: GraphView, terms: _Terms, moved: int, min_bytes: int
 ) -> Iterator[FittedPlan]:
     """Plans that move tensors of `moved` bytes and order ops of `min_bytes`."""
-    moving = movable(graph, min_bytes=moved, filters=filters)
+    moving = movable(graph, min_bytes=moved, filters=terms.filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
+    holes = terms.headroom.holes
     small_pool = replace(small_pool_for(graph, min_bytes=min_bytes), holes=holes)
     for percent in TUNING.shrink_percent:
-        capacity = budget * percent // 100
+        capacity = terms.budget * percent // 100
         chunks = TUNING.small_chunks_factor * (small_pool.bytes + sum(holes))
         if capacity < max(least, chunks):
             return
-        try:
-            plans = _plans(graph, capacity, moving, min_bytes, small_pool)
-        except BudgetError:
-            continue  # with less room tensors may happen to lie better
-        fitted = _in_room(graph, small_pool, plans, budget)
+        # With less room tensors may happen to lie better.
+        plan = _plan(graph, capacity, moving, min_bytes, small_pool, terms.rules)
+        fitted = _in_room(graph, small_pool, plan, terms.budget)
         if fitted is not None:
             yield fitted
 
 
-def _plans(
+def _plan(
     graph: GraphView,
     capacity: Bytes,
     moving: frozenset[str],
     min_bytes: Bytes,
     small_pool: SmallPool,
-) -> tuple[SwapPlan, ...]:
-    """With swap-ins that start early, and without.
-
-    Raises:
-        BudgetError: If there is none of that capacity.
-    """
-    return tuple(
-        plans_within(
+    rules: EvictionRules | None = None,
+) -> SwapPlan | None:
+    """A plan of a capacity; None if there is none."""
+    try:
+        return plan_within(
             graph,
             capacity,
             movable=moving,
             min_bytes=min_bytes,
-            prefetches=(TUNING.prefetch_ops, 0),
             arena=partial(BestFitAllocator, capacity, small_pool),
+            rules=rules,
         )
-    )
+    except BudgetError:
+        return None
 
 
 def _in_time(
-    graph: GraphView,
-    fitted: FittedPlan,
-    speeds: Speeds,
-    budget: int,
-    headroom: Headroom,
+    graph: GraphView, fitted: FittedPlan, speeds: Speeds, terms: _Terms
 ) -> Iterator[FittedPlan]:
     """The plan, and the same with swap-ins that start as early as they should."""
-    hoped = fitted.risk is Risk.PLACE
-    regions = regions_of(
-        graph, budget, NOTHING if hoped else headroom, fitted.small_pool
-    )
+    headroom = NOTHING if fitted.risk is Risk.PLACE else terms.headroom
+    regions = regions_of(terms.budget, headroom, fitted.small_pool, terms.effort)
     peaks = allocator_peaks(graph, fitted.plan, regions)
     assert peaks is not None  # it was placed in these regions before
-    bound = max(budget + headroom.bound, *peaks)
+    early = copy_in_time(
+        graph,
+        fitted.plan,
+        speeds,
+        bound=max(terms.budget + headroom.bound, *peaks),
+        regions=regions,
+        tries=terms.effort.early_tries,
+    )
     yield replace(fitted, peak=middle(peaks))
-    for early in copy_in_time(graph, fitted.plan, speeds, bound=bound, regions=regions):
-        likely = middle(early.peaks)
-        yield replace(fitted, plan=early.plan, peak=likely, seconds=None)
+    for option in early:
+        likely = middle(option.peaks)
+        yield replace(fitted, plan=option.plan, peak=likely, seconds=None)

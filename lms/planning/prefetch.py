@@ -28,7 +28,7 @@ from lms.ir.plan import Swap, SwapPlan
 from lms.ir.resolved import ResolvedPlan, ResolvedSwapIn, resolve
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
-from lms.planning.tuning import TUNING, is_large
+from lms.planning.tuning import TUNING
 from lms.simulation.memory import Region, allocator_curve, allocator_peaks
 from lms.units import Bytes
 
@@ -64,6 +64,7 @@ def copy_in_time(
     *,
     bound: Bytes,
     regions: Sequence[Region],
+    tries: int = len(TUNING.early_tries),
 ) -> tuple[EarlyPlan, ...]:
     """Start swap-ins as early as is needed and can be placed.
 
@@ -74,6 +75,7 @@ def copy_in_time(
         bound: Bytes that may be in use.
         regions: What the allocator must be able to place all in; the first one is what
             copies that start earlier are given their room of.
+        tries: How many ways are tried.
 
     Returns:
         Plans with earlier copies that the allocator can place; none if it can place
@@ -86,9 +88,7 @@ def copy_in_time(
     if usage is None or not plan.swaps:
         return ()
     options: list[EarlyPlan] = []
-    for slack, percent in (
-        TUNING.early_tries[:1] if is_large(graph) else TUNING.early_tries
-    ):
+    for slack, percent in TUNING.early_tries[:tries]:
         wanted = start_in_time(
             graph,
             plan,

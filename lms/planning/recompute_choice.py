@@ -23,6 +23,7 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,7 @@ from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers, memory_curve
 from lms.ir.recompute import Recomputed, copy_name
 from lms.machine.costs import Costs
+from lms.machine.hardware import Hardware
 from lms.planning.tuning import TUNING
 from lms.units import Bytes, Seconds
 
@@ -38,9 +40,12 @@ __all__ = [
     "Bargain",
     "Change",
     "Chosen",
+    "Fates",
+    "LinkShare",
     "StepAsItIs",
+    "Terms",
     "bargain_of",
-    "choose_recomputed",
+    "choose_fates",
 ]
 
 
@@ -59,6 +64,7 @@ class Change:
         bytes: Bytes that are added from one position up to another.
         seconds: What running ops again takes.
         passing: Bytes of the largest tensor that only the ops between read.
+        away: Roots that move, and the positions between which they are away.
     """
 
     second: dict[str, int] = field(default_factory=dict[str, int])
@@ -69,6 +75,7 @@ class Change:
     )
     seconds: Seconds = 0.0
     passing: Bytes = 0
+    away: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def copy(self) -> "Change":
         """The same, to go on from in another way."""
@@ -79,6 +86,7 @@ class Change:
             bytes=list(self.bytes),
             seconds=self.seconds,
             passing=self.passing,
+            away=dict(self.away),
         )
 
 
@@ -101,6 +109,8 @@ class StepAsItIs:
         self.buffers = {buffer.root: buffer for buffer in buffers(graph)}
         self.made = {op.name: self._made(op) for op in graph.ops}
         self.read = {op.name: self._read(op) for op in graph.ops}
+        taken = [0.0, *(costs.of(op.name) for op in graph.ops)]
+        self.begins = list(accumulate(taken))  # seconds, of each op and of the end
         self._cheap = cheap
         self._written: dict[str, int] = {}  # variables, and where they are written
         for position, op in enumerate(graph.ops):
@@ -143,6 +153,8 @@ class Chosen:
     def __init__(self, step: StepAsItIs) -> None:
         self.step = step
         self.second: dict[str, int] = {}
+        self.away: dict[str, tuple[int, int]] = {}
+        self.moved: Bytes = 0
         self._uses = {root: list(b.uses) for root, b in step.buffers.items()}
         self._last = {root: b.last for root, b in step.buffers.items()}
         self._last_copy: dict[str, int] = {}
@@ -162,7 +174,8 @@ class Chosen:
         after = before.copy()
         for begin, stop, size in change.bytes:
             after[begin - first : stop - first] += size
-        after[at - first] += change.passing
+        if change.passing:
+            after[at - first] += change.passing
         return int(
             np.maximum(before - budget, 0).sum() - np.maximum(after - budget, 0).sum()
         )
@@ -172,6 +185,12 @@ class Chosen:
         for begin, stop, size in change.bytes:
             self._memory[begin:stop] += size
         self.second |= change.second
+        self.moved += sum(
+            self.step.buffers[root].size
+            for root in change.away
+            if root not in self.away
+        )
+        self.away |= change.away
         self._last |= change.last
         self._last_copy |= change.last_copy
         for name, at in change.second.items():
@@ -191,6 +210,11 @@ class Chosen:
     def last_copy(self, root: str) -> int:
         """The last position that needs what the second run makes."""
         return self._last_copy[root]
+
+    def leaving(self) -> tuple[tuple[str, str], ...]:
+        """Roots that move, each with the op from which on it may be away."""
+        ops = self.step.graph.ops
+        return tuple((root, ops[at].name) for root, (at, _) in self.away.items())
 
     def recomputed(self) -> tuple[Recomputed, ...]:
         """The choice in the plan's words: who reads the second run of which op.
@@ -238,17 +262,60 @@ class Chosen:
         return new
 
 
-def choose_recomputed(  # noqa: PLR0913 - what a choice depends on
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fates:
+    """A choice for a step.
+
+    Args:
+        recomputed: What runs twice, in execution order.
+        leaving: Roots that are to move, each with the op from which on it may be away.
+    """
+
+    recomputed: tuple[Recomputed, ...] = ()
+    leaving: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkShare:
+    """A part of the step in which the link carries copies that nobody waits for.
+
+    Its seconds have one price, as in the dual of a knapsack: what would cost more to
+    recompute moves. When the part is used up, a second of copying counts as one.
+
+    Args:
+        hardware: The link.
+        seconds: How long it may copy in each direction.
+        price: Seconds of the device that a second of copying counts for.
+
+    Example:
+        >>> from lms.machine.hardware import preset
+        >>> share = LinkShare(hardware=preset("v100-pcie"), seconds=1.0, price=0.1)
+        >>> share.counted(2.0, moved=0), share.counted(2.0, moved=12_000_000_000)
+        (0.2, 2.0)
+    """
+
+    hardware: Hardware
+    seconds: Seconds
+    price: float
+
+    def counted(self, copies: Seconds, *, moved: Bytes) -> Seconds:
+        """Seconds that copies count for when so many bytes are moved already."""
+        taken = moved / min(self.hardware.h2d, self.hardware.d2h)
+        return copies * self.price if taken < self.seconds else copies
+
+
+def choose_fates(  # noqa: PLR0913 - what a choice depends on
     graph: GraphView,
     candidates: Collection[str],
     costs: Costs,
     *,
     budget: Bytes,
     most: Callable[[Bytes], Seconds],
+    share: LinkShare | None = None,
     least: Bytes = 0,
     cheap: bool = False,
-) -> tuple[Recomputed, ...]:
-    """Choose what to recompute so that a step fits.
+) -> Fates:
+    """Choose what to recompute, and what to move, so that a step fits.
 
     Args:
         graph: The step in the execution order to obey.
@@ -256,13 +323,13 @@ def choose_recomputed(  # noqa: PLR0913 - what a choice depends on
         costs: Seconds of each op.
         budget: Bytes that the step may use. What remains above it is to be moved.
         most: How long it may take to make a tensor of some size again.
+        share: The link; None leaves to others what moves.
         least: Tensors of fewer bytes are kept instead of being recomputed: ops that
             touch no larger one are not ordered, and would run again at once.
         cheap: Whether only ops run again that take about as long as copying.
 
     Returns:
-        Ops in execution order; empty if the step fits, or nothing can be recomputed in
-        time.
+        Nothing if the step fits, or nothing can be recomputed in time.
     """
     step = StepAsItIs(graph, costs, least=least, cheap=cheap)
     chosen = Chosen(step)
@@ -271,27 +338,40 @@ def choose_recomputed(  # noqa: PLR0913 - what a choice depends on
         for root in sorted(candidates)
         if step.buffers[root].size >= least and not step.buffers[root].pinned
     ]
+    terms = Terms(budget=budget, most=most, share=share)
     for _ in range(TUNING.recompute_rounds):
         before = len(chosen.second)
-        _take_bargains(chosen, large, budget, most)
+        _take_bargains(chosen, large, terms)
         if len(chosen.second) == before or not chosen.exceeds(budget):
             break
-    return chosen.recomputed()
+    return Fates(recomputed=chosen.recomputed(), leaving=chosen.leaving())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Terms of a choice.
+
+    Args:
+        budget: Bytes that the step may use.
+        most: How long it may take to make a tensor of some size again.
+        share: The link; None where nothing is moved.
+    """
+
+    budget: Bytes
+    most: Callable[[Bytes], Seconds]
+    share: LinkShare | None = None
 
 
 def _take_bargains(
-    chosen: Chosen,
-    candidates: Collection[Buffer],
-    budget: Bytes,
-    most: Callable[[Bytes], Seconds],
+    chosen: Chosen, candidates: Collection[Buffer], terms: Terms
 ) -> None:
     """Choose tensors, the best bargain first, until the step fits or none is left."""
-    found = ((bargain_of(chosen, b, budget, most), b) for b in candidates)
+    found = ((bargain_of(chosen, b, terms), b) for b in candidates)
     queue = [(-bargain.worth, b.root) for bargain, b in found if bargain is not None]
     heapq.heapify(queue)
-    while queue and chosen.exceeds(budget):
+    while queue and chosen.exceeds(terms.budget):
         _, root = heapq.heappop(queue)
-        bargain = bargain_of(chosen, chosen.step.buffers[root], budget, most)
+        bargain = bargain_of(chosen, chosen.step.buffers[root], terms)
         if bargain is None:
             continue
         if queue and bargain.worth < -queue[0][0] * TUNING.about_as_good:
@@ -308,36 +388,65 @@ class Bargain:
     change: Change
 
 
-def bargain_of(
-    chosen: Chosen, buffer: Buffer, budget: Bytes, most: Callable[[Bytes], Seconds]
-) -> Bargain | None:
-    """Weigh the recomputing of a tensor after its longest idle time.
+def bargain_of(chosen: Chosen, buffer: Buffer, terms: Terms) -> Bargain | None:
+    """The better of recomputing a tensor after its longest idle time, and moving it.
 
     Args:
-        chosen: What is recomputed already.
+        chosen: What is recomputed and moved already.
         buffer: The tensor's memory.
-        budget: Bytes that the step may use.
-        most: How long it may take to make a tensor of some size again.
+        terms: The budget, and what may be done.
 
     Returns:
-        None if it cannot be recomputed, takes too long, or saves nothing.
+        None if neither can be, it takes too long, or it saves nothing.
     """
-    name = op_of(buffer.root)
     idle = _longest_gap(buffer.producer, chosen.uses(buffer.root))
-    if name in chosen.second or idle is None:
+    if (
+        idle is None
+        or op_of(buffer.root) in chosen.second
+        or buffer.root in chosen.away
+    ):
         return None
+    changes = (
+        _second_run(chosen, buffer, idle[1], terms),
+        _move(chosen, buffer, idle, terms),
+    )
+    found = [
+        Bargain(worth=saved / (change.seconds + _INSTANT), change=change)
+        for change in changes
+        if change is not None
+        and (saved := chosen.saved(change, idle[1], terms.budget)) > 0
+    ]
+    return max(found, key=lambda bargain: bargain.worth, default=None)
+
+
+def _second_run(chosen: Chosen, buffer: Buffer, at: int, terms: Terms) -> Change | None:
     trial = _Trial(chosen, of=buffer)
     try:
-        trial.run(name, idle[1])
+        trial.run(op_of(buffer.root), at)
     except _NotPossibleError:
         return None
-    change = trial.change
-    if change.seconds > most(buffer.size):
+    return trial.change if trial.change.seconds <= terms.most(buffer.size) else None
+
+
+def _move(
+    chosen: Chosen, buffer: Buffer, idle: tuple[int, int], terms: Terms
+) -> Change | None:
+    """A copy out and back, each with as long again for others before it."""
+    if terms.share is None:
         return None
-    saved = chosen.saved(change, idle[1], budget)
-    if saved <= 0:
+    begins, link = chosen.step.begins, terms.share.hardware
+    out = link.copy_seconds(buffer.size, to_device=False)
+    back = link.copy_seconds(buffer.size, to_device=True)
+    near, far = idle
+    begin = bisect_left(begins, begins[near + 1] + 2 * out, near + 1)
+    end = bisect_left(begins, begins[far] - 2 * back, near + 1)
+    if begin >= end:
         return None
-    return Bargain(worth=saved / (change.seconds + _INSTANT), change=change)
+    return Change(
+        bytes=[(begin, end, -buffer.size)],
+        seconds=terms.share.counted(out + back, moved=chosen.moved),
+        away={buffer.root: (begin, end)},
+    )
 
 
 def _longest_gap(producer: int, uses: list[int]) -> tuple[int, int] | None:
@@ -391,7 +500,7 @@ class _Trial:
             change.last_copy[root] = at
             change.passing = max(change.passing, buffer.size)
             return
-        if buffer.pinned:
+        if buffer.pinned or root in self._chosen.away:
             raise _NotPossibleError
         near = uses[far - 1] if far else buffer.producer
         change.bytes.append((near + 1, self._last(root) + 1, -buffer.size))
@@ -416,6 +525,7 @@ class _Trial:
                 raise _NotPossibleError
             return
         if buffer.kept or at <= self._last(root):
+            self._bring_back(buffer, at)
             return
         name = op_of(root)
         second = self.change.second.get(name, self._chosen.second.get(name))
@@ -427,6 +537,13 @@ class _Trial:
             self._keep(buffer, at)
         else:
             self._run_earlier(name, at, second, depth)
+
+    def _bring_back(self, buffer: Buffer, at: int) -> None:
+        """Let what moves be back for a second run."""
+        known = self.change.away.get(buffer.root, self._chosen.away.get(buffer.root))
+        if known is not None and known[0] <= at < known[1]:
+            self.change.bytes.append((at, known[1], buffer.size))
+            self.change.away[buffer.root] = known[0], at
 
     def _make_or_keep(self, buffer: Buffer, at: int, depth: int) -> None:
         """Recompute a source, unless it is small beside what is made of it."""

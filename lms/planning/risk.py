@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
-from lms.planning.tuning import TUNING, is_large
+from lms.planning.tuning import THOROUGH, TUNING, Effort
 from lms.simulation.allocator import SmallPool
 from lms.simulation.memory import Region, peaks_by_region
 from lms.units import Seconds
@@ -75,7 +75,11 @@ def seconds_of(fitted: FittedPlan) -> Seconds:
 
 
 def judged(
-    graph: GraphView, option: FittedPlan, budget: int, headroom: Headroom
+    graph: GraphView,
+    option: FittedPlan,
+    budget: int,
+    headroom: Headroom,
+    effort: Effort = THOROUGH,
 ) -> tuple[int, FittedPlan]:
     """How bad the doubt is, and the plan with what is not known.
 
@@ -87,8 +91,9 @@ def judged(
         option: A plan, and the chunks that are kept for small tensors.
         budget: Bytes of device memory for the step.
         headroom: What more the device has.
+        effort: In how many regions it is placed.
     """
-    regions = regions_of(graph, budget, headroom, option.small_pool)
+    regions = regions_of(budget, headroom, option.small_pool, effort)
     peaks = list(peaks_by_region(graph, option.plan, regions))
     placed = [peak for peak in peaks if peak is not None]
     if len(placed) < len(regions):
@@ -112,15 +117,14 @@ def middle(peaks: Sequence[int]) -> int:
 
 
 def regions_of(
-    graph: GraphView, budget: int, headroom: Headroom, small_pool: SmallPool
+    budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort = THOROUGH
 ) -> tuple[Region, ...]:
     """Regions to place a plan in: its room, and others like what will be there.
 
     Best fit takes the smallest chunk that will do, so a little more memory can mean
     other chunks, other holes, and a tensor that no hole is large enough for.
     """
-    percent = TUNING.region_percent_large if is_large(graph) else TUNING.region_percent
-    more = (headroom.free * part // 100 for part in percent)
+    more = (headroom.free * part // 100 for part in effort.region_percent)
     sizes = (
         max(budget * TUNING.region_least_percent // 100, budget + part) for part in more
     )
@@ -134,8 +138,6 @@ def with_likely_peak(
     graph: GraphView, fitted: FittedPlan, budget: int, headroom: Headroom
 ) -> FittedPlan:
     """The plan with the middle of its peaks in many regions."""
-    if is_large(graph):
-        return fitted
     sizes = (budget + headroom.free * part // 100 for part in TUNING.likely_percent)
     regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
     found = peaks_by_region(graph, fitted.plan, regions)

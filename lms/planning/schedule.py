@@ -13,10 +13,13 @@ import heapq
 from collections.abc import Collection, Sequence
 
 from lms.ir.graph import GraphView, op_of
-from lms.ir.liveness import buffers, memory_curve
+from lms.ir.liveness import Buffer, buffers, memory_curve, peak, working_sets
 from lms.ir.write_guard import can_come_last
+from lms.units import Bytes
 
-__all__ = ["greedy_order", "schedule"]
+_MOST_TOGETHER = 16  # ops that run earlier together
+
+__all__ = ["delayed", "greedy_order", "hastened", "orders", "schedule"]
 
 
 def schedule(graph: GraphView, *, writes_last: bool = True) -> GraphView:
@@ -33,13 +36,179 @@ def schedule(graph: GraphView, *, writes_last: bool = True) -> GraphView:
         The same graph.
     """
     last = can_come_last(graph) if writes_last else frozenset[str]()
-    orders = greedy_order(graph, last), _list_schedule(graph, None, last)
-    return min(map(graph.reordered, orders), key=_cost)
+    return min(_both(graph, last), key=_peak_and_sum)
 
 
-def _cost(graph: GraphView) -> tuple[int, int]:
+def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
+    """The graph in two orders: with less to hold while long ops run, and `schedule`'s.
+
+    In the first, ops run earlier or later than in memory-greedy or the given order,
+    wherever less is held for it.
+
+    Args:
+        graph: The graph in any execution order.
+        writes_last: As for `schedule`.
+
+    Returns:
+        The two; one if they are the same.
+    """
+    last = can_come_last(graph) if writes_last else frozenset[str]()
+    found = _both(graph, last)
+    low = min(found, key=_peak_and_sum)
+    found += [delayed(hastened(order, last)) for order in found]
+    least = min(map(peak, found))
+    light = min(found, key=lambda order: _cost(order, least // 2))
+    return [light] if light is low else [light, low]
+
+
+def _both(graph: GraphView, last: Collection[str]) -> list[GraphView]:
+    names = greedy_order(graph, last), _list_schedule(graph, None, last)
+    return [graph.reordered(order) for order in names]
+
+
+def _peak_and_sum(graph: GraphView) -> tuple[int, int]:
     curve = memory_curve(graph)
     return max(curve, default=0), sum(curve)
+
+
+def _cost(graph: GraphView, budget: Bytes) -> tuple[int, int]:
+    """Bytes above a budget while each op runs, for about as long as it runs; and peak.
+
+    An op that is no product takes as long as it moves its bytes.
+    """
+    curve = memory_curve(graph)
+    above = (max(0, used - budget) for used in curve)
+    weighed = zip(above, working_sets(graph), strict=True)
+    return sum(bytes_ * touched for bytes_, touched in weighed), max(curve, default=0)
+
+
+class _Lives:
+    """Buffers that each op makes and reads, and ops it waits for, by positions."""
+
+    def __init__(self, graph: GraphView) -> None:
+        self.made: list[list[Buffer]] = [[] for _ in graph.ops]
+        self.read: list[list[Buffer]] = [[] for _ in graph.ops]
+        for buffer in buffers(graph):
+            self.made[buffer.producer].append(buffer)
+            for reader in () if buffer.kept else buffer.uses:
+                self.read[reader].append(buffer)
+        _, self.followers = _dependencies(graph)
+        self.before: list[list[int]] = [[] for _ in graph.ops]
+        for op, followers in enumerate(self.followers):
+            for follower in followers:
+                self.before[follower].append(op)
+        self.when = list(
+            range(len(graph.ops))
+        )  # the op that stays beside which it runs
+
+    def made_bytes(self, op: int) -> Bytes:
+        """Bytes of what an op makes."""
+        return sum(buffer.size for buffer in self.made[op])
+
+    def earlier(self, group: Sequence[int], to: int) -> int:
+        """Bytes that are held less, times positions, where ops run just behind one."""
+        held = 0
+        reads = {buffer.root: buffer for op in group for buffer in self.read[op]}
+        for op in group:
+            for buffer in self.made[op]:
+                reads.pop(buffer.root, None)
+                if buffer.kept or not set(group).issuperset(buffer.uses):
+                    held -= buffer.size * (op - to)
+        for buffer in reads.values():
+            others = (self.when[op] for op in buffer.uses if op not in group)
+            inside = max(op for op in buffer.uses if op in group)
+            held += buffer.size * max(0, inside - max([to, *others]))
+        return held
+
+
+def hastened(graph: GraphView, last: Collection[str] = frozenset()) -> GraphView:
+    """The graph with each op as early as it can run, where that holds no more.
+
+    From the first op on: an op moves to just behind the last op that it waits for,
+    unless what it makes would be held for longer than what it is the last to read is
+    held less. It may take along the ops that it waits for. So a metric does not keep
+    the logits for as long as the backward pass.
+
+    Args:
+        graph: The graph in an execution order.
+        last: Names of ops that stay, with all that follow them.
+
+    Example:
+        >>> from lms.ir.graph import Op, Tensor
+        >>> def op(name, size, *inputs):
+        ...     made = (Tensor(name=f"{name}:0", size=size),)
+        ...     return Op(name=name, type="T", inputs=inputs, outputs=made)
+        >>> ops = op("a", 4), op("b", 9), op("c", 4, "a:0"), op("d", 1, "c:0")
+        >>> [op.name for op in hastened(GraphView(ops=ops)).ops]
+        ['a', 'c', 'd', 'b']
+    """
+    lives = _Lives(graph)
+    stays = _tail(graph, lives.followers, last)
+    together = [[i] for i in lives.when]  # an op that stays, and those just behind it
+    for i in range(len(graph.ops)):
+        moved, to = _taken_along(lives, i, stays) if not stays[i] else ((), i)
+        for op in moved:
+            lives.when[op] = to
+            together[to].append(op)
+            together[op] = []
+        if moved:
+            stays[to] = True
+    return graph.reordered(graph.ops[i].name for group in together for i in group)
+
+
+def _taken_along(
+    lives: _Lives, op: int, stays: Sequence[bool]
+) -> tuple[Sequence[int], int]:
+    """Ops that had better run earlier, and the one behind which they do."""
+    group, best = [op], ((), op)
+    while len(group) <= _MOST_TOGETHER:
+        before = {b for member in group for b in lives.before[member]} - set(group)
+        to = max((lives.when[b] for b in before), default=-1)
+        if to < 0:
+            break
+        if to < min(group) - 1 and lives.earlier(group, to) >= 0:
+            best = sorted(group), to
+        latest = [b for b in before if lives.when[b] == to]
+        if any(stays[b] or lives.when[b] != b for b in latest):
+            break
+        group += latest
+    return best
+
+
+def delayed(graph: GraphView) -> GraphView:
+    """The graph with each op as late as its readers allow, where that holds no more.
+
+    The mirror image of `hastened`. So an optimizer's two products of a gradient are
+    made when they are written, and only the gradient waits for the writes.
+
+    Args:
+        graph: The graph in an execution order.
+
+    Example:
+        >>> from lms.ir.graph import Op, Tensor
+        >>> def op(name, size, *inputs):
+        ...     made = (Tensor(name=f"{name}:0", size=size),)
+        ...     return Op(name=name, type="T", inputs=inputs, outputs=made)
+        >>> ops = op("a", 4), op("b", 4, "a:0"), op("c", 4, "a:0"), op("d", 9)
+        >>> graph = GraphView(ops=(*ops, op("e", 0, "b:0", "c:0")))
+        >>> [op.name for op in delayed(graph).ops]
+        ['d', 'a', 'b', 'c', 'e']
+    """
+    lives = _Lives(graph)
+    when = lives.when
+    together = [[i] for i in when]  # ops that run just before one, and that, backwards
+    for i in reversed(range(len(graph.ops))):
+        to = min((when[j] for j in lives.followers[i]), default=i)
+        held = lives.made_bytes(i) * (to - i)
+        for buffer in lives.read[i]:
+            others = (when[j] for j in buffer.uses if j != i)
+            held -= buffer.size * max(0, to - max([i, *others]))
+        if to != i and held >= 0:
+            when[i] = to
+            together[to].append(i)
+            together[i] = []
+    names = (graph.ops[i].name for group in together for i in reversed(group))
+    return graph.reordered(names)
 
 
 def greedy_order(graph: GraphView, last: Collection[str] = frozenset()) -> list[str]:

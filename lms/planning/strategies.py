@@ -8,25 +8,35 @@ Of two that are about as fast it is the one that moves less: others use the link
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
-from lms.ir.plan import SwapPlan
-from lms.ir.recompute import Recomputed, with_recomputed
+from lms.ir.plan import planned_graph
+from lms.ir.recompute import with_recomputed
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning.candidates import Filters, Recompute, movable, smallest_worth_moving
+from lms.planning.eviction import EvictionRules
 from lms.planning.placement import find_plan, least_plan, ranked
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import UNLIMITED, MemoryBudget
-from lms.planning.recompute_choice import choose_recomputed
-from lms.planning.risk import FittedPlan, Headroom, Risk, seconds_of
-from lms.planning.schedule import schedule
+from lms.planning.recompute_choice import Fates, LinkShare, choose_fates
+from lms.planning.risk import (
+    FittedPlan,
+    Headroom,
+    Risk,
+    judged,
+    seconds_of,
+    with_likely_peak,
+)
+from lms.planning.schedule import orders as _orders
 from lms.planning.settings import Settings
-from lms.planning.tuning import TUNING, is_large
+from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort
 from lms.simulation.executor import collector_paused
 from lms.units import Bytes, Seconds, format_bytes
 
@@ -57,18 +67,18 @@ class PlanRequest:
     recompute: Recompute = None
 
 
-def best_plan(graph: GraphView, request: PlanRequest) -> FittedPlan | None:
+def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
     """The plan with the least doubt, and of those the fastest; None if none fits.
 
     Args:
-        graph: The step in the execution order to obey.
+        orders: The step in the execution orders that may be obeyed.
         request: What is asked for.
 
     Returns:
         A plan for `planned_graph(graph, plan)`.
     """
     with collector_paused():
-        return _best(_options(graph, request))
+        return _best(_options(orders, request))
 
 
 def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
@@ -78,70 +88,225 @@ def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
     return ranked(likeliest)[0] if likeliest else None
 
 
-def _options(graph: GraphView, request: PlanRequest) -> list[FittedPlan]:
-    """The plan that only moves, and plans that recompute more and more."""
-    moving = _find(graph, request)
-    options = [moving] if moving else []
-    if request.recompute is False or (moving and not moving.plan.swaps):
-        return options
-    if is_large(graph) and request.recompute is None and not _stalls(moving, request):
-        return options
-    min_bytes = smallest_worth_moving(peak(graph))
-    candidates = movable(graph, min_bytes=min_bytes, filters=request.filters)
-    known: set[tuple[Recomputed, ...]] = {()}
-    large, usual = TUNING.recompute_tries_large, TUNING.recompute_tries
-    for percent, times in large if is_large(graph) else usual:
-        items = choose_recomputed(
-            graph,
-            candidates,
-            request.speeds.costs,
-            budget=request.budget * percent // 100,
-            most=_longest(request, times),
-            least=min_bytes,
-            cheap=request.recompute == "cheap",
-        )
-        if items in known:
-            continue
-        known.add(items)
-        option = _find(with_recomputed(graph, items), request)
-        if option is not None:
-            options.append(_with(option, recomputed=items))
+def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPlan]:
+    """The plan that only orders ops where that is enough, or the search's best."""
+    if min(map(peak, orders)) <= request.budget:
+        for graph in orders:
+            moving = _find(graph, request, Fates(), THOROUGH)
+            if moving and not moving.plan.swaps:
+                return [moving]
+    search = _Search(orders, request)
+    search.run()
+    options: list[FittedPlan] = []
+    for choice in search.ranked()[: TUNING.search_finals]:
+        tried, made = search.judged(choice), search.made(choice, THOROUGH)
+        options += [option for option in (tried, made) if option is not None]
     again = [option for option in options if option.plan.recomputed]
     return again if request.recompute is True and again else options
 
 
-def _stalls(moving: FittedPlan | None, request: PlanRequest) -> bool:
-    """Tell whether a plan is slow, unsure of its place, or missing."""
-    longest = TUNING.stalled_factor * request.speeds.costs.total
-    return moving is None or moving.risk > Risk.NONE or seconds_of(moving) > longest
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Terms of a plan, most of them indices into the search's lists."""
+
+    price: int = 0
+    percent: int = 0
+    share: int = 1
+    window: int = 1
+    room: int = 0
+    order: int = 0
+    only_moves: int = 0
 
 
-def _longest(request: PlanRequest, times: float) -> Callable[[Bytes], Seconds]:
-    """How long it may take to make a tensor again: so many times as to move it."""
+class _Search:
+    """Hill climbing over what moves and what is recomputed: one change at a time.
+
+    From a start it goes to the first neighbour that is faster, until none is; then from
+    the next start, until enough was tried. The same step gets the same plan: tries are
+    counted, not seconds.
+
+    Args:
+        orders: The step in the execution orders that may be obeyed.
+        request: What is asked for.
+    """
+
+    def __init__(self, orders: Sequence[GraphView], request: PlanRequest) -> None:
+        self._orders = orders
+        self._request = request
+        self._fates: dict[_Choice, Fates] = {}
+        self._found: dict[_Choice, FittedPlan | None] = {}
+        self._known: dict[tuple[_Choice, Fates], FittedPlan | None] = {}
+        few, many = TUNING.search_tries
+        tries = TUNING.search_effort_ops // max(1, len(orders[0].ops))
+        self._left = min(many, max(few, tries))
+        self._places = {
+            "price": len(TUNING.search_prices),
+            "percent": len(TUNING.search_percent),
+            "share": len(TUNING.search_shares),
+            "window": 2,
+            "room": len(TUNING.search_rooms),
+            "order": len(orders),
+        }
+        if request.recompute is True:
+            self._places |= {"price": 1, "share": 1}
+
+    def run(self) -> None:
+        """Try choices until no more may be tried."""
+        for start in sorted(self._starts(), key=self._worth):
+            best: _Choice | None = start
+            while best is not None:
+                best = self._better(best)
+
+    def ranked(self) -> list[_Choice]:
+        """Choices that led to plans, the best first."""
+        firsts = {
+            id(option): choice for choice, option in self._found.items() if option
+        }
+        return sorted(firsts.values(), key=self._worth)
+
+    def made(self, choice: _Choice, effort: Effort) -> FittedPlan | None:
+        """The plan of a choice, made with some effort."""
+        if choice not in self._fates:
+            self._fates[choice] = self._chosen(choice)
+        return _find(
+            self._orders[choice.order],
+            _within(self._request, TUNING.search_rooms[choice.room]),
+            self._fates[choice],
+            effort,
+            by_window=bool(choice.window),
+        )
+
+    def judged(self, choice: _Choice) -> FittedPlan | None:
+        """The plan that was tried, placed in as many regions as any that is taken."""
+        option, request = self._found[choice], self._request
+        if option is None:
+            return None
+        planned = planned_graph(self._orders[choice.order], option.plan)
+        _, sure = judged(planned, option, request.budget, request.headroom)
+        return with_likely_peak(planned, sure, request.budget, request.headroom)
+
+    def _starts(self) -> list[_Choice]:
+        if self._request.recompute is False:
+            return [_Choice(only_moves=1)]
+        if self._request.recompute is True:
+            return [_Choice(), _Choice(percent=self._places["percent"] - 1)]
+        percents = (_Choice(percent=place) for place in (2, 4, 1, 3, 5))
+        starts = [_Choice(), _Choice(price=2), *percents, _Choice(only_moves=1)]
+        return starts[: max(4, self._left // 2)]
+
+    def _better(self, best: _Choice) -> _Choice | None:
+        """The first neighbour that is better; None if none is, or enough was tried."""
+        for neighbour in self._neighbours(best):
+            if self._left <= 0:
+                return None
+            if self._worth(neighbour) < self._worth(best):
+                return neighbour
+        return None
+
+    def _neighbours(self, choice: _Choice) -> Iterator[_Choice]:
+        """Choices that differ in one thing, by one place."""
+        for name, places in self._places.items():
+            if choice.only_moves and name not in ("window", "room", "order"):
+                continue
+            if name == "share" and not choice.price:
+                continue
+            for place in (getattr(choice, name) + 1, getattr(choice, name) - 1):
+                if 0 <= place < places:
+                    yield replace(choice, **{name: place})
+
+    def _worth(self, choice: _Choice) -> tuple[Risk, Seconds]:
+        """Doubt and seconds of a choice's plan; the least is best."""
+        if choice not in self._found:
+            self._found[choice] = self._made_once(choice)
+        option = self._found[choice]
+        if option is None:
+            return Risk.PLACE, math.inf
+        return option.risk, seconds_of(option)
+
+    def _made_once(self, choice: _Choice) -> FittedPlan | None:
+        """The plan; the one of another choice where that comes to the same."""
+        if choice not in self._fates:
+            self._fates[choice] = self._chosen(choice)
+        key = replace(choice, price=0, percent=0, share=0), self._fates[choice]
+        if key not in self._known:
+            self._left -= 1
+            self._known[key] = self.made(choice, QUICK)
+        return self._known[key]
+
+    def _chosen(self, choice: _Choice) -> Fates:
+        if choice.only_moves:
+            return Fates()
+        request = _within(self._request, TUNING.search_rooms[choice.room])
+        graph = self._orders[choice.order]
+        least = smallest_worth_moving(peak(graph))
+        return choose_fates(
+            graph,
+            movable(graph, min_bytes=least, filters=request.filters),
+            request.speeds.costs,
+            budget=request.budget * TUNING.search_percent[choice.percent] // 100,
+            most=_longest(request),
+            share=self._share(choice),
+            least=least,
+            cheap=request.recompute == "cheap",
+        )
+
+    def _share(self, choice: _Choice) -> LinkShare | None:
+        price = TUNING.search_prices[choice.price]
+        if price == 1:
+            return None
+        step = sum(self._request.speeds.costs.of(op.name) for op in self._orders[0].ops)
+        return LinkShare(
+            hardware=self._request.speeds.hardware,
+            seconds=step * TUNING.search_shares[choice.share],
+            price=price,
+        )
+
+
+def _within(request: PlanRequest, percent: int) -> PlanRequest:
+    """The same for a part of the budget; the rest may be used if need be."""
+    budget = request.budget * percent // 100
+    left, headroom = request.budget - budget, request.headroom
+    more = replace(headroom, free=headroom.free + left, bound=headroom.bound + left)
+    return replace(request, budget=budget, headroom=more)
+
+
+def _longest(request: PlanRequest) -> Callable[[Bytes], Seconds]:
+    """How long it may take to make a tensor again: as long as to move it."""
     link = request.speeds.hardware
 
     def most(size: Bytes) -> Seconds:
         if request.recompute is True:
             return math.inf
         there = link.copy_seconds(size, to_device=False)
-        return times * (there + link.copy_seconds(size, to_device=True))
+        return there + link.copy_seconds(size, to_device=True)
 
     return most
 
 
-def _find(graph: GraphView, request: PlanRequest) -> FittedPlan | None:
-    return find_plan(
-        graph,
+def _find(
+    graph: GraphView,
+    request: PlanRequest,
+    fates: Fates,
+    effort: Effort,
+    *,
+    by_window: bool = False,
+) -> FittedPlan | None:
+    """A plan for what was chosen, which may move more."""
+    planned = with_recomputed(graph, fates.recomputed)
+    option = find_plan(
+        planned,
         request.budget,
         filters=request.filters,
         speeds=request.speeds,
         headroom=request.headroom,
+        rules=EvictionRules(leaving=dict(fates.leaving), by_window=by_window),
+        effort=effort,
     )
-
-
-def _with(fitted: FittedPlan, **changes: object) -> FittedPlan:
-    plan: SwapPlan = replace(fitted.plan, **changes)
-    return replace(fitted, plan=plan)
+    if option is None:
+        return None
+    if effort is THOROUGH:
+        option = with_likely_peak(planned, option, request.budget, request.headroom)
+    return replace(option, plan=replace(option.plan, recomputed=fates.recomputed))
 
 
 def plan_by_budget(
@@ -155,8 +320,7 @@ def plan_by_budget(
     have the least room in which a plan is sure, or had it when the training began: a
     step that runs out of memory waits, and is planned anew.
     """
-    orders = schedule(graph), schedule(graph, writes_last=False)
-    longest = TUNING.stalled_factor * speeds.costs.total
+    orders = [_orders(graph), _orders(graph, writes_last=False)]
     found: list[FittedPlan] = []
     sure: list[FittedPlan] = []
     for percent in TUNING.taken_percent:
@@ -168,11 +332,10 @@ def plan_by_budget(
         found.append(option)
         if option.risk is Risk.NONE and percent < _ALL:
             sure.append(option)
-            if seconds_of(option) <= longest:
-                return option
-    least, placed, op_name = least_plan(orders, filters=settings.filters)
+    every = [order for family in orders for order in family]
+    least, placed, op_name = least_plan(every, filters=settings.filters)
     if settings.recompute is not False and not _is_enough(least, budget):
-        least, placed = _least_recomputing(orders, settings, least, placed)
+        least, placed = _least_recomputing(every, settings, least, placed)
     if budget.device_has(least):
         request = _request(settings, budget, speeds, _ALL)
         edge = _at_the_edge(orders, found, request)
@@ -203,22 +366,41 @@ def _least_recomputing(
     """
     hardware = preset(_REFERENCE)
     speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
-    found = before = least, replace(sure, seconds=None)
-    for percent in TUNING.least_recompute_percent:
-        step = least * percent // 100
+    rooms = [least * percent // 100 for percent in TUNING.least_recompute_percent]
+    found = {least: replace(sure, seconds=None)}
+
+    def is_too_small(step: Bytes) -> bool:
         room = MemoryBudget(total=step, margin=0, persistent=0)
-        request = _request(settings, room, speeds, TUNING.taken_percent[-2])
+        request = _request(settings, room, speeds, TUNING.taken_percent[0])
         free = step // TUNING.least_budget_part
         headroom = Headroom(free=free, bound=UNLIMITED)
-        option = _least_doubted(orders, replace(request, headroom=headroom))
-        if option is None or option.risk is not Risk.NONE:
-            break
-        before, found = found, (step, replace(option, seconds=None))
-    return before
+        option = _first_sure(orders, replace(request, headroom=headroom))
+        if option is not None:
+            found[step] = replace(option, seconds=None)
+        return option is None
+
+    last = bisect_left(rooms, 1, key=is_too_small)
+    if last > 1 and rooms[last - 2] not in found:
+        is_too_small(rooms[last - 2])
+    step = min((room for room in found if room not in rooms[last - 1 :]), default=least)
+    return step, found[step]
+
+
+def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
+    """A plan without doubt that recomputes, more and more; the first there is."""
+    for graph in orders:
+        search = _Search([graph], request)
+        for percent, window in product(range(len(TUNING.search_percent)), range(2)):
+            option = search.made(_Choice(percent=percent, window=window), QUICK)
+            if option is not None and option.risk is Risk.NONE:
+                return option
+    return None
 
 
 def _at_the_edge(
-    orders: Iterable[GraphView], found: Sequence[FittedPlan], request: PlanRequest
+    orders: Iterable[Sequence[GraphView]],
+    found: Sequence[FittedPlan],
+    request: PlanRequest,
 ) -> FittedPlan | None:
     """The best of the plans that were found, or one where holes might go away."""
     best = min(found, key=lambda option: option.risk, default=None)
@@ -261,12 +443,12 @@ def _bound(budget: MemoryBudget) -> Bytes:
 
 
 def _least_doubted(
-    orders: Iterable[GraphView], request: PlanRequest
+    orders: Iterable[Sequence[GraphView]], request: PlanRequest
 ) -> FittedPlan | None:
-    """The plan of the first order that leaves no doubt, else that of the least."""
+    """The first orders' plan that leaves no doubt, else that of the least."""
     found: list[FittedPlan] = []
-    for graph in orders:
-        option = best_plan(graph, request)
+    for family in orders:
+        option = best_plan(family, request)
         if option is not None:
             found.append(option)
             if option.risk is Risk.NONE:

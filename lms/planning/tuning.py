@@ -6,11 +6,9 @@ A change of any one changes plans: `tests/planning/test_recorded_plans.py` then 
 
 from dataclasses import dataclass
 
-from lms.ir.graph import GraphView
-from lms.ir.recompute import first_runs
 from lms.units import KIB, MIB, Bytes, Seconds
 
-__all__ = ["TUNING", "Tuning", "is_large"]
+__all__ = ["QUICK", "THOROUGH", "TUNING", "Effort", "Tuning"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,11 +24,10 @@ class Tuning:
     # Without a budget of the user's, one part of so many of the device's limit stays
     # free: for what the allocator loses, and for what others take.
     margin_part: int = 32
-    # Percentages of the budget that are planned for in turn, until a plan works and is
-    # about as fast as if nothing moved (`stalled_factor`). More copies, against a peak
-    # that is not predicted to the byte: allocator, small ops and input pipelines take
-    # their own.
-    taken_percent: tuple[int, ...] = (86, 93, 100)
+    # Percentages of the budget that are planned for in turn, until a plan is sure. More
+    # copies, against a peak that is not predicted to the byte: allocator, small ops and
+    # input pipelines take their own.
+    taken_percent: tuple[int, ...] = (95, 100)
     # TensorFlow starts any ready op, so a step without a plan may need so many times
     # its predicted peak. Larger: steps are planned that would have fitted as they are.
     unordered_factor: float = 1.15
@@ -86,18 +83,12 @@ class Tuning:
 
     # ---------------------------------------------------------------- seconds to plan
 
-    # Graphs of more ops are large: less is tried for them, so that 20,000 ops are
-    # planned in ten seconds. What is tried less is said below.
-    large_ops: int = 6_000
-    # Eviction begins again with what it learned at most so often;
+    # Eviction begins again with what it learned at most so often.
     eviction_rounds: int = 12
-    # in a large graph it has got to the end of the step so often.
-    eviction_rounds_large: int = 4
     # Parts of the budget that eviction is given in turn, until the allocator places its
     # plan in the whole: what it gets less is moved more.
     shrink_percent: tuple[int, ...] = (100, 97, 94, 90, 85)
-    # So many plans that can be placed are compared by their seconds; of a large graph
-    # the first is taken.
+    # So many plans of one choice that can be placed are compared by their seconds.
     compared_plans: int = 3
     # At most so many of them let the same tensors move: others may be faster.
     alike_plans: int = 2
@@ -124,10 +115,7 @@ class Tuning:
 
     # ----------------------------------------------------------- copies that are early
 
-    # Before seconds are known, a copy back starts so many ops before its reader: it is
-    # hidden, against memory for the time between.
-    prefetch_ops: int = 4
-    # Later tries know seconds. Each gives a copy so many times its predicted seconds,
+    # Each try gives a copy so many times its predicted seconds,
     # and early copies so many percent of the capacity that the plan was made for: steps
     # that do not wait, against places that the allocator may lack. A large graph gets
     # the first.
@@ -144,8 +132,6 @@ class Tuning:
     # larger region. A plan is sure if it is placed in regions of the budget and so many
     # percent of the headroom more: fewer bad surprises, against plans that are refused.
     region_percent: tuple[int, ...] = (-60, -30, 0, 30, 60, 100, 120)
-    # The same for a large graph.
-    region_percent_large: tuple[int, ...] = (-60, 0, 100)
     # No region is smaller than so many percent of the budget.
     region_least_percent: int = 97
     # The likely peak is the middle of those in the budget and so many percent of the
@@ -157,28 +143,22 @@ class Tuning:
 
     # --------------------------------------------------------------- recomputation
 
-    # Tensors are recomputed until the step needs so many percent of its budget, each if
-    # that takes at most so many times as long as to move it. The fastest plan is taken:
-    # more is recomputed, so that nothing need be moved where the allocator loses some
-    # of the room; or little, where the link is idle anyway.
-    recompute_tries: tuple[tuple[int, float], ...] = (
-        (95, 1.0),
-        (85, 1.0),
-        (75, 1.0),
-        (65, 1.0),
-        (40, 1.0),
-        (0, 1.0),
-        (90, 0.25),
-    )
-    # The same for a large graph.
-    recompute_tries_large: tuple[tuple[int, float], ...] = (
-        (85, 1.0),
-        (65, 1.0),
-        (90, 0.25),
-    )
-    # A large graph gets none if its plan that only moves takes at most so many times
-    # the seconds of its ops; nor is any graph planned into more of its budget then.
-    stalled_factor: float = 1.05
+    # The search changes three things. Tensors are moved or recomputed until the step
+    # needs so many percent of its budget: what the allocator loses is to fit too.
+    search_percent: tuple[int, ...] = (95, 85, 75, 60, 40, 0)
+    # A second of the link counts as so many of the device: what costs more to recompute
+    # moves. At 1 the search chooses nothing to move.
+    search_prices: tuple[float, ...] = (1.0, 0.2, 0.1, 0.05, 0.02, 0.005)
+    # So long, over the step's seconds, the link may be busy in each direction.
+    search_shares: tuple[float, ...] = (0.1, 0.3, 0.6, 0.9)
+    # So many percent of the budget are planned for: with less, tensors may lie better.
+    search_rooms: tuple[int, ...] = (100, 92, 85)
+    # Choices are tried with little effort, for so many ops in all: as many as the order
+    # goes into it, and so many at least and at most;
+    search_effort_ops: int = 100_000
+    search_tries: tuple[int, int] = (6, 60)
+    # and the best so many with all: placed in more regions, copies timed in more ways.
+    search_finals: int = 2
     # So often all tensors are gone through: with what was chosen others can be.
     recompute_rounds: int = 3
     # Chains of ops that run again for one tensor have at most so many: Python's stack,
@@ -204,10 +184,27 @@ class Tuning:
 TUNING = Tuning()
 
 
-def is_large(graph: GraphView) -> bool:
-    """Tell whether planners should try less, to find a plan in seconds.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """Seconds of planning against quality, for one choice of what moves.
 
-    Second runs do not make a graph large: with them it would get worse plans than
-    without.
+    Args:
+        walks: Eviction gets to the end of the step at most so often.
+        placed: So many plans that the allocator can place in the budget are looked at.
+        compared: So many plans that can be placed are compared by their seconds.
+        early_tries: So many ways to start copies earlier are tried.
+        region_percent: A plan is sure if it is placed in regions of the budget and so
+            many percent of the headroom more.
     """
-    return first_runs(graph) > TUNING.large_ops
+
+    walks: int = TUNING.eviction_rounds
+    placed: int = 1 << 30
+    compared: int = TUNING.compared_plans
+    early_tries: int = len(TUNING.early_tries)
+    region_percent: tuple[int, ...] = TUNING.region_percent
+
+
+THOROUGH = Effort()
+QUICK = Effort(
+    walks=4, placed=6, compared=1, early_tries=1, region_percent=(-60, 0, 100)
+)

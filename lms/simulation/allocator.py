@@ -225,6 +225,13 @@ class BestFitAllocator:
         self._place(address, size)
         insort(self._free, (size, address))
 
+    def chunks(self) -> list[tuple[int, int, bool]]:
+        """Address, bytes and use of all chunks, in the order of their addresses."""
+        return [
+            (address, size, address in self._used)
+            for address, size in sorted(self._size.items())
+        ]
+
     def _place(self, address: int, size: int) -> None:
         self._size[address] = size
         self._end[address + size] = address

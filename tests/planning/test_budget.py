@@ -5,7 +5,7 @@ import pytest
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.planning.budget import least_room, plan_within, plans_within
+from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import movable
 from lms.simulation.memory import simulate_memory
 from tests.graphs import (
@@ -20,12 +20,10 @@ from tests.graphs import (
 )
 
 
-def plan(graph: GraphView, budget: int, *, prefetch_ops: int = 4) -> SwapPlan:
+def plan(graph: GraphView, budget: int) -> SwapPlan:
     """A valid plan for a graph in which everything is large enough to move."""
     able = movable(graph, min_bytes=1)
-    made = plan_within(
-        graph, budget, movable=able, min_bytes=1, prefetch_ops=prefetch_ops
-    )
+    made = plan_within(graph, budget, movable=able, min_bytes=1)
     validate_plan(graph, made)
     return made
 
@@ -51,29 +49,13 @@ def test_an_idle_tensor_leaves_for_an_op_and_is_back_for_its_reader() -> None:
     assert simulate_memory(SKIP.graph, made).device == (100, 110, 90, 90, 120)
 
 
-@pytest.mark.parametrize("drawn", all_drawn().values(), ids=all_drawn())
-def test_plans_of_one_walk_are_those_of_walks_of_their_own(drawn: Drawn) -> None:
-    graph = drawn.graph
-    able = movable(graph, min_bytes=1)
-    budget, _ = least(graph)
-    made = plans_within(graph, budget, movable=able, min_bytes=1, prefetches=(4, 0, 2))
-    assert list(made) == [plan(graph, budget, prefetch_ops=ops) for ops in (4, 0, 2)]
-
-
 def test_of_two_idle_tensors_the_one_read_last_leaves() -> None:
     # At c: 80 are idle, 70 needed. y is read at d, x at e: x goes.
-    made = plan(TWO_WAITING.graph, 110, prefetch_ops=0)
+    made = plan(TWO_WAITING.graph, 110)
     assert [swap.tensor for swap in made.swaps] == ["x:0"]
     assert made.swaps[0].release == "c"
     assert made.swaps[0].swap_ins == (SwapIn(trigger="d", readers=("e",)),)
     assert simulate_memory(TWO_WAITING.graph, made).device == (40, 80, 110, 60, 60)
-
-
-def test_a_copy_back_starts_as_early_as_there_is_room() -> None:
-    # Beside d there are 60 of y, c and d; x makes that 100, which is within 110.
-    made = plan(TWO_WAITING.graph, 110)
-    assert made.swaps[0].swap_ins == (SwapIn(trigger="c", readers=("e",)),)
-    assert simulate_memory(TWO_WAITING.graph, made).device == (40, 80, 110, 100, 60)
 
 
 def test_a_copy_back_waits_where_there_is_no_room() -> None:

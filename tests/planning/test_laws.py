@@ -41,12 +41,9 @@ def budget_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
     able = movable(graph, min_bytes=least_size)
     least, _ = least_room(graph, movable=able, min_bytes=least_size)
     budget = draw(st.integers(least, max(least, peak(graph))))
-    prefetch = draw(st.integers(0, 5))
 
     def planner(graph: GraphView) -> SwapPlan:
-        return plan_within(
-            graph, budget, movable=able, min_bytes=least_size, prefetch_ops=prefetch
-        )
+        return plan_within(graph, budget, movable=able, min_bytes=least_size)
 
     return planner
 

@@ -14,12 +14,13 @@ from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
-from lms.planning import placement, risk, tuning
+from lms.planning import placement, risk
 from lms.planning.candidates import Filters
 from lms.planning.placement import find_plan, ranked
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan, Headroom, Risk
 from lms.planning.schedule import schedule
+from lms.planning.tuning import QUICK
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import (
     Region,
@@ -67,7 +68,7 @@ def test_a_plan_without_doubt_stays_within_bounds_wherever_it_is_placed(
         assert max(peaks or ()) <= budget + headroom.bound
 
 
-def test_a_large_graph_is_planned_with_less_and_stays_within_bounds(
+def test_a_quick_plan_is_tried_in_fewer_regions_and_stays_within_bounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tried: list[int] = []
@@ -81,14 +82,18 @@ def test_a_large_graph_is_planned_with_less_and_stays_within_bounds(
     assert find_plan(graph, peak(graph) * 6 // 10, filters=FILTERS) is not None
     assert max(tried) > 3
     tried.clear()
-    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, large_ops=100))
     hardware = preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     for share in (40, 60, 80):
         budget = peak(graph) * share // 100
         headroom = Headroom(free=budget // 10, bound=budget // 20)
         found = find_plan(
-            graph, budget, filters=FILTERS, speeds=speeds, headroom=headroom
+            graph,
+            budget,
+            filters=FILTERS,
+            speeds=speeds,
+            headroom=headroom,
+            effort=QUICK,
         )
         assert found is not None
         validate_plan(graph, found.plan)

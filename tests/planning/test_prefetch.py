@@ -97,7 +97,7 @@ def test_copies_in_time_stay_in_the_room(
     able = movable(graph, min_bytes=1)
     least, _ = least_room(graph, movable=able, min_bytes=1)
     budget = data.draw(st.integers(least, max(least, peak(graph))))
-    plan = plan_within(graph, budget, movable=able, min_bytes=1, prefetch_ops=0)
+    plan = plan_within(graph, budget, movable=able, min_bytes=1)
     hardware = replace(LINK, h2d=rate, d2h=rate)
     speeds = replace(speeds_of(graph), hardware=hardware)
     options = copy_in_time(graph, plan, speeds, bound=1 << 20, regions=[AMPLE])

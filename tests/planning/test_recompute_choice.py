@@ -10,7 +10,8 @@ from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.ir.liveness import buffers, peak
 from lms.ir.recompute import original_name, with_recomputed
 from lms.machine.costs import Costs
-from lms.planning.recompute_choice import choose_recomputed
+from lms.machine.hardware import preset
+from lms.planning.recompute_choice import LinkShare, choose_fates
 from tests.planning.stored import read_step
 
 CHEAP = {"mul", "add", "relu", "sum", "cast"}
@@ -27,13 +28,13 @@ def chosen(
 ) -> dict[str, tuple[str, ...]]:
     """Who reads which second runs, if each op takes a second."""
     costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
-    found = choose_recomputed(
+    found = choose_fates(
         graph,
         [f"{name}:0" for name in tensors],
         costs,
         budget=budget,
         most=lambda _: most,
-    )
+    ).recomputed
     with_recomputed(graph, found)  # raises if it is no such thing
     return {item.op: item.readers for item in found}
 
@@ -100,9 +101,9 @@ def test_only_cheap_ops_run_twice_if_that_is_asked_for() -> None:
     graph = GraphView(ops=tuple(replace(o, cheap=o.name != "mul") for o in SAVED.ops))
     costs = Costs(seconds={}, source="drawn")
     for cheap in (False, True):
-        found = choose_recomputed(
+        found = choose_fates(
             graph, ["relu:0"], costs, budget=0, most=lambda _: 1.0, cheap=cheap
-        )
+        ).recomputed
         assert bool(found) is not cheap  # relu is made of what mul makes
 
 
@@ -193,9 +194,9 @@ def test_every_op_reads_the_same_values_whatever_is_made_again(
     wanted = data.draw(st.sets(st.sampled_from(large), min_size=1))
     costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
     part = data.draw(st.integers(0, 90))
-    found = choose_recomputed(
+    found = choose_fates(
         graph, wanted, costs, budget=peak(graph) * part // 100, most=lambda _: math.inf
-    )
+    ).recomputed
     again = with_recomputed(graph, found)
     assert len(again.ops) == len(graph.ops) + len(found)
     assert values(again) == values(graph)
@@ -213,13 +214,13 @@ def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
         gradient = f"grad{i}:0"
     graph = GraphView(ops=tuple(ops))
     costs = Costs(seconds={op.name: 1.0 for op in ops}, source="drawn")
-    found = choose_recomputed(
+    found = choose_fates(
         graph,
         [buffer.root for buffer in buffers(graph)],
         costs,
         budget=6 * 64,
         most=lambda _: math.inf,
-    )
+    ).recomputed
     assert [item.op for item in found] == ["x1", "x2", "x3"]
     assert peak(graph) == 9 * 64  # four pairs, and the gradient of the last
     assert peak(with_recomputed(graph, found)) == 6 * 64
@@ -251,12 +252,43 @@ def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
     costs = Costs(seconds={}, source="drawn")
 
     def found(size: int, tensor: str) -> list[str]:
-        items = choose_recomputed(
+        items = choose_fates(
             graph(size), {tensor}, costs, budget=0, most=lambda _: math.inf, least=32
-        )
+        ).recomputed
         return [item.op for item in items]
 
     assert found(16, "mul:0") == ["mul"]
     assert found(64, "mul:0") == ["scale", "mul"]
     assert found(16, "scale:0") == []
     assert found(16, "cast:0") == []
+
+
+def test_what_costs_more_to_recompute_than_a_copy_counts_for_moves() -> None:
+    graph = GraphView(
+        ops=(
+            op("mul", size=1 << 20),
+            op("relu", "mul:0", size=1 << 20),
+            *later("relu"),
+            op("grad", "last:0", "relu:0", "mul:0", size=1),
+        )
+    )
+    hardware = replace(preset("v100-pcie"), latency=0.0)
+    copies = 2 * hardware.copy_seconds(1 << 20, to_device=True)
+    seconds = {op.name: 1.0 for op in graph.ops} | {"relu": 0.3 * copies}
+    costs = Costs(seconds=seconds, source="drawn")
+
+    def moved(price: float) -> list[str]:
+        share = LinkShare(hardware=hardware, seconds=1.0, price=price)
+        fates = choose_fates(
+            graph,
+            ["relu:0"],
+            costs,
+            budget=1 << 20,
+            most=lambda _: math.inf,
+            share=share,
+        )
+        assert bool(fates.recomputed) is not bool(fates.leaving)
+        return [root for root, _ in fates.leaving]
+
+    assert moved(price=0.1) == ["relu:0"]
+    assert moved(price=0.4) == []

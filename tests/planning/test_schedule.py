@@ -4,7 +4,7 @@ from hypothesis import given, settings
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import memory_curve, peak
-from lms.planning.schedule import greedy_order, schedule
+from lms.planning.schedule import delayed, greedy_order, hastened, orders, schedule
 from tests.graphs import make_op
 from tests.strategies import graphs
 
@@ -55,3 +55,41 @@ def test_the_peak_is_never_above_that_of_the_given_order(graph: GraphView) -> No
     better = schedule(graph)
     assert sorted(names(better)) == sorted(names(graph))
     assert peak(better) <= peak(graph)
+
+
+@given(graphs())
+@settings(deadline=None, max_examples=60)
+def test_ops_that_run_earlier_or_later_are_the_same_ops(graph: GraphView) -> None:
+    for other in (hastened(graph), delayed(graph), *orders(graph)):
+        assert sorted(names(other)) == sorted(names(graph))
+
+
+def test_a_metric_takes_what_it_waits_for_along() -> None:
+    # The logits are read by the loss, and at the end by a metric, through two ops.
+    graph = GraphView(
+        ops=(
+            make_op("l", 90),
+            make_op("g", 90, "l"),
+            make_op("h", 10, "g"),
+            make_op("i", 90, "l"),
+            make_op("j", 20, "i"),
+            make_op("m", 1, "j", "l"),
+        )
+    )
+    assert names(hastened(graph)) == "lijmgh"
+    assert peak(hastened(graph)) == peak(graph)
+
+
+def test_two_products_of_a_gradient_wait_as_the_gradient() -> None:
+    graph = GraphView(
+        ops=(
+            make_op("w", 0),
+            make_op("g", 8, "w"),
+            make_op("a", 8, "g"),
+            make_op("b", 8, "g"),
+            make_op("x", 9, "w"),
+            make_op("y", 0, "x"),
+            make_op("z", 0, "y", "a", "b"),
+        )
+    )
+    assert names(delayed(graph)) == "wxygabz"

@@ -11,12 +11,12 @@ from lms.ir.liveness import peak
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import Costs, roofline
 from lms.machine.hardware import preset
-from lms.planning import strategies, tuning
+from lms.planning import strategies
 from lms.planning.candidates import Filters
 from lms.planning.placement import find_plan
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import Headroom, seconds_of
-from lms.planning.schedule import schedule
+from lms.planning.schedule import orders, schedule
 from lms.planning.strategies import PlanRequest, best_plan
 from lms.units import MIB
 from tests.planning.stored import read_step
@@ -73,7 +73,7 @@ def request(*, cheap: float, **knobs: Any) -> PlanRequest:
 def test_what_is_made_again_is_what_is_about_as_fast_or_asked_for(
     cheap: float, recompute: Any, again: Any
 ) -> None:
-    found = best_plan(GRAPH, request(cheap=cheap, recompute=recompute))
+    found = best_plan([GRAPH], request(cheap=cheap, recompute=recompute))
     assert found is not None
     assert bool(found.plan.recomputed) is again
     validate_plan(planned_graph(GRAPH, found.plan), found.plan)
@@ -84,21 +84,16 @@ def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
     (gc.enable if enabled else gc.disable)()
     try:
         asked = request(cheap=1e-6)
-        assert best_plan(GRAPH, asked) is not None
+        assert best_plan([GRAPH], asked) is not None
         assert gc.isenabled() is enabled
         with pytest.raises(AttributeError):
-            best_plan(GRAPH, replace(asked, speeds=cast("Any", "none")))
+            best_plan([GRAPH], replace(asked, speeds=cast("Any", "none")))
         assert gc.isenabled() is enabled
     finally:
         gc.enable()
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_on_a_slow_link_all_is_made_again_that_can_be(
-    monkeypatch: pytest.MonkeyPatch, *, large: bool
-) -> None:
-    if large:
-        monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, large_ops=100))
+def test_on_a_slow_link_all_is_recomputed_that_can_be() -> None:
     graph = schedule(read_step("drawn_750").graph)
     hardware = preset("v100-pcie")
     costs = roofline(graph, hardware)
@@ -108,8 +103,8 @@ def test_on_a_slow_link_all_is_made_again_that_can_be(
         speeds=Speeds(costs=costs, hardware=hardware),
         filters=Filters(),
     )
-    moving = best_plan(graph, replace(asked, recompute=False))
-    found = best_plan(graph, asked)
+    moving = best_plan([graph], replace(asked, recompute=False))
+    found = best_plan([graph], asked)
     assert moving is not None
     assert found is not None
     validate_plan(planned_graph(graph, found.plan), found.plan)
@@ -117,18 +112,23 @@ def test_on_a_slow_link_all_is_made_again_that_can_be(
     assert seconds_of(found) < 1.5 * costs.total
 
 
-def test_a_large_graph_that_does_not_stall_is_planned_once(
+def test_what_costs_more_to_recompute_than_the_link_moves_instead() -> None:
+    # A copy of 2 MiB takes 0.2 ms; the step 40 times as long. Products take 0.1 ms.
+    asked = request(cheap=1e-4)
+    roomy = {o.name: 1e-3 if not o.repeatable else 1e-4 for o in GRAPH.ops}
+    costs = Costs(seconds=roomy, source="drawn")
+    speeds = replace(asked.speeds, costs=costs)
+    found = best_plan([GRAPH], replace(asked, speeds=speeds))
+    always = best_plan([GRAPH], replace(asked, speeds=speeds, recompute=True))
+    assert found is not None
+    assert always is not None
+    assert found.plan.swaps
+    assert seconds_of(found) < seconds_of(always)
+
+
+def test_a_step_that_an_order_makes_fit_is_tried_in_no_other_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tuning, "TUNING", replace(tuning.TUNING, large_ops=100))
-    graph = schedule(read_step("drawn_300").graph)
-    hardware = replace(preset("v100-nvlink"), h2d=1e15, d2h=1e15, latency=0.0)
-    asked = PlanRequest(
-        budget=peak(graph) // 2,
-        headroom=Headroom(),
-        speeds=Speeds(costs=roofline(graph, hardware), hardware=hardware),
-        filters=Filters(),
-    )
     planned: list[GraphView] = []
 
     def noted(graph: GraphView, *rest: Any, **knobs: Any) -> Any:
@@ -136,7 +136,26 @@ def test_a_large_graph_that_does_not_stall_is_planned_once(
         return find_plan(graph, *rest, **knobs)
 
     monkeypatch.setattr(strategies, "find_plan", noted)
-    found = best_plan(graph, asked)
+    asked = replace(request(cheap=1e-6), budget=2 * peak(GRAPH))
+    found = best_plan([GRAPH], asked)
     assert found is not None
-    assert found.plan.swaps
+    assert not found.plan.swaps
     assert len(planned) == 1
+
+
+@pytest.mark.parametrize("name", ["drawn_300", "tagger"])
+def test_the_best_of_a_search_is_never_slower_than_its_starts(name: str) -> None:
+    ordered = orders(read_step(name).graph)
+    hardware = preset("v100-pcie")
+    asked = PlanRequest(
+        budget=peak(ordered[0]) * 45 // 100,
+        headroom=Headroom(),
+        speeds=Speeds(costs=roofline(ordered[0], hardware), hardware=hardware),
+        filters=Filters(),
+    )
+    found = best_plan(ordered, asked)
+    moving = best_plan(ordered, replace(asked, recompute=False))
+    again = best_plan(ordered, replace(asked, recompute=True))
+    seconds = [seconds_of(option) for option in (moving, again) if option is not None]
+    assert found is not None
+    assert seconds_of(found) <= min(seconds) * 1.01  # about as fast, and moves less

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from lms.errors import WorkersError
 
-__all__ = ["lost_in_words"]
+__all__ = ["first_words", "lost_in_words"]
 
 _TOLD = 300  # characters of TensorFlow's message
 
@@ -35,12 +35,12 @@ def lost_in_words(rank: int, size: int) -> Iterator[None]:
     except _LOST as error:
         raise WorkersError(
             f"worker {rank} of {size} cannot go on: another worker has ended or does "
-            f"not answer ({_first_words(error)}). Look at what the others print; start "
+            f"not answer ({first_words(error)}). Look at what the others print; start "
             "all again from the last checkpoint."
         ) from error
 
 
-def _first_words(error: Exception) -> str:
+def first_words(error: Exception) -> str:
     """TensorFlow's words for it, without where in the graph it happened."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("[[")]

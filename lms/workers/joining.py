@@ -31,10 +31,11 @@ from lms.machine.placement import (
 )
 from lms.tf import compat
 from lms.units import Seconds
+from lms.workers.agreement import agree
 from lms.workers.collectives import Workers
-from lms.workers.lost import first_words, lost_in_words
+from lms.workers.lost import first_words
 
-__all__ = ["join", "lost_workers_in_words"]
+__all__ = ["join"]
 
 _joined: list[Workers] = []
 
@@ -91,20 +92,6 @@ def join(
     _joined.append(workers)
     note_joined(placement)
     return workers
-
-
-@contextmanager
-def lost_workers_in_words() -> Iterator[None]:
-    """Within it, a worker that has ended is said in words.
-
-    Raises:
-        WorkersError: In place of TensorFlow's error, in a program that has joined.
-    """
-    if not _joined:
-        yield
-        return
-    with lost_in_words(_joined[0].rank, _joined[0].size):
-        yield
 
 
 def _usual_reductions() -> str:
@@ -185,15 +172,12 @@ def _why_not(placement: Placement, error: tf.errors.OpError) -> str:
 
 
 def _refuse_unlike(workers: Workers, timeout: Seconds) -> None:
-    """All say the same of themselves, or raise."""
-    kind = "a GPU" if tf.config.list_physical_devices("GPU") else "no GPU"
-    own = f"TensorFlow {tf.__version__}, Keras {keras.__version__}, {kind}, "
-    own += f"{workers.reductions}, one of {workers.size} workers"
-    first, *others = workers.gather(own, "who joins", timeout=timeout)
-    for rank, other in enumerate(others, 1):
-        if other != first:
-            raise WorkersError(
-                "all workers must have the same versions, devices and reductions, got "
-                f"{first!r} on worker 0 and {other!r} on worker {rank}. Start all from "
-                "one environment, with one launcher."
-            )
+    gpus = tf.config.list_physical_devices("GPU")
+    own = {
+        "number of workers": workers.size,
+        "versions": f"TensorFlow {tf.__version__}, Keras {keras.__version__}",
+        "devices": "a GPU" if gpus else "no GPU",
+        "reductions": workers.reductions,
+    }
+    advice = "Start all from one environment, with one launcher."
+    agree(workers, own, at="who joins", advice=advice, timeout=timeout)

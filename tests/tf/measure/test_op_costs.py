@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from lms.machine.host import PINNED_VARIABLE
+from lms.machine.placement import Placement
 from lms.tf.measure import device_budget as host_memory
 from lms.tf.measure import op_costs
 from lms.tf.measure.devices import find_device
@@ -152,7 +153,8 @@ def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(host_memory, "available_host_bytes", lambda: 64 * GIB)
     monkeypatch.delenv(PINNED_VARIABLE, raising=False)
     assert host_memory.free_host_bytes() == 60 * GIB
-    monkeypatch.setattr(host_memory, "workers_here", lambda: 2)
+    two = Placement(addresses=("a:1", "a:2"))
+    monkeypatch.setattr(host_memory, "joined", lambda: two)
     assert host_memory.free_host_bytes() == 30 * GIB
     monkeypatch.setattr(host_memory, "available_host_bytes", lambda: None)
     assert host_memory.free_host_bytes() is None

@@ -29,7 +29,7 @@ from lms.tf.measure.free_memory import limit_pinned_memory
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
-from lms.workers.joining import lost_workers_in_words
+from lms.workers.lost import lost_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
 
@@ -231,7 +231,7 @@ class FittedFunction:
         with self._lock:  # no other thread may see a step that is planned anew
             step = self._prepared(traced, inputs)
             try:
-                with lost_workers_in_words():
+                with lost_in_words():
                     return run_recovering(step, inputs, take_place)
             finally:
                 if self._steps[key].rebuilt is None:  # it could not be planned anew

@@ -21,7 +21,7 @@ from typing import Any, Final
 from lms.errors import WorkersError
 
 __all__ = ["Placement", "cluster_variables", "note_joined", "read_placement"]
-__all__ += ["workers_here"]
+__all__ += ["joined"]
 
 _CONFIG: Final = "TF_CONFIG"
 
@@ -91,9 +91,9 @@ def note_joined(placement: Placement) -> None:
     _joined.append(placement)
 
 
-def workers_here() -> int:
-    """Workers that share this host's memory: 1 in a program that has not joined."""
-    return _joined[0].local_size if _joined else 1
+def joined() -> Placement:
+    """Where this program is among the workers it has joined; alone by default."""
+    return _joined[0] if _joined else Placement()
 
 
 def cluster_variables(placement: Placement) -> dict[str, str]:

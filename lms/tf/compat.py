@@ -102,6 +102,7 @@ __all__ = [
     "recomputed_by_grappler",
     "register_host_function",
     "set_gpu_options",
+    "wait_for_cluster",
 ]
 
 # Name of an argument's node, its spec, and for a variable's handle the variable's.
@@ -134,6 +135,19 @@ def device_name(short: str) -> str:
 def devices_are_made() -> bool:
     """Tell whether TensorFlow has made its devices: no cluster can be joined then."""
     return _eager_context()._context_handle is not None
+
+
+def wait_for_cluster(workers: int, seconds: float) -> None:
+    """Let TensorFlow's start of a cluster wait so long until all processes are there.
+
+    Where one is not, all that wait hear of it. Else some would wait for ever.
+    """
+    context = _eager_context()
+    context.configure_coordination_service("standalone", "/job:worker/task:0")
+    options = context.coordination_service
+    options.coordinated_job_list.add(name="worker", num_tasks=workers)
+    options.cluster_register_timeout_in_ms = int(seconds * 1000)
+    options.cluster_register_with_barrier = True
 
 
 def put_in_cluster(key: str, value: str) -> None:

@@ -10,14 +10,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from lms.units import MIB, Bytes
 from lms.workers.collectives import Workers
-from lms.workers.joining import lost_workers_in_words
+from lms.workers.lost import lost_in_words
 
 __all__ = ["Averaging", "average_statistics", "optimizers_of"]
-
-# Statistics that are averaged together.
-_TOGETHER: Bytes = 4 * MIB
 
 
 class Averaging:
@@ -66,7 +62,7 @@ def _steps_of(model: Any) -> Callable[[Any], Any]:
 
     def step(iterator: Any) -> Any:
         try:
-            with _one_step(model), lost_workers_in_words():
+            with _one_step(model), lost_in_words():
                 return own(iterator)
         except (StopIteration, tf.errors.OutOfRangeError):
             raise  # Keras's end of the data
@@ -144,18 +140,6 @@ def average_statistics(workers: Workers, model: Any) -> None:
         for variable, *each in zip(found, *sums, strict=True)
         if len(set(each)) > 1
     ]
-    for some in _batches(unlike):
-        for variable, mean in zip(some, workers.mean(some, "statistics"), strict=True):
-            variable.assign(mean)
-
-
-def _batches(variables: list[Any]) -> Iterator[list[Any]]:
-    """Some at a time: their sums are on the device beside them."""
-    some: list[Any] = []
-    for variable in variables:
-        some.append(variable)
-        if sum(one.shape.num_elements() * one.dtype.size for one in some) > _TOGETHER:
-            yield some
-            some = []
-    if some:
-        yield some
+    means = workers.mean(unlike, "statistics")
+    for variable, mean in zip(unlike, means, strict=True):
+        variable.assign(mean)

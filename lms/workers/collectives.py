@@ -27,7 +27,7 @@ from lms.tf import compat
 from lms.units import MIB, Bytes, Seconds
 from lms.workers.lost import lost_in_words
 
-__all__ = ["Workers"]
+__all__ = ["LONGEST", "Workers"]
 
 # Those of TensorFlow's strategies count up from 1.
 _GROUP = 0x11_35
@@ -38,7 +38,8 @@ _BUCKETS: Mapping[str, Bytes] = {"ring": 4 * MIB, "nccl": 32 * MIB}
 # Types that no GPU reduces, and those that stand for them.
 _REDUCED = {tf.bfloat16: tf.float32, tf.int32: tf.int64}
 
-_LONGEST: Seconds = 600.0
+# Seconds for the others: one may validate, plan or write files longer.
+LONGEST: Seconds = 600.0
 
 # Types that a broadcast takes; others of their width stand for the rest.
 _SENT = (tf.float32, tf.float64, tf.float16, tf.int32, tf.int64)
@@ -125,7 +126,7 @@ class Workers:
         found = (tf.cast(result, one.dtype) for result, one in summed)
         return [None if one is None else next(found) for one in given]
 
-    def gather(self, text: str, name: str, *, timeout: Seconds = _LONGEST) -> list[str]:
+    def gather(self, text: str, name: str, *, timeout: Seconds = LONGEST) -> list[str]:
         """Gather what each worker says, by rank. All must ask in the same order.
 
         Args:
@@ -143,7 +144,7 @@ class Workers:
         compat.put_in_cluster(f"{place}/{self.rank}", text)
         return [self._heard(place, rank, timeout) for rank in range(self.size)]
 
-    def barrier(self, name: str = "barrier", *, timeout: Seconds = _LONGEST) -> None:
+    def barrier(self, name: str = "barrier", *, timeout: Seconds = LONGEST) -> None:
         """Wait until all workers are here; the arguments are those of `gather`."""
         self.gather("", name, timeout=timeout)
 
@@ -183,7 +184,7 @@ class Workers:
             return self._reduced(those, name)
 
         function = _function((self.size, name, specs), reduced, tensors)
-        with lost_in_words(self.rank, self.size):
+        with lost_in_words():
             return function(*tensors)
 
     def _reduced(self, tensors: Sequence[Any], name: str) -> list[Any]:
@@ -254,7 +255,7 @@ class Workers:
         key = (self.size, "of chief", dtype.name, tuple(shape))
         own = tf.cast(value, dtype)
         function = _function(key, received, [own])
-        with lost_in_words(self.rank, self.size):
+        with lost_in_words():
             return function(own)
 
 

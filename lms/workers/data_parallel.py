@@ -19,15 +19,19 @@ import keras
 import tensorflow as tf
 
 from lms.errors import WorkersError
-from lms.workers.agreement import Place, meet, refuse_other_epoch, refuse_unlike
+from lms.units import Seconds
+from lms.workers.agreement import agree
 from lms.workers.averaging import Averaging, average_statistics, optimizers_of
-from lms.workers.collectives import Workers
+from lms.workers.collectives import LONGEST, Workers
 
 __all__ = ["DataParallel"]
 
 # Random states of workers differ by so much for each rank: an odd number, far from
 # small counts.
 _SEED_STEP = 0x9E37_79B1
+
+# For the others where this worker's epoch has ended early.
+_SHORT: Seconds = 60.0
 
 
 class DataParallel(keras.callbacks.Callback):
@@ -72,7 +76,7 @@ class DataParallel(keras.callbacks.Callback):
                 "`DataParallel` must be before `LMSCallback` in the list of callbacks, "
                 "got it behind. Put it first."
             )
-        refuse_unlike(self._workers, model, self.params or {})
+        _refuse_unlike(self._workers, model, self.params or {})
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
         _take_chiefs(self._workers, model)
@@ -92,7 +96,12 @@ class DataParallel(keras.callbacks.Callback):
         if not self._is_training:
             return
         if self._begun is None:
-            refuse_other_epoch(self._workers, epoch)
+            advice = (
+                "Give all the same `initial_epoch`; a callback that restores training, "
+                "such as `BackupAndRestore`, must find the same on all."
+            )
+            own = {"first epoch": epoch}
+            agree(self._workers, own, at="the first epoch", advice=advice)
             _take_chiefs(self._workers, self.model)
         self._begun, self._steps = epoch, 0
 
@@ -120,13 +129,59 @@ class DataParallel(keras.callbacks.Callback):
         _average_numbers(self._workers, numbers)
 
     def _meet(self, place: str, names: list[str]) -> None:
-        there = Place(name=place, steps=self._steps, metrics=tuple(names))
-        meet(self._workers, there, of=(self.params or {}).get("steps") or 0)
+        """See that all are at the same place, within a minute if it is early."""
+        steps, of = self._steps, (self.params or {}).get("steps") or 0
+        own = {
+            "course in an epoch": place,
+            "steps in an epoch": steps,
+            "metrics": names,
+        }
+        advice = (
+            "Validate on all or on none, with the same metrics and as many batches."
+        )
+        timeout = LONGEST if steps >= of else _SHORT
+        try:
+            agree(self._workers, own, at="place", advice=advice, timeout=timeout)
+        except WorkersError as error:
+            if steps >= of or error.__cause__ is None:  # they differ
+                raise
+            raise WorkersError(
+                f"all workers must end an epoch together, got {steps} of {of} steps "
+                f"on worker {self._workers.rank}. Let no callback stop one worker "
+                "alone, and give each as many batches."
+            ) from error
 
     @property
     def _is_training(self) -> bool:
         model: Any = self.model
         return self._workers.size > 1 and "make_train_function" in model.__dict__
+
+
+def _refuse_unlike(workers: Workers, model: Any, params: dict[str, Any]) -> None:
+    optimizers = optimizers_of(model)
+    if not optimizers:
+        raise WorkersError(
+            "a model on several workers must have an optimizer, got one without. Give "
+            "`compile` one, or average gradients yourself: `workers.mean(gradients)`."
+        )
+    variables = [(v.path, tuple(v.shape), v.dtype) for v in model.trainable_variables]
+    own = {
+        "steps in an epoch": params.get("steps"),
+        "epochs": params.get("epochs"),
+        "steps per execution": model.steps_per_execution,
+        "optimizers": [type(one).__name__ for one in optimizers.values()],
+        "trainable variables": [str(one) for one in variables],
+    }
+    advice = (
+        "Build the same model on all, and give each as many batches: "
+        "`data.shard(workers.size, workers.rank)`, `steps_per_epoch`."
+    )
+    agree(workers, own, at="the begin", advice=advice)
+    if own["steps in an epoch"] is None:
+        raise WorkersError(
+            "all workers must know how many steps an epoch has, got data of unknown "
+            "length. Give `fit` the argument `steps_per_epoch`."
+        )
 
 
 def _take_chiefs(workers: Workers, model: Any) -> None:

@@ -1,11 +1,18 @@
 """Become one of the workers of a job, before TensorFlow makes its devices.
 
-TensorFlow's server, its coordination service (which notices dead workers) and its
-collectives are started by `MultiWorkerMirroredStrategy`: it is their only public door.
-No model is made in its scope, in which Keras 3 cannot train.
+TensorFlow's server, its coordination service (which waits for all workers, names those
+that do not come, and notices dead ones) and its collectives are started by
+`MultiWorkerMirroredStrategy`: it is their only public door. No model is made in its
+scope, in which Keras 3 cannot train.
+
+Known weaknesses: nobody is authenticated in TensorFlow's gRPC: private networks only.
+Of two workers with one rank only the second hears of it at once; those without another
+one that is missing then wait until time is up. While it waits, TensorFlow swallows
+SIGTERM: launchers then kill it after their grace.
 """
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -24,11 +31,11 @@ from lms.machine.placement import (
 )
 from lms.tf import compat
 from lms.units import Seconds
+from lms.workers.agreement import agree
 from lms.workers.collectives import Workers
-from lms.workers.lost import lost_in_words
-from lms.workers.rendezvous import meet
+from lms.workers.lost import first_words
 
-__all__ = ["join", "lost_workers_in_words"]
+__all__ = ["join"]
 
 _joined: list[Workers] = []
 
@@ -72,7 +79,6 @@ def join(
             "in which it has made its devices. Call it on the first lines, before any "
             "tensor, model or data set."
         )
-    meet(placement, said=_versions(), timeout=timeout)
     _take_own_gpu(placement)
     by = reductions or os.environ.get("LMS_REDUCTIONS") or _usual_reductions()
     if by not in ("nccl", "ring"):
@@ -80,33 +86,16 @@ def join(
             f"`reductions` must be 'nccl' or 'ring', got {by!r}. Leave it out, or "
             "unset LMS_REDUCTIONS."
         )
-    server = _start(placement)
-    _joined.append(Workers(placement=placement, reductions=by, server=server))
+    server = _start(placement, timeout)
+    workers = Workers(placement=placement, reductions=by, server=server)
+    _refuse_unlike(workers, timeout)
+    _joined.append(workers)
     note_joined(placement)
-    return _joined[0]
-
-
-@contextmanager
-def lost_workers_in_words() -> Iterator[None]:
-    """Within it, a worker that has ended is said in words.
-
-    Raises:
-        WorkersError: In place of TensorFlow's error, in a program that has joined.
-    """
-    if not _joined:
-        yield
-        return
-    with lost_in_words(_joined[0].rank, _joined[0].size):
-        yield
+    return workers
 
 
 def _usual_reductions() -> str:
     return "nccl" if tf.config.list_physical_devices("GPU") else "ring"
-
-
-def _versions() -> str:
-    kind = "a GPU" if tf.config.list_physical_devices("GPU") else "no GPU"
-    return f"TensorFlow {tf.__version__}, Keras {keras.__version__}, {kind}"
 
 
 def _take_own_gpu(placement: Placement) -> None:
@@ -122,15 +111,73 @@ def _take_own_gpu(placement: Placement) -> None:
     tf.config.set_visible_devices(gpus[placement.local_rank], "GPU")
 
 
-def _start(placement: Placement) -> object:
-    """Start TensorFlow's server; what its notifier of preemption does is undone.
-
-    It would swallow SIGTERM, by which launchers end a program.
-    """
-    before = signal.getsignal(signal.SIGTERM)
+def _start(placement: Placement, timeout: Seconds) -> object:
+    """Start TensorFlow's server, which waits for those of all workers."""
     os.environ.update(cluster_variables(placement))
-    server = tf.distribute.MultiWorkerMirroredStrategy()
+    compat.wait_for_cluster(placement.size, timeout)
+    try:
+        with _ended_by_ctrl_c():
+            return tf.distribute.MultiWorkerMirroredStrategy()
+    except tf.errors.OpError as error:
+        raise WorkersError(_why_not(placement, error)) from error
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[None]:
+    """Within it Ctrl-C ends the program at once; afterwards all is as it was.
+
+    Python's own handlers would run when TensorFlow has returned, whose notifier of
+    preemption would go on to swallow SIGTERM, by which launchers end a program.
+    """
     # Python sets signals in its main thread alone; Ray trains in another one.
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, before)
-    return server
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    terminate = signal.getsignal(signal.SIGTERM)
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, terminate)
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def _why_not(placement: Placement, error: tf.errors.OpError) -> str:
+    """Words for TensorFlow's error at its start."""
+    rank, own = placement.rank, placement.addresses[placement.rank]
+    missing = re.findall(r"^/job:worker/replica:0/task:(\d+)$", str(error), re.M)
+    if missing:
+        names = sorted({int(name) for name in missing})
+        where = ", ".join(f"{name} ({placement.addresses[name]})" for name in names)
+        return (
+            f"all {placement.size} workers must join, got none from {where}. Look at "
+            "what they print: one that fails before `lms.join` never comes."
+        )
+    if "start gRPC server" in str(error):
+        return (
+            f"worker {rank} must be able to listen on {own}, got: {first_words(error)}."
+            " Another program, or a worker of an earlier run, may have the port: end "
+            "it, or start again with other ports."
+        )
+    if isinstance(error, tf.errors.AlreadyExistsError):
+        return (
+            f"each worker must have a rank of its own, got two with rank {rank}. End "
+            "the one of an earlier run, or start the job with one launcher."
+        )
+    return (
+        f"worker {rank} must reach worker 0 at {placement.addresses[0]}, got: "
+        f"{first_words(error)}. Check that it runs, that its name resolves and its "
+        "port is open."
+    )
+
+
+def _refuse_unlike(workers: Workers, timeout: Seconds) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    own = {
+        "number of workers": workers.size,
+        "versions": f"TensorFlow {tf.__version__}, Keras {keras.__version__}",
+        "devices": "a GPU" if gpus else "no GPU",
+        "reductions": workers.reductions,
+    }
+    advice = "Start all from one environment, with one launcher."
+    agree(workers, own, at="who joins", advice=advice, timeout=timeout)

@@ -81,14 +81,20 @@ def launch(
             "`command` must be a program that can be started, got "
             f"{' '.join(command)!r}. Check its name and path."
         )
-    _refuse_shared_gpus(environ, workers)
-    say = _Lines(sys.stdout if out is None else out)
-    addresses = free_addresses(workers) if workers > 1 else ()
+    gpus = _gpus(environ, workers)
+    one = Placement(addresses=free_addresses(workers) if workers > 1 else ())
+    out, lock = out or sys.stdout, threading.Lock()
+
+    def say(line: str) -> None:
+        with lock:
+            print(line.rstrip("\n"), file=out, flush=True)
+
     with ExitStack() as stack:
-        started = [
-            stack.enter_context(_Worker(command, placement, environ, say))
-            for placement in _placements(addresses)
-        ]
+        started: list[_Worker] = []
+        for rank, gpu in enumerate(gpus):
+            own = {**environ, **gpu}
+            worker = _Worker(command, replace(one, rank=rank), own, say)
+            started.append(stack.enter_context(worker))
         return _wait(started, grace, say)
 
 
@@ -104,24 +110,6 @@ def free_addresses(count: int) -> tuple[str, ...]:
         return tuple(f"{_HOST}:{each.getsockname()[1]}" for each in found)
 
 
-def _placements(addresses: tuple[str, ...]) -> list[Placement]:
-    one = Placement(addresses=addresses)
-    return [replace(one, rank=rank) for rank in range(one.size)]
-
-
-class _Lines:
-    """Writes whole lines of several threads."""
-
-    def __init__(self, out: IO[str]) -> None:
-        self._out = out
-        self._lock = threading.Lock()
-
-    def __call__(self, line: str) -> None:
-        with self._lock:
-            self._out.write(line.rstrip("\n") + "\n")
-            self._out.flush()
-
-
 class _Worker:
     """A process and the thread that passes its lines on; ends with its context."""
 
@@ -133,11 +121,10 @@ class _Worker:
         say: Callable[[str], None],
     ) -> None:
         self.rank = placement.rank
-        gpus = _visible_gpu(environ, placement.rank)
         own = cluster_variables(placement) if placement.size > 1 else {}
         self.process = subprocess.Popen(
             [*_ENDS_WITH_LAUNCHER, *command],
-            env={**environ, **gpus, **own, "PYTHONUNBUFFERED": "1"},
+            env={**environ, **own, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -169,24 +156,19 @@ class _Worker:
                 say(prefix + line)
 
 
-def _visible_gpu(environ: Mapping[str, str], rank: int) -> dict[str, str]:
-    """The one GPU of a worker, of those that the launcher may use."""
+def _gpus(environ: Mapping[str, str], workers: int) -> list[dict[str, str]]:
+    """The one GPU of each worker, of those that the launcher may use."""
     allowed = environ.get("CUDA_VISIBLE_DEVICES")
-    names = [] if allowed is None else allowed.split(",")
     if allowed in ("", "-1"):
-        return {}
-    return {"CUDA_VISIBLE_DEVICES": names[rank] if names else str(rank)}
-
-
-def _refuse_shared_gpus(environ: Mapping[str, str], workers: int) -> None:
-    allowed = environ.get("CUDA_VISIBLE_DEVICES")
-    count = len(allowed.split(",")) if allowed not in (None, "", "-1") else workers
-    if workers > count:
+        return [{}] * workers
+    names = [str(i) for i in range(workers)] if allowed is None else allowed.split(",")
+    if workers > len(names):
         raise ValueError(
             f"each worker must have a GPU of its own, got {workers} workers and "
-            f"{count} GPUs in CUDA_VISIBLE_DEVICES={allowed}. Start fewer workers, or "
-            "name more GPUs."
+            f"{len(names)} GPUs in CUDA_VISIBLE_DEVICES={allowed}. Start fewer "
+            "workers, or name more GPUs."
         )
+    return [{"CUDA_VISIBLE_DEVICES": names[rank]} for rank in range(workers)]
 
 
 def _wait(

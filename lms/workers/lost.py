@@ -6,8 +6,9 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from lms.errors import WorkersError
+from lms.machine.placement import joined
 
-__all__ = ["lost_in_words"]
+__all__ = ["first_words", "lost_in_words"]
 
 _TOLD = 300  # characters of TensorFlow's message
 
@@ -20,27 +21,26 @@ _LOST = (
 
 
 @contextmanager
-def lost_in_words(rank: int, size: int) -> Iterator[None]:
+def lost_in_words() -> Iterator[None]:
     """Within it, a worker that has ended is said in words.
 
-    Args:
-        rank: Of this worker.
-        size: How many there are.
-
     Raises:
-        WorkersError: In place of TensorFlow's error.
+        WorkersError: In place of TensorFlow's error, in a program that has joined.
     """
+    own = joined()
     try:
         yield
     except _LOST as error:
+        if own.size == 1:
+            raise
         raise WorkersError(
-            f"worker {rank} of {size} cannot go on: another worker has ended or does "
-            f"not answer ({_first_words(error)}). Look at what the others print; start "
-            "all again from the last checkpoint."
+            f"worker {own.rank} of {own.size} cannot go on: another worker has ended "
+            f"or does not answer ({first_words(error)}). Look at what the others "
+            "print; start all again from the last checkpoint."
         ) from error
 
 
-def _first_words(error: Exception) -> str:
+def first_words(error: Exception) -> str:
     """TensorFlow's words for it, without where in the graph it happened."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("[[")]

@@ -97,7 +97,7 @@ def test_an_infinity_on_one_worker_skips_the_step_on_all(
         ("steps", "the same steps in an epoch, got 4 on worker 0 and 3 on worker 1"),
         ("model", "the same trainable variables, got"),
         ("order", "must be before `LMSCallback`"),
-        ("epoch", "begin with the same epoch, got 0 on worker 0 and 1 on worker 1"),
+        ("epoch", "the same first epoch, got 0 on worker 0 and 1 on worker 1"),
         ("validation", "must have the same course in an epoch"),
     ],
 )

@@ -12,7 +12,7 @@ import psutil
 
 from lms.errors import WorkersError
 from lms.machine.host import PINNED_VARIABLE, pinned_limit, swappable
-from lms.machine.placement import read_placement, workers_here
+from lms.machine.placement import joined, read_placement
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.settings import Settings
 from lms.tf import compat
@@ -48,7 +48,7 @@ def free_host_bytes() -> Bytes | None:
     if free is None:
         return None
     # All of them plan at about the same time.
-    return swappable(free // workers_here(), pinned_limit())
+    return swappable(free // joined().local_size, pinned_limit())
 
 
 def limit_pinned_memory() -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from lms.machine.host import PINNED_VARIABLE
+from lms.machine.placement import Placement
 from lms.planning.settings import read_settings
 from lms.tf.measure import free_memory
 from lms.tf.measure.free_memory import host_budget, measure_budget, with_holes
@@ -75,7 +76,8 @@ def test_workers_of_a_host_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(free_memory, "available_host_bytes", lambda: 64 * GIB)
     monkeypatch.delenv(PINNED_VARIABLE, raising=False)
     assert free_memory.free_host_bytes() == 60 * GIB
-    monkeypatch.setattr(free_memory, "workers_here", lambda: 2)
+    two = Placement(addresses=("a:1", "a:2"))
+    monkeypatch.setattr(free_memory, "joined", lambda: two)
     assert free_memory.free_host_bytes() == 30 * GIB
     monkeypatch.setattr(free_memory, "available_host_bytes", lambda: None)
     assert free_memory.free_host_bytes() is None

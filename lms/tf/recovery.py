@@ -200,9 +200,6 @@ class PreparedStep:
         """
         self.rebuilt = self.small_pool = None  # frees their room for what comes
         now = self.source.budget_now()
-        if self.plan_is_empty:  # less than what it was taken to need
-            needed = self.predicted.unplanned_peak_bytes - self.budget.persistent
-            now = now.of(now.persistent + min(now.step, needed))
         for budget, ways in self._budgets(now):
             try:
                 step = self.source.prepare(budget, recompute=ways[0] if ways else None)
@@ -218,13 +215,21 @@ class PreparedStep:
     def _budgets(
         self, now: MemoryBudget
     ) -> Iterator[tuple[MemoryBudget, Sequence[bool]]]:
-        """Less and less of the budget; then all of it, for plans of other ways.
+        """Less and less than it took; then all of the budget, for plans of other ways.
 
         Where all that there is is needed, none fits into less. But another plan has its
         tensors in other places.
         """
+        said = self.predicted
+        peak = (
+            said.unplanned_peak_bytes
+            if self.plan_is_empty
+            else said.predicted_peak_bytes
+        )
+        taken = min(now.step, peak - self.budget.persistent)  # what it was said to need
         for percent in _LESS_PERCENT:
-            yield self.budget.tighter(now, percent), ()
+            less = self.budget.tighter(now.of(now.persistent + taken), percent)
+            yield less, ()
         for i in range(len(self.other_ways)):
             yield replace(now, lost=self.budget.lost_since(now)), self.other_ways[i:]
 

@@ -155,8 +155,8 @@ class Tuning:
     search_rooms: tuple[int, ...] = (100, 92, 85)
     # Choices are tried with little effort, for so many ops in all: as many as the order
     # goes into it, and so many at least and at most;
-    search_effort_ops: int = 100_000
-    search_tries: tuple[int, int] = (6, 60)
+    search_effort_ops: int = 80_000
+    search_tries: tuple[int, int] = (4, 60)
     # and the best so many with all: placed in more regions, copies timed in more ways.
     search_finals: int = 2
     # So often all tensors are gone through: with what was chosen others can be.

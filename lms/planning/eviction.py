@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import Buffer, reused_bytes, written_over
 from lms.planning.tuning import TUNING
-from lms.simulation.allocator import Arena, BestFitAllocator
+from lms.simulation.allocator import Arena, BestFitAllocator, rounded_up
 
 __all__ = [
     "EvictionRules",
@@ -399,6 +399,7 @@ class Walk:
         self._arena = arena
         self._drops = drops
         self._leaving = list(leaving)
+        self._leavers = {i for _, i in leaving}
         self._by_window = by_window
         self.late: dict[int, set[int]] = {}  # evictions that `drops` did not foresee
         self._chunk: dict[int, int] = {}  # resident buffers and their chunks
@@ -433,7 +434,7 @@ class Walk:
     def _bring_in(self, stage: _Stage) -> None:
         """Drop what is known to be in the way; copy back what the step reads."""
         for i in sorted(self._drops.get(self._number, ())):
-            if i in self._chunk and self._course.may_move[i]:
+            if i in self._chunk and (self._course.may_move[i] or i in self._leavers):
                 self._drop(i)
         for i in stage.reads:
             if i not in self._chunk:
@@ -485,7 +486,8 @@ class Walk:
             self._cost(owner.get(address)) if used else 0.0
             for address, _, used in chunks
         ]
-        window = _cheapest_window([taken for _, taken, _ in chunks], costs, size)
+        sizes = [taken for _, taken, _ in chunks]
+        window = _cheapest_window(sizes, costs, rounded_up(size))
         for address, _, used in [] if window is None else chunks[slice(*window)]:
             if used:
                 i = owner[address]

@@ -138,7 +138,7 @@ def find_plan(  # noqa: PLR0913 - what a plan depends on
         budget: Bytes of device memory for the step, persistent bytes excluded.
         filters: Which ops' outputs may move.
         speeds: How long ops and copies take, so that copies start in time; None lets
-            them start a few ops ahead.
+            each start just before its reader.
         headroom: What more the device has.
         rules: Who is evicted; by default the farthest next use.
         effort: Seconds of planning against quality.
@@ -250,7 +250,10 @@ def _placements(graph: GraphView, terms: _Terms) -> Iterator[Iterator[FittedPlan
 def _placed(
     graph: GraphView, terms: _Terms, moved: int, min_bytes: int
 ) -> Iterator[FittedPlan]:
-    """Plans that move tensors of `moved` bytes and order ops of `min_bytes`."""
+    """Plans that move tensors of `moved` bytes and order ops of `min_bytes`.
+
+    What is to leave moves whatever its size.
+    """
     moving = movable(graph, min_bytes=moved, filters=terms.filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
     holes = terms.headroom.holes

@@ -5,8 +5,9 @@ ready, the one that frees most - or takes least - goes first, ties by the given 
 Greedy is no optimum (the problem is NP-complete:
 Sethi 1975, "Complete register allocation problems"), so the given order competes.
 
-Writes to variables come last, so that a step that fails has written nothing. Holding
-what they write may cost memory: on demand they come when they are ready.
+Writes to variables come last, with the ops that only they wait for, so that a step that
+fails has seldom written anything. Holding what they write may cost memory: on demand
+writes come when they are ready.
 """
 
 import heapq
@@ -97,13 +98,12 @@ class _Lives:
         for op, followers in enumerate(self.followers):
             for follower in followers:
                 self.before[follower].append(op)
-        self.when = list(
-            range(len(graph.ops))
-        )  # the op that stays beside which it runs
+        self.when = list(range(len(graph.ops)))  # behind or before which op each runs
 
     def made_bytes(self, op: int) -> Bytes:
-        """Bytes of what an op makes."""
-        return sum(buffer.size for buffer in self.made[op])
+        """Bytes of what an op makes for others."""
+        made = self.made[op]
+        return sum(buffer.size for buffer in made if buffer.uses or buffer.kept)
 
     def earlier(self, group: Sequence[int], to: int) -> int:
         """Bytes that are held less, times positions, where ops run just behind one."""
@@ -115,9 +115,10 @@ class _Lives:
                 if buffer.kept or not set(group).issuperset(buffer.uses):
                     held -= buffer.size * (op - to)
         for buffer in reads.values():
+            if buffer.last not in group:
+                continue  # somebody behind reads it
             others = (self.when[op] for op in buffer.uses if op not in group)
-            inside = max(op for op in buffer.uses if op in group)
-            held += buffer.size * max(0, inside - max([to, *others]))
+            held += buffer.size * max(0, buffer.last - max([to, *others]))
         return held
 
 
@@ -197,16 +198,18 @@ def delayed(graph: GraphView) -> GraphView:
     lives = _Lives(graph)
     when = lives.when
     together = [[i] for i in when]  # ops that run just before one, and that, backwards
+    latest: dict[str, int] = {}  # where the readers behind run
     for i in reversed(range(len(graph.ops))):
         to = min((when[j] for j in lives.followers[i]), default=i)
         held = lives.made_bytes(i) * (to - i)
         for buffer in lives.read[i]:
-            others = (when[j] for j in buffer.uses if j != i)
-            held -= buffer.size * max(0, to - max([i, *others]))
+            held -= buffer.size * max(0, to - max(i, latest.get(buffer.root, -1)))
         if to != i and held >= 0:
             when[i] = to
             together[to].append(i)
             together[i] = []
+        for buffer in lives.read[i]:
+            latest[buffer.root] = max(latest.get(buffer.root, -1), when[i])
     names = (graph.ops[i].name for group in together for i in reversed(group))
     return graph.reordered(names)
 

@@ -1,8 +1,7 @@
-"""The fastest plan of one step: what moves, and what is recomputed.
+"""The fastest plan of one step: a search over what moves and what is recomputed.
 
-    a plan that only moves ───────────────────────────────┐
-    a few that recompute, more and more, and move the rest ├──> the one that a simulator
-                                                          ┘     plays fastest
+    a few starts ──> change one term at a time ──> the fastest, with all effort
+                     while the plan is played faster
 
 Of two that are about as fast it is the one that moves less: others use the link too.
 """
@@ -16,7 +15,7 @@ from itertools import product
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
-from lms.ir.plan import planned_graph
+from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
@@ -38,6 +37,7 @@ from lms.planning.schedule import orders as _orders
 from lms.planning.settings import Settings
 from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort
 from lms.simulation.executor import collector_paused
+from lms.simulation.memory import allocator_peak
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["PlanRequest", "best_plan", "plan_by_budget"]
@@ -98,11 +98,21 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
     search = _Search(orders, request)
     search.run()
     options: list[FittedPlan] = []
-    for choice in search.ranked()[: TUNING.search_finals]:
-        tried, made = search.judged(choice), search.made(choice, THOROUGH)
+    sure = 0  # of those that were tried, in all regions too
+    for place, choice in enumerate(search.ranked()):
+        tried = search.judged(choice)
+        is_final = place < TUNING.search_finals
+        made = search.made(choice, THOROUGH) if is_final else None
         options += [option for option in (tried, made) if option is not None]
+        sure += tried is not None and tried.risk is Risk.NONE
+        if sure == TUNING.search_finals:
+            break
+    if request.recompute is not True:
+        return options
     again = [option for option in options if option.plan.recomputed]
-    return again if request.recompute is True and again else options
+    if any(option.risk is Risk.NONE for option in again):
+        return again
+    return options + _options(orders, replace(request, recompute=False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +167,17 @@ class _Search:
             while best is not None:
                 best = self._better(best)
 
+    @property
+    def is_spent(self) -> bool:
+        """Tell whether no more may be tried."""
+        return self._left <= 0
+
     def ranked(self) -> list[_Choice]:
         """Choices that led to plans, the best first."""
-        firsts = {
-            id(option): choice for choice, option in self._found.items() if option
-        }
+        firsts: dict[SwapPlan, _Choice] = {}
+        for choice, option in self._found.items():
+            if option is not None:
+                firsts.setdefault(option.plan, choice)
         return sorted(firsts.values(), key=self._worth)
 
     def made(self, choice: _Choice, effort: Effort) -> FittedPlan | None:
@@ -182,6 +198,16 @@ class _Search:
         if option is None:
             return None
         planned = planned_graph(self._orders[choice.order], option.plan)
+        if (
+            allocator_peak(
+                planned,
+                option.plan,
+                capacity=request.budget,
+                small_pool=option.small_pool,
+            )
+            is None
+        ):
+            return None
         _, sure = judged(planned, option, request.budget, request.headroom)
         return with_likely_peak(planned, sure, request.budget, request.headroom)
 
@@ -189,15 +215,16 @@ class _Search:
         if self._request.recompute is False:
             return [_Choice(only_moves=1)]
         if self._request.recompute is True:
-            return [_Choice(), _Choice(percent=self._places["percent"] - 1)]
+            return [_Choice(percent=place) for place in (0, 5, 2)]
+        prices = (_Choice(price=2), _Choice(price=3), _Choice(price=4, share=3))
         percents = (_Choice(percent=place) for place in (2, 4, 1, 3, 5))
-        starts = [_Choice(), _Choice(price=2), *percents, _Choice(only_moves=1)]
+        starts = [_Choice(), *prices, _Choice(only_moves=1), *percents]
         return starts[: max(4, self._left // 2)]
 
     def _better(self, best: _Choice) -> _Choice | None:
         """The first neighbour that is better; None if none is, or enough was tried."""
         for neighbour in self._neighbours(best):
-            if self._left <= 0:
+            if self.is_spent:
                 return None
             if self._worth(neighbour) < self._worth(best):
                 return neighbour
@@ -217,13 +244,13 @@ class _Search:
     def _worth(self, choice: _Choice) -> tuple[Risk, Seconds]:
         """Doubt and seconds of a choice's plan; the least is best."""
         if choice not in self._found:
-            self._found[choice] = self._made_once(choice)
+            self._found[choice] = self.made_once(choice)
         option = self._found[choice]
         if option is None:
             return Risk.PLACE, math.inf
         return option.risk, seconds_of(option)
 
-    def _made_once(self, choice: _Choice) -> FittedPlan | None:
+    def made_once(self, choice: _Choice) -> FittedPlan | None:
         """The plan; the one of another choice where that comes to the same."""
         if choice not in self._fates:
             self._fates[choice] = self._chosen(choice)
@@ -391,9 +418,11 @@ def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan
     for graph in orders:
         search = _Search([graph], request)
         for percent, window in product(range(len(TUNING.search_percent)), range(2)):
-            option = search.made(_Choice(percent=percent, window=window), QUICK)
+            option = search.made_once(_Choice(percent=percent, window=window))
             if option is not None and option.risk is Risk.NONE:
                 return option
+            if search.is_spent:
+                break
     return None
 
 

@@ -143,8 +143,9 @@ class Tuning:
 
     # --------------------------------------------------------------- recomputation
 
-    # The search changes three things. Tensors are moved or recomputed until the step
-    # needs so many percent of its budget: what the allocator loses is to fit too.
+    # The search changes what follows, and the order. Tensors are moved or recomputed
+    # until the step needs so many percent of its budget: what the allocator loses is to
+    # fit too.
     search_percent: tuple[int, ...] = (95, 85, 75, 60, 40, 0)
     # A second of the link counts as so many of the device: what costs more to recompute
     # moves. At 1 the search chooses nothing to move.

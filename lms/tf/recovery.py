@@ -230,6 +230,8 @@ class PreparedStep:
         for percent in _LESS_PERCENT:
             less = self.budget.tighter(now.of(now.persistent + taken), percent)
             yield less, ()
+        for percent in _LESS_PERCENT:  # beside loops a plan has only a part of it
+            yield self.budget.tighter(now, percent), ()
         for i in range(len(self.other_ways)):
             yield replace(now, lost=self.budget.lost_since(now)), self.other_ways[i:]
 

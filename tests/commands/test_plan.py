@@ -115,7 +115,7 @@ def test_hardware_that_is_not_here_gets_a_roofline(
     assert "a roofline of stated rates, not measured" in said["roofline"]["out"]
     found = json.loads((folder / "roofline.json").read_text())
     assert found["host_peak_bytes"] > 0
-    assert found["slowdown"] >= 1
+    assert found["slowdown"] > 0.99  # all copies may be hidden
     assert 0 < found["utilisation"] <= 1
     assert found["hardware"]["flops"] == PRESETS["v100-pcie"].flops
     assert found["hardware"]["d2h"] == PRESETS["gh200"].d2h

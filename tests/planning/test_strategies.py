@@ -159,3 +159,18 @@ def test_the_best_of_a_search_is_never_slower_than_its_starts(name: str) -> None
     seconds = [seconds_of(option) for option in (moving, again) if option is not None]
     assert found is not None
     assert seconds_of(found) <= min(seconds) * 1.01  # about as fast, and moves less
+
+
+def test_a_last_chunk_of_an_odd_size_is_no_hole_for_what_is_rounded_up() -> None:
+    # A region of 6,000,180 bytes has no chunk for so many: requests are rounded up.
+    size = 6_000_180
+    graph = GraphView(
+        ops=(op("a"), Op(name="b", type="B", inputs=("a:0",), scratch=size))
+    )
+    costs = Costs(seconds={}, source="drawn")
+    asked = replace(
+        request(cheap=1e-6),
+        budget=size,
+        speeds=Speeds(costs=costs, hardware=preset("v100-pcie")),
+    )
+    assert best_plan([graph], asked) is None

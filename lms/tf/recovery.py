@@ -20,6 +20,7 @@ thresholds are as the user wants them, and are not made anew.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from threading import Lock
 from typing import Any, Protocol
 
@@ -227,11 +228,12 @@ class PreparedStep:
             else said.predicted_peak_bytes
         )
         taken = min(now.step, peak - self.budget.persistent)  # what it was said to need
-        for percent in _LESS_PERCENT:
-            less = self.budget.tighter(now.of(now.persistent + taken), percent)
-            yield less, ()
-        for percent in _LESS_PERCENT:  # beside loops a plan has only a part of it
-            yield self.budget.tighter(now, percent), ()
+        # Beside loops a plan has but a part of the budget, so more than it took may do.
+        rooms = (now.of(now.persistent + taken), now)
+        parts = product(rooms, _LESS_PERCENT)
+        less = (self.budget.tighter(room, part) for room, part in parts)
+        for budget in dict.fromkeys(less):
+            yield budget, ()
         for i in range(len(self.other_ways)):
             yield replace(now, lost=self.budget.lost_since(now)), self.other_ways[i:]
 

@@ -61,7 +61,7 @@ ALONE = Workers(placement=Placement())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a training came to.
+    """The outcome of a training.
 
     Args:
         epochs: Complete epochs of the run, earlier starts included.

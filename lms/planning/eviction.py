@@ -35,7 +35,7 @@ __all__ = [
 
 _MEMO = "course"
 
-# What is to leave anyway costs such a part of what else would be evicted.
+# The cost of evicting a buffer that is to leave anyway, as a part of another's.
 _OF_LEAVING = 0.01
 
 

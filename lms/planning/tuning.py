@@ -88,7 +88,7 @@ class Tuning:
     # Parts of the budget that eviction is given in turn, until the allocator places its
     # plan in the whole: what it gets less is moved more.
     shrink_percent: tuple[int, ...] = (100, 97, 94, 90, 85)
-    # So many plans of one choice that can be placed are compared by their seconds.
+    # The most plans of one choice that are placed, and then compared by their seconds.
     compared_plans: int = 3
     # At most so many of them let the same tensors move: others may be faster.
     alike_plans: int = 2
@@ -115,10 +115,9 @@ class Tuning:
 
     # ----------------------------------------------------------- copies that are early
 
-    # Each try gives a copy so many times its predicted seconds,
-    # and early copies so many percent of the capacity that the plan was made for: steps
-    # that do not wait, against places that the allocator may lack. A large graph gets
-    # the first.
+    # Tries to start copies earlier: a factor for a copy's predicted seconds, and the
+    # percent of the plan's capacity that early copies may fill. Steps that do not wait,
+    # against places that the allocator may lack.
     early_tries: tuple[tuple[float, int], ...] = ((1.5, 80), (1.5, 100))
     # Memory is played for so many ops in all to find which copies may start early: as
     # often as the order goes into it,
@@ -143,22 +142,22 @@ class Tuning:
 
     # --------------------------------------------------------------- recomputation
 
-    # The search changes what follows, and the order. Tensors are moved or recomputed
-    # until the step needs so many percent of its budget: what the allocator loses is to
-    # fit too.
+    # The search changes these four, the order, and how holes are made. Percent of the
+    # budget down to which tensors are moved or recomputed: what the allocator loses is
+    # to fit too.
     search_percent: tuple[int, ...] = (95, 85, 75, 60, 40, 0)
-    # A second of the link counts as so many of the device: what costs more to recompute
-    # moves. At 1 the search chooses nothing to move.
+    # Prices of a second of the link, in seconds of the device: what costs more to
+    # recompute moves. At 1 the search chooses nothing to move.
     search_prices: tuple[float, ...] = (1.0, 0.2, 0.1, 0.05, 0.02, 0.005)
-    # So long, over the step's seconds, the link may be busy in each direction.
+    # Parts of the step's seconds in which the link may be busy in each direction.
     search_shares: tuple[float, ...] = (0.1, 0.3, 0.6, 0.9)
-    # So many percent of the budget are planned for: with less, tensors may lie better.
+    # Percent of the budget that is planned for: with less, tensors may lie better.
     search_rooms: tuple[int, ...] = (100, 92, 85)
-    # Choices are tried with little effort, for so many ops in all: as many as the order
-    # goes into it, and so many at least and at most;
+    # Ops in all the tries of a search, which are made with little effort: so a step of
+    # many ops gets few. Then the fewest and the most tries.
     search_effort_ops: int = 80_000
     search_tries: tuple[int, int] = (4, 60)
-    # and the best so many with all: placed in more regions, copies timed in more ways.
+    # Choices that are planned once more with all effort: the best.
     search_finals: int = 2
     # So often all tensors are gone through: with what was chosen others can be.
     recompute_rounds: int = 3
@@ -191,9 +190,9 @@ class Effort:
 
     Args:
         walks: Eviction gets to the end of the step at most so often.
-        placed: So many plans that the allocator can place in the budget are looked at.
-        compared: So many plans that can be placed are compared by their seconds.
-        early_tries: So many ways to start copies earlier are tried.
+        placed: The most plans to look at, of those that are placed in the budget.
+        compared: The most sure plans whose seconds are compared.
+        early_tries: How many ways to start copies earlier are tried.
         region_percent: A plan is sure if it is placed in regions of the budget and so
             many percent of the headroom more.
     """

@@ -1,4 +1,4 @@
-"""What the workers run: a command, and the training that it foretold."""
+"""Work of the test processes: a command, and the training that it foretold."""
 
 import io
 from collections.abc import Iterator, Mapping

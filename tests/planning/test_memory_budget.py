@@ -1,4 +1,4 @@
-"""What a step may use of a device."""
+"""Memory that a step may use of a device."""
 
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.units import MIB

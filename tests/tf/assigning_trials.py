@@ -1,4 +1,4 @@
-"""What the workers run: trainings that note where their variables lie."""
+"""Work of the test processes: trainings that note where their variables lie."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the workers run: planned trainings in which an allocation fails at some point.
+"""Work of the processes: planned trainings in which an allocation fails at some point.
 
 A host function is put between two ordered ops of the planned step. When its turn comes
 it takes all memory that is free, and keeps it until the step has failed: so the next op

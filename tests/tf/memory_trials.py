@@ -1,4 +1,4 @@
-"""What the workers run: steps in little memory, plain and planned.
+"""Work of the test processes: steps in little memory, plain and planned.
 
 Training uses the case study's U-Net. Without gradients that network needs its peak for
 one op at its top level; inference uses a network whose skip connections all wait at

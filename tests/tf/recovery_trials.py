@@ -1,4 +1,4 @@
-"""What the workers run: trainings in which a step runs out of memory in the middle."""
+"""Work of the processes: trainings in which a step runs out of memory in the middle."""
 
 from typing import Any
 

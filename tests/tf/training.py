@@ -25,7 +25,7 @@ _SLACK = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What a training came to.
+    """The outcome of a training.
 
     Args:
         numbers: All losses, metrics, weights and slots that it ends with, by name.

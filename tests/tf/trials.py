@@ -1,4 +1,4 @@
-"""What the workers run: trainings with and without large model support."""
+"""Work of the test processes: trainings with and without large model support."""
 
 import contextlib
 import gc

@@ -42,7 +42,7 @@ def _join(
     more: list[dict[str, str]] | None = None,
     timeout: float = 15.0,
 ) -> list[str]:
-    """What each prints."""
+    """The text that each prints."""
     each = more or [{} for _ in placements]
     pairs = zip(placements, each, strict=True)
     started = [_started(placement, timeout, own) for placement, own in pairs]
@@ -100,7 +100,8 @@ def test_ctrl_c_ends_a_worker_that_waits() -> None:
             time.sleep(0.1)
         time.sleep(1)
         started.send_signal(signal.SIGINT)
-        started.wait(timeout=30)  # half of what it would wait for the other
+        # Half of what it would wait for the other.
+        assert started.wait(timeout=30) != 0
 
 
 def _listens(port: int) -> bool:

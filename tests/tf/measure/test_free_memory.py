@@ -1,4 +1,4 @@
-"""What a step may use of the device that is here, and of its host."""
+"""Memory that a step may use of the device that is here, and of its host."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What the workers run: steps whose swaps are made by hand, on a card."""
+"""Work of the test processes: steps whose swaps are made by hand, on a card."""
 
 import tempfile
 from pathlib import Path

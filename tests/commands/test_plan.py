@@ -160,7 +160,7 @@ def test_the_doctor_finds_the_card(worker: Worker) -> None:
 
 
 def test_the_plan_is_the_one_that_fit_makes(worker: Worker) -> None:
-    """On one device and one host; `fit` counts batches that it holds already."""
+    """On one device and one host, in the same memory."""
     forecast, fitted = worker.ask(
         "tests.commands.trials:both_plans", memory="64MiB", budget="7MiB"
     )

@@ -15,10 +15,11 @@ from lms.__main__ import main
 from lms.commands.forecast import forecast, training_of
 from lms.commands.model_file import read_subject
 from lms.errors import PlanError
+from lms.planning.problem import budget_in
 from lms.planning.settings import read_plan, read_settings
 from lms.tf.capture.keras_step import batch_specs, iterator_of, step_of
 from lms.tf.capture.tracing import input_specs, trace
-from lms.tf.prepare import prepare
+from lms.tf.prepare import capture
 from tests.models import SILENT, resnet
 
 __all__ = ["both_plans", "by_stored_plan", "command", "commands", "train"]
@@ -71,7 +72,10 @@ def _data(specs: tuple[Any, ...]) -> tf.data.Dataset:
 
 
 def both_plans(budget: str) -> list[dict[str, Any]]:
-    """The same step planned by `python -m lms plan`'s road and by that of `fit`."""
+    """A step's plan by `python -m lms plan`, and by `fit` in the same memory.
+
+    What `fit` finds in use depends on which tensors of data are being waited for.
+    """
     model = resnet()
     model.optimizer.build(model.trainable_variables)
     specs = (tf.TensorSpec([32, 32, 32, 3]), tf.TensorSpec([32]))
@@ -79,8 +83,10 @@ def both_plans(budget: str) -> list[dict[str, Any]]:
     found = forecast(training_of(model, specs), settings)
     iterator = iterator_of(specs)
     traced = trace(step_of(model, "train"), (), iterator=iterator)
-    prepared = prepare(
-        traced, input_specs(traced), settings, kind="train", settle=False
+    captured, _ = capture(traced, input_specs(traced), settings, kind="train")
+    memory, in_use = found.speeds.hardware.memory, found.report.persistent_bytes
+    prepared = captured.prepare(
+        budget_in(memory, asked=settings.budget, persistent=in_use)
     )
     return [asdict(found.report.plan), asdict(prepared.predicted.plan)]
 

@@ -245,8 +245,8 @@ def small_kernel_seconds(device: Device) -> Seconds:
         none, many = (
             seconds_of(_chain(count, square, products)) for count in (1, _BEHIND)
         )
-        if many > none:  # or noise hides it
-            measured.seconds[_KERNEL] = (many - none) / (_BEHIND - 1)
+        alone = (many - none) / (_BEHIND - 1)  # not above 0 where noise hides it
+        measured.seconds[_KERNEL] = alone if alone > 0 else launch
     return min(launch, measured.seconds.get(_KERNEL, launch))
 
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.ir.liveness import peak
+from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import (
@@ -42,7 +42,7 @@ from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak, allocator_peaks
 from lms.units import Bytes, Seconds
 
-__all__ = ["find_plan", "least_plan", "ranked"]
+__all__ = ["certain_need", "find_plan", "least_plan", "ranked"]
 
 # An execution order, the chunks kept for small tensors, and a plan of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
@@ -101,6 +101,20 @@ def _in_room(
     if reached is None:
         return None
     return FittedPlan(plan=plan, small_pool=small_pool, peak=reached)
+
+
+def certain_need(graph: GraphView) -> Bytes:
+    """Bytes that no plan of an order does with less than: those of its largest op.
+
+    It is proved, as all else is taken to be out.
+    """
+    known = graph.memo.get("certain need")
+    if known is None:
+        every = frozenset(buffer.root for buffer in buffers(graph))
+        usual = smallest_worth_moving(peak(graph))
+        known, _ = least_room(graph, movable=every, min_bytes=usual)
+        graph.memo["certain need"] = known
+    return known
 
 
 def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:

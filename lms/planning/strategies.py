@@ -21,7 +21,7 @@ from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning.candidates import Filters, Recompute, movable, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
-from lms.planning.placement import find_plan, least_plan, ranked
+from lms.planning.placement import certain_need, find_plan, least_plan, ranked
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import UNLIMITED, MemoryBudget
 from lms.planning.recompute_choice import Fates, LinkShare, choose_fates
@@ -46,6 +46,9 @@ __all__ = ["PlanRequest", "best_plan", "plan_by_budget"]
 _ALL = 100  # percent
 
 _REFERENCE = "v100-pcie"
+
+# Places in `TUNING.search_percent` for the least budget: more and more is recomputed.
+_LITTLE_ROOM = (2, 4, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,9 @@ def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
 
 def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPlan]:
     """The plan that only orders ops where that is enough, or the search's best."""
+    orders = [graph for graph in orders if certain_need(graph) <= request.budget]
+    if not orders:
+        return []
     if min(map(peak, orders)) <= request.budget:
         for graph in orders:
             moving = _find(graph, request, Fates(), THOROUGH)
@@ -416,8 +422,10 @@ def _least_recomputing(
 def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
     """A plan without doubt that recomputes, more and more; the first there is."""
     for graph in orders:
+        if certain_need(graph) > request.budget:
+            continue
         search = _Search([graph], request)
-        for percent, window in product(range(len(TUNING.search_percent)), range(2)):
+        for percent, window in product(_LITTLE_ROOM, range(2)):
             option = search.made_once(_Choice(percent=percent, window=window))
             if option is not None and option.risk is Risk.NONE:
                 return option

@@ -6,8 +6,9 @@
                └────────> gradient          └───────────> relu' ──> gradient
 
 A copy of an op reads what the op reads - or the copy of it, if what it reads is made
-again too. Its readers read it instead of the op. Chen et al., "Training deep nets with
-sublinear memory cost", 2016; Capuchin (ASPLOS 2020) chooses between this and swapping.
+again too. Its readers read it instead of the op. A copy can be copied in turn, for
+readers that are farther away. Chen et al., "Training deep nets with sublinear memory
+cost", 2016; Capuchin (ASPLOS 2020) chooses between this and swapping.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ class Recomputed:
     """An op of the step that is recomputed.
 
     Args:
-        op: Its name.
+        op: Its name; that of a copy for one more run.
         readers: Names of the ops that read what is recomputed: ops of the step, and
             copies of such.
     """
@@ -46,15 +47,17 @@ def copy_name(op_name: str) -> str:
     """Name under which an op is recomputed.
 
     Example:
-        >>> copy_name("relu"), original_name("lms/again/relu"), original_name("relu")
-        ('lms/again/relu', 'relu', 'relu')
+        >>> copy_name("relu"), original_name(copy_name(copy_name("relu")))
+        ('lms/again/relu', 'relu')
     """
     return PREFIX + op_name
 
 
 def original_name(op_name: str) -> str:
     """Name of the op that an op recomputes; its own if it recomputes none."""
-    return op_name.removeprefix(PREFIX)
+    while op_name.startswith(PREFIX):
+        op_name = op_name.removeprefix(PREFIX)
+    return op_name
 
 
 def first_runs(graph: GraphView) -> int:
@@ -100,7 +103,7 @@ class _Builder:
 
     def __init__(self, graph: GraphView, recomputed: Sequence[Recomputed]) -> None:
         self.ops: list[Op] = []
-        self._graph = graph
+        self._found = dict(graph.by_name)  # and copies of these
         self._made: set[str] = set()
         self._needed: dict[str, list[str]] = {}  # reader -> ops whose copies it reads
         for item in recomputed:
@@ -119,18 +122,23 @@ class _Builder:
             if source not in self._made:
                 self._made.add(source)
                 self._supply(copy_name(source))
-                self._add(self._graph.by_name[source], copy_name(source))
+                if source not in self._found:
+                    raise PlanError(f"the recomputed op {source!r} must run before")
+                self._add(self._found[source], copy_name(source))
 
     def _add(self, op: Op, name: str) -> None:
         read = frozenset(self._needed.get(name, ()))
         self.ops.append(_reading_copies(op, name, read))
+        self._found[name] = self.ops[-1]
 
 
 def _reading_copies(op: Op, name: str, sources: frozenset[str]) -> Op:
     """An op under its own name or a copy's, reading the copies of its sources."""
 
     def renamed(tensor: str) -> str:
-        return PREFIX + tensor if op_of(tensor) in sources else tensor
+        while op_of(tensor) in sources:
+            tensor = PREFIX + tensor
+        return tensor
 
     inputs = tuple(renamed(tensor) for tensor in op.inputs)
     alias = None if op.alias is None else renamed(op.alias)
@@ -153,14 +161,19 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def _check(graph: GraphView, item: Recomputed) -> None:
-    op = graph.by_name.get(item.op)
+    name = original_name(item.op)
+    op = graph.by_name.get(name)
     if op is None or not op.repeatable or op.varies:
         raise PlanError(f"op {item.op!r} must be one that may be recomputed")
     if not item.readers:
         raise PlanError(f"the recomputed op {item.op!r} must have readers, got none")
-    for name in item.readers:
-        reader = graph.by_name.get(original_name(name))
-        if reader is None or item.op not in {op_of(x) for x in reader.inputs}:
-            raise PlanError(f"{name!r} must read op {item.op!r} to read its second run")
+    for read_by in item.readers:
+        reader = graph.by_name.get(original_name(read_by))
+        if reader is None or name not in {op_of(x) for x in reader.inputs}:
+            raise PlanError(
+                f"{read_by!r} must read op {item.op!r} to read its second run"
+            )
         if reader.fixed:
-            raise PlanError(f"{name!r} is in a loop or branch: it reads no second run")
+            raise PlanError(
+                f"{read_by!r} is in a loop or branch: it reads no second run"
+            )

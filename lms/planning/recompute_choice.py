@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import Buffer, buffers, memory_curve
-from lms.ir.recompute import Recomputed, copy_name
+from lms.ir.recompute import Recomputed, copy_name, original_name
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.tuning import TUNING
@@ -127,6 +127,8 @@ class StepAsItIs:
     def may_run_again(self, name: str) -> bool:
         """Tell whether an op may run twice."""
         op = self.graph.by_name[name]
+        if copy_name(name) in self.graph.by_name:  # its copy may, if need be
+            return False
         return op.repeatable and not op.varies and (op.cheap or not self._cheap)
 
     def is_old_value(self, root: str, at: int) -> bool:
@@ -314,6 +316,7 @@ def choose_fates(  # noqa: PLR0913 - what a choice depends on
     share: LinkShare | None = None,
     least: Bytes = 0,
     cheap: bool = False,
+    before: Fates | None = None,
 ) -> Fates:
     """Choose what to recompute, and what to move, so that a step fits.
 
@@ -327,6 +330,8 @@ def choose_fates(  # noqa: PLR0913 - what a choice depends on
         least: Tensors of fewer bytes are kept instead of being recomputed: ops that
             touch no larger one are not ordered, and would run again at once.
         cheap: Whether only ops run again that take about as long as copying.
+        before: What was chosen for the step without the copies that `graph` has: what
+            moves still does, and copies may run once more.
 
     Returns:
         Nothing if the step fits, or nothing can be recomputed in time.
@@ -339,12 +344,22 @@ def choose_fates(  # noqa: PLR0913 - what a choice depends on
         if step.buffers[root].size >= least and not step.buffers[root].pinned
     ]
     terms = Terms(budget=budget, most=most, share=share)
+    before = before or Fates()
+    for root, _ in before.leaving:
+        idle = _longest_gap(step.buffers[root].producer, chosen.uses(root))
+        moved = idle and _move(chosen, step.buffers[root], idle, terms)
+        if moved:
+            chosen.take(moved)
     for _ in range(TUNING.recompute_rounds):
-        before = len(chosen.second)
+        runs = len(chosen.second)
         _take_bargains(chosen, large, terms)
-        if len(chosen.second) == before or not chosen.exceeds(budget):
+        if len(chosen.second) == runs or not chosen.exceeds(budget):
             break
-    return Fates(recomputed=chosen.recomputed(), leaving=chosen.leaving())
+    leaving = dict(before.leaving) | dict(chosen.leaving())
+    return Fates(
+        recomputed=before.recomputed + chosen.recomputed(),
+        leaving=tuple(leaving.items()),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -501,6 +516,8 @@ class _Trial:
             change.passing = max(change.passing, buffer.size)
             return
         if buffer.pinned or root in self._chosen.away:
+            raise _NotPossibleError
+        if not far and original_name(root) != root:  # nobody would read that one
             raise _NotPossibleError
         near = uses[far - 1] if far else buffer.producer
         change.bytes.append((near + 1, self._last(root) + 1, -buffer.size))

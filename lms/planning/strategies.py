@@ -131,6 +131,7 @@ class _Choice:
     window: int = 1
     room: int = 0
     order: int = 0
+    rounds: int = 0
     only_moves: int = 0
 
 
@@ -162,6 +163,7 @@ class _Search:
             "window": 2,
             "room": len(TUNING.search_rooms),
             "order": len(orders),
+            "rounds": TUNING.search_rounds,
         }
         if request.recompute is True:
             self._places |= {"price": 1, "share": 1}
@@ -188,12 +190,10 @@ class _Search:
 
     def made(self, choice: _Choice, effort: Effort) -> FittedPlan | None:
         """The plan of a choice, made with some effort."""
-        if choice not in self._fates:
-            self._fates[choice] = self._chosen(choice)
         return _find(
             self._orders[choice.order],
             _within(self._request, TUNING.search_rooms[choice.room]),
-            self._fates[choice],
+            self._fates_of(choice),
             effort,
             by_window=bool(choice.window),
         )
@@ -258,9 +258,8 @@ class _Search:
 
     def made_once(self, choice: _Choice) -> FittedPlan | None:
         """The plan; the one of another choice where that comes to the same."""
-        if choice not in self._fates:
-            self._fates[choice] = self._chosen(choice)
-        key = replace(choice, price=0, percent=0, share=0), self._fates[choice]
+        same = replace(choice, price=0, percent=0, share=0, rounds=0)
+        key = same, self._fates_of(choice)
         if key not in self._known:
             self._left -= 1
             self._known[key] = self.made(choice, QUICK)
@@ -270,7 +269,10 @@ class _Search:
         if choice.only_moves:
             return Fates()
         request = _within(self._request, TUNING.search_rooms[choice.room])
-        graph = self._orders[choice.order]
+        graph, before = self._orders[choice.order], None
+        if choice.rounds:
+            before = self._fates_of(replace(choice, rounds=choice.rounds - 1))
+            graph = with_recomputed(graph, before.recomputed)
         least = smallest_worth_moving(peak(graph))
         return choose_fates(
             graph,
@@ -281,7 +283,13 @@ class _Search:
             share=self._share(choice),
             least=least,
             cheap=request.recompute == "cheap",
+            before=before,
         )
+
+    def _fates_of(self, choice: _Choice) -> Fates:
+        if choice not in self._fates:
+            self._fates[choice] = self._chosen(choice)
+        return self._fates[choice]
 
     def _share(self, choice: _Choice) -> LinkShare | None:
         price = TUNING.search_prices[choice.price]

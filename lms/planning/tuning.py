@@ -151,6 +151,8 @@ class Tuning:
     search_prices: tuple[float, ...] = (1.0, 0.2, 0.1, 0.05, 0.02, 0.005)
     # Parts of the step's seconds in which the link may be busy in each direction.
     search_shares: tuple[float, ...] = (0.1, 0.3, 0.6, 0.9)
+    # Times that ops are chosen to be recomputed, copies of earlier times among them.
+    search_rounds: int = 3
     # Percent of the budget that is planned for: with less, tensors may lie better.
     search_rooms: tuple[int, ...] = (100, 92, 85)
     # Ops in all the tries of a search, which are made with little effort: so a step of

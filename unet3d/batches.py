@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from unet3d.augmentation import augment
-from unet3d.reading import MODALITIES, Images, Labels
-from unet3d.schemes import REGIONS
+from unet3d.reading import Images, Labels
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["Load", "epoch_order", "training_batches", "validation_batches"]
+__all__ = ["Load", "Shape", "epoch_order", "training_batches", "validation_batches"]
 
 # Gives one prepared subject: `functools.partial(load_prepared, files, ...)`.
 Load: TypeAlias = Callable[[], tuple[Images, Labels]]
+# Voxels along each axis, channels, regions.
+Shape: TypeAlias = tuple[int, int, int]
 
 
 def epoch_order(subjects: int, draws: int, *, seed: int, epoch: int) -> list[int]:
@@ -48,7 +49,7 @@ def epoch_order(subjects: int, draws: int, *, seed: int, epoch: int) -> list[int
 
 def training_batches(  # noqa: PLR0913 - each decides what comes
     loads: Sequence[Load],
-    size: int,
+    shape: Shape,
     *,
     steps: int,
     seed: int,
@@ -65,7 +66,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
 
     Args:
         loads: One per subject.
-        size: Voxels along each axis of what they give.
+        shape: Of what they give.
         steps: Batches per epoch.
         seed: Decides order and variation.
         first_epoch: Where to begin.
@@ -75,8 +76,8 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
         worker: Its rank, and how many there are; each draws other examples.
 
     Returns:
-        Pairs of x, float32 of shape (batch, depth, height, width, 4), and y, uint8 of
-        shape (batch, depth, height, width, 3).
+        Pairs of x, float32 of shape (batch, depth, height, width, channel), and y, as
+        uint8 of shape (batch, depth, height, width, region).
     """
 
     def examples() -> Iterator[tuple[Images, Labels]]:
@@ -91,11 +92,11 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
                     images, regions = augment(images, regions, rng)
                 yield images, regions
 
-    return _dataset(examples, size, batch_size, prefetch)
+    return _dataset(examples, shape, batch_size, prefetch)
 
 
 def validation_batches(
-    loads: Sequence[Load], size: int, *, prefetch: int = 1
+    loads: Sequence[Load], shape: Shape, *, prefetch: int = 1
 ) -> "tf.data.Dataset":
     """Each subject once, as it is, one per batch: so all batches have one shape."""
     import tensorflow as tf
@@ -104,13 +105,13 @@ def validation_batches(
         for load in loads:
             yield load()
 
-    dataset = _dataset(examples, size, 1, prefetch)
+    dataset = _dataset(examples, shape, 1, prefetch)
     return dataset.apply(tf.data.experimental.assert_cardinality(len(loads)))
 
 
 def _dataset(
     examples: Callable[[], Iterator[tuple[Images, Labels]]],
-    size: int,
+    shape: Shape,
     batch_size: int,
     prefetch: int,
 ) -> "tf.data.Dataset":
@@ -121,10 +122,11 @@ def _dataset(
         while batch := list(islice(drawn, batch_size)):
             yield np.stack([x for x, _ in batch]), np.stack([y for _, y in batch])
 
-    shape = (batch_size, size, size, size)
+    size, channels, regions = shape
+    volume = (batch_size, size, size, size)
     signature = (
-        tf.TensorSpec((*shape, len(MODALITIES)), tf.float32),
-        tf.TensorSpec((*shape, len(REGIONS)), tf.uint8),
+        tf.TensorSpec((*volume, channels), tf.float32),
+        tf.TensorSpec((*volume, regions), tf.uint8),
     )
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     options = tf.data.Options()

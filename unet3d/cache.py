@@ -25,7 +25,7 @@ from unet3d.subjects import SubjectFiles
 __all__ = ["cache_entry", "load_prepared"]
 
 # Raise it when `prepare` or the reading of files changes what comes out.
-VERSION = 2
+VERSION = 3
 
 
 def load_prepared(
@@ -69,7 +69,7 @@ def cache_entry(
     decisive: dict[str, Any] = {
         "version": VERSION,
         "size": size,
-        "labels": [scheme.core, scheme.oedema, scheme.enhancing],
+        "labels": list(scheme.regions.values()),
         "files": [_fingerprint(volume.path, volume.index) for volume in volumes],
     }
     text = json.dumps(decisive, sort_keys=True)

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lms.storage.files import write_json
-from unet3d.checking import Checked, DataSet, check_data, some
+from unet3d.checking import Checked, DataSet, check_data, grouped, some
 from unet3d.schemes import LabelScheme
 
 __all__ = ["BAD", "as_data", "check"]
@@ -19,11 +19,12 @@ __all__ = ["BAD", "as_data", "check"]
 BAD = 1  # the exit status where `train` would refuse the data
 
 
-def check(
+def check(  # noqa: PLR0913 - the words of the command
     data: Path,
     scheme: LabelScheme | None,
     *,
     group_by: str | None,
+    labelled: bool,
     json: Path | None,
     console: Console,
     bars: Progress,
@@ -34,6 +35,7 @@ def check(
         data: Folder of subjects.
         scheme: What the labels mean; None judges no values.
         group_by: How a patient is found in a name: see `unet3d.patients`.
+        labelled: Whether subjects are to have labels.
         json: File for all that was found.
         console: For progress where no terminal shows a bar.
         bars: Shows a bar.
@@ -51,7 +53,11 @@ def check(
         )
     with bars:
         found = check_data(
-            data, scheme, group_by=group_by, progress=_progress(console, bars)
+            data,
+            scheme,
+            group_by=group_by,
+            labelled=labelled,
+            progress=_progress(console, bars),
         )
     _show(found, Console(soft_wrap=True))
     if json is not None:
@@ -87,8 +93,11 @@ def _progress(console: Console, bars: Progress) -> Callable[[Checked, int], None
 
 
 def _show(found: DataSet, console: Console) -> None:
-    for subject in found.bad:
-        _list(console, f"{subject.name} is bad:", subject.reasons, "red")
+    bad = grouped((s.name, reason) for s in found.bad for reason in s.reasons)
+    for reason, names in bad.items():
+        several = f"{len(names)} subjects are bad, {some(names)}; the first:"
+        title = several if len(names) > 1 else f"{names[0]} is bad:"
+        _list(console, title, [reason], "red")
     _list(console, "The data set cannot be trained with:", found.reasons, "red")
     warned: dict[str, list[str]] = {}
     for subject in found.subjects:

@@ -8,7 +8,8 @@ reads with, so the two agree.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -19,12 +20,13 @@ from scipy import ndimage
 
 from unet3d.orientation import voxel_sizes
 from unet3d.patients import by_patient, check_rule
-from unet3d.reading import MODALITIES, Looked, look, missing_segmentation
-from unet3d.schemes import SCHEMES, LabelScheme
+from unet3d.reading import Looked, look, missing_segmentation
+from unet3d.schemes import MODALITIES, SCHEMES, LabelScheme
 from unet3d.splits import make_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
-__all__ = ["Checked", "DataSet", "check_data", "check_subject", "some"]
+__all__ = ["Checked", "DataSet", "check_data", "check_subject"]
+__all__ += ["differing_spacings", "grouped", "some"]
 
 Mask = NDArray[np.bool_]
 
@@ -88,6 +90,7 @@ def check_data(
     scheme: LabelScheme | None,
     *,
     group_by: str | None = None,
+    labelled: bool = True,
     progress: Callable[[Checked, int], None] = lambda _, __: None,
 ) -> DataSet:
     """Look at every subject of a data set.
@@ -96,22 +99,30 @@ def check_data(
         data: Folder of subjects.
         scheme: What the labels mean; None judges no values.
         group_by: How a patient is found in a name: see `unet3d.patients`.
+        labelled: Whether subjects are to have labels, which are then looked at.
         progress: Called after each subject with the number of subjects.
 
     Raises:
         FileNotFoundError, ValueError: If no subject can be found at all.
     """
     check_rule(group_by)
-    found = find_subjects(data)
+    channels = scheme.channels if scheme else MODALITIES
+    found = find_subjects(data, channels)
+    if not labelled:
+        found = _without_labels(found)
     results = sorted((*found.subjects, *found.problems), key=lambda r: r.name)
     subjects = []
     for result in results:
-        subjects.append(_check(result, scheme))
+        subjects.append(_check(result, scheme, channels))
         progress(subjects[-1], len(results))
-    return _together(found, subjects, scheme, group_by)
+    return _together(found, subjects, scheme, group_by, labelled=labelled)
 
 
-def check_subject(files: SubjectFiles, scheme: LabelScheme | None) -> Checked:
+def check_subject(
+    files: SubjectFiles,
+    scheme: LabelScheme | None,
+    channels: Sequence[str] = MODALITIES,
+) -> Checked:
     """Look at one subject."""
     looked = look(files, scheme)
     reasons = list(looked.reasons)
@@ -122,12 +133,30 @@ def check_subject(files: SubjectFiles, scheme: LabelScheme | None) -> Checked:
     return Checked(
         name=files.name,
         reasons=tuple(reasons),
-        warnings=tuple(_warnings(files, looked)),
+        warnings=tuple(_warnings(files, looked, channels)),
         shape=None if first is None else first.voxels.shape[::-1],
         spacing=None if first is None else voxel_sizes(first.affine)[::-1],
         labels=values,
-        digest=_digest([image.voxels for image in looked.images]),
+        digest=_digest([image.voxels for image in looked.images], len(channels)),
     )
+
+
+def grouped(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names that have a reason in common, by the first's reason.
+
+    Reasons are alike if they differ in the subject's name and in numbers alone.
+
+    Example:
+        >>> grouped([("a1", "no file a1_t1"), ("b", "no file b_t1"), ("b", "empty")])
+        {'no file a1_t1': ['a1', 'b'], 'empty': ['b']}
+    """
+    groups: dict[str, tuple[str, list[str]]] = {}
+    for name, reason in reasons:
+        key = re.sub(r"\d+", "0", reason.replace(name, "*"))
+        names = groups.setdefault(key, (reason, []))[1]
+        if name not in names:
+            names.append(name)
+    return dict(groups.values())
 
 
 def some(names: Sequence[str], most: int = 5) -> str:
@@ -141,16 +170,31 @@ def some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _check(result: SubjectFiles | Problem, scheme: LabelScheme | None) -> Checked:
+def _without_labels(found: Found) -> Found:
+    subjects = (*found.subjects, *(p.rest for p in found.problems if p.rest))
+    bare = tuple(replace(s, labels=None, is_test=True) for s in subjects)
+    names = {s.name for s in found.subjects}
+    rest = {s.name: s for s in bare if s.name not in names}
+    return Found(
+        subjects=tuple(s for s in bare if s.name in names),
+        problems=tuple(replace(p, rest=rest.get(p.name)) for p in found.problems),
+    )
+
+
+def _check(
+    result: SubjectFiles | Problem, scheme: LabelScheme | None, channels: Sequence[str]
+) -> Checked:
     if isinstance(result, SubjectFiles):
-        return check_subject(result, scheme)
+        return check_subject(result, scheme, channels)
     if result.rest is None:
         return Checked(name=result.name, reasons=(result.message,))
-    rest = check_subject(result.rest, scheme)
+    rest = check_subject(result.rest, scheme, channels)
     return replace(rest, reasons=(result.message, *rest.reasons))
 
 
-def _warnings(files: SubjectFiles, looked: Looked) -> Iterator[str]:
+def _warnings(
+    files: SubjectFiles, looked: Looked, channels: Sequence[str]
+) -> Iterator[str]:
     volumes = [*files.images, *([files.labels] if files.labels else [])]
     for path in dict.fromkeys(volume.path for volume in volumes):
         if path.suffix == ".gz" and path.with_suffix("").is_file():
@@ -158,8 +202,8 @@ def _warnings(files: SubjectFiles, looked: Looked) -> Iterator[str]:
     turned = [*looked.images, *([looked.labels] if looked.labels else [])]
     yield from dict.fromkeys(doubt for one in turned for doubt in one.stored.doubts)
     images = [image.voxels for image in looked.images]
-    if len(images) == len(MODALITIES):
-        yield from _alike(images)
+    if len(images) == len(channels):
+        yield from _alike(images, channels)
     if len({image.shape for image in images}) == 1:
         brain = np.logical_or.reduce([image != 0 for image in images])
         yield from _about_brain(brain)
@@ -167,8 +211,10 @@ def _warnings(files: SubjectFiles, looked: Looked) -> Iterator[str]:
             yield from _about_labels(looked.labels.voxels != 0, brain)
 
 
-def _alike(images: Sequence[NDArray[np.float32]]) -> Iterator[str]:
-    named = zip(MODALITIES, images, strict=True)
+def _alike(
+    images: Sequence[NDArray[np.float32]], channels: Sequence[str]
+) -> Iterator[str]:
+    named = zip(channels, images, strict=True)
     for (one, first), (other, second) in combinations(named, 2):
         if np.array_equal(first, second):
             yield f"{one} and {other} hold the same voxels"
@@ -206,40 +252,40 @@ def _values(labels: NDArray[np.float32]) -> tuple[int, ...] | None:
     return tuple(np.flatnonzero(np.bincount(whole.ravel())).tolist())
 
 
-def _digest(images: Sequence[NDArray[np.float32]]) -> str | None:
+def _digest(images: Sequence[NDArray[np.float32]], channels: int) -> str | None:
     digest = hashlib.blake2b(digest_size=16)
     for image in images:
         digest.update(np.ascontiguousarray(image.T).data)
-    return digest.hexdigest() if len(images) == len(MODALITIES) else None
+    return digest.hexdigest() if len(images) == channels else None
 
 
 def _together(
-    found: Found, subjects: list[Checked], scheme: LabelScheme | None, rule: str | None
+    found: Found,
+    subjects: list[Checked],
+    scheme: LabelScheme | None,
+    rule: str | None,
+    *,
+    labelled: bool,
 ) -> DataSet:
     tests = {files.name for files in found.subjects if files.is_test}
-    labelled = [subject for subject in subjects if subject.name not in tests]
-    usable = [subject.name for subject in labelled if not subject.reasons]
+    truths = [subject for subject in subjects if subject.name not in tests]
+    usable = [subject.name for subject in truths if not subject.reasons]
     patients = by_patient(usable, rule)
     reasons = []
     try:
-        make_split(usable, 0, group_by=rule)
+        if labelled:
+            make_split(usable, 0, group_by=rule)
     except ValueError as error:
         reasons.append(str(error))
-    warnings = [*_missing(found), *_several(patients), *_spacings(subjects)]
-    warnings += [*_twice(subjects), *_labels(labelled, scheme)]
+    spacings = {subject.name: subject.spacing for subject in subjects}
+    warnings = [*_several(patients), *differing_spacings(spacings), *_twice(subjects)]
+    warnings += _labels(truths, scheme)
     return DataSet(
         subjects=tuple(subjects),
         patients=patients,
         reasons=tuple(reasons),
         warnings=tuple(warnings),
     )
-
-
-def _missing(found: Found) -> Iterator[str]:
-    for modality in MODALITIES:
-        names = [p.name for p in found.problems if modality in p.missing]
-        if names:
-            yield f"{modality} is missing in {some(names)}"
 
 
 def _several(patients: dict[str, tuple[str, ...]]) -> Iterator[str]:
@@ -251,13 +297,21 @@ def _several(patients: dict[str, tuple[str, ...]]) -> Iterator[str]:
         )
 
 
-def _spacings(subjects: Sequence[Checked]) -> Iterator[str]:
-    """Each becomes a cube of as many voxels, whatever their size."""
+def differing_spacings(
+    spacings: Mapping[str, Sequence[float] | None],
+) -> Iterator[str]:
+    """Each becomes a cube of as many voxels, whatever their size, by subjects' names.
+
+    Example:
+        >>> next(differing_spacings({"a": (1, 1, 1), "b": (1, 1, 3)}))
+        'spacings differ between subjects: 1 x 1 x 1 mm in a; 1 x 1 x 3 mm in b'
+    """
     groups: dict[str, list[str]] = {}
-    for subject in subjects:
-        if subject.spacing:
-            words = " x ".join(f"{side:.3g}" for side in subject.spacing)
-            groups.setdefault(words, []).append(subject.name)
+    for name, sides in spacings.items():
+        if sides is None:
+            continue
+        words = " x ".join(f"{side:.3g}" for side in sides)
+        groups.setdefault(words, []).append(name)
     if len(groups) > 1:
         told = [f"{words} mm in {some(names)}" for words, names in groups.items()]
         yield f"spacings differ between subjects: {'; '.join(told)}"

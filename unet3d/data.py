@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from unet3d.reading import MODALITIES, Images, Labels, Subject, read_subject
-from unet3d.schemes import BRATS2017, REGIONS, LabelScheme
+from unet3d.reading import Images, Labels, Subject, read_subject
+from unet3d.schemes import BRATS2017, MODALITIES, REGIONS, LabelScheme
 
 __all__ = [
     "MODALITIES",
@@ -170,14 +170,14 @@ def normalise(images: Images, brain: Mask) -> Images:
 
 
 def to_regions(labels: Labels, scheme: LabelScheme) -> Labels:
-    """Turn label values into one 0/1 channel per region of `REGIONS`.
+    """Turn label values into one 0/1 channel per region.
 
     Args:
         labels: Shape (depth, height, width), values of `scheme`.
         scheme: What the values mean.
 
     Returns:
-        uint8 of shape (depth, height, width, 3).
+        uint8 of shape (depth, height, width, region).
 
     Example:
         >>> to_regions(np.array([[[0, 1, 2, 4]]], np.uint8), BRATS2017)[0, 0].tolist()

@@ -25,7 +25,7 @@ def counting(bars: Progress, task: TaskID, word: str) -> Callable[[], None]:
     def count() -> None:
         bars.advance(task)
         done, total = int(bars.tasks[task].completed), int(bars.tasks[task].total or 0)
-        if done < total and done % (total // 10 or total) == 0:
+        if done == total or done % (total // 10 or total) == 0:
             log(bars, f"{word} {done} of {total}")
 
     return count

@@ -17,6 +17,7 @@ from unet3d.runs import (
     read_configuration,
     read_surroundings,
 )
+from unet3d.schemes import SCHEMES, choose_scheme
 
 __all__ = ["check_folder", "settle"]
 
@@ -49,8 +50,18 @@ def settle(
         _take_surroundings(options, given, workers)
     settings = {name: vars(options)[name] for name in _SETTINGS}
     settings |= before | {n: given[n] for n in _SETTINGS if n in given}
-    _check_given(settings, options.output)
-    settings["data"] = str(Path(settings["data"]).resolve())
+    if settings["data"] is None:
+        raise _missing("--data")
+    data = Path(settings["data"]).resolve()
+    settings["data"] = str(data)
+    if not before:
+        chosen = choose_scheme(settings["label_scheme"], data)
+        if chosen is None:
+            raise _missing("--label-scheme")
+        settings["label_scheme"] = chosen.name
+        settings["scheme"] = None if chosen.name in SCHEMES else chosen
+    if options.output is None:
+        raise _missing("--output")
     configuration = Configuration(**settings)
     if before:
         check_same(options.output, configuration)
@@ -123,15 +134,11 @@ def _take_surroundings(
         options.workers = around.workers
 
 
-def _check_given(settings: dict[str, Any], output: Path | None) -> None:
-    needed = {"--data": settings["data"], "--label-scheme": settings["label_scheme"]}
-    needed["--output"] = output
-    missing = [option for option, value in needed.items() if value is None]
-    if missing:
-        raise ValueError(
-            f"`{missing[0]}` must be given where a training begins, got none. Add it, "
-            "or go on with a run by --resume FOLDER."
-        )
+def _missing(option: str) -> ValueError:
+    return ValueError(
+        f"`{option}` must be given where a training begins, got none. Add it, or go on "
+        "with a run by --resume FOLDER."
+    )
 
 
 def _check_there(configuration: Configuration) -> None:

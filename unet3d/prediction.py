@@ -9,7 +9,7 @@ once, from one cube to another.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from unet3d.lines import log
 from unet3d.memory import memory_support
 from unet3d.preparing import SKIP, usable
 from unet3d.reading import Images, read_images
-from unet3d.restoring import THRESHOLD, as_image, restore, to_labels
+from unet3d.restoring import as_image, restore, to_labels
 from unet3d.runs import read_configuration
-from unet3d.schemes import LabelScheme, scheme_named
+from unet3d.schemes import LabelScheme, as_text
 from unet3d.splits import read_split
-from unet3d.subjects import Problem, SubjectFiles, find_subjects
+from unet3d.subjects import Problem, SubjectFiles, find_subjects, stem_of
 from unet3d.training import build_for, precision_of
+from unet3d.volumes import read_source
 
 __all__ = ["Predicted", "predict"]
 
@@ -63,7 +64,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
         run: Folder of a training; the weights of its best epoch are used.
         data: Folder of subjects; segmentations are not looked at.
         output: Folder to write to.
-        subjects: `validation`, `all`, or the path of a text file with a name per line.
+        subjects: `validation`, `all`, a name, or a text file with a name per line.
         size: Voxels along each axis that the network sees, if not those it was trained
             with: the network is convolutional, so its weights take any size.
         skip_bad: Whether bad subjects are left out and listed, or end it all.
@@ -74,8 +75,8 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
         ValueError: If a subject is bad, or one that is asked for is not there.
     """
     configuration = read_configuration(run)
-    scheme = scheme_named(configuration.label_scheme)
-    found = find_subjects(data)
+    scheme = configuration.task
+    found = find_subjects(data, scheme.channels)
     # A bad subject stops it only if it was asked for.
     wanted = _wanted(run, subjects)
     bad = [p for p in found.problems if wanted is None or p.name in wanted]
@@ -108,6 +109,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
         {
             "run": str(run.resolve()),
             "label scheme": scheme.name,
+            "scheme": asdict(scheme),
             "size": size or configuration.size,
             "subjects": names,
             "left out": [problem.message for problem in problems],
@@ -134,11 +136,8 @@ def _wanted(run: Path, subjects: str) -> tuple[str, ...] | None:
         return read_split(run / "split.json").validation
     path = Path(subjects)
     if not path.is_file():
-        raise FileNotFoundError(
-            f"`subjects` must be 'validation', 'all' or a file of names, got "
-            f"'{subjects}'. Write one name per line."
-        )
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        return (subjects,)
+    names = [stem_of(line.strip()) for line in as_text(path).splitlines()]
     return tuple(name for name in names if name)
 
 
@@ -154,7 +153,8 @@ def _choose(
         if name not in everyone and name not in bad:
             raise ValueError(
                 f"`subjects` must name subjects of '{data}', got {name}, which is not "
-                "there. Pass the data that the run was trained with, or other names."
+                "there. Pass --subjects all for all that are, a name, a file of names, "
+                "or the data that the run was trained with."
             )
     return [everyone[name] for name in wanted if name in everyone]
 
@@ -169,8 +169,8 @@ def _segment(
     """Predict one subject and write both of its files."""
     images, _ = read_images(files)
     probabilities, labels = _labels(model, files, images, scheme, callbacks)
-    source = nibabel.Nifti1Image.from_filename(files.images[0].path)
-    cube = to_labels(probabilities > THRESHOLD, scheme)
+    source = read_source(files.images[0].path)
+    cube = to_labels(probabilities, scheme)
     write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
     path = output / f"{files.name}.nii.gz"
     with draft_of(path) as draft:

@@ -19,6 +19,7 @@ from typing import Any
 
 from lms.storage.files import read_data, read_json, write_json
 from unet3d.patients import check_rule
+from unet3d.schemes import LabelScheme, scheme_named
 
 __all__ = ["Configuration", "Surroundings", "check_same", "check_start", "versions"]
 __all__ += ["read_configuration", "read_surroundings", "write_configuration"]
@@ -36,7 +37,8 @@ class Configuration:
 
     Args:
         data: Folder of the data set.
-        label_scheme: A name of `unet3d.schemes.SCHEMES`.
+        label_scheme: A name of `unet3d.schemes.SCHEMES`, or a file.
+        scheme: What a file said; None for a scheme of that name.
         size: Voxels along each axis of a volume.
         filters: Channels of the network's top level.
         depth: Levels of the network.
@@ -71,6 +73,7 @@ class Configuration:
     varied: bool = True
     lms: bool | None = None
     budget: int | None = None
+    scheme: LabelScheme | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no training can start with; the network checks its own."""
@@ -88,6 +91,11 @@ class Configuration:
                 "`budget` must come with large model support, got one without. Leave "
                 "out --no-lms or --budget."
             )
+
+    @property
+    def task(self) -> LabelScheme:
+        """Channels, labels and regions."""
+        return self.scheme or scheme_named(self.label_scheme)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

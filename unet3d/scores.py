@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-__all__ = ["FARTHEST", "EmptyRule", "dice", "hd95"]
+__all__ = ["FARTHEST", "EmptyRule", "Mask", "Spacing", "dice", "hd95"]
 
 FARTHEST = math.sqrt(240**2 + 240**2 + 155**2)  # mm
 

@@ -28,9 +28,10 @@ from lms.storage.files import remove_drafts
 from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
+from unet3d.checking import differing_spacings
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
 from unet3d.lines import counting, log, tell
-from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whole
+from unet3d.losses import dice_coefficient, dice_of
 from unet3d.memory import (
     memory_in_words,
     memory_support,
@@ -46,9 +47,9 @@ from unet3d.runs import (
     check_start,
     write_configuration,
 )
-from unet3d.schemes import scheme_named
 from unet3d.splits import Split, known_split, make_split, without, write_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
+from unet3d.volumes import header_spacing
 
 __all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for"]
 __all__ += ["precision_of", "train"]
@@ -159,6 +160,8 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
         size=size or configuration.size,
         filters=configuration.filters,
         depth=configuration.depth,
+        modalities=len(configuration.task.channels),
+        labels=len(configuration.task.regions),
         batch_size=configuration.batch_size if size is None else None,
         seed=configuration.seed,
         linear_heads=configuration.linear_heads,
@@ -166,7 +169,7 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
     model.compile(
         optimizer=model.optimizer,
         loss=model.loss,
-        metrics=[dice_coefficient, dice_whole, dice_core, dice_enhancing],
+        metrics=[dice_coefficient, *dice_of(configuration.task.regions)],
     )
     # Variables made while a step is traced would make Keras trace it again.
     model.optimizer.build(model.trainable_variables)
@@ -189,7 +192,7 @@ class precision_of:  # noqa: N801 - used as a context, like a function
 
 def _find(configuration: Configuration, split: Split | None) -> Found:
     """Those of the data set's subjects that are asked for."""
-    found = find_subjects(Path(configuration.data))
+    found = find_subjects(Path(configuration.data), configuration.task.channels)
     if split is None:
         # A test set beside the training set has no truth to train with.
         labelled = tuple(f for f in found.subjects if not f.is_test)
@@ -219,12 +222,14 @@ def _prepare(
     skip_bad: bool,
 ) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
     subjects = usable(found, skip_bad=skip_bad)
+    for warning in differing_spacings({s.name: header_spacing(s) for s in subjects}):
+        tell(bars, f"Beware: {warning}; each becomes a cube all the same")
     bar = bars.add_task("Preparing subjects", total=len(subjects))
     log(bars, f"Preparing {len(subjects)} subjects in {cache}")
     prepared = prepare_all(
         subjects,
         size=configuration.size,
-        scheme=scheme_named(configuration.label_scheme),
+        scheme=configuration.task,
         cache=cache,
         skip_bad=skip_bad,
         progress=counting(bars, bar, "Prepared"),
@@ -236,7 +241,7 @@ def _prepare(
 def _loads(
     subjects: dict[str, SubjectFiles], configuration: Configuration, cache: Path
 ) -> dict[str, Load]:
-    scheme, size = scheme_named(configuration.label_scheme), configuration.size
+    scheme, size = configuration.task, configuration.size
     return {
         name: partial(load_prepared, files, size=size, scheme=scheme, cache=cache)
         for name, files in subjects.items()
@@ -289,7 +294,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         model.fit(
             training_batches(
                 [loads[name] for name in split.training],
-                configuration.size,
+                _shape(model),
                 steps=steps,
                 seed=configuration.seed,
                 first_epoch=first,
@@ -299,7 +304,7 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
             ),
             validation_data=validation_batches(
                 [loads[name] for name in split.validation],
-                configuration.size,
+                _shape(model),
             ),
             initial_epoch=first,
             epochs=configuration.epochs,
@@ -316,6 +321,11 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         raise
     write_memory(run, swapping, workers)
     return point.history
+
+
+def _shape(model: Any) -> tuple[int, int, int]:
+    """Voxels along an axis, channels and regions."""
+    return model.input_shape[1], model.input_shape[-1], model.output_shape[-1]
 
 
 def _remembering(load: Load, failed: list[Exception]) -> Load:

@@ -139,14 +139,17 @@ def test_a_prediction_that_is_missing_is_named(
     (folder / "c.nii.gz").unlink()
     report = tmp_path / "report"
     assert evaluate(data, [folder], report) == 2
-    assert f"got '{folder}' without a, c. Predict them." in capsys.readouterr().err
+    assert (
+        f"got '{folder}' without a, c. It holds b. Predict them"
+        in capsys.readouterr().err
+    )
     assert evaluate(data, [folder], report, "--skip-bad") == 0
     shown = capsys.readouterr().err
     assert "Left out a: " in shown
     assert "Left out c: " in shown
     say(folder, "ab")
     assert evaluate(data, [folder], report) == 2
-    assert f"got '{folder}' without a. Predict" in capsys.readouterr().err
+    assert f"got '{folder}' without a. It holds b. Predict" in capsys.readouterr().err
 
 
 def test_whom_nobody_was_asked_to_predict_is_told_and_no_error(
@@ -189,8 +192,9 @@ def test_sets_of_other_subjects_are_refused(
 
 
 def score(subject: str, name: str, value: float) -> Score:
+    rest = {"lesion_dice": value, "lesion_hd95": math.nan, "missed": 0}
     return Score(
-        set=name, subject=subject, region=REGIONS[0], dice=value, hd95=math.nan
+        set=name, subject=subject, region=REGIONS[0], dice=value, hd95=math.nan, **rest
     )
 
 

@@ -117,6 +117,8 @@ def _add_train(commands: Any) -> None:
     _add_scheme(command)
     add("--output", type=Path, help="folder of the run")
     add("--size", type=int, default=144, help="voxels along each axis")
+    text = "train on patches of volumes that are not resized; voxels along each axis"
+    add("--patch", type=int, metavar="N", help=text)
     add("--filters", type=int, default=16, help="channels of the top level")
     add("--depth", type=int, default=5, help="levels")
     add("--batch-size", type=int, default=1, help="subjects per step")
@@ -276,8 +278,8 @@ def _train(options: argparse.Namespace, console: Console) -> int:
             )
     except tf.errors.ResourceExhaustedError as error:
         console.print(
-            f"Error: device memory must hold a step of {options.configuration.size}^3, "
-            "got too little. Train with --lms, or a smaller --size or --batch-size. "
+            f"Error: device memory must hold a step of {options.configuration.side}^3, "
+            "got too little. Train with --lms, or a smaller --size or --patch. "
             f"TensorFlow said: {_reason(error)}",
             style="red",
             markup=False,

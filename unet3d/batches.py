@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from unet3d.augmentation import augment
+from unet3d.patches import draw_patch
 from unet3d.reading import Images, Labels
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
     first_epoch: int = 0,
     batch_size: int = 1,
     varied: bool = True,
+    patches: bool = False,
     prefetch: int = 1,
     worker: tuple[int, int] = (0, 1),
 ) -> "tf.data.Dataset":
@@ -72,6 +74,7 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
         first_epoch: Where to begin.
         batch_size: Subjects per batch.
         varied: Whether examples are augmented.
+        patches: Whether `loads` give whole volumes, of which patches are drawn.
         prefetch: Batches made in advance.
         worker: Its rank, and how many there are; each draws other examples.
 
@@ -87,8 +90,10 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
             order = epoch_order(len(loads), draws, seed=seed, epoch=epoch)
             for place, index in islice(enumerate(order), rank, None, workers):
                 images, regions = loads[index]()
+                rng = np.random.default_rng([seed, epoch, place])
+                if patches:
+                    images, regions = draw_patch(images, regions, shape[0], rng)
                 if varied:
-                    rng = np.random.default_rng([seed, epoch, place])
                     images, regions = augment(images, regions, rng)
                 yield images, regions
 

@@ -29,13 +29,13 @@ VERSION = 3
 
 
 def load_prepared(
-    files: SubjectFiles, *, size: int, scheme: LabelScheme, cache: Path
+    files: SubjectFiles, *, size: int | None, scheme: LabelScheme, cache: Path
 ) -> tuple[Images, Labels]:
     """Take a prepared subject from the cache, or prepare it and put it there.
 
     Args:
         files: The subject's files.
-        size: Voxels along each axis.
+        size: Voxels along each axis; None for all that there are.
         scheme: What the labels mean.
         cache: Folder of the cache; made if missing.
 
@@ -45,7 +45,8 @@ def load_prepared(
     Raises:
         FileNotFoundError, ValueError, TypeError: As `read_subject` and `prepare` do.
     """
-    check_size(size)
+    if size is not None:
+        check_size(size)
     path = cache_entry(files, size=size, scheme=scheme, cache=cache)
     try:
         with path.open("rb") as file, np.load(file) as arrays:
@@ -58,7 +59,7 @@ def load_prepared(
 
 
 def cache_entry(
-    files: SubjectFiles, *, size: int, scheme: LabelScheme, cache: Path
+    files: SubjectFiles, *, size: int | None, scheme: LabelScheme, cache: Path
 ) -> Path:
     """Name a subject's entry, which may not exist yet.
 
@@ -74,7 +75,7 @@ def cache_entry(
     }
     text = json.dumps(decisive, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
-    return cache / f"{files.name}-{size}-{digest}.npz"
+    return cache / f"{files.name}-{size or 'whole'}-{digest}.npz"
 
 
 def _fingerprint(path: Path, index: int | None) -> list[Any]:

@@ -188,35 +188,35 @@ def to_regions(labels: Labels, scheme: LabelScheme) -> Labels:
 
 
 def prepare(
-    subject: Subject, size: int, scheme: LabelScheme = BRATS2017
+    subject: Subject, size: int | None, scheme: LabelScheme = BRATS2017
 ) -> tuple[Images, Labels]:
     """Crop, resize and normalise one subject.
 
     Args:
         subject: As read.
-        size: Voxels along each axis of the result, at least 1.
+        size: Voxels along each axis of the result, at least 1; None keeps them all.
         scheme: What the labels mean.
 
     Returns:
-        Images, float32 of shape (size, size, size, 4), and regions, uint8 of shape
-        (size, size, size, 3).
+        Images, float32 of shape (size, size, size, channel), and regions, uint8 of
+        shape (size, size, size, region).
 
     Raises:
         TypeError: If `size` is not an integer.
         ValueError: If `size` is less than 1 or the subject has no brain.
     """
-    check_size(size)
     cropped = crop_to_brain(subject)
     images = _resize_and_normalise(cropped.images, size)
-    return images, to_regions(resize_labels(cropped.labels, size), scheme)
+    labels = resize_labels(cropped.labels, size) if size else cropped.labels
+    return images, to_regions(labels, scheme)
 
 
-def prepare_images(images: Images, size: int) -> tuple[Images, Box]:
+def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
     """Crop, resize and normalise images without a segmentation.
 
     Args:
         images: Shape (depth, height, width, channel), as read.
-        size: Voxels along each axis of the result, at least 1.
+        size: As for `prepare`.
 
     Returns:
         Images as `prepare` gives, and the box that was cropped to.
@@ -225,7 +225,6 @@ def prepare_images(images: Images, size: int) -> tuple[Images, Box]:
         TypeError: If `size` is not an integer.
         ValueError: If `size` is less than 1 or there is no brain.
     """
-    check_size(size)
     box = brain_box(images)
     return _resize_and_normalise(images[box], size), box
 
@@ -277,8 +276,11 @@ def check_size(size: int) -> None:
         )
 
 
-def _resize_and_normalise(images: Images, size: int) -> Images:
+def _resize_and_normalise(images: Images, size: int | None) -> Images:
     brain = (images != 0).any(axis=-1).astype(np.uint8)
+    if size is None:
+        return normalise(images, brain > 0)
+    check_size(size)
     return normalise(resize_images(images, size), _zoom(brain, size, order=0) > 0)
 
 

@@ -1,7 +1,8 @@
 """Segments subjects with a run's weights, on the grid of their own files.
 
     PREDICTIONS/<name>.nii.gz      uint8 labels of the run's scheme, the source's grid
-    PREDICTIONS/cubes/<name>.npz   the same on the network's cube, before any resizing
+    PREDICTIONS/cubes/<name>.npz   the same on the network's cube, before any resizing;
+                                   none where the network sees patches
     PREDICTIONS/predictions.json   who, by which run, at which size, and who is left out
 
 Labels on the cube are for comparing resolutions as the case study did: they are resized
@@ -15,18 +16,20 @@ from typing import Any
 
 import nibabel
 import numpy as np
+from numpy.typing import NDArray
 from rich.progress import Progress
 
 from lms.storage.files import draft_of, write_arrays, write_json
 from unet3d.checkpoints import load_weights
-from unet3d.data import prepare_images
+from unet3d.data import Box, prepare_images
 from unet3d.lines import log
 from unet3d.memory import memory_support
+from unet3d.patches import slide
 from unet3d.preparing import SKIP, usable
 from unet3d.reading import Images, read_images
 from unet3d.restoring import as_image, restore, to_labels
-from unet3d.runs import read_configuration
-from unet3d.schemes import LabelScheme, as_text
+from unet3d.runs import Configuration, read_configuration
+from unet3d.schemes import as_text
 from unet3d.splits import read_split
 from unet3d.subjects import Problem, SubjectFiles, find_subjects, stem_of
 from unet3d.training import build_for, precision_of
@@ -90,13 +93,13 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     bar = bars.add_task("Segmenting", total=len(chosen))
     problems, names = list(bad), []
     with precision_of(configuration):
-        model = build_for(configuration, size or configuration.size)
+        model = build_for(configuration, size or configuration.side)
         load_weights(model, _weights(run))
         support = memory_support(configuration)
         callbacks = [support] if support else []
         for files in chosen:
             try:
-                _segment(model, files, scheme, output, callbacks)
+                _segment(model, files, configuration, output, callbacks)
                 names.append(files.name)
                 log(bars, f"Segmented {files.name}, {len(names)} of {len(chosen)}")
             except ValueError as error:
@@ -110,7 +113,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
             "run": str(run.resolve()),
             "label scheme": scheme.name,
             "scheme": asdict(scheme),
-            "size": size or configuration.size,
+            "size": size or configuration.side,
             "subjects": names,
             "left out": [problem.message for problem in problems],
         },
@@ -162,36 +165,41 @@ def _choose(
 def _segment(
     model: Any,
     files: SubjectFiles,
-    scheme: LabelScheme,
+    configuration: Configuration,
     output: Path,
     callbacks: list[Any],
 ) -> None:
-    """Predict one subject and write both of its files."""
-    images, _ = read_images(files)
-    probabilities, labels = _labels(model, files, images, scheme, callbacks)
+    """Predict one subject and write its files; those of patches have no cube."""
+    images, scheme = read_images(files)[0], configuration.task
+    probabilities, box = _probabilities(model, files, images, configuration, callbacks)
+    depth, height, width = images.shape[:3]
+    labels = restore(probabilities, box, (depth, height, width), scheme)
     source = read_source(files.images[0].path)
-    cube = to_labels(probabilities, scheme)
-    write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
+    if configuration.patch is None:
+        cube = to_labels(probabilities, scheme)
+        write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
     path = output / f"{files.name}.nii.gz"
     with draft_of(path) as draft:
         nibabel.save(as_image(labels, source), draft)
 
 
-def _labels(
+def _probabilities(
     model: Any,
     files: SubjectFiles,
     images: Images,
-    scheme: LabelScheme,
+    configuration: Configuration,
     callbacks: list[Any],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities on the cube, and labels on the whole volume."""
+) -> tuple[NDArray[np.float32], Box]:
+    """Probabilities on the cube or on all voxels of the box that is cropped to."""
     size = model.input_shape[1]
     try:
-        x, box = prepare_images(images, size)
+        x, box = prepare_images(images, None if configuration.patch else size)
     except ValueError as error:
         raise ValueError(f"subject {files.name}: {error}") from error
-    batch = x[np.newaxis]
-    predicted = model.predict(batch, batch_size=1, verbose=0, callbacks=callbacks)
-    probabilities = np.asarray(predicted)[0]
-    depth, height, width = images.shape[:3]
-    return probabilities, restore(probabilities, box, (depth, height, width), scheme)
+
+    def predicted(cube: Images) -> NDArray[np.float32]:
+        batch = cube[np.newaxis]
+        found = model.predict(batch, batch_size=1, verbose=0, callbacks=callbacks)
+        return np.asarray(found)[0]
+
+    return slide(x, size, predicted) if configuration.patch else predicted(x), box

@@ -50,7 +50,7 @@ def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
 def prepare_all(
     subjects: Sequence[SubjectFiles],
     *,
-    size: int,
+    size: int | None,
     scheme: LabelScheme,
     cache: Path,
     skip_bad: bool,
@@ -60,7 +60,7 @@ def prepare_all(
 
     Args:
         subjects: What was found.
-        size: Voxels along each axis.
+        size: Voxels along each axis; None for all that there are.
         scheme: What the labels mean.
         cache: Folder of the cache.
         skip_bad: Whether a bad subject is left out and listed, or ends it all.

@@ -39,7 +39,8 @@ class Configuration:
         data: Folder of the data set.
         label_scheme: A name of `unet3d.schemes.SCHEMES`, or a file.
         scheme: What a file said; None for a scheme of that name.
-        size: Voxels along each axis of a volume.
+        size: Voxels along each axis of a volume that is resized to be trained with.
+        patch: Voxels along each axis of a patch of one that is not; None resizes.
         filters: Channels of the network's top level.
         depth: Levels of the network.
         batch_size: Subjects per step.
@@ -74,10 +75,17 @@ class Configuration:
     lms: bool | None = None
     budget: int | None = None
     scheme: LabelScheme | None = None
+    patch: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no training can start with; the network checks its own."""
-        least = {"batch_size": 1, "epochs": 1, "steps_per_epoch": 1, "seed": 0}
+        least = {
+            "batch_size": 1,
+            "epochs": 1,
+            "steps_per_epoch": 1,
+            "seed": 0,
+            "patch": 1,
+        }
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
@@ -91,6 +99,16 @@ class Configuration:
                 "`budget` must come with large model support, got one without. Leave "
                 "out --no-lms or --budget."
             )
+
+    @property
+    def side(self) -> int:
+        """Voxels along each axis of what the network sees."""
+        return self.patch or self.size
+
+    @property
+    def prepared(self) -> int | None:
+        """Voxels along each axis after resizing; None where nothing is resized."""
+        return None if self.patch else self.size
 
     @property
     def task(self) -> LabelScheme:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from rich.progress import Progress
 
 from lms import DataParallel
@@ -39,6 +40,7 @@ from unet3d.memory import (
     write_memory,
 )
 from unet3d.model import build_unet
+from unet3d.patches import draw_patch
 from unet3d.preparing import prepare_all, usable
 from unet3d.progress import TrainingBars, TrainingLines
 from unet3d.runs import (
@@ -56,6 +58,7 @@ __all__ += ["precision_of", "train"]
 
 PATIENCE = 10  # epochs
 STOP_AFTER = 50  # epochs
+_PATCHES = 4  # of a subject, to validate with
 _LONGEST = 86_400.0  # seconds that a data set may take to be prepared
 ALONE = Workers(placement=Placement())
 
@@ -157,7 +160,7 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
         size: Voxels along each axis, if not the run's; the weights are the same.
     """
     model: Any = build_unet(
-        size=size or configuration.size,
+        size=size or configuration.side,
         filters=configuration.filters,
         depth=configuration.depth,
         modalities=len(configuration.task.channels),
@@ -223,12 +226,12 @@ def _prepare(
 ) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
     subjects = usable(found, skip_bad=skip_bad)
     for warning in differing_spacings({s.name: header_spacing(s) for s in subjects}):
-        tell(bars, f"Beware: {warning}; each becomes a cube all the same")
+        tell(bars, f"Beware: {warning}; they are not resampled to one")
     bar = bars.add_task("Preparing subjects", total=len(subjects))
     log(bars, f"Preparing {len(subjects)} subjects in {cache}")
     prepared = prepare_all(
         subjects,
-        size=configuration.size,
+        size=configuration.prepared,
         scheme=configuration.task,
         cache=cache,
         skip_bad=skip_bad,
@@ -241,7 +244,7 @@ def _prepare(
 def _loads(
     subjects: dict[str, SubjectFiles], configuration: Configuration, cache: Path
 ) -> dict[str, Load]:
-    scheme, size = configuration.task, configuration.size
+    scheme, size = configuration.task, configuration.prepared
     return {
         name: partial(load_prepared, files, size=size, scheme=scheme, cache=cache)
         for name, files in subjects.items()
@@ -300,10 +303,11 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
                 first_epoch=first,
                 batch_size=configuration.batch_size,
                 varied=configuration.varied,
+                patches=configuration.patch is not None,
                 worker=(workers.rank, workers.size),
             ),
             validation_data=validation_batches(
-                [loads[name] for name in split.validation],
+                _validated([loads[name] for name in split.validation], configuration),
                 _shape(model),
             ),
             initial_epoch=first,
@@ -321,6 +325,19 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         raise
     write_memory(run, swapping, workers)
     return point.history
+
+
+def _validated(loads: list[Load], configuration: Configuration) -> list[Load]:
+    """Whole volumes, or of each the same few patches in every epoch."""
+    patch = configuration.patch
+    if patch is None:
+        return loads
+
+    def cut(load: Load, number: int) -> Any:
+        return draw_patch(*load(), patch, np.random.default_rng(number))
+
+    numbered = [load for load in loads for _ in range(_PATCHES)]
+    return [partial(cut, load, number) for number, load in enumerate(numbered)]
 
 
 def _shape(model: Any) -> tuple[int, int, int]:
@@ -352,7 +369,8 @@ def _beginning(
     begins = f"Going on after epoch {first}" if first else "Training"
     return (
         f"{begins}: {len(split.training)} subjects of {configuration.data}, and "
-        f"{len(split.validation)} to validate with; volumes of {configuration.size}^3, "
+        f"{len(split.validation)} to validate with; "
+        f"{'patches' if configuration.patch else 'volumes'} of {configuration.side}^3, "
         f"{together} in a step; a U-Net of {model.count_params():,} weights, depth "
         f"{configuration.depth}; at most {configuration.epochs} epochs; into {run}"
     )

@@ -83,7 +83,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
         3_260,
         150,
     ),
-    "lines of experiments": (lambda: lines("experiments"), 14_050, 150),
+    "lines of experiments": (lambda: lines("experiments"), 14_080, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
     "lines of tests": (lambda: lines("tests"), 19_420, 150),
     "files of lms": (lambda: len(files("lms")), 94, 0),

@@ -33,12 +33,6 @@ Shape: TypeAlias = tuple[int, int, int]
 def epoch_order(subjects: int, draws: int, *, seed: int, epoch: int) -> list[int]:
     """Indices of the subjects that an epoch draws: shuffles, one after the other.
 
-    Args:
-        subjects: How many there are, at least 1.
-        draws: How many are drawn, at least 1.
-        seed: Not negative.
-        epoch: From 0.
-
     Example:
         >>> sorted(epoch_order(3, 6, seed=0, epoch=0))
         [0, 0, 1, 1, 2, 2]

@@ -33,12 +33,6 @@ def load_prepared(
 ) -> tuple[Images, Labels]:
     """Take a prepared subject from the cache, or prepare it and put it there.
 
-    Args:
-        files: The subject's files.
-        size: Voxels along each axis; None for all that there are.
-        scheme: What the labels mean.
-        cache: Folder of the cache; made if missing.
-
     Returns:
         As `unet3d.data.prepare` gives.
 

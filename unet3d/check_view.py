@@ -31,15 +31,6 @@ def check(  # noqa: PLR0913 - the words of the command
 ) -> int:
     """Check a data set, and say what was found.
 
-    Args:
-        data: Folder of subjects.
-        scheme: What the labels mean; None judges no values.
-        group_by: How a patient is found in a name: see `unet3d.patients`.
-        labelled: Whether subjects are to have labels.
-        json: File for all that was found.
-        console: For progress where no terminal shows a bar.
-        bars: Shows a bar.
-
     Returns:
         The exit status: 0 if `train` would take all of it, else `BAD`.
 

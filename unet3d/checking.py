@@ -95,13 +95,6 @@ def check_data(
 ) -> DataSet:
     """Look at every subject of a data set.
 
-    Args:
-        data: Folder of subjects.
-        scheme: What the labels mean; None judges no values.
-        group_by: How a patient is found in a name: see `unet3d.patients`.
-        labelled: Whether subjects are to have labels, which are then looked at.
-        progress: Called after each subject with the number of subjects.
-
     Raises:
         FileNotFoundError, ValueError: If no subject can be found at all.
     """

@@ -1,6 +1,6 @@
 """Turns subjects into the network's arrays.
 
-    folder --read_subject--> Subject --prepare--> images, regions --load_batch--> x, y
+    folder --read_subject--> Subject --prepare--> images, regions
 
 Preparing is: crop to the brain, resize to a cube, normalise each modality over the
 brain, turn label values into three overlapping regions. `unet3d.restoring` is the way
@@ -15,9 +15,7 @@ subject's own, as in the paper, not the data set's.
 Known weakness: shrinking does not smooth first, so fine detail may alias.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -35,7 +33,6 @@ __all__ = [
     "brain_box",
     "check_size",
     "crop_to_brain",
-    "load_batch",
     "normalise",
     "prepare",
     "prepare_images",
@@ -118,12 +115,7 @@ def resize_images(images: Images, size: int) -> Images:
 
 
 def resize_labels(labels: Labels, size: int) -> Labels:
-    """Resize to a cube, taking each voxel's nearest neighbour: no new values appear.
-
-    Args:
-        labels: Shape (depth, height, width).
-        size: Voxels along each axis of the result.
-    """
+    """Resize to a cube, taking each voxel's nearest neighbour: no new values appear."""
     return _zoom(labels, size, order=0)
 
 
@@ -227,36 +219,6 @@ def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
     """
     box = brain_box(images)
     return _resize_and_normalise(images[box], size), box
-
-
-def load_batch(
-    folders: Sequence[Path], size: int, scheme: LabelScheme = BRATS2017
-) -> tuple[Images, Labels]:
-    """Read and prepare subjects; 228 subjects at 144^3 are 13 GB, so mind the memory.
-
-    Args:
-        folders: BraTS subjects' folders, at least one.
-        size: Voxels along each axis.
-        scheme: What the labels mean; the default is for synthetic subjects.
-
-    Returns:
-        x, float32 of shape (batch, depth, height, width, 4), and y, uint8 of shape
-        (batch, depth, height, width, 3).
-
-    Raises:
-        ValueError: If `folders` is empty, or as `read_subject` and `prepare` do.
-    """
-    if len(folders) == 0:
-        raise ValueError(
-            "`folders` must name at least one subject, got none. "
-            "Write some with `python -m unet3d synthesize`."
-        )
-    check_size(size)
-    x = np.empty((len(folders), size, size, size, len(MODALITIES)), dtype=np.float32)
-    y = np.empty((len(folders), size, size, size, len(REGIONS)), dtype=np.uint8)
-    for index, folder in enumerate(folders):
-        x[index], y[index] = prepare(read_subject(folder, scheme), size, scheme)
-    return x, y
 
 
 def check_size(size: int) -> None:

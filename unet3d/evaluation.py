@@ -83,13 +83,6 @@ def score_subject(
 ) -> tuple[Score, ...]:
     """Score one subject in every set.
 
-    Args:
-        files: The subject; its segmentation is the truth.
-        sets: Each holds a prediction of it.
-        scheme: What the truth's values mean.
-        rule: What empty regions score.
-        size: Voxels along each axis of the common cube; None for the source's grid.
-
     Raises:
         FileNotFoundError: If truth or prediction are missing.
         ValueError: If a file is bad, or a prediction is not on the truth's grid.

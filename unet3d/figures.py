@@ -73,18 +73,7 @@ def draw_boxes(  # noqa: PLR0913 - values, and the words around them
     missed: Mapping[str, Mapping[str, int]] | None = None,
     limits: tuple[float | None, float | None] = (0, None),
 ) -> None:
-    """Draw a box with whiskers and all subjects, for each region and set.
-
-    Args:
-        values: By region, then by set; NaNs are left out.
-        path: PNG to write.
-        title: What is seen.
-        label: Of the vertical axis, with its unit.
-        note: How the numbers came about.
-        missed: How many more there are, by region and set: marks at the upper edge.
-        limits: Of the vertical axis; None for as far as the values go, to the next
-            tenth.
-    """
+    """Draw a box with whiskers and all subjects, for each region and set."""
     sets = list(next(iter(values.values())))
     wide = max(7.5, 2.2 + 1.1 * len(sets) * 3)
     figure, axes = _figure(title, note, width=wide, several=len(sets) > 1)
@@ -117,13 +106,7 @@ def draw_boxes(  # noqa: PLR0913 - values, and the words around them
 def draw_losses(
     logs: Mapping[str, Sequence[Mapping[str, float]]], path: Path, *, note: str
 ) -> None:
-    """Draw loss and Dice over epochs, training dashed and validation solid.
-
-    Args:
-        logs: By run: the rows of its log.
-        path: PNG to write.
-        note: How the numbers came about.
-    """
+    """Draw loss and Dice over epochs, training dashed and validation solid."""
     figure = new_figure(10, 4.4, title="Training", note=_shown(note))
     panels: Any = figure.subplots(1, 2)
     top = 0.78  # room for the names
@@ -158,15 +141,7 @@ def draw_losses(
 def draw_gallery(
     slices: Sequence[Slice], path: Path, *, names: Sequence[str], title: str, note: str
 ) -> None:
-    """Draw a row per subject: the image, then truth and predictions laid over it.
-
-    Args:
-        slices: At least one, all with the same sets.
-        path: PNG to write.
-        names: Of the regions, in order.
-        title: What is seen.
-        note: How the pictures came about.
-    """
+    """Draw a row per subject: the image, then truth and predictions laid over it."""
     columns = ["image", *slices[0].regions]
     rows = len(slices)
     size = (max(7.5, 0.4 + 2.4 * len(columns)), 1.35 + 2.95 * rows)

@@ -41,14 +41,7 @@ def gather_slice(
     scheme: LabelScheme,
     scores: Sequence[Score],
 ) -> Slice:
-    """The axial slice with most tumour, of the truth and of the first set of each name.
-
-    Args:
-        files: The subject.
-        sets: Who predicted it.
-        scheme: What the truth's values mean.
-        scores: Of all subjects.
-    """
+    """The axial slice with most labels, of the truth and the first set of each name."""
     images, _ = read_images(files)
     box = brain_box(images)
     truth = read_labels(files, scheme)[box]

@@ -58,10 +58,6 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
 def weighted_dice_loss(y_true: Any, y_pred: Any) -> Any:
     """One minus the soft Dice averaged over labels.
 
-    Args:
-        y_true: 0 or 1, shape (batch, depth, height, width, label).
-        y_pred: Probabilities in [0, 1], same shape.
-
     Returns:
         float32 of shape (batch,), in [0, 1]; 0 is perfect.
     """

@@ -31,11 +31,6 @@ def settle(
 ) -> Configuration:
     """The settings of a training; `output`, `cache` and `workers` of `options` are set.
 
-    Args:
-        options: What the parser of `train` read.
-        words: What it read them from.
-        workers: How many the job has that this process is in; 1 outside of a job.
-
     Raises:
         FileNotFoundError: If the run or its data is not there.
         ValueError: If an option is missing, or contradicts the run's.
@@ -71,10 +66,6 @@ def settle(
 
 def check_folder(path: Path, name: str) -> None:
     """Refuse a folder that could not be written to, before anything slow begins.
-
-    Args:
-        path: The folder, which need not exist yet.
-        name: What the user calls it.
 
     Raises:
         ValueError: If a file is in its place, or this user may not write there.

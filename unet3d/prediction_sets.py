@@ -44,11 +44,6 @@ class PredictionSet:
 def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
     """Look at a folder of predictions.
 
-    Args:
-        name: What to call it.
-        folder: With one NIfTI file per subject, named after it.
-        scheme: What values mean where the folder does not say, as `predict`'s do.
-
     Raises:
         FileNotFoundError: If there is no prediction.
         ValueError: If `predictions.json` is there but cannot be understood.
@@ -129,11 +124,6 @@ def check_complete(
     A mean over the subjects that are left would look like one over all. `predict`
     writes whom it was asked for, by default the validation subjects alone; of a folder
     that does not say, every subject with labels is expected.
-
-    Args:
-        sets: The folders.
-        labelled: Names of the subjects that could be scored.
-        skip_bad: Whether those that are missing are listed, or end it all.
 
     Raises:
         ValueError: If one is missing and `skip_bad` is off; names all of a folder.

@@ -58,14 +58,6 @@ def prepare_all(
 ) -> Prepared:
     """Put every subject into the cache.
 
-    Args:
-        subjects: What was found.
-        size: Voxels along each axis; None for all that there are.
-        scheme: What the labels mean.
-        cache: Folder of the cache.
-        skip_bad: Whether a bad subject is left out and listed, or ends it all.
-        progress: Called after each subject.
-
     Raises:
         FileNotFoundError, ValueError: For the first bad subject, if `skip_bad` is off.
     """

@@ -94,15 +94,6 @@ def evaluate(  # noqa: PLR0913 - what with what, and how
 ) -> Report:
     """Score sets of predictions.
 
-    Args:
-        truth: Folder of subjects with segmentations.
-        scheme: What the truth's values mean.
-        sets: At least one.
-        rule: What empty regions score.
-        size: Compare on cubes of so many voxels along each axis.
-        skip_bad: Whether bad subjects are left out and listed, or end it all.
-        progress: Called after each subject with the number of subjects.
-
     Raises:
         FileNotFoundError, ValueError: If something is missing or bad.
     """

@@ -136,14 +136,7 @@ def write_configuration(
     left_out: Sequence[str] = (),
     around: Surroundings = Surroundings(),
 ) -> None:
-    """Write a run's settings, with the versions of what trains it.
-
-    Args:
-        run: The run's folder.
-        configuration: Its settings.
-        left_out: Why subjects were skipped, one message each.
-        around: Where it is trained.
-    """
+    """Write a run's settings, with the versions of what trains it."""
     content = {
         "configuration": asdict(configuration),
         "surroundings": asdict(around),

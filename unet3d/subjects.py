@@ -96,10 +96,6 @@ class Found:
 def find_subjects(data: Path, channels: Sequence[str] = MODALITIES) -> Found:
     """List the subjects of a data set.
 
-    Args:
-        data: A folder in one of the three layouts.
-        channels: The kinds of image that are wanted, in order.
-
     Raises:
         FileNotFoundError: If there is no such folder, or no subject in it.
         ValueError: If it is another layout, `dataset.json` cannot be understood, or

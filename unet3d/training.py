@@ -13,7 +13,8 @@ each volume counts alike, and every step has one shape. Each of several workers
 validates with all subjects.
 """
 
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -179,18 +180,17 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
     return model
 
 
-class precision_of:  # noqa: N801 - used as a context, like a function
+@contextmanager
+def precision_of(configuration: Configuration) -> Generator[None, None, None]:
     """The dtype policy of a run; the policy from before comes back at the end."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        self._name = "mixed_float16" if configuration.mixed_precision else "float32"
-
-    def __enter__(self) -> None:
-        self._before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(self._name)
-
-    def __exit__(self, *error: object) -> None:
-        keras.config.set_dtype_policy(self._before)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(
+        "mixed_float16" if configuration.mixed_precision else "float32"
+    )
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _find(configuration: Configuration, split: Split | None) -> Found:

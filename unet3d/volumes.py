@@ -94,10 +94,6 @@ class _Header:
 def read_stored(path: Path, subject: str) -> Stored:
     """Read a file.
 
-    Args:
-        path: A NIfTI file.
-        subject: Whose it is, for messages.
-
     Raises:
         ValueError: If it cannot be read, is cut short, or promises what no volume is.
     """

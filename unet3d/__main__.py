@@ -22,7 +22,7 @@ from lms.errors import WorkersError
 from lms.machine.placement import read_placement
 from lms.units import parse_size
 from lms.workers.launching import launch
-from unet3d.lines import counting
+from unet3d.lines import counting, grouped, some
 from unet3d.options import check_folder, settle
 from unet3d.schemes import SCHEMES, choose_scheme
 from unet3d.scores import EmptyRule
@@ -388,8 +388,6 @@ def _set_up_tensorflow() -> None:
 
 
 def _list_problems(problems: Sequence[Problem], console: Console) -> None:
-    from unet3d.checking import grouped, some
-
     for reason, names in grouped((p.name, p.message) for p in problems).items():
         text = f"Left out {some(names)}: {reason}"
         console.print(text, style="yellow", markup=False, soft_wrap=True)

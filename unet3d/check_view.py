@@ -11,7 +11,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lms.storage.files import write_json
-from unet3d.checking import Checked, DataSet, check_data, grouped, some
+from unet3d.checking import Checked, DataSet, check_data
+from unet3d.lines import grouped, some
 from unet3d.schemes import LabelScheme
 
 __all__ = ["BAD", "as_data", "check"]

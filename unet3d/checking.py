@@ -8,8 +8,7 @@ reads with, so the two agree.
 """
 
 import hashlib
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from unet3d.lines import differing_spacings, some
 from unet3d.orientation import voxel_sizes
 from unet3d.patients import by_patient, check_rule
 from unet3d.reading import Looked, look, missing_segmentation
@@ -26,7 +26,6 @@ from unet3d.splits import make_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
 __all__ = ["Checked", "DataSet", "check_data", "check_subject"]
-__all__ += ["differing_spacings", "grouped", "some"]
 
 Mask = NDArray[np.bool_]
 
@@ -132,35 +131,6 @@ def check_subject(
         labels=values,
         digest=_digest([image.voxels for image in looked.images], len(channels)),
     )
-
-
-def grouped(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The names that have a reason in common, by the first's reason.
-
-    Reasons are alike if they differ in the subject's name and in numbers alone.
-
-    Example:
-        >>> grouped([("a1", "no file a1_t1"), ("b", "no file b_t1"), ("b", "empty")])
-        {'no file a1_t1': ['a1', 'b'], 'empty': ['b']}
-    """
-    groups: dict[str, tuple[str, list[str]]] = {}
-    for name, reason in reasons:
-        key = re.sub(r"\d+", "0", reason.replace(name, "*"))
-        names = groups.setdefault(key, (reason, []))[1]
-        if name not in names:
-            names.append(name)
-    return dict(groups.values())
-
-
-def some(names: Sequence[str], most: int = 5) -> str:
-    """The first few of many names.
-
-    Example:
-        >>> some(["a", "b", "c"], most=2)
-        'a, b and 1 more'
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _without_labels(found: Found) -> Found:
@@ -288,26 +258,6 @@ def _several(patients: dict[str, tuple[str, ...]]) -> Iterator[str]:
             f"{len(several)} of {len(patients)} patients have several scans, which "
             f"stay on one side of a split: {some(several)}"
         )
-
-
-def differing_spacings(
-    spacings: Mapping[str, Sequence[float] | None],
-) -> Iterator[str]:
-    """Each becomes a cube of as many voxels, whatever their size, by subjects' names.
-
-    Example:
-        >>> next(differing_spacings({"a": (1, 1, 1), "b": (1, 1, 3)}))
-        'spacings differ between subjects: 1 x 1 x 1 mm in a; 1 x 1 x 3 mm in b'
-    """
-    groups: dict[str, list[str]] = {}
-    for name, sides in spacings.items():
-        if sides is None:
-            continue
-        words = " x ".join(f"{side:.3g}" for side in sides)
-        groups.setdefault(words, []).append(name)
-    if len(groups) > 1:
-        told = [f"{words} mm in {some(names)}" for words, names in groups.items()]
-        yield f"spacings differ between subjects: {'; '.join(told)}"
 
 
 def _twice(subjects: Sequence[Checked]) -> Iterator[str]:

@@ -17,80 +17,19 @@ what is inside the volumes.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from unet3d.schemes import LISTING, MODALITIES, kind_of, read_listing
+from unet3d.listings import listed_subjects
+from unet3d.schemes import LISTING, MODALITIES, kind_of
+from unet3d.subject_files import NIFTI, Found, Problem, SubjectFiles, Volume, stem_of
 
 __all__ = ["MODALITIES", "Found", "Problem", "SubjectFiles", "find_subjects"]
 __all__ += ["Volume", "files_in", "stem_of"]
 
 _GRADES = ("HGG", "LGG")
 _FIRST = 3  # so many files of a folder are named
-_NIFTI = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Volume:
-    """One volume of a file.
-
-    Args:
-        path: A NIfTI file.
-        index: Position on the file's fourth axis; None if the file has three.
-    """
-
-    path: Path
-    index: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectFiles:
-    """Where one subject's volumes are.
-
-    Args:
-        name: Unique in its data set.
-        images: One volume per channel, in the order of the scheme's.
-        labels: The segmentation; None if there is none, as in test sets.
-        is_test: Whether the data's own list says that there are no labels.
-        others: Files beside them that nothing was made of.
-    """
-
-    name: str
-    images: tuple[Volume, ...]
-    labels: Volume | None
-    is_test: bool = False
-    others: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """A subject that cannot be used.
-
-    Args:
-        name: Unique in its data set.
-        message: Why, in words for the user.
-        rest: Those of its files that are there; None if nobody looked.
-    """
-
-    name: str
-    message: str
-    rest: SubjectFiles | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a folder holds.
-
-    Args:
-        subjects: Sorted by name.
-        problems: Subjects of which a file is missing, sorted by name.
-    """
-
-    subjects: tuple[SubjectFiles, ...]
-    problems: tuple[Problem, ...] = ()
 
 
 def find_subjects(data: Path, channels: Sequence[str] = MODALITIES) -> Found:
@@ -115,7 +54,7 @@ the folder that holds the subjects' folders, or dataset.json.
             "Pass the folder that holds the subjects' folders, or dataset.json."
         )
     listed = (data / LISTING).is_file()
-    results = list((_in_list if listed else _in_folders)(data, channels))
+    results = list((listed_subjects if listed else _in_folders)(data, channels))
     if not any(map(_seen, results)):
         _refuse_other_layouts(data)
     if not results:
@@ -149,11 +88,6 @@ def files_in(folder: Path) -> SubjectFiles:
     if isinstance(found, Problem):
         raise FileNotFoundError(found.message)
     return found
-
-
-def stem_of(name: str) -> str:
-    """A NIfTI file's name without its ending, in capitals or not."""
-    return _NIFTI.sub("", name)
 
 
 def _look_in(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
@@ -227,8 +161,8 @@ def _volumes(folder: Path) -> list[tuple[str, Path]]:
         inner = [entry]
         if entry.is_dir():
             inner = [p for p in entry.iterdir() if not p.name.startswith(".")]
-            inner = [p for p in inner if _NIFTI.search(p.name)]
-        elif not _NIFTI.search(entry.name):
+            inner = [p for p in inner if NIFTI.search(p.name)]
+        elif not NIFTI.search(entry.name):
             continue
         if len(inner) == 1 and inner[0].is_file():
             found.setdefault(stem_of(entry.name), inner[0])
@@ -237,7 +171,7 @@ def _volumes(folder: Path) -> list[tuple[str, Path]]:
 
 def _one_of(paths: Sequence[Path], name: str) -> Path | None:
     """The only one, or the only one that is named after its subject; else None."""
-    named = re.compile(rf"{re.escape(name)}[_-]\w+\.nii")
+    named = re.compile(rf"{re.escape(name)}[_-][^\W_]+\.nii", re.IGNORECASE)
     own = [path for path in paths if named.match(path.name)]
     chosen = paths if len(paths) == 1 else own
     return chosen[0] if len(chosen) == 1 else None
@@ -313,7 +247,7 @@ def _subjects_below(folder: Path) -> int:
 def _refuse_other_layouts(data: Path) -> None:
     """Say of data in another layout what it is."""
     names = [path.name for path in data.iterdir()]
-    own = [name for name in names if _NIFTI.search(name)]
+    own = [name for name in names if NIFTI.search(name)]
     deeper = [path for depth in ("*", "*/*", "*/*/*") for path in data.glob(depth)]
     scans = [p for p in deeper if p.is_file() and _is_dicom(p)]
     if "dataset_description.json" in names or any(data.glob("sub-*/**/anat")):
@@ -341,81 +275,6 @@ def _is_dicom(path: Path) -> bool:
         return True
     with path.open("rb") as file:
         return file.read(132)[128:] == b"DICM"
-
-
-def _in_list(data: Path, channels: Sequence[str]) -> Iterator[SubjectFiles | Problem]:
-    """Subjects of nnU-Net or the Decathlon, training and test."""
-    path = data / LISTING
-    listing = read_listing(path)
-    named = listing.get("channel_names") or listing.get("modality") or {}
-    try:
-        places = {kind_of(str(value)): int(key) for key, value in named.items()}
-        if len(places) < len(named):  # such as "MRI" twice
-            places = {f"channel{k}": k for k in range(len(named))}
-        order = [places[kind] for kind in channels]
-        cases = list(_cases(data, listing, len(places)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
-            f"`{path}` must list images of {', '.join(channels)} as nnU-Net or the "
-            f"Decathlon does, got channels {named} ({error!r}). Choose the label "
-            "scheme of these images, or leave it out, to take the data's own."
-        ) from error
-    for images, label, is_test in cases:
-        name = re.sub(r"_0000$", "", stem_of(images[0].name))
-        one_file = len(images) == 1 and len(places) > 1
-        wanted = [images[0] if one_file else images[k] for k in order]
-        volumes = tuple(
-            Volume(path=image, index=k if one_file else None)
-            for image, k in zip(wanted, order, strict=True)
-            if image.is_file()
-        )
-        truth = Volume(path=label) if label and label.is_file() else None
-        files = SubjectFiles(name=name, images=volumes, labels=truth, is_test=is_test)
-        paths = [*dict.fromkeys(wanted), *([label] if label else [])]
-        missing = [str(path) for path in paths if not path.is_file()]
-        if not missing:
-            yield files
-            continue
-        message = (
-            f"`{LISTING}` must list files that exist, got subject {name} without "
-            f"{' and '.join(missing)}. Add what is missing or leave the subject out."
-        )
-        yield Problem(name=name, message=message, rest=files)
-
-
-def _cases(
-    data: Path, listing: Mapping[str, Any], channels: int
-) -> Iterator[tuple[list[Path], Path | None, bool]]:
-    """Of each subject its images, its label, and whether it is to have none."""
-    end = listing.get("file_ending", ".nii.gz")
-    if not _NIFTI.search(end):
-        raise ValueError(f"files end in {end}: convert them to NIfTI")
-    for entry in listing.get("training", []):
-        yield _parts(data / entry["image"], channels), data / entry["label"], False
-    for image in listing.get("test", []):
-        yield _parts(data / image, channels), None, True
-    for entry in listing.get("dataset", {}).values():
-        yield [data / image for image in entry["images"]], data / entry["label"], False
-    if "training" in listing or "dataset" in listing:
-        return
-    for folder, truth in (("imagesTr", "labelsTr"), ("imagesTs", None)):
-        parts = data.glob(f"{folder}/*_????{end}")
-        names = {part.name.removesuffix(end)[:-5] for part in parts}
-        if truth:
-            names |= {p.name.removesuffix(end) for p in data.glob(f"{truth}/*{end}")}
-        for name in sorted(n for n in names if not n.startswith(".")):
-            label = data / truth / f"{name}{end}" if truth else None
-            yield _parts(data / folder / f"{name}{end}", channels), label, not truth
-
-
-def _parts(image: Path, channels: int) -> list[Path]:
-    """The file itself if it is there, or one for each channel."""
-    if image.is_file():
-        return [image]
-    stem = stem_of(image.name)
-    end = image.name.removeprefix(stem)
-    parts = [image.with_name(f"{stem}_{k:04d}{end}") for k in range(channels)]
-    return parts if any(part.is_file() for part in parts) else [image]
 
 
 def _check_names(names: list[str]) -> None:

@@ -30,9 +30,8 @@ from lms.storage.files import remove_drafts
 from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
-from unet3d.checking import differing_spacings
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
-from unet3d.lines import counting, log, tell
+from unet3d.lines import counting, differing_spacings, log, tell
 from unet3d.losses import dice_coefficient, dice_of
 from unet3d.memory import (
     memory_in_words,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unet3d.tiny import SHAPE, save, volumes, write_folder
-from unet3d.checking import grouped
+from unet3d.lines import grouped
 from unet3d.prediction_sets import named_alike, open_set
 from unet3d.reading import read_subject
 from unet3d.schemes import BRATS2017, as_text
@@ -61,6 +61,9 @@ MENDED: dict[str, Callable[[Path], object]] = {
         f, lambda n: n.replace("a_seg", "W01_1990.01.02_Segm")
     ),
     "a file more": lambda f: save(f / "a_adc.nii.gz", volumes()[0]),
+    "a prediction beside the truth": lambda f: save(
+        f / "a_pred_seg.nii.gz", volumes()[0]
+    ),
     "not packed": unpack,
     "packed under another name": lambda f: renamed(f, lambda n: n.removesuffix(".gz")),
     "a folder for each file": a_folder_each,

@@ -22,7 +22,7 @@ from lms.errors import WorkersError
 from lms.machine.placement import read_placement
 from lms.units import parse_size
 from lms.workers.launching import launch
-from unet3d.lines import counting, grouped, some
+from unet3d.lines import counting, grouped, several, some
 from unet3d.options import check_folder, settle
 from unet3d.schemes import SCHEMES, choose_scheme
 from unet3d.scores import EmptyRule
@@ -290,8 +290,9 @@ def _train(options: argparse.Namespace, console: Console) -> int:
         return 0
     _list_problems(outcome.problems, console)
     console.print(
-        f"Trained {outcome.epochs} epochs with {len(outcome.split.training)} subjects; "
-        f"best Dice of {len(outcome.split.validation)} validation subjects "
+        f"Trained {several(outcome.epochs, 'epoch')} with "
+        f"{several(len(outcome.split.training), 'subject')}; best Dice of "
+        f"{several(len(outcome.split.validation), 'validation subject')} "
         f"{outcome.best:.3f}. Everything is in {options.output}.",
         soft_wrap=True,
     )
@@ -313,7 +314,9 @@ def _predict(options: argparse.Namespace, console: Console) -> int:
             progress=progress,
         )
     _list_problems(predicted.problems, console)
-    console.print(f"Segmented {len(predicted.names)} subjects in {options.output}.")
+    console.print(
+        f"Segmented {several(len(predicted.names), 'subject')} in {options.output}."
+    )
     return 0
 
 

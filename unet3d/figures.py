@@ -35,6 +35,7 @@ from lms.report.style import (
     save,
     tint,
 )
+from unet3d.lines import several
 
 __all__ = ["MOST_SETS", "Slice", "draw_boxes", "draw_gallery", "draw_losses"]
 
@@ -87,7 +88,8 @@ def draw_boxes(  # noqa: PLR0913 - values, and the words around them
             if lost := (missed or {}).get(region, {}).get(name, 0):
                 marks.append((centre, f"{lost} of {lost + len(by_set[name])} missed"))
     counts = [np.isfinite(by_set[sets[0]]).sum() for by_set in values.values()]
-    names = [f"{r}\n{n} subjects" for r, n in zip(values, counts, strict=True)]
+    counted = zip(values, counts, strict=True)
+    names = [f"{r}\n{several(int(n), 'subject')}" for r, n in counted]
     axes.set_xticks(range(len(values)), names, fontsize=FONT, color=INK)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(values) - 0.45)

@@ -5,7 +5,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.progress import Progress, TaskID
 
-__all__ = ["counting", "differing_spacings", "grouped", "log", "some", "tell"]
+__all__ = ["counting", "differing_spacings", "grouped", "log"]
+__all__ += ["several", "some", "tell"]
+
+
+def several(count: int, noun: str) -> str:
+    """A number and what is counted.
+
+    Example:
+        >>> several(1, "subject"), several(2, "subject")
+        ('1 subject', '2 subjects')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def tell(bars: Progress, text: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from unet3d.grids import describe_difference, same_grid
+from unet3d.lines import several
 from unet3d.schemes import BRATS2017, MODALITIES, LabelScheme
 from unet3d.subjects import SubjectFiles, Volume, files_in
 from unet3d.volumes import Stored, Turned, read_stored, turn
@@ -225,8 +226,8 @@ def _check_image(files: SubjectFiles, path: Path, image: Images) -> None:
         count = int(np.count_nonzero(~np.isfinite(image)))
         raise ValueError(
             f"`{path.name}` of subject {files.name} must hold finite numbers, got "
-            f"{count} voxels of NaN or infinity. Repair {path} or leave the subject "
-            "out."
+            f"{several(count, 'voxel')} of NaN or infinity. Repair {path} or leave "
+            "the subject out."
         )
     if image.min() == image.max():
         raise ValueError(

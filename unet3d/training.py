@@ -31,7 +31,7 @@ from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
-from unet3d.lines import counting, differing_spacings, log, tell
+from unet3d.lines import counting, differing_spacings, log, several, tell
 from unet3d.losses import dice_coefficient, dice_of
 from unet3d.memory import (
     memory_in_words,
@@ -227,7 +227,7 @@ def _prepare(
     for warning in differing_spacings({s.name: header_spacing(s) for s in subjects}):
         tell(bars, f"Beware: {warning}; they are not resampled to one")
     bar = bars.add_task("Preparing subjects", total=len(subjects))
-    log(bars, f"Preparing {len(subjects)} subjects in {cache}")
+    log(bars, f"Preparing {several(len(subjects), 'subject')} in {cache}")
     prepared = prepare_all(
         subjects,
         size=configuration.prepared,
@@ -367,11 +367,12 @@ def _beginning(
 ) -> str:
     begins = f"Going on after epoch {first}" if first else "Training"
     return (
-        f"{begins}: {len(split.training)} subjects of {configuration.data}, and "
-        f"{len(split.validation)} to validate with; "
+        f"{begins}: {several(len(split.training), 'subject')} of {configuration.data}, "
+        f"and {len(split.validation)} to validate with; "
         f"{'patches' if configuration.patch else 'volumes'} of {configuration.side}^3, "
         f"{together} in a step; a U-Net of {model.count_params():,} weights, depth "
-        f"{configuration.depth}; at most {configuration.epochs} epochs; into {run}"
+        f"{configuration.depth}; at most {several(configuration.epochs, 'epoch')}; "
+        f"into {run}"
     )
 
 

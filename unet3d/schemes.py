@@ -205,7 +205,8 @@ def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
     try:
         labels = dict(_labels(content["labels"]))
         named = content.get("channel_names") or content.get("modality") or {}
-        names = sorted(named.items(), key=lambda item: int(item[0])) if named else []
+        numbered = enumerate(named) if isinstance(named, list) else named.items()
+        names = sorted(numbered, key=lambda item: int(item[0]))
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"`{path}` must give each label a whole number or a list of them, got "

@@ -104,7 +104,7 @@ def _empty(rule: EmptyRule, *, both: bool) -> float:
 
 
 def _surface(mask: Mask) -> Mask:
-    return mask & ~ndimage.binary_erosion(mask)
+    return mask & ~np.asarray(ndimage.binary_erosion(mask), np.bool_)
 
 
 def _directed(start: Mask, target: Mask, spacing: Spacing) -> float:

@@ -181,7 +181,7 @@ def _verdicts(model: str, cells: _Cells) -> Iterable[Verdict]:
             )
         ):
             continue
-        if cells.at(key) > _LESS:
+        if share is None and cells.at(key) > _LESS:
             continue
         where = f"{title} in {cells.at(key):.0%}"
         if own is None:

@@ -344,6 +344,9 @@ def _report(ours: Any, slow: float) -> dict[str, Any] | None:
             for name in ("predicted_seconds", "unplanned_seconds"):
                 if numbers[name] is not None:
                     numbers[name] /= slow
+            for name in ("h2d_bytes_per_second", "d2h_bytes_per_second"):
+                if numbers[name] is not None:
+                    numbers[name] *= slow
             return numbers
     return None
 

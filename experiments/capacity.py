@@ -13,7 +13,7 @@ from typing import Any
 
 from experiments.charts import COLOURS, Bar, Panel
 from experiments.cost import NAMES, short
-from experiments.question import Answer
+from experiments.question import Answer, sentences
 from experiments.runner import Book, Rows, trained
 from experiments.subjects import RULES, SUBJECTS, Subject, attempts, in_mib
 from lms.units import format_bytes
@@ -136,6 +136,8 @@ def answer(rows: Rows) -> Answer:
                 f"{others.get(peer, 0):.2f}, {NAMES.get(short(peer), '')}",
             ]
         )
+        if "callback" not in best:
+            continue
         if model == "unet":
             text = f"{title}: {ours:.2f} times plain's voxels train, wanted {_GOAL}"
             verdicts.append((ours >= _GOAL, text))
@@ -150,7 +152,7 @@ def answer(rows: Rows) -> Answer:
     columns = ["model", "memory", "plain", "callback", "IBM's rule", "serialised"]
     names = ["model", "way", "memory", "largest", "times plain's", "the next size"]
     return Answer(
-        finding=" ".join(f"{text}." for _, text in verdicts)
+        finding=sentences(verdicts)
         + " Each size is the largest of one search, whose edge is a matter of chance.",
         table=("Largest sizes", [*columns, "times", "best other"], body),
         more=[("Each way", names, full)],

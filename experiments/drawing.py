@@ -11,7 +11,7 @@ from lms.report.style import INK, calm, new_figure, save
 
 __all__ = ["draw_panels"]
 
-_HEIGHT, _WIDTH = 4.6, 11.0
+_HEIGHT, _WIDTH = 4.6, 11.0  # inches of a row of points, and of all
 
 
 def draw_panels(
@@ -34,7 +34,7 @@ def draw_panels(
         True
     """
     most = max(len(panel.bars) for row in rows for panel in row)
-    height = max(_HEIGHT * len(rows), 1.6 + 0.27 * most)
+    height = 1.9 + 0.27 * most if most else _HEIGHT * len(rows)
     figure = new_figure(_WIDTH, height, title=title, note=note)
     grid: Any = figure.subplots(len(rows), len(rows[0]), squeeze=False)
     for axes, panel in zip(grid.flat, (p for row in rows for p in row), strict=True):
@@ -82,7 +82,8 @@ def _fill(axes: Axes, panel: Panel) -> None:
         draw(panel.level, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), zorder=0)
     axes.set_xlim(*panel.xlim)
     if not panel.bars:
-        axes.set_ylim(*panel.ylim)
+        low, high = panel.ylim
+        axes.set_ylim(low, high or 1.06 * axes.get_ylim()[1])
 
 
 def _named(name: str, ends: tuple[float, float | None]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from experiments.bits import keras_hub
 from experiments.charts import COLOURS, Bar, Panel
 from experiments.names import OF_KERAS_HUB, SMALL_NAMES, TITLES
-from experiments.question import Answer
+from experiments.question import Answer, sentences
 from experiments.runner import Book, Rows, Trial, trained
 from experiments.stats import Estimate, estimate, said
 from experiments.subjects import in_mib
@@ -96,7 +96,7 @@ def answer(rows: Rows) -> Answer:
     worst_first = sorted(full, key=lambda line: line[1], reverse=True)
     columns = ["model", "cold over plain", "warm over plain", "plain Keras"]
     return Answer(
-        finding=". ".join(text for _, text in verdicts).capitalize() + ".",
+        finding=sentences(verdicts),
         table=("The slowest to begin", columns, worst_first[:8]),
         more=[("Each model", columns, full)],
         verdicts=verdicts,

@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from experiments.charts import COLOURS, Panel, Series
-from experiments.question import Answer
+from experiments.question import Answer, sentences
 from experiments.runner import Book, Row, Rows
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
@@ -159,7 +159,7 @@ def answer(rows: Rows) -> Answer:
     rule = _ratios(drawn, "budget", "rule_seconds")
     body += [_line(drawn, "budget", "rule_seconds")] if len(rule) > 1 else []
     return Answer(
-        finding=". ".join(text for _, text in verdicts).capitalize() + ".",
+        finding=sentences(verdicts),
         table=(
             "A step over the least that is possible",
             columns,

@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from experiments.charts import COLOURS, Panel, Series
-from experiments.question import Answer
+from experiments.question import Answer, sentences
 from experiments.runner import RESULTS, Book, Row, Rows, read_lines, trained
 from experiments.subjects import step_of
 
@@ -73,8 +73,8 @@ def answer(rows: Rows) -> Answer:
     columns = ["rows of", "trainings", "peak off, median", "worst", "above the promise"]
     columns += ["times", "off, median", "within 20 %"]
     return Answer(
-        finding=". ".join(text for _, text in verdicts).capitalize()
-        + ". Cards without a pace of their own take this machine's time, which other "
+        finding=sentences(verdicts)
+        + " Cards without a pace of their own take this machine's time, which other "
         "work shares.",
         table=("Predictions over all rows", columns, body),
         verdicts=verdicts,

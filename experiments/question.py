@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from experiments.charts import Panel
 from profiling.tables import Table
 
-__all__ = ["Answer", "Verdict"]
+__all__ = ["Answer", "Verdict", "sentences"]
 
 # What was claimed, in a short sentence with its number; None where it is undecided.
 Verdict = tuple[bool | None, str]
@@ -31,3 +31,13 @@ class Answer:
     verdicts: Sequence[Verdict] = ()
     panels: Sequence[Sequence[Panel]] = ()
     headline: str = ""
+
+
+def sentences(verdicts: Sequence[Verdict]) -> str:
+    """What was claimed, as sentences.
+
+    Example:
+        >>> sentences([(True, "it holds"), (None, "IBM's may")])
+        "It holds. IBM's may."
+    """
+    return " ".join(f"{text[:1].upper()}{text[1:]}." for _, text in verdicts)

@@ -142,7 +142,7 @@ def attempts(book: Book, key: dict[str, Any], trial: Trial) -> Row:
     for share in shares:
         budget = trial.budget if share is None else int(share * (memory or 0))
         row = book.row({**key, "tuned_for": share}, replace(trial, budget=budget))
-        if trained(row):
+        if trained(row) or row.get("refused"):  # less would be refused too
             break
     return row
 

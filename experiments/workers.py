@@ -20,7 +20,7 @@ from statistics import median
 from typing import Any
 
 from experiments.charts import COLOURS, Bar, Panel
-from experiments.question import Answer
+from experiments.question import Answer, sentences
 from experiments.runner import Book, Rows, Trial, trained
 from experiments.stats import Estimate, estimate, ratio, said
 from experiments.subjects import in_mib
@@ -133,8 +133,8 @@ def answer(rows: Rows) -> Answer:
     published = [_published(gpus, seconds) for gpus, seconds in _PUBLISHED.items()]
     names = ["GPUs", "epoch, published", "efficiency, published", "by a ring alone"]
     return Answer(
-        finding=". ".join(text for _, text in verdicts)
-        + ". Workers of one machine share its cores, so this shows that they agree, "
+        finding=sentences(verdicts)
+        + " Workers of one machine share its cores, so this shows that they agree, "
         "and what agreeing costs, not how far they scale.",
         table=("Medians of all workers' steps", columns, body),
         more=[("PowerAI DDL on V100s, and a ring's lower bound", names, published)],

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.charts import COLOURS, Bar, Panel
-from experiments.question import Answer
+from experiments.question import Answer, sentences
 from experiments.runner import Book, Row, Rows, why_it_failed
 from unet3d.schemes import REGIONS
 from unet3d.splits import make_split, write_split
@@ -171,8 +171,9 @@ def answer(rows: Rows) -> Answer:
             )
     columns = ["pair", "region", "mean, smaller", "mean, larger", "median gain"]
     return Answer(
-        finding=". ".join(text for _, text in verdicts).capitalize() + ": the median "
-        "over unseen synthetic subjects, each scored by the mean of the models.",
+        finding=sentences(verdicts)
+        + " These are medians over unseen synthetic subjects, "
+        "each scored by the mean of the models.",
         table=("Dice on cubes of the larger size", [*columns, "p", "p by Holm"], body),
         verdicts=verdicts,
         panels=[[Panel(x="median gain in Dice", bars=bars)]],

@@ -227,6 +227,8 @@ def _source(name: str) -> str:
         return "Rows of all questions."
     head, rows = read_lines(_rows(name))
     machine = head["machine"]
+    real = head["settings"].get("card") == "real"
+    device = next((row["device"] for row in rows if row.get("device")), "")
     commits = dict.fromkeys(
         row["commit"].removesuffix("-dirty") for row in rows if row.get("commit")
     )
@@ -234,7 +236,7 @@ def _source(name: str) -> str:
     more = f" and {len(commits) - 1} more" if len(commits) > 1 else ""
     return (
         f"{len(rows)} rows of commit {first}{more}, on {machine['processor']}, "
-        f"{machine['cores']} cores."
+        f"{machine['cores']} cores{f', {device}' if real else ''}."
     )
 
 

@@ -141,12 +141,18 @@ def _trained(asked: Mapping[str, Any]) -> dict[str, Any]:
                 raise
     size = sum(one.nbytes for one in _arrays(x, y)) // max(1, _length(x) // batch)
     row = watch.row() | {"refused": refused, "batch_bytes": size}
+    row["device"] = _device_name()
     row["report"] = None if ours is None else _report(ours, asked["slow_motion"])
     if asked["curves"] and ours is not None and ours.timelines:
         row["curves"] = _curves(ours.timelines[0])
     if workers is not None:
         row |= {"rank": workers.rank}
     return row | ({} if refused else _digests(model))
+
+
+def _device_name() -> str | None:
+    gpu = tf.config.list_physical_devices("GPU")[0]
+    return tf.config.experimental.get_device_details(gpu).get("device_name")
 
 
 def _made(asked: Mapping[str, Any]) -> Ready:

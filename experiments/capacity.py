@@ -24,6 +24,7 @@ TITLE = "How large a model trains"
 _SPARE = 1.05
 _GOAL = 4.6  # times the voxels of plain Keras
 _TRIES = 2
+_OWN = ("grappler", "unified")  # of TensorFlow and the driver
 
 
 def add_settings(parser: Any) -> None:
@@ -55,7 +56,7 @@ def _model(book: Book, model: str, options: Any) -> None:
     if not trained(base):
         return
     memory = in_mib(_SPARE * base["peak_bytes"])
-    ways = options.ways or ("plain", *subject.peers, *RULES, "callback")
+    ways = options.ways or ("plain", *subject.peers, *_OWN, *RULES, "callback")
     for way in ways:
 
         def trains(size: int, way: str = way) -> bool:

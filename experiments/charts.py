@@ -21,6 +21,7 @@ COLOURS = {
     "by_hand": "#009E73",
     "remat": "#E69F00",
     "grappler": "#CC79A7",
+    "swapping": "#6A3D9A",
     "mixed": "#B8A000",
     "accumulate": "#7A5195",
     "unified": "#444444",

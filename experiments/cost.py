@@ -3,9 +3,10 @@
 Five models of true size train on a dry V100 of PCIe 3.0, whose time is its data
 sheet's. Plain Keras has all of the card. The callback and IBM's rule have cards of
 shares of plain Keras's peak; the rule is tuned for 0.9 of the card, as IBM did, and
-where it dies for 0.8, 0.7, 0.6 and 0.5. Ways that take no budget run with all of the
-card, and the callback once more in a card of their peak: at equal memory. Each runs
-in processes of its own.
+where it dies for 0.8, 0.7, 0.6 and 0.5; TensorFlow's own swapping, its recomputation
+and unified memory have the same cards. Other ways run with all of the card, and the
+callback once more in a card of their peak: at equal memory. Each runs in processes of
+its own.
 
 Known weakness: kernels of a dry card do not slow down for copies; a real card's do.
 """
@@ -24,7 +25,8 @@ __all__ = ["NAMES", "TITLE", "add_settings", "answer", "short", "units"]
 
 TITLE = "The cost of a step"
 _WAYS = ("callback", *RULES)
-_SHARES = (0.85, 0.7, 0.5, 0.35)
+_LIMITED = ("swapping", "grappler", "unified")  # of TensorFlow and the driver
+_SHARES = (0.7, 0.45)
 _LESS = 0.95  # of plain Keras's peak, from which on a way saves memory
 
 NAMES = {
@@ -36,17 +38,18 @@ NAMES = {
     "remat": "RematScope",
     "mixed": "mixed precision",
     "accumulate": "accumulation",
-    "grappler": "Grappler",
+    "swapping": "Grappler's swapping",
+    "grappler": "Grappler's recomputation",
     "unified": "unified memory",
 }
 
 
 def add_settings(parser: Any) -> None:
     """Which models and shares, how often."""
-    names = list(SUBJECTS)
+    names, ways = list(SUBJECTS), [*_WAYS, *_LIMITED]
     parser.add_argument("--models", nargs="+", choices=names, default=names)
     parser.add_argument("--shares", nargs="*", type=float, default=_SHARES)
-    parser.add_argument("--ways", nargs="+", choices=_WAYS, default=_WAYS)
+    parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
     parser.add_argument("--peers", nargs="*", help="instead of each model's")
     parser.add_argument("--repeats", type=int, default=3, help="of each training")
     parser.add_argument("--steps", type=int, default=5, help="of each training")
@@ -204,7 +207,9 @@ def _summary(model: str, cells: _Cells) -> Iterable[list[str]]:
                 f"{one.median:.2f}, {NAMES[short(key[0])]} in {cells.at(key):.0%}",
             )
             for key in cells.kinds()
-            if key[0] not in _WAYS and (one := cells.cost(key))
+            if key[0] not in _WAYS
+            and key[1] in (None, share)
+            and (one := cells.cost(key))
         ]
         best = min(others, default=(0.0, ""))[1]
         texts = ["does not train" if one is None else said(one) for one in costs]

@@ -33,7 +33,7 @@ class Subject:
         coarse: See `start`.
         fine: See `start`.
         slow_motion: In which a step on a V100 takes seconds of this machine.
-        peers: Ways of others that can be had for it.
+        peers: Ways of others that take no budget, and can be had for it.
     """
 
     title: str
@@ -78,7 +78,7 @@ SUBJECTS: Mapping[str, Subject] = {
         coarse=32,
         fine=16,
         slow_motion=10,
-        peers=("by_hand", *_ALL, "grappler", "unified"),
+        peers=("by_hand", *_ALL),
     ),
     "resnet50": Subject(
         title="ResNet50",
@@ -90,7 +90,7 @@ SUBJECTS: Mapping[str, Subject] = {
         coarse=64,
         fine=16,
         slow_motion=10,
-        peers=("by_hand", *_ALL, "accumulate:2", "grappler", "unified"),
+        peers=("by_hand", *_ALL, "accumulate:2"),
     ),
     "gpt2": Subject(
         title="GPT-2 small",
@@ -102,7 +102,7 @@ SUBJECTS: Mapping[str, Subject] = {
         coarse=4,
         fine=1,
         slow_motion=15,
-        peers=("by_hand", *_ALL, "accumulate:2", "grappler", "unified"),
+        peers=("by_hand", *_ALL, "accumulate:2"),
     ),
     "bert": Subject(
         title="BERT base",
@@ -114,7 +114,7 @@ SUBJECTS: Mapping[str, Subject] = {
         coarse=8,
         fine=2,
         slow_motion=15,
-        peers=("by_hand", *_ALL, "accumulate:2", "grappler", "unified"),
+        peers=("by_hand", *_ALL, "accumulate:2"),
     ),
     "vit": Subject(
         title="ViT base",
@@ -126,7 +126,7 @@ SUBJECTS: Mapping[str, Subject] = {
         coarse=16,
         fine=4,
         slow_motion=15,
-        peers=("by_hand", *_ALL, "accumulate:2", "grappler", "unified"),
+        peers=("by_hand", *_ALL, "accumulate:2"),
     ),
 }
 

@@ -9,7 +9,8 @@
                      those are listed that keep no state, since a layer runs twice
     mixed:POLICY     built under a dtype policy such as `mixed_bfloat16`: other numbers
     accumulate:N     Keras's gradient accumulation: N batches of an N-th are one step
-    grappler         TensorFlow's own swapping and recomputation, all that it has
+    swapping         plain Keras in less memory, where TensorFlow swaps by itself
+    grappler         the same with TensorFlow's recomputation heuristics
     unified          the driver moves pages, where it has unified memory
 
 A careful user's form of each. Where a way cannot be had for a model, it says so.

@@ -42,6 +42,7 @@ __all__ = ["main"]
 
 _DEVICE = "GPU:0"
 _SEED = 7
+_LEAST_STEPS = 3
 _LEAST_COPY = 64 * KIB  # bytes of a tensor's copy; scalars are smaller
 _PR_SET_PDEATHSIG = 1
 _WITHOUT = (
@@ -229,6 +230,7 @@ class _Watch(keras.callbacks.Callback):
         self._trace = ExitStack()
         self._held: Any = None
         self._batches = 0
+        self._is_over = False  # its time: the next step is the last, if one is traced
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._started = time.perf_counter()
@@ -243,7 +245,8 @@ class _Watch(keras.callbacks.Callback):
             tf.config.experimental.reset_memory_stats(_DEVICE)
         if self._asked["held"] and step == 2 and self._peaks:
             self._held = _held_beside(self._peaks[-1])
-        if self._asked["traced"] and step == self._asked["steps"] - 1:
+        is_last = self._is_over or step == self._asked["steps"] - 1
+        if self._asked["traced"] and is_last and not self._recorded:
             self._record()
         self._begun = time.perf_counter()
 
@@ -260,9 +263,11 @@ class _Watch(keras.callbacks.Callback):
             self._resident = psutil.Process().memory_info().rss
         self._trace.close()
         most = self._asked["seconds"]
-        if most and len(self._seconds) > 2 and sum(self._seconds[1:]) > most:
+        is_over = bool(most) and sum(self._seconds[1:]) > most
+        if is_over and (self._recorded or not self._asked["traced"]):
             model: Any = self.model
-            model.stop_training = True
+            model.stop_training = len(self._seconds) > _LEAST_STEPS
+        self._is_over = is_over and len(self._seconds) >= _LEAST_STEPS
 
     def close(self) -> None:
         """End a trace that a failing step left open, and give back what is held."""

@@ -281,7 +281,8 @@ class _Watch(keras.callbacks.Callback):
         peak = tf.config.experimental.get_memory_info(_DEVICE)["peak"]
         found = {
             "losses": self._losses,
-            "step_seconds": self._seconds,
+            # What is recorded takes longer.
+            "step_seconds": self._seconds[:-1] if self._recorded else self._seconds,
             "first_seconds": self._first,
             "peak_bytes": max(later, default=peak),
             "peaks": sorted(set(later)),

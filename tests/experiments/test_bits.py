@@ -169,7 +169,7 @@ def test_a_small_model_trains_in_less_with_the_same_bits(
     name: str, tmp_path: Path
 ) -> None:
     results = tmp_path / "rows.jsonl"
-    words = ["run", "bits", "--models", name, "--shares", "0.75", "--repeats", "1"]
+    words = ["run", "bits", "--models", name, "--shares", "0.85", "--repeats", "1"]
     words += ["--no-ask", "--results", str(results), "--folder", str(tmp_path)]
     assert main(words) == 0
     _, rows = read_lines(results)

@@ -15,7 +15,7 @@ from experiments.charts import COLOURS, Bar, Panel
 from experiments.cost import NAMES, short
 from experiments.question import Answer, sentences
 from experiments.runner import Book, Rows, trained
-from experiments.subjects import RULES, SUBJECTS, Subject, attempts, in_mib
+from experiments.subjects import RULES, SUBJECTS, Subject, attempts, in_mib, to_be_had
 from lms.units import format_bytes
 
 __all__ = ["TITLE", "add_settings", "answer", "climb", "units"]
@@ -57,7 +57,7 @@ def _model(book: Book, model: str, options: Any) -> None:
         return
     memory = in_mib(_SPARE * base["peak_bytes"])
     ways = options.ways or ("plain", *subject.peers, *_OWN, *RULES, "callback")
-    for way in ways:
+    for way in to_be_had(ways, book.card):
 
         def trains(size: int, way: str = way) -> bool:
             return size <= options.most and any(

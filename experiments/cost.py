@@ -18,7 +18,7 @@ from experiments.charts import COLOURS, Panel, Series
 from experiments.question import Answer, Verdict
 from experiments.runner import Book, Row, Rows, trained
 from experiments.stats import Estimate, differ, estimate, ratio, said
-from experiments.subjects import RULES, SUBJECTS, attempts, in_mib, step_of
+from experiments.subjects import RULES, SUBJECTS, attempts, in_mib, step_of, to_be_had
 from lms.units import format_bytes
 
 __all__ = ["NAMES", "TITLE", "add_settings", "answer", "short", "units"]
@@ -75,7 +75,7 @@ def _model(book: Book, model: str, options: Any) -> None:
         if not trained(plain):
             return
         for share in options.shares:
-            for way in options.ways:
+            for way in to_be_had(options.ways, book.card):
                 row(way, share, in_mib(share * plain["peak_bytes"]))
         for way in options.peers if options.peers is not None else subject.peers:
             peer = row(way, None, None)

@@ -5,7 +5,7 @@ time is the card's: what kernels and copies take by its data sheet.
 """
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from experiments.runner import Book, Row, Trial, trained
 from lms.units import MIB, Bytes
 
 __all__ = ["RULES", "SUBJECTS", "Subject", "attempts", "in_mib", "step_of"]
+__all__ += ["to_be_had"]
 
 RULES = ("rule", "serialised")
 _RULE_SHARES = (None, 0.8, 0.7, 0.6, 0.5)  # of the card; IBM's own is 0.9
@@ -156,6 +157,16 @@ def step_of(row: Row) -> float:
     """
     seconds = row["step_seconds"]
     return statistics.median(seconds[_WARM:] or seconds[-1:])
+
+
+def to_be_had(ways: Sequence[str], card: str) -> list[str]:
+    """Ways that a card has: an emulated one has no unified memory.
+
+    Example:
+        >>> to_be_had(["rule", "unified"], "emulated")
+        ['rule']
+    """
+    return [way for way in ways if way != "unified" or card == "real"]
 
 
 def in_mib(size: float) -> Bytes:

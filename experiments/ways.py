@@ -11,7 +11,7 @@
     accumulate:N     Keras's gradient accumulation: N batches of an N-th are one step
     swapping         plain Keras in less memory, where TensorFlow swaps by itself
     grappler         the same with TensorFlow's recomputation heuristics
-    unified          the driver moves pages, where it has unified memory
+    unified          the driver moves pages: unified memory, which only a real card has
 
 A careful user's form of each. Where a way cannot be had for a model, it says so.
 """

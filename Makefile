@@ -31,7 +31,7 @@ test-all: lint  ## the tests that take long too: a quarter of an hour
 
 gpu-check: $(READY)  ## on a machine with a GPU: eight minutes, what works there
 	@! command -v nvidia-smi || $(BIN)/python -m pip install --quiet -e '.[gpu]'
-	$(BIN)/python -m experiments.gpu_validation run --short --output build/gpu_check
+	$(BIN)/python -m experiments run gpu --card real --short
 
 lint: $(READY)  ## style, formatting, types, import layers
 	$(BIN)/ruff check

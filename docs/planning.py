@@ -163,7 +163,7 @@ def _steps() -> dict[str, tuple[GraphView, GraphView, int]]:
     from lms.commands.forecast import training_of
     from unet3d.model import build_unet
 
-    resnet = keras.applications.ResNet50(**{"weights": None})
+    resnet = keras.applications.ResNet50(weights=None)  # pyright: ignore[reportArgumentType]
     resnet.compile("adam", "sparse_categorical_crossentropy")
     images = tf.TensorSpec([64, 224, 224, 3]), tf.TensorSpec([64])
     volume = [1, 144, 144, 144]

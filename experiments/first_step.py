@@ -1,200 +1,142 @@
-"""How long does a training wait for its first step?
+"""How long does the first step wait: cold, and with what an earlier run has kept?
 
-Before it, Keras traces the model. With the callback and less memory than the step
-needs, ops are measured and a plan is made as well. Models of `experiments.zoo` are
-trained in processes and devices of their own, three ways in turn:
+From the moment Keras tells its callbacks that training begins until the first batch's
+loss is a number: tracing, and with the callback all that is measured and planned.
+Each model trains in rounds, every training in a process of its own: plain Keras, the
+callback in a card of 0.8 of plain Keras's peak with an empty cache, and once more
+with what that has kept. Ratios are within a round.
 
-    plain   Keras alone, in a device with plenty
-    cold    with a budget of 0.8 times plain's peak, and nothing kept from earlier runs
-    warm    the same once more, with what the cold run has kept
-
-Each round gives two ratios: the seconds until the first step is done over plain's.
-Goals: in the median of the rounds, the callback adds at most as much as Keras takes
-itself (cold, 2.0), and half of that where a training like it ran before (warm, 1.5).
-
-Known weakness: the machine is shared, and a round's three processes may not find it
-equally busy; ratios are of runs that follow each other.
+Known weakness: on an emulated card ops are measured at the pace of this machine's
+cores, which takes longer than a card would.
 """
 
-import shutil
-import statistics
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from experiments.bits import keras_hub
+from experiments.charts import COLOURS, Bar, Panel
+from experiments.names import OF_KERAS_HUB, SMALL_NAMES, TITLES
+from experiments.question import Answer, sentences
+from experiments.runner import Book, Rows, Trial, trained
+from experiments.stats import Estimate, estimate, said
+from experiments.subjects import in_mib
+from lms.units import GIB
 
-from experiments.charts import Bar, Panel, draw_panels
-from experiments.ledger import Head, Ledger, Rows
-from experiments.plots import COLOURS, source
-from experiments.question import DEVICE, Answer, Finding, settings_of
-from experiments.runner import run_trial
-from experiments.zoo_names import NAMES, SMALL_NAMES, TITLES
-from lms.units import MIB
+__all__ = ["TITLE", "add_settings", "answer", "units"]
 
-__all__ = ["ANSWER", "main"]
-
-_FOLDER = Path("build") / "experiments" / "first_step"
-_ENOUGH = 6144 * MIB
-_MOST = {"cold": 2.0, "warm": 1.5}
-_MODELS = (
-    "resnet50",
-    "densenet121",
-    "xception",
-    "efficientnetb0",
-    "vgg16",
-    "augmented",
-    "mobilenetv3small",
-    "autoencoder",
-    "diffusion",
-    "gan",
-)
+TITLE = "The wait for the first step"
+_MODELS = ("resnet50", "efficientnetb0", "densenet121", "unet", "gpt2", "bert", "vit")
+_MODELS += ("gru", "diffusion")
+_SHARE = 0.8
+_GOALS = {"cold": 1.5, "warm": 1.05}
 
 
-def _add_settings(parser: Any) -> None:
-    known = [*NAMES, *SMALL_NAMES]
+def add_settings(parser: Any) -> None:
+    """Which models, how often."""
+    known = [*TITLES, *(n for n in SMALL_NAMES if n not in TITLES)]
     parser.add_argument("--models", nargs="+", choices=known, default=_MODELS)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--share", type=float, default=0.8, help="of plain's peak")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds of each")
 
 
-def _run(options: Any) -> None:
-    ledger = Ledger(options.results, settings_of(options, "share"), anew=options.anew)
-    console = Console()
-    for number in range(1, options.rounds + 1):
-        for model in options.models:
-            key = {"model": model, "round": number}
-            ledger.once(key, lambda key=key: _round(key, options.share, console))
+def units(options: Any) -> Iterable[Callable[[Book], None]]:
+    """A unit for each model."""
+    for model in options.models:
+        if model not in OF_KERAS_HUB or keras_hub():
+            yield lambda book, model=model: _model(book, model, options.repeats)
 
 
-def _round(key: Mapping[str, Any], share: float, console: Console) -> dict[str, Any]:
-    cache = _FOLDER / "kept"
-    shutil.rmtree(cache, ignore_errors=True)
-    found: dict[str, Any] = {}
-    for way in ("plain", *_MOST):
-        flags = [f"--model={key['model']}"]
-        if way != "plain":
-            budget = int(found["plain"]["peak_bytes"] * share) // MIB
-            flags += [f"--budget={budget}MiB", f"--cache={cache.absolute()}"]
-        trial = run_trial(
-            f"{key['model']} {way} {key['round']}",
-            memory=_ENOUGH,
-            command=("experiments.first_step_trial",),
-            flags=flags,
-            folder=_FOLDER,
-            console=console,
-        )
-        if trial.result is None:
-            raise RuntimeError(f"{trial.name}: {trial.error}")
-        found[way] = trial.result
-    return {"ways": found}
-
-
-def _seconds(rows: Rows) -> dict[str, dict[str, list[float]]]:
-    """Of the rounds, by model and way."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        ways = found.setdefault(row["model"], defaultdict(list))
-        for way, result in row["ways"].items():
-            ways[way].append(result["first_seconds"])
-    return found
-
-
-def _ratios(rows: Rows) -> dict[str, dict[str, float]]:
-    """Over plain Keras, in the median of the rounds, by way and model."""
-    return {
-        way: {
-            model: statistics.median(
-                mine / plain
-                for mine, plain in zip(ways[way], ways["plain"], strict=True)
+def _model(book: Book, model: str, repeats: int) -> None:
+    for repeat in range(1, repeats + 1):
+        key = {"model": model, "repeat": repeat}
+        trial = Trial(model=model, memory=8 * GIB, steps=2, deterministic=False)
+        plain = book.row({**key, "way": "plain", "kind": "plain"}, trial)
+        if not trained(plain):
+            return
+        folder = book.folder / "caches" / f"{model}-{repeat}"
+        for kind in ("cold", "warm"):
+            again = Trial(
+                model=model,
+                way="callback",
+                memory=in_mib(_SHARE * plain["peak_bytes"]),
+                steps=2,
+                deterministic=False,
+                cache=str(Path(folder).resolve()),
             )
-            for model, ways in _seconds(rows).items()
-        }
-        for way in _MOST
+            book.row({**key, "way": "callback", "kind": kind}, again)
+
+
+def answer(rows: Rows) -> Answer:
+    """Waits over plain Keras's, by model."""
+    models = dict.fromkeys(row["model"] for row in rows)
+    found = {
+        model: {kind: _waits(rows, model, kind) for kind in _GOALS} for model in models
     }
-
-
-def _finding(_: Head, rows: Rows) -> Finding:
-    ratios = _ratios(rows)
-    cold, warm = ([*ratios[way].values()] for way in _MOST)
-    text = (
-        f"The first step of {len(cold)} models is done after "
-        f"{statistics.median(cold):.2f} times as long as with plain Keras in the "
-        f"median, at most {max(cold):.2f}; where a training like it ran before, "
-        f"{statistics.median(warm):.2f} times, at most {max(warm):.2f}."
-    )
-    body = [
+    found = {m: kinds for m, kinds in found.items() if all(kinds.values())}
+    verdicts: list[tuple[bool | None, str]] = []
+    for kind, goal in _GOALS.items():
+        if not found:
+            break
+        waits = {m: one for m, kinds in found.items() if (one := kinds[kind])}
+        worst = max(waits, key=lambda model: waits[model].median)
+        value, middle = waits[worst], estimate([w.median for w in waits.values()])
+        text = (
+            f"first step, {kind}: {middle.median:.2f} times plain Keras's in the "
+            f"median model, {value.median:.2f} for {TITLES[worst]}, wanted {goal}"
+        )
+        verdicts.append((value.median <= goal, text))
+    full = [
         [
             TITLES[model],
-            *(f"{statistics.median(ways[way]):.1f} s" for way in ("plain", *_MOST)),
-            *(f"{ratios[way][model]:.2f}" for way in _MOST),
+            *(said(one) for one in kinds.values() if one),
+            f"{_plain(rows, model):.1f} s",
         ]
-        for model, ways in _seconds(rows).items()
+        for model, kinds in found.items()
     ]
-    columns = ["model", "plain", "cold", "warm", "cold / plain", "warm / plain"]
-    rounds = max(row["round"] for row in rows)
-    title = f"Seconds until the first step is done, median of {rounds} rounds"
-    return text, (title, columns, body)
-
-
-def _goals(_: Head, rows: Rows) -> list[tuple[str, bool]]:
-    found: list[tuple[str, bool]] = []
-    for way, values in _ratios(rows).items():
-        worst = max(values, key=lambda model: values[model])
-        most = values[worst]
-        text = f"{way}: at most {_MOST[way]} times plain Keras's: {most:.2f} ({worst})."
-        found.append((text, most <= _MOST[way]))
-    return found
-
-
-def _plot(head: Head, rows: Rows, path: Path) -> None:
-    colours = {"cold": COLOURS["threshold"], "warm": COLOURS["budget"]}
-    panels = [
-        Panel(
-            title=f"{way}: " + ("nothing kept" if way == "cold" else "kept before"),
-            y="over plain Keras",
-            bars=[
-                Bar(
-                    label=_broken(TITLES[model]),
-                    height=ratio,
-                    colour=colours[way],
-                    text=f"{ratio:.2f}",
-                )
-                for model, ratio in values.items()
-            ],
-            level=_MOST[way],
-        )
-        for way, values in _ratios(rows).items()
-    ]
-    draw_panels(
-        [[panel] for panel in panels],
-        path,
-        title="How long the first step takes",
-        note=f"Dashed: the goal, at most. {source(head)}",
-        size=(11.5, 7),
+    worst_first = sorted(full, key=lambda line: line[1], reverse=True)
+    columns = ["model", "cold over plain", "warm over plain", "plain Keras"]
+    return Answer(
+        finding=sentences(verdicts),
+        table=("The slowest to begin", columns, worst_first[:8]),
+        more=[("Each model", columns, full)],
+        verdicts=verdicts,
+        panels=[[_panel(found, kind) for kind in _GOALS]] if found else (),
+        headline="Seconds to the first step, over plain Keras's",
     )
 
 
-def _broken(title: str) -> str:
-    """A model's name in two lines."""
-    if " " in title:
-        return title.replace(" ", "\n")
-    return title.replace("Net", "\nNet", 1)
+def _plain(rows: Rows, model: str) -> float:
+    own = [r for r in rows if (r["model"], r["kind"]) == (model, "plain")]
+    return estimate([row["first_seconds"] for row in own if trained(row)]).median
 
 
-ANSWER = Answer(
-    name="first_step",
-    title="How long the first step waits",
-    emulated=DEVICE,
-    about=__doc__,
-    add_settings=_add_settings,
-    run=_run,
-    finding=_finding,
-    plot=_plot,
-    goals=_goals,
-)
-main = ANSWER.main
+def _waits(rows: Rows, model: str, kind: str) -> Estimate | None:
+    """Ratios of rounds in which both trained."""
+    seconds = {
+        (row["kind"], row["repeat"]): row["first_seconds"]
+        for row in rows
+        if row["model"] == model and trained(row)
+    }
+    ratios = [
+        value / seconds["plain", repeat]
+        for (which, repeat), value in seconds.items()
+        if which == kind and ("plain", repeat) in seconds
+    ]
+    return estimate(ratios) if ratios else None
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+
+def _panel(found: dict[str, dict[str, Estimate | None]], kind: str) -> Panel:
+    bars = [
+        Bar(
+            label=TITLES[model],
+            length=one.median,
+            colour=COLOURS["callback"],
+            text=f"{one.median:.2f}",
+            span=(one.low, one.high),
+        )
+        for model, kinds in found.items()
+        if (one := kinds[kind])
+    ]
+    goal = _GOALS[kind]
+    title = f"{kind}; dashed: wanted, {goal}"
+    return Panel(title=title, x="over plain Keras's", bars=bars, level=goal)

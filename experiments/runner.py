@@ -1,42 +1,51 @@
-"""Programs in processes and emulated devices of their own, and how each ended.
+"""Trials as plain data, their processes, and the book of rows that they leave.
 
-`run_trial` runs one, with a limit of time; a `Book` keeps the rows of those that have
-ended, so that a run goes on where it was stopped.
+    trial ──in the book?──> its row
+      └──no──> process on a card of its own ──> row ──> results/NAME.jsonl
 
-The program is a module that takes `--output FILE` and writes its result there as JSON.
-What it prints goes to a log beside it, so that the terminal stays calm. TensorFlow's
-warnings are in it: some of oneDNN's kernels crash right after they report that memory
-ran out, before Python hears of it.
+A row is written when its process has ended, however that was, so a run that is
+killed goes on with what is missing. What the time of a run cuts off leaves no row.
+On an emulated card TensorFlow's own GPU runtime runs; with `--card real` the card
+that is here, whose memory is limited by a logical device.
 """
 
+import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from experiments.ledger import Ledger
 from lms.emulation import emulate
-from lms.machine.hardware import LinkRates
-from lms.units import GIB, format_bytes
-from profiling.record import read_json
+from lms.machine.hardware import LINKS
+from lms.storage.cache import OFF, VARIABLE
+from lms.storage.files import write_text
+from lms.units import GIB, Bytes, Seconds, format_bytes
+from lms.workers.launching import launch
+from profiling.record import circumstances, read_json
 
-__all__ = ["OUT_OF_MEMORY", "Book", "Trial", "run_trial", "unet_flags"]
-__all__ += ["why_it_failed"]
+__all__ = ["NO_CARD", "OUT_OF_MEMORY", "Book", "OutOfTimeError", "Row", "Rows", "Trial"]
+__all__ += ["RESULTS", "measured", "read_lines", "trained", "why_it_failed"]
+__all__ += ["write_lines"]
 
+RESULTS = Path(__file__).parent / "results"
+NO_CARD = 3  # the exit status of a trial, and of a run, without a card
 OUT_OF_MEMORY = "OOM when allocating tensor"
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
 
-# Bytes of a card on which nothing runs out of memory.
-_ENOUGH = 16 * GIB
-
-_LONGEST = 900  # seconds
+_ROOT = Path(__file__).parents[1]
+_ENOUGH = 16 * GIB  # of a card on which nothing small runs out of memory
+_LEAST: Seconds = 15.0  # less is not worth a process
 
 # Ours come first: ops that are measured may run out of memory before a plan is refused.
 # Keras writes its reason below a line of its own.
@@ -49,126 +58,254 @@ _REASONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """How a program ended.
+    """One training in one way; or one probe of a card.
 
     Args:
-        name: What is special about it, readable.
-        memory: Bytes of the device; None if it had enough of it.
-        seconds: Wall time of the whole process.
-        error: The line of its log that says why it failed; None if it did not.
-        result: What it wrote; None if it failed.
+        model: A name of `experiments.models`.
+        shape: Arguments of its function.
+        way: As `experiments.ways` has them.
+        memory: Bytes of the card; None for all that it has.
+        card: A preset that an emulated card imitates; None for none.
+        link: A name of `lms.machine.hardware.LINKS`, or None.
+        dry: Whether an emulated card computes nothing.
+        slow_motion: How many times as long an emulated card takes for all.
+        budget: Bytes that the callback is given; "least" for the least that works;
+            None for what it takes itself.
+        knobs: Of the callback; or what a probe wants to know.
+        steps: How many at most.
+        seconds: After so many no further step begins; 0 for all steps.
+        feed: "dataset" for one batch at a time from the host, or "arrays".
+        deterministic: Whether TensorFlow's op determinism is on.
+        traced: Whether the last step is recorded.
+        curves: Whether predicted memory over the step is kept.
+        transport: "send" for tensors carried by send and receive nodes; "" for the
+            library's choice.
+        held: Whether the card's free memory is taken after two steps.
+        workers: Processes of one job, each with a card.
+        apart: Whether each of them trains for itself.
+        data: A file of volumes for the case study's network.
+        probe: A name of `experiments.probes`, instead of a training.
+        gpu_options: Options of TensorFlow's device.
+        variables: Of the environment.
+        cache: Folder of what is kept between processes.
+        longest: Seconds after which it is ended.
     """
 
-    name: str
-    memory: int | None
-    seconds: float
-    error: str | None
-    result: dict[str, Any] | None
+    model: str = ""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    way: str = "plain"
+    memory: Bytes | None = None
+    card: str | None = None
+    link: str | None = None
+    dry: bool = False
+    slow_motion: float = 1.0
+    budget: int | str | None = None
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    steps: int = 6
+    seconds: Seconds = 0.0
+    feed: str = "dataset"
+    deterministic: bool = True
+    traced: bool = False
+    curves: bool = False
+    transport: str = ""
+    held: bool = False
+    workers: int = 1
+    apart: bool = False
+    data: str | None = None
+    probe: str = ""
+    gpu_options: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    cache: str = OFF
+    longest: Seconds = 1200.0
 
 
-class Book(Ledger):
-    """A ledger of trials: what is in it is not tried again, what is new is written.
+class OutOfTimeError(Exception):
+    """The time of a run is over; what is missing is measured when it goes on."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Book:
+    """The rows so far: what is in it is not measured again, what is new is written.
 
     Args:
-        options: Of the command line: `results`, and `anew` to keep nothing.
-        settings: What its rows are measured with.
-        folder: Where trials leave their logs.
-        longest: Seconds after which a trial is ended.
-        program: The module that its trials run.
+        path: The result file.
+        card: "emulated", or "real" for the one that is here.
+        folder: Where trials leave results and logs.
+        deadline: When the run ends, on `time.monotonic`.
+        anew: Whether what the file has is measured again.
+        copy_to: A folder that gets a copy of the results after each row, or None.
+        settings: What all rows are measured with; another file has other settings.
     """
 
-    def __init__(
-        self,
-        options: Any,
-        settings: Mapping[str, Any],
-        folder: Path,
-        longest: float = _LONGEST,
-        program: str = "experiments.training_trial",
-    ) -> None:
-        super().__init__(options.results, settings, anew=options.anew)
-        self.folder = folder
-        self.console = Console()
-        self._longest = longest
-        self._program = program
+    path: Path
+    card: str = "emulated"
+    folder: Path = Path("build") / "experiments"
+    deadline: float = float("inf")
+    anew: bool = False
+    copy_to: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    _writing: Any = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        if self.path.exists() and not self.anew:
+            head, self.rows = read_lines(self.path)
+            had, wanted = head["settings"], self._told()
+            if had != wanted:
+                raise SystemExit(
+                    f"{self.path} must have been measured with {wanted}, got {had}. "
+                    "Give another file as --results, or --anew to measure all again."
+                )
+
+    def _told(self) -> dict[str, Any]:
+        return _as_written({"card": self.card, **self.settings})
+
+    def find(self, key: Row) -> dict[str, Any] | None:
+        """The row of this key, if there is one."""
+        wanted = _as_written(key)
+        for row in self.rows:
+            if all(name in row and row[name] == wanted[name] for name in wanted):
+                return row
+        return None
 
     def row(
-        self,
-        key: Mapping[str, Any],
-        *,
-        name: str,
-        memory: int,
-        flags: tuple[str, ...] = (),
-        link: LinkRates | None = None,
+        self, key: Row, trial: Trial, *, told: Callable[[dict[str, Any]], Any] = dict
     ) -> dict[str, Any]:
         """The row of a trial; if it is not there, the trial is made.
 
         Args:
             key: What tells it from all others; begins the row.
-            name: Of the trial, readable; two trials must not share one.
-            memory: Bytes of the device.
-            flags: Arguments of the program.
-            link: The link to the host; None for the speed of the host's memory.
+            trial: What is tried.
+            told: Makes of what was measured what is kept of it.
+
+        Raises:
+            OutOfTimeError: If the run has no time left for it.
         """
 
         def measure() -> Mapping[str, Any]:
-            trial = run_trial(
-                name,
-                memory=memory,
-                command=(self._program,),
-                flags=flags,
-                folder=self.folder,
-                console=self.console,
-                link=link,
-                longest=self._longest,
-            )
-            row = {"error": trial.error, "seconds": trial.seconds}
-            return row | (trial.result or {})
+            return told(measured(trial, self, _stem(key)))
 
         return self.once(key, measure)
 
-    def say(self, text: str) -> None:
-        """A line for the terminal."""
-        self.console.print(text, style="bold", highlight=False)
+    def once(self, key: Row, measure: Callable[[], Row]) -> dict[str, Any]:
+        """The row of a key; if it is not there, it is measured and written."""
+        found = self.find(key)
+        if found is not None:
+            return found
+        if self.deadline - time.monotonic() < _LEAST:
+            raise OutOfTimeError
+        started = time.monotonic()
+        row = _as_written({**key, **provenance(), **measure()})
+        row.setdefault("seconds", time.monotonic() - started)
+        with self._writing:
+            self.rows.append(row)
+            write_lines(self.path, self._told(), self.rows)
+            if self.copy_to is not None:
+                self.copy_to.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(self.path, self.copy_to)
+        _say(key, row)
+        return row
 
 
-def run_trial(  # noqa: PLR0913 - one keyword for each thing that may differ
-    name: str,
-    *,
-    memory: int | None,
-    command: Sequence[str],
-    folder: Path,
-    console: Console,
-    flags: Sequence[str] = (),
-    link: LinkRates | None = None,
-    longest: float = _LONGEST,
-) -> Trial:
-    """Run a module in a device of `memory`, and say how it went.
+def trained(row: Row) -> bool:
+    """Tell whether a training made its steps.
 
-    Args:
-        name: As in `Trial`; names the files in `folder` too.
-        memory: As in `Trial`.
-        command: The module, and its arguments but `--output`.
-        folder: Where its result and its log go; made if missing.
-        console: Where a spinner turns meanwhile.
-        flags: More arguments.
-        link: The link to the host that copies are slowed to.
-        longest: Seconds after which it is ended.
+    Example:
+        >>> trained({"error": None}), trained({"error": "OOM"})
+        (True, False)
     """
+    return not row["error"] and not row.get("refused")
+
+
+def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
+    """Run a trial in a process, or in one for each worker, and say how it ended.
+
+    Raises:
+        OutOfTimeError: If the run's time ended before the trial did.
+        SystemExit: If there is no card.
+    """
+    folder = book.folder / book.path.stem
     folder.mkdir(parents=True, exist_ok=True)
-    stem = re.sub(r"\W+", "-", name.lower())
     output, log = folder / f"{stem}.json", folder / f"{stem}.log"
-    output.unlink(missing_ok=True)
-    words = [sys.executable, "-m", *command, *flags, f"--output={output}"]
-    label = name if memory is None else f"{name} ({format_bytes(memory)})"
-    started = time.perf_counter()
-    with _spinner(console) as spinner, log.open("w") as sink:
-        spinner.add_task(label)
-        code = _exit_code(words, memory or _ENOUGH, link, sink, longest)
-    seconds = time.perf_counter() - started
-    error = why_it_failed(log.read_text(errors="replace"), code)
-    result = read_json(output) if error is None else None
-    _say(label, seconds, error, console)
-    return Trial(name=name, memory=memory, seconds=seconds, error=error, result=result)
+    for old in folder.glob(f"{stem}*.json"):
+        old.unlink()
+    real = book.card == "real"
+    asked = asdict(trial) | {"limit": trial.memory if real else None}
+    if real:
+        asked["slow_motion"] = 1.0
+    words = [sys.executable, "-m", "experiments.trial"]
+    words += [f"--asked={json.dumps(asked)}", f"--output={output.resolve()}"]
+    left = book.deadline - time.monotonic()
+    started = time.monotonic()
+    with log.open("w") as sink:
+        code = _ended(words, trial, _environment(trial, real=real), sink, left)
+    if code is None and left < trial.longest:
+        raise OutOfTimeError
+    text = log.read_text(errors="replace")
+    if code == NO_CARD:
+        sys.stderr.write(f"experiments: {why_it_failed(text, code)}\n")
+        raise SystemExit(NO_CARD)
+    error = f"not done after {trial.longest:.0f} s" if code is None else None
+    error = error or why_it_failed(text, code or 0)
+    found = _found(output, trial) if error is None or output.exists() else {}
+    known = {"error": error, "memory_bytes": trial.memory}
+    return known | found | {"seconds": time.monotonic() - started}
+
+
+def _found(output: Path, trial: Trial) -> dict[str, Any]:
+    if trial.workers == 1:
+        return read_json(output)
+    each = [
+        read_json(output.with_suffix(f".{rank}.json")) for rank in range(trial.workers)
+    ]
+    return each[0] | {"step_seconds": [row["step_seconds"] for row in each]}
+
+
+def _environment(trial: Trial, *, real: bool) -> dict[str, str]:
+    known = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", VARIABLE: trial.cache}
+    path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    known |= {"PYTHONPATH": os.pathsep.join(path)}
+    if real:  # a limit is taken in one piece
+        known |= {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+        return {**known, **trial.variables}
+    memory = trial.memory or (None if trial.card else _ENOUGH)
+    card = {
+        "cards": trial.workers,
+        "link": LINKS[trial.link] if trial.link else None,
+        "card": trial.card,
+        "dry": trial.dry,
+        "slow_motion": trial.slow_motion,
+    }
+    started = emulate.environment(memory, inherited=known, **card)
+    return {**started, **trial.variables}
+
+
+def _ended(
+    words: Sequence[str],
+    trial: Trial,
+    environ: Mapping[str, str],
+    sink: Any,
+    left: Seconds,
+) -> int | None:
+    """The exit status; None if it had to be ended, with all that it had started."""
+    if trial.workers > 1:
+        return launch(words, workers=trial.workers, environ=environ, out=sink)
+    process = subprocess.Popen(
+        words,
+        cwd=_ROOT,
+        env=dict(environ),
+        stdout=sink,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(timeout=min(trial.longest, left))
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def why_it_failed(log: str, code: int) -> str | None:
@@ -194,62 +331,52 @@ def _plain(text: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"\x1b\[\d*m", "", text)).strip()
 
 
-def _spinner(console: Console) -> Progress:
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,  # no trace of it in a log
-    )
+def _stem(key: Row) -> str:
+    words = "-".join(str(value) for value in key.values())
+    return re.sub(r"\W+", "-", words.lower()).strip("-")
 
 
-def _exit_code(
-    words: Sequence[str],
-    memory: int,
-    link: LinkRates | None,
-    sink: Any,
-    longest: float,
-) -> int:
-    try:
-        return emulate.run(
-            words,
-            memory=memory,
-            link=link,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1"},
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            timeout=longest,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        sink.write(f"TimeoutError: not done after {longest:.0f} s\n")
-        return 124
+def _say(key: Row, row: Row) -> None:
+    """One line for the terminal."""
+    words = ", ".join(f"{value}" for value in key.values())
+    peak = row.get("peak_bytes")
+    known = [f"{row['seconds']:.0f} s", *([format_bytes(peak)] if peak else [])]
+    refused = (row.get("refused") or {}).get("error")
+    colour = "red" if row.get("error") else "yellow" if refused else "green"
+    reason = row.get("error") or refused or ""
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"[{colour}]{words}[/]: {', '.join(known)}")
+    if reason:
+        console.print(f"    {reason}", markup=False, style="dim")
 
 
-def _say(label: str, seconds: float, error: str | None, console: Console) -> None:
-    if error is None:
-        console.print(f"[green]done   [/]  {label}, {seconds:.0f} s")
-        return
-    console.print(f"[red]failed [/]  {label}, {seconds:.0f} s")
-    console.print(
-        f"         {error}",
-        style="dim",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+def _as_written(values: Row) -> dict[str, Any]:
+    """As they are when they have been read again: tuples are lists."""
+    return json.loads(json.dumps(values))
 
 
-def unet_flags(way: str, size: int, options: Any, *more: str) -> tuple[str, ...]:
-    """Arguments of `experiments.training_trial` for the case study's network.
+def provenance() -> dict[str, Any]:
+    """At which commit and on which machine a row is measured: a run may move on."""
+    known = circumstances()
+    return {name: known[name] for name in ("commit", "machine")}
 
-    Args:
-        way: To train.
-        size: Voxels along an axis.
-        options: `steps`, `seed`, `filters` and `depth`.
-        more: Others.
+
+def write_lines(path: Path, settings: Row, rows: Rows) -> None:
+    """Write the circumstances and settings, then one line for each row.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "results" / "one.jsonl"
+        >>> write_lines(path, {"card": "real"}, [{"peak_bytes": 7}])
+        >>> head, rows = read_lines(path)
+        >>> head["settings"], rows
+        ({'card': 'real'}, [{'peak_bytes': 7}])
     """
-    words = ("--model=unet", f"--way={way}", f"--steps={options.steps}")
-    shape = (f"size={size}", f"filters={options.filters}", f"depth={options.depth}")
-    return (*words, f"--seed={options.seed}", *more, "--shape", *shape)
+    lines = [circumstances() | {"settings": dict(settings)}, *rows]
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
+
+
+def read_lines(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Read what `write_lines` wrote: circumstances with settings, and the rows."""
+    head, *rows = (json.loads(line) for line in path.read_text().splitlines())
+    return head, rows

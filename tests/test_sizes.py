@@ -65,12 +65,6 @@ def first_words() -> int:
     )
 
 
-def words() -> int:
-    """Count the words of the results page, without its tables."""
-    text = (ROOT / "docs" / "results.md").read_text().splitlines()
-    return sum(len(line.split()) for line in text if not line.startswith("|"))
-
-
 FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
@@ -83,16 +77,15 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
         3_260,
         150,
     ),
-    "lines of experiments": (lambda: lines("experiments"), 14_080, 150),
+    "lines of experiments": (lambda: lines("experiments"), 6_900, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
-    "lines of tests": (lambda: lines("tests"), 19_420, 150),
+    "lines of tests": (lambda: lines("tests"), 19_000, 150),
     "files of lms": (lambda: len(files("lms")), 94, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),
     "classes of lms": (classes, 138, 0),
     "knobs": (knobs, 9, 0),
     "first lines that begin with What, Whether or That": (first_words, 0, 0),
-    "words of docs/results.md": (words, 9_800, 150),
     "lines of README": (
         lambda: len((ROOT / "README.md").read_text().splitlines()),
         150,

@@ -13,7 +13,6 @@ import keras
 import tensorflow as tf
 from keras import layers
 
-from experiments.drawn_graphs import unet_like
 from lms.commands.forecast import workload_of
 from lms.ir.graph import GraphView, Op
 from lms.machine.hardware import preset
@@ -21,6 +20,7 @@ from lms.tf.capture.keras_step import step_of_data
 from lms.tf.measure.scratch import with_scratch
 from lms.units import MIB
 from tests import graphs, models
+from tests.planning.drawn_graphs import unet_like
 from tests.planning.stored import StoredStep
 from unet3d.model import build_unet
 

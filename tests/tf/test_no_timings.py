@@ -7,7 +7,7 @@ from pathlib import Path
 MAY = {
     "tf/test_no_timings.py",
     "tf/measure/test_microbenchmark.py",
-    "experiments/test_gpu_validation.py",
+    "experiments/test_gpu.py",
     "emulation/trials.py",
 }
 CLOCKS = re.compile(r"\b(perf_counter|monotonic|process_time|thread_time|timeit)\b")

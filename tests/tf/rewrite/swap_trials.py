@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from experiments.gpu_validation.evidence import swap_nodes
 from lms.emulation.counters import begin_trace, counter, end_trace
 from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan
@@ -21,6 +20,7 @@ from lms.tf.measure.devices import find_device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.rewrite.transports import DeviceCopy, SendReceive
+from tests.tf.rewrite.evidence import swap_nodes
 from tests.tf.steps import DEVICE
 
 __all__ = ["swap_by", "swap_in_among_kernels"]

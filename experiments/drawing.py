@@ -1,0 +1,143 @@
+"""Figures from plain data: panels of points with intervals, lines, and bars."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from experiments.charts import Bar, Panel, Series
+from lms.report.style import INK, calm, new_figure, save
+
+__all__ = ["draw_panels"]
+
+_HEIGHT, _WIDTH = 4.6, 11.0  # inches of a row of points, and of all
+
+
+def draw_panels(
+    rows: Sequence[Sequence[Panel]], path: Path, *, title: str, note: str
+) -> None:
+    """Draw a grid of panels; one legend of all stands above them.
+
+    Args:
+        rows: From the top down, each as long as the first.
+        path: PNG to write.
+        title: What is seen.
+        note: How the numbers came about.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "one.png"
+        >>> panel = Panel(series=[Series(points=[(0, 1), (1, 2)], colour="red")])
+        >>> draw_panels([[panel]], path, title="Up", note="Made up.")
+        >>> path.exists()
+        True
+    """
+    most = max(len(panel.bars) for row in rows for panel in row)
+    height = 1.9 + 0.27 * most if most else _HEIGHT * len(rows)
+    figure = new_figure(_WIDTH, height, title=title, note=note)
+    grid: Any = figure.subplots(len(rows), len(rows[0]), squeeze=False)
+    for axes, panel in zip(grid.flat, (p for row in rows for p in row), strict=True):
+        _fill(axes, panel)
+    above = _legend(figure, height)
+    bottom, top = 0.3 / height, 1 - (0.5 + above) / height
+    figure.set_layout_engine(
+        "constrained", rect=(0.006, bottom, 0.988, top - bottom), w_pad=0.1, h_pad=0.1
+    )
+    save(figure, path)
+
+
+def _legend(figure: Any, height: float) -> float:
+    """Labels, each once, in rows below the headline; the inches that they take."""
+    known: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            known.setdefault(label, handle)
+    if not known:
+        return 0.0
+    columns = max(1, int(_WIDTH / (0.6 + 0.08 * max(map(len, known)))))
+    figure.legend(
+        known.values(),
+        known,
+        loc="upper left",
+        bbox_to_anchor=(0.01, 1 - 0.42 / height),
+        ncols=columns,
+        frameon=False,
+        fontsize=10,
+    )
+    return 0.1 + 0.22 * -(-len(known) // columns)
+
+
+def _fill(axes: Axes, panel: Panel) -> None:
+    calm(axes)
+    axes.set_title(panel.title, loc="left", fontsize=11, color=INK)
+    axes.set_xlabel(_named(panel.x, panel.xlim), fontsize=11, color=INK)
+    axes.set_ylabel(_named(panel.y, panel.ylim), fontsize=11, color=INK)
+    for each in panel.series:
+        _series(axes, each)
+    if panel.bars:
+        _bars(axes, panel.bars)
+    if panel.level is not None:
+        draw = axes.axvline if panel.bars else axes.axhline
+        draw(panel.level, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), zorder=0)
+    axes.set_xlim(*panel.xlim)
+    if not panel.bars:
+        low, high = panel.ylim
+        axes.set_ylim(low, high or 1.06 * axes.get_ylim()[1])
+
+
+def _named(name: str, ends: tuple[float, float | None]) -> str:
+    return f"{name} (axis from {ends[0]:g})" if name and ends[0] else name
+
+
+def _series(axes: Axes, series: Series) -> None:
+    xs, ys = zip(*series.points, strict=True) if series.points else ((), ())
+    axes.plot(
+        xs,
+        ys,
+        color=series.colour,
+        marker=series.marker or "none",
+        markersize=4 if series.marker == "." else 8,
+        markeredgewidth=2 if series.marker == "x" else 1.4,
+        markerfacecolor="white" if series.hollow else series.colour,
+        linestyle=series.line or "none",
+        linewidth=1.6,
+        label=series.label or "_",
+    )
+    for x, ends in zip(xs, series.spans, strict=False):
+        axes.plot([x, x], ends, color=series.colour, linewidth=1.4, zorder=1)
+    for x, y, text in zip(xs, ys, series.texts, strict=False):
+        axes.annotate(
+            text,
+            (x, y),
+            (8, 5),
+            textcoords="offset points",
+            fontsize=9,
+            color=INK,
+        )
+
+
+def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
+    for place, bar in enumerate(bars):
+        axes.barh(place, bar.length, 0.62, color=bar.colour)
+        end = max(bar.length, bar.promised, bar.span[1] if bar.span else 0.0)
+        if bar.span:
+            axes.plot(bar.span, [place] * 2, color=INK, linewidth=1.4)
+        if bar.promised:
+            hollow: Any = {"markerfacecolor": "white", "markersize": 7}
+            axes.plot(bar.promised, place, "o", color=bar.colour, **hollow)
+        if not bar.length:
+            axes.plot(0, place, "x", color=bar.colour, markersize=8, clip_on=False)
+        axes.annotate(
+            bar.text,
+            (end, place),
+            (8, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=INK,
+        )
+    names = [bar.label for bar in bars]
+    axes.set_yticks(range(len(bars)), names, fontsize=9, color=INK)
+    axes.set_ylim(len(bars) - 0.4, -0.6)
+    axes.margins(x=0.2)

@@ -1,0 +1,21 @@
+"""The models: those that nobody of this project wrote, and the case study's network.
+
+Each name stands for a function that builds a compiled model with random weights, and
+data for a few batches; its arguments are sizes. By default activations take most of
+the memory, and a training takes seconds. Seeds are fixed by who calls.
+
+Nothing of `lms` is imported here: models are built before it is, as a user may.
+"""
+
+from experiments.models import applications, hub, mixed, own, sized
+from experiments.models.data import Maker, Ready
+
+__all__ = ["MODELS", "Maker", "Ready"]
+
+MODELS: dict[str, Maker] = {
+    **applications.MODELS,
+    **hub.MODELS,
+    **own.MODELS,
+    **mixed.MODELS,
+    **sized.MODELS,
+}

@@ -1,0 +1,284 @@
+"""Models as a new user of Keras writes them: recurrent, adversarial, with own steps."""
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+from keras import layers
+
+from experiments.models.data import (
+    BATCHES,
+    Maker,
+    Ready,
+    classes,
+    images,
+    noise,
+    tokens,
+)
+
+__all__ = ["MODELS"]
+
+_CROSS_ENTROPY = "sparse_categorical_crossentropy"
+_WORDS = 500
+
+
+def _seq2seq() -> Ready:
+    batch, length, units = 32, 40, 128
+    asked, said = keras.Input((length,)), keras.Input((length,))
+    inner = layers.Embedding(_WORDS, units)(asked)
+    _, hidden, cell = layers.LSTM(units, return_state=True)(inner)
+    outer = layers.Embedding(_WORDS, units)(said)
+    outer = layers.LSTM(units, return_sequences=True)(
+        outer, initial_state=[hidden, cell]
+    )
+    words = layers.Dense(_WORDS, activation="softmax")(outer)
+    model = keras.Model([asked, said], words)
+    model.compile("adam", _CROSS_ENTROPY)
+    answer = tokens(batch, length + 1, seed=3)
+    return model, [tokens(batch, length), answer[:, :-1]], answer[:, 1:], batch
+
+
+def _gru() -> Ready:
+    batch, length = 32, 100
+    model = keras.Sequential(
+        [
+            keras.Input((length,)),
+            layers.Embedding(_WORDS, 64),
+            layers.Bidirectional(layers.GRU(96, return_sequences=True)),
+            layers.Dropout(0.2),
+            layers.Bidirectional(layers.GRU(96, return_sequences=True)),
+            layers.GRU(64),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
+    model.compile(keras.optimizers.RMSprop(1e-3), _CROSS_ENTROPY)
+    return model, tokens(batch, length), classes(batch), batch
+
+
+def _convlstm() -> Ready:
+    batch, frames, size = 4, 6, 40
+    model = keras.Sequential(
+        [
+            keras.Input((frames, size, size, 1)),
+            layers.ConvLSTM2D(24, 3, padding="same", return_sequences=True),
+            layers.BatchNormalization(),
+            layers.ConvLSTM2D(24, 3, padding="same", return_sequences=True),
+            layers.Conv3D(1, 3, padding="same", activation="sigmoid"),
+        ]
+    )
+    model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy")
+    film = images(batch * frames, size, 1).reshape(
+        BATCHES * batch, frames, size, size, 1
+    )
+    return model, film, film, batch
+
+
+class Autoencoder(keras.Model):
+    """Learns its own input, and clips its gradients itself."""
+
+    def __init__(self, filters: int) -> None:
+        super().__init__()
+        strided = {"strides": 2, "padding": "same", "activation": "gelu"}
+        sizes = (filters, 2 * filters, 4 * filters)
+        self.encoder = keras.Sequential(
+            [layers.Conv2D(size, 3, **strided) for size in sizes]
+        )
+        self.decoder = keras.Sequential(
+            [layers.Conv2DTranspose(size, 3, **strided) for size in reversed(sizes)]
+            + [layers.Conv2D(3, 3, padding="same", activation="sigmoid")]
+        )
+        self.mean = keras.metrics.Mean(name="loss")
+
+    def call(self, x: Any) -> Any:
+        return self.decoder(self.encoder(x))
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.mean]
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self(data, training=True) - data))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        gradients, _ = tf.clip_by_global_norm(gradients, 1.0)
+        self.optimizer.apply_gradients(
+            zip(gradients, self.trainable_variables, strict=True)
+        )
+        self.mean.update_state(loss)
+        return {"loss": self.mean.result()}
+
+
+def _autoencoder() -> Ready:
+    model = Autoencoder(16)
+    model.compile(keras.optimizers.AdamW(1e-3))
+    return model, images(4, 256), None, 4
+
+
+class GAN(keras.Model):
+    """A generator and a critic, each with an optimizer of its own."""
+
+    def __init__(self, size: int, filters: int) -> None:
+        super().__init__()
+        self.noise = 64
+        start = size // 4
+        self.generator = keras.Sequential(
+            [
+                keras.Input((self.noise,)),
+                layers.Dense(start * start * filters),
+                layers.Reshape((start, start, filters)),
+                layers.Conv2DTranspose(2 * filters, 4, strides=2, padding="same"),
+                layers.BatchNormalization(),
+                layers.LeakyReLU(0.2),
+                layers.Conv2DTranspose(filters, 4, strides=2, padding="same"),
+                layers.BatchNormalization(),
+                layers.LeakyReLU(0.2),
+                layers.Conv2D(3, 5, padding="same", activation="sigmoid"),
+            ]
+        )
+        self.critic = keras.Sequential(
+            [
+                keras.Input((size, size, 3)),
+                layers.Conv2D(filters, 3, strides=2, padding="same"),
+                layers.LeakyReLU(0.2),
+                layers.Conv2D(2 * filters, 3, strides=2, padding="same"),
+                layers.LeakyReLU(0.2),
+                layers.GlobalMaxPooling2D(),
+                layers.Dense(1),
+            ]
+        )
+        self.seeds = keras.random.SeedGenerator(5)
+
+    def compile(self, critic_optimizer: Any, generator_optimizer: Any) -> None:
+        super().compile()
+        self.critic_optimizer = critic_optimizer
+        self.generator_optimizer = generator_optimizer
+        self.judge = keras.losses.BinaryCrossentropy(from_logits=True)
+
+    def call(self, x: Any) -> Any:
+        return self.critic(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        batch = tf.shape(data)[0]
+        ones, zeros = tf.ones((batch, 1)), tf.zeros((batch, 1))
+        with tf.GradientTape() as tape:
+            made = self.generator(self._latent(batch), training=True)
+            both = self.critic(tf.concat([made, data], 0), training=True)
+            critic_loss = self.judge(tf.concat([ones, zeros], 0), both)
+        self._learn(tape, critic_loss, self.critic, self.critic_optimizer)
+        with tf.GradientTape() as tape:
+            made = self.generator(self._latent(batch), training=True)
+            loss = self.judge(zeros, self.critic(made, training=True))
+        self._learn(tape, loss, self.generator, self.generator_optimizer)
+        return {"loss": loss, "critic_loss": critic_loss}
+
+    def _latent(self, batch: Any) -> Any:
+        return keras.random.normal((batch, self.noise), seed=self.seeds)
+
+    @staticmethod
+    def _learn(tape: Any, loss: Any, part: keras.Model, optimizer: Any) -> None:
+        gradients = tape.gradient(loss, part.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, part.trainable_variables, strict=True))
+
+
+def _gan() -> Ready:
+    model = GAN(64, 64)
+    model.compile(keras.optimizers.Adam(2e-4, 0.5), keras.optimizers.RMSprop(2e-4))
+    return model, images(16, 64), None, 16
+
+
+def _augmented() -> Ready:
+    batch, size = 16, 64
+    inputs = keras.Input((size, size, 3))
+    x = layers.RandomFlip("horizontal", seed=1)(inputs)
+    x = layers.RandomRotation(0.1, seed=2)(x)
+    x = layers.RandomZoom(0.1, seed=3)(x)
+    x = layers.RandomContrast(0.2, seed=4)(x)
+    for filters in (32, 64, 128):
+        x = layers.Conv2D(filters, 3, padding="same", use_bias=False)(x)
+        x = layers.BatchNormalization()(x)
+        x = layers.ReLU()(x)
+        x = layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        x = layers.MaxPooling2D()(x)
+        x = layers.Dropout(0.2)(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
+    model.compile(
+        keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True),
+        _CROSS_ENTROPY,
+        metrics=["accuracy"],
+    )
+    return model, images(batch, size), classes(batch), batch
+
+
+def _denoiser(size: int) -> keras.Model:
+    """A U-Net that is told how noisy its image is, with attention at its bottom."""
+    noisy, level = keras.Input((size, size, 3)), keras.Input((1,))
+    told = layers.Dense(64, activation="silu")(level)
+    x, skips = layers.Conv2D(32, 3, padding="same")(noisy), []
+    for filters in (32, 64):
+        x = _residual(x, told, filters)
+        skips.append(x)
+        x = layers.AveragePooling2D(2)(x)
+    x = _residual(x, told, 96)
+    flat = layers.Reshape((-1, 96))(layers.GroupNormalization(8)(x))
+    seen = layers.MultiHeadAttention(4, 24)(flat, flat)
+    x = layers.Add()([x, layers.Reshape(x.shape[1:])(seen)])
+    for filters in (64, 32):
+        x = layers.UpSampling2D(interpolation="bilinear")(x)
+        x = _residual(layers.Concatenate()([x, skips.pop()]), told, filters)
+    return keras.Model([noisy, level], layers.Conv2D(3, 1)(x))
+
+
+def _residual(x: Any, told: Any, filters: int) -> Any:
+    same = x if x.shape[-1] == filters else layers.Conv2D(filters, 1)(x)
+    x = layers.Activation("silu")(layers.GroupNormalization(8)(x))
+    x = layers.Conv2D(filters, 3, padding="same")(x)
+    shift = layers.Reshape((1, 1, filters))(layers.Dense(filters)(told))
+    x = layers.Activation("silu")(layers.GroupNormalization(8)(x + shift))
+    return layers.Add()([same, layers.Conv2D(filters, 3, padding="same")(x)])
+
+
+class Diffusion(keras.Model):
+    """Learns the noise that was added to an image, and keeps an average of itself."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.network = _denoiser(size)
+        self.average = _denoiser(size)
+        self.average.trainable = False
+        self.seeds = keras.random.SeedGenerator(6)
+
+    def call(self, x: Any) -> Any:
+        return self.average(x)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        batch = tf.shape(data)[0]
+        level = keras.random.uniform((batch, 1), seed=self.seeds)
+        added = keras.random.normal(tf.shape(data), seed=self.seeds)
+        angle = level[:, None, None] * 1.5
+        noisy = tf.cos(angle) * data + tf.sin(angle) * added
+        with tf.GradientTape() as tape:
+            guess = self.network([noisy, level], training=True)
+            loss = tf.reduce_mean(tf.square(guess - added))
+        own = self.network.trainable_weights
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, own), own, strict=True))
+        for new, kept in zip(self.network.weights, self.average.weights, strict=True):
+            kept.assign(0.99 * kept + 0.01 * new)
+        return {"loss": loss}
+
+
+def _diffusion() -> Ready:
+    model = Diffusion(64)
+    model.compile(keras.optimizers.Lion(1e-4))
+    return model, noise(BATCHES * 8, 64, 64, 3), None, 8
+
+
+MODELS: dict[str, Maker] = {
+    "seq2seq": _seq2seq,
+    "gru": _gru,
+    "convlstm": _convlstm,
+    "autoencoder": _autoencoder,
+    "gan": _gan,
+    "augmented": _augmented,
+    "diffusion": _diffusion,
+}

@@ -1,0 +1,97 @@
+"""Statistics over processes: a median, the interval that holds it, what is decided.
+
+A value is what one process measured, such as the median of its steps: steps of one
+process share its plan and its luck. Two ways differ for certain only where the
+intervals of at least three processes each do not cross.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["ENOUGH", "Estimate", "differ", "estimate", "ratio", "said"]
+
+ENOUGH = 3  # processes, of which an interval says something
+_SURE = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A median of processes.
+
+    Args:
+        median: Of them.
+        low: Lower end of the interval.
+        high: Upper end.
+        processes: How many there are.
+    """
+
+    median: float
+    low: float
+    high: float
+    processes: int
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The median, and the order statistics that hold it in 95 % of cases.
+
+    Of fewer than six values these are the ends, which hold it less often.
+
+    Example:
+        >>> estimate([3.0, 1.0, 2.0])
+        Estimate(median=2.0, low=1.0, high=3.0, processes=3)
+        >>> estimate(range(1, 10)).low, estimate(range(1, 10)).high
+        (2, 8)
+    """
+    ordered, count = sorted(values), len(values)
+    outside, below = 0.0, 0  # how many of each end are left out
+    for k in range(count // 2):
+        outside += 2 * math.comb(count, k) / 2**count
+        if outside > 1 - _SURE:
+            break
+        below = k
+    middle = statistics.median(ordered)
+    low, high = ordered[below], ordered[count - 1 - below]
+    return Estimate(median=middle, low=low, high=high, processes=count)
+
+
+def ratio(own: Estimate, base: Estimate) -> Estimate:
+    """One over another; the interval is as wide as both make it.
+
+    Example:
+        >>> two = estimate([2.0, 2.0, 4.0])
+        >>> ratio(two, estimate([1.0, 1.0, 2.0])).high
+        4.0
+    """
+    return Estimate(
+        median=own.median / base.median,
+        low=own.low / base.high,
+        high=own.high / base.low,
+        processes=min(own.processes, base.processes),
+    )
+
+
+def differ(one: Estimate, other: Estimate) -> bool:
+    """Tell whether it is decided that they differ.
+
+    Example:
+        >>> low, high = estimate([1.0, 1.1, 1.2]), estimate([1.3, 1.4, 1.5])
+        >>> differ(low, high), differ(low, low), differ(low, estimate([9.0]))
+        (True, False, False)
+    """
+    enough = min(one.processes, other.processes) >= ENOUGH
+    return enough and (one.high < other.low or other.high < one.low)
+
+
+def said(value: Estimate) -> str:
+    """The median, and its interval where there is one.
+
+    Example:
+        >>> said(estimate([1.0, 2.0, 3.0])), said(estimate([1.0]))
+        ('2.00 (1.00 to 3.00, 3 processes)', '1.00 (one process)')
+    """
+    if value.processes == 1:
+        return f"{value.median:.2f} (one process)"
+    ends = f"{value.low:.2f} to {value.high:.2f}"
+    return f"{value.median:.2f} ({ends}, {value.processes} processes)"

@@ -1,0 +1,1 @@
+"""Two studies of the case study: larger volumes, and sums over volumes."""

@@ -1,0 +1,111 @@
+"""Ways to train: plain Keras, the callback, IBM's rule, and what others offer.
+
+    plain            Keras without XLA; xla: with it
+    callback         `LMSCallback()`; cheap: ops that run twice are cheap; kept: none do
+    rule             IBM's rule, tuned as its users had it
+    serialised       the same with all levels serialised, and every copy waited for
+    by_hand          blocks within `tf.recompute_grad`, as `experiments.blocks` has them
+    remat:MODE       built within `keras.RematScope(mode=MODE)`; for `list_of_layers`
+                     those are listed that keep no state, since a layer runs twice
+    mixed:POLICY     built under a dtype policy such as `mixed_bfloat16`: other numbers
+    accumulate:N     Keras's gradient accumulation: N batches of an N-th are one step
+    swapping         plain Keras in less memory, where TensorFlow swaps by itself
+    grappler         the same with TensorFlow's recomputation heuristics
+    unified          the driver moves pages: unified memory, which only a real card has
+
+A careful user's form of each. Where a way cannot be had for a model, it says so.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import keras
+
+from experiments.blocks import checkpoint_blocks
+from experiments.models import Ready
+from lms.tf import compat
+from lms.tf.rewrite.transports import SendReceive
+
+__all__ = ["OURS", "built", "callback_of", "gpu_options", "running"]
+
+_DEVICES = "lms.tf.measure.devices"
+
+# Knobs of the callback, for ways that have one.
+OURS: Mapping[str, Mapping[str, Any]] = {
+    "callback": {},
+    "cheap": {"recompute": "cheap"},
+    "kept": {"recompute": False},
+    "rule": {"thresholds": {}},
+    "serialised": {"thresholds": {"sync_mode": "both", "serialization": [":"]}},
+}
+
+
+def built(way: str, make: Callable[[], Ready]) -> tuple[Ready, int]:
+    """A model ready to train in a way, and how many batches are one of its steps.
+
+    Args:
+        way: As above.
+        make: Builds a model and its data.
+
+    Raises:
+        ValueError: If the way cannot be had for the model.
+    """
+    kind, _, mode = way.partition(":")
+    if kind == "mixed":
+        keras.mixed_precision.set_dtype_policy(mode)
+    with _scope(mode, make) if kind == "remat" else nullcontext():
+        model, x, y, batch = make()
+    parts = int(mode) if kind == "accumulate" else 1
+    if batch % parts:
+        raise ValueError(
+            f"a batch must be of a multiple of {parts} to be accumulated in as many "
+            f"parts, got {batch}. Take another model or way."
+        )
+    if parts > 1:
+        model.optimizer.gradient_accumulation_steps = parts
+    if kind == "by_hand":
+        checkpoint_blocks(model)
+    model.jit_compile = kind == "xla"
+    return (model, x, y, batch // parts), parts
+
+
+def _scope(mode: str, make: Callable[[], Ready]) -> keras.RematScope:
+    if mode != "list_of_layers":
+        return keras.RematScope(mode=mode)
+    layers: list[Any] = make()[0].layers
+    names = [layer.name for layer in layers if not layer.non_trainable_variables]
+    keras.utils.clear_session()  # or layers of the next model had other names
+    return keras.RematScope(mode=mode, layer_names=names)
+
+
+def callback_of(way: str, budget: int | None, knobs: Mapping[str, Any]) -> Any:
+    """The callback of a way; None where it has none."""
+    if way not in OURS:
+        return None
+    from lms import LMSCallback
+
+    return LMSCallback(budget, verbose=0, **{**OURS[way], **knobs})
+
+
+def gpu_options(way: str) -> dict[str, Any]:
+    """Options that TensorFlow wants before its first op."""
+    return {"use_unified_memory": True} if way == "unified" else {}
+
+
+@contextmanager
+def running(way: str, *, transport: str = "") -> Iterator[None]:
+    """What a way needs while its steps run.
+
+    Args:
+        way: As above.
+        transport: "send" for the carrier of other TensorFlows.
+    """
+    with ExitStack() as stack:
+        if way == "grappler":
+            stack.enter_context(compat.recomputed_by_grappler())
+        if transport == "send":
+            made = SendReceive(host=compat.device_name("CPU:0"))
+            stack.enter_context(patch(f"{_DEVICES}.transport_to", return_value=made))
+        yield

@@ -1,0 +1,164 @@
+"""Do several workers scale?
+
+The case study's network at a small size trains in 1, 2 and 4 processes of this machine,
+each with a card of its own of half of what plain Keras takes, with the callback:
+
+    together   workers of one job: gradients are averaged in each step
+    apart      as many processes that train each for itself
+    plain      workers of one job without the callback, in cards with room for all
+
+Processes share this machine's cores, so as many apart are the fair base: efficiency
+is a median step apart over a median step together. The speed of one worker alone is
+shown beside it. The published table (PowerAI DDL, four V100s a server, 100 Gb/s
+between them) is compared with what a ring all-reduce of the gradients adds to the
+published step, with nothing fitted.
+"""
+
+from collections.abc import Callable, Iterable
+from math import ceil
+from statistics import median
+from typing import Any
+
+from experiments.charts import COLOURS, Bar, Panel
+from experiments.question import Answer, sentences
+from experiments.runner import Book, Rows, Trial, trained
+from experiments.stats import Estimate, estimate, ratio, said
+from experiments.subjects import in_mib
+from lms.machine.hardware import preset
+from lms.units import GIB, Bytes, Seconds
+
+__all__ = ["TITLE", "add_settings", "answer", "ring_seconds", "units"]
+
+TITLE = "Several workers"
+_SHAPE = {"size": 32, "filters": 8, "depth": 3}
+_WARM = 5
+
+# Seconds of an epoch at 192^3 with TFLMS, by GPUs; four to a server.
+_PUBLISHED = {1: 590, 4: 150, 8: 76, 16: 40}
+_STEPS, _GPUS_EACH = 228, 4
+_INFINIBAND = 12.5e9  # bytes per second: 100 Gb/s
+_GRADIENTS: Bytes = 33_078_316  # of the case study's network, float32
+
+
+def ring_seconds(size: Bytes, workers: int, rate: float) -> Seconds:
+    """Of a ring all-reduce, whose every worker sends 2 (n - 1) / n of all bytes.
+
+    Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
+    of workstations", J. Parallel Distrib. Comput. 69 (2009).
+
+    Args:
+        size: Of what is reduced.
+        workers: How many there are.
+        rate: Bytes per second of the slowest link.
+
+    Example:
+        >>> ring_seconds(100, 4, 50.0), ring_seconds(100, 1, 50.0)
+        (3.0, 0.0)
+    """
+    return 2 * (workers - 1) / workers * size / rate
+
+
+def add_settings(parser: Any) -> None:
+    """How many workers, how often."""
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--repeats", type=int, default=3, help="of each job")
+    parser.add_argument("--steps", type=int, default=60, help="of each worker")
+
+
+def units(options: Any) -> Iterable[Callable[[Book], None]]:
+    """One unit: jobs of other sizes must not run beside each other."""
+    yield lambda book: _all(book, options)
+
+
+def _all(book: Book, options: Any) -> None:
+    trial = Trial(model="unet", shape=_SHAPE, steps=options.steps, memory=GIB)
+    for repeat in range(1, options.repeats + 1):
+        known = {"repeat": repeat}
+        alone = book.row({"kind": "alone", "workers": 1, **known}, trial)
+        if not trained(alone):
+            return
+        half = in_mib(alone["peak_bytes"] / 2)
+        for workers in options.workers:
+            for kind in ("together", "apart", "plain"):
+                job = Trial(
+                    model="unet",
+                    shape=_SHAPE,
+                    steps=options.steps,
+                    way="plain" if kind == "plain" else "callback",
+                    memory=GIB if kind == "plain" else half,
+                    workers=workers,
+                    apart=kind == "apart",
+                )
+                book.row({"kind": kind, "workers": workers, **known}, job)
+
+
+def answer(rows: Rows) -> Answer:
+    """Efficiency by workers; and what was published."""
+    counts = sorted({row["workers"] for row in rows if row["kind"] == "together"})
+    alone = _step(rows, "alone", 1)
+    body: list[list[str]] = []
+    bars: list[Bar] = []
+    verdicts: list[tuple[bool | None, str]] = []
+    for count in counts:
+        together, apart = _step(rows, "together", count), _step(rows, "apart", count)
+        plain = _step(rows, "plain", count)
+        if not (alone and together and apart):
+            continue
+        efficiency, speed = ratio(apart, together), ratio(alone, together)
+        cells = [
+            f"{one.median * 1e3:.0f} ms" if one else ""
+            for one in (together, apart, plain)
+        ]
+        body.append(
+            [str(count), *cells, said(efficiency), f"{count * speed.median:.2f}"]
+        )
+        if count == 1:
+            continue
+        bars.append(
+            Bar(
+                label=f"{count} workers",
+                length=efficiency.median,
+                colour=COLOURS["callback"],
+                text=f"{efficiency.median:.2f}",
+                span=(efficiency.low, efficiency.high),
+            )
+        )
+        text = (
+            f"{count} workers on two shared cores: efficiency {efficiency.median:.2f} "
+            f"of as many apart, {count * speed.median:.2f} times the speed of one"
+        )
+        verdicts.append((None, text))
+    columns = ["workers", "together", "apart", "plain Keras together"]
+    columns += ["apart over together", "times the speed of one alone"]
+    published = [_published(gpus, seconds) for gpus, seconds in _PUBLISHED.items()]
+    names = ["GPUs", "epoch, published", "efficiency, published", "by a ring alone"]
+    return Answer(
+        finding=sentences(verdicts)
+        + " Workers of one machine share its cores, so this shows that they agree, "
+        "and what agreeing costs, not how far they scale.",
+        table=("Medians of all workers' steps", columns, body),
+        more=[("PowerAI DDL on V100s, and a ring's lower bound", names, published)],
+        verdicts=verdicts,
+        panels=[[Panel(x="a step apart over a step together", bars=bars, level=1.0)]],
+        headline="Efficiency of workers that share two cores",
+    )
+
+
+def _step(rows: Rows, kind: str, workers: int) -> Estimate | None:
+    """A value for each job: the median of all of its workers' steps."""
+    found: list[float] = []
+    for row in rows:
+        if (row["kind"], row["workers"]) == (kind, workers) and trained(row):
+            each = row["step_seconds"]
+            each = each if isinstance(each[0], list) else [each]
+            found.append(median(s for steps in each for s in steps[_WARM:] or steps))
+    return estimate(found) if found else None
+
+
+def _published(gpus: int, epoch: int) -> list[str]:
+    """A published epoch; and one in which steps and rings are all that takes time."""
+    rate = preset("v100-nvlink").h2d if gpus <= _GPUS_EACH else _INFINIBAND
+    step = _PUBLISHED[1] / _STEPS + ring_seconds(_GRADIENTS, gpus, rate)
+    bound = _PUBLISHED[1] / (gpus * ceil(_STEPS / gpus) * step)
+    reached = _PUBLISHED[1] / (gpus * epoch)
+    return [str(gpus), f"{epoch} s", f"{reached:.1%}", f"{bound:.1%}"]

@@ -1,0 +1,171 @@
+"""The checks of a real card, rehearsed on an emulated one; and what they conclude."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import runner
+from experiments.__main__ import main
+from experiments.gpu import Net, answer, catalogue, net_for
+from experiments.runner import Book, Trial
+from lms.emulation import emulate
+from profiling.record import circumstances
+
+ROOT = Path(__file__).parents[2]
+NET = {"size": 16, "filters": 4, "depth": 2}
+
+
+def work(folder: Path, trial: Trial, slow: float) -> dict[str, Any]:
+    """What one trial's process found, on an emulated card in slow motion."""
+    book = Book(path=folder / "gpu.jsonl", folder=folder)
+    asked = replace(trial, memory=128 << 20, card="t4", slow_motion=slow)
+    found = runner.measured(asked, book, f"{asked.probe}{asked.way}")
+    assert found["error"] is None, found
+    return found
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_swap_in_is_late_without_the_edge_and_starts_at_its_trigger_with_it(
+    tmp_path: Path,
+) -> None:
+    probe = Trial(probe="transports", knobs={"flops": 1e9, "runs": 1})
+    found = work(tmp_path, probe, 1000)["transports"]
+    kernel = found["copy ops"]["kernel_seconds"]
+    for way in ("copy ops", "send and receive"):
+        assert found[way]["late_seconds"] < kernel / 2, way
+        assert found[way]["hidden"] > 0.9, way
+    for way in ("identity on the host", "copy ops, launches run ahead"):
+        assert found[way]["late_seconds"] > kernel / 2, way
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_planned_step_has_plain_s_numbers_and_its_copies_overlap_kernels(
+    tmp_path: Path,
+) -> None:
+    trial = Trial(model="unet", shape=NET, steps=4, traced=True)
+    plain = work(tmp_path, trial, 30)
+    budget = int(0.7 * plain["peak_bytes"])
+    lms = work(tmp_path, replace(trial, way="callback", budget=budget), 30)
+    rows = [row("unet plain", **plain), row("unet lms", **lms)]
+    claims = {text: holds for holds, text in answer(rows).verdicts}
+    for words in (
+        "are plain Keras's bit for bit",
+        "the peak is at most the promise",
+        "as many bytes are copied as planned, h2d",
+        "as many bytes are copied as planned, d2h",
+    ):
+        (found,) = (holds for text, holds in claims.items() if words in text)
+        assert found, claims
+    assert lms["report"]["swap_count"] > 0
+    assert lms["lanes"]["h2d_hidden"] > 0
+
+
+A_GPU = bool(list(Path("/dev").glob("nvidia[0-9]")))
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+@pytest.mark.skipif(not A_GPU, reason="no GPU is here: nothing is proved on one")
+def test_the_short_form_holds_on_a_gpu(tmp_path: Path) -> None:
+    words = ["run", "gpu", "--card", "real", "--short"]
+    assert main([*words, "--results", str(tmp_path / "gpu.jsonl")]) == 0
+
+
+def test_without_a_gpu_it_says_so_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*words: Any) -> int:
+        words[3].write("lms.errors.LMSError: TensorFlow sees no GPU.\n")
+        return runner.NO_CARD
+
+    monkeypatch.setattr(runner, "_ended", ended)
+    results = tmp_path / "gpu.jsonl"
+    words = ["run", "gpu", "--card", "real", "--folder", str(tmp_path)]
+    with pytest.raises(SystemExit) as stopped:
+        main([*words, "--results", str(results)])
+    assert stopped.value.code == runner.NO_CARD
+    assert "TensorFlow sees no GPU" in capsys.readouterr().err
+    assert not results.exists()
+
+
+def row(name: str, **more: Any) -> dict[str, Any]:
+    found = {"name": name, "may_fail": False, "seconds": 1.0, "refused": None}
+    return found | {"error": None, "report": None} | more
+
+
+@pytest.mark.parametrize(
+    ("found", "holds"),
+    [
+        ({"hidden": 1.0, "late_seconds": 0.0, "kernel_seconds": 1.0}, True),
+        ({"hidden": 0.2, "late_seconds": 0.0, "kernel_seconds": 1.0}, False),
+        ({"hidden": 1.0, "late_seconds": 2.0, "kernel_seconds": 1.0}, False),
+        ({"hidden": 16.36, "late_seconds": 0.0, "kernel_seconds": 1.0}, None),
+        ({"error": "the trace shows no copy"}, None),
+    ],
+)
+def test_a_share_above_one_is_not_measured(found: dict[str, Any], holds: Any) -> None:
+    (claim,) = answer([row("transports", transports={"copy ops": found})]).verdicts
+    assert claim[0] is holds
+
+
+def test_what_ended_badly_fails_but_where_that_is_a_finding() -> None:
+    rows = [row("a", error="crashed"), row("b", error="crashed", may_fail=True)]
+    oom = "OOM when allocating tensor with shape[1]"
+    rows += [row("largest XLA", error=oom, may_fail=True), row("largest callback")]
+    assert [holds for holds, _ in answer(rows).verdicts] == [False, True]
+
+
+def test_a_slow_card_gets_a_small_network_and_the_short_form_is_a_part() -> None:
+    fast = {"flops": 14e12, "launch": 5e-6, "memory": 16 << 30}
+    assert net_for(fast).size == 96
+    assert net_for(fast | {"flops": 1e9}).size == 16
+    net = Net(size=16, filters=8, depth=2)
+    short, whole = (
+        [check.name for check in catalogue(net, 1e12, short=short)]
+        for short in (True, False)
+    )
+    assert set(short) < set(whole)
+    assert len(set(whole)) == len(whole)
+
+
+def test_importing_it_needs_no_package_that_a_gpu_machine_may_lack() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('matplotlib', 'nibabel', 'scipy', 'pynvml', 'tensorflow'):\n"
+        "    sys.modules[name] = None\n"
+        "import experiments.__main__, profiling.record\n"
+        "profiling.record.circumstances()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert ended.returncode == 0
+
+
+def test_without_a_checkout_the_commit_is_what_one_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LMS_COMMIT", "0123abc")
+    assert circumstances()["commit"] == "0123abc"
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_a_run_goes_on_on_the_card_that_is_here(tmp_path: Path) -> None:
+    results = tmp_path / "gpu.jsonl"
+    words = ["run", "gpu", "--card", "real", "--short", "--trials", "unet plain"]
+    words += ["--results", str(results), "--folder", str(tmp_path), "--minutes", "4"]
+    card = emulate.environment("128MiB", card="t4", slow_motion=1000)
+    command = [sys.executable, "-m", "experiments", *words]
+    for _ in range(2):
+        done = subprocess.run(
+            command, env=card, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    names = [row["name"] for row in runner.read_lines(results)[1]]
+    assert names == ["machine", "unet plain"]

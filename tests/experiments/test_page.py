@@ -1,0 +1,58 @@
+"""The page of results and the README: what the rows say, and nothing else."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments import page as pages
+from experiments.__main__ import main
+from experiments.page import QUESTIONS, answer_of, page
+from experiments.question import Answer
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "results.md").read_text()
+
+
+def test_the_committed_pages_and_the_readme_are_what_the_rows_say() -> None:
+    assert main(["page", "--check"]) == 0, "Run `python -m experiments page`."
+
+
+def test_a_check_names_what_is_old_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pages, "_DOCS", tmp_path)
+    assert main(["page", "--check"]) == 1
+    assert "Run `python -m experiments page`" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_page_is_short_and_its_tables_are_small() -> None:
+    lines = TEXT.splitlines()
+    words = sum(len(line.split()) for line in lines if not line.startswith("|"))
+    assert words <= 3000
+    tables = re.findall(r"(?:^\|.*\n)+", TEXT, re.MULTILINE)
+    assert tables
+    assert all(len(table.splitlines()) <= 2 + 8 for table in tables)
+
+
+def test_ten_lines_on_top_say_what_fails_first() -> None:
+    top = TEXT[: TEXT.index("**Words.**")]
+    kinds = re.findall(r"^- (\w+)", top, re.MULTILINE)
+    assert len(kinds) <= 10
+    assert kinds[-2:] == ["Never", "Never"]
+    assert kinds == sorted(kinds, key=["Fails", "Holds", "Undecided", "Never"].index)
+
+
+def test_each_question_has_a_section_or_is_named_as_missing() -> None:
+    for name in QUESTIONS:
+        found = answer_of(name)
+        title = pages.module_of(name).TITLE
+        assert (f"## {title}" in TEXT) == (found is not None)
+        assert found is not None or f"`{name}`" in TEXT
+
+
+def test_what_is_left_out_of_the_top_is_counted() -> None:
+    verdicts = [(False, f"claim {i} fails") for i in range(6)]
+    found = Answer(finding="No.", table=("T", ["a"], [["1"]]), verdicts=verdicts)
+    assert "(2 more below)" in page(dict.fromkeys(QUESTIONS, None) | {"bits": found})

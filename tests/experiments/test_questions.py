@@ -1,0 +1,129 @@
+"""What is said is computed of rows alone, and fails where they do."""
+
+from typing import Any
+
+import pytest
+
+from experiments import capacity, cards, cost, first_step, predictions, workers
+from experiments.question import Answer
+from lms.units import GIB, MIB
+
+OOM = "OOM when allocating tensor"
+
+
+def _row(**more: Any) -> dict[str, Any]:
+    row = {"error": None, "refused": None, "report": None, "peak_bytes": 100 * MIB}
+    return row | {"memory_bytes": 100 * MIB, "losses": []} | more
+
+
+def _steps(seconds: float) -> list[float]:
+    return [9.0, 9.0, seconds, seconds, seconds]
+
+
+def _verdicts(found: Answer) -> list[bool | None]:
+    return [holds for holds, _ in found.verdicts]
+
+
+def _cost(ours: float, theirs: float, processes: int) -> Answer:
+    rows = [
+        _row(model="unet", way=way, share=share, repeat=i, step_seconds=_steps(s))
+        for way, share, s in (
+            ("plain", None, 1.0),
+            ("callback", 0.5, ours),
+            ("rule", 0.5, theirs),
+        )
+        for i in range(processes)
+    ]
+    return cost.answer(rows)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "processes", "holds"),
+    [(1.2, 1.5, 3, True), (1.5, 1.2, 3, False), (1.2, 1.5, 2, None)],
+)
+def test_a_pair_is_decided_by_three_processes_whose_intervals_do_not_cross(
+    ours: float, theirs: float, processes: int, *, holds: bool | None
+) -> None:
+    found = _cost(ours, theirs, processes)
+    assert _verdicts(found) == [holds]
+    assert f"{ours:.2f} against {theirs:.2f} of IBM's rule" in found.verdicts[0][1]
+
+
+def test_where_only_a_rival_trains_it_says_so() -> None:
+    rows = [
+        _row(model="unet", way="plain", share=None, step_seconds=_steps(1.0)),
+        _row(model="unet", way="callback", share=0.5, error=OOM),
+        _row(model="unet", way="rule", share=0.5, error=OOM),
+        _row(model="unet", way="rule", share=0.5, step_seconds=_steps(2.0)),
+    ]
+    found = cost.answer(rows)
+    assert _verdicts(found) == [False]
+    assert "trains, the callback does not" in found.verdicts[0][1]
+    lines = {line[1]: line for line in found.more[0][2]}
+    assert lines["rule"][-1] == f"1: {OOM}"
+    assert lines["callback"][4] == "did not train"
+
+
+def test_the_largest_size_is_the_last_that_trained() -> None:
+    sizes = {"plain": 144, "rule": 160, "callback": 256}
+    rows = [
+        _row(kind="training", model="unet", way=way, size=size + 16 * i, error=error)
+        for way, size in sizes.items()
+        for i, error in enumerate((None, OOM))
+    ]
+    found = capacity.answer(rows)
+    assert found.table[2][0][2:5] == ["144", "256", "160"]
+    assert _verdicts(found) == [True, True]
+    assert "5.62 times plain's voxels" in found.verdicts[0][1]
+
+
+def test_a_wait_is_compared_within_its_round() -> None:
+    waits = {"plain": (2.0, 4.0, 2.0), "cold": (2.8, 8.0, 2.8), "warm": (2.0, 4.0, 2.0)}
+    rows = [
+        _row(model="gru", kind=kind, repeat=i, first_seconds=seconds)
+        for kind, each in waits.items()
+        for i, seconds in enumerate(each)
+    ]
+    found = first_step.answer(rows)
+    assert _verdicts(found) == [True, True]
+    assert found.table[2][0][1] == "1.40 (1.40 to 2.00, 3 processes)"
+
+
+def test_efficiency_is_of_medians_and_the_speed_of_one_stands_beside_it() -> None:
+    seconds = {("alone", 1): 1.0, ("together", 2): 2.5, ("apart", 2): 2.0}
+    rows = [
+        _row(kind=kind, workers=n, step_seconds=[[9.0] * 5 + [s] * 4] * n)
+        for (kind, n), s in seconds.items()
+    ]
+    found = workers.answer(rows)
+    (line,) = found.table[2]
+    assert line[4:] == ["0.80 (one process)", "0.80"]
+    assert _verdicts(found) == [None]
+
+
+@pytest.mark.parametrize(
+    ("peak", "holds"),
+    [(1000, (True, True)), (1001, (False, True)), (900, (True, False))],
+)
+def test_a_peak_above_its_promise_fails(peak: int, holds: tuple[bool, bool]) -> None:
+    report = {"predicted_peak_bytes": 1000 * MIB, "predicted_seconds": 1.0}
+    row = _row(report=report, peak_bytes=peak * MIB, step_seconds=_steps(1.1))
+    found = predictions.answer([row | {"question": "cost"}])
+    assert tuple(_verdicts(found)[:2]) == holds
+    assert _verdicts(found)[2:] == [True, None]
+
+
+def test_a_promise_on_a_dry_card_is_compared_with_its_step() -> None:
+    report = {"predicted_seconds": 1.3, "unplanned_seconds": 1.0}
+    report |= {"budget_bytes": GIB, "predicted_peak_bytes": GIB}
+    place = {"card": "v100-pcie", "link": "pcie3", "model": "unet", "size": 192}
+    rows = [
+        _row(**place, way="plain", step_seconds=_steps(1.0)),
+        _row(**place, way="callback", step_seconds=_steps(1.1), report=report),
+        _row(**place, way="rule", error=OOM),
+    ]
+    found = cards.answer(rows)
+    assert _verdicts(found) == [False]
+    assert "within 18%" in found.verdicts[0][1]
+    ((*_, memory, _, over, promised),) = cards.costs(rows)
+    assert (memory, over, promised) == ("1.00 GiB", "1.10", "1.30")

@@ -152,6 +152,16 @@ def _resnet_data(count: int = 24, batch_size: int = 8, **more: Any) -> dict[str,
     }
 
 
+def _data_without_length() -> dict[str, Any]:
+    """Keras asks for one batch more than there are, and counts it."""
+    data = _resnet_data()
+    spec = (tf.TensorSpec([32, 32, 3]), tf.TensorSpec([], tf.int64))
+    rows = tf.data.Dataset.from_generator(
+        lambda: zip(data["x"], data["y"], strict=True), output_signature=spec
+    )
+    return {"x": rows.batch(8, drop_remainder=True)}
+
+
 def fused() -> keras.Model:
     """Convolutions that the runtime fuses with their biases and activations."""
     inputs = x = keras.Input((24, 24, 3))
@@ -411,6 +421,7 @@ CASES: dict[str, Case] = {
     "sample weights and a partial last batch": Case(
         build=conv_net, fit=_resnet_data(22, sample_weight=np.linspace(0.1, 2.0, 22))
     ),
+    "data whose length nobody knows": Case(build=conv_net, fit=_data_without_length),
     "class weights and validation inside fit": Case(
         build=conv_net,
         fit=_resnet_data(

@@ -40,6 +40,8 @@ from lms.tf.measure.devices import find_device
 
 __all__ = ["FunctionHook", "LMSCallback"]
 
+_NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
+
 
 class FunctionHook:
     """One of a model's three functions, replaced and put back."""
@@ -105,15 +107,29 @@ class FunctionHook:
     def _run_steps(self, iterator: Any) -> Any:
         """`steps_per_execution` steps, as Keras's own function makes."""
         iterator = one_replica_s(iterator)
-        with _Guard(self):
-            outputs = self.fitted.draw_and_run(iterator)
+        try:
+            with _Guard(self):
+                outputs = self.fitted.draw_and_run(iterator)
+        except _NO_BATCH:
+            self._run_without_batch(iterator)
+            raise
         for _ in range(self._model.steps_per_execution - 1):
             try:
                 with _Guard(self):
                     outputs = self.fitted.draw_and_run(iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):
+            except _NO_BATCH:
                 break
         return outputs
+
+    def _run_without_batch(self, iterator: Any) -> None:
+        """Run what Keras's step has run when it finds no batch: it counts an iteration.
+
+        Keras makes such a step where it does not know the data's length. One that is
+        compiled, or asks for several batches, looks for its batch first.
+        """
+        compiled = self._model.jit_compile or self._model.steps_per_execution > 1
+        if self._kind == "train" and not compiled and self._others is None:
+            self.fitted.run_without_batch(iterator)
 
     def _predict(self, batches: Sequence[Any]) -> Any:
         parts = [self._predict_one(data) for data in batches]
@@ -168,7 +184,7 @@ class _Guard:
         if error is None:
             self.hook.after_step()
             return
-        if isinstance(error, (StopIteration, tf.errors.OutOfRangeError)):
+        if isinstance(error, _NO_BATCH):
             return
         self.hook.remove()
         if (

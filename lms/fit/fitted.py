@@ -178,6 +178,13 @@ class FittedFunction:
         traced = self._trace((), iterator)
         return self._run(traced, traced.flat_inputs([next(iterator)]))
 
+    def run_without_batch(self, iterator: Any) -> None:
+        """Run the ops that need no batch of a step that was drawn from an iterator."""
+        traced = self._trace((), iterator)
+        steps = (step for key, step in self._steps.items() if _is_of(key, traced))
+        if (step := next(steps, None)) is not None:
+            step.source.run_without_batch()
+
     def runs_plain(self, *args: Any) -> bool:
         """Tell whether this signature was seen and needs no plan."""
         traced = self._traced.get(signature_key(self._called(args)))
@@ -262,3 +269,8 @@ class FittedFunction:
 def _key(traced: TracedFunction, inputs: Sequence[Any]) -> str:
     """Key of a plan."""
     return f"{id(traced)} {signature_key(inputs)}"
+
+
+def _is_of(key: str, traced: TracedFunction) -> bool:
+    """Tell whether a plan is of this trace."""
+    return key.startswith(f"{id(traced)} ")

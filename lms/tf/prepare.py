@@ -41,7 +41,12 @@ from lms.tf.measure.workload import (
 )
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.recovery import PreparedStep
-from lms.tf.rewrite.rebuilding import planned_step, rebuild, with_constants
+from lms.tf.rewrite.rebuilding import (
+    planned_step,
+    rebuild,
+    run_without_inputs,
+    with_constants,
+)
 from lms.tf.rewrite.rewriting import rewrite
 from lms.units import Seconds, format_bytes
 
@@ -113,6 +118,10 @@ class Captured:
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
         planned = without_plan(self.workload, self.budget_now())
         return _built(replace(self, held_back=held_back), planned, 0.0)
+
+    def run_without_batch(self) -> None:
+        """Run the ops that need no batch, in TensorFlow's own graph."""
+        run_without_inputs(self.step.own or self.step)
 
 
 def prepare(

@@ -15,10 +15,12 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
+from lms.tf.capture.loops import source_of
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.capture.tracing import TracedFunction
 
-__all__ = ["RebuiltStep", "planned_step", "rebuild", "with_constants"]
+__all__ = ["RebuiltStep", "planned_step", "rebuild", "run_without_inputs"]
+__all__ += ["with_constants"]
 
 
 def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
@@ -102,6 +104,23 @@ def rebuild(
         captures=traced.captures,
         concrete=traced.concrete,
     )
+
+
+def run_without_inputs(step: TracedStep) -> None:
+    """Run all ops of a step that no input reaches, for what they write."""
+    reached = {a.name for a in step.arguments if a.captured is None}
+    rest, before = list(step.nodes), -1
+    while len(rest) != before:  # loops have edges back
+        before = len(rest)
+        for node in rest:
+            if not reached.isdisjoint(map(source_of, node.input)):
+                reached.add(node.name)
+        rest = [node for node in rest if node.name not in reached]
+    captured = [a for a in step.arguments if a.captured is not None]
+    arguments = [(a.name, a.spec, a.variable) for a in captured]
+    graph_def = compat.graph_def(rest, step.library)
+    function = compat.build_function(graph_def, arguments, ())
+    function.call_flat(*(a.captured for a in captured))
 
 
 def with_constants(

@@ -7,8 +7,10 @@ put back. If training dies in between, the step's own errors put it back at once
 any other way out is caught at the next use: Keras always asks `make_train_function`
 first, and the one that is in place then puts everything back.
 
-Known weaknesses: once a first batch fits, Keras's own function runs, also for a larger
-batch that comes later. Ops that keep their random state in the kernel (`tf.random` with
+Where all fits and no batch can be larger, Keras's own function runs from then on. Else
+each batch is looked at: one that is larger than all before it gets a plan of its own.
+
+Known weakness: ops that keep their random state in the kernel (`tf.random` with
 an op seed, not Keras's seed generators) start anew in each function that holds them.
 """
 
@@ -35,6 +37,7 @@ from lms.tf.capture.keras_step import (
     own_function,
     step_of,
 )
+from lms.tf.capture.tracing import flat_specs
 from lms.tf.compat import one_replica_s
 from lms.tf.measure.devices import find_device
 
@@ -119,6 +122,7 @@ class FunctionHook:
                     outputs = self.fitted.draw_and_run(iterator)
             except _NO_BATCH:
                 break
+        self._step_aside(iterator)
         return outputs
 
     def _run_without_batch(self, iterator: Any) -> None:
@@ -145,13 +149,17 @@ class FunctionHook:
             return self.fitted([data])
 
     def after_step(self) -> None:
-        """Say what is new, and step aside when everything fits."""
+        """Say what is new."""
         reports = self.fitted.report
         for report in reports[self._said :]:
             self._say(report)
         self._said = len(reports)
-        steps_aside = self._kind != "predict" and self._may_step_aside
-        if steps_aside and self.fitted.fits_unplanned():
+
+    def _step_aside(self, iterator: Any) -> None:
+        """Let Keras's own function run, if all batches have the shapes of this one."""
+        specs = flat_specs([iterator.element_spec])
+        is_open = not all(spec.shape.is_fully_defined() for spec in specs)
+        if self._may_step_aside and not is_open and self.fitted.fits_unplanned():
             setattr(self._model, f"{self._kind}_function", self._own)
 
     @property

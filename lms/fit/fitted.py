@@ -11,6 +11,8 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any
 
+import tensorflow as tf
+
 from lms.errors import UnsupportedError
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
@@ -147,6 +149,7 @@ class FittedFunction:
         self._shown = shown
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
+        self._sure: dict[str, list[tf.TensorShape]] = {}
         self._lock = RLock()
         self._unplanned = as_function(function) if nothing_to_plan(settings) else None
         if self._unplanned is None:
@@ -190,7 +193,7 @@ class FittedFunction:
         traced = self._traced.get(signature_key(self._called(args)))
         if traced is None:
             return False
-        key = _key(traced, traced.flat_inputs(args))
+        key = self._key(traced, traced.flat_inputs(args))
         return key in self._steps and self._steps[key].is_sure
 
     def prepare(self) -> None:
@@ -228,7 +231,7 @@ class FittedFunction:
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; it is planned anew if it runs out of memory."""
-        key = _key(traced, inputs)
+        key = self._key(traced, inputs)
 
         def take_place(step: PreparedStep) -> None:
             self._steps[key] = step
@@ -246,7 +249,7 @@ class FittedFunction:
 
     def _prepared(self, traced: TracedFunction, inputs: Sequence[Any]) -> PreparedStep:
         """The step of this signature, prepared when it is called first."""
-        key = _key(traced, inputs)
+        key = self._key(traced, inputs)
         if key not in self._steps:
             with PREPARING, refused_in_words("planning a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
@@ -257,7 +260,21 @@ class FittedFunction:
                         kind=self._kind,
                         settle=not self._steps,
                     )
+                    if self._steps[key].is_sure:
+                        self._sure[key] = [tensor.shape for tensor in inputs]
         return self._steps[key]
+
+    def _key(self, traced: TracedFunction, inputs: Sequence[Any]) -> str:
+        """Key of the step for these inputs: theirs, or that of larger ones that fit."""
+        key = f"{id(traced)} {signature_key(inputs)}"
+        if key in self._steps:
+            return key
+        larger = (
+            k
+            for k, shapes in self._sure.items()
+            if _is_of(k, traced) and all(map(_holds, shapes, inputs))
+        )
+        return next(larger, key)
 
     def _settings_now(self) -> Settings:
         """A stored plan is for the first training step; others get one of their own."""
@@ -266,11 +283,12 @@ class FittedFunction:
         return replace(self._settings, plan=None)
 
 
-def _key(traced: TracedFunction, inputs: Sequence[Any]) -> str:
-    """Key of a plan."""
-    return f"{id(traced)} {signature_key(inputs)}"
-
-
 def _is_of(key: str, traced: TracedFunction) -> bool:
     """Tell whether a plan is of this trace."""
     return key.startswith(f"{id(traced)} ")
+
+
+def _holds(shape: tf.TensorShape, tensor: Any) -> bool:
+    """Tell whether a tensor is nowhere larger than a shape."""
+    both = zip(shape, tensor.shape, strict=True)
+    return len(shape) == len(tensor.shape) and all(most >= n for most, n in both)

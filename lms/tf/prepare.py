@@ -241,7 +241,7 @@ def _built(
     if pool.sizes:
         pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
     return PreparedStep(
-        rebuilt=rebuild(captured.traced, step, nodes),
+        rebuilt=rebuild(captured.traced, step, nodes, as_traced=is_sure),
         memory=device.memory,
         predicted=replace(
             report_of(captured.kind, step, planned, planning_seconds),

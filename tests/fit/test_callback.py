@@ -11,6 +11,7 @@ import traceback
 import zipfile
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def is_replaced(model: Any) -> bool:
 
 
 KINDS = ("train", "test", "predict")
+
+FOUR: Any = {"steps_per_epoch": 4, "verbose": SILENT}
+
+
+def in_batches(data: dict[str, Any], sizes: list[int]) -> tf.data.Dataset:
+    """The data in batches of such sizes, of which TensorFlow does not know the size."""
+    ends = np.cumsum([0, *sizes])
+    spec = (tf.TensorSpec([None, 32, 32, 3]), tf.TensorSpec([None], tf.int64))
+    return tf.data.Dataset.from_generator(
+        lambda: ((data["x"][a:b], data["y"][a:b]) for a, b in pairwise(ends)),
+        output_signature=spec,
+    )
 
 
 # ------------------------------------------------------------------------- as callbacks
@@ -253,10 +266,33 @@ def test_when_everything_fits_keras_s_own_function_runs_after_the_first_batch(
     note = at("on_train_begin", lambda model: own.append(model.train_function))
     then = at("on_train_batch_end", lambda model: own.append(model.train_function))
     callback = lms_callback("1GiB")
-    model.fit(**data, callbacks=[note, callback, then])
+    rows = tf.data.Dataset.from_tensor_slices((data["x"], data["y"]))
+    rows = rows.batch(8, drop_remainder=True)
+    model.fit(rows, shuffle=False, verbose=SILENT, callbacks=[note, callback, then])
     assert callback.plan.swaps == ()
     assert own == [own[0]] * 3
     assert not is_replaced(model)
+
+
+def test_a_batch_that_is_larger_than_all_before_it_is_planned_when_it_comes(
+    model: Any, data: dict[str, Any]
+) -> None:
+    callback = lms_callback()
+    rows = in_batches(data, [1, 8, 1, 6])
+    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
+    sizes = [report.signature.partition("x")[0] for report in callback.report]
+    assert sizes == ["1", "8", "6"]
+    assert [report.swap_count > 0 for report in callback.report] == [False, True, True]
+
+
+def test_batches_that_are_smaller_than_one_that_fits_are_not_prepared_again(
+    model: Any, data: dict[str, Any]
+) -> None:
+    callback = lms_callback("1GiB")
+    rows = in_batches(data, [4, 3, 5, 1])
+    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
+    sizes = [report.signature.partition("x")[0] for report in callback.report]
+    assert sizes == ["4", "5"]
 
 
 def test_an_error_in_the_step_leaves_keras_s_functions(data: dict[str, Any]) -> None:

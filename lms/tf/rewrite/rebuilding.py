@@ -17,7 +17,7 @@ from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.capture.tracing import TracedFunction
+from lms.tf.capture.tracing import TracedFunction, input_specs
 
 __all__ = ["RebuiltStep", "planned_step", "rebuild", "run_without_inputs"]
 __all__ += ["with_constants"]
@@ -88,7 +88,11 @@ class RebuiltStep:
 
 
 def rebuild(
-    traced: TracedFunction, step: TracedStep, nodes: Sequence[compat.NodeDef]
+    traced: TracedFunction,
+    step: TracedStep,
+    nodes: Sequence[compat.NodeDef],
+    *,
+    as_traced: bool,
 ) -> RebuiltStep:
     """Make nodes callable.
 
@@ -96,9 +100,18 @@ def rebuild(
         traced: The function that was traced.
         step: The traced step that the nodes came from.
         nodes: Its nodes, rewritten.
+        as_traced: Whether it may be called with all shapes that it was traced with, and
+            not with the step's alone.
     """
     graph_def = compat.graph_def(nodes, step.library)
-    arguments = [(a.name, a.spec, a.variable) for a in step.arguments]
+    specs = [a.spec for a in step.arguments]
+    if as_traced:
+        opened = input_specs(traced)
+        specs[: len(opened)] = opened
+    arguments = [
+        (a.name, spec, a.variable)
+        for a, spec in zip(step.arguments, specs, strict=True)
+    ]
     return RebuiltStep(
         function=compat.build_function(graph_def, arguments, step.outputs),
         captures=traced.captures,

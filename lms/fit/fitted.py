@@ -259,6 +259,7 @@ class FittedFunction:
                         self._settings_now(),
                         kind=self._kind,
                         settle=not self._steps,
+                        is_said=any(s.held_back for s in self._steps.values()),
                     )
                     if self._steps[key].is_sure:
                         self._sure[key] = [tensor.shape for tensor in inputs]

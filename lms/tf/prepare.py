@@ -72,6 +72,7 @@ class Captured:
         device: Where it runs.
         settings: The user's knobs.
         held_back: Why it cannot be planned; None if it may be.
+        is_said: Whether it was said of another signature that it cannot be planned.
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Captured:
     device: Device
     settings: Settings
     held_back: LMSError | None = None
+    is_said: bool = False
 
     def budget_now(self) -> MemoryBudget:
         """Measure what the step may use now."""
@@ -112,8 +114,9 @@ class Captured:
         """
         if self.settings.asks_for_a_plan:
             return None
-        said = "The %s step cannot be planned and runs as without LMS: %s"
-        _LOG.warning(said, self.kind, held_back)
+        if not self.is_said:
+            said = "The %s step cannot be planned and runs as without LMS: %s"
+            _LOG.warning(said, self.kind, held_back)
         # The error must not keep what it refers to.
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
         planned = without_plan(self.workload, self.budget_now())
@@ -131,6 +134,7 @@ def prepare(
     *,
     kind: str,
     settle: bool,
+    is_said: bool = False,
 ) -> PreparedStep:
     """All stages for one signature; what cannot be planned runs as it is.
 
@@ -141,6 +145,7 @@ def prepare(
         kind: `train`, `test`, `predict` or `step`.
         settle: Whether variables may be moved together: only before any other plan,
             which would rely on where they lie.
+        is_said: Whether it was said of another signature that it cannot be planned.
 
     Raises:
         LMSError: If it cannot be planned, and a plan is insisted on.
@@ -148,11 +153,13 @@ def prepare(
     started = time.perf_counter()
     try:
         captured, budget = capture(traced, inputs, settings, kind=kind, settle=settle)
+        captured = replace(captured, is_said=is_said)
         try:
             with refused_in_words("planning a step"):
                 prepared = _build(captured, budget)
         except LMSError as error:  # it runs as it is, if nobody insists on a plan
             if (plain := captured.without_plan(error)) is None:
+                error.args = (f"{error}{_whose(captured)}",)
                 raise
             prepared = plain
     finally:
@@ -161,6 +168,17 @@ def prepare(
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared
+
+
+def _whose(captured: Captured) -> str:
+    """Sentence that says which step it is, where it is not the one of training."""
+    if captured.kind != "test":
+        return ""
+    return (
+        " It is the step of evaluation or validation, of a batch "
+        f"{captured.step.signature}: give `validation_batch_size`, or the `batch_size` "
+        "of `evaluate`."
+    )
 
 
 def capture(

@@ -474,3 +474,28 @@ def test_text_that_a_model_splits_trains_where_nobody_gives_a_budget() -> None:
     assert trained([lms_callback(None)]) == trained([])
     with pytest.raises(UnsupportedError, match=r"StringSplit.* input pipeline"):
         trained([lms_callback("1GiB")])
+
+
+def test_a_validation_that_needs_more_than_the_budget_is_named(
+    data: dict[str, Any],
+) -> None:
+    x, y = np.zeros([256, 32, 32, 3], "float32"), np.zeros([256])
+    callback = lms_callback()
+    validation = {"validation_data": (x, y), "validation_batch_size": 256}
+    with pytest.raises(BudgetError, match=r"validation.*256x32x32x3.*validation_batch"):
+        conv_net().fit(**data, **validation, callbacks=[callback])
+
+
+def test_what_cannot_be_planned_is_said_once_whatever_sizes_come(
+    model: Any, data: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def any_size(y: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.numpy_function(lambda y: y, [y], tf.int64))
+
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=[any_size])
+    callback = lms_callback(None)
+    rows = in_batches(data, [4, 5, 6, 1])
+    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
+    assert all(report.not_planned for report in callback.report)
+    assert len(callback.report) == len({r.signature for r in callback.report}) == 4
+    assert caplog.text.count("cannot be planned") == 1

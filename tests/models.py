@@ -238,6 +238,35 @@ class Clipped(keras.Model):
         return {"loss": loss, "norm": norm}
 
 
+class TwoOptimizers(keras.Model):
+    """A training step of its own, with an optimizer for each half of the variables."""
+
+    second: Any
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Update each half."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss: Any = self.compute_loss(y=y, y_pred=self(x, training=True))
+        variables = self.trainable_variables
+        gradients: Any = tape.gradient(loss, variables)
+        half = len(variables) // 2
+        self.second.apply(gradients[:half], variables[:half])
+        self.optimizer.apply(gradients[half:], variables[half:])
+        return {"loss": loss}
+
+
+def two_optimizers() -> keras.Model:
+    """Convolutions that two optimizers train."""
+    inputs = x = keras.Input((32, 32, 3))
+    for _ in range(4):
+        x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
+    model = TwoOptimizers(inputs, layers.Dense(1)(layers.GlobalMaxPooling2D()(x)))
+    model.second = keras.optimizers.SGD(0.01, momentum=0.9)
+    model.compile(optimizer="adam", loss="mse")
+    return model
+
+
 def clipped() -> keras.Model:
     """An autoencoder that trains by its own step."""
     inputs = keras.Input((32, 32, 3))
@@ -401,6 +430,13 @@ CASES: dict[str, Case] = {
     "a train_step of its own": Case(
         build=clipped,
         fit={"x": _noise(16, 32, 32, 3), "y": _noise(16, 32, 32, 3), "batch_size": 8},
+    ),
+    "two optimizers": Case(build=two_optimizers, fit=_resnet_data(16)),
+    "averaged weights": Case(
+        build=lambda: conv_net(
+            optimizer=keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2)
+        ),
+        fit=_resnet_data(),
     ),
     "an unrolled LSTM": Case(build=lambda: lstm(unroll=True), fit=_SERIES),
     "an LSTM in a loop": Case(

@@ -85,7 +85,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     ),
     "lines of experiments": (lambda: lines("experiments"), 14_050, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
-    "lines of tests": (lambda: lines("tests"), 18_970, 150),
+    "lines of tests": (lambda: lines("tests"), 19_030, 150),
     "files of lms": (lambda: len(files("lms")), 94, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),

@@ -75,7 +75,7 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 19_860, 150),
+    "lines of lms": (lambda: lines("lms"), 19_895, 150),
     "lines of lms/workers": (lambda: lines("lms/workers"), 1_160, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 720, 150),
     "lines of lms/emulation/native": (
@@ -85,7 +85,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     ),
     "lines of experiments": (lambda: lines("experiments"), 14_050, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
-    "lines of tests": (lambda: lines("tests"), 19_030, 150),
+    "lines of tests": (lambda: lines("tests"), 19_055, 150),
     "files of lms": (lambda: len(files("lms")), 94, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),

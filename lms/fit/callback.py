@@ -36,6 +36,7 @@ from lms.tf.capture.keras_step import (
     make_slots,
     own_function,
     step_of,
+    step_of_data,
 )
 from lms.tf.capture.tracing import flat_specs
 from lms.tf.compat import one_replica_s
@@ -359,6 +360,7 @@ class LMSCallback(keras.callbacks.Callback):
                 planned_anew=self._say,
                 made_before=partial(make_slots, model) if kind == "train" else _nothing,
                 shown=self._shown,
+                of_batch=step_of_data(model, kind),
                 own=own_function(model, kind),
             )
             hook = FunctionHook(model, kind, fitted, self._say)

@@ -5,6 +5,7 @@ for Keras. Both make a `FittedFunction`, which prepares a step for each signatur
 it is called with (`lms.tf.prepare` has the stages).
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -34,6 +35,8 @@ from lms.tf.recovery import PreparedStep, run_recovering
 from lms.workers.lost import lost_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
+
+_LOG = logging.getLogger("lms")
 
 limit_pinned_memory()  # before TensorFlow takes any
 
@@ -123,6 +126,7 @@ class FittedFunction:
         planned_anew: Is told of each plan that takes the place of one that failed.
         made_before: Makes what the first trace would make.
         shown: Shows how far a preparation is, while it is entered.
+        of_batch: The same of a batch, where the function draws one from an iterator.
         own: What would run otherwise, called with the same arguments: it says which
             shapes a trace leaves open. None is the function itself.
     """
@@ -137,9 +141,11 @@ class FittedFunction:
         planned_anew: Callable[[StepReport], None] | None = None,
         made_before: Callable[[], None] = lambda: None,
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
+        of_batch: Callable[[Any], Any] | None = None,
         own: Any = None,
     ) -> None:
         self._function = function
+        self._of_batch = of_batch
         self._own = function if own is None else own
         self._settings = settings
         self._kind = kind
@@ -169,7 +175,11 @@ class FittedFunction:
         """Run one step; plans first if this signature is new."""
         if self._unplanned is not None:
             return self._unplanned(*args)
-        traced = self._trace(self._called(args), None)
+        try:
+            traced = self._trace(self._called(args), None)
+            self._prepared(traced, traced.flat_inputs(args))
+        except UnsupportedError as error:
+            return self._given_up(error)(*args)
         return self._run(traced, traced.flat_inputs(args))
 
     def draw_and_run(self, iterator: Any) -> Any:
@@ -178,11 +188,35 @@ class FittedFunction:
         Raises:
             StopIteration: If there is no next element.
         """
-        traced = self._trace((), iterator)
-        return self._run(traced, traced.flat_inputs([next(iterator)]))
+        if self._unplanned is not None:
+            return self._unplanned(iterator)
+        try:
+            traced = self._trace((), iterator)
+        except UnsupportedError as error:
+            return self._given_up(error)(iterator)
+        batch = next(iterator)
+        inputs = traced.flat_inputs([batch])
+        try:
+            self._prepared(traced, inputs)
+        except UnsupportedError as error:
+            self._given_up(error)
+            step = tf.function(self._of_batch)
+            return step.get_concrete_function(iterator.element_spec)(batch)
+        return self._run(traced, inputs)
+
+    def _given_up(self, error: UnsupportedError) -> Any:
+        """The function as it is, to run from now on if nobody insists on a plan."""
+        if self._settings.asks_for_a_plan:
+            raise error
+        said = "The %s step cannot be planned and runs as without LMS: %s"
+        _LOG.warning(said, self._kind, error)
+        self._unplanned = as_function(self._function)
+        return self._unplanned
 
     def run_without_batch(self, iterator: Any) -> None:
         """Run the ops that need no batch of a step that was drawn from an iterator."""
+        if self._unplanned is not None:
+            return
         traced = self._trace((), iterator)
         steps = (step for key, step in self._steps.items() if _is_of(key, traced))
         if (step := next(steps, None)) is not None:
@@ -202,8 +236,11 @@ class FittedFunction:
             return
         specs = flat_specs(self._signature or ())
         if all(spec.shape.is_fully_defined() for spec in specs):
-            traced = self._trace(self._signature or (), None)
-            self._prepared(traced, specs)
+            try:
+                traced = self._trace(self._signature or (), None)
+                self._prepared(traced, specs)
+            except UnsupportedError as error:
+                self._given_up(error)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far run without a plan, with room to spare."""

@@ -499,3 +499,51 @@ def test_what_cannot_be_planned_is_said_once_whatever_sizes_come(
     assert all(report.not_planned for report in callback.report)
     assert len(callback.report) == len({r.signature for r in callback.report}) == 4
     assert caplog.text.count("cannot be planned") == 1
+
+
+@tf.function(experimental_attributes={"_noinline": True})
+def _squared(x: tf.Tensor) -> tf.Tensor:
+    return tf.square(tf.nn.relu(x))
+
+
+class Apart(keras.Model):
+    """The gradient of a function that TensorFlow keeps to itself."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(_squared(self(data[0], training=True)))
+        gradients: Any = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_a_step_that_is_not_understood_runs_as_keras_s_where_nobody_gives_a_budget(
+    data: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = tf.data.Dataset.from_tensor_slices((data["x"], data["y"]))
+    rows = rows.batch(8, drop_remainder=True)
+
+    def trained(callbacks: list[Any]) -> list[float]:
+        keras.utils.set_random_seed(1)
+        x = inputs = keras.Input((32, 32, 3))
+        x = layers.GlobalMaxPooling2D()(layers.Dense(8)(x))
+        model: Any = Apart(inputs, x)
+        model.compile("adam", jit_compile=False)
+        given: dict[str, Any] = {"shuffle": False, "verbose": SILENT, "epochs": 2}
+        model.fit(rows, callbacks=callbacks, **given)
+        return [float(weight.sum()) for weight in model.get_weights()]
+
+    assert trained([lms_callback(None)]) == trained([])
+    assert caplog.text.count("cannot be planned") == 1
+    with pytest.raises(UnsupportedError, match="inlined"):
+        trained([lms_callback("1GiB")])
+
+
+def test_predictions_are_made_of_sparse_rows() -> None:
+    model = keras.Sequential([keras.Input((40,), sparse=True), layers.Dense(3)])
+    rows = tf.sparse.from_dense(np.eye(8, 40, dtype="float32"))
+    data = tf.data.Dataset.from_tensor_slices((rows,)).batch(3)
+    plain = model.predict(data, verbose=SILENT)
+    planned = model.predict(data, verbose=SILENT, callbacks=[lms_callback(None)])
+    assert planned.tobytes() == plain.tobytes()

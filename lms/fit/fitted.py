@@ -12,8 +12,6 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any
 
-import tensorflow as tf
-
 from lms.errors import UnsupportedError
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
@@ -155,7 +153,7 @@ class FittedFunction:
         self._shown = shown
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
-        self._sure: dict[str, list[tf.TensorShape]] = {}
+        self._sure: dict[str, list[Any]] = {}
         self._lock = RLock()
         self._unplanned = as_function(function) if nothing_to_plan(settings) else None
         if self._unplanned is None:
@@ -200,7 +198,8 @@ class FittedFunction:
             self._prepared(traced, inputs)
         except UnsupportedError as error:
             self._given_up(error)
-            step = tf.function(self._of_batch)
+            assert self._of_batch is not None
+            step = as_function(self._of_batch)
             return step.get_concrete_function(iterator.element_spec)(batch)
         return self._run(traced, inputs)
 
@@ -326,7 +325,7 @@ def _is_of(key: str, traced: TracedFunction) -> bool:
     return key.startswith(f"{id(traced)} ")
 
 
-def _holds(shape: tf.TensorShape, tensor: Any) -> bool:
+def _holds(shape: Any, tensor: Any) -> bool:
     """Tell whether a tensor is nowhere larger than a shape."""
     both = zip(shape, tensor.shape, strict=True)
     return len(shape) == len(tensor.shape) and all(most >= n for most, n in both)

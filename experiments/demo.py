@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
@@ -29,7 +30,7 @@ from experiments.demo_report import draw, failed_claims, print_table, save
 from experiments.runner import Trial, run_trial
 from lms.storage.files import write_arrays
 from lms.units import MIB, format_bytes
-from unet3d.data import MODALITIES, load_batch
+from unet3d.data import MODALITIES, prepare, read_subject
 from unet3d.synthesis import synthesize
 
 __all__ = ["main"]
@@ -113,7 +114,8 @@ def _arrays(
     path = options.output / "arrays.npz"
     cube = f"{options.size}x{options.size}x{options.size}"
     with console.status(f"Reading {len(folders)} subjects at {cube}"):
-        volumes, regions = load_batch(folders, options.size)
+        pairs = [prepare(read_subject(f), options.size) for f in folders]
+        volumes, regions = (np.stack(part) for part in zip(*pairs, strict=True))
         write_arrays(path, {"x": volumes, "y": regions})
     console.print(
         f"{len(folders)} subjects read at {cube}, "

@@ -22,9 +22,9 @@ from lms.errors import WorkersError
 from lms.machine.placement import read_placement
 from lms.units import parse_size
 from lms.workers.launching import launch
-from unet3d.lines import counting
+from unet3d.lines import counting, grouped, several, some
 from unet3d.options import check_folder, settle
-from unet3d.schemes import SCHEMES, scheme_named
+from unet3d.schemes import SCHEMES, choose_scheme
 from unet3d.scores import EmptyRule
 from unet3d.subjects import Problem
 from unet3d.synthesis import synthesize
@@ -100,8 +100,13 @@ def _add_check(commands: Any) -> None:
     text = "look at all subjects before training; exit status 1 if any is bad"
     command = _command(commands, "check", text, _check)
     command.add_argument("--data", type=Path, required=True, help="folder of subjects")
-    _add_scheme(command, required=False)
+    _add_scheme(command)
     _add_grouping(command)
+    command.add_argument(
+        "--unlabelled",
+        action="store_true",
+        help="scans that have no labels",
+    )
     command.add_argument("--json", type=Path, metavar="FILE", help="what was found")
 
 
@@ -109,9 +114,11 @@ def _add_train(commands: Any) -> None:
     command = _command(commands, "train", "train the network", _train)
     add = command.add_argument
     add("--data", type=Path, help="folder of subjects")
-    _add_scheme(command, required=False)
+    _add_scheme(command)
     add("--output", type=Path, help="folder of the run")
     add("--size", type=int, default=144, help="voxels along each axis")
+    text = "train on patches of volumes that are not resized; voxels along each axis"
+    add("--patch", type=int, metavar="N", help=text)
     add("--filters", type=int, default=16, help="channels of the top level")
     add("--depth", type=int, default=5, help="levels")
     add("--batch-size", type=int, default=1, help="subjects per step")
@@ -169,13 +176,11 @@ def _add_evaluate(commands: Any) -> None:
     _add_skip(command)
 
 
-def _add_scheme(command: argparse.ArgumentParser, *, required: bool = True) -> None:
-    command.add_argument(
-        "--label-scheme",
-        choices=tuple(SCHEMES),
-        required=required,
-        help="what the labels mean; synthesised data is brats2017",
-    )
+def _add_scheme(command: argparse.ArgumentParser) -> None:
+    text = f"what the labels mean: {', '.join(SCHEMES)}, or a JSON file; the data's "
+    text += "own dataset.json if left out; synthesised data is brats2017"
+    command.add_argument("--label-scheme", metavar="SCHEME", help=text)
+    command.set_defaults(scheme=None)
 
 
 def _add_skip(command: argparse.ArgumentParser) -> None:
@@ -230,8 +235,9 @@ def _check(options: argparse.Namespace, console: Console) -> int:
 
     return check(
         options.data,
-        scheme_named(options.label_scheme) if options.label_scheme else None,
+        choose_scheme(options.label_scheme, options.data),
         group_by=options.group_by,
+        labelled=not options.unlabelled,
         json=options.json,
         console=console,
         bars=_bars(console, shown=console.is_terminal),
@@ -272,8 +278,8 @@ def _train(options: argparse.Namespace, console: Console) -> int:
             )
     except tf.errors.ResourceExhaustedError as error:
         console.print(
-            f"Error: device memory must hold a step of {options.configuration.size}^3, "
-            "got too little. Train with --lms, or a smaller --size or --batch-size. "
+            f"Error: device memory must hold a step of {options.configuration.side}^3, "
+            "got too little. Train with --lms, or a smaller --size or --patch. "
             f"TensorFlow said: {_reason(error)}",
             style="red",
             markup=False,
@@ -284,8 +290,9 @@ def _train(options: argparse.Namespace, console: Console) -> int:
         return 0
     _list_problems(outcome.problems, console)
     console.print(
-        f"Trained {outcome.epochs} epochs with {len(outcome.split.training)} subjects; "
-        f"best Dice of {len(outcome.split.validation)} validation subjects "
+        f"Trained {several(outcome.epochs, 'epoch')} with "
+        f"{several(len(outcome.split.training), 'subject')}; best Dice of "
+        f"{several(len(outcome.split.validation), 'validation subject')} "
         f"{outcome.best:.3f}. Everything is in {options.output}.",
         soft_wrap=True,
     )
@@ -307,7 +314,9 @@ def _predict(options: argparse.Namespace, console: Console) -> int:
             progress=progress,
         )
     _list_problems(predicted.problems, console)
-    console.print(f"Segmented {len(predicted.names)} subjects in {options.output}.")
+    console.print(
+        f"Segmented {several(len(predicted.names), 'subject')} in {options.output}."
+    )
     return 0
 
 
@@ -327,7 +336,12 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             f"`names` must be at most {MOST_SETS} different ones, to stay apart in a "
             f"figure, got {len(set(names))}. Evaluate some of them at a time."
         )
-    scheme = scheme_named(options.label_scheme)
+    scheme = choose_scheme(options.label_scheme, options.truth)
+    if scheme is None:
+        raise ValueError(
+            "`--label-scheme` must be given where there is no dataset.json, got none "
+            f"for '{options.truth}'. Add it."
+        )
     folders = zip(names, options.predictions, strict=True)
     sets = [open_set(name, folder, scheme) for name, folder in folders]
     with _bars(console) as progress:
@@ -377,8 +391,8 @@ def _set_up_tensorflow() -> None:
 
 
 def _list_problems(problems: Sequence[Problem], console: Console) -> None:
-    for problem in problems:
-        text = f"Left out {problem.name}: {problem.message}"
+    for reason, names in grouped((p.name, p.message) for p in problems).items():
+        text = f"Left out {some(names)}: {reason}"
         console.print(text, style="yellow", markup=False, soft_wrap=True)
 
 

@@ -16,26 +16,22 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from unet3d.augmentation import augment
-from unet3d.reading import MODALITIES, Images, Labels
-from unet3d.schemes import REGIONS
+from unet3d.patches import draw_patch
+from unet3d.reading import Images, Labels
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["Load", "epoch_order", "training_batches", "validation_batches"]
+__all__ = ["Load", "Shape", "epoch_order", "training_batches", "validation_batches"]
 
 # Gives one prepared subject: `functools.partial(load_prepared, files, ...)`.
 Load: TypeAlias = Callable[[], tuple[Images, Labels]]
+# Voxels along each axis, channels, regions.
+Shape: TypeAlias = tuple[int, int, int]
 
 
 def epoch_order(subjects: int, draws: int, *, seed: int, epoch: int) -> list[int]:
     """Indices of the subjects that an epoch draws: shuffles, one after the other.
-
-    Args:
-        subjects: How many there are, at least 1.
-        draws: How many are drawn, at least 1.
-        seed: Not negative.
-        epoch: From 0.
 
     Example:
         >>> sorted(epoch_order(3, 6, seed=0, epoch=0))
@@ -48,13 +44,14 @@ def epoch_order(subjects: int, draws: int, *, seed: int, epoch: int) -> list[int
 
 def training_batches(  # noqa: PLR0913 - each decides what comes
     loads: Sequence[Load],
-    size: int,
+    shape: Shape,
     *,
     steps: int,
     seed: int,
     first_epoch: int = 0,
     batch_size: int = 1,
     varied: bool = True,
+    patches: bool = False,
     prefetch: int = 1,
     worker: tuple[int, int] = (0, 1),
 ) -> "tf.data.Dataset":
@@ -65,18 +62,19 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
 
     Args:
         loads: One per subject.
-        size: Voxels along each axis of what they give.
+        shape: Of what they give.
         steps: Batches per epoch.
         seed: Decides order and variation.
         first_epoch: Where to begin.
         batch_size: Subjects per batch.
         varied: Whether examples are augmented.
+        patches: Whether `loads` give whole volumes, of which patches are drawn.
         prefetch: Batches made in advance.
         worker: Its rank, and how many there are; each draws other examples.
 
     Returns:
-        Pairs of x, float32 of shape (batch, depth, height, width, 4), and y, uint8 of
-        shape (batch, depth, height, width, 3).
+        Pairs of x, float32 of shape (batch, depth, height, width, channel), and y, as
+        uint8 of shape (batch, depth, height, width, region).
     """
 
     def examples() -> Iterator[tuple[Images, Labels]]:
@@ -86,16 +84,18 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
             order = epoch_order(len(loads), draws, seed=seed, epoch=epoch)
             for place, index in islice(enumerate(order), rank, None, workers):
                 images, regions = loads[index]()
+                rng = np.random.default_rng([seed, epoch, place])
+                if patches:
+                    images, regions = draw_patch(images, regions, shape[0], rng)
                 if varied:
-                    rng = np.random.default_rng([seed, epoch, place])
                     images, regions = augment(images, regions, rng)
                 yield images, regions
 
-    return _dataset(examples, size, batch_size, prefetch)
+    return _dataset(examples, shape, batch_size, prefetch)
 
 
 def validation_batches(
-    loads: Sequence[Load], size: int, *, prefetch: int = 1
+    loads: Sequence[Load], shape: Shape, *, prefetch: int = 1
 ) -> "tf.data.Dataset":
     """Each subject once, as it is, one per batch: so all batches have one shape."""
     import tensorflow as tf
@@ -104,13 +104,13 @@ def validation_batches(
         for load in loads:
             yield load()
 
-    dataset = _dataset(examples, size, 1, prefetch)
+    dataset = _dataset(examples, shape, 1, prefetch)
     return dataset.apply(tf.data.experimental.assert_cardinality(len(loads)))
 
 
 def _dataset(
     examples: Callable[[], Iterator[tuple[Images, Labels]]],
-    size: int,
+    shape: Shape,
     batch_size: int,
     prefetch: int,
 ) -> "tf.data.Dataset":
@@ -121,10 +121,11 @@ def _dataset(
         while batch := list(islice(drawn, batch_size)):
             yield np.stack([x for x, _ in batch]), np.stack([y for _, y in batch])
 
-    shape = (batch_size, size, size, size)
+    size, channels, regions = shape
+    volume = (batch_size, size, size, size)
     signature = (
-        tf.TensorSpec((*shape, len(MODALITIES)), tf.float32),
-        tf.TensorSpec((*shape, len(REGIONS)), tf.uint8),
+        tf.TensorSpec((*volume, channels), tf.float32),
+        tf.TensorSpec((*volume, regions), tf.uint8),
     )
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     options = tf.data.Options()

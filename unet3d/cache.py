@@ -25,19 +25,13 @@ from unet3d.subjects import SubjectFiles
 __all__ = ["cache_entry", "load_prepared"]
 
 # Raise it when `prepare` or the reading of files changes what comes out.
-VERSION = 2
+VERSION = 3
 
 
 def load_prepared(
-    files: SubjectFiles, *, size: int, scheme: LabelScheme, cache: Path
+    files: SubjectFiles, *, size: int | None, scheme: LabelScheme, cache: Path
 ) -> tuple[Images, Labels]:
     """Take a prepared subject from the cache, or prepare it and put it there.
-
-    Args:
-        files: The subject's files.
-        size: Voxels along each axis.
-        scheme: What the labels mean.
-        cache: Folder of the cache; made if missing.
 
     Returns:
         As `unet3d.data.prepare` gives.
@@ -45,7 +39,8 @@ def load_prepared(
     Raises:
         FileNotFoundError, ValueError, TypeError: As `read_subject` and `prepare` do.
     """
-    check_size(size)
+    if size is not None:
+        check_size(size)
     path = cache_entry(files, size=size, scheme=scheme, cache=cache)
     try:
         with path.open("rb") as file, np.load(file) as arrays:
@@ -58,7 +53,7 @@ def load_prepared(
 
 
 def cache_entry(
-    files: SubjectFiles, *, size: int, scheme: LabelScheme, cache: Path
+    files: SubjectFiles, *, size: int | None, scheme: LabelScheme, cache: Path
 ) -> Path:
     """Name a subject's entry, which may not exist yet.
 
@@ -69,12 +64,12 @@ def cache_entry(
     decisive: dict[str, Any] = {
         "version": VERSION,
         "size": size,
-        "labels": [scheme.core, scheme.oedema, scheme.enhancing],
+        "labels": list(scheme.regions.values()),
         "files": [_fingerprint(volume.path, volume.index) for volume in volumes],
     }
     text = json.dumps(decisive, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:20]
-    return cache / f"{files.name}-{size}-{digest}.npz"
+    return cache / f"{files.name}-{size or 'whole'}-{digest}.npz"
 
 
 def _fingerprint(path: Path, index: int | None) -> list[Any]:

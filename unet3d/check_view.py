@@ -11,7 +11,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lms.storage.files import write_json
-from unet3d.checking import Checked, DataSet, check_data, some
+from unet3d.checking import Checked, DataSet, check_data
+from unet3d.lines import grouped, some
 from unet3d.schemes import LabelScheme
 
 __all__ = ["BAD", "as_data", "check"]
@@ -19,24 +20,17 @@ __all__ = ["BAD", "as_data", "check"]
 BAD = 1  # the exit status where `train` would refuse the data
 
 
-def check(
+def check(  # noqa: PLR0913 - the words of the command
     data: Path,
     scheme: LabelScheme | None,
     *,
     group_by: str | None,
+    labelled: bool,
     json: Path | None,
     console: Console,
     bars: Progress,
 ) -> int:
     """Check a data set, and say what was found.
-
-    Args:
-        data: Folder of subjects.
-        scheme: What the labels mean; None judges no values.
-        group_by: How a patient is found in a name: see `unet3d.patients`.
-        json: File for all that was found.
-        console: For progress where no terminal shows a bar.
-        bars: Shows a bar.
 
     Returns:
         The exit status: 0 if `train` would take all of it, else `BAD`.
@@ -51,7 +45,11 @@ def check(
         )
     with bars:
         found = check_data(
-            data, scheme, group_by=group_by, progress=_progress(console, bars)
+            data,
+            scheme,
+            group_by=group_by,
+            labelled=labelled,
+            progress=_progress(console, bars),
         )
     _show(found, Console(soft_wrap=True))
     if json is not None:
@@ -87,8 +85,11 @@ def _progress(console: Console, bars: Progress) -> Callable[[Checked, int], None
 
 
 def _show(found: DataSet, console: Console) -> None:
-    for subject in found.bad:
-        _list(console, f"{subject.name} is bad:", subject.reasons, "red")
+    bad = grouped((s.name, reason) for s in found.bad for reason in s.reasons)
+    for reason, names in bad.items():
+        several = f"{len(names)} subjects are bad, {some(names)}; the first:"
+        title = several if len(names) > 1 else f"{names[0]} is bad:"
+        _list(console, title, [reason], "red")
     _list(console, "The data set cannot be trained with:", found.reasons, "red")
     warned: dict[str, list[str]] = {}
     for subject in found.subjects:

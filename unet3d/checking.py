@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from unet3d.lines import differing_spacings, some
 from unet3d.orientation import voxel_sizes
 from unet3d.patients import by_patient, check_rule
-from unet3d.reading import MODALITIES, Looked, look, missing_segmentation
-from unet3d.schemes import SCHEMES, LabelScheme
+from unet3d.reading import Looked, look, missing_segmentation
+from unet3d.schemes import MODALITIES, SCHEMES, LabelScheme
 from unet3d.splits import make_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
-__all__ = ["Checked", "DataSet", "check_data", "check_subject", "some"]
+__all__ = ["Checked", "DataSet", "check_data", "check_subject"]
 
 Mask = NDArray[np.bool_]
 
@@ -88,30 +89,32 @@ def check_data(
     scheme: LabelScheme | None,
     *,
     group_by: str | None = None,
+    labelled: bool = True,
     progress: Callable[[Checked, int], None] = lambda _, __: None,
 ) -> DataSet:
     """Look at every subject of a data set.
-
-    Args:
-        data: Folder of subjects.
-        scheme: What the labels mean; None judges no values.
-        group_by: How a patient is found in a name: see `unet3d.patients`.
-        progress: Called after each subject with the number of subjects.
 
     Raises:
         FileNotFoundError, ValueError: If no subject can be found at all.
     """
     check_rule(group_by)
-    found = find_subjects(data)
+    channels = scheme.channels if scheme else MODALITIES
+    found = find_subjects(data, channels)
+    if not labelled:
+        found = _without_labels(found)
     results = sorted((*found.subjects, *found.problems), key=lambda r: r.name)
     subjects = []
     for result in results:
-        subjects.append(_check(result, scheme))
+        subjects.append(_check(result, scheme, channels))
         progress(subjects[-1], len(results))
-    return _together(found, subjects, scheme, group_by)
+    return _together(found, subjects, scheme, group_by, labelled=labelled)
 
 
-def check_subject(files: SubjectFiles, scheme: LabelScheme | None) -> Checked:
+def check_subject(
+    files: SubjectFiles,
+    scheme: LabelScheme | None,
+    channels: Sequence[str] = MODALITIES,
+) -> Checked:
     """Look at one subject."""
     looked = look(files, scheme)
     reasons = list(looked.reasons)
@@ -122,35 +125,39 @@ def check_subject(files: SubjectFiles, scheme: LabelScheme | None) -> Checked:
     return Checked(
         name=files.name,
         reasons=tuple(reasons),
-        warnings=tuple(_warnings(files, looked)),
+        warnings=tuple(_warnings(files, looked, channels)),
         shape=None if first is None else first.voxels.shape[::-1],
         spacing=None if first is None else voxel_sizes(first.affine)[::-1],
         labels=values,
-        digest=_digest([image.voxels for image in looked.images]),
+        digest=_digest([image.voxels for image in looked.images], len(channels)),
     )
 
 
-def some(names: Sequence[str], most: int = 5) -> str:
-    """The first few of many names.
+def _without_labels(found: Found) -> Found:
+    subjects = (*found.subjects, *(p.rest for p in found.problems if p.rest))
+    bare = tuple(replace(s, labels=None, is_test=True) for s in subjects)
+    names = {s.name for s in found.subjects}
+    rest = {s.name: s for s in bare if s.name not in names}
+    return Found(
+        subjects=tuple(s for s in bare if s.name in names),
+        problems=tuple(replace(p, rest=rest.get(p.name)) for p in found.problems),
+    )
 
-    Example:
-        >>> some(["a", "b", "c"], most=2)
-        'a, b and 1 more'
-    """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
-
-def _check(result: SubjectFiles | Problem, scheme: LabelScheme | None) -> Checked:
+def _check(
+    result: SubjectFiles | Problem, scheme: LabelScheme | None, channels: Sequence[str]
+) -> Checked:
     if isinstance(result, SubjectFiles):
-        return check_subject(result, scheme)
+        return check_subject(result, scheme, channels)
     if result.rest is None:
         return Checked(name=result.name, reasons=(result.message,))
-    rest = check_subject(result.rest, scheme)
+    rest = check_subject(result.rest, scheme, channels)
     return replace(rest, reasons=(result.message, *rest.reasons))
 
 
-def _warnings(files: SubjectFiles, looked: Looked) -> Iterator[str]:
+def _warnings(
+    files: SubjectFiles, looked: Looked, channels: Sequence[str]
+) -> Iterator[str]:
     volumes = [*files.images, *([files.labels] if files.labels else [])]
     for path in dict.fromkeys(volume.path for volume in volumes):
         if path.suffix == ".gz" and path.with_suffix("").is_file():
@@ -158,8 +165,8 @@ def _warnings(files: SubjectFiles, looked: Looked) -> Iterator[str]:
     turned = [*looked.images, *([looked.labels] if looked.labels else [])]
     yield from dict.fromkeys(doubt for one in turned for doubt in one.stored.doubts)
     images = [image.voxels for image in looked.images]
-    if len(images) == len(MODALITIES):
-        yield from _alike(images)
+    if len(images) == len(channels):
+        yield from _alike(images, channels)
     if len({image.shape for image in images}) == 1:
         brain = np.logical_or.reduce([image != 0 for image in images])
         yield from _about_brain(brain)
@@ -167,8 +174,10 @@ def _warnings(files: SubjectFiles, looked: Looked) -> Iterator[str]:
             yield from _about_labels(looked.labels.voxels != 0, brain)
 
 
-def _alike(images: Sequence[NDArray[np.float32]]) -> Iterator[str]:
-    named = zip(MODALITIES, images, strict=True)
+def _alike(
+    images: Sequence[NDArray[np.float32]], channels: Sequence[str]
+) -> Iterator[str]:
+    named = zip(channels, images, strict=True)
     for (one, first), (other, second) in combinations(named, 2):
         if np.array_equal(first, second):
             yield f"{one} and {other} hold the same voxels"
@@ -206,40 +215,40 @@ def _values(labels: NDArray[np.float32]) -> tuple[int, ...] | None:
     return tuple(np.flatnonzero(np.bincount(whole.ravel())).tolist())
 
 
-def _digest(images: Sequence[NDArray[np.float32]]) -> str | None:
+def _digest(images: Sequence[NDArray[np.float32]], channels: int) -> str | None:
     digest = hashlib.blake2b(digest_size=16)
     for image in images:
         digest.update(np.ascontiguousarray(image.T).data)
-    return digest.hexdigest() if len(images) == len(MODALITIES) else None
+    return digest.hexdigest() if len(images) == channels else None
 
 
 def _together(
-    found: Found, subjects: list[Checked], scheme: LabelScheme | None, rule: str | None
+    found: Found,
+    subjects: list[Checked],
+    scheme: LabelScheme | None,
+    rule: str | None,
+    *,
+    labelled: bool,
 ) -> DataSet:
     tests = {files.name for files in found.subjects if files.is_test}
-    labelled = [subject for subject in subjects if subject.name not in tests]
-    usable = [subject.name for subject in labelled if not subject.reasons]
+    truths = [subject for subject in subjects if subject.name not in tests]
+    usable = [subject.name for subject in truths if not subject.reasons]
     patients = by_patient(usable, rule)
     reasons = []
     try:
-        make_split(usable, 0, group_by=rule)
+        if labelled:
+            make_split(usable, 0, group_by=rule)
     except ValueError as error:
         reasons.append(str(error))
-    warnings = [*_missing(found), *_several(patients), *_spacings(subjects)]
-    warnings += [*_twice(subjects), *_labels(labelled, scheme)]
+    spacings = {subject.name: subject.spacing for subject in subjects}
+    warnings = [*_several(patients), *differing_spacings(spacings), *_twice(subjects)]
+    warnings += _labels(truths, scheme)
     return DataSet(
         subjects=tuple(subjects),
         patients=patients,
         reasons=tuple(reasons),
         warnings=tuple(warnings),
     )
-
-
-def _missing(found: Found) -> Iterator[str]:
-    for modality in MODALITIES:
-        names = [p.name for p in found.problems if modality in p.missing]
-        if names:
-            yield f"{modality} is missing in {some(names)}"
 
 
 def _several(patients: dict[str, tuple[str, ...]]) -> Iterator[str]:
@@ -249,18 +258,6 @@ def _several(patients: dict[str, tuple[str, ...]]) -> Iterator[str]:
             f"{len(several)} of {len(patients)} patients have several scans, which "
             f"stay on one side of a split: {some(several)}"
         )
-
-
-def _spacings(subjects: Sequence[Checked]) -> Iterator[str]:
-    """Each becomes a cube of as many voxels, whatever their size."""
-    groups: dict[str, list[str]] = {}
-    for subject in subjects:
-        if subject.spacing:
-            words = " x ".join(f"{side:.3g}" for side in subject.spacing)
-            groups.setdefault(words, []).append(subject.name)
-    if len(groups) > 1:
-        told = [f"{words} mm in {some(names)}" for words, names in groups.items()]
-        yield f"spacings differ between subjects: {'; '.join(told)}"
 
 
 def _twice(subjects: Sequence[Checked]) -> Iterator[str]:

@@ -116,10 +116,6 @@ class ResumePoint(keras.callbacks.Callback):
 def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
     """Put a run's last state into a model of the same settings.
 
-    Args:
-        model: Compiled, its optimizer built.
-        run: The run's folder.
-
     Returns:
         The rest of the state: `epoch` to go on with, `finished`, `history`, how many
         `workers` there were, and what `watchers` knew. None if no epoch was finished.

@@ -1,6 +1,6 @@
 """Turns subjects into the network's arrays.
 
-    folder --read_subject--> Subject --prepare--> images, regions --load_batch--> x, y
+    folder --read_subject--> Subject --prepare--> images, regions
 
 Preparing is: crop to the brain, resize to a cube, normalise each modality over the
 brain, turn label values into three overlapping regions. `unet3d.restoring` is the way
@@ -15,17 +15,15 @@ subject's own, as in the paper, not the data set's.
 Known weakness: shrinking does not smooth first, so fine detail may alias.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from unet3d.reading import MODALITIES, Images, Labels, Subject, read_subject
-from unet3d.schemes import BRATS2017, REGIONS, LabelScheme
+from unet3d.reading import Images, Labels, Subject, read_subject
+from unet3d.schemes import BRATS2017, MODALITIES, REGIONS, LabelScheme
 
 __all__ = [
     "MODALITIES",
@@ -35,7 +33,6 @@ __all__ = [
     "brain_box",
     "check_size",
     "crop_to_brain",
-    "load_batch",
     "normalise",
     "prepare",
     "prepare_images",
@@ -118,12 +115,7 @@ def resize_images(images: Images, size: int) -> Images:
 
 
 def resize_labels(labels: Labels, size: int) -> Labels:
-    """Resize to a cube, taking each voxel's nearest neighbour: no new values appear.
-
-    Args:
-        labels: Shape (depth, height, width).
-        size: Voxels along each axis of the result.
-    """
+    """Resize to a cube, taking each voxel's nearest neighbour: no new values appear."""
     return _zoom(labels, size, order=0)
 
 
@@ -170,14 +162,14 @@ def normalise(images: Images, brain: Mask) -> Images:
 
 
 def to_regions(labels: Labels, scheme: LabelScheme) -> Labels:
-    """Turn label values into one 0/1 channel per region of `REGIONS`.
+    """Turn label values into one 0/1 channel per region.
 
     Args:
         labels: Shape (depth, height, width), values of `scheme`.
         scheme: What the values mean.
 
     Returns:
-        uint8 of shape (depth, height, width, 3).
+        uint8 of shape (depth, height, width, region).
 
     Example:
         >>> to_regions(np.array([[[0, 1, 2, 4]]], np.uint8), BRATS2017)[0, 0].tolist()
@@ -188,35 +180,35 @@ def to_regions(labels: Labels, scheme: LabelScheme) -> Labels:
 
 
 def prepare(
-    subject: Subject, size: int, scheme: LabelScheme = BRATS2017
+    subject: Subject, size: int | None, scheme: LabelScheme = BRATS2017
 ) -> tuple[Images, Labels]:
     """Crop, resize and normalise one subject.
 
     Args:
         subject: As read.
-        size: Voxels along each axis of the result, at least 1.
+        size: Voxels along each axis of the result, at least 1; None keeps them all.
         scheme: What the labels mean.
 
     Returns:
-        Images, float32 of shape (size, size, size, 4), and regions, uint8 of shape
-        (size, size, size, 3).
+        Images, float32 of shape (size, size, size, channel), and regions, uint8 of
+        shape (size, size, size, region).
 
     Raises:
         TypeError: If `size` is not an integer.
         ValueError: If `size` is less than 1 or the subject has no brain.
     """
-    check_size(size)
     cropped = crop_to_brain(subject)
     images = _resize_and_normalise(cropped.images, size)
-    return images, to_regions(resize_labels(cropped.labels, size), scheme)
+    labels = resize_labels(cropped.labels, size) if size else cropped.labels
+    return images, to_regions(labels, scheme)
 
 
-def prepare_images(images: Images, size: int) -> tuple[Images, Box]:
+def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
     """Crop, resize and normalise images without a segmentation.
 
     Args:
         images: Shape (depth, height, width, channel), as read.
-        size: Voxels along each axis of the result, at least 1.
+        size: As for `prepare`.
 
     Returns:
         Images as `prepare` gives, and the box that was cropped to.
@@ -225,39 +217,8 @@ def prepare_images(images: Images, size: int) -> tuple[Images, Box]:
         TypeError: If `size` is not an integer.
         ValueError: If `size` is less than 1 or there is no brain.
     """
-    check_size(size)
     box = brain_box(images)
     return _resize_and_normalise(images[box], size), box
-
-
-def load_batch(
-    folders: Sequence[Path], size: int, scheme: LabelScheme = BRATS2017
-) -> tuple[Images, Labels]:
-    """Read and prepare subjects; 228 subjects at 144^3 are 13 GB, so mind the memory.
-
-    Args:
-        folders: BraTS subjects' folders, at least one.
-        size: Voxels along each axis.
-        scheme: What the labels mean; the default is for synthetic subjects.
-
-    Returns:
-        x, float32 of shape (batch, depth, height, width, 4), and y, uint8 of shape
-        (batch, depth, height, width, 3).
-
-    Raises:
-        ValueError: If `folders` is empty, or as `read_subject` and `prepare` do.
-    """
-    if len(folders) == 0:
-        raise ValueError(
-            "`folders` must name at least one subject, got none. "
-            "Write some with `python -m unet3d synthesize`."
-        )
-    check_size(size)
-    x = np.empty((len(folders), size, size, size, len(MODALITIES)), dtype=np.float32)
-    y = np.empty((len(folders), size, size, size, len(REGIONS)), dtype=np.uint8)
-    for index, folder in enumerate(folders):
-        x[index], y[index] = prepare(read_subject(folder, scheme), size, scheme)
-    return x, y
 
 
 def check_size(size: int) -> None:
@@ -277,8 +238,11 @@ def check_size(size: int) -> None:
         )
 
 
-def _resize_and_normalise(images: Images, size: int) -> Images:
+def _resize_and_normalise(images: Images, size: int | None) -> Images:
     brain = (images != 0).any(axis=-1).astype(np.uint8)
+    if size is None:
+        return normalise(images, brain > 0)
+    check_size(size)
     return normalise(resize_images(images, size), _zoom(brain, size, order=0) > 0)
 
 

@@ -20,28 +20,42 @@ from numpy.typing import NDArray
 
 from unet3d.data import Subject, brain_box, resize_labels, to_regions
 from unet3d.grids import describe_difference, same_grid
+from unet3d.lesions import lesion_scores
 from unet3d.orientation import voxel_sizes
 from unet3d.prediction_sets import PredictionSet, read_cube, read_prediction
 from unet3d.reading import Labels, read_subject
-from unet3d.schemes import REGIONS, LabelScheme
-from unet3d.scores import EmptyRule, Spacing, dice, hd95
+from unet3d.schemes import LabelScheme
+from unet3d.scores import EmptyRule, Mask, Spacing, dice, hd95
 from unet3d.significance import Comparison, holm, wilcoxon
 from unet3d.subjects import SubjectFiles
 
 __all__ = ["MEASURES", "Score", "Summary", "compare", "score_subject", "summarise"]
 
-MEASURES = ("dice", "hd95")
+MEASURES = ("dice", "hd95", "lesion_dice", "lesion_hd95")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How well one subject's region was found; NaN where the rule gives no number."""
+    """How well one subject's region was found; NaN where the rule gives no number.
+
+    Args:
+        set: Name of the set.
+        subject: Name of the subject.
+        region: One of the scheme's.
+        dice: Of all voxels together, as `hd95` in mm.
+        lesion_dice: Lesion by lesion (`unet3d.lesions`), as `lesion_hd95` in mm.
+        missed: In how many models of the set the region is empty where the truth is
+            not, or the other way round.
+    """
 
     set: str
     subject: str
     region: str
     dice: float
     hd95: float
+    lesion_dice: float
+    lesion_hd95: float
+    missed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +66,7 @@ class Summary:
     region: str
     measure: str
     subjects: int
+    missed: int
     mean: float
     lower_quartile: float
     median: float
@@ -67,13 +82,6 @@ def score_subject(
     size: int | None = None,
 ) -> tuple[Score, ...]:
     """Score one subject in every set.
-
-    Args:
-        files: The subject; its segmentation is the truth.
-        sets: Each holds a prediction of it.
-        scheme: What the truth's values mean.
-        rule: What empty regions score.
-        size: Voxels along each axis of the common cube; None for the source's grid.
 
     Raises:
         FileNotFoundError: If truth or prediction are missing.
@@ -91,11 +99,8 @@ def score_subject(
         labels = _prediction(group, files, subject, size)
         regions = to_regions(labels, group.scheme).astype(np.bool_)
         values = [
-            (
-                dice(true_regions[..., k], regions[..., k], rule),
-                hd95(true_regions[..., k], regions[..., k], spacing, rule),
-            )
-            for k in range(len(REGIONS))
+            _measure(true_regions[..., k], regions[..., k], spacing, rule)
+            for k in range(len(scheme.regions))
         ]
         found.setdefault(group.name, []).append(np.array(values))
     return tuple(
@@ -103,11 +108,23 @@ def score_subject(
             set=name,
             subject=files.name,
             region=region,
-            dice=_mean([v[k, 0] for v in values]),
-            hd95=_mean([v[k, 1] for v in values]),
+            **{m: _mean([v[k, i] for v in values]) for i, m in enumerate(MEASURES)},
+            missed=int(sum(v[k, -1] for v in values)),
         )
         for name, values in found.items()
-        for k, region in enumerate(REGIONS)
+        for k, region in enumerate(scheme.regions)
+    )
+
+
+def _measure(
+    truth: Mask, prediction: Mask, spacing: Spacing, rule: EmptyRule
+) -> tuple[float, ...]:
+    """The measures in their order, and whether one of the two alone is empty."""
+    return (
+        dice(truth, prediction, rule),
+        hd95(truth, prediction, spacing, rule),
+        *lesion_scores(truth, prediction, spacing, rule),
+        truth.any() != prediction.any(),
     )
 
 
@@ -124,6 +141,9 @@ def summarise(scores: Sequence[Score]) -> tuple[Summary, ...]:
                 region=region,
                 measure=measure,
                 subjects=int(known.size),
+                missed=sum(
+                    s.missed > 0 for s in scores if (s.set, s.region) == (name, region)
+                ),
                 mean=_mean(known.tolist()),
                 lower_quartile=float(quartiles[0]),
                 median=float(quartiles[1]),
@@ -136,7 +156,7 @@ def summarise(scores: Sequence[Score]) -> tuple[Summary, ...]:
 def compare(scores: Sequence[Score], measure: str = "dice") -> tuple[Comparison, ...]:
     """Test each pair of sets on each region; correct for the number of tests."""
     names = list(dict.fromkeys(score.set for score in scores))
-    pairs = [(a, b, r) for a, b in combinations(names, 2) for r in REGIONS]
+    pairs = [(a, b, r) for a, b in combinations(names, 2) for r in _regions(scores)]
     values = [
         (_values(scores, a, r, measure), _values(scores, b, r, measure))
         for a, b, r in pairs
@@ -196,7 +216,11 @@ def _prediction(
 
 def _groups(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
     names = list(dict.fromkeys(score.set for score in scores))
-    return [(n, r, m) for m in MEASURES for r in REGIONS for n in names]
+    return [(n, r, m) for m in MEASURES for r in _regions(scores) for n in names]
+
+
+def _regions(scores: Sequence[Score]) -> list[str]:
+    return list(dict.fromkeys(score.region for score in scores))
 
 
 def _values(

@@ -35,14 +35,15 @@ from lms.report.style import (
     save,
     tint,
 )
+from unet3d.lines import several
 
 __all__ = ["MOST_SETS", "Slice", "draw_boxes", "draw_gallery", "draw_losses"]
 
 _COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 MOST_SETS = len(_COLOURS)
 _GRID = "#E4E4E4"
-# Whole tumour, core, enhancing: from the outside in.
-_OVERLAY = (GREEN, ORANGE, VERMILION)
+# Regions from the outside in.
+_OVERLAY = (GREEN, ORANGE, VERMILION, PURPLE, SKY, BLUE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,8 +53,8 @@ class Slice:
     Args:
         name: The subject.
         image: Shape (height, width), any unit.
-        regions: For the truth and each set, by name: 0 healthy, 1 whole tumour, 2 core,
-            3 enhancing; shape (height, width).
+        regions: For the truth and each set, by name: the number of the last region from
+            1, 0 outside; shape (height, width).
         scores: For each set, by name: what to write under it.
     """
 
@@ -63,42 +64,42 @@ class Slice:
     scores: Mapping[str, str]
 
 
-def draw_boxes(
+def draw_boxes(  # noqa: PLR0913 - values, and the words around them
     values: Mapping[str, Mapping[str, Sequence[float]]],
     path: Path,
     *,
     title: str,
     label: str,
     note: str,
+    missed: Mapping[str, Mapping[str, int]] | None = None,
     limits: tuple[float | None, float | None] = (0, None),
 ) -> None:
-    """Draw a box with whiskers and all subjects, for each region and set.
-
-    Args:
-        values: By region, then by set; NaNs are left out.
-        path: PNG to write.
-        title: What is seen.
-        label: Of the vertical axis, with its unit.
-        note: How the numbers came about.
-        limits: Of the vertical axis; None for as far as the values go, to the next
-            tenth.
-    """
+    """Draw a box with whiskers and all subjects, for each region and set."""
     sets = list(next(iter(values.values())))
     wide = max(7.5, 2.2 + 1.1 * len(sets) * 3)
     figure, axes = _figure(title, note, width=wide, several=len(sets) > 1)
     width = 0.8 / len(sets)
-    for place, by_set in enumerate(values.values()):
+    marks: list[tuple[float, str]] = []
+    for place, (region, by_set) in enumerate(values.items()):
         for rank, name in enumerate(sets):
             known = [value for value in by_set[name] if np.isfinite(value)]
             centre = place + (rank - (len(sets) - 1) / 2) * width
             _box(axes, known, centre, width * 0.4, _COLOURS[rank])
+            if lost := (missed or {}).get(region, {}).get(name, 0):
+                marks.append((centre, f"{lost} of {lost + len(by_set[name])} missed"))
     counts = [np.isfinite(by_set[sets[0]]).sum() for by_set in values.values()]
-    names = [f"{r}\n{n} subjects" for r, n in zip(values, counts, strict=True)]
+    counted = zip(values, counts, strict=True)
+    names = [f"{r}\n{several(int(n), 'subject')}" for r, n in counted]
     axes.set_xticks(range(len(values)), names, fontsize=FONT, color=INK)
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.55, len(values) - 0.45)
     axes.set_ylim(bottom=_bottom(values, limits[0]), top=limits[1])
     axes.set_ylabel(label, fontsize=FONT, color=INK)
+    edge = axes.get_xaxis_transform()
+    for centre, text in marks:
+        axes.scatter([centre], [0.97], marker="^", s=36, color=INK, transform=edge)
+        place = {"ha": "center", "va": "top", "fontsize": FONT - 2}
+        axes.annotate(text, (centre, 0.95), xycoords=edge, **place)
     if len(sets) > 1:
         _legend(figure, dict(zip(sets, _COLOURS, strict=False)))
     save(figure, path)
@@ -107,16 +108,10 @@ def draw_boxes(
 def draw_losses(
     logs: Mapping[str, Sequence[Mapping[str, float]]], path: Path, *, note: str
 ) -> None:
-    """Draw loss and Dice over epochs, training dashed and validation solid.
-
-    Args:
-        logs: By run: the rows of its log.
-        path: PNG to write.
-        note: How the numbers came about.
-    """
+    """Draw loss and Dice over epochs, training dashed and validation solid."""
     figure = new_figure(10, 4.4, title="Training", note=_shown(note))
     panels: Any = figure.subplots(1, 2)
-    top = 0.86 if len(logs) == 1 else 0.78  # room for the names of several
+    top = 0.78  # room for the names
     figure.subplots_adjust(left=0.08, right=0.98, top=top, bottom=0.2, wspace=0.24)
     names = {"loss": "loss: 1 - soft Dice", "dice_coefficient": "Dice at threshold 0.5"}
     for axes, (column, label) in zip(panels, names.items(), strict=True):
@@ -140,20 +135,15 @@ def draw_losses(
         frameon=False,
         fontsize=FONT,
     )
-    if len(logs) > 1:
+    if logs:
         _legend(figure, dict(zip(logs, _COLOURS, strict=False)))
     save(figure, path)
 
 
-def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) -> None:
-    """Draw a row per subject: the image, then truth and predictions laid over it.
-
-    Args:
-        slices: At least one, all with the same sets.
-        path: PNG to write.
-        title: What is seen.
-        note: How the pictures came about.
-    """
+def draw_gallery(
+    slices: Sequence[Slice], path: Path, *, names: Sequence[str], title: str, note: str
+) -> None:
+    """Draw a row per subject: the image, then truth and predictions laid over it."""
     columns = ["image", *slices[0].regions]
     rows = len(slices)
     size = (max(7.5, 0.4 + 2.4 * len(columns)), 1.35 + 2.95 * rows)
@@ -170,11 +160,11 @@ def draw_gallery(slices: Sequence[Slice], path: Path, *, title: str, note: str) 
     for axes, column in zip(grid[0], columns, strict=True):
         axes.set_title(_shown(column), fontsize=FONT, color=INK, pad=5)
     figure.legend(
-        [Patch(color=colour) for colour in _OVERLAY],
-        ["oedema", "core, not enhancing", "enhancing"],
+        [Patch(color=_OVERLAY[k % len(_OVERLAY)]) for k in range(len(names))],
+        list(names),
         loc="upper right",
         bbox_to_anchor=(0.995, 1 - 0.05 / size[1]),
-        ncols=3,
+        ncols=min(len(names), 4),
         frameon=False,
         fontsize=FONT - 1,
         handlelength=1.0,
@@ -285,6 +275,7 @@ def _slice(axes: Axes, shown: Slice, column: str) -> None:
 def _paint(regions: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Colours over the image: half transparent, nothing where all is healthy."""
     painted = np.zeros((*regions.shape, 4))
-    for value, colour in enumerate(_OVERLAY, start=1):
+    for value in range(1, int(regions.max()) + 1):
+        colour = _OVERLAY[(value - 1) % len(_OVERLAY)]
         painted[regions == value] = (*to_rgb(colour), 0.55)
     return painted

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from unet3d.data import brain_box, to_regions
+from unet3d.data import brain_box
 from unet3d.evaluation import Score
 from unet3d.figures import Slice
 from unet3d.prediction_sets import PredictionSet, read_prediction
-from unet3d.reading import MODALITIES, Labels, read_images, read_labels
-from unet3d.schemes import REGIONS, LabelScheme
+from unet3d.reading import Labels, read_images, read_labels
+from unet3d.schemes import LabelScheme
 from unet3d.subjects import SubjectFiles
 
 __all__ = ["choose_subjects", "gather_slice", "read_logs"]
 
-_SHOWN = MODALITIES.index("flair")  # oedema and core are brighter than the brain
+_SHOWN = 0  # FLAIR in BraTS, where oedema and core are brighter than the brain
 
 
 def choose_subjects(scores: Sequence[Score]) -> list[str]:
@@ -41,14 +41,7 @@ def gather_slice(
     scheme: LabelScheme,
     scores: Sequence[Score],
 ) -> Slice:
-    """The axial slice with most tumour, of the truth and of the first set of each name.
-
-    Args:
-        files: The subject.
-        sets: Who predicted it.
-        scheme: What the truth's values mean.
-        scores: Of all subjects.
-    """
+    """The axial slice with most labels, of the truth and the first set of each name."""
     images, _ = read_images(files)
     box = brain_box(images)
     truth = read_labels(files, scheme)[box]
@@ -82,16 +75,16 @@ def read_logs(sets: Sequence[PredictionSet]) -> dict[str, list[dict[str, float]]
 
 
 def _nested(labels: Labels, scheme: LabelScheme) -> Labels:
-    """How many regions a voxel is in: 0 healthy, 1 oedema, 2 core, 3 enhancing."""
-    return to_regions(labels, scheme).sum(axis=-1).astype(np.uint8)
+    """The last region that each voxel is in, counted from 1; 0 outside of all."""
+    shown = np.zeros(labels.shape, np.uint8)
+    for number, values in enumerate(scheme.regions.values(), start=1):
+        shown[np.isin(labels, values)] = number
+    return shown
 
 
 def _text(scores: Sequence[Score], name: str, subject: str) -> str:
-    """Dice of the three regions, to be written under a picture."""
+    """Dice of the regions, to be written under a picture."""
     values = [
-        score.dice
-        for region in REGIONS
-        for score in scores
-        if (score.set, score.subject, score.region) == (name, subject, region)
+        score.dice for score in scores if (score.set, score.subject) == (name, subject)
     ]
     return "Dice " + " / ".join(f"{value:.2f}" for value in values)

@@ -1,10 +1,22 @@
-"""Says how far something is: as bars on a terminal, as lines in a log."""
+"""Says how far something is, as bars or as lines in a log, and what many share."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from rich.progress import Progress, TaskID
 
-__all__ = ["counting", "log", "tell"]
+__all__ = ["counting", "differing_spacings", "grouped", "log"]
+__all__ += ["several", "some", "tell"]
+
+
+def several(count: int, noun: str) -> str:
+    """A number and what is counted.
+
+    Example:
+        >>> several(1, "subject"), several(2, "subject")
+        ('1 subject', '2 subjects')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def tell(bars: Progress, text: str) -> None:
@@ -25,7 +37,56 @@ def counting(bars: Progress, task: TaskID, word: str) -> Callable[[], None]:
     def count() -> None:
         bars.advance(task)
         done, total = int(bars.tasks[task].completed), int(bars.tasks[task].total or 0)
-        if done < total and done % (total // 10 or total) == 0:
+        if done == total or done % (total // 10 or total) == 0:
             log(bars, f"{word} {done} of {total}")
 
     return count
+
+
+def grouped(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """The names that have a reason in common, by the first's reason.
+
+    Reasons are alike if they differ in the subject's name and in numbers alone.
+
+    Example:
+        >>> grouped([("a1", "no file a1_t1"), ("b", "no file b_t1"), ("b", "empty")])
+        {'no file a1_t1': ['a1', 'b'], 'empty': ['b']}
+    """
+    groups: dict[str, tuple[str, list[str]]] = {}
+    for name, reason in reasons:
+        key = re.sub(r"\d+", "0", reason.replace(name, "*"))
+        names = groups.setdefault(key, (reason, []))[1]
+        if name not in names:
+            names.append(name)
+    return dict(groups.values())
+
+
+def some(names: Sequence[str], most: int = 5) -> str:
+    """The first few of many names.
+
+    Example:
+        >>> some(["a", "b", "c"], most=2)
+        'a, b and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def differing_spacings(
+    spacings: Mapping[str, Sequence[float] | None],
+) -> Iterator[str]:
+    """Each becomes a cube of as many voxels, whatever their size, by subjects' names.
+
+    Example:
+        >>> next(differing_spacings({"a": (1, 1, 1), "b": (1, 1, 3)}))
+        'spacings differ between subjects: 1 x 1 x 1 mm in a; 1 x 1 x 3 mm in b'
+    """
+    groups: dict[str, list[str]] = {}
+    for name, sides in spacings.items():
+        if sides is None:
+            continue
+        words = " x ".join(f"{side:.3g}" for side in sides)
+        groups.setdefault(words, []).append(name)
+    if len(groups) > 1:
+        told = [f"{words} mm in {some(names)}" for words, names in groups.items()]
+        yield f"spacings differ between subjects: {'; '.join(told)}"

@@ -15,6 +15,8 @@ count. A single running sum in float32 would not do either, from 2^24 voxels on 
 stand still: voxels are added up one axis at a time (see `unet3d.sums`).
 """
 
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -22,8 +24,7 @@ from keras import ops
 
 from unet3d.sums import total
 
-__all__ = ["SMOOTH", "dice_coefficient", "dice_core", "dice_enhancing", "dice_whole"]
-__all__ += ["soft_dice", "weighted_dice_loss"]
+__all__ = ["SMOOTH", "dice_coefficient", "dice_of", "soft_dice", "weighted_dice_loss"]
 
 SMOOTH = 1e-5
 
@@ -57,10 +58,6 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
 def weighted_dice_loss(y_true: Any, y_pred: Any) -> Any:
     """One minus the soft Dice averaged over labels.
 
-    Args:
-        y_true: 0 or 1, shape (batch, depth, height, width, label).
-        y_pred: Probabilities in [0, 1], same shape.
-
     Returns:
         float32 of shape (batch,), in [0, 1]; 0 is perfect.
     """
@@ -78,25 +75,29 @@ def dice_coefficient(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
         threshold: A voxel belongs to a label if its probability is greater.
 
     Returns:
-        float32 of shape (batch, label), in the order of `unet3d.data.REGIONS`; as a
+        float32 of shape (batch, label), in the order of the regions; as a
         Keras metric it is averaged over both.
     """
     return soft_dice(y_true, ops.greater(y_pred, threshold))
 
 
-@keras.saving.register_keras_serializable(package="unet3d")
-def dice_whole(y_true: Any, y_pred: Any) -> Any:
-    """Dice of the whole tumour alone, shape (batch,), of the thresholded prediction."""
-    return dice_coefficient(y_true[..., 0:1], y_pred[..., 0:1])[:, 0]
+def dice_of(regions: Iterable[str]) -> list[Callable[[Any, Any], Any]]:
+    """A metric for each region alone: Dice of the thresholded prediction.
 
+    Example:
+        >>> [metric.__name__ for metric in dice_of(("whole tumour", "liver"))]
+        ['dice_whole', 'dice_liver']
+    """
 
-@keras.saving.register_keras_serializable(package="unet3d")
-def dice_core(y_true: Any, y_pred: Any) -> Any:
-    """Dice of the tumour core alone, shape (batch,), of the thresholded prediction."""
-    return dice_coefficient(y_true[..., 1:2], y_pred[..., 1:2])[:, 0]
+    def metric(index: int, region: str) -> Callable[[Any, Any], Any]:
+        def dice(y_true: Any, y_pred: Any) -> Any:
+            one = slice(index, index + 1)
+            return dice_coefficient(y_true[..., one], y_pred[..., one])[:, 0]
 
+        # Column names of a log: short words, "tumour" where nothing else is left.
+        words = re.findall(r"\w+", region.lower())
+        short = [word for word in words if word != "tumour"] or words
+        dice.__name__ = "_".join(["dice", *short])
+        return dice
 
-@keras.saving.register_keras_serializable(package="unet3d")
-def dice_enhancing(y_true: Any, y_pred: Any) -> Any:
-    """Dice of the enhancing tumour alone, shape (batch,), after the threshold."""
-    return dice_coefficient(y_true[..., 2:3], y_pred[..., 2:3])[:, 0]
+    return [metric(index, region) for index, region in enumerate(regions)]

@@ -17,6 +17,7 @@ from unet3d.runs import (
     read_configuration,
     read_surroundings,
 )
+from unet3d.schemes import SCHEMES, choose_scheme
 
 __all__ = ["check_folder", "settle"]
 
@@ -29,11 +30,6 @@ def settle(
     options: argparse.Namespace, words: Sequence[str], workers: int
 ) -> Configuration:
     """The settings of a training; `output`, `cache` and `workers` of `options` are set.
-
-    Args:
-        options: What the parser of `train` read.
-        words: What it read them from.
-        workers: How many the job has that this process is in; 1 outside of a job.
 
     Raises:
         FileNotFoundError: If the run or its data is not there.
@@ -49,8 +45,18 @@ def settle(
         _take_surroundings(options, given, workers)
     settings = {name: vars(options)[name] for name in _SETTINGS}
     settings |= before | {n: given[n] for n in _SETTINGS if n in given}
-    _check_given(settings, options.output)
-    settings["data"] = str(Path(settings["data"]).resolve())
+    if settings["data"] is None:
+        raise _missing("--data")
+    data = Path(settings["data"]).resolve()
+    settings["data"] = str(data)
+    if not before:
+        chosen = choose_scheme(settings["label_scheme"], data)
+        if chosen is None:
+            raise _missing("--label-scheme")
+        settings["label_scheme"] = chosen.name
+        settings["scheme"] = None if chosen.name in SCHEMES else chosen
+    if options.output is None:
+        raise _missing("--output")
     configuration = Configuration(**settings)
     if before:
         check_same(options.output, configuration)
@@ -60,10 +66,6 @@ def settle(
 
 def check_folder(path: Path, name: str) -> None:
     """Refuse a folder that could not be written to, before anything slow begins.
-
-    Args:
-        path: The folder, which need not exist yet.
-        name: What the user calls it.
 
     Raises:
         ValueError: If a file is in its place, or this user may not write there.
@@ -123,15 +125,11 @@ def _take_surroundings(
         options.workers = around.workers
 
 
-def _check_given(settings: dict[str, Any], output: Path | None) -> None:
-    needed = {"--data": settings["data"], "--label-scheme": settings["label_scheme"]}
-    needed["--output"] = output
-    missing = [option for option, value in needed.items() if value is None]
-    if missing:
-        raise ValueError(
-            f"`{missing[0]}` must be given where a training begins, got none. Add it, "
-            "or go on with a run by --resume FOLDER."
-        )
+def _missing(option: str) -> ValueError:
+    return ValueError(
+        f"`{option}` must be given where a training begins, got none. Add it, or go on "
+        "with a run by --resume FOLDER."
+    )
 
 
 def _check_there(configuration: Configuration) -> None:

@@ -63,9 +63,6 @@ class Phantom:
 def draw_phantom(rng: np.random.Generator) -> Phantom:
     """Draw a brain whose size, anatomy and tumour come from `rng` alone.
 
-    Args:
-        rng: The only source of randomness; the same state draws the same voxels.
-
     Returns:
         A brain that touches every face of its bounding box, with extents within
         `EXTENTS` and all three tumour labels present.

@@ -1,7 +1,8 @@
 """Segments subjects with a run's weights, on the grid of their own files.
 
     PREDICTIONS/<name>.nii.gz      uint8 labels of the run's scheme, the source's grid
-    PREDICTIONS/cubes/<name>.npz   the same on the network's cube, before any resizing
+    PREDICTIONS/cubes/<name>.npz   the same on the network's cube, before any resizing;
+                                   none where the network sees patches
     PREDICTIONS/predictions.json   who, by which run, at which size, and who is left out
 
 Labels on the cube are for comparing resolutions as the case study did: they are resized
@@ -9,27 +10,30 @@ once, from one cube to another.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import nibabel
 import numpy as np
+from numpy.typing import NDArray
 from rich.progress import Progress
 
 from lms.storage.files import draft_of, write_arrays, write_json
 from unet3d.checkpoints import load_weights
-from unet3d.data import prepare_images
+from unet3d.data import Box, prepare_images
 from unet3d.lines import log
 from unet3d.memory import memory_support
+from unet3d.patches import slide
 from unet3d.preparing import SKIP, usable
 from unet3d.reading import Images, read_images
-from unet3d.restoring import THRESHOLD, as_image, restore, to_labels
-from unet3d.runs import read_configuration
-from unet3d.schemes import LabelScheme, scheme_named
+from unet3d.restoring import as_image, restore, to_labels
+from unet3d.runs import Configuration, read_configuration
+from unet3d.schemes import as_text
 from unet3d.splits import read_split
-from unet3d.subjects import Problem, SubjectFiles, find_subjects
+from unet3d.subjects import Problem, SubjectFiles, find_subjects, stem_of
 from unet3d.training import build_for, precision_of
+from unet3d.volumes import read_source
 
 __all__ = ["Predicted", "predict"]
 
@@ -63,7 +67,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
         run: Folder of a training; the weights of its best epoch are used.
         data: Folder of subjects; segmentations are not looked at.
         output: Folder to write to.
-        subjects: `validation`, `all`, or the path of a text file with a name per line.
+        subjects: `validation`, `all`, a name, or a text file with a name per line.
         size: Voxels along each axis that the network sees, if not those it was trained
             with: the network is convolutional, so its weights take any size.
         skip_bad: Whether bad subjects are left out and listed, or end it all.
@@ -74,8 +78,8 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
         ValueError: If a subject is bad, or one that is asked for is not there.
     """
     configuration = read_configuration(run)
-    scheme = scheme_named(configuration.label_scheme)
-    found = find_subjects(data)
+    scheme = configuration.task
+    found = find_subjects(data, scheme.channels)
     # A bad subject stops it only if it was asked for.
     wanted = _wanted(run, subjects)
     bad = [p for p in found.problems if wanted is None or p.name in wanted]
@@ -89,13 +93,13 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     bar = bars.add_task("Segmenting", total=len(chosen))
     problems, names = list(bad), []
     with precision_of(configuration):
-        model = build_for(configuration, size or configuration.size)
+        model = build_for(configuration, size or configuration.side)
         load_weights(model, _weights(run))
         support = memory_support(configuration)
         callbacks = [support] if support else []
         for files in chosen:
             try:
-                _segment(model, files, scheme, output, callbacks)
+                _segment(model, files, configuration, output, callbacks)
                 names.append(files.name)
                 log(bars, f"Segmented {files.name}, {len(names)} of {len(chosen)}")
             except ValueError as error:
@@ -108,7 +112,8 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
         {
             "run": str(run.resolve()),
             "label scheme": scheme.name,
-            "size": size or configuration.size,
+            "scheme": asdict(scheme),
+            "size": size or configuration.side,
             "subjects": names,
             "left out": [problem.message for problem in problems],
         },
@@ -134,11 +139,8 @@ def _wanted(run: Path, subjects: str) -> tuple[str, ...] | None:
         return read_split(run / "split.json").validation
     path = Path(subjects)
     if not path.is_file():
-        raise FileNotFoundError(
-            f"`subjects` must be 'validation', 'all' or a file of names, got "
-            f"'{subjects}'. Write one name per line."
-        )
-    names = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        return (subjects,)
+    names = [stem_of(line.strip()) for line in as_text(path).splitlines()]
     return tuple(name for name in names if name)
 
 
@@ -154,7 +156,8 @@ def _choose(
         if name not in everyone and name not in bad:
             raise ValueError(
                 f"`subjects` must name subjects of '{data}', got {name}, which is not "
-                "there. Pass the data that the run was trained with, or other names."
+                "there. Pass --subjects all for all that are, a name, a file of names, "
+                "or the data that the run was trained with."
             )
     return [everyone[name] for name in wanted if name in everyone]
 
@@ -162,36 +165,41 @@ def _choose(
 def _segment(
     model: Any,
     files: SubjectFiles,
-    scheme: LabelScheme,
+    configuration: Configuration,
     output: Path,
     callbacks: list[Any],
 ) -> None:
-    """Predict one subject and write both of its files."""
-    images, _ = read_images(files)
-    probabilities, labels = _labels(model, files, images, scheme, callbacks)
-    source = nibabel.Nifti1Image.from_filename(files.images[0].path)
-    cube = to_labels(probabilities > THRESHOLD, scheme)
-    write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
+    """Predict one subject and write its files; those of patches have no cube."""
+    images, scheme = read_images(files)[0], configuration.task
+    probabilities, box = _probabilities(model, files, images, configuration, callbacks)
+    depth, height, width = images.shape[:3]
+    labels = restore(probabilities, box, (depth, height, width), scheme)
+    source = read_source(files.images[0].path)
+    if configuration.patch is None:
+        cube = to_labels(probabilities, scheme)
+        write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
     path = output / f"{files.name}.nii.gz"
     with draft_of(path) as draft:
         nibabel.save(as_image(labels, source), draft)
 
 
-def _labels(
+def _probabilities(
     model: Any,
     files: SubjectFiles,
     images: Images,
-    scheme: LabelScheme,
+    configuration: Configuration,
     callbacks: list[Any],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Probabilities on the cube, and labels on the whole volume."""
+) -> tuple[NDArray[np.float32], Box]:
+    """Probabilities on the cube or on all voxels of the box that is cropped to."""
     size = model.input_shape[1]
     try:
-        x, box = prepare_images(images, size)
+        x, box = prepare_images(images, None if configuration.patch else size)
     except ValueError as error:
         raise ValueError(f"subject {files.name}: {error}") from error
-    batch = x[np.newaxis]
-    predicted = model.predict(batch, batch_size=1, verbose=0, callbacks=callbacks)
-    probabilities = np.asarray(predicted)[0]
-    depth, height, width = images.shape[:3]
-    return probabilities, restore(probabilities, box, (depth, height, width), scheme)
+
+    def predicted(cube: Images) -> NDArray[np.float32]:
+        batch = cube[np.newaxis]
+        found = model.predict(batch, batch_size=1, verbose=0, callbacks=callbacks)
+        return np.asarray(found)[0]
+
+    return slide(x, size, predicted) if configuration.patch else predicted(x), box

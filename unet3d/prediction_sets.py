@@ -2,17 +2,17 @@
 
 import zipfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lms.storage.files import DRAFT, read_json
+from lms.storage.files import DRAFT, as_data, read_json
 from unet3d.preparing import SKIP
 from unet3d.reading import Labels, read_segmentation
 from unet3d.schemes import LabelScheme, scheme_named
-from unet3d.subjects import Problem, SubjectFiles, Volume
+from unet3d.subjects import Problem, SubjectFiles, Volume, stem_of
 
 __all__ = ["PredictionSet", "check_complete", "common_subjects", "open_set"]
 __all__ += ["read_cube", "read_prediction"]
@@ -28,6 +28,7 @@ class PredictionSet:
         scheme: What their values mean.
         subjects: Who is in it, sorted.
         run: The training that made it; None if not known.
+        suffix: What follows each subject's name in its file's.
         promised: Who should be in it, as `predict` wrote; None if not known.
     """
 
@@ -37,22 +38,18 @@ class PredictionSet:
     subjects: tuple[str, ...]
     run: Path | None
     promised: tuple[str, ...] | None = None
+    suffix: str = ""
 
 
 def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
     """Look at a folder of predictions.
-
-    Args:
-        name: What to call it.
-        folder: With one NIfTI file per subject, named after it.
-        scheme: What values mean where the folder does not say, as `predict`'s do.
 
     Raises:
         FileNotFoundError: If there is no prediction.
         ValueError: If `predictions.json` is there but cannot be understood.
     """
     files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
-    names = {path.name.removesuffix(".gz").removesuffix(".nii") for path in files}
+    names = {stem_of(path.name) for path in files}
     names = {name for name in names if not name.startswith(DRAFT)}
     if not names:
         raise FileNotFoundError(
@@ -101,6 +98,24 @@ def common_subjects(
     return tuple(sorted(everywhere)), tuple(problems)
 
 
+def named_alike(group: PredictionSet, known: Collection[str]) -> PredictionSet:
+    """The set with its subjects named as in the truth, without a suffix that all share.
+
+    Example:
+        >>> group = PredictionSet(name="A", folder=Path(), scheme=scheme_named("msd"),
+        ...     subjects=("a_pred", "b_pred"), run=None)
+        >>> named_alike(group, ["a", "b"]).subjects
+        ('a', 'b')
+    """
+    starts = [(s, k) for s in group.subjects for k in known if s.startswith(k)]
+    ends = {start.removeprefix(name) for start, name in starts}
+    for end in sorted(ends, key=len, reverse=True):
+        names = tuple(name.removesuffix(end) for name in group.subjects)
+        if {*names} <= {*known} and all(n.endswith(end) for n in group.subjects):
+            return replace(group, subjects=names, suffix=end)
+    return group
+
+
 def check_complete(
     sets: Sequence[PredictionSet], labelled: Collection[str], *, skip_bad: bool
 ) -> tuple[Problem, ...]:
@@ -109,11 +124,6 @@ def check_complete(
     A mean over the subjects that are left would look like one over all. `predict`
     writes whom it was asked for, by default the validation subjects alone; of a folder
     that does not say, every subject with labels is expected.
-
-    Args:
-        sets: The folders.
-        labelled: Names of the subjects that could be scored.
-        skip_bad: Whether those that are missing are listed, or end it all.
 
     Raises:
         ValueError: If one is missing and `skip_bad` is off; names all of a folder.
@@ -125,8 +135,9 @@ def check_complete(
         rule = "`predictions` must hold every subject that has labels, got "
         if lost and not skip_bad:
             raise ValueError(
-                f"{rule}'{group.folder}' without {', '.join(lost)}. Predict them. "
-                f"{SKIP}"
+                f"{rule}'{group.folder}' without {', '.join(lost)}. It holds "
+                f"{', '.join(group.subjects[:3])}. Predict them, or name files after "
+                f"subjects. {SKIP}"
             )
         for name in lost:
             message = f"{rule}'{group.folder}' without {name}. Predict it."
@@ -147,7 +158,7 @@ def read_prediction(
         ValueError: If it cannot be read or holds other labels.
     """
     for end in (".nii.gz", ".nii"):
-        path = group.folder / f"{files.name}{end}"
+        path = group.folder / f"{files.name}{group.suffix}{end}"
         if path.is_file():
             return read_segmentation(files, Volume(path=path), group.scheme)
     raise FileNotFoundError(
@@ -176,7 +187,13 @@ def read_cube(group: PredictionSet, files: SubjectFiles) -> Labels:
 def _origin(path: Path) -> tuple[LabelScheme, Path, tuple[str, ...] | None]:
     said = read_json(path)
     try:
-        scheme, run = scheme_named(said["label scheme"]), Path(said["run"])
+        named = "scheme" not in said
+        scheme = (
+            scheme_named(said["label scheme"])
+            if named
+            else as_data(said["scheme"], LabelScheme)
+        )
+        run = Path(said["run"])
         return scheme, run, tuple(said["subjects"]) if "subjects" in said else None
     except (KeyError, TypeError) as error:
         raise ValueError(

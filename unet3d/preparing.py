@@ -5,30 +5,16 @@ with its reason. Nothing is left out in silence.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from unet3d.cache import load_prepared
 from unet3d.schemes import LabelScheme
 from unet3d.subjects import Found, Problem, SubjectFiles
 
-__all__ = ["SKIP", "Prepared", "prepare_all", "usable"]
+__all__ = ["SKIP", "prepare_all", "usable"]
 
 # The last words of an error that a flag can turn into a line of a list.
 SKIP = "Or leave bad subjects out with --skip-bad."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """What came of a data set.
-
-    Args:
-        subjects: Those that are in the cache now.
-        problems: Those that were left out, and why.
-    """
-
-    subjects: tuple[SubjectFiles, ...]
-    problems: tuple[Problem, ...]
 
 
 def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
@@ -50,21 +36,13 @@ def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
 def prepare_all(
     subjects: Sequence[SubjectFiles],
     *,
-    size: int,
+    size: int | None,
     scheme: LabelScheme,
     cache: Path,
     skip_bad: bool,
     progress: Callable[[], None] = lambda: None,
-) -> Prepared:
-    """Put every subject into the cache.
-
-    Args:
-        subjects: What was found.
-        size: Voxels along each axis.
-        scheme: What the labels mean.
-        cache: Folder of the cache.
-        skip_bad: Whether a bad subject is left out and listed, or ends it all.
-        progress: Called after each subject.
+) -> Found:
+    """Put every subject into the cache; tell those that are there and those left out.
 
     Raises:
         FileNotFoundError, ValueError: For the first bad subject, if `skip_bad` is off.
@@ -79,4 +57,4 @@ def prepare_all(
                 raise type(error)(f"{error} {SKIP}") from error
             problems.append(Problem(name=files.name, message=str(error)))
         progress()
-    return Prepared(subjects=tuple(good), problems=tuple(problems))
+    return Found(subjects=tuple(good), problems=tuple(problems))

@@ -11,15 +11,17 @@ resampled here.
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from unet3d.grids import describe_difference, same_grid
-from unet3d.schemes import BRATS2017, LabelScheme
-from unet3d.subjects import MODALITIES, SubjectFiles, Volume, files_in
+from unet3d.lines import several
+from unet3d.schemes import BRATS2017, MODALITIES, LabelScheme
+from unet3d.subjects import SubjectFiles, Volume, files_in
 from unet3d.volumes import Stored, Turned, read_stored, turn
 
 __all__ = ["MODALITIES", "Images", "Labels", "Looked", "Subject", "look"]
@@ -28,6 +30,9 @@ __all__ += ["read_subject"]
 
 Images = NDArray[np.float32]
 Labels = NDArray[np.uint8]
+
+_CORNERS = tuple(np.array(list(product((0, -1), repeat=3))).T)
+_ROUNDING = 0.01  # beside a label, which a scale factor may leave
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -80,8 +85,10 @@ def look(
         with _noting(reasons):
             if volume.path not in stored:  # a 4-D file holds all: read it once
                 stored = {volume.path: read_stored(volume.path, files.name)}
-            grids.append((volume.path, turn(stored[volume.path], volume, files.name)))
-            _check_image(files, volume.path, grids[-1][1].voxels)
+            image = turn(stored[volume.path], volume, files.name)
+            grids.append((volume.path, image))
+            _check_image(files, volume.path, image.voxels)
+            grids[-1] = volume.path, _without_background(image)
     images = tuple(image for _, image in grids)
     labels = None
     if labelled and files.labels is not None:
@@ -89,7 +96,7 @@ def look(
             path = files.labels.path
             labels = turn(read_stored(path, files.name), files.labels, files.name)
             grids.append((path, labels))
-            _check_labels(files, path, labels.voxels, scheme)
+            labels = replace(labels, voxels=_check_labels(files, path, labels, scheme))
     for one in grids[1:]:
         with _noting(reasons):
             _check_grid(files, one, grids[0])
@@ -162,16 +169,19 @@ def read_segmentation(
 ) -> tuple[Labels, NDArray[np.float64]]:
     """Read one segmentation, of `files` or predicted for it, and its turned affine."""
     labels = turn(read_stored(volume.path, files.name), volume, files.name)
-    _check_labels(files, volume.path, labels.voxels, scheme)
-    return labels.voxels.astype(np.uint8), labels.affine
+    voxels = _check_labels(files, volume.path, labels, scheme)
+    return voxels.astype(np.uint8), labels.affine
 
 
 def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
     """What is said of a subject without labels, where they are needed."""
     folder = files.images[0].path.parent
+    beside = ", ".join(path.name for path in files.others)
+    asked = f", with {beside}: is one of them it? Name" if beside else ". Add"
     return FileNotFoundError(
         f"`folder` must hold the segmentation too, got subject {files.name} without "
-        f"its segmentation in {folder}. Add it or leave the subject out."
+        f"its segmentation in {folder}{asked} it {files.name}_seg.nii.gz, or leave the "
+        "subject out."
     )
 
 
@@ -216,8 +226,8 @@ def _check_image(files: SubjectFiles, path: Path, image: Images) -> None:
         count = int(np.count_nonzero(~np.isfinite(image)))
         raise ValueError(
             f"`{path.name}` of subject {files.name} must hold finite numbers, got "
-            f"{count} voxels of NaN or infinity. Repair {path} or leave the subject "
-            "out."
+            f"{several(count, 'voxel')} of NaN or infinity. Repair {path} or leave "
+            "the subject out."
         )
     if image.min() == image.max():
         raise ValueError(
@@ -226,37 +236,53 @@ def _check_image(files: SubjectFiles, path: Path, image: Images) -> None:
         )
 
 
+def _without_background(image: Turned) -> Turned:
+    """The image moved so that its background, and nothing else, is 0.
+
+    The background is what five of the eight corners hold, such as a padding of -1024,
+    or a 0 that a scale factor moved. Where there is none and values are negative, as in
+    CT up to the table, no voxel becomes 0.
+    """
+    voxels = image.voxels
+    corners, counts = np.unique(voxels[_CORNERS], return_counts=True)
+    if counts.max() > 4:
+        background = corners[counts.argmax()]
+    elif voxels.min() < 0:
+        background = voxels.min() - 1
+    else:
+        return image
+    return replace(image, voxels=voxels - background) if background else image
+
+
 def _check_labels(
-    files: SubjectFiles, path: Path, labels: Images, scheme: LabelScheme | None
-) -> None:
+    files: SubjectFiles, path: Path, labels: Turned, scheme: LabelScheme | None
+) -> Images:
+    """Whole numbers of the scheme; a scale factor may have left them beside."""
+    with np.errstate(invalid="ignore"):
+        voxels = np.rint(labels.voxels)
+        near = np.abs(voxels - labels.voxels) <= _ROUNDING
     if scheme is None:
-        _check_whole(files, path, labels)
-        return
-    # One comparison per value: np.unique would sort every voxel of the volume.
-    known = np.zeros(labels.shape, dtype=np.bool_)
-    for value in scheme.values:
-        known |= labels == value
-    if not known.all():
-        wrong = _first(labels[~known])
+        known = near & (voxels >= 0) & (voxels <= 255)
+        rule, advice = "whole numbers from 0 to 255", f"Save {path} as labels"
+    else:
+        # One comparison per value: np.unique would sort every voxel of the volume.
+        known = near & np.logical_or.reduce([voxels == v for v in scheme.values])
         *most, last = scheme.values
-        cavity = " (4 is the resection cavity in BraTS 2024, no tumour)"
+        rule = f"the labels {', '.join(map(str, most))} and {last} of label scheme "
+        rule += scheme.name
+        advice = f"Choose the data's own scheme, or map the labels of {path} first"
+    if not known.all():
+        values = labels.voxels[~known]
+        wrong = _first(values)
+        if scheme and 4 in values and 4 not in scheme.values:
+            wrong += " (4 is the resection cavity in brats2024, no tumour)"
         raise ValueError(
-            f"`{path.name}` of subject {files.name} must hold the labels "
-            f"{', '.join(map(str, most))} and {last} of label scheme {scheme.name}, "
-            f"got {wrong} too{cavity if 4.0 in wrong else ''}. Choose the data's own "
-            f"scheme, or map the labels of {path} first."
+            f"`{path.name}` of subject {files.name} must hold {rule}, got {wrong} too. "
+            f"{advice}."
         )
+    return voxels
 
 
-def _check_whole(files: SubjectFiles, path: Path, labels: Images) -> None:
-    wrong = labels[~((labels >= 0) & (labels <= 255) & (labels == np.round(labels)))]
-    if wrong.size:
-        raise ValueError(
-            f"`{path.name}` of subject {files.name} must hold whole numbers from 0 to "
-            f"255, got {_first(wrong)} too. Save {path} as labels."
-        )
-
-
-def _first(values: Images) -> list[float]:
+def _first(values: Images) -> str:
     """A few of the values, short enough to be read."""
-    return [float(f"{value:.7g}") for value in np.unique(values)[:5]]
+    return ", ".join(f"{value:.7g}" for value in np.unique(values)[:5])

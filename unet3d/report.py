@@ -28,9 +28,14 @@ from unet3d.evaluation import (
 )
 from unet3d.figures import draw_boxes, draw_gallery, draw_losses
 from unet3d.gallery import choose_subjects, gather_slice, read_logs
-from unet3d.prediction_sets import PredictionSet, check_complete, common_subjects
+from unet3d.prediction_sets import (
+    PredictionSet,
+    check_complete,
+    common_subjects,
+    named_alike,
+)
 from unet3d.preparing import SKIP, usable
-from unet3d.schemes import REGIONS, LabelScheme
+from unet3d.schemes import LabelScheme
 from unet3d.scores import EmptyRule
 from unet3d.significance import Comparison
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
@@ -50,6 +55,7 @@ RULES = {
 }
 _TITLES = {"dice": "Dice per subject", "hd95": "HD95 per subject"}
 _LABELS = {"dice": "Dice", "hd95": "HD95 (mm)"}
+_LABELS |= {"lesion_dice": "lesion-wise Dice", "lesion_hd95": "lesion-wise HD95 (mm)"}
 _BEST = {"dice": "1 is perfect", "hd95": "0 is perfect"}
 
 
@@ -88,20 +94,13 @@ def evaluate(  # noqa: PLR0913 - what with what, and how
 ) -> Report:
     """Score sets of predictions.
 
-    Args:
-        truth: Folder of subjects with segmentations.
-        scheme: What the truth's values mean.
-        sets: At least one.
-        rule: What empty regions score.
-        size: Compare on cubes of so many voxels along each axis.
-        skip_bad: Whether bad subjects are left out and listed, or end it all.
-        progress: Called after each subject with the number of subjects.
-
     Raises:
         FileNotFoundError, ValueError: If something is missing or bad.
     """
-    found = find_subjects(truth)
+    _check_regions(sets, scheme)
+    found = find_subjects(truth, scheme.channels)
     labelled = {files.name for files in found.subjects if files.labels is not None}
+    sets = [named_alike(group, labelled) for group in sets]
     lost = check_complete(sets, labelled, skip_bad=skip_bad)
     names, left_out = common_subjects(sets, skip_bad=skip_bad)
     told = {problem.name for problem in lost}
@@ -156,13 +155,15 @@ def write_report(
         "not predicted": list(report.unasked),
     }
     write_json(output / "report.json", content)
-    for measure in MEASURES:
+    for measure in _TITLES:
+        values, missed = _by_region(report.scores, measure)
         draw_boxes(
-            _by_region(report.scores, measure),
+            values,
             output / f"{measure}.png",
             title=f"{_TITLES[measure]}, {_grid(report.size)}",
             label=f"{_LABELS[measure]}, {_BEST[measure]}",
             note=RULES[report.rule],
+            missed=missed,
             limits=(None, 1.02) if measure == "dice" else (0, None),
         )
     logs = read_logs(sets)
@@ -170,20 +171,24 @@ def write_report(
         note = "One line per run; Dice is the mean over regions and subjects."
         draw_losses(logs, output / "losses.png", note=note)
     chosen = choose_subjects(report.scores)
-    by_name = {files.name: files for files in find_subjects(truth).subjects}
+    found = find_subjects(truth, scheme.channels).subjects
+    by_name = {files.name: files for files in found}
+    sets = [named_alike(group, by_name) for group in sets]
     draw_gallery(
         [gather_slice(by_name[n], sets, scheme, report.scores) for n in chosen],
         output / "gallery.png",
+        names=list(scheme.regions),
         title="Truth and prediction",
-        note="FLAIR, the axial slice with most tumour; the patient's right is left. "
-        f"Dice of the volume, {_grid(report.size)}: whole / core / enhancing.",
+        note=f"{scheme.channels[0]}, the axial slice with most labels; the patient's "
+        f"right is left. Dice, {_grid(report.size)}: {' / '.join(scheme.regions)}.",
     )
 
 
 def summary_table(report: Report) -> Table:
     """Medians and quartiles, with the rule for empty regions beneath."""
     table = Table(title=f"Scores, {_grid(report.size)}", caption=RULES[report.rule])
-    for column in ("set", "region", "measure", "n", "mean", "median", "quartiles"):
+    columns = ("set", "region", "measure", "n", "missed", "mean", "median", "quartiles")
+    for column in columns:
         table.add_column(column, justify="left" if column in "set region" else "right")
     for row in report.summaries:
         table.add_row(
@@ -191,6 +196,7 @@ def summary_table(report: Report) -> Table:
             row.region,
             _LABELS[row.measure],
             str(row.subjects),
+            str(row.missed),
             f"{row.mean:.3f}",
             f"{row.median:.3f}",
             f"{row.lower_quartile:.3f} - {row.upper_quartile:.3f}",
@@ -200,9 +206,7 @@ def summary_table(report: Report) -> Table:
 
 def comparison_table(report: Report) -> Table:
     """Paired tests of each pair of sets."""
-    table = Table(
-        title="Paired Wilcoxon tests, Holm's correction", caption=RULES[report.rule]
-    )
+    table = Table(title="Paired Wilcoxon tests, Holm's correction")
     for column in ("measure", "region", "pair", "n", "median difference", "p", "Holm"):
         table.add_column(column)
     for measure, tests in report.tests.items():
@@ -268,8 +272,26 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 
 def _by_region(
     scores: Sequence[Score], measure: str
-) -> dict[str, dict[str, list[float]]]:
-    values: dict[str, dict[str, list[float]]] = {region: {} for region in REGIONS}
+) -> tuple[dict[str, dict[str, list[float]]], dict[str, dict[str, int]]]:
+    """Values by region and set, and how many are left out of them as missed."""
+    values: dict[str, dict[str, list[float]]] = {}
+    missed: dict[str, dict[str, int]] = {}
     for score in scores:
-        values[score.region].setdefault(score.set, []).append(getattr(score, measure))
-    return values
+        known = values.setdefault(score.region, {}).setdefault(score.set, [])
+        out = missed.setdefault(score.region, {})
+        gone = measure == "hd95" and score.missed > 0
+        out[score.set] = out.get(score.set, 0) + gone
+        if not gone:
+            known.append(getattr(score, measure))
+    return values, missed
+
+
+def _check_regions(sets: Sequence[PredictionSet], scheme: LabelScheme) -> None:
+    """Refuse to compare tumours with livers."""
+    for group in sets:
+        if list(group.scheme.regions) != list(scheme.regions):
+            raise ValueError(
+                f"`predictions` must have the regions {', '.join(scheme.regions)} of "
+                f"label scheme {scheme.name}, got '{group.folder}' with "
+                f"{', '.join(group.scheme.regions)}. Choose the scheme of both."
+            )

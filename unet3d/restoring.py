@@ -29,7 +29,7 @@ def restore(
     """Turn probabilities on the network's cube into labels on the whole volume.
 
     Args:
-        probabilities: Shape (size, size, size, 3), one channel per region; any size.
+        probabilities: Shape (size, size, size, region); any size.
         box: Where the cube was cropped from.
         shape: (depth, height, width) of the whole volume.
         scheme: Which values to write.
@@ -42,23 +42,23 @@ def restore(
         box[1].stop - box[1].start,
         box[2].stop - box[2].start,
     )
-    regions = [
-        resize_volume(probabilities[..., k].astype(np.float32), extents) > THRESHOLD
+    resized = [
+        resize_volume(probabilities[..., k].astype(np.float32), extents)
         for k in range(probabilities.shape[-1])
     ]
     labels = np.zeros(shape, dtype=np.uint8)
-    labels[box] = to_labels(np.stack(regions, axis=-1), scheme)
+    labels[box] = to_labels(np.stack(resized, axis=-1), scheme)
     return labels
 
 
-def to_labels(regions: NDArray[np.bool_], scheme: LabelScheme) -> Labels:
-    """Turn three masks into label values.
+def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Labels:
+    """Turn a probability for each region into label values.
 
-    A voxel is core only inside the whole tumour, and enhancing only inside the core: so
-    the larger regions stay as they were predicted.
+    A voxel is in a region only inside of those that hold it, so the larger regions stay
+    as they were predicted. Of regions that share no value the likelier is written.
 
     Args:
-        regions: Shape (..., 3), in the order of `unet3d.schemes.REGIONS`.
+        probabilities: Shape (..., region), in the order of the scheme's.
         scheme: Which values to write.
 
     Returns:
@@ -66,15 +66,21 @@ def to_labels(regions: NDArray[np.bool_], scheme: LabelScheme) -> Labels:
 
     Example:
         >>> from unet3d.schemes import BRATS2017
-        >>> masks = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]], bool)
+        >>> masks = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]], float)
         >>> to_labels(masks, BRATS2017).tolist()
         [0, 2, 1, 4]
     """
-    whole, core, enhancing = (regions[..., k] for k in range(3))
-    labels = np.zeros(whole.shape, dtype=np.uint8)
-    labels[whole] = scheme.oedema
-    labels[whole & core] = scheme.core
-    labels[whole & core & enhancing] = scheme.enhancing
+    labels = np.zeros(probabilities.shape[:-1], dtype=np.uint8)
+    sets = [set(values) for values in scheme.regions.values()]
+    for k, written in enumerate(scheme.written):
+        assert written is not None  # or there were no such scheme
+        inside = probabilities[..., k] > THRESHOLD
+        for other in range(len(sets)):
+            if sets[other] > sets[k]:
+                inside &= probabilities[..., other] > THRESHOLD
+            elif other < k and not sets[other] & sets[k]:
+                inside &= probabilities[..., k] > probabilities[..., other]
+        labels[inside] = written
     return labels
 
 

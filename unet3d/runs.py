@@ -19,6 +19,7 @@ from typing import Any
 
 from lms.storage.files import read_data, read_json, write_json
 from unet3d.patients import check_rule
+from unet3d.schemes import LabelScheme, scheme_named
 
 __all__ = ["Configuration", "Surroundings", "check_same", "check_start", "versions"]
 __all__ += ["read_configuration", "read_surroundings", "write_configuration"]
@@ -36,8 +37,10 @@ class Configuration:
 
     Args:
         data: Folder of the data set.
-        label_scheme: A name of `unet3d.schemes.SCHEMES`.
-        size: Voxels along each axis of a volume.
+        label_scheme: A name of `unet3d.schemes.SCHEMES`, or a file.
+        scheme: What a file said; None for a scheme of that name.
+        size: Voxels along each axis of a volume that is resized to be trained with.
+        patch: Voxels along each axis of a patch of one that is not; None resizes.
         filters: Channels of the network's top level.
         depth: Levels of the network.
         batch_size: Subjects per step.
@@ -71,10 +74,18 @@ class Configuration:
     varied: bool = True
     lms: bool | None = None
     budget: int | None = None
+    scheme: LabelScheme | None = None
+    patch: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no training can start with; the network checks its own."""
-        least = {"batch_size": 1, "epochs": 1, "steps_per_epoch": 1, "seed": 0}
+        least = {
+            "batch_size": 1,
+            "epochs": 1,
+            "steps_per_epoch": 1,
+            "seed": 0,
+            "patch": 1,
+        }
         for name, bound in least.items():
             value = getattr(self, name)
             if value is not None and value < bound:
@@ -88,6 +99,21 @@ class Configuration:
                 "`budget` must come with large model support, got one without. Leave "
                 "out --no-lms or --budget."
             )
+
+    @property
+    def side(self) -> int:
+        """Voxels along each axis of what the network sees."""
+        return self.patch or self.size
+
+    @property
+    def prepared(self) -> int | None:
+        """Voxels along each axis after resizing; None where nothing is resized."""
+        return None if self.patch else self.size
+
+    @property
+    def task(self) -> LabelScheme:
+        """Channels, labels and regions."""
+        return self.scheme or scheme_named(self.label_scheme)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +136,7 @@ def write_configuration(
     left_out: Sequence[str] = (),
     around: Surroundings = Surroundings(),
 ) -> None:
-    """Write a run's settings, with the versions of what trains it.
-
-    Args:
-        run: The run's folder.
-        configuration: Its settings.
-        left_out: Why subjects were skipped, one message each.
-        around: Where it is trained.
-    """
+    """Write a run's settings, with the versions of what trains it."""
     content = {
         "configuration": asdict(configuration),
         "surroundings": asdict(around),

@@ -1,81 +1,264 @@
-"""What the numbers in a segmentation mean: one scheme per family of data sets.
+"""What the numbers in a segmentation mean, and which images go with them.
 
-The same number means different tissue in different years, so a scheme is chosen, never
-guessed from the values that happen to occur.
+The same number means different tissue in different years, so a scheme is chosen or read
+from the data's own `dataset.json`, never guessed from the values that happen to occur.
+A file for --label-scheme has the form of nnU-Net's dataset.json:
 
-Sources: Menze et al., IEEE TMI 34(10), 2015, for the three regions; the data
-descriptions of BraTS 2017 to 2021, BraTS 2023 (glioma), and the Medical Segmentation
-Decathlon's Task01 (Antonelli et al., arXiv 2106.05735) for the values.
+    {"channel_names": {"0": "CT"}, "labels": {"liver": [1, 2], "tumour": 2}}
+
+Regions stand from the outside in: where two overlap, the later one is written.
+
+Sources: Menze et al., IEEE TMI 34(10), 2015, for BraTS's regions; the data descriptions
+of BraTS 2017 to 2021, 2023 and 2024 (glioma); the Medical Segmentation Decathlon
+(Antonelli et al., arXiv 2106.05735); nnU-Net's documentation of its dataset format.
 """
 
-from dataclasses import dataclass
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-__all__ = ["BRATS2017", "REGIONS", "SCHEMES", "LabelScheme", "scheme_named"]
+__all__ = ["BRATS2017", "LISTING", "MODALITIES", "REGIONS", "SCHEMES", "LabelScheme"]
+__all__ += ["as_text", "choose_scheme", "kind_of", "read_listing", "scheme_named"]
 
+LISTING = "dataset.json"
+MODALITIES = ("flair", "t1", "t1ce", "t2")
 REGIONS: tuple[str, ...] = ("whole tumour", "tumour core", "enhancing tumour")
+
+_SYNONYMS = {
+    "flair": "flair t2f t2flair",
+    "t1": "t1 t1n t1w t1pre",
+    "t1ce": "t1ce t1c t1gd t1post t1wce t1cew t1contrast",
+    "t2": "t2 t2w",
+    "seg": "seg segm segmentation tumorsegmentation mask label labels gt truth",
+}
+_KINDS = {word: kind for kind, words in _SYNONYMS.items() for word in words.split()}
+# By what words data sets call BraTS's tissues and regions; the first that fits counts.
+_TISSUES = {
+    "oedema": r"o?edema|snfh|^ed$",
+    "cavity": r"cavity|^rc$",
+    "whole tumour": r"whole|^wt$",
+    "tumour core": r"tumou?r core|^tc$",
+    "core": r"non.?enhanc|necro|^ncr|netc|^core$",
+    "enhancing": r"enhanc|^et$",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelScheme:
-    """The label values of one family of data sets; 0 is healthy in all of them.
+    """The regions of one family of data sets, by their label values; 0 is background.
 
     Args:
         name: What a command line and a run call it.
-        core: Necrotic and non-enhancing tumour core.
-        oedema: Oedema around the core.
-        enhancing: Enhancing tumour.
+        regions: The values of each region, the outer before what it holds.
+        tissues: What a value is called; for comparing with another scheme.
+        channels: The kinds of image that a subject has, in order.
+
+    Raises:
+        ValueError: If a region has no value of its own to be written, or a bad one.
 
     Example:
-        >>> SCHEMES["msd"].regions["tumour core"]
-        (2, 3)
+        >>> SCHEMES["msd"].regions["tumour core"], SCHEMES["msd"].written
+        ((2, 3), (1, 2, 3))
     """
 
     name: str
-    core: int
-    oedema: int
-    enhancing: int
+    regions: dict[str, tuple[int, ...]]
+    tissues: dict[str, tuple[int, ...]]
+    channels: tuple[str, ...] = MODALITIES
+
+    def __post_init__(self) -> None:
+        """Refuse what no segmentation can be written with."""
+        if not self.regions or not self.channels or None in self.written:
+            raise ValueError(
+                f"`labels` of {self.name} must give each region whole numbers from 1 "
+                f"to 255, one of them in no later region, got {self.regions} for "
+                f"channels {self.channels}. List the outer region first."
+            )
 
     @property
     def values(self) -> tuple[int, ...]:
         """Every value a segmentation may hold, in ascending order."""
-        return (0, *sorted((self.core, self.oedema, self.enhancing)))
+        return tuple(sorted({0}.union(*self.regions.values(), *self.tissues.values())))
 
     @property
-    def regions(self) -> dict[str, tuple[int, ...]]:
-        """The values of each region, in the order of `REGIONS`; each holds the next."""
-        whole = (self.core, self.oedema, self.enhancing)
-        core = (self.core, self.enhancing)
-        return dict(zip(REGIONS, (whole, core, (self.enhancing,)), strict=True))
+    def written(self) -> tuple[int | None, ...]:
+        """The value that each region alone is written with."""
+        sets, own = list(self.regions.values()), []
+        for place, values in enumerate(sets):
+            left = sorted(set(values).difference(*sets[place + 1 :]))
+            good = all(0 < value < 256 for value in values)
+            own.append(left[0] if left and good else None)
+        return tuple(own)
 
 
-BRATS2017 = LabelScheme(name="brats2017", core=1, oedema=2, enhancing=4)
+def _brats(name: str, **tissues: int) -> LabelScheme:
+    core, oedema, enhancing = (tissues[t] for t in ("core", "oedema", "enhancing"))
+    nested = ((core, oedema, enhancing), (core, enhancing), (enhancing,))
+    regions = dict(zip(REGIONS, nested, strict=True))
+    if "cavity" in tissues:
+        regions["resection cavity"] = (tissues["cavity"],)
+    return LabelScheme(
+        name=name, regions=regions, tissues={t: (v,) for t, v in tissues.items()}
+    )
 
+
+BRATS2017 = _brats("brats2017", core=1, oedema=2, enhancing=4)
 SCHEMES = {
     scheme.name: scheme
     for scheme in (
         BRATS2017,
-        LabelScheme(name="brats2023", core=1, oedema=2, enhancing=3),
-        LabelScheme(name="msd", core=2, oedema=1, enhancing=3),
+        _brats("brats2023", core=1, oedema=2, enhancing=3),
+        _brats("brats2024", core=1, oedema=2, enhancing=3, cavity=4),
+        _brats("msd", core=2, oedema=1, enhancing=3),
     )
 }
 
 
-def scheme_named(name: str) -> LabelScheme:
-    """Find a scheme.
-
-    Raises:
-        ValueError: If there is none of that name.
+def kind_of(text: str) -> str:
+    """One word for each kind of image, however it is written.
 
     Example:
-        >>> scheme_named("brats2024")
+        >>> [kind_of(text) for text in ("FLAIR", "T1-Gd", "t1n", "CT")]
+        ['flair', 't1ce', 't1', 'ct']
+    """
+    plain = re.sub(r"[^a-z0-9]", "", text.lower())
+    return _KINDS.get(plain, plain)
+
+
+def scheme_named(name: str) -> LabelScheme:
+    """Find a scheme by its name, or in a file.
+
+    Raises:
+        ValueError: If there is none.
+
+    Example:
+        >>> scheme_named("brats2016")
         Traceback (most recent call last):
         ...
-        ValueError: `label scheme` must be one of brats2017, brats2023, msd, got \
-'brats2024'. Choose the one that the data's description gives.
+        ValueError: `label scheme` must be one of brats2017, brats2023, brats2024, \
+msd, or a JSON file, got 'brats2016'. Choose the one that the data's description gives.
     """
-    if name not in SCHEMES:
+    if name in SCHEMES:
+        return SCHEMES[name]
+    if Path(name).is_file():
+        return _scheme_in(read_listing(Path(name)), Path(name))
+    raise ValueError(
+        f"`label scheme` must be one of {', '.join(SCHEMES)}, or a JSON file, got "
+        f"'{name}'. Choose the one that the data's description gives."
+    )
+
+
+def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
+    """The scheme of a data set: by its name, or the data's own; None if none is known.
+
+    Raises:
+        ValueError: If the named one contradicts the data's own file.
+    """
+    path = data / LISTING
+    said = read_listing(path) if path.is_file() else {}
+    own = _scheme_in(said, path) if "labels" in said or (said and not name) else None
+    if name is None or own is None:
+        return own if name is None else scheme_named(name)
+    chosen = scheme_named(name)
+    clash = next(_clashes(own, chosen), None)
+    if clash is None:
+        return chosen
+    agreeing = [n for n, s in SCHEMES.items() if next(_clashes(own, s), None) is None]
+    advice = f"Use {agreeing[0]}, or leave" if agreeing else "Leave"
+    raise ValueError(
+        f"`label scheme` must agree with '{path}', which {clash}. {advice} "
+        "--label-scheme out, to take the data's own."
+    )
+
+
+def as_text(path: Path) -> str:
+    """What a person's editor wrote: UTF-8 with or without a mark, or UTF-16 with it."""
+    content = path.read_bytes()
+    marked = content[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return content.decode("utf-16" if marked else "utf-8-sig")
+
+
+def read_listing(path: Path) -> dict[str, Any]:
+    """Read a dataset.json, or a file of a scheme.
+
+    Raises:
+        ValueError: If it is no JSON object.
+    """
+    try:
+        content = json.loads(as_text(path))
+        if isinstance(content, dict):
+            return content
+        reason = "it is no object"
+    except ValueError as error:
+        reason = str(error)
+    raise ValueError(
+        f"`{path}` must be a {LISTING} of nnU-Net or the Decathlon, got one that "
+        f"cannot be understood ({reason}). Copy it again."
+    )
+
+
+def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
+    """The scheme that a file describes."""
+    try:
+        labels = dict(_labels(content["labels"]))
+        named = content.get("channel_names") or content.get("modality") or {}
+        numbered = enumerate(named) if isinstance(named, list) else named.items()
+        names = sorted(numbered, key=lambda item: int(item[0]))
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"`label scheme` must be one of {', '.join(SCHEMES)}, got '{name}'. "
-            "Choose the one that the data's description gives."
+            f"`{path}` must give each label a whole number or a list of them, got "
+            f"{content.get('labels')}, channels {content.get('channel_names')} "
+            f"({error}). Write it as nnU-Net does."
+        ) from error
+    channels = tuple(kind_of(str(name)) for _, name in names) or MODALITIES
+    if len({*channels}) < len(channels):  # such as "MRI" twice
+        channels = tuple(f"channel{k}" for k in range(len(channels)))
+    name = LISTING if path.name == LISTING else str(path.resolve())
+    tissues = {_tissue(n): v[0] for n, v in labels.items() if len(v) == 1}
+    if {"core", "oedema", "enhancing"} <= {*tissues} <= {*_TISSUES}:
+        return replace(_brats(name, **tissues), channels=channels)
+    return LabelScheme(name=name, regions=labels, tissues=labels, channels=channels)
+
+
+def _labels(labels: Mapping[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Regions by name: nnU-Net has name and values, the Decathlon value and name."""
+    for key, value in labels.items():
+        name, number = (value, key) if key.isdigit() else (key, value)
+        numbers = number if isinstance(number, list) else [number]
+        values = tuple(int(n) for n in numbers)
+        if name == "ignore":
+            raise ValueError("a label 'ignore' is not read: make it another label")
+        if values != (0,):
+            yield str(name), values
+
+
+def _tissue(name: str) -> str:
+    said = name.lower()
+    fits = (t for t, words in _TISSUES.items() if re.search(words, said))
+    return next(fits, said)
+
+
+def _clashes(own: LabelScheme, chosen: LabelScheme) -> Iterator[str]:
+    """Where another scheme speaks against the data's own, in words."""
+    if missing := set(chosen.channels) - set(own.channels):
+        yield (
+            f"has the channels {', '.join(own.channels)}: {chosen.name} wants "
+            f"{', '.join(sorted(missing))} too"
         )
-    return SCHEMES[name]
+    meant = {_tissue(n): v for n, v in {**chosen.tissues, **chosen.regions}.items()}
+    for name, values in {**own.tissues, **own.regions}.items():
+        expected = meant.get(_tissue(name), values)
+        if set(expected) != set(values):
+            yield (
+                f"names {_numbers(values)} '{name}': {chosen.name} takes "
+                f"{_numbers(expected)} for it"
+            )
+        elif _tissue(name) not in meant and set(values) & set(chosen.values):
+            yield f"names {_numbers(values)} '{name}', unknown to {chosen.name}"
+
+
+def _numbers(values: tuple[int, ...]) -> str:
+    return " and ".join(map(str, values))

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-__all__ = ["FARTHEST", "EmptyRule", "dice", "hd95"]
+__all__ = ["FARTHEST", "EmptyRule", "Mask", "Spacing", "dice", "hd95"]
 
 FARTHEST = math.sqrt(240**2 + 240**2 + 155**2)  # mm
 
@@ -104,7 +104,7 @@ def _empty(rule: EmptyRule, *, both: bool) -> float:
 
 
 def _surface(mask: Mask) -> Mask:
-    return mask & ~ndimage.binary_erosion(mask)
+    return mask & ~np.asarray(ndimage.binary_erosion(mask), np.bool_)
 
 
 def _directed(start: Mask, target: Mask, spacing: Spacing) -> float:

@@ -36,11 +36,6 @@ def make_split(
 ) -> Split:
     """Draw patients for validation, up to a fifth of the subjects, at least one.
 
-    Args:
-        names: Each once, of at least two patients.
-        seed: The same seed and names give the same split, in whatever order.
-        group_by: How a patient is found in a name: see `unet3d.patients`.
-
     Raises:
         ValueError: If there are fewer than two patients, or no patient in a name.
 
@@ -128,12 +123,6 @@ def known_split(
     run: Path, asked: Path | None, *, group_by: str | None = None
 ) -> Split | None:
     """The split that a run has, or is asked to take.
-
-    Args:
-        run: The run's folder; its own split comes first.
-        asked: A split file, or None.
-        group_by: How a patient is found in a name; judges a split that is not the
-            run's yet.
 
     Returns:
         None if a split is still to be drawn.

@@ -1,113 +1,44 @@
 """Finds subjects in a folder: which files, and which of a file's volumes, are whose.
 
-    BraTS 2017-2021   DATA/[HGG/|LGG/]<name>/<name>_flair.nii.gz  _t1 _t1ce _t2 _seg
-    BraTS 2023        DATA/<name>/<name>-t2f.nii.gz  -t1n -t1c -t2w -seg
-    MSD Task01        DATA/dataset.json, one file of four volumes per subject
+    BraTS 2017-2024   DATA/[HGG/|LGG/]<name>/<name>_flair.nii.gz  _t1 _t1ce _t2 _seg
+                      or <name>-t2f.nii.gz  -t1n -t1c -t2w -seg
+    nnU-Net raw       DATA/dataset.json, imagesTr/<name>_0000.nii.gz, labelsTr/
+    Decathlon         DATA/dataset.json, one file of all volumes per subject
 
-File names say where a modality is, so they may be recognised; what a label means is
-never concluded from them. Each file may be `.nii.gz` or `.nii`.
+The last words of a file's name say which kind of image it is, however they are written
+(`unet3d.schemes.kind_of`); what a label means is never concluded from them. A folder
+that holds one file stands for it. Where two files could be meant, both are named and
+none is taken. Each file may be `.nii.gz` or `.nii`.
 
-Sources: the data descriptions of BraTS 2017, BraTS 2023 and the Medical Segmentation
-Decathlon.
+Sources: the data descriptions of BraTS, nnU-Net and the Medical Segmentation Decathlon.
 
 Known weakness: nothing is opened here but `dataset.json`; `unet3d.reading` finds out
 what is inside the volumes.
 """
 
-import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+
+from unet3d.listings import listed_subjects
+from unet3d.schemes import LISTING, MODALITIES, kind_of
+from unet3d.subject_files import NIFTI, Found, Problem, SubjectFiles, Volume, stem_of
 
 __all__ = ["MODALITIES", "Found", "Problem", "SubjectFiles", "find_subjects"]
-__all__ += ["Volume", "files_in"]
+__all__ += ["Volume", "files_in", "stem_of"]
 
-MODALITIES = ("flair", "t1", "t1ce", "t2")
-
-# What each way of naming puts between a subject's name and a kind of image.
-_NAMES = (
-    {"flair": "_flair", "t1": "_t1", "t1ce": "_t1ce", "t2": "_t2", "seg": "_seg"},
-    {"flair": "-t2f", "t1": "-t1n", "t1ce": "-t1c", "t2": "-t2w", "seg": "-seg"},
-)
 _GRADES = ("HGG", "LGG")
-_MSD_MODALITIES = {"flair": "flair", "t1": "t1w", "t1ce": "t1gd", "t2": "t2w"}
+_FIRST = 3  # so many files of a folder are named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Volume:
-    """One volume of a file.
-
-    Args:
-        path: A NIfTI file.
-        index: Position on the file's fourth axis; None if the file has three.
-    """
-
-    path: Path
-    index: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubjectFiles:
-    """Where one subject's volumes are.
-
-    Args:
-        name: Unique in its data set.
-        images: One volume per modality, in the order of `MODALITIES`.
-        labels: The segmentation; None if there is none, as in test sets.
-    """
-
-    name: str
-    images: tuple[Volume, ...]
-    labels: Volume | None
-
-    @property
-    def is_test(self) -> bool:
-        """Whether it is of the Decathlon's own list of images without labels."""
-        return self.labels is None and any(v.index is not None for v in self.images)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """A subject that cannot be used.
-
-    Args:
-        name: Unique in its data set.
-        message: Why, in words for the user.
-        rest: Those of its files that are there; None if nobody looked.
-        missing: Modalities that are not there.
-    """
-
-    name: str
-    message: str
-    rest: SubjectFiles | None = None
-    missing: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a folder holds.
-
-    Args:
-        subjects: Sorted by name.
-        problems: Subjects of which a file is missing, sorted by name.
-    """
-
-    subjects: tuple[SubjectFiles, ...]
-    problems: tuple[Problem, ...] = ()
-
-
-def find_subjects(data: Path) -> Found:
+def find_subjects(data: Path, channels: Sequence[str] = MODALITIES) -> Found:
     """List the subjects of a data set.
-
-    Args:
-        data: A folder in one of the three layouts.
 
     Raises:
         FileNotFoundError: If there is no such folder, or no subject in it.
-        ValueError: If `dataset.json` cannot be understood, or two subjects share a
-            name.
+        ValueError: If it is another layout, `dataset.json` cannot be understood, or
+            two subjects share a name.
 
     Example:
         >>> find_subjects(Path("nowhere"))
@@ -122,8 +53,10 @@ the folder that holds the subjects' folders, or dataset.json.
             f"`data` must be a folder of subjects, got '{data}'. "
             "Pass the folder that holds the subjects' folders, or dataset.json."
         )
-    decathlon = (data / "dataset.json").is_file()
-    results = list(_in_decathlon(data) if decathlon else _in_folders(data))
+    listed = (data / LISTING).is_file()
+    results = list((listed_subjects if listed else _in_folders)(data, channels))
+    if not any(map(_seen, results)):
+        _refuse_other_layouts(data)
     if not results:
         raise FileNotFoundError(
             f"`data` must hold at least one subject, got '{data}' without any. "
@@ -139,10 +72,7 @@ the folder that holds the subjects' folders, or dataset.json.
 
 
 def files_in(folder: Path) -> SubjectFiles:
-    """Name the files of one subject's folder, in either of BraTS's ways.
-
-    Args:
-        folder: Its name starts the name of every file.
+    """Name the files of one BraTS subject's folder.
 
     Raises:
         FileNotFoundError: If the folder or a modality is missing. A segmentation may
@@ -154,39 +84,109 @@ def files_in(folder: Path) -> SubjectFiles:
             f"`folder` must be a subject's folder, got '{folder}'. "
             f"Pass one that holds {folder.name}_flair.nii.gz and its siblings."
         )
-    found = _look_in(folder)
+    found = _look_in(folder, MODALITIES)
     if isinstance(found, Problem):
         raise FileNotFoundError(found.message)
     return found
 
 
-def _look_in(folder: Path) -> SubjectFiles | Problem:
-    paths = [
-        {kind: _existing(folder, end) for kind, end in ends.items()} for ends in _NAMES
-    ]
-    # The naming that explains more files; the older one if neither explains any.
-    best = max(
-        range(len(_NAMES)), key=lambda k: sum(p is not None for p in paths[k].values())
-    )
-    found, ends = paths[best], _NAMES[best]
-    missing = tuple(modality for modality in MODALITIES if found[modality] is None)
+def _look_in(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
+    there, others = _by_kind(folder, channels)
+    found = {kind: _one_of(paths, folder.name) for kind, paths in there.items()}
+    doubted = [kind for kind, path in found.items() if path is None]
     volumes = {kind: Volume(path=path) for kind, path in found.items() if path}
-    images = tuple(volumes[kind] for kind in MODALITIES if kind in volumes)
-    files = SubjectFiles(name=folder.name, images=images, labels=volumes.get("seg"))
-    if not missing:
-        return files
-    wanted = [f"{folder / folder.name}{ends[modality]}.nii.gz" for modality in missing]
-    message = (
-        f"`folder` must hold every modality, got subject {folder.name} without its "
-        f"{'modality' if len(missing) == 1 else 'modalities'} "
-        f"{', '.join(map(repr, missing))}. Add {', '.join(wanted)} or leave the "
-        "subject out."
+    missing = tuple(c for c in channels if c not in there)
+    files = SubjectFiles(
+        name=folder.name,
+        images=tuple(volumes[kind] for kind in channels if kind in volumes),
+        labels=volumes.get("seg"),
+        others=others,
     )
-    return Problem(name=folder.name, message=message, rest=files, missing=missing)
+    if doubted:
+        named = _some(there[doubted[0]], folder)
+        reason = (
+            f"`folder` must hold one file for each kind, got subject {folder.name} "
+            f"with several for '{doubted[0]}': {named}. Take one out of {folder}"
+        )
+    elif missing:
+        wanted = [f"{folder / folder.name}_{kind}.nii.gz" for kind in missing]
+        beside = f"; there lie {_some(others, folder)}" if others else ""
+        reason = (
+            f"`folder` must hold every modality, got subject {folder.name} without its "
+            f"{'modality' if len(missing) == 1 else 'modalities'} "
+            f"{', '.join(map(repr, missing))}{beside}. Add {', '.join(wanted)}"
+        )
+    else:
+        return files
+    message = f"{reason}, or leave the subject out."
+    return Problem(name=folder.name, message=message, rest=files)
 
 
-def _in_folders(data: Path) -> Iterator[SubjectFiles | Problem]:
+def _by_kind(
+    folder: Path, channels: Sequence[str]
+) -> tuple[dict[str, list[Path]], tuple[Path, ...]]:
+    """A subject's files by their kind, and those of no kind that is wanted."""
+    there: dict[str, list[Path]] = {}
+    others = []
+    for said, path in _volumes(folder):
+        names = (said, stem_of(path.name))
+        kinds = [k for k in map(_kind, names) if k in (*channels, "seg")]
+        if kinds:
+            there.setdefault(kinds[0], []).append(path)
+        else:
+            others.append(path)
+    if len(channels) == 1 and channels[0] not in there and len(others) == 1:
+        there[channels[0]] = [others.pop()]
+    return there, tuple(others)
+
+
+def _kind(stem: str) -> str:
+    """Of the last one or two words of a name, or of all that stands alone."""
+    words = re.split(r"[_\-. ]+", stem)
+    kinds = [kind_of("".join(words[-count:])) for count in (2, 1)]
+    two, one = kinds
+    known = {*MODALITIES, "seg"}
+    return two if two in known and one not in known else one
+
+
+def _volumes(folder: Path) -> list[tuple[str, Path]]:
+    """The NIfTI files of a folder, and those that lie alone in a folder of it.
+
+    Of one name, compressed or not, the compressed one counts.
+    """
+    found: dict[str, Path] = {}
+    for entry in sorted(folder.iterdir(), reverse=True):
+        if entry.name.startswith("."):
+            continue
+        inner = [entry]
+        if entry.is_dir():
+            inner = [p for p in entry.iterdir() if not p.name.startswith(".")]
+            inner = [p for p in inner if NIFTI.search(p.name)]
+        elif not NIFTI.search(entry.name):
+            continue
+        if len(inner) == 1 and inner[0].is_file():
+            found.setdefault(stem_of(entry.name), inner[0])
+    return sorted(found.items())
+
+
+def _one_of(paths: Sequence[Path], name: str) -> Path | None:
+    """The only one, or the only one that is named after its subject; else None."""
+    named = re.compile(rf"{re.escape(name)}[_-][^\W_]+\.nii", re.IGNORECASE)
+    own = [path for path in paths if named.match(path.name)]
+    chosen = paths if len(paths) == 1 else own
+    return chosen[0] if len(chosen) == 1 else None
+
+
+def _some(paths: Sequence[Path], folder: Path) -> str:
+    more = f" and {len(paths) - _FIRST} more" if len(paths) > _FIRST else ""
+    return ", ".join(str(path.relative_to(folder)) for path in paths[:_FIRST]) + more
+
+
+def _in_folders(
+    data: Path, channels: Sequence[str]
+) -> Iterator[SubjectFiles | Problem]:
     """Subjects as folders, directly below `data` or below the grades of BraTS."""
+    subjects, above = [], []
     for folder in sorted(data.iterdir()):
         if folder.is_symlink() and not folder.exists():
             message = (
@@ -194,74 +194,87 @@ def _in_folders(data: Path) -> Iterator[SubjectFiles | Problem]:
                 f"leads nowhere. Mend or remove {folder}."
             )
             yield Problem(name=folder.name, message=message)
-        if not folder.is_dir() or folder.name.startswith("."):
+        if not folder.is_dir() or folder.name.startswith((".", "__MACOSX")):
             continue
         if folder.name in _GRADES:
-            yield from _in_folders(folder)
-            continue
-        try:
-            yield _look_in(folder)
-        except OSError as error:
-            message = (
-                f"`folder` must be readable, got subject {folder.name} in {folder}, "
-                f"which is not ({error.strerror}). Mend its permissions or its name."
-            )
-            yield Problem(name=folder.name, message=message)
-
-
-def _existing(folder: Path, end: str) -> Path | None:
-    """Path of one of a subject's files, compressed or not; None if there is none."""
-    for extension in (".nii.gz", ".nii"):
-        path = folder / f"{folder.name}{end}{extension}"
-        if path.is_file():
-            return path
-    return None
-
-
-def _in_decathlon(data: Path) -> Iterator[SubjectFiles | Problem]:
-    """Subjects that `dataset.json` lists, training and test."""
-    path = data / "dataset.json"
-    try:
-        listing = json.loads(path.read_text(encoding="utf-8"))
-        order = [_position(listing["modality"], name) for name in MODALITIES]
-        training = [(entry["image"], entry["label"]) for entry in listing["training"]]
-        pairs: list[tuple[Path, Path | None]]
-        pairs = [(Path(image), Path(label)) for image, label in training]
-        pairs += [(Path(image), None) for image in listing.get("test", [])]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+            yield from _in_folders(folder, channels)
+        elif count := _subjects_below(folder):
+            above.append((folder, count))
+        else:
+            subjects.append(folder)
+    results = [_readable(folder, channels) for folder in subjects]
+    if not above or any(map(_seen, results)):
+        yield from results
+    elif len(above) == 1:
+        yield from _in_folders(above[0][0], channels)
+    else:
+        told = ", ".join(f"{folder} ({count})" for folder, count in above[:5])
         raise ValueError(
-            f"`{path}` must be a dataset.json of the Decathlon's brain tumours, got "
-            f"one that cannot be understood ({error!r}). Download it again, or lay the "
-            "subjects out as BraTS does."
-        ) from error
-    for image, label in pairs:
-        yield _decathlon_subject(data, image, label, order)
+            f"`data` must be the folder of the subjects' folders, got '{data}': "
+            f"subjects lie in {told}. Pass one of these."
+        )
 
 
-def _position(modalities: dict[str, Any], name: str) -> int:
-    """Place on the fourth axis of a modality."""
-    places = {str(value).lower(): int(key) for key, value in modalities.items()}
-    return places[_MSD_MODALITIES[name]]
+def _seen(result: SubjectFiles | Problem) -> bool:
+    files = result if isinstance(result, SubjectFiles) else result.rest
+    return files is not None and bool(files.images or files.others)
 
 
-def _decathlon_subject(
-    data: Path, image: Path, label: Path | None, order: list[int]
-) -> SubjectFiles | Problem:
-    name = image.name.removesuffix(".gz").removesuffix(".nii")
-    volumes, truth = data / image, data / label if label else None
-    files = SubjectFiles(
-        name=name,
-        images=tuple(Volume(path=volumes, index=k) for k in order if volumes.is_file()),
-        labels=Volume(path=truth) if truth and truth.is_file() else None,
-    )
-    missing = [str(path) for path in (volumes, truth) if path and not path.is_file()]
-    if not missing:
-        return files
-    message = (
-        f"`dataset.json` must list files that exist, got subject {name} without "
-        f"{' and '.join(missing)}. Add what is missing or leave the subject out."
-    )
-    return Problem(name=name, message=message, rest=files)
+def _readable(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
+    try:
+        return _look_in(folder, channels)
+    except OSError as error:
+        message = (
+            f"`folder` must be readable, got subject {folder.name} in {folder}, "
+            f"which is not ({error.strerror}). Mend its permissions or its name."
+        )
+        return Problem(name=folder.name, message=message)
+
+
+def _subjects_below(folder: Path) -> int:
+    """How many subjects' folders a folder holds that is none itself."""
+    try:
+        if _volumes(folder):
+            return 0
+        below = [f for f in folder.iterdir() if f.is_dir() and f.name[0] != "."]
+        if any(re.match("anat$|ses-", f.name) for f in below):  # a subject of BIDS
+            return 0
+        return sum(len(_volumes(f)) > 1 or f.name in _GRADES for f in below)
+    except OSError:
+        return 0
+
+
+def _refuse_other_layouts(data: Path) -> None:
+    """Say of data in another layout what it is."""
+    names = [path.name for path in data.iterdir()]
+    own = [name for name in names if NIFTI.search(name)]
+    deeper = [path for depth in ("*", "*/*", "*/*/*") for path in data.glob(depth)]
+    scans = [p for p in deeper if p.is_file() and _is_dicom(p)]
+    if "dataset_description.json" in names or any(data.glob("sub-*/**/anat")):
+        raise ValueError(
+            f"`data` must hold a folder of files for each subject, got '{data}', "
+            "which is BIDS, not read yet. Copy the files of each subject to a folder, "
+            "named such as sub-01/sub-01_flair.nii.gz and sub-01/sub-01_seg.nii.gz."
+        )
+    if scans:
+        raise ValueError(
+            f"`data` must hold NIfTI files, got DICOM, such as {scans[0]}. Convert "
+            "each series by dcm2niix, bring a subject's images to one grid, and name "
+            "them such as a1/a1_flair.nii.gz."
+        )
+    if own:
+        raise ValueError(
+            f"`data` must hold a folder for each subject, got '{data}' with files, "
+            f"such as {min(own)}. Pass the folder above if it is one subject's, or put "
+            "each subject's files into a folder of its name."
+        )
+
+
+def _is_dicom(path: Path) -> bool:
+    if path.suffix.lower() in (".dcm", ".ima") or path.name == "DICOMDIR":
+        return True
+    with path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM"
 
 
 def _check_names(names: list[str]) -> None:

@@ -1,11 +1,8 @@
 """Sums over volumes that are right at any size: one axis after the other.
 
-TensorFlow merges neighbouring axes of a sum, so that (batch, depth, height, width,
-channel) summed over its voxels is (batch, voxels, channel) summed over the middle. On a
-CPU Eigen then adds each channel's voxels to a single running sum; or to four, where
-channels fill its vectors. In float32 a running sum of n like values loses digits as it
-grows, and at 2^24 ones it stands still: docs/sums.md has what was measured. One axis at
-a time, no running sum is longer than an axis.
+TensorFlow merges neighbouring axes, and Eigen then adds all voxels to one running sum,
+which stands still at 2^24 ones: `docs/sums.md` has what was measured, and the sources.
+One axis at a time, no running sum is longer than an axis.
 
     (batch, depth, height, width, channel)   width first: its voxels lie together, and
     (batch, depth, height, channel)          what is left is a width-th of the input
@@ -17,11 +14,7 @@ in `volume * scale` is a sum over all voxels, which TensorFlow makes in the same
 `spread` repeats a small tensor along all spatial axes but the last, so that the product
 broadcasts along one axis only and the gradient's sums have one axis each.
 
-Sources: `ReductionHelper::Simplify` in TensorFlow's `reduction_ops_common.cc` merges
-the axes; `GenericDimReducer` and `InnerMostDimPreserver` in Eigen's `TensorReduction.h`
-add in a row, whereas `InnerMostDimReducer`, for sums over the last axes, adds as a
-tree. Known to TensorFlow as issue 56563. Kernels for GPUs sum otherwise; there, one
-axis at a time costs a few small ops.
+On GPUs, whose kernels sum otherwise, this costs a few small ops.
 
 Known weaknesses: the gradient of a convolution's bias is TensorFlow's own sum, 0.4 %
 off at 256^3 where all its terms are alike. In front of an instance normalisation it is
@@ -76,10 +69,6 @@ def moments(values: Any, axes: Sequence[int]) -> tuple[Any, Any]:
     """Mean and variance over `axes`, which stay with size 1.
 
     The variance takes the mean as given in the gradient too: there its part is zero.
-
-    Args:
-        values: Floating point, of any shape.
-        axes: Not negative; none twice.
 
     Example:
         >>> middle, variance = moments(tf.constant([[1.0, 5.0]]), (1,))

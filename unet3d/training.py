@@ -13,13 +13,15 @@ each volume counts alike, and every step has one shape. Each of several workers
 validates with all subjects.
 """
 
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 from rich.progress import Progress
 
 from lms import DataParallel
@@ -29,8 +31,8 @@ from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
 from unet3d.cache import load_prepared
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
-from unet3d.lines import counting, log, tell
-from unet3d.losses import dice_coefficient, dice_core, dice_enhancing, dice_whole
+from unet3d.lines import counting, differing_spacings, log, several, tell
+from unet3d.losses import dice_coefficient, dice_of
 from unet3d.memory import (
     memory_in_words,
     memory_support,
@@ -38,6 +40,7 @@ from unet3d.memory import (
     write_memory,
 )
 from unet3d.model import build_unet
+from unet3d.patches import draw_patch
 from unet3d.preparing import prepare_all, usable
 from unet3d.progress import TrainingBars, TrainingLines
 from unet3d.runs import (
@@ -46,15 +49,16 @@ from unet3d.runs import (
     check_start,
     write_configuration,
 )
-from unet3d.schemes import scheme_named
 from unet3d.splits import Split, known_split, make_split, without, write_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
+from unet3d.volumes import header_spacing
 
 __all__ = ["PATIENCE", "STOP_AFTER", "Outcome", "build_for"]
 __all__ += ["precision_of", "train"]
 
 PATIENCE = 10  # epochs
 STOP_AFTER = 50  # epochs
+_PATCHES = 4  # of a subject, to validate with
 _LONGEST = 86_400.0  # seconds that a data set may take to be prepared
 ALONE = Workers(placement=Placement())
 
@@ -156,9 +160,11 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
         size: Voxels along each axis, if not the run's; the weights are the same.
     """
     model: Any = build_unet(
-        size=size or configuration.size,
+        size=size or configuration.side,
         filters=configuration.filters,
         depth=configuration.depth,
+        modalities=len(configuration.task.channels),
+        labels=len(configuration.task.regions),
         batch_size=configuration.batch_size if size is None else None,
         seed=configuration.seed,
         linear_heads=configuration.linear_heads,
@@ -166,30 +172,29 @@ def build_for(configuration: Configuration, size: int | None = None) -> Any:
     model.compile(
         optimizer=model.optimizer,
         loss=model.loss,
-        metrics=[dice_coefficient, dice_whole, dice_core, dice_enhancing],
+        metrics=[dice_coefficient, *dice_of(configuration.task.regions)],
     )
     # Variables made while a step is traced would make Keras trace it again.
     model.optimizer.build(model.trainable_variables)
     return model
 
 
-class precision_of:  # noqa: N801 - used as a context, like a function
+@contextmanager
+def precision_of(configuration: Configuration) -> Generator[None, None, None]:
     """The dtype policy of a run; the policy from before comes back at the end."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        self._name = "mixed_float16" if configuration.mixed_precision else "float32"
-
-    def __enter__(self) -> None:
-        self._before = keras.config.dtype_policy()
-        keras.config.set_dtype_policy(self._name)
-
-    def __exit__(self, *error: object) -> None:
-        keras.config.set_dtype_policy(self._before)
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(
+        "mixed_float16" if configuration.mixed_precision else "float32"
+    )
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _find(configuration: Configuration, split: Split | None) -> Found:
     """Those of the data set's subjects that are asked for."""
-    found = find_subjects(Path(configuration.data))
+    found = find_subjects(Path(configuration.data), configuration.task.channels)
     if split is None:
         # A test set beside the training set has no truth to train with.
         labelled = tuple(f for f in found.subjects if not f.is_test)
@@ -219,12 +224,14 @@ def _prepare(
     skip_bad: bool,
 ) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
     subjects = usable(found, skip_bad=skip_bad)
+    for warning in differing_spacings({s.name: header_spacing(s) for s in subjects}):
+        tell(bars, f"Beware: {warning}; they are not resampled to one")
     bar = bars.add_task("Preparing subjects", total=len(subjects))
-    log(bars, f"Preparing {len(subjects)} subjects in {cache}")
+    log(bars, f"Preparing {several(len(subjects), 'subject')} in {cache}")
     prepared = prepare_all(
         subjects,
-        size=configuration.size,
-        scheme=scheme_named(configuration.label_scheme),
+        size=configuration.prepared,
+        scheme=configuration.task,
         cache=cache,
         skip_bad=skip_bad,
         progress=counting(bars, bar, "Prepared"),
@@ -236,7 +243,7 @@ def _prepare(
 def _loads(
     subjects: dict[str, SubjectFiles], configuration: Configuration, cache: Path
 ) -> dict[str, Load]:
-    scheme, size = scheme_named(configuration.label_scheme), configuration.size
+    scheme, size = configuration.task, configuration.prepared
     return {
         name: partial(load_prepared, files, size=size, scheme=scheme, cache=cache)
         for name, files in subjects.items()
@@ -289,17 +296,18 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         model.fit(
             training_batches(
                 [loads[name] for name in split.training],
-                configuration.size,
+                _shape(model),
                 steps=steps,
                 seed=configuration.seed,
                 first_epoch=first,
                 batch_size=configuration.batch_size,
                 varied=configuration.varied,
+                patches=configuration.patch is not None,
                 worker=(workers.rank, workers.size),
             ),
             validation_data=validation_batches(
-                [loads[name] for name in split.validation],
-                configuration.size,
+                _validated([loads[name] for name in split.validation], configuration),
+                _shape(model),
             ),
             initial_epoch=first,
             epochs=configuration.epochs,
@@ -316,6 +324,24 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         raise
     write_memory(run, swapping, workers)
     return point.history
+
+
+def _validated(loads: list[Load], configuration: Configuration) -> list[Load]:
+    """Whole volumes, or of each the same few patches in every epoch."""
+    patch = configuration.patch
+    if patch is None:
+        return loads
+
+    def cut(load: Load, number: int) -> Any:
+        return draw_patch(*load(), patch, np.random.default_rng(number))
+
+    numbered = [load for load in loads for _ in range(_PATCHES)]
+    return [partial(cut, load, number) for number, load in enumerate(numbered)]
+
+
+def _shape(model: Any) -> tuple[int, int, int]:
+    """Voxels along an axis, channels and regions."""
+    return model.input_shape[1], model.input_shape[-1], model.output_shape[-1]
 
 
 def _remembering(load: Load, failed: list[Exception]) -> Load:
@@ -341,10 +367,12 @@ def _beginning(
 ) -> str:
     begins = f"Going on after epoch {first}" if first else "Training"
     return (
-        f"{begins}: {len(split.training)} subjects of {configuration.data}, and "
-        f"{len(split.validation)} to validate with; volumes of {configuration.size}^3, "
+        f"{begins}: {several(len(split.training), 'subject')} of {configuration.data}, "
+        f"and {len(split.validation)} to validate with; "
+        f"{'patches' if configuration.patch else 'volumes'} of {configuration.side}^3, "
         f"{together} in a step; a U-Net of {model.count_params():,} weights, depth "
-        f"{configuration.depth}; at most {configuration.epochs} epochs; into {run}"
+        f"{configuration.depth}; at most {several(configuration.epochs, 'epoch')}; "
+        f"into {run}"
     )
 
 

@@ -12,23 +12,32 @@ Known weakness: the host's free memory is what the system says, which may be mor
 a container is given.
 """
 
+import gzip
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import nibabel
 import numpy as np
 import psutil
 from nibabel.nifti1 import data_type_codes
-from nibabel.openers import ImageOpener
 from numpy.typing import NDArray
 
-from unet3d.orientation import to_canonical
-from unet3d.subjects import MODALITIES, Volume
+from unet3d.orientation import to_canonical, voxel_sizes
+from unet3d.subjects import MODALITIES, SubjectFiles, Volume
 
-__all__ = ["Stored", "Turned", "read_stored", "turn"]
+__all__ = [
+    "Stored",
+    "Turned",
+    "header_spacing",
+    "is_packed",
+    "open_nifti",
+    "read_source",
+]
+__all__ += ["read_stored", "turn"]
 
 Affine = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -75,6 +84,7 @@ class _Header:
 
     shape: tuple[int, ...]
     spacings: dict[str, tuple[float, ...]]
+    sides: str
     unit: str
     kind: np.dtype
     kind_name: str
@@ -83,10 +93,6 @@ class _Header:
 
 def read_stored(path: Path, subject: str) -> Stored:
     """Read a file.
-
-    Args:
-        path: A NIfTI file.
-        subject: Whose it is, for messages.
 
     Raises:
         ValueError: If it cannot be read, is cut short, or promises what no volume is.
@@ -97,6 +103,17 @@ def read_stored(path: Path, subject: str) -> Stored:
     _check_room(header, path, subject)
     image = _attempt(_read_voxels, path, subject)
     return replace(image, doubts=tuple(_doubts(header)))
+
+
+def header_spacing(files: SubjectFiles) -> tuple[float, ...] | None:
+    """Millimetres along the first image's axes; None if its header cannot be read."""
+    try:
+        with open_nifti(files.images[0].path) as file:
+            header = nibabel.Nifti1Header(file.read(348))
+        sides = voxel_sizes(np.array(header.get_best_affine(), np.float64))[::-1]
+        return tuple(float(f"{side:.3g}") for side in sides)
+    except Exception:  # whoever reads the file says what is wrong
+        return None
 
 
 def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
@@ -130,6 +147,23 @@ def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
     return Turned(voxels=turned, affine=affine, stored=stored)
 
 
+def read_source(path: Path) -> nibabel.Nifti1Image:
+    """A file's header and affine, for what is to be written as it is."""
+    with open_nifti(path) as file:
+        return nibabel.Nifti1Image.from_stream(cast(Any, file))
+
+
+def is_packed(path: Path) -> bool:
+    """Whether gzip packed a file, whatever its name says."""
+    with path.open("rb") as file:
+        return file.read(2) == b"\x1f\x8b"
+
+
+def open_nifti(path: Path) -> IO[bytes]:
+    """Open a file to be read as it was before it was packed."""
+    return cast(IO[bytes], gzip.open(path) if is_packed(path) else path.open("rb"))
+
+
 def _attempt(read: Callable[[Path], Result], path: Path, subject: str) -> Result:
     try:
         return read(path)
@@ -142,7 +176,7 @@ def _attempt(read: Callable[[Path], Result], path: Path, subject: str) -> Result
 
 
 def _read_header(path: Path) -> _Header:
-    with ImageOpener(str(path)) as file:
+    with open_nifti(path) as file:
         # Unchecked: nibabel takes a spacing of 0 for 1, and goes on.
         raw = nibabel.Nifti1Header(file.read(348), check=False)
     if int(raw["sizeof_hdr"]) != 348:
@@ -156,6 +190,7 @@ def _read_header(path: Path) -> _Header:
         rows = np.array([raw[name][:3] for name in ("srow_x", "srow_y", "srow_z")])
         spacings["sform"] = np.linalg.norm(rows, axis=0)
     return _Header(
+        sides=_sides(raw),
         shape=tuple(int(n) for n in raw["dim"][1 : 1 + axes]),
         spacings={
             name: tuple(float(f"{side:.6g}") for side in sides)
@@ -168,13 +203,28 @@ def _read_header(path: Path) -> _Header:
     )
 
 
+def _sides(raw: nibabel.Nifti1Header) -> str:
+    """What is wrong with the header's word on where voxels lie; "" if nothing is."""
+    sform, qform = (int(raw[name]) > 0 for name in ("sform_code", "qform_code"))
+    if not sform and not qform:
+        return "the header does not say where left is: rows are taken to run there"
+    if sform and qform:
+        with suppress(ValueError):  # of a quaternion that is none
+            placed: Any = raw  # without `coded` these give the matrices alone
+            apart = placed.get_sform() - placed.get_qform()
+            apart = apart @ [*raw["dim"][1:4], 1]
+            if np.abs(apart).max() > 1:  # mm
+                return "the header has two places for its voxels: sform is taken"
+    return ""
+
+
 def _read_voxels(path: Path) -> Stored:
-    with ImageOpener(str(path)) as file:
-        image = nibabel.Nifti1Image.from_stream(file.fobj)
+    with open_nifti(path) as file:
+        image = nibabel.Nifti1Image.from_stream(cast(Any, file))
         # What a scale makes infinite is counted where voxels are judged.
         with np.errstate(over="ignore", invalid="ignore"):
             voxels = np.asarray(image.dataobj, dtype=np.float32)
-        if path.suffix == ".gz":  # its sum is compared at its end, behind the voxels
+        if is_packed(path):  # its sum is compared at its end, behind the voxels
             while file.read(_CHUNK):
                 pass
     affine = np.asarray(image.affine, dtype=np.float64)
@@ -183,6 +233,8 @@ def _read_voxels(path: Path) -> Stored:
 
 def _doubts(header: _Header) -> Iterator[str]:
     """What is taken one way, and by other programs perhaps another."""
+    if header.sides:
+        yield header.sides
     if header.unit != "mm":
         yield f"the header gives its spacing in {header.unit}, it is taken for mm"
     said = header.spacings
@@ -218,7 +270,7 @@ def _check_spacing(header: _Header, path: Path, subject: str) -> None:
 def _check_room(header: _Header, path: Path, subject: str) -> None:
     needed = header.offset + prod(header.shape) * header.kind.itemsize
     size = path.stat().st_size
-    if needed > size * (_DEFLATE if path.suffix == ".gz" else 1):
+    if needed > size * (_DEFLATE if is_packed(path) else 1):
         raise ValueError(
             f"`{path.name}` of subject {subject} must hold the {needed:,} bytes that "
             f"its shape {header.shape} needs, got a file of {size:,} bytes. Copy or "

@@ -16,7 +16,10 @@ tensor and how long it is idle, over the seconds that it costs (Kirisame et al.,
 2021) - with the future known. Bytes that come back too early count against it, so that
 tensors which others are made from stay, as checkpoints do (Chen et al., 2016).
 
-Known weakness: each op runs a second time at most, and choices are never taken back.
+Once they are chosen the step has copies of ops, and the same choice can be made of it:
+what a copy made is idle too, and is dropped and made a third time.
+
+Known weakness: choices are never taken back.
 """
 
 import heapq

@@ -222,7 +222,7 @@ class _Search:
             return [_Choice(only_moves=1)]
         if self._request.recompute is True:
             return [_Choice(percent=place) for place in (0, 5, 2)]
-        prices = (_Choice(price=2), _Choice(price=3), _Choice(price=4, share=3))
+        prices = _Choice(price=2), _Choice(price=3, rounds=1), _Choice(price=4, share=3)
         percents = (_Choice(percent=place) for place in (2, 4, 1, 3, 5))
         starts = [_Choice(), *prices, _Choice(only_moves=1), *percents]
         return starts[: max(4, self._left // 2)]

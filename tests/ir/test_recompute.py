@@ -55,6 +55,19 @@ def test_what_is_made_again_reads_what_is_made_again() -> None:
     assert found.by_name["relu"].inputs == ("mul:0",)
 
 
+def test_a_second_run_may_have_a_copy_too() -> None:
+    again = [
+        Recomputed(op="relu", readers=("grad", "end")),
+        Recomputed(op="lms/again/relu", readers=("end",)),
+    ]
+    ops = (*CHAIN.ops[:-1], op("end", "grad:0", "relu:0"))
+    found = with_recomputed(graph(*ops), again)
+    assert names(found)[4:] == ["again relu", "grad", "again again relu", "end"]
+    assert found.by_name["grad"].inputs == ("next:0", "lms/again/relu:0")
+    assert found.by_name["end"].inputs == ("grad:0", "lms/again/lms/again/relu:0")
+    assert found.by_name["lms/again/lms/again/relu"].inputs == ("mul:0",)
+
+
 def test_an_alias_of_a_second_run_shares_its_buffer() -> None:
     ops = (
         op("a"),
@@ -91,6 +104,7 @@ def test_a_second_run_waits_for_no_op_that_the_first_one_waited_for() -> None:
         (Recomputed(op="relu", readers=()), "must have readers"),
         (Recomputed(op="relu", readers=("end",)), "'end' must read op 'relu'"),
         (Recomputed(op="mul", readers=("lms/again/relu",)), "must be read by the step"),
+        (Recomputed(op="lms/again/relu", readers=("grad",)), "must run before"),
     ],
 )
 def test_what_cannot_be_run_again_is_named(again: Recomputed, rule: str) -> None:

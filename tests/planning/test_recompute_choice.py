@@ -11,7 +11,7 @@ from lms.ir.liveness import buffers, peak
 from lms.ir.recompute import original_name, with_recomputed
 from lms.machine.costs import Costs
 from lms.machine.hardware import preset
-from lms.planning.recompute_choice import LinkShare, choose_fates
+from lms.planning.recompute_choice import Fates, LinkShare, choose_fates
 from tests.planning.stored import read_step
 
 CHEAP = {"mul", "add", "relu", "sum", "cast"}
@@ -193,13 +193,46 @@ def test_every_op_reads_the_same_values_whatever_is_made_again(
     large = sorted(b.root for b in buffers(graph) if b.size > 256)
     wanted = data.draw(st.sets(st.sampled_from(large), min_size=1))
     costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
-    part = data.draw(st.integers(0, 90))
-    found = choose_fates(
-        graph, wanted, costs, budget=peak(graph) * part // 100, most=lambda _: math.inf
-    ).recomputed
-    again = with_recomputed(graph, found)
-    assert len(again.ops) == len(graph.ops) + len(found)
+    budget = peak(graph) * data.draw(st.integers(0, 90)) // 100
+    fates, again = Fates(), graph
+    for _ in range(data.draw(st.integers(1, 3))):
+        copies = {b.root for b in buffers(again) if original_name(b.root) in wanted}
+        fates = choose_fates(
+            again, copies, costs, budget=budget, most=lambda _: math.inf, before=fates
+        )
+        again = with_recomputed(graph, fates.recomputed)
+    assert len(again.ops) == len(graph.ops) + len(fates.recomputed)
     assert values(again) == values(graph)
+
+
+def test_a_copy_is_recomputed_in_turn_where_it_would_be_held_for_long() -> None:
+    graph = GraphView(
+        ops=(
+            op("input"),
+            op("mul", "input:0"),
+            op("relu", "mul:0"),
+            op("next", "relu:0"),
+            *later("next"),
+            op("relu_grad", "last:0", "relu:0"),
+            op("large", "relu_grad:0", size=100),
+            op("mul_grad", "large:0", "mul:0"),
+            op("end", "mul_grad:0", "input:0"),
+        )
+    )
+    costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
+
+    def chosen(graph: GraphView, before: Fates) -> Fates:
+        roots = [b.root for b in buffers(graph) if original_name(b.root)[:2] != "in"]
+        return choose_fates(
+            graph, roots, costs, budget=0, most=lambda _: math.inf, before=before
+        )
+
+    once = chosen(graph, Fates())
+    assert [each.op for each in once.recomputed] == ["mul", "relu"]
+    twice = chosen(with_recomputed(graph, once.recomputed), once)
+    assert twice.recomputed[:2] == once.recomputed
+    assert [each.op for each in twice.recomputed[2:]] == ["lms/again/mul"]
+    assert twice.recomputed[2].readers == ("mul_grad",)
 
 
 def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:

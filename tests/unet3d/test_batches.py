@@ -48,8 +48,8 @@ def take(dataset: Any, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
 @pytest.mark.parametrize("batch_size", [1, 2])
 def test_starting_at_a_later_epoch_gives_what_would_have_come(batch_size: int) -> None:
     options: dict[str, Any] = {"steps": 2, "seed": 3, "batch_size": batch_size}
-    whole = take(training_batches(LOADS, 4, **options), 6)
-    later = take(training_batches(LOADS, 4, first_epoch=1, **options), 4)
+    whole = take(training_batches(LOADS, (4, 4, 3), **options), 6)
+    later = take(training_batches(LOADS, (4, 4, 3), first_epoch=1, **options), 4)
     for (x, y), (later_x, later_y) in zip(whole[2:], later, strict=True):
         np.testing.assert_array_equal(x, later_x)
         np.testing.assert_array_equal(y, later_y)
@@ -59,7 +59,7 @@ def test_starting_at_a_later_epoch_gives_what_would_have_come(batch_size: int) -
 
 @pytest.mark.tf
 def test_without_variation_examples_are_as_they_were() -> None:
-    batches = take(training_batches(LOADS, 4, steps=3, seed=0, varied=False), 3)
+    batches = take(training_batches(LOADS, (4, 4, 3), steps=3, seed=0, varied=False), 3)
     order = epoch_order(3, 3, seed=0, epoch=0)
     for (x, _), index in zip(batches, order, strict=True):
         np.testing.assert_array_equal(x[0], LOADS[index]()[0])
@@ -67,7 +67,7 @@ def test_without_variation_examples_are_as_they_were() -> None:
 
 @pytest.mark.tf
 def test_validation_takes_each_subject_once_alone_and_in_order() -> None:
-    dataset = validation_batches(LOADS, 4)
+    dataset = validation_batches(LOADS, (4, 4, 3))
     assert int(dataset.cardinality()) == 3
     for (x, y), load in zip(take(dataset, 9), LOADS, strict=True):
         np.testing.assert_array_equal(x, load()[0][None])

@@ -27,6 +27,9 @@ def check(data: Path, *words: str, scheme: str | None = "brats2017") -> int:
     return main(["check", "--data", str(data), *chosen, *words])
 
 
+NOISE = np.arange(1, 121, dtype=np.int16).reshape(SHAPE)
+
+
 def found(data: Path, *words: str, **options: Any) -> tuple[int, dict[str, Any]]:
     path = data.parent / "checked.json"
     code = check(data, "--json", str(path), *words, **options)
@@ -64,7 +67,6 @@ def test_every_bad_subject_is_listed_with_all_its_reasons(
         "e": 1,
     }
     assert "without its modalities 't1', 't1ce'. Add" in reasons["b"][0]
-    assert said["warnings"][:2] == ["flair is missing in e", "t1 is missing in b, e"]
     shown = capsys.readouterr().out
     for text in (*reasons["b"], *reasons["d"]):
         assert text in shown
@@ -77,7 +79,7 @@ def test_what_would_train_all_the_same_is_warned_of(data: Path) -> None:
     save(data / "b" / "b_seg.nii.gz", outside)
     save(data / "b" / "b_t1.nii.gz", volumes()[0])
     for path in (data / "c").iterdir():
-        voxels = volumes()[4] if "seg" in path.name else volumes()[0] * 3 + 1
+        voxels = volumes()[4] if "seg" in path.name else volumes()[0] * 3 + NOISE
         save(path, voxels, np.diag([-2.0, -2.0, 1.0, 1.0]))
     (data / "e").mkdir()
     for path in (data / "d").iterdir():
@@ -141,11 +143,13 @@ def test_without_a_scheme_labels_are_told_not_judged(data: Path) -> None:
     code, said = found(data, scheme=None)
     assert code == 0
     (warning,) = said["warnings"]
-    assert warning.endswith("the values 0, 1, 2, 4 are allowed by brats2017")
+    assert warning.endswith(
+        "the values 0, 1, 2, 4 are allowed by brats2017 and brats2024"
+    )
     save(data / "a" / "a_seg.nii.gz", np.full(SHAPE, 0.5, np.float32))
     code, said = found(data, scheme=None)
     assert code == 1
-    assert "whole numbers from 0 to 255, got [0.5]" in said["subjects"][0]["reasons"][0]
+    assert "whole numbers from 0 to 255, got 0.5" in said["subjects"][0]["reasons"][0]
 
 
 def test_the_decathlon_s_test_images_need_no_segmentation(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from unet3d.data import (
     MODALITIES,
     Subject,
     crop_to_brain,
-    load_batch,
     normalise,
     prepare,
     read_subject,
@@ -122,7 +121,8 @@ def test_a_prepared_subject_is_a_normalised_cube_with_zero_background() -> None:
 def test_a_batch_of_synthetic_subjects_fits_the_network(
     folders: tuple[Path, ...],
 ) -> None:
-    x, y = load_batch(folders, 32)
+    pairs = [prepare(read_subject(folder), 32) for folder in folders]
+    x, y = (np.stack(part) for part in zip(*pairs, strict=True))
     assert x.shape == (2, 32, 32, 32, 4)
     assert x.dtype == np.float32
     assert y.shape == (2, 32, 32, 32, 3)
@@ -145,13 +145,11 @@ def test_regions_are_the_same_tissue_under_every_scheme(
     assert regions[0, 0].tolist() == [[1, 1, 0], [1, 0, 0], [1, 1, 1]]
 
 
-def test_sizes_and_folders_are_checked(small: Path) -> None:
+def test_sizes_are_checked(small: Path) -> None:
     with pytest.raises(ValueError, match="`size` must be at least 1 voxel, got 0"):
-        load_batch([small], 0)
+        prepare(read_subject(small), 0)
     with pytest.raises(TypeError, match="`size` must be an integer, got float"):
-        load_batch([small], 8.0)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="`folders` must name at least one subject"):
-        load_batch([], 8)
+        prepare(read_subject(small), 8.0)  # pyright: ignore[reportArgumentType]
 
 
 def test_importing_the_package_and_its_data_does_not_import_tensorflow() -> None:

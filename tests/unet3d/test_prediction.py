@@ -87,7 +87,7 @@ def test_the_validation_subjects_or_a_file_s_are_taken(
     (tmp_path / "names").write_text("nobody\n")
     with pytest.raises(ValueError, match="got nobody, which is not there"):
         predict(run, data, tmp_path / "q", subjects=str(tmp_path / "names"))
-    with pytest.raises(FileNotFoundError, match="'validation', 'all' or a file"):
+    with pytest.raises(ValueError, match=r"got everyone, .* Pass --subjects all"):
         predict(run, data, tmp_path / "q", subjects="everyone")
 
 

@@ -4,15 +4,18 @@ import csv
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from lms.storage.files import write_arrays
 from tests.unet3d.tiny import save, volumes, write_folder
 from unet3d.__main__ import main
 from unet3d.data import crop_to_brain, resize_labels
 from unet3d.evaluation import Score, compare, summarise
+from unet3d.figures import draw_boxes
 from unet3d.reading import read_subject
 from unet3d.schemes import REGIONS
 from unet3d.scores import FARTHEST
@@ -68,6 +71,9 @@ def test_tables_and_figures_of_two_sets(
     assert "Holm" in shown
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert report["empty rule"] == "brats"
+    missed = {(s["set"], s["region"]): s["missed"] for s in report["summaries"]}
+    assert missed["B", "enhancing tumour"] == 3
+    assert missed["A", "enhancing tumour"] == missed["B", "whole tumour"] == 0
     assert len(report["tests"]["dice"]) == 3
     for name in ("dice.png", "hd95.png", "gallery.png"):
         assert (tmp_path / "report" / name).stat().st_size > 10_000
@@ -139,14 +145,17 @@ def test_a_prediction_that_is_missing_is_named(
     (folder / "c.nii.gz").unlink()
     report = tmp_path / "report"
     assert evaluate(data, [folder], report) == 2
-    assert f"got '{folder}' without a, c. Predict them." in capsys.readouterr().err
+    assert (
+        f"got '{folder}' without a, c. It holds b. Predict them"
+        in capsys.readouterr().err
+    )
     assert evaluate(data, [folder], report, "--skip-bad") == 0
     shown = capsys.readouterr().err
     assert "Left out a: " in shown
     assert "Left out c: " in shown
     say(folder, "ab")
     assert evaluate(data, [folder], report) == 2
-    assert f"got '{folder}' without a. Predict" in capsys.readouterr().err
+    assert f"got '{folder}' without a. It holds b. Predict" in capsys.readouterr().err
 
 
 def test_whom_nobody_was_asked_to_predict_is_told_and_no_error(
@@ -189,8 +198,9 @@ def test_sets_of_other_subjects_are_refused(
 
 
 def score(subject: str, name: str, value: float) -> Score:
+    rest = {"lesion_dice": value, "lesion_hd95": math.nan, "missed": 0}
     return Score(
-        set=name, subject=subject, region=REGIONS[0], dice=value, hd95=math.nan
+        set=name, subject=subject, region=REGIONS[0], dice=value, hd95=math.nan, **rest
     )
 
 
@@ -211,3 +221,16 @@ def test_a_comparison_pairs_subjects() -> None:
     assert (comparison.first, comparison.second) == ("A", "B")
     assert comparison.median_difference == pytest.approx(0.225)
     assert comparison.p == pytest.approx(2 / 64)
+
+
+def test_a_missed_region_is_a_mark_and_not_the_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = list[Figure]()
+    monkeypatch.setattr("unet3d.figures.save", lambda figure, _: drawn.append(figure))
+    values = {"liver": {"A": [2.0, 3.0], "B": [4.0, 1.0, 9.0]}}
+    words: Any = {"title": "HD95", "label": "mm", "note": ""}
+    draw_boxes(values, tmp_path / "x.png", missed={"liver": {"A": 1, "B": 0}}, **words)
+    (axes,) = drawn[0].axes
+    assert axes.get_ylim()[1] < 12
+    assert [text.get_text() for text in axes.texts] == ["1 of 3 missed"]

@@ -1,6 +1,7 @@
 """Every layout of folders gives the same subject; what is missing is named."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_test_image_has_no_labels_but_can_be_read(tmp_path: Path) -> None:
 def test_label_4_is_refused_where_it_is_no_tumour(tmp_path: Path) -> None:
     write_folder(tmp_path / "a", ends=BRATS2023_ENDS, values=(1, 2, 4))
     (files,) = find_subjects(tmp_path).subjects
-    with pytest.raises(ValueError, match=r"got \[4.0\] too \(4 is the resection cavi"):
+    with pytest.raises(ValueError, match=r"got 4 \(4 is the resection cavi"):
         read_subject(files, SCHEMES["brats2023"])
 
 
@@ -78,14 +79,12 @@ def test_subjects_are_sorted_and_a_missing_modality_is_a_problem(
     assert "subject b without its modality 't1ce'. Add" in problem.message
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may look into any folder")
 def test_a_folder_that_cannot_be_looked_into_is_a_problem(tmp_path: Path) -> None:
     write_folder(tmp_path / "a")
-    (tmp_path / ("b" * 250)).mkdir()  # its files' names would be too long
-    found = find_subjects(tmp_path)
-    assert [files.name for files in found.subjects] == ["a"]
-    (problem,) = found.problems
-    assert "`folder` must be readable, got subject bbb" in problem.message
-    assert "File name too long" in problem.message
+    (tmp_path / "b").mkdir(mode=0)
+    (problem,) = find_subjects(tmp_path).problems
+    assert "`folder` must be readable, got subject b in" in problem.message
 
 
 def test_a_link_that_leads_nowhere_is_a_problem(tmp_path: Path) -> None:
@@ -108,13 +107,15 @@ def test_folders_without_subjects_and_unknown_lists_are_refused(tmp_path: Path) 
     with pytest.raises(FileNotFoundError, match="must hold at least one subject"):
         find_subjects(tmp_path)
     (tmp_path / "dataset.json").write_text('{"modality": {"0": "CT"}}')
-    with pytest.raises(ValueError, match=r"must be a dataset\.json of the Decathlon"):
+    with pytest.raises(
+        ValueError, match=r"must list images of flair, t1.*, got channels \{'0': 'CT'\}"
+    ):
         find_subjects(tmp_path)
     order = {"0": "flair", "1": "t1w", "2": "t1gd", "3": "t2w"}
     listing: dict[str, Any] = {"modality": order}
     listing["training"] = [{"image": 5, "label": 6}]
     (tmp_path / "dataset.json").write_text(json.dumps(listing))
-    with pytest.raises(ValueError, match=r"cannot be understood \(TypeError"):
+    with pytest.raises(ValueError, match=r"\(TypeError"):
         find_subjects(tmp_path)
 
 

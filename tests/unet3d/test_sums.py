@@ -66,7 +66,7 @@ def test_metrics_count_more_than_2_to_the_24_voxels() -> None:
     exact = [2 * 160 / (160 + 320), 2 * 80 / (80 + 320), 1.0]
     found = losses.dice_coefficient(truth, guess)
     np.testing.assert_allclose(found, [exact], rtol=EXACT)
-    metrics = (losses.dice_whole, losses.dice_core, losses.dice_enhancing)
+    metrics = losses.dice_of(("whole", "core", "enhancing"))
     alone = [float(metric(truth, guess)[0]) for metric in metrics]
     np.testing.assert_allclose(alone, exact, rtol=EXACT)
 

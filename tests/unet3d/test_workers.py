@@ -27,7 +27,12 @@ def test_the_batches_of_all_workers_are_those_of_one() -> None:
 
     def drawn(batch_size: int, rank: int, workers: int) -> list[np.ndarray]:
         data = training_batches(
-            loads, 8, steps=2, seed=3, batch_size=batch_size, worker=(rank, workers)
+            loads,
+            (8, 4, 3),
+            steps=2,
+            seed=3,
+            batch_size=batch_size,
+            worker=(rank, workers),
         )
         return [np.asarray(x) for x, _ in data.take(4)]
 

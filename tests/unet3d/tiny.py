@@ -55,6 +55,8 @@ def write_decathlon(data: Path, names: tuple[str, ...] = ("BRATS_001",)) -> Path
         save(data / "labelsTr" / f"{name}.nii.gz", labels)
     save(data / "imagesTs" / "BRATS_900.nii.gz", stacked)
     listing = {
+        "labels": {"0": "background", "1": "edema"}
+        | {"2": "non-enhancing tumor", "3": "enhancing tumour"},
         "modality": {"0": "FLAIR", "1": "t1gd", "2": "T1w", "3": "T2w"},
         "training": [
             {"image": f"./imagesTr/{n}.nii.gz", "label": f"./labelsTr/{n}.nii.gz"}

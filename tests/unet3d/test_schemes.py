@@ -1,0 +1,123 @@
+"""What the data's own file says counts, and whoever contradicts it is told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unet3d.tiny import save, volumes, write_decathlon
+from unet3d.reading import read_subject
+from unet3d.schemes import SCHEMES, LabelScheme, choose_scheme, scheme_named
+from unet3d.subjects import find_subjects
+
+SPLEEN = {"channel_names": {"0": "CT"}, "labels": {"background": 0, "spleen": 1}}
+LIVER = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "liver"}}
+KIDNEY = {"kidney": [1, 2], "tumour": 2, "background": 0}
+TISSUES = {"background": 0, "edema": 1, "NCR": 2, "enhancing tumor": 3}
+FOUR = {"0": "FLAIR", "1": "T1", "2": "T1ce", "3": "T2"}
+NESTED = {"whole tumor": [1, 2, 3], "tumor core": [2, 3], "enhancing tumor": [3]}
+
+
+def written(folder: Path, content: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "dataset.json").write_bytes(
+        b"\xef\xbb\xbf" + json.dumps(content).encode()
+    )
+    return folder
+
+
+def own(folder: Path, content: Any) -> LabelScheme:
+    scheme = choose_scheme(None, written(folder, content))
+    assert scheme is not None
+    return scheme
+
+
+@pytest.mark.parametrize(
+    ("content", "channels", "regions"),
+    [
+        (SPLEEN, ("ct",), {"spleen": (1,)}),
+        (LIVER, ("ct",), {"liver": (1,)}),
+        (
+            SPLEEN | {"labels": KIDNEY},
+            ("ct",),
+            {"kidney": (1, 2), "tumour": (2,)},
+        ),
+        (
+            {"channel_names": FOUR, "labels": TISSUES},
+            ("flair", "t1", "t1ce", "t2"),
+            SCHEMES["msd"].regions,
+        ),
+    ],
+)
+def test_the_data_s_own_file_gives_channels_and_regions(
+    tmp_path: Path, content: Any, channels: tuple[str, ...], regions: Any
+) -> None:
+    scheme = own(tmp_path, content)
+    assert (scheme.channels, scheme.regions) == (channels, regions)
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "says"),
+    [
+        ({"channel_names": FOUR, "labels": TISSUES}, "brats2023", r"names 1 'oedema'"),
+        ({"channel_names": FOUR, "labels": TISSUES}, "brats2023", r"Use msd, or leave"),
+        ({"channel_names": FOUR, "labels": NESTED}, "brats2023", r"names 2 and 3"),
+        (SPLEEN, "msd", r"has the channels ct: msd wants flair"),
+        ({"channel_names": FOUR, "labels": {"lesion": 1}}, "msd", r"'lesion', unknown"),
+    ],
+)
+def test_a_scheme_that_contradicts_the_data_is_refused(
+    tmp_path: Path, content: Any, name: str, says: str
+) -> None:
+    with pytest.raises(ValueError, match=says):
+        choose_scheme(name, written(tmp_path, content))
+
+
+def test_the_decathlon_s_own_labels_are_msd_s(tmp_path: Path) -> None:
+    write_decathlon(tmp_path)
+    assert choose_scheme("msd", tmp_path) == SCHEMES["msd"]
+    with pytest.raises(ValueError, match="brats2017 takes 2 for it"):
+        choose_scheme("brats2017", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [{"a": 1, "b": 1}, {"a": 300}, {"a": "one"}, {}, {"a": 1, "ignore": 2}],
+)
+def test_labels_that_cannot_be_written_are_refused(tmp_path: Path, labels: Any) -> None:
+    with pytest.raises(ValueError, match="must give"):
+        own(tmp_path, SPLEEN | {"labels": labels})
+
+
+def test_a_file_can_be_a_scheme(tmp_path: Path) -> None:
+    path = written(tmp_path, SPLEEN | {"labels": KIDNEY}) / "dataset.json"
+    assert scheme_named(str(path)).values == (0, 1, 2)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_nnu_net_s_files_are_read_with_or_without_a_list(
+    tmp_path: Path, *, listed: bool
+) -> None:
+    images, labels = volumes()[:4], volumes((1, 2, 3))[4]
+    for name in ("case_1", "case_2"):
+        for k, image in enumerate(images):
+            save(tmp_path / "imagesTr" / f"{name}_{k:04d}.nii.gz", image)
+        save(tmp_path / "labelsTr" / f"{name}.nii.gz", labels)
+    save(tmp_path / "imagesTs" / "case_3_0000.nii.gz", images[0])
+    content: dict[str, Any] = {"channel_names": FOUR, "labels": TISSUES}
+    content["file_ending"] = ".nii.gz"
+    if listed:
+        content["training"] = [
+            {"image": f"imagesTr/{n}.nii.gz", "label": f"labelsTr/{n}.nii.gz"}
+            for n in ("case_1", "case_2")
+        ]
+    scheme = own(tmp_path, content)
+    found = find_subjects(tmp_path, scheme.channels)
+    assert [files.name for files in found.subjects] == ["case_1", "case_2"]
+    assert [problem.name for problem in found.problems] == ["case_3"][listed:]
+    subject = read_subject(found.subjects[0], scheme)
+    np.testing.assert_array_equal(subject.images[..., 2], images[2].T)
+    with pytest.raises(ValueError, match=r"files end in \.mha: convert them"):
+        find_subjects(written(tmp_path, content | {"file_ending": ".mha"}))

@@ -1,0 +1,94 @@
+"""Finds the subjects that a dataset.json lists, as nnU-Net or the Decathlon write it.
+
+    nnU-Net raw   imagesTr/<name>_0000.nii.gz  _0001 ..., labelsTr/<name>.nii.gz
+    Decathlon     one file of all volumes per subject, or of one where there is one
+
+Source: nnU-Net's documentation of its dataset format, first version and second.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unet3d.schemes import LISTING, kind_of, read_listing
+from unet3d.subject_files import NIFTI, Problem, SubjectFiles, Volume, stem_of
+
+__all__ = ["listed_subjects"]
+
+
+def listed_subjects(
+    data: Path, channels: Sequence[str]
+) -> Iterator[SubjectFiles | Problem]:
+    """Subjects of nnU-Net or the Decathlon, training and test."""
+    path = data / LISTING
+    listing = read_listing(path)
+    named = listing.get("channel_names") or listing.get("modality") or {}
+    try:
+        places = {kind_of(str(value)): int(key) for key, value in named.items()}
+        if len(places) < len(named):  # such as "MRI" twice
+            places = {f"channel{k}": k for k in range(len(named))}
+        order = [places[kind] for kind in channels]
+        cases = list(_cases(data, listing, len(places)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"`{path}` must list images of {', '.join(channels)} as nnU-Net or the "
+            f"Decathlon does, got channels {named} ({error!r}). Choose the label "
+            "scheme of these images, or leave it out, to take the data's own."
+        ) from error
+    for images, label, is_test in cases:
+        name = re.sub(r"_0000$", "", stem_of(images[0].name))
+        one_file = len(images) == 1 and len(places) > 1
+        wanted = [images[0] if one_file else images[k] for k in order]
+        volumes = tuple(
+            Volume(path=image, index=k if one_file else None)
+            for image, k in zip(wanted, order, strict=True)
+            if image.is_file()
+        )
+        truth = Volume(path=label) if label and label.is_file() else None
+        files = SubjectFiles(name=name, images=volumes, labels=truth, is_test=is_test)
+        paths = [*dict.fromkeys(wanted), *([label] if label else [])]
+        missing = [str(path) for path in paths if not path.is_file()]
+        if not missing:
+            yield files
+            continue
+        message = (
+            f"`{LISTING}` must list files that exist, got subject {name} without "
+            f"{' and '.join(missing)}. Add what is missing or leave the subject out."
+        )
+        yield Problem(name=name, message=message, rest=files)
+
+
+def _cases(
+    data: Path, listing: Mapping[str, Any], channels: int
+) -> Iterator[tuple[list[Path], Path | None, bool]]:
+    """Of each subject its images, its label, and whether it is to have none."""
+    end = listing.get("file_ending", ".nii.gz")
+    if not NIFTI.search(end):
+        raise ValueError(f"files end in {end}: convert them to NIfTI")
+    for entry in listing.get("training", []):
+        yield _parts(data / entry["image"], channels), data / entry["label"], False
+    for image in listing.get("test", []):
+        yield _parts(data / image, channels), None, True
+    for entry in listing.get("dataset", {}).values():
+        yield [data / image for image in entry["images"]], data / entry["label"], False
+    if "training" in listing or "dataset" in listing:
+        return
+    for folder, truth in (("imagesTr", "labelsTr"), ("imagesTs", None)):
+        parts = data.glob(f"{folder}/*_????{end}")
+        names = {part.name.removesuffix(end)[:-5] for part in parts}
+        if truth:
+            names |= {p.name.removesuffix(end) for p in data.glob(f"{truth}/*{end}")}
+        for name in sorted(n for n in names if not n.startswith(".")):
+            label = data / truth / f"{name}{end}" if truth else None
+            yield _parts(data / folder / f"{name}{end}", channels), label, not truth
+
+
+def _parts(image: Path, channels: int) -> list[Path]:
+    """The file itself if it is there, or one for each channel."""
+    if image.is_file():
+        return [image]
+    stem = stem_of(image.name)
+    end = image.name.removeprefix(stem)
+    parts = [image.with_name(f"{stem}_{k:04d}{end}") for k in range(channels)]
+    return parts if any(part.is_file() for part in parts) else [image]

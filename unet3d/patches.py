@@ -1,0 +1,100 @@
+"""Patches of whole volumes: drawn to train with, laid over a volume to predict.
+
+    volume --draw_patch--> (size, size, size)       a third of them around a label
+    volume --slide--> patches, half a patch apart --predict--> mean by Gaussian weights
+
+The device holds one patch, however large the volume is; the host holds the volume's
+probabilities and one weight for each voxel.
+
+Source: nnU-Net (Isensee et al., Nature Methods 18, 2021): a third of the patches hold
+foreground, steps of half a patch, weights of a Gaussian whose deviation is an eighth of
+the patch.
+"""
+
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unet3d.reading import Images, Labels
+
+__all__ = ["draw_patch", "slide", "starts"]
+
+_LABELLED = 1 / 3  # of the patches
+_DEVIATION = 1 / 8  # of the patch's side
+
+
+def draw_patch(
+    images: Images, regions: Labels, size: int, rng: np.random.Generator
+) -> tuple[Images, Labels]:
+    """Cut one cube out of a volume, which is padded by 0 where it is smaller.
+
+    Args:
+        images: Shape (depth, height, width, channel).
+        regions: Shape (depth, height, width, region).
+        size: Voxels along each axis of the patch.
+        rng: Decides where.
+    """
+    images, regions = _padded(images, size), _padded(regions, size)
+    room = np.array(images.shape[:3]) - size
+    corner = rng.integers(0, room + 1)
+    if rng.random() < _LABELLED and regions.any():
+        labelled = np.flatnonzero(regions.any(axis=-1))
+        centre = np.unravel_index(rng.choice(labelled), images.shape[:3])
+        corner = np.clip(np.array(centre) - size // 2, 0, room)
+    box = tuple(slice(start, start + size) for start in corner.tolist())
+    return images[box], regions[box]
+
+
+def slide(
+    images: Images, size: int, predict: Callable[[Images], NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """Probabilities of a whole volume, by a network that sees patches.
+
+    Args:
+        images: Shape (depth, height, width, channel).
+        size: Voxels along each axis of a patch.
+        predict: From one patch to probabilities of shape (size, size, size, region).
+
+    Example:
+        >>> volume = np.random.default_rng(0).random((5, 4, 9, 1), np.float32)
+        >>> bool(np.allclose(slide(volume, 4, lambda patch: patch), volume))
+        True
+    """
+    shape, padded = images.shape[:3], _padded(images, size)
+    window, total = _window(size), None
+    weights = np.zeros(padded.shape[:3], np.float32)
+    for corner in product(*(starts(n, size) for n in padded.shape[:3])):
+        box = tuple(slice(start, start + size) for start in corner)
+        found = predict(padded[box])
+        if total is None:
+            total = np.zeros((*padded.shape[:3], found.shape[-1]), np.float32)
+        total[box] += found * window[..., np.newaxis]
+        weights[box] += window
+    assert total is not None  # there is at least one patch
+    total /= weights[..., np.newaxis]
+    depth, height, width = shape
+    return total[:depth, :height, :width]
+
+
+def starts(extent: int, size: int) -> list[int]:
+    """Where patches begin along an axis: evenly, at most half a patch apart.
+
+    Example:
+        >>> starts(10, 4), starts(4, 4)
+        ([0, 2, 4, 6], [0])
+    """
+    count = int(np.ceil((extent - size) / (size / 2))) + 1
+    return np.linspace(0, extent - size, count).round().astype(int).tolist()
+
+
+def _padded(volume: np.ndarray, size: int) -> np.ndarray:
+    missing = [(0, max(0, size - n)) for n in volume.shape[:3]]
+    return np.pad(volume, [*missing, (0, 0)]) if np.any(missing) else volume
+
+
+def _window(size: int) -> NDArray[np.float32]:
+    places = (np.arange(size) - (size - 1) / 2) / (size * _DEVIATION)
+    line = np.exp(-(places**2) / 2)
+    return np.einsum("i,j,k->ijk", line, line, line).astype(np.float32)

@@ -152,6 +152,16 @@ def _resnet_data(count: int = 24, batch_size: int = 8, **more: Any) -> dict[str,
     }
 
 
+def _data_without_length() -> dict[str, Any]:
+    """Keras asks for one batch more than there are, and counts it."""
+    data = _resnet_data()
+    spec = (tf.TensorSpec([32, 32, 3]), tf.TensorSpec([], tf.int64))
+    rows = tf.data.Dataset.from_generator(
+        lambda: zip(data["x"], data["y"], strict=True), output_signature=spec
+    )
+    return {"x": rows.batch(8, drop_remainder=True)}
+
+
 def fused() -> keras.Model:
     """Convolutions that the runtime fuses with their biases and activations."""
     inputs = x = keras.Input((24, 24, 3))
@@ -226,6 +236,35 @@ class Clipped(keras.Model):
         gradients, norm = tf.clip_by_global_norm(gradients, 0.5)
         self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
         return {"loss": loss, "norm": norm}
+
+
+class TwoOptimizers(keras.Model):
+    """A training step of its own, with an optimizer for each half of the variables."""
+
+    second: Any
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        """Update each half."""
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss: Any = self.compute_loss(y=y, y_pred=self(x, training=True))
+        variables = self.trainable_variables
+        gradients: Any = tape.gradient(loss, variables)
+        half = len(variables) // 2
+        self.second.apply(gradients[:half], variables[:half])
+        self.optimizer.apply(gradients[half:], variables[half:])
+        return {"loss": loss}
+
+
+def two_optimizers() -> keras.Model:
+    """Convolutions that two optimizers train."""
+    inputs = x = keras.Input((32, 32, 3))
+    for _ in range(4):
+        x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
+    model = TwoOptimizers(inputs, layers.Dense(1)(layers.GlobalMaxPooling2D()(x)))
+    model.second = keras.optimizers.SGD(0.01, momentum=0.9)
+    model.compile(optimizer="adam", loss="mse")
+    return model
 
 
 def clipped() -> keras.Model:
@@ -392,6 +431,13 @@ CASES: dict[str, Case] = {
         build=clipped,
         fit={"x": _noise(16, 32, 32, 3), "y": _noise(16, 32, 32, 3), "batch_size": 8},
     ),
+    "two optimizers": Case(build=two_optimizers, fit=_resnet_data(16)),
+    "averaged weights": Case(
+        build=lambda: conv_net(
+            optimizer=keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2)
+        ),
+        fit=_resnet_data(),
+    ),
     "an unrolled LSTM": Case(build=lambda: lstm(unroll=True), fit=_SERIES),
     "an LSTM in a loop": Case(
         build=lambda: lstm(unroll=False),
@@ -411,6 +457,7 @@ CASES: dict[str, Case] = {
     "sample weights and a partial last batch": Case(
         build=conv_net, fit=_resnet_data(22, sample_weight=np.linspace(0.1, 2.0, 22))
     ),
+    "data whose length nobody knows": Case(build=conv_net, fit=_data_without_length),
     "class weights and validation inside fit": Case(
         build=conv_net,
         fit=_resnet_data(

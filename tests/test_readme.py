@@ -50,6 +50,15 @@ def test_links_lead_somewhere(path: Path) -> None:
             assert (path.parent / link).exists(), f"{path.name}: {link}"
 
 
+def test_each_row_of_what_works_names_a_test_or_a_case_that_exists() -> None:
+    text = (ROOT / "docs" / "what_works.md").read_text()
+    rows = re.findall(r"\| (test|case) `([^`]+)` \|$", text, re.MULTILINE)
+    known = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    written = {"test": "def {}(", "case": '"{}": Case('}
+    assert len(rows) > 20
+    assert [n for kind, n in rows if written[kind].format(n) not in known] == []
+
+
 def test_its_programs_are_python() -> None:
     programs = _blocks(TEXT, "python")
     assert len(programs) >= 4

@@ -7,8 +7,10 @@ put back. If training dies in between, the step's own errors put it back at once
 any other way out is caught at the next use: Keras always asks `make_train_function`
 first, and the one that is in place then puts everything back.
 
-Known weaknesses: once a first batch fits, Keras's own function runs, also for a larger
-batch that comes later. Ops that keep their random state in the kernel (`tf.random` with
+Where all fits and no batch can be larger, Keras's own function runs from then on. Else
+each batch is looked at: one that is larger than all before it gets a plan of its own.
+
+Known weakness: ops that keep their random state in the kernel (`tf.random` with
 an op seed, not Keras's seed generators) start anew in each function that holds them.
 """
 
@@ -34,11 +36,15 @@ from lms.tf.capture.keras_step import (
     make_slots,
     own_function,
     step_of,
+    step_of_data,
 )
+from lms.tf.capture.tracing import flat_specs
 from lms.tf.compat import one_replica_s
 from lms.tf.measure.devices import find_device
 
 __all__ = ["FunctionHook", "LMSCallback"]
+
+_NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
 
 
 class FunctionHook:
@@ -105,15 +111,30 @@ class FunctionHook:
     def _run_steps(self, iterator: Any) -> Any:
         """`steps_per_execution` steps, as Keras's own function makes."""
         iterator = one_replica_s(iterator)
-        with _Guard(self):
-            outputs = self.fitted.draw_and_run(iterator)
+        try:
+            with _Guard(self):
+                outputs = self.fitted.draw_and_run(iterator)
+        except _NO_BATCH:
+            self._run_without_batch(iterator)
+            raise
         for _ in range(self._model.steps_per_execution - 1):
             try:
                 with _Guard(self):
                     outputs = self.fitted.draw_and_run(iterator)
-            except (StopIteration, tf.errors.OutOfRangeError):
+            except _NO_BATCH:
                 break
+        self._step_aside(iterator)
         return outputs
+
+    def _run_without_batch(self, iterator: Any) -> None:
+        """Run what Keras's step has run when it finds no batch: it counts an iteration.
+
+        Keras makes such a step where it does not know the data's length. One that is
+        compiled, or asks for several batches, looks for its batch first.
+        """
+        compiled = self._model.jit_compile or self._model.steps_per_execution > 1
+        if self._kind == "train" and not compiled and self._others is None:
+            self.fitted.run_without_batch(iterator)
 
     def _predict(self, batches: Sequence[Any]) -> Any:
         parts = [self._predict_one(data) for data in batches]
@@ -129,13 +150,17 @@ class FunctionHook:
             return self.fitted([data])
 
     def after_step(self) -> None:
-        """Say what is new, and step aside when everything fits."""
+        """Say what is new."""
         reports = self.fitted.report
         for report in reports[self._said :]:
             self._say(report)
         self._said = len(reports)
-        steps_aside = self._kind != "predict" and self._may_step_aside
-        if steps_aside and self.fitted.fits_unplanned():
+
+    def _step_aside(self, iterator: Any) -> None:
+        """Let Keras's own function run, if all batches have the shapes of this one."""
+        specs = flat_specs([iterator.element_spec])
+        is_open = not all(spec.shape.is_fully_defined() for spec in specs)
+        if self._may_step_aside and not is_open and self.fitted.fits_unplanned():
             setattr(self._model, f"{self._kind}_function", self._own)
 
     @property
@@ -168,7 +193,7 @@ class _Guard:
         if error is None:
             self.hook.after_step()
             return
-        if isinstance(error, (StopIteration, tf.errors.OutOfRangeError)):
+        if isinstance(error, _NO_BATCH):
             return
         self.hook.remove()
         if (
@@ -335,6 +360,7 @@ class LMSCallback(keras.callbacks.Callback):
                 planned_anew=self._say,
                 made_before=partial(make_slots, model) if kind == "train" else _nothing,
                 shown=self._shown,
+                of_batch=step_of_data(model, kind),
                 own=own_function(model, kind),
             )
             hook = FunctionHook(model, kind, fitted, self._say)

@@ -5,6 +5,7 @@ for Keras. Both make a `FittedFunction`, which prepares a step for each signatur
 it is called with (`lms.tf.prepare` has the stages).
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -32,6 +33,8 @@ from lms.tf.recovery import PreparedStep, run_recovering
 from lms.workers.lost import lost_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
+
+_LOG = logging.getLogger("lms")
 
 limit_pinned_memory()  # before TensorFlow takes any
 
@@ -121,6 +124,7 @@ class FittedFunction:
         planned_anew: Is told of each plan that takes the place of one that failed.
         made_before: Makes what the first trace would make.
         shown: Shows how far a preparation is, while it is entered.
+        of_batch: The same of a batch, where the function draws one from an iterator.
         own: What would run otherwise, called with the same arguments: it says which
             shapes a trace leaves open. None is the function itself.
     """
@@ -135,9 +139,11 @@ class FittedFunction:
         planned_anew: Callable[[StepReport], None] | None = None,
         made_before: Callable[[], None] = lambda: None,
         shown: Callable[[], AbstractContextManager[None]] = nullcontext,
+        of_batch: Callable[[Any], Any] | None = None,
         own: Any = None,
     ) -> None:
         self._function = function
+        self._of_batch = of_batch
         self._own = function if own is None else own
         self._settings = settings
         self._kind = kind
@@ -147,6 +153,7 @@ class FittedFunction:
         self._shown = shown
         self._traced: dict[str, TracedFunction] = {}
         self._steps: dict[str, PreparedStep] = {}
+        self._sure: dict[str, list[Any]] = {}
         self._lock = RLock()
         self._unplanned = as_function(function) if nothing_to_plan(settings) else None
         if self._unplanned is None:
@@ -166,7 +173,11 @@ class FittedFunction:
         """Run one step; plans first if this signature is new."""
         if self._unplanned is not None:
             return self._unplanned(*args)
-        traced = self._trace(self._called(args), None)
+        try:
+            traced = self._trace(self._called(args), None)
+            self._prepared(traced, traced.flat_inputs(args))
+        except UnsupportedError as error:
+            return self._given_up(error)(*args)
         return self._run(traced, traced.flat_inputs(args))
 
     def draw_and_run(self, iterator: Any) -> Any:
@@ -175,15 +186,47 @@ class FittedFunction:
         Raises:
             StopIteration: If there is no next element.
         """
+        if self._unplanned is not None:
+            return self._unplanned(iterator)
+        try:
+            traced = self._trace((), iterator)
+        except UnsupportedError as error:
+            return self._given_up(error)(iterator)
+        batch = next(iterator)
+        inputs = traced.flat_inputs([batch])
+        try:
+            self._prepared(traced, inputs)
+        except UnsupportedError as error:
+            self._given_up(error)
+            assert self._of_batch is not None
+            step = as_function(self._of_batch)
+            return step.get_concrete_function(iterator.element_spec)(batch)
+        return self._run(traced, inputs)
+
+    def _given_up(self, error: UnsupportedError) -> Any:
+        """The function as it is, to run from now on if nobody insists on a plan."""
+        if self._settings.asks_for_a_plan:
+            raise error
+        said = "The %s step cannot be planned and runs as without LMS: %s"
+        _LOG.warning(said, self._kind, error)
+        self._unplanned = as_function(self._function)
+        return self._unplanned
+
+    def run_without_batch(self, iterator: Any) -> None:
+        """Run the ops that need no batch of a step that was drawn from an iterator."""
+        if self._unplanned is not None:
+            return
         traced = self._trace((), iterator)
-        return self._run(traced, traced.flat_inputs([next(iterator)]))
+        steps = (step for key, step in self._steps.items() if _is_of(key, traced))
+        if (step := next(steps, None)) is not None:
+            step.source.run_without_batch()
 
     def runs_plain(self, *args: Any) -> bool:
         """Tell whether this signature was seen and needs no plan."""
         traced = self._traced.get(signature_key(self._called(args)))
         if traced is None:
             return False
-        key = _key(traced, traced.flat_inputs(args))
+        key = self._key(traced, traced.flat_inputs(args))
         return key in self._steps and self._steps[key].is_sure
 
     def prepare(self) -> None:
@@ -192,8 +235,11 @@ class FittedFunction:
             return
         specs = flat_specs(self._signature or ())
         if all(spec.shape.is_fully_defined() for spec in specs):
-            traced = self._trace(self._signature or (), None)
-            self._prepared(traced, specs)
+            try:
+                traced = self._trace(self._signature or (), None)
+                self._prepared(traced, specs)
+            except UnsupportedError as error:
+                self._given_up(error)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far run without a plan, with room to spare."""
@@ -221,7 +267,7 @@ class FittedFunction:
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; it is planned anew if it runs out of memory."""
-        key = _key(traced, inputs)
+        key = self._key(traced, inputs)
 
         def take_place(step: PreparedStep) -> None:
             self._steps[key] = step
@@ -239,7 +285,7 @@ class FittedFunction:
 
     def _prepared(self, traced: TracedFunction, inputs: Sequence[Any]) -> PreparedStep:
         """The step of this signature, prepared when it is called first."""
-        key = _key(traced, inputs)
+        key = self._key(traced, inputs)
         if key not in self._steps:
             with PREPARING, refused_in_words("planning a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
@@ -249,8 +295,23 @@ class FittedFunction:
                         self._settings_now(),
                         kind=self._kind,
                         settle=not self._steps,
+                        is_said=any(s.held_back for s in self._steps.values()),
                     )
+                    if self._steps[key].is_sure:
+                        self._sure[key] = [tensor.shape for tensor in inputs]
         return self._steps[key]
+
+    def _key(self, traced: TracedFunction, inputs: Sequence[Any]) -> str:
+        """Key of the step for these inputs: theirs, or that of larger ones that fit."""
+        key = f"{id(traced)} {signature_key(inputs)}"
+        if key in self._steps:
+            return key
+        larger = (
+            k
+            for k, shapes in self._sure.items()
+            if _is_of(k, traced) and all(map(_holds, shapes, inputs))
+        )
+        return next(larger, key)
 
     def _settings_now(self) -> Settings:
         """A stored plan is for the first training step; others get one of their own."""
@@ -259,6 +320,12 @@ class FittedFunction:
         return replace(self._settings, plan=None)
 
 
-def _key(traced: TracedFunction, inputs: Sequence[Any]) -> str:
-    """Key of a plan."""
-    return f"{id(traced)} {signature_key(inputs)}"
+def _is_of(key: str, traced: TracedFunction) -> bool:
+    """Tell whether a plan is of this trace."""
+    return key.startswith(f"{id(traced)} ")
+
+
+def _holds(shape: Any, tensor: Any) -> bool:
+    """Tell whether a tensor is nowhere larger than a shape."""
+    both = zip(shape, tensor.shape, strict=True)
+    return len(shape) == len(tensor.shape) and all(most >= n for most, n in both)

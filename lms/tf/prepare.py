@@ -41,7 +41,12 @@ from lms.tf.measure.workload import (
 )
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.recovery import PreparedStep
-from lms.tf.rewrite.rebuilding import planned_step, rebuild, with_constants
+from lms.tf.rewrite.rebuilding import (
+    planned_step,
+    rebuild,
+    run_without_inputs,
+    with_constants,
+)
 from lms.tf.rewrite.rewriting import rewrite
 from lms.units import Seconds, format_bytes
 
@@ -67,6 +72,7 @@ class Captured:
         device: Where it runs.
         settings: The user's knobs.
         held_back: Why it cannot be planned; None if it may be.
+        is_said: Whether it was said of another signature that it cannot be planned.
     """
 
     kind: str
@@ -76,6 +82,7 @@ class Captured:
     device: Device
     settings: Settings
     held_back: LMSError | None = None
+    is_said: bool = False
 
     def budget_now(self) -> MemoryBudget:
         """Measure what the step may use now."""
@@ -107,12 +114,17 @@ class Captured:
         """
         if self.settings.asks_for_a_plan:
             return None
-        said = "The %s step cannot be planned and runs as without LMS: %s"
-        _LOG.warning(said, self.kind, held_back)
+        if not self.is_said:
+            said = "The %s step cannot be planned and runs as without LMS: %s"
+            _LOG.warning(said, self.kind, held_back)
         # The error must not keep what it refers to.
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
         planned = without_plan(self.workload, self.budget_now())
         return _built(replace(self, held_back=held_back), planned, 0.0)
+
+    def run_without_batch(self) -> None:
+        """Run the ops that need no batch, in TensorFlow's own graph."""
+        run_without_inputs(self.step.own or self.step)
 
 
 def prepare(
@@ -122,6 +134,7 @@ def prepare(
     *,
     kind: str,
     settle: bool,
+    is_said: bool = False,
 ) -> PreparedStep:
     """All stages for one signature; what cannot be planned runs as it is.
 
@@ -132,6 +145,7 @@ def prepare(
         kind: `train`, `test`, `predict` or `step`.
         settle: Whether variables may be moved together: only before any other plan,
             which would rely on where they lie.
+        is_said: Whether it was said of another signature that it cannot be planned.
 
     Raises:
         LMSError: If it cannot be planned, and a plan is insisted on.
@@ -139,11 +153,13 @@ def prepare(
     started = time.perf_counter()
     try:
         captured, budget = capture(traced, inputs, settings, kind=kind, settle=settle)
+        captured = replace(captured, is_said=is_said)
         try:
             with refused_in_words("planning a step"):
                 prepared = _build(captured, budget)
         except LMSError as error:  # it runs as it is, if nobody insists on a plan
             if (plain := captured.without_plan(error)) is None:
+                error.args = (f"{error}{_whose(captured)}",)
                 raise
             prepared = plain
     finally:
@@ -152,6 +168,17 @@ def prepare(
     seconds = traced.seconds + time.perf_counter() - started
     prepared.predicted = replace(prepared.predicted, preparation_seconds=seconds)
     return prepared
+
+
+def _whose(captured: Captured) -> str:
+    """Sentence that says which step it is, where it is not the one of training."""
+    if captured.kind != "test":
+        return ""
+    return (
+        " It is the step of evaluation or validation, of a batch "
+        f"{captured.step.signature}: give `validation_batch_size`, or the `batch_size` "
+        "of `evaluate`."
+    )
 
 
 def capture(
@@ -232,7 +259,7 @@ def _built(
     if pool.sizes:
         pool = replace(pool, sizes=pool.sizes + kept.small_sizes)
     return PreparedStep(
-        rebuilt=rebuild(captured.traced, step, nodes),
+        rebuilt=rebuild(captured.traced, step, nodes, as_traced=is_sure),
         memory=device.memory,
         predicted=replace(
             report_of(captured.kind, step, planned, planning_seconds),

@@ -86,6 +86,13 @@ class StepSource(Protocol):
         """
         ...
 
+    def run_without_batch(self) -> None:
+        """Run what TensorFlow has run of a step when it finds that there is no batch.
+
+        It is whatever needs none, such as the count of iterations.
+        """
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class PreparedStep:

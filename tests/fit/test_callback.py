@@ -11,6 +11,7 @@ import traceback
 import zipfile
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def is_replaced(model: Any) -> bool:
 
 
 KINDS = ("train", "test", "predict")
+
+FOUR: Any = {"steps_per_epoch": 4, "verbose": SILENT}
+
+
+def in_batches(data: dict[str, Any], sizes: list[int]) -> tf.data.Dataset:
+    """The data in batches of such sizes, of which TensorFlow does not know the size."""
+    ends = np.cumsum([0, *sizes])
+    spec = (tf.TensorSpec([None, 32, 32, 3]), tf.TensorSpec([None], tf.int64))
+    return tf.data.Dataset.from_generator(
+        lambda: ((data["x"][a:b], data["y"][a:b]) for a, b in pairwise(ends)),
+        output_signature=spec,
+    )
 
 
 # ------------------------------------------------------------------------- as callbacks
@@ -253,10 +266,33 @@ def test_when_everything_fits_keras_s_own_function_runs_after_the_first_batch(
     note = at("on_train_begin", lambda model: own.append(model.train_function))
     then = at("on_train_batch_end", lambda model: own.append(model.train_function))
     callback = lms_callback("1GiB")
-    model.fit(**data, callbacks=[note, callback, then])
+    rows = tf.data.Dataset.from_tensor_slices((data["x"], data["y"]))
+    rows = rows.batch(8, drop_remainder=True)
+    model.fit(rows, shuffle=False, verbose=SILENT, callbacks=[note, callback, then])
     assert callback.plan.swaps == ()
     assert own == [own[0]] * 3
     assert not is_replaced(model)
+
+
+def test_a_batch_that_is_larger_than_all_before_it_is_planned_when_it_comes(
+    model: Any, data: dict[str, Any]
+) -> None:
+    callback = lms_callback()
+    rows = in_batches(data, [1, 8, 1, 6])
+    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
+    sizes = [report.signature.partition("x")[0] for report in callback.report]
+    assert sizes == ["1", "8", "6"]
+    assert [report.swap_count > 0 for report in callback.report][:2] == [False, True]
+
+
+def test_batches_that_are_smaller_than_one_that_fits_are_not_prepared_again(
+    model: Any, data: dict[str, Any]
+) -> None:
+    callback = lms_callback("1GiB")
+    rows = in_batches(data, [4, 3, 5, 1])
+    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
+    sizes = [report.signature.partition("x")[0] for report in callback.report]
+    assert sizes == ["4", "5"]
 
 
 def test_an_error_in_the_step_leaves_keras_s_functions(data: dict[str, Any]) -> None:
@@ -438,3 +474,76 @@ def test_text_that_a_model_splits_trains_where_nobody_gives_a_budget() -> None:
     assert trained([lms_callback(None)]) == trained([])
     with pytest.raises(UnsupportedError, match=r"StringSplit.* input pipeline"):
         trained([lms_callback("1GiB")])
+
+
+def test_a_validation_that_needs_more_than_the_budget_is_named(
+    data: dict[str, Any],
+) -> None:
+    x, y = np.zeros([256, 32, 32, 3], "float32"), np.zeros([256])
+    callback = lms_callback()
+    validation = {"validation_data": (x, y), "validation_batch_size": 256}
+    with pytest.raises(BudgetError, match=r"validation.*256x32x32x3.*validation_batch"):
+        conv_net().fit(**data, **validation, callbacks=[callback])
+
+
+def test_what_cannot_be_planned_is_said_once_whatever_sizes_come(
+    model: Any, data: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    def any_size(y: tf.Tensor, _: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(tf.numpy_function(lambda y: y, [y], tf.int64))
+
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=[any_size])
+    callback = lms_callback(None)
+    rows = in_batches(data, [4, 5, 6, 1])
+    model.fit(rows, shuffle=False, **FOUR, callbacks=[callback])
+    assert all(report.not_planned for report in callback.report)
+    assert len(callback.report) == len({r.signature for r in callback.report}) == 4
+    assert caplog.text.count("cannot be planned") == 1
+
+
+@tf.function(experimental_attributes={"_noinline": True})
+def _squared(x: tf.Tensor) -> tf.Tensor:
+    return tf.square(tf.nn.relu(x))
+
+
+class Apart(keras.Model):
+    """The gradient of a function that TensorFlow keeps to itself."""
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(_squared(self(data[0], training=True)))
+        gradients: Any = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply(gradients, self.trainable_variables)
+        return {"loss": loss}
+
+
+def test_a_step_that_is_not_understood_runs_as_keras_s_where_nobody_gives_a_budget(
+    data: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = tf.data.Dataset.from_tensor_slices((data["x"], data["y"]))
+    rows = rows.batch(8, drop_remainder=True)
+
+    def trained(callbacks: list[Any]) -> list[float]:
+        keras.utils.set_random_seed(1)
+        x = inputs = keras.Input((32, 32, 3))
+        x = layers.GlobalMaxPooling2D()(layers.Dense(8)(x))
+        model: Any = Apart(inputs, x)
+        model.compile("adam", jit_compile=False)
+        given: dict[str, Any] = {"shuffle": False, "verbose": SILENT, "epochs": 2}
+        model.fit(rows, callbacks=callbacks, **given)
+        return [float(weight.sum()) for weight in model.get_weights()]
+
+    assert trained([lms_callback(None)]) == trained([])
+    assert caplog.text.count("cannot be planned") == 1
+    with pytest.raises(UnsupportedError, match="inlined"):
+        trained([lms_callback("1GiB")])
+
+
+def test_predictions_are_made_of_sparse_rows() -> None:
+    model = keras.Sequential([keras.Input((40,), sparse=True), layers.Dense(3)])
+    rows = tf.sparse.from_dense(np.eye(8, 40, dtype="float32"))
+    data = tf.data.Dataset.from_tensor_slices((rows,)).batch(3)
+    plain = model.predict(data, verbose=SILENT)
+    planned = model.predict(data, verbose=SILENT, callbacks=[lms_callback(None)])
+    assert planned.tobytes() == plain.tobytes()

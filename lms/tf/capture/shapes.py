@@ -27,7 +27,7 @@ from lms.errors import UnsupportedError
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 
-__all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes"]
+__all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes", "told_shapes"]
 
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
@@ -78,6 +78,27 @@ def inferred_shapes(
         straight = _with_element_shapes(straight, elements)
         specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
     return specs
+
+
+def told_shapes(specs: Specs, traced: tf.Graph) -> Specs:
+    """The same, with open shapes as `set_shape` told them while the step was traced.
+
+    Args:
+        specs: What was inferred.
+        traced: The graph before it was optimised.
+    """
+    filled = dict(specs)
+    names = {op.name: op for op in traced.get_operations()}
+    for name in filled.keys() & names.keys():
+        told = [tensor.shape for tensor in names[name].outputs]
+        if any(map(_is_open, filled[name])) and len(told) == len(filled[name]):
+            filled[name] = [
+                tf.TensorSpec(shape, spec.dtype)
+                if _is_open(spec) and shape.is_fully_defined()
+                else spec
+                for spec, shape in zip(filled[name], told, strict=True)
+            ]
+    return filled
 
 
 def guessed_shapes(

@@ -44,7 +44,12 @@ from lms.tf.capture.op_facts import (
     REPLACES_STATE,
     with_flops,
 )
-from lms.tf.capture.shapes import guessed_by_inputs, guessed_shapes, inferred_shapes
+from lms.tf.capture.shapes import (
+    guessed_by_inputs,
+    guessed_shapes,
+    inferred_shapes,
+    told_shapes,
+)
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
@@ -194,8 +199,12 @@ def specialise(
     def step_of(
         nodes: Sequence[compat.NodeDef], library: Any, own: TracedStep | None
     ) -> TracedStep:
+        shapes = inferred_shapes(
+            nodes, library, [(a.name, a.spec, a.variable) for a in arguments]
+        )
+        shapes = told_shapes(shapes, traced.concrete.graph)
         graph, ordered, lists, guessed = _seen(
-            nodes, arguments, outputs, library, device
+            nodes, arguments, outputs, shapes, device
         )
         return TracedStep(
             graph=graph,
@@ -242,12 +251,10 @@ def _seen(
     nodes: Sequence[compat.NodeDef],
     arguments: Sequence[Argument],
     outputs: Sequence[str],
-    library: Any,
+    shapes: Mapping[str, list[tf.TensorSpec]],
     device: str,
 ) -> tuple[GraphView, list[compat.NodeDef], Lists, tuple[str, ...]]:
     """The planners' graph, nodes in order, loops' lists, and ops of guessed shapes."""
-    given = [(a.name, a.spec, a.variable) for a in arguments]
-    shapes = inferred_shapes(nodes, library, given)
     ends = loop_ends(_sorted(nodes, arguments, {}))
     ordered = _sorted(nodes, arguments, ends)
     shapes = _completed(ordered, shapes)

@@ -119,6 +119,8 @@ def flat_specs(signature: Sequence[Any]) -> list[tf.TensorSpec]:
 def _as_spec(value: Any) -> Any:
     if isinstance(value, tf.TypeSpec):
         return value
+    if isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
+        return tf.type_spec_from_value(value)
     tensor = tf.convert_to_tensor(value)
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 

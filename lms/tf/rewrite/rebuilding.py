@@ -15,10 +15,12 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.recompute import original_name
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
+from lms.tf.capture.loops import source_of
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.capture.tracing import TracedFunction
+from lms.tf.capture.tracing import TracedFunction, input_specs
 
-__all__ = ["RebuiltStep", "planned_step", "rebuild", "with_constants"]
+__all__ = ["RebuiltStep", "planned_step", "rebuild", "run_without_inputs"]
+__all__ += ["with_constants"]
 
 
 def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
@@ -86,7 +88,11 @@ class RebuiltStep:
 
 
 def rebuild(
-    traced: TracedFunction, step: TracedStep, nodes: Sequence[compat.NodeDef]
+    traced: TracedFunction,
+    step: TracedStep,
+    nodes: Sequence[compat.NodeDef],
+    *,
+    as_traced: bool,
 ) -> RebuiltStep:
     """Make nodes callable.
 
@@ -94,14 +100,40 @@ def rebuild(
         traced: The function that was traced.
         step: The traced step that the nodes came from.
         nodes: Its nodes, rewritten.
+        as_traced: Whether it may be called with all shapes that it was traced with, and
+            not with the step's alone.
     """
     graph_def = compat.graph_def(nodes, step.library)
-    arguments = [(a.name, a.spec, a.variable) for a in step.arguments]
+    specs = [a.spec for a in step.arguments]
+    if as_traced:
+        opened = input_specs(traced)
+        specs[: len(opened)] = opened
+    arguments = [
+        (a.name, spec, a.variable)
+        for a, spec in zip(step.arguments, specs, strict=True)
+    ]
     return RebuiltStep(
         function=compat.build_function(graph_def, arguments, step.outputs),
         captures=traced.captures,
         concrete=traced.concrete,
     )
+
+
+def run_without_inputs(step: TracedStep) -> None:
+    """Run all ops of a step that no input reaches, for what they write."""
+    reached = {a.name for a in step.arguments if a.captured is None}
+    rest, before = list(step.nodes), -1
+    while len(rest) != before:  # loops have edges back
+        before = len(rest)
+        for node in rest:
+            if not reached.isdisjoint(map(source_of, node.input)):
+                reached.add(node.name)
+        rest = [node for node in rest if node.name not in reached]
+    captured = [a for a in step.arguments if a.captured is not None]
+    arguments = [(a.name, a.spec, a.variable) for a in captured]
+    graph_def = compat.graph_def(rest, step.library)
+    function = compat.build_function(graph_def, arguments, ())
+    function.call_flat(*(a.captured for a in captured))
 
 
 def with_constants(

@@ -227,6 +227,15 @@ def test_a_size_that_depends_on_values_is_refused_by_the_tensor_s_name() -> None
         refuse_guesses(found)
 
 
+def test_a_size_that_set_shape_told_is_known_whatever_python_does() -> None:
+    def step(x: tf.Tensor) -> tf.Tensor:
+        rows = tf.numpy_function(lambda rows: rows[:2], [x], tf.float32)
+        rows.set_shape([2])
+        return tf.exp(rows)
+
+    assert specialised(step, tf.ones([3])).guessed == ()
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("activation", [None, "relu", "elu"])
 def test_convolutions_that_the_runtime_fuses_are_taken_back_in_half_precision(

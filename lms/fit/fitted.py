@@ -5,8 +5,8 @@ for Keras. Both make a `FittedFunction`, which prepares a step for each signatur
 it is called with (`lms.tf.prepare` has the stages).
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import RLock
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from lms.errors import UnsupportedError
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
+from lms.tf.capture.host_variables import made_beside
 from lms.tf.capture.tracing import (
     PREPARING,
     TracedFunction,
@@ -32,6 +33,10 @@ from lms.tf.recovery import PreparedStep, run_recovering
 from lms.workers.lost import lost_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
+
+# Variables that are made while a step is traced take one part of so many of the card,
+# together with what is there; others lie on the host until a plan is known.
+_STATE_PART = 2
 
 limit_pinned_memory()  # before TensorFlow takes any
 
@@ -184,7 +189,8 @@ class FittedFunction:
         if traced is None:
             return False
         key = _key(traced, traced.flat_inputs(args))
-        return key in self._steps and self._steps[key].is_sure
+        step = self._steps.get(key)
+        return step is not None and step.is_sure and not step.on_host.handles
 
     def prepare(self) -> None:
         """Plan now, if the signature leaves nothing open."""
@@ -197,7 +203,8 @@ class FittedFunction:
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far run without a plan, with room to spare."""
-        return all(step.is_sure for step in self._steps.values())
+        steps = self._steps.values()
+        return all(step.is_sure and not step.on_host.handles for step in steps)
 
     def note_peak(self) -> None:
         """Take the peak of steps that ran without this function, as Keras's own do."""
@@ -211,13 +218,27 @@ class FittedFunction:
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            with PREPARING, refused_in_words("tracing a step"), self._shown():
+            with PREPARING, self._tracing(), self._shown():
                 if key not in self._traced:  # another thread may have come first
                     self._made_before()
                     self._traced[key] = trace(
                         self._function, args, iterator=iterator, own=self._own
                     )
         return self._traced[key]
+
+    @contextmanager
+    def _tracing(self) -> Iterator[None]:
+        """What a trace makes lies on the host where the card gets full."""
+        device, settings = find_device(), self._settings
+        limits = [n for n in (device.limit, settings.budget) if n is not None]
+        room = min(limits) // _STATE_PART if limits else None
+        used = device.memory.current_bytes or 0
+        with refused_in_words("tracing a step"):
+            if settings.state == "device":
+                yield
+                return
+            with made_beside(device.full_name, room, used):
+                yield
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; it is planned anew if it runs out of memory."""

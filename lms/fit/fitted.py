@@ -30,13 +30,17 @@ from lms.tf.measure.free_memory import limit_pinned_memory
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
+from lms.units import Bytes
 from lms.workers.lost import lost_in_words
 
-__all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
+__all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan", "on_host"]
 
 # Variables that are made while a step is traced take one part of so many of the card,
 # together with what is there; others lie on the host until a plan is known.
-_STATE_PART = 2
+_SLOTS_PART = 2
+
+# The same of variables made in `on_host`: initial values take several times their room.
+_WEIGHTS_PART = 4
 
 limit_pinned_memory()  # before TensorFlow takes any
 
@@ -91,6 +95,30 @@ def fit_in_memory(
     )
     fitted.prepare()
     return fitted
+
+
+def on_host() -> AbstractContextManager[None]:
+    """Let variables lie on the host that are made within it, where the card gets full.
+
+    For models whose weights alone do not fit: where they do, `LMSCallback` moves what
+    must be moved. Such variables train, and are read and saved, as all others.
+
+    Example:
+        >>> import keras
+        >>> import lms
+        >>> with lms.on_host():
+        ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> len(model.variables)
+        2
+    """
+    return _made_beside(None, _WEIGHTS_PART)
+
+
+def _made_beside(budget: Bytes | None, part: int) -> AbstractContextManager[None]:
+    device = find_device()
+    limits = [n for n in (device.limit, budget) if n is not None]
+    room = min(limits) // part if limits else None
+    return made_beside(device.full_name, room, device.memory.current_bytes or 0)
 
 
 def nothing_to_plan(settings: Settings) -> bool:
@@ -229,16 +257,13 @@ class FittedFunction:
     @contextmanager
     def _tracing(self) -> Iterator[None]:
         """What a trace makes lies on the host where the card gets full."""
-        device, settings = find_device(), self._settings
-        limits = [n for n in (device.limit, settings.budget) if n is not None]
-        room = min(limits) // _STATE_PART if limits else None
-        used = device.memory.current_bytes or 0
-        with refused_in_words("tracing a step"):
-            if settings.state == "device":
-                yield
-                return
-            with made_beside(device.full_name, room, used):
-                yield
+        settings = self._settings
+        on_device = settings.state == "device"
+        beside = (
+            nullcontext() if on_device else _made_beside(settings.budget, _SLOTS_PART)
+        )
+        with refused_in_words("tracing a step"), beside:
+            yield
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; it is planned anew if it runs out of memory."""

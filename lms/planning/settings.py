@@ -252,8 +252,8 @@ def _filters(**filters: Sequence[str]) -> Filters:
             instead = (
                 f"Write thresholds={{'{name}': ...}}."
                 if name in own
-                else f"Knobs are budget, thresholds, recompute, plan, host_memory, state, "
-                f"{', '.join(sorted(known))}."
+                else "Knobs are budget, thresholds, recompute, plan, host_memory, "
+                f"state, {', '.join(sorted(known))}."
             )
             raise TypeError(f"`{name}` is no knob of large model support. {instead}")
         if not _is_names(value):

@@ -87,7 +87,7 @@ class Captured:
     device: Device
     settings: Settings
     held_back: LMSError | None = None
-    on_host: HostVariables = HostVariables()
+    on_host: HostVariables
 
     def budget_now(self) -> MemoryBudget:
         """Measure what the step may use now."""

@@ -44,9 +44,9 @@ __all__ = [
     "HostVariables",
     "lies_on_host",
     "made_beside",
+    "movable_to_host",
     "move_to_device",
     "move_to_host",
-    "movable_to_host",
     "with_copies_in",
 ]
 

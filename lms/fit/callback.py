@@ -297,6 +297,8 @@ class LMSCallback(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Put the model's training function back."""
         self._end("train")
+        if "train" in self._hooks:
+            self._hooks["train"].fitted.give_back()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Replace the model's evaluation function."""

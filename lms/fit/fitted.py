@@ -14,7 +14,7 @@ from typing import Any
 from lms.errors import UnsupportedError
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
-from lms.tf.capture.host_variables import made_beside
+from lms.tf.capture.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.capture.tracing import (
     PREPARING,
     TracedFunction,
@@ -41,6 +41,9 @@ _SLOTS_PART = 2
 
 # The same of variables made in `on_host`: initial values take several times their room.
 _WEIGHTS_PART = 4
+
+# Free bytes for each byte of variables that come back to the card after training.
+_AMPLE = 2
 
 limit_pinned_memory()  # before TensorFlow takes any
 
@@ -233,6 +236,15 @@ class FittedFunction:
         """Tell whether all signatures so far run without a plan, with room to spare."""
         steps = self._steps.values()
         return all(step.is_sure and not step.on_host.handles for step in steps)
+
+    def give_back(self) -> None:
+        """Move variables back to the device if there is ample room for all of them."""
+        device = find_device()
+        free = (device.limit or 0) - (device.memory.current_bytes or 0)
+        found = {id(h): h for s in self._steps.values() for h in s.on_host.handles}
+        moved = HostVariables(tuple(h for h in found.values() if lies_on_host(h)))
+        if moved.size * _AMPLE <= free:
+            moved.come_back()
 
     def note_peak(self) -> None:
         """Take the peak of steps that ran without this function, as Keras's own do."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from lms.errors import BudgetError, LMSError
 from lms.ir.write_guard import WriteGuard, guard_writes
+from lms.machine.placement import joined
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
@@ -241,12 +242,14 @@ def _with_state_moved(
 
 def _move_state(captured: Captured, short: Bytes) -> Bytes:
     """Move so many bytes of variables to the host, and a good part of what is left."""
+    if captured.settings.state == "device" or joined().size > 1:
+        return 0
     step = captured.step
     left = movable_to_host(step.graph, step.variables, step.device)
     least = max(short, sum(map(size_of, left)) // _PART)
     moved = 0
     for handle in left:
-        if moved >= least or captured.settings.state == "device":
+        if moved >= least:
             break
         move_to_host(handle)
         moved += size_of(handle)

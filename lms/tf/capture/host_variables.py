@@ -42,6 +42,7 @@ from lms.units import Bytes
 __all__ = [
     "COPY_IN",
     "HostVariables",
+    "is_moved",
     "lies_on_host",
     "made_beside",
     "movable_to_host",
@@ -55,6 +56,10 @@ COPY_IN = "_CopyFromHostToGpu"
 # Smaller variables are not worth the way.
 _LEAST = 64 * 1024
 
+# Ops that write all of a variable. One that is written in rows is copied at each read,
+# so nobody can tell where its memory is.
+_WHOLE = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
 # Variables that were moved, by their handles' identity, and where to.
@@ -66,7 +71,8 @@ def _address(handle: Any, dtype: tf.DType) -> int:
     return compat.address_of(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
 
 
-def _is_moved(handle: Any) -> bool:
+def is_moved(handle: Any) -> bool:
+    """Tell whether a variable's memory is meant to be the host's."""
     return _moved.get(id(handle)) is handle
 
 
@@ -76,7 +82,7 @@ def lies_on_host(handle: Any) -> bool:
     Args:
         handle: The variable's.
     """
-    spec = compat.handle_spec(handle) if _is_moved(handle) else None
+    spec = compat.handle_spec(handle) if is_moved(handle) else None
     return spec is not None and (_address(handle, spec.dtype) == _addresses[id(handle)])
 
 
@@ -123,9 +129,10 @@ def _mover(device: str, dtype: tf.DType) -> Any:
     done = compat.constant("done", 0, tf.int32)
     done.device = compat.device_name("CPU:0")
     done.input.append(f"^{assign.name}")
+    any_shape = tf.TensorSpec(tf.TensorShape(None), dtype)
     inputs = (
-        ("handle", tf.TensorSpec([], tf.resource), tf.TensorSpec(None, dtype)),
-        ("value", tf.TensorSpec(None, dtype), None),
+        ("handle", tf.TensorSpec([], tf.resource), any_shape),
+        ("value", any_shape, None),
     )
     graph_def = compat.graph_def([pinned, assign, done], None)
     return compat.build_function(graph_def, inputs, [f"{done.name}:0"])
@@ -183,10 +190,12 @@ def movable_to_host(
         variables: Its captured variables by their handles' names.
         device: Full name of the device.
     """
+    in_rows = {name for op in graph.ops if op.type not in _WHOLE for name in op.writes}
     found = [
         (name in _copied(graph), -size_of(handle), name)
         for name, (handle, _) in variables.items()
         if handle.device == device
+        and name not in in_rows
         and size_of(handle) >= _LEAST
         and not lies_on_host(handle)
     ]
@@ -267,8 +276,11 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
         size = size_of(made.handle) if made.handle.device == device else 0
         taken += size
         if room is not None and taken > room and size >= _LEAST:
-            move_to_host(made.handle)
-            taken -= size
+            with tf.init_scope():
+                # One that a trace makes has no value yet.
+                if tf.raw_ops.VarIsInitializedOp(resource=made.handle):
+                    move_to_host(made.handle)
+                    taken -= size
         return made
 
     with tf.variable_creator_scope(create):

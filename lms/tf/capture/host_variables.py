@@ -36,7 +36,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
-from lms.tf.capture.op_facts import CHEAP
+from lms.tf.capture.op_facts import CHEAP, CONTROL_FLOW, READS_VARIABLES
 from lms.units import Bytes
 
 __all__ = [
@@ -56,9 +56,12 @@ COPY_IN = "_CopyFromHostToGpu"
 # Smaller variables are not worth the way.
 _LEAST = 64 * 1024
 
-# Ops that write all of a variable. One that is written in rows is copied at each read,
-# so nobody can tell where its memory is.
-_WHOLE = ("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp")
+# Ops that read a variable or write all of it. One that is written in rows is copied at
+# each read, so nobody can tell where its memory is.
+_WHOLE = {
+    *("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"),
+    *(READS_VARIABLES | CONTROL_FLOW),
+}
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
@@ -129,7 +132,8 @@ def _mover(device: str, dtype: tf.DType) -> Any:
     done = compat.constant("done", 0, tf.int32)
     done.device = compat.device_name("CPU:0")
     done.input.append(f"^{assign.name}")
-    any_shape = tf.TensorSpec(tf.TensorShape(None), dtype)
+    unknown: Any = None  # what `TensorSpec` takes, though its types do not say so
+    any_shape = tf.TensorSpec(unknown, dtype)
     inputs = (
         ("handle", tf.TensorSpec([], tf.resource), any_shape),
         ("value", any_shape, None),
@@ -190,7 +194,12 @@ def movable_to_host(
         variables: Its captured variables by their handles' names.
         device: Full name of the device.
     """
-    in_rows = {name for op in graph.ops if op.type not in _WHOLE for name in op.writes}
+    in_rows = {
+        graph.roots[name]
+        for op in graph.ops
+        if op.type not in _WHOLE and op.alias is None
+        for name in op.inputs
+    }
     found = [
         (name in _copied(graph), -size_of(handle), name)
         for name, (handle, _) in variables.items()

@@ -75,7 +75,7 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 19_770, 150),
+    "lines of lms": (lambda: lines("lms"), 20_370, 150),
     "lines of lms/workers": (lambda: lines("lms/workers"), 1_160, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 720, 150),
     "lines of lms/emulation/native": (
@@ -85,12 +85,12 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     ),
     "lines of experiments": (lambda: lines("experiments"), 14_080, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
-    "lines of tests": (lambda: lines("tests"), 19_420, 150),
-    "files of lms": (lambda: len(files("lms")), 94, 0),
+    "lines of tests": (lambda: lines("tests"), 19_810, 150),
+    "files of lms": (lambda: len(files("lms")), 95, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),
-    "classes of lms": (classes, 138, 0),
-    "knobs": (knobs, 9, 0),
+    "classes of lms": (classes, 139, 0),
+    "knobs": (knobs, 10, 0),
     "first lines that begin with What, Whether or That": (first_words, 0, 0),
     "words of docs/results.md": (words, 9_800, 150),
     "lines of README": (

@@ -268,7 +268,7 @@ class FittedFunction:
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
-        """What a trace makes lies on the host where the card gets full."""
+        """Let variables that a trace makes lie on the host where the card gets full."""
         settings = self._settings
         on_device = settings.state == "device"
         beside = (

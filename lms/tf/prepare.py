@@ -26,6 +26,7 @@ from lms.planning.settings import Settings
 from lms.report.progress import tell
 from lms.tf.capture.host_variables import (
     HostVariables,
+    let_stay,
     movable_to_host,
     move_to_host,
     size_of,
@@ -186,6 +187,8 @@ def capture(
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
     on_host = HostVariables.of(step.variables)
+    for variable in traced.concrete.graph.variables:
+        let_stay(variable)
     if on_host.handles:  # nobody else keeps them there
         step = replace(step, own=None)
     if settle:

@@ -15,10 +15,12 @@ TensorFlow's swap op yields the pinned memory. Its output lies in the host's mem
 a node's attribute says of the assignment that its input does: so the variable takes the
 memory over as it is.
 
-Known weaknesses: what gives a variable another tensor (`assign`, a checkpoint) puts it
-on the card; before its next step it is moved again. Ops in loops and branches read over
-the link whatever they are. All variables of one process lie beside swapped tensors, in
-TensorFlow's pool of pinned memory.
+Known weaknesses: what gives a variable another tensor behind its back (an op, a
+`tf.train.Checkpoint`) puts it on the card; before its next step it is moved again. Ops
+in loops and branches read over the link whatever they are. Variables that are written
+in rows (embeddings, by some optimizers) stay on the card, and so do those of several
+workers. Memory of a variable that gets another goes back to TensorFlow's pool at once,
+whatever still runs.
 
 Sources: `AssignVariableOp` in resource_variable_ops.cc, `_input_hostmem` in
 memory_types.cc; unified virtual addressing in the CUDA driver API.
@@ -43,6 +45,7 @@ __all__ = [
     "COPY_IN",
     "HostVariables",
     "is_moved",
+    "let_stay",
     "lies_on_host",
     "made_beside",
     "movable_to_host",
@@ -117,6 +120,24 @@ def move_to_device(handle: Any) -> None:
         own = tf.raw_ops.DeepCopy(x=value)
         tf.raw_ops.AssignVariableOp(resource=handle, value=own)
     _moved.pop(id(handle), None)
+
+
+def let_stay(variable: Any) -> None:
+    """Let what is assigned to a variable follow it to the host, as checkpoints are.
+
+    All of a checkpoint that is loaded need not fit on the card.
+    """
+    if not is_moved(variable.handle) or "assign" in vars(variable):
+        return
+    own = variable.assign
+
+    def assign(*args: Any, **how: Any) -> Any:
+        assigned = own(*args, **how)
+        if tf.executing_eagerly() and is_moved(variable.handle):
+            move_to_host(variable.handle)
+        return assigned
+
+    variable.assign = assign
 
 
 @cache
@@ -289,6 +310,7 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
                 # One that a trace makes has no value yet.
                 if tf.raw_ops.VarIsInitializedOp(resource=made.handle):
                     move_to_host(made.handle)
+                    let_stay(made)
                     taken -= size
         return made
 

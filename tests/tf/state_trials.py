@@ -12,13 +12,13 @@ from keras import layers, optimizers
 
 import lms
 from lms import LMSCallback
-from lms.errors import BudgetError
+from lms.errors import BudgetError, HostMemoryError
 from lms.tf.capture.host_variables import lies_on_host, move_to_host
 from lms.tf.capture.writes import KeptVariables
 from tests.models import Case
 from tests.tf import training
 
-__all__ = ["deep", "in_part", "kept", "loaded", "moved", "on_device"]
+__all__ = ["deep", "full_host", "in_part", "kept", "loaded", "moved", "on_device"]
 
 _WIDTH = 512
 
@@ -194,5 +194,21 @@ def kept() -> dict[str, bool]:
     held.put_back(values)
     return {
         "equal": np.array_equal(before, variable.numpy()),
+        "on_host": lies_on_host(variable.handle),
+    }
+
+
+def full_host() -> dict[str, Any]:
+    """Move a variable where the host may pin less than it needs."""
+    variable = tf.Variable(tf.ones([1024, 4096]))
+    try:
+        move_to_host(variable.handle)
+    except HostMemoryError as error:
+        said = str(error)
+    else:
+        said = ""
+    return {
+        "names_size": "16.00 MiB" in said,
+        "equal": float(tf.reduce_sum(variable)) == 1024 * 4096,
         "on_host": lies_on_host(variable.handle),
     }

@@ -79,3 +79,10 @@ def test_checkpoints_are_written_and_loaded_in_the_middle(worker: Worker) -> Non
 
 def test_nothing_moves_where_state_is_to_stay(worker: Worker) -> None:
     assert worker.ask(f"{_TRIALS}:on_device", memory="64MiB")
+
+
+@pytest.mark.slow  # TensorFlow waits ten seconds for memory
+def test_a_host_that_cannot_pin_so_much_is_named(worker: Worker) -> None:
+    limit = {"TF_GPU_HOST_MEM_LIMIT_IN_MB": "8"}
+    found = worker.ask(f"{_TRIALS}:full_host", memory="64MiB", environ=limit)
+    assert found == {"names_size": True, "equal": True, "on_host": False}

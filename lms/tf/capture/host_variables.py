@@ -27,7 +27,7 @@ memory_types.cc; unified virtual addressing in the CUDA driver API.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -35,15 +35,18 @@ from weakref import WeakValueDictionary
 
 import tensorflow as tf
 
+from lms.errors import HostMemoryError
 from lms.ir.graph import GraphView
+from lms.machine.host import PINNED_VARIABLE
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 from lms.tf.capture.op_facts import CHEAP, CONTROL_FLOW, READS_VARIABLES
-from lms.units import Bytes
+from lms.units import Bytes, format_bytes
 
 __all__ = [
     "COPY_IN",
     "HostVariables",
+    "bytes_on_host",
     "is_moved",
     "let_stay",
     "lies_on_host",
@@ -70,7 +73,7 @@ _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
 # Variables that were moved, by their handles' identity, and where to.
 _moved: WeakValueDictionary[int, Any] = WeakValueDictionary()
-_addresses: dict[int, int] = {}
+_places: dict[int, tuple[int, tf.DType]] = {}  # addresses and types
 
 
 def _address(handle: Any, dtype: tf.DType) -> int:
@@ -88,23 +91,32 @@ def lies_on_host(handle: Any) -> bool:
     Args:
         handle: The variable's.
     """
-    spec = compat.handle_spec(handle) if is_moved(handle) else None
-    return spec is not None and (_address(handle, spec.dtype) == _addresses[id(handle)])
+    if not is_moved(handle):
+        return False
+    address, dtype = _places[id(handle)]
+    return _address(handle, dtype) == address
 
 
 def move_to_host(handle: Any) -> None:
     """Let a variable of the card have its memory on the host; its value stays.
 
     Raises:
-        tf.errors.OpError: If the host has no pinned memory left.
+        HostMemoryError: If the host has no pinned memory left.
     """
     spec = compat.handle_spec(handle)
     assert spec is not None
     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
-    with compat.planned_as_is():
-        _mover(handle.device, spec.dtype).call_flat(handle, value)
+    try:
+        with compat.planned_as_is():
+            _mover(handle.device, spec.dtype).call_flat(handle, value)
+    except tf.errors.ResourceExhaustedError as error:
+        raise HostMemoryError(
+            "the host must pin memory for each variable that finds no room on the "
+            f"card, got none for one of {format_bytes(size_of(handle))}. Close other "
+            f"programs, raise {PINNED_VARIABLE}, or use a larger card."
+        ) from error
     _moved[id(handle)] = handle
-    _addresses[id(handle)] = _address(handle, spec.dtype)
+    _places[id(handle)] = _address(handle, spec.dtype), spec.dtype
 
 
 def move_to_device(handle: Any) -> None:
@@ -190,9 +202,15 @@ class HostVariables:
                 move_to_host(handle)
 
     def come_back(self) -> None:
-        """Move all to their device."""
-        for handle in self.handles:
-            move_to_device(handle)
+        """Move all to their device, as far as there is room."""
+        with suppress(tf.errors.ResourceExhaustedError):
+            for handle in self.handles:
+                move_to_device(handle)
+
+
+def bytes_on_host() -> Bytes:
+    """Bytes of all variables that were moved to the host."""
+    return sum(size_of(handle) for handle in _moved.values())
 
 
 def size_of(handle: Any) -> Bytes:
@@ -225,6 +243,7 @@ def movable_to_host(
         (name in _copied(graph), -size_of(handle), name)
         for name, (handle, _) in variables.items()
         if handle.device == device
+        and compat.has_op(COPY_IN)
         and name not in in_rows
         and size_of(handle) >= _LEAST
         and not lies_on_host(handle)
@@ -305,7 +324,8 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
         made = following(**how)
         size = size_of(made.handle) if made.handle.device == device else 0
         taken += size
-        if room is not None and taken > room and size >= _LEAST:
+        is_full = room is not None and taken > room and compat.has_op(COPY_IN)
+        if is_full and size >= _LEAST:
             with tf.init_scope():
                 # One that a trace makes has no value yet.
                 if tf.raw_ops.VarIsInitializedOp(resource=made.handle):

@@ -17,6 +17,7 @@ from lms.tf.capture.host_variables import lies_on_host, move_to_host
 from lms.tf.capture.writes import KeptVariables
 from tests.models import Case
 from tests.tf import training
+from tests.tf.recovery_trials import fail
 
 __all__ = ["deep", "full_host", "in_part", "kept", "loaded", "moved", "on_device"]
 
@@ -60,25 +61,35 @@ def _data(*shape: int) -> dict[str, Any]:
     return {"x": x, "y": y, "batch_size": 16, "validation_data": (x[:16], y[:16])}
 
 
-def deep(*, depth: int, planned: bool) -> dict[str, Any]:
+def deep(*, depth: int, planned: bool, failures: int = 0) -> dict[str, Any]:
     """Train a deep network of 1 MiB a layer, in all memory that there is.
 
     Args:
         depth: Layers.
         planned: Whether large model support is used.
+        failures: So often the second batch runs out of memory.
     """
     tf.config.experimental.enable_op_determinism()
     callback = LMSCallback(verbose=0)
+
+    def trouble(batch: int, logs: Any) -> None:
+        del logs
+        if batch == 1 and failures and callback.report[0].replans == 0:
+            (step,) = callback._hooks["train"].fitted._steps.values()
+            fail(step, failures)
+
+    failing = keras.callbacks.LambdaCallback(on_train_batch_begin=trouble)
 
     def build() -> keras.Model:
         with lms.on_host():
             return _dense(depth, optimizers.AdamW)
 
     case = Case(build=build, fit=_data(_WIDTH), epochs=2)
-    trained = training.train(case, [callback] if planned else [])
+    trained = training.train(case, [failing, callback] if planned else [])
+    replans = [r.replans for r in callback.report if r.kind == "train"]
     return {
         "numbers": training.hashes(trained.numbers),
-        "replans": [report.replans for report in callback.report],
+        "replans": replans,
         "bytes": sum(value.nbytes for value in trained.numbers.values()),
     }
 

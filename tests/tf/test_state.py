@@ -41,6 +41,14 @@ def test_weights_and_slots_of_three_cards_train(worker: Worker) -> None:
 
 
 @pytest.mark.slow
+def test_a_step_that_runs_out_of_memory_is_undone_and_repeated(worker: Worker) -> None:
+    arguments = {"memory": "16MiB", "depth": 16, "planned": True, "failures": 1}
+    trial = worker.ask(f"{_TRIALS}:deep", **arguments)
+    assert trial["replans"] == [1]
+    assert trial["numbers"] == plain(worker, "deep", depth=16)["numbers"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimizer", "policy", "normalised"),
     [

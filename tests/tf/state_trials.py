@@ -103,8 +103,8 @@ def in_part(*, optimizer: str, policy: str, normalised: bool) -> dict[str, Any]:
         normalised: Whether it is convolutions with batch normalisation, or dense.
 
     Returns:
-        Names of the numbers that `differ`, whether variables lay `on_host`, and whether
-        the peak was `within` the budget.
+        Names of the numbers that `differ`, whether variables lay `on_host`, whether the
+        peak was `within` the budget, and how many are `left` there after training.
     """
     tf.config.experimental.enable_op_determinism()
     made = OPTIMIZERS[optimizer]
@@ -119,22 +119,28 @@ def in_part(*, optimizer: str, policy: str, normalised: bool) -> dict[str, Any]:
         "differ": training.different(plain.numbers, trained.numbers),
         "on_host": peak.on_host > 0,
         "within": peak.bytes <= budget,
+        "left": peak.left,
     }
 
 
 class _Peak(keras.callbacks.Callback):
     """Memory and variables on the host at the end of an epoch's steps."""
 
-    bytes = on_host = 0
+    bytes = on_host = left = 0
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         del epoch, logs
-        model: Any = self.model
         self.bytes = training.memory("peak")
-        handles = [
-            v.value.handle for v in (*model.variables, *model.optimizer.variables)
-        ]
-        self.on_host = sum(map(lies_on_host, handles))
+        self.on_host = self._count()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        del logs
+        self.left = self._count()
+
+    def _count(self) -> int:
+        model: Any = self.model
+        variables = (*model.variables, *model.optimizer.variables)
+        return sum(lies_on_host(variable.value.handle) for variable in variables)
 
 
 def loaded(*, planned: bool) -> dict[str, str]:

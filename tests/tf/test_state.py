@@ -77,6 +77,7 @@ def test_every_optimizer_trains_in_0_45_of_its_memory(
     assert trial["differ"] == []
     assert trial["on_host"]
     assert trial["within"]
+    assert trial["left"] == 0
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         WorkersError,
     )
     from lms.fit.callback import LMSCallback
-    from lms.fit.fitted import fit_in_memory
+    from lms.fit.fitted import fit_in_memory, on_host
     from lms.ir.plan import SwapPlan
     from lms.report.step import StepReport
     from lms.workers.data_parallel import DataParallel
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
 __all__ += ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
 __all__ += ["PlanError", "UnsupportedError", "WorkersError"]
-__all__ += ["fit_in_memory", "join"]
+__all__ += ["fit_in_memory", "join", "on_host"]
 
 _HOMES = {
     "BudgetError": "lms.errors",
@@ -49,6 +49,7 @@ _HOMES = {
     "emulate": "lms.emulation",
     "fit_in_memory": "lms.fit.fitted",
     "join": "lms.workers.joining",
+    "on_host": "lms.fit.fitted",
 }
 
 

@@ -238,6 +238,9 @@ class LMSCallback(keras.callbacks.Callback):
             `budget`; None takes what is free.
         plan: A plan, or the file that `python -m lms plan --output` wrote, for the
             first training step; it must be a plan of that very step.
+        state: Where variables (weights, slots of the optimizer) lie while a step runs.
+            None: on the device, and where there is no plan with all of them there, some
+            in the host's memory, with the same bits. "device": on the device.
         verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
 
     Raises:
@@ -271,6 +274,7 @@ class LMSCallback(keras.callbacks.Callback):
         recompute: Literal["cheap"] | bool | None = None,
         host_memory: int | str | None = None,
         plan: SwapPlan | str | Path | None = None,
+        state: Literal["device"] | None = None,
         verbose: int = 1,
     ) -> None:
         super().__init__()
@@ -284,6 +288,7 @@ class LMSCallback(keras.callbacks.Callback):
             recompute=recompute,
             host_memory=host_memory,
             plan=plan,
+            state=state,
         )
         self._verbose = _checked(verbose)
         self._hooks: dict[str, FunctionHook] = {}
@@ -317,6 +322,8 @@ class LMSCallback(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Put the model's training function back."""
         self._end("train")
+        if "train" in self._hooks:
+            self._hooks["train"].fitted.give_back()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Replace the model's evaluation function."""

@@ -6,8 +6,8 @@ it is called with (`lms.tf.prepare` has the stages).
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from threading import RLock
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from lms.errors import UnsupportedError
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
+from lms.tf.capture.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.capture.tracing import (
     PREPARING,
     TracedFunction,
@@ -30,9 +31,20 @@ from lms.tf.measure.free_memory import limit_pinned_memory
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
+from lms.units import Bytes
 from lms.workers.lost import lost_in_words
 
-__all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan"]
+__all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan", "on_host"]
+
+# Variables that are made while a step is traced take one part of so many of the card,
+# together with what is there; others lie on the host until a plan is known.
+_SLOTS_PART = 2
+
+# The same of variables made in `on_host`: initial values take several times their room.
+_WEIGHTS_PART = 4
+
+# Free bytes for each byte of variables that come back to the card after training.
+_AMPLE = 2
 
 _LOG = logging.getLogger("lms")
 
@@ -89,6 +101,30 @@ def fit_in_memory(
     )
     fitted.prepare()
     return fitted
+
+
+def on_host() -> AbstractContextManager[None]:
+    """Let variables lie on the host that are made within it, where the card gets full.
+
+    For models whose weights alone do not fit: where they do, `LMSCallback` moves what
+    must be moved. Such variables train, and are read and saved, as all others.
+
+    Example:
+        >>> import keras
+        >>> import lms
+        >>> with lms.on_host():
+        ...     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+        >>> len(model.variables)
+        2
+    """
+    return _made_beside(None, _WEIGHTS_PART)
+
+
+def _made_beside(budget: Bytes | None, part: int) -> AbstractContextManager[None]:
+    device = find_device()
+    limits = [n for n in (device.limit, budget) if n is not None]
+    room = min(limits) // part if limits else None
+    return made_beside(device.full_name, room, device.memory.current_bytes or 0)
 
 
 def nothing_to_plan(settings: Settings) -> bool:
@@ -227,7 +263,8 @@ class FittedFunction:
         if traced is None:
             return False
         key = self._key(traced, traced.flat_inputs(args))
-        return key in self._steps and self._steps[key].is_sure
+        step = self._steps.get(key)
+        return step is not None and step.is_sure and not step.on_host.handles
 
     def prepare(self) -> None:
         """Plan now, if the signature leaves nothing open."""
@@ -243,7 +280,17 @@ class FittedFunction:
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far run without a plan, with room to spare."""
-        return all(step.is_sure for step in self._steps.values())
+        steps = self._steps.values()
+        return all(step.is_sure and not step.on_host.handles for step in steps)
+
+    def give_back(self) -> None:
+        """Move variables back to the device if there is ample room for all of them."""
+        device = find_device()
+        free = (device.limit or 0) - (device.memory.current_bytes or 0)
+        found = {id(h): h for s in self._steps.values() for h in s.on_host.handles}
+        moved = HostVariables(tuple(h for h in found.values() if lies_on_host(h)))
+        if moved.size * _AMPLE <= free:
+            moved.come_back()
 
     def note_peak(self) -> None:
         """Take the peak of steps that ran without this function, as Keras's own do."""
@@ -257,13 +304,24 @@ class FittedFunction:
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
         key = signature_key(args if iterator is None else [iterator.element_spec])
         if key not in self._traced:
-            with PREPARING, refused_in_words("tracing a step"), self._shown():
+            with PREPARING, self._tracing(), self._shown():
                 if key not in self._traced:  # another thread may have come first
                     self._made_before()
                     self._traced[key] = trace(
                         self._function, args, iterator=iterator, own=self._own
                     )
         return self._traced[key]
+
+    @contextmanager
+    def _tracing(self) -> Iterator[None]:
+        """Let variables that a trace makes lie on the host where the card gets full."""
+        settings = self._settings
+        on_device = settings.state == "device"
+        beside = (
+            nullcontext() if on_device else _made_beside(settings.budget, _SLOTS_PART)
+        )
+        with refused_in_words("tracing a step"), beside:
+            yield
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
         """Run a step; it is planned anew if it runs out of memory."""

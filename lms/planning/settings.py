@@ -70,6 +70,7 @@ class Settings:
         plan: The plan of the first training step; None makes one.
         host_memory: Bytes of the host's memory that swapped tensors may take; None for
             what is free.
+        state: Where variables may lie: None also on the host, "device" nowhere else.
     """
 
     budget: int | None = None
@@ -78,6 +79,7 @@ class Settings:
     recompute: Recompute = None
     plan: SwapPlan | None = None
     host_memory: int | None = None
+    state: str | None = None
 
     @property
     def asks_for_a_plan(self) -> bool:
@@ -99,6 +101,7 @@ def read_settings(
     recompute: Recompute = None,
     plan: SwapPlan | str | Path | None = None,
     host_memory: int | str | None = None,
+    state: str | None = None,
     **filters: Sequence[str],
 ) -> Settings:
     """Read the user's knobs.
@@ -126,6 +129,7 @@ def read_settings(
         recompute=recompute,
         plan=None if plan is None else read_plan(plan),
         host_memory=_size(host_memory, "host_memory"),
+        state=_state(state),
     )
 
 
@@ -197,6 +201,14 @@ def _size(value: int | str | None, name: str) -> int | None:
     return None if value is None else parse_size(value, name=name)
 
 
+def _state(value: object) -> str | None:
+    if value not in (None, "device"):
+        raise ValueError(
+            f'`state` must be "device" or None, got {value!r}. None chooses for you.'
+        )
+    return None if value is None else "device"
+
+
 def _check_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(
@@ -240,8 +252,8 @@ def _filters(**filters: Sequence[str]) -> Filters:
             instead = (
                 f"Write thresholds={{'{name}': ...}}."
                 if name in own
-                else f"Knobs are budget, thresholds, recompute, plan, host_memory, "
-                f"{', '.join(sorted(known))}."
+                else "Knobs are budget, thresholds, recompute, plan, host_memory, "
+                f"state, {', '.join(sorted(known))}."
             )
             raise TypeError(f"`{name}` is no knob of large model support. {instead}")
         if not _is_names(value):

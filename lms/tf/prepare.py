@@ -10,18 +10,27 @@ memory is prepared from the third on, into less.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from lms.errors import LMSError
+from lms.errors import BudgetError, LMSError
 from lms.ir.write_guard import WriteGuard, guard_writes
+from lms.machine.placement import joined
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits
 from lms.planning.settings import Settings
 from lms.report.progress import tell
+from lms.tf.capture.host_variables import (
+    HostVariables,
+    let_stay,
+    movable_to_host,
+    move_to_host,
+    size_of,
+)
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_facts import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
@@ -48,7 +57,7 @@ from lms.tf.rewrite.rebuilding import (
     with_constants,
 )
 from lms.tf.rewrite.rewriting import rewrite
-from lms.units import Seconds, format_bytes
+from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -56,6 +65,9 @@ _LOG = logging.getLogger("lms")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
+
+# One part of so many of the variables is moved at least where no plan fits.
+_PART = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +85,7 @@ class Captured:
         settings: The user's knobs.
         held_back: Why it cannot be planned; None if it may be.
         is_said: Whether it was said of another signature that it cannot be planned.
+        on_host: Its variables that lie on the host.
     """
 
     kind: str
@@ -83,6 +96,7 @@ class Captured:
     settings: Settings
     held_back: LMSError | None = None
     is_said: bool = False
+    on_host: HostVariables
 
     def budget_now(self) -> MemoryBudget:
         """Measure what the step may use now."""
@@ -152,11 +166,15 @@ def prepare(
     """
     started = time.perf_counter()
     try:
-        captured, budget = capture(traced, inputs, settings, kind=kind, settle=settle)
+        again = partial(capture, traced, inputs, settings, kind=kind)
+        captured, budget = again(settle=settle)
+        if _can_come_back(captured, budget):
+            captured.on_host.come_back()
+            captured, budget = again(settle=settle)
         captured = replace(captured, is_said=is_said)
         try:
             with refused_in_words("planning a step"):
-                prepared = _build(captured, budget)
+                captured, prepared = _with_state_moved(captured, budget, again)
         except LMSError as error:  # it runs as it is, if nobody insists on a plan
             if (plain := captured.without_plan(error)) is None:
                 error.args = (f"{error}{_whose(captured)}",)
@@ -195,6 +213,11 @@ def capture(
     """
     device = find_device()
     step = specialise(traced, inputs, device=device.full_name)
+    on_host = HostVariables.of(step.variables)
+    for variable in traced.concrete.graph.variables:
+        let_stay(variable)
+    if on_host.handles:  # nobody else keeps them there
+        step = replace(step, own=None)
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device)
@@ -210,8 +233,59 @@ def capture(
         device=device,
         settings=settings,
         held_back=held_back,
+        on_host=on_host,
     )
     return captured, budget
+
+
+def _can_come_back(captured: Captured, budget: MemoryBudget) -> bool:
+    """Tell whether a step fits as it is with all its variables on the card."""
+    size = captured.on_host.size
+    beside = replace(budget, persistent=budget.persistent + size)
+    return bool(size) and fits(captured.workload.plain, beside)
+
+
+def _with_state_moved(
+    captured: Captured,
+    budget: MemoryBudget,
+    again: Callable[..., tuple[Captured, MemoryBudget]],
+) -> tuple[Captured, PreparedStep]:
+    """The step as it is planned with as few variables on the host as it must have.
+
+    Args:
+        captured: The step.
+        budget: What it may use.
+        again: Captures it anew, when variables were moved.
+
+    Raises:
+        BudgetError: If there is no plan with all of them there.
+    """
+    while True:
+        try:
+            return captured, _build(captured, budget)
+        except BudgetError as error:
+            short = (error.least_bytes or 0) - (budget.total or 0)
+            if not _move_state(captured, short):
+                raise
+        is_said = captured.is_said
+        captured, budget = again()
+        captured = replace(captured, is_said=is_said)
+
+
+def _move_state(captured: Captured, short: Bytes) -> Bytes:
+    """Move so many bytes of variables to the host, and a good part of what is left."""
+    if captured.settings.state == "device" or joined().size > 1:
+        return 0
+    step = captured.step
+    left = movable_to_host(step.graph, step.variables, step.device)
+    least = max(short, sum(map(size_of, left)) // _PART)
+    moved = 0
+    for handle in left:
+        if moved >= least:
+            break
+        move_to_host(handle)
+        moved += size_of(handle)
+    return moved
 
 
 def _measured(
@@ -269,6 +343,7 @@ def _built(
         small_pool=device.keep_pool(pool),
         commit_flag=commit_flag,
         kept=kept,
+        on_host=captured.on_host,
         is_sure=is_sure,
         can_be_planned=settings.thresholds is None and not captured.held_back,
         can_repeat=_can_repeat(planned, guard),

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
 from lms.planning.problem import MemoryBudget
 from lms.report.step import StepReport, StepTimeline
+from lms.tf.capture.host_variables import HostVariables
 from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.out_of_memory import (
@@ -108,6 +109,7 @@ class PreparedStep:
         kept: The variables that it writes before that; of a step that is not planned
             and has little room left, all that it has, in its first calls; in all, if
             it has loops of unknown memory, or cannot be planned.
+        on_host: The variables that it needs on the host.
         is_sure: Whether it needs no plan, has room to spare, and no loop's memory is
             unknown.
         can_be_planned: Whether a plan may be made if it runs out of memory.
@@ -126,6 +128,7 @@ class PreparedStep:
     small_pool: object
     commit_flag: CommitFlag
     kept: KeptVariables
+    on_host: HostVariables
     is_sure: bool
     can_be_planned: bool
     can_repeat: bool
@@ -153,6 +156,7 @@ class PreparedStep:
         # Host tensors belong to one call at a time.
         with self.lock, uninterrupted():
             self.memory.watch(self)
+            self.on_host.settle()
             kept = self._is_watched or not self.plan_is_empty
             values = self.kept.values() if kept else []
             self.commit_flag.begun = not (kept and self.can_repeat)

@@ -31,6 +31,7 @@ from lms.tf.capture.host_transfers import (
     with_received,
     with_signs_on_device,
 )
+from lms.tf.capture.host_variables import lies_on_host, with_copies_in
 from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_facts import (
     ALIAS,
@@ -74,6 +75,11 @@ class Argument:
     spec: tf.TensorSpec
     variable: tf.TensorSpec | None = None
     captured: tf.Tensor | None = None
+
+    @property
+    def lies_on_host(self) -> bool:
+        """Tell whether it is a variable of the device that takes none of its room."""
+        return self.captured is not None and lies_on_host(self.captured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +132,9 @@ class TracedStep:
         specs = (
             a.variable or a.spec
             for a in self.arguments
-            if a.captured is not None and a.captured.device in ("", self.device)
+            if a.captured is not None
+            and a.captured.device in ("", self.device)
+            and not a.lies_on_host
         )
         return sum(_described("capture", spec).size for spec in specs)
 
@@ -173,7 +181,13 @@ def _assignments(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes,
     return with_assignments_in_place(nodes, variables), library
 
 
-PASSES = (_signs, _opened, _assignments)
+def _state(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
+    """Requires the functions to be open. Ensures that no product reads over a link."""
+    handles = {a.name for a in step.arguments if a.lies_on_host}
+    return with_copies_in(nodes, handles, control_flow(step.nodes)), library
+
+
+PASSES = (_signs, _opened, _state, _assignments)
 """Rewrites of a step before it is planned, in this order; none changes a number."""
 
 

@@ -23,6 +23,7 @@ from lms.errors import OutOfMemoryError
 from lms.ir.liveness import new_value
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
+from lms.tf.capture.host_variables import lies_on_host
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.uninterrupted import uninterrupted
@@ -115,6 +116,7 @@ def _on_device(step: TracedStep, device: Device) -> list[tuple[Any, tf.DType]]:
         for handle, dtype in step.variables.values()
         if dtype not in (tf.string, tf.variant, tf.resource)
         and handle.device == device.full_name
+        and not lies_on_host(handle)
     ]
 
 

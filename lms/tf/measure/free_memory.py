@@ -16,6 +16,7 @@ from lms.machine.placement import joined, read_placement
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.settings import Settings
 from lms.tf import compat
+from lms.tf.capture.host_variables import bytes_on_host
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device
@@ -48,7 +49,8 @@ def free_host_bytes() -> Bytes | None:
     if free is None:
         return None
     # All of them plan at about the same time.
-    return swappable(free // joined().local_size, pinned_limit())
+    limit = pinned_limit() - bytes_on_host()
+    return swappable(free // joined().local_size, limit)
 
 
 def limit_pinned_memory() -> None:

@@ -10,9 +10,11 @@ resolved.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lms.ir.graph import Op
 from lms.machine.costs import Costs, moved_bytes, roofline
+from lms.machine.hardware import Hardware
 from lms.report.progress import track
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.device_rates import (
@@ -30,7 +32,7 @@ from lms.tf.measure.scratch import (
     has_room,
     is_worth_a_run,
 )
-from lms.units import Seconds
+from lms.units import Bytes, Seconds
 
 __all__ = ["measure_costs"]
 
@@ -102,7 +104,33 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
         times_over = over.get(op.type, 1.0) if op.name in minor else 1.0
         untimed = least.of(op.name) * times_over
         seconds[op.name] = max(small, timed.get(op.name, untimed))
+    for name, link in _over_link(step, measure_hardware(device)).items():
+        seconds[name] = max(seconds.get(name, small), link)
     return Costs(seconds=seconds, source="measured")
+
+
+def _over_link(step: TracedStep, hardware: Hardware) -> dict[str, Seconds]:
+    """Seconds that the link takes for variables on the host, by the ops that wait."""
+    graph = step.graph
+    handles = {f"{a.name}:0": a.variable for a in step.arguments if a.lies_on_host}
+    reads = {
+        f"{op.name}:0": handles[op.inputs[0]]
+        for op in graph.ops
+        if op.reads_state and op.inputs[0] in handles
+    }
+    found: dict[str, Seconds] = {}
+    for op in graph.ops:
+        read = [_bytes(reads[name]) for name in op.inputs if name in reads]
+        written = [_bytes(handles[name]) for name in op.writes if name in handles]
+        if (read or written) and op.alias is None:
+            # What is added to is read first.
+            into = sum(read) + sum(written)
+            found[op.name] = into / hardware.h2d + sum(written) / hardware.d2h
+    return found
+
+
+def _bytes(spec: Any) -> Bytes:
+    return spec.shape.num_elements() * spec.dtype.size
 
 
 def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:

@@ -1,0 +1,338 @@
+"""Variables that take no room on the card: their memory is the host's.
+
+    variable @GPU ──its tensor──> pinned memory of the host <──link──> kernels
+
+A GPU reads and writes pinned memory at its address there (unified addressing). So a
+variable of the card may have its tensor there: it keeps its handle and its device,
+every op finds it as before, with the same bits, and updates write into it in place.
+What reads element by element reads over the link. Other ops read a copy on the card,
+made for them: a plan may drop it and make it anew.
+
+    ReadVariableOp ──> AddV2, Mul ...                     ReadVariableOp ──> AddV2 ...
+                └────> MatMul                ==>          Read ──> copy in ──> MatMul
+
+TensorFlow's swap op yields the pinned memory. Its output lies in the host's memory, and
+a node's attribute says of the assignment that its input does: so the variable takes the
+memory over as it is.
+
+Known weaknesses: what gives a variable another tensor behind its back (an op, a
+`tf.train.Checkpoint`) puts it on the card; before its next step it is moved again. Ops
+in loops and branches read over the link whatever they are. Variables that are written
+in rows (embeddings, by some optimizers) stay on the card, and so do those of several
+workers. Memory of a variable that gets another goes back to TensorFlow's pool at once,
+whatever still runs.
+
+Sources: `AssignVariableOp` in resource_variable_ops.cc, `_input_hostmem` in
+memory_types.cc; unified virtual addressing in the CUDA driver API.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+from weakref import WeakValueDictionary
+
+import tensorflow as tf
+
+from lms.errors import HostMemoryError
+from lms.ir.graph import GraphView
+from lms.machine.host import PINNED_VARIABLE
+from lms.tf import compat
+from lms.tf.capture.loops import source_of
+from lms.tf.capture.op_facts import CHEAP, CONTROL_FLOW, READS_VARIABLES
+from lms.units import Bytes, format_bytes
+
+__all__ = [
+    "COPY_IN",
+    "HostVariables",
+    "bytes_on_host",
+    "is_moved",
+    "let_stay",
+    "lies_on_host",
+    "made_beside",
+    "movable_to_host",
+    "move_to_device",
+    "move_to_host",
+    "with_copies_in",
+]
+
+COPY_IN = "_CopyFromHostToGpu"
+
+# Smaller variables are not worth the way.
+_LEAST = 64 * 1024
+
+# Ops that read a variable or write all of it. One that is written in rows is copied at
+# each read, so nobody can tell where its memory is.
+_WHOLE = {
+    *("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"),
+    *(READS_VARIABLES | CONTROL_FLOW),
+}
+
+_TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
+
+# Variables that were moved, by their handles' identity, and where to.
+_moved: WeakValueDictionary[int, Any] = WeakValueDictionary()
+_places: dict[int, tuple[int, tf.DType]] = {}  # addresses and types
+
+
+def _address(handle: Any, dtype: tf.DType) -> int:
+    return compat.address_of(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+
+
+def is_moved(handle: Any) -> bool:
+    """Tell whether a variable's memory is meant to be the host's."""
+    return _moved.get(id(handle)) is handle
+
+
+def lies_on_host(handle: Any) -> bool:
+    """Tell whether a variable's memory is the host's; it may have been given another.
+
+    Args:
+        handle: The variable's.
+    """
+    if not is_moved(handle):
+        return False
+    address, dtype = _places[id(handle)]
+    return _address(handle, dtype) == address
+
+
+def move_to_host(handle: Any) -> None:
+    """Let a variable of the card have its memory on the host; its value stays.
+
+    Raises:
+        HostMemoryError: If the host has no pinned memory left.
+    """
+    spec = compat.handle_spec(handle)
+    assert spec is not None
+    value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
+    try:
+        with compat.planned_as_is():
+            _mover(handle.device, spec.dtype).call_flat(handle, value)
+    except tf.errors.ResourceExhaustedError as error:
+        raise HostMemoryError(
+            "the host must pin memory for each variable that finds no room on the "
+            f"card, got none for one of {format_bytes(size_of(handle))}. Close other "
+            f"programs, raise {PINNED_VARIABLE}, or use a larger card."
+        ) from error
+    _moved[id(handle)] = handle
+    _places[id(handle)] = _address(handle, spec.dtype), spec.dtype
+
+
+def move_to_device(handle: Any) -> None:
+    """Let a variable have its memory on its device again.
+
+    Raises:
+        tf.errors.OpError: If there is no room.
+    """
+    spec = compat.handle_spec(handle)
+    assert spec is not None
+    with tf.device(handle.device):
+        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
+        own = tf.raw_ops.DeepCopy(x=value)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=own)
+    _moved.pop(id(handle), None)
+
+
+def let_stay(variable: Any) -> None:
+    """Let what is assigned to a variable follow it to the host, as checkpoints are.
+
+    All of a checkpoint that is loaded need not fit on the card.
+    """
+    if not is_moved(variable.handle) or "assign" in vars(variable):
+        return
+    own = variable.assign
+
+    def assign(*args: Any, **how: Any) -> Any:
+        assigned = own(*args, **how)
+        if tf.executing_eagerly() and is_moved(variable.handle):
+            move_to_host(variable.handle)
+        return assigned
+
+    variable.assign = assign
+
+
+@cache
+def _mover(device: str, dtype: tf.DType) -> Any:
+    """A function of a handle and its value, which becomes one in pinned memory."""
+    pinned = compat.NodeDef(name="pinned", op="_CopyFromGpuToHost", device=device)
+    pinned.input.append("value")
+    pinned.attr["T"].type = dtype.as_datatype_enum
+    assign = compat.NodeDef(name="assign", op="AssignVariableOp", device=device)
+    assign.input.extend(["handle", pinned.name])
+    assign.attr["dtype"].type = dtype.as_datatype_enum
+    assign.attr["_input_hostmem"].list.i.append(1)
+    done = compat.constant("done", 0, tf.int32)
+    done.device = compat.device_name("CPU:0")
+    done.input.append(f"^{assign.name}")
+    unknown: Any = None  # what `TensorSpec` takes, though its types do not say so
+    any_shape = tf.TensorSpec(unknown, dtype)
+    inputs = (
+        ("handle", tf.TensorSpec([], tf.resource), any_shape),
+        ("value", any_shape, None),
+    )
+    graph_def = compat.graph_def([pinned, assign, done], None)
+    return compat.build_function(graph_def, inputs, [f"{done.name}:0"])
+
+
+@dataclass(frozen=True, slots=True)
+class HostVariables:
+    """The variables that a step was planned with on the host.
+
+    Args:
+        handles: Theirs.
+    """
+
+    handles: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, variables: Mapping[str, tuple[Any, tf.DType]]) -> "HostVariables":
+        """Those of a step's captured variables that lie there now."""
+        return cls(tuple(h for h, _ in variables.values() if lies_on_host(h)))
+
+    @property
+    def size(self) -> Bytes:
+        """Bytes that they would take of the card."""
+        return sum(size_of(handle) for handle in self.handles)
+
+    def settle(self) -> None:
+        """Move those again that were given other memory since."""
+        for handle in self.handles:
+            if not lies_on_host(handle):
+                move_to_host(handle)
+
+    def come_back(self) -> None:
+        """Move all to their device, as far as there is room."""
+        with suppress(tf.errors.ResourceExhaustedError):
+            for handle in self.handles:
+                move_to_device(handle)
+
+
+def bytes_on_host() -> Bytes:
+    """Bytes of all variables that were moved to the host."""
+    return sum(size_of(handle) for handle in _moved.values())
+
+
+def size_of(handle: Any) -> Bytes:
+    """Bytes of a variable's value; 0 where they cannot be told."""
+    spec = compat.handle_spec(handle)
+    if spec is None or not spec.shape.is_fully_defined() or spec.dtype not in _TYPES:
+        return 0
+    return spec.shape.num_elements() * spec.dtype.size
+
+
+def movable_to_host(
+    graph: GraphView, variables: Mapping[str, tuple[Any, tf.DType]], device: str
+) -> list[Any]:
+    """Handles of the variables on a device that may move, the best first.
+
+    First those that no op needs a copy of, as an optimizer's slots; large ones first.
+
+    Args:
+        graph: The step.
+        variables: Its captured variables by their handles' names.
+        device: Full name of the device.
+    """
+    in_rows = {
+        graph.roots[name]
+        for op in graph.ops
+        if op.type not in _WHOLE and op.alias is None
+        for name in op.inputs
+    }
+    found = [
+        (name in _copied(graph), -size_of(handle), name)
+        for name, (handle, _) in variables.items()
+        if handle.device == device
+        and compat.has_op(COPY_IN)
+        and name not in in_rows
+        and size_of(handle) >= _LEAST
+        and not lies_on_host(handle)
+    ]
+    return [variables[name][0] for *_, name in sorted(found)]
+
+
+def _copied(graph: GraphView) -> set[str]:
+    """Names of the handles whose values ops read that need them on the card."""
+    return {
+        op.inputs[0]
+        for op in graph.ops
+        if op.reads_state
+        and any(reader.type not in CHEAP for reader in graph.consumers[f"{op.name}:0"])
+    }
+
+
+def with_copies_in(
+    nodes: Sequence[compat.NodeDef], handles: Collection[str], fixed: Collection[str]
+) -> list[compat.NodeDef]:
+    """Nodes in which what is not element-wise reads copies of variables on the host.
+
+    Args:
+        nodes: The step's nodes; they are not changed.
+        handles: Names of the nodes of handles of variables that lie on the host.
+        fixed: Names of nodes in loops and branches: they stay as they are.
+    """
+    copies: dict[str, str] = {}
+    made: list[compat.NodeDef] = []
+    reads = {
+        node.name: node
+        for node in nodes
+        if node.op == "ReadVariableOp" and source_of(node.input[0]) in handles
+    }
+    changed: list[compat.NodeDef] = []
+    for node in nodes:
+        sources = [n for n in node.input if n.removesuffix(":0") in reads]
+        if node.name not in fixed and node.op not in CHEAP and sources:
+            for name in {source_of(n) for n in sources} - copies.keys():
+                pair = _copy_in(reads[name])
+                made += pair
+                copies[name] = pair[-1].name
+            new = compat.NodeDef()
+            new.CopyFrom(node)
+            for i, name in enumerate(node.input):
+                if name in sources:
+                    new.input[i] = copies[source_of(name)]
+            node = new  # noqa: PLW2901 - the one that takes its place
+        changed.append(node)
+    return [*changed, *made]
+
+
+def _copy_in(read: compat.NodeDef) -> tuple[compat.NodeDef, compat.NodeDef]:
+    """A read that says where the memory is, and a copy of it on the card."""
+    host = compat.NodeDef()
+    host.CopyFrom(read)
+    host.name = f"{read.name}/lms_host"
+    host.attr["_output_hostmem"].list.i.append(0)
+    copy = compat.NodeDef(name=f"{read.name}/lms_copy", op=COPY_IN, device=read.device)
+    copy.input.append(host.name)
+    copy.attr["T"].type = read.attr["dtype"].type
+    return host, copy
+
+
+@contextmanager
+def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
+    """Let variables that are made within it lie on the host where the card gets full.
+
+    Args:
+        device: Full name of the card.
+        room: Bytes that variables may take of it; None for no limit.
+        used: Bytes that are in use.
+    """
+    taken = used
+
+    def create(following: Any, **how: Any) -> Any:
+        nonlocal taken
+        made = following(**how)
+        size = size_of(made.handle) if made.handle.device == device else 0
+        taken += size
+        is_full = room is not None and taken > room and compat.has_op(COPY_IN)
+        if is_full and size >= _LEAST:
+            with tf.init_scope():
+                # One that a trace makes has no value yet.
+                if tf.raw_ops.VarIsInitializedOp(resource=made.handle):
+                    move_to_host(made.handle)
+                    let_stay(made)
+                    taken -= size
+        return made
+
+    with tf.variable_creator_scope(create):
+        yield

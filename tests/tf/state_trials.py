@@ -1,0 +1,231 @@
+"""Work of the processes: trainings with variables on the host."""
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers, optimizers
+
+import lms
+from lms import LMSCallback
+from lms.errors import BudgetError, HostMemoryError
+from lms.tf.capture.host_variables import lies_on_host, move_to_host
+from lms.tf.capture.writes import KeptVariables
+from tests.models import Case
+from tests.tf import training
+from tests.tf.recovery_trials import fail
+
+__all__ = ["deep", "full_host", "in_part", "kept", "loaded", "moved", "on_device"]
+
+_WIDTH = 512
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "adamw": optimizers.AdamW,
+    "momentum": lambda: optimizers.SGD(0.01, momentum=0.9, nesterov=True),
+    "rmsprop": lambda: optimizers.RMSprop(centered=True),
+    "adagrad": optimizers.Adagrad,
+    "lion": optimizers.Lion,
+    "accumulation": lambda: optimizers.Adam(gradient_accumulation_steps=2),
+    "averages": lambda: optimizers.Adam(use_ema=True, ema_overwrite_frequency=2),
+    "scaled": lambda: optimizers.LossScaleOptimizer(optimizers.Adam()),
+    "clipped": lambda: optimizers.AdamW(global_clipnorm=1.0),
+}
+
+
+def _dense(depth: int, optimizer: Callable[[], Any]) -> keras.Model:
+    parts = [layers.Dense(_WIDTH, activation="relu") for _ in range(depth)]
+    model = keras.Sequential([keras.Input((_WIDTH,)), *parts])
+    model.compile(optimizer(), "mse")
+    return model
+
+
+def _normalised(optimizer: Callable[[], Any]) -> keras.Model:
+    parts: list[Any] = []
+    for strides in (1, 2, 2):
+        parts += [layers.Conv2D(256, 3, strides, "same", use_bias=False)]
+        parts += [layers.BatchNormalization(), layers.ReLU()]
+    ends = [layers.GlobalAveragePooling2D(), layers.Dense(_WIDTH, dtype="float32")]
+    model = keras.Sequential([keras.Input((6, 6, 256)), *parts, *ends])
+    model.compile(optimizer(), "mse")
+    return model
+
+
+def _data(*shape: int) -> dict[str, Any]:
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((64, *shape)).astype("float32")
+    y = draw.standard_normal((64, _WIDTH)).astype("float32")
+    return {"x": x, "y": y, "batch_size": 16, "validation_data": (x[:16], y[:16])}
+
+
+def deep(*, depth: int, planned: bool, failures: int = 0) -> dict[str, Any]:
+    """Train a deep network of 1 MiB a layer, in all memory that there is.
+
+    Args:
+        depth: Layers.
+        planned: Whether large model support is used.
+        failures: So often the second batch runs out of memory.
+    """
+    tf.config.experimental.enable_op_determinism()
+    callback = LMSCallback(verbose=0)
+
+    def trouble(batch: int, logs: Any) -> None:
+        del logs
+        if batch == 1 and failures and callback.report[0].replans == 0:
+            (step,) = callback._hooks["train"].fitted._steps.values()
+            fail(step, failures)
+
+    failing = keras.callbacks.LambdaCallback(on_train_batch_begin=trouble)
+
+    def build() -> keras.Model:
+        with lms.on_host():
+            return _dense(depth, optimizers.AdamW)
+
+    case = Case(build=build, fit=_data(_WIDTH), epochs=2)
+    trained = training.train(case, [failing, callback] if planned else [])
+    replans = [r.replans for r in callback.report if r.kind == "train"]
+    return {
+        "numbers": training.hashes(trained.numbers),
+        "replans": replans,
+        "bytes": sum(value.nbytes for value in trained.numbers.values()),
+    }
+
+
+def in_part(*, optimizer: str, policy: str, normalised: bool) -> dict[str, Any]:
+    """Train in 0.45 of what plain Keras takes.
+
+    Args:
+        optimizer: A name in `OPTIMIZERS`.
+        policy: Keras's dtype policy.
+        normalised: Whether it is convolutions with batch normalisation, or dense.
+
+    Returns:
+        Names of the numbers that `differ`, whether variables lay `on_host`, whether the
+        peak was `within` the budget, and how many are `left` there after training.
+    """
+    tf.config.experimental.enable_op_determinism()
+    made = OPTIMIZERS[optimizer]
+    build = (lambda: _normalised(made)) if normalised else (lambda: _dense(5, made))
+    data = _data(6, 6, 256) if normalised else _data(_WIDTH)
+    case = Case(build=build, fit=data, epochs=2, policy=policy)
+    plain = training.train(case)
+    budget = training.memory("current") + int(0.45 * plain.peak)
+    callback, peak = LMSCallback(budget=budget, verbose=0), _Peak()
+    trained = training.train(case, [callback, peak])
+    return {
+        "differ": training.different(plain.numbers, trained.numbers),
+        "on_host": peak.on_host > 0,
+        "within": peak.bytes <= budget,
+        "left": peak.left,
+    }
+
+
+class _Peak(keras.callbacks.Callback):
+    """Memory and variables on the host at the end of an epoch's steps."""
+
+    bytes = on_host = left = 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        del epoch, logs
+        self.bytes = training.memory("peak")
+        self.on_host = self._count()
+
+    def on_train_end(self, logs: Any = None) -> None:
+        del logs
+        self.left = self._count()
+
+    def _count(self) -> int:
+        model: Any = self.model
+        variables = (*model.variables, *model.optimizer.variables)
+        return sum(lies_on_host(variable.value.handle) for variable in variables)
+
+
+def loaded(*, planned: bool) -> dict[str, str]:
+    """Train, write checkpoints, load one in the middle of a fit, and train on."""
+    tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(7)
+    model = _dense(12, optimizers.Adam)
+    others = [LMSCallback(verbose=0)] if planned else []
+    with TemporaryDirectory() as folder:
+        file = str(Path(folder) / "kept.weights.h5")
+        saved = keras.callbacks.ModelCheckpoint(file, save_weights_only=True)
+
+        def load(epoch: int, logs: Any) -> None:
+            del logs
+            if epoch == 1:
+                model.load_weights(file)
+                model.set_weights([0.5 * weight for weight in model.get_weights()])
+
+        loading = keras.callbacks.LambdaCallback(on_epoch_end=load)
+        data = _data(_WIDTH)
+        model.fit(**data, epochs=3, verbose="0", callbacks=[saved, loading, *others])
+        numbers = training.numbers_of(model)
+        model.load_weights(file)
+        numbers |= {f"saved {w.path}": np.array(w) for w in model.weights}
+    again = model.predict(data["x"], verbose="0", callbacks=[*others])
+    return training.hashes(numbers | {"predicted": again})
+
+
+def on_device() -> bool:
+    """Tell whether a step is refused that may not have variables on the host."""
+    model = _dense(12, optimizers.Adam)
+    callback = LMSCallback(state="device", verbose=0, budget="20MiB")
+    try:
+        model.fit(**_data(_WIDTH), verbose="0", callbacks=[callback])
+    except (BudgetError, lms.OutOfMemoryError):
+        return True
+    return False
+
+
+def moved() -> dict[str, Any]:
+    """Move a variable to the host, add to it, and read it."""
+    start = training.memory("current")
+    variable = tf.Variable(tf.random.stateless_normal([256, 256], (1, 2)))
+    before, there = variable.numpy(), training.memory("current") - start
+    move_to_host(variable.handle)
+    variable.assign_add(tf.ones([256, 256]))
+    in_place = lies_on_host(variable.handle)
+    left = training.memory("current") - start - 256 * 256 * 4
+    variable.assign(tf.zeros([256, 256]))
+    return {
+        "device": variable.device[-5:],
+        "taken": there,
+        "taken_on_host": left if in_place else None,
+        "in_place": in_place,
+        "equal": np.array_equal(before + 1, before + tf.ones([256, 256]).numpy()),
+        "after_assign": lies_on_host(variable.handle),
+    }
+
+
+def kept() -> dict[str, bool]:
+    """Put a variable of the host back after a write."""
+    variable = tf.Variable(tf.random.stateless_normal([256, 256], (1, 2)))
+    before = variable.numpy()
+    move_to_host(variable.handle)
+    held = KeptVariables(((variable.handle, variable.dtype),))
+    values = held.values()
+    variable.assign(tf.zeros([256, 256]))
+    held.put_back(values)
+    return {
+        "equal": np.array_equal(before, variable.numpy()),
+        "on_host": lies_on_host(variable.handle),
+    }
+
+
+def full_host() -> dict[str, Any]:
+    """Move a variable where the host may pin less than it needs."""
+    variable = tf.Variable(tf.ones([1024, 4096]))
+    try:
+        move_to_host(variable.handle)
+    except HostMemoryError as error:
+        said = str(error)
+    else:
+        said = ""
+    return {
+        "names_size": "16.00 MiB" in said,
+        "equal": float(tf.reduce_sum(variable)) == 1024 * 4096,
+        "on_host": lies_on_host(variable.handle),
+    }

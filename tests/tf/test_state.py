@@ -1,0 +1,97 @@
+"""Variables on the host: what exceeds the card trains, with the same bits."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+_TRIALS = "tests.tf.state_trials"
+_MIB = 1 << 20
+
+
+@cache
+def plain(worker: Worker, function: str, **arguments: Any) -> Any:
+    asked = f"{_TRIALS}:{function}"
+    return worker.ask(asked, memory="1GiB", planned=False, **arguments)
+
+
+def test_a_variable_moves_and_is_written_where_it_lies(worker: Worker) -> None:
+    found = worker.ask(f"{_TRIALS}:moved", memory="64MiB")
+    assert found["device"] == "GPU:0"
+    assert found["taken"] >= 256 * 256 * 4
+    assert found["in_place"]
+    assert found["equal"]
+    assert not found["after_assign"]
+
+
+def test_a_variable_that_is_put_back_stays_on_the_host(worker: Worker) -> None:
+    found = worker.ask(f"{_TRIALS}:kept", memory="64MiB")
+    assert found == {"equal": True, "on_host": True}
+
+
+@pytest.mark.slow
+def test_weights_and_slots_of_three_cards_train(worker: Worker) -> None:
+    trial = worker.ask(f"{_TRIALS}:deep", memory="16MiB", depth=16, planned=True)
+    assert trial["bytes"] > 3 * 15 * _MIB
+    assert trial["numbers"] == plain(worker, "deep", depth=16)["numbers"]
+
+
+@pytest.mark.slow
+def test_a_step_that_runs_out_of_memory_is_undone_and_repeated(worker: Worker) -> None:
+    arguments = {"memory": "16MiB", "depth": 16, "planned": True, "failures": 1}
+    trial = worker.ask(f"{_TRIALS}:deep", **arguments)
+    assert trial["replans"] == [1]
+    assert trial["numbers"] == plain(worker, "deep", depth=16)["numbers"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("optimizer", "policy", "normalised"),
+    [
+        ("adamw", "float32", True),
+        ("adamw", "mixed_bfloat16", False),
+        ("momentum", "float32", False),
+        ("rmsprop", "float32", False),
+        ("adagrad", "float32", False),
+        ("lion", "float32", False),
+        ("accumulation", "float32", False),
+        ("averages", "float32", False),
+        ("scaled", "mixed_float16", False),
+        ("clipped", "float32", False),
+    ],
+)
+def test_every_optimizer_trains_in_0_45_of_its_memory(
+    worker: Worker, optimizer: str, policy: str, *, normalised: bool
+) -> None:
+    trial = worker.ask(
+        f"{_TRIALS}:in_part",
+        memory="1GiB",
+        optimizer=optimizer,
+        policy=policy,
+        normalised=normalised,
+    )
+    assert trial["differ"] == []
+    assert trial["on_host"]
+    assert trial["within"]
+    assert trial["left"] == 0
+
+
+@pytest.mark.slow
+def test_checkpoints_are_written_and_loaded_in_the_middle(worker: Worker) -> None:
+    trial = worker.ask(f"{_TRIALS}:loaded", memory="20MiB", planned=True)
+    assert trial == plain(worker, "loaded")
+
+
+def test_nothing_moves_where_state_is_to_stay(worker: Worker) -> None:
+    assert worker.ask(f"{_TRIALS}:on_device", memory="64MiB")
+
+
+@pytest.mark.slow  # TensorFlow waits ten seconds for memory
+def test_a_host_that_cannot_pin_so_much_is_named(worker: Worker) -> None:
+    limit = {"TF_GPU_HOST_MEM_LIMIT_IN_MB": "8"}
+    found = worker.ask(f"{_TRIALS}:full_host", memory="64MiB", environ=limit)
+    assert found == {"names_size": True, "equal": True, "on_host": False}

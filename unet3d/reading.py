@@ -251,7 +251,9 @@ def _without_background(image: Turned) -> Turned:
         background = voxels.min() - 1
     else:
         return image
-    return replace(image, voxels=voxels - background) if background else image
+    with np.errstate(over="ignore"):  # values near the end of float32 stay as they are
+        moved = voxels - background
+    return replace(image, voxels=moved) if np.isfinite(moved).all() else image
 
 
 def _check_labels(

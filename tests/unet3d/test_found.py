@@ -104,6 +104,13 @@ def test_air_is_the_background_of_ct_and_water_is_not(tmp_path: Path) -> None:
     assert np.ptp(images[..., 3]) == 119
 
 
+def test_a_background_near_the_end_of_float32_stays(tmp_path: Path) -> None:
+    huge = np.full(SHAPE, -3e38, np.float32)
+    huge[1:5, 1:4, 1:3] = 3e38
+    save(write_folder(tmp_path / "a") / "a_t1.nii.gz", huge)
+    assert read_subject(tmp_path / "a").images[..., 1].min() == huge.min()
+
+
 SAID: dict[str, tuple[Callable[[Path], object], str]] = {
     "two that may be meant": (
         lambda f: (

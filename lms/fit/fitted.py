@@ -13,6 +13,7 @@ from threading import RLock
 from typing import Any
 
 from lms.errors import UnsupportedError
+from lms.machine.placement import joined
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
 from lms.tf.capture.host_variables import HostVariables, lies_on_host, made_beside
@@ -121,6 +122,8 @@ def on_host() -> AbstractContextManager[None]:
 
 
 def _made_beside(budget: Bytes | None, part: int) -> AbstractContextManager[None]:
+    if joined().size > 1:  # the variables of several workers stay on their cards
+        return nullcontext()
     device = find_device()
     limits = [n for n in (device.limit, budget) if n is not None]
     room = min(limits) // part if limits else None

@@ -48,7 +48,7 @@ _ALL = 100  # percent
 _REFERENCE = "v100-pcie"
 
 # Places in `TUNING.search_percent` for the least budget: more and more is recomputed.
-_LITTLE_ROOM = (2, 4, 5)
+_LITTLE_ROOM = (0, 2, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

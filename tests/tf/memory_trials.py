@@ -146,8 +146,8 @@ def _begins_after_planning(watch: _Watch) -> Iterator[None]:
     """
     rebuild = prepare.rebuild
 
-    def then_begin(*args: Any) -> Any:
-        rebuilt = rebuild(*args)
+    def then_begin(*args: Any, **how: Any) -> Any:
+        rebuilt = rebuild(*args, **how)
         watch.begin()
         return rebuilt
 

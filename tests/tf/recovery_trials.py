@@ -122,6 +122,9 @@ class _Failing:
         self._source = source
         self._failures = failures
 
+    def run_without_batch(self) -> None:
+        self._source.run_without_batch()
+
     def budget_now(self) -> MemoryBudget:
         return self._source.budget_now()
 

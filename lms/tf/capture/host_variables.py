@@ -329,9 +329,11 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
             with tf.init_scope():
                 # One that a trace makes has no value yet.
                 if tf.raw_ops.VarIsInitializedOp(resource=made.handle):
-                    move_to_host(made.handle)
-                    let_stay(made)
-                    taken -= size
+                    # Where the host has no room either, it stays on the card.
+                    with suppress(HostMemoryError):
+                        move_to_host(made.handle)
+                        let_stay(made)
+                        taken -= size
         return made
 
     with tf.variable_creator_scope(create):

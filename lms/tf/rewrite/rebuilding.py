@@ -92,7 +92,7 @@ def rebuild(
     step: TracedStep,
     nodes: Sequence[compat.NodeDef],
     *,
-    as_traced: bool,
+    as_traced: bool = False,
 ) -> RebuiltStep:
     """Make nodes callable.
 

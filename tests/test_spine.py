@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HOPS = 11
+HOPS = 12
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 

@@ -103,6 +103,8 @@ class FunctionHook:
                 self._model.__dict__[made] = self._others
             setattr(self._model, f"{self._kind}_function", self._own)
             self.fitted.note_peak()
+            if self._kind == "train":
+                self.fitted.give_back()
 
     def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
         self.remove()
@@ -322,8 +324,6 @@ class LMSCallback(keras.callbacks.Callback):
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Put the model's training function back."""
         self._end("train")
-        if "train" in self._hooks:
-            self._hooks["train"].fitted.give_back()
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Replace the model's evaluation function."""

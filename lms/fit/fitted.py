@@ -14,6 +14,7 @@ from typing import Any
 
 from lms.errors import UnsupportedError
 from lms.machine.placement import joined
+from lms.planning.problem import UNLIMITED
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
 from lms.tf.capture.host_variables import HostVariables, lies_on_host, made_beside
@@ -289,8 +290,10 @@ class FittedFunction:
     def give_back(self) -> None:
         """Move variables back to the device if there is ample room for all of them."""
         device = find_device()
-        free = (device.limit or 0) - (device.memory.current_bytes or 0)
-        found = {id(h): h for s in self._steps.values() for h in s.on_host.handles}
+        used = device.memory.current_bytes or 0
+        free = UNLIMITED if device.limit is None else device.limit - used
+        graphs = [traced.concrete.graph for traced in self._traced.values()]
+        found = {id(v.handle): v.handle for g in graphs for v in g.variables}
         moved = HostVariables(tuple(h for h in found.values() if lies_on_host(h)))
         if moved.size * _AMPLE <= free:
             moved.come_back()

@@ -57,6 +57,7 @@ from lms.tf.rewrite.rebuilding import (
     with_constants,
 )
 from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.uninterrupted import uninterrupted
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
@@ -68,6 +69,10 @@ _TRAINING = ("train", "step")
 
 # One part of so many of the variables is moved at least where no plan fits.
 _PART = 4
+
+# Variables are back on the card before a step is planned if so many percent of the
+# step's plain peak are left beside them.
+_AMPLE_PERCENT = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,10 +244,16 @@ def capture(
 
 
 def _can_come_back(captured: Captured, budget: MemoryBudget) -> bool:
-    """Tell whether a step fits as it is with all its variables on the card."""
+    """Tell whether a step fits with all its variables on the card, or is soon planned.
+
+    In a good part of its plain peak plans cost little, and what lies on the host costs
+    the link's time in each step.
+    """
     size = captured.on_host.size
     beside = replace(budget, persistent=budget.persistent + size)
-    return bool(size) and fits(captured.workload.plain, beside)
+    plain = captured.workload.plain
+    is_ample = beside.step * 100 >= plain.peak * _AMPLE_PERCENT
+    return bool(size) and (fits(plain, beside) or is_ample)
 
 
 def _with_state_moved(
@@ -260,12 +271,19 @@ def _with_state_moved(
     Raises:
         BudgetError: If there is no plan with all of them there.
     """
+    variables, before = captured.step.variables, captured.on_host.handles
     while True:
         try:
             return captured, _build(captured, budget)
         except BudgetError as error:
             short = (error.least_bytes or 0) - (budget.total or 0)
-            if not _move_state(captured, short):
+            try:
+                is_moved = bool(_move_state(captured, short))
+            except LMSError:
+                HostVariables.of(variables).without(before).come_back()
+                raise
+            if not is_moved:
+                HostVariables.of(variables).without(before).come_back()
                 raise
         is_said = captured.is_said
         captured, budget = again()
@@ -283,7 +301,8 @@ def _move_state(captured: Captured, short: Bytes) -> Bytes:
     for handle in left:
         if moved >= least:
             break
-        move_to_host(handle)
+        with uninterrupted():
+            move_to_host(handle)
         moved += size_of(handle)
     return moved
 

@@ -1,6 +1,7 @@
 """Work of the processes: trainings with variables on the host."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,7 +14,7 @@ from keras import layers, optimizers
 import lms
 from lms import LMSCallback
 from lms.errors import BudgetError, HostMemoryError
-from lms.tf.capture.host_variables import lies_on_host, move_to_host
+from lms.tf.capture.host_variables import bytes_on_host, lies_on_host, move_to_host
 from lms.tf.capture.writes import KeptVariables
 from tests.models import Case
 from tests.tf import training
@@ -178,6 +179,30 @@ def on_device() -> bool:
     except (BudgetError, lms.OutOfMemoryError):
         return True
     return False
+
+
+def given_back() -> dict[str, Any]:
+    """Bytes of variables on the host after an error, plain training, and a refusal."""
+
+    def trouble(batch: int, logs: Any) -> None:
+        del logs
+        if batch == 1:
+            raise RuntimeError("as the test wants it")
+
+    model, data = _dense(12, optimizers.Adam), _data(_WIDTH)
+    failing = keras.callbacks.LambdaCallback(on_train_batch_end=trouble)
+    callbacks = [failing, LMSCallback("20MiB", verbose=0)]
+    with suppress(RuntimeError):
+        model.fit(**data, verbose="0", callbacks=callbacks)
+    found: dict[str, Any] = {"error": bytes_on_host() > 0}
+    model.fit(**data, verbose="0")
+    found["plain"] = bytes_on_host()
+    other = _dense(12, optimizers.Adam)
+    try:
+        other.fit(**data, verbose="0", callbacks=[LMSCallback("3MiB", verbose=0)])
+    except BudgetError:
+        found["refused"] = bytes_on_host()
+    return found
 
 
 def moved() -> dict[str, Any]:

@@ -86,6 +86,11 @@ def test_checkpoints_are_written_and_loaded_in_the_middle(worker: Worker) -> Non
     assert trial == plain(worker, "loaded")
 
 
+def test_variables_come_back_after_an_error_and_a_refusal(worker: Worker) -> None:
+    found = worker.ask(f"{_TRIALS}:given_back", memory="160MiB")
+    assert found == {"error": True, "plain": 0, "refused": 0}
+
+
 def test_nothing_moves_where_state_is_to_stay(worker: Worker) -> None:
     assert worker.ask(f"{_TRIALS}:on_device", memory="64MiB")
 

@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import tensorflow as tf
 
@@ -115,8 +115,8 @@ def move_to_host(handle: Any) -> None:
             f"card, got none for one of {format_bytes(size_of(handle))}. Close other "
             f"programs, raise {PINNED_VARIABLE}, or use a larger card."
         ) from error
-    _moved[id(handle)] = handle
     _places[id(handle)] = _address(handle, spec.dtype), spec.dtype
+    _moved[id(handle)] = handle
 
 
 def move_to_device(handle: Any) -> None:
@@ -132,6 +132,7 @@ def move_to_device(handle: Any) -> None:
         own = tf.raw_ops.DeepCopy(x=value)
         tf.raw_ops.AssignVariableOp(resource=handle, value=own)
     _moved.pop(id(handle), None)
+    _places.pop(id(handle), None)
 
 
 def let_stay(variable: Any) -> None:
@@ -141,12 +142,14 @@ def let_stay(variable: Any) -> None:
     """
     if not is_moved(variable.handle) or "assign" in vars(variable):
         return
-    own = variable.assign
+    known = ref(variable)  # or it would hold itself
 
     def assign(*args: Any, **how: Any) -> Any:
-        assigned = own(*args, **how)
-        if tf.executing_eagerly() and is_moved(variable.handle):
-            move_to_host(variable.handle)
+        own = known()
+        assert own is not None
+        assigned = type(own).assign(own, *args, **how)
+        if tf.executing_eagerly() and is_moved(own.handle):
+            move_to_host(own.handle)
         return assigned
 
     variable.assign = assign
@@ -201,9 +204,14 @@ class HostVariables:
             if not lies_on_host(handle):
                 move_to_host(handle)
 
+    def without(self, others: Sequence[Any]) -> "HostVariables":
+        """Those that are not among others."""
+        known = {id(handle) for handle in others}
+        return HostVariables(tuple(h for h in self.handles if id(h) not in known))
+
     def come_back(self) -> None:
         """Move all to their device, as far as there is room."""
-        with suppress(tf.errors.ResourceExhaustedError):
+        with suppress(tf.errors.OpError):
             for handle in self.handles:
                 move_to_device(handle)
 

@@ -137,7 +137,7 @@ def draw_frontier() -> None:
         10.0,
         4.6,
         title="Seconds that memory costs",
-        note="Predicted from data sheets; below the last point no plan is found. "
+        note="Predicted from data sheets, down to 0.3 of the memory. "
         "python docs/planning.py frontier",
     )
     lines = {name: _frontier(*step) for name, step in _steps().items()}

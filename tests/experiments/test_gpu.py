@@ -155,7 +155,7 @@ def test_without_a_checkout_the_commit_is_what_one_says(
 
 
 @pytest.mark.tf
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_goes_on_on_the_card_that_is_here(tmp_path: Path) -> None:
     results = tmp_path / "gpu.jsonl"
     words = ["run", "gpu", "--card", "real", "--short", "--trials", "unet plain"]

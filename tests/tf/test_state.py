@@ -53,7 +53,6 @@ def test_a_step_that_runs_out_of_memory_is_undone_and_repeated(worker: Worker) -
     ("optimizer", "policy", "normalised"),
     [
         ("adamw", "float32", True),
-        ("adamw", "mixed_bfloat16", False),
         ("momentum", "float32", False),
         ("rmsprop", "float32", False),
         ("adagrad", "float32", False),

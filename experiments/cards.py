@@ -1,4 +1,4 @@
-"""What is said of cards that are not here, and what was published?
+"""Predictions for cards that are not here, beside what was published of them.
 
 TensorFlow's own GPU runtime runs on dry cards (`lms.emulation`): allocator,
 scheduling and copies are real, a kernel takes what the card's data sheet says, and no

@@ -1,4 +1,4 @@
-"""What figures show, as plain data: points with intervals, lines, bars.
+"""Contents of figures as plain data: points with intervals, lines, bars.
 
 A question says what stands where; `experiments.drawing` draws it. Axes begin at 0, or
 say that they do not; what was promised is hollow; what failed is a cross; an interval

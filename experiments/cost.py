@@ -1,4 +1,4 @@
-"""What does a step cost over plain Keras, in less memory, by each way there is?
+"""The cost of a step over plain Keras's, in less memory, by each way there is.
 
 Five models of true size train on a dry V100 of PCIe 3.0, whose time is its data
 sheet's. Plain Keras has all of the card. The callback and IBM's rule have cards of
@@ -162,7 +162,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _weightiest(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """What is lost comes first."""
+    """The verdicts in another order: claims that fail come first."""
     return sorted(verdicts, key=lambda one: one[0] is not False)
 
 

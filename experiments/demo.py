@@ -143,7 +143,7 @@ def _rows(options: Any, arrays: Path, console: Console) -> list[dict[str, Any]]:
 
 
 def failed_claims(rows: Sequence[Row]) -> list[str]:
-    """What did not come out as claimed; empty if all did."""
+    """Claims that did not hold; empty if all did."""
     plain, *others = rows
     if not trained(plain):
         return [f"{plain['name']} did not train: {plain['error']}"]

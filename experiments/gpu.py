@@ -360,7 +360,7 @@ def _promised(name: str, row: Row) -> Iterator[Verdict]:
 
 
 def _carried(name: str, row: Row, plain: Row) -> Iterator[Verdict]:
-    """Of a traced step: bytes, and those beside a running kernel."""
+    """Copies of a traced step: bytes, and those made beside a running kernel."""
     lanes, before = row["lanes"], plain["lanes"]
     for lane, planned in (("h2d", "swapped_in_bytes"), ("d2h", "swapped_out_bytes")):
         wanted = row["report"][planned]

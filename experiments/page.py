@@ -73,7 +73,7 @@ def module_of(name: str) -> Any:
 
 
 def answer_of(name: str, path: Path | None = None) -> Answer | None:
-    """What the rows of a question say; None where there are none.
+    """The finding of a question's rows; None where there are none.
 
     Args:
         name: Of its module.

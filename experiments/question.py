@@ -8,13 +8,13 @@ from profiling.tables import Table
 
 __all__ = ["Answer", "Verdict", "sentences"]
 
-# What was claimed, in a short sentence with its number; None where it is undecided.
+# A claim: True if it holds, None where that is undecided; and a sentence of it.
 Verdict = tuple[bool | None, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What rows say.
+    """The answer that rows give to a question.
 
     Args:
         finding: A few sentences.

@@ -243,6 +243,11 @@ class LMSCallback(keras.callbacks.Callback):
         state: Where variables (weights, slots of the optimizer) lie while a step runs.
             None: on the device, and where there is no plan with all of them there, some
             in the host's memory, with the same bits. "device": on the device.
+        slices: How ops are cut where no plan fits with whole ones: into parts that run
+            one after the other. None: where numbers stay the same, as over the examples
+            of a batch and the heads of attention. "any": products over rows and columns
+            too, as the queries of attention; libraries may add up in another order
+            then. "none": not at all.
         verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
 
     Raises:
@@ -277,6 +282,7 @@ class LMSCallback(keras.callbacks.Callback):
         host_memory: int | str | None = None,
         plan: SwapPlan | str | Path | None = None,
         state: Literal["device"] | None = None,
+        slices: Literal["any", "none"] | None = None,
         verbose: int = 1,
     ) -> None:
         super().__init__()
@@ -291,6 +297,7 @@ class LMSCallback(keras.callbacks.Callback):
             host_memory=host_memory,
             plan=plan,
             state=state,
+            slices=slices,
         )
         self._verbose = _checked(verbose)
         self._hooks: dict[str, FunctionHook] = {}

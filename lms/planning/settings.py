@@ -71,6 +71,8 @@ class Settings:
         host_memory: Bytes of the host's memory that swapped tensors may take; None for
             what is free.
         state: Where variables may lie: None also on the host, "device" nowhere else.
+        slices: How ops may be cut where no plan fits: None with the same bits, "any"
+            products along rows and columns too, "none" not at all.
     """
 
     budget: int | None = None
@@ -80,6 +82,7 @@ class Settings:
     plan: SwapPlan | None = None
     host_memory: int | None = None
     state: str | None = None
+    slices: str | None = None
 
     @property
     def asks_for_a_plan(self) -> bool:
@@ -88,13 +91,18 @@ class Settings:
         return any(value is not None for value in given)
 
     @property
+    def cuts_ops(self) -> bool:
+        """Tell whether ops may be cut: IBM's rule and a stored plan know whole ones."""
+        return self.slices != "none" and self.thresholds is None and self.plan is None
+
+    @property
     def plans_what_fits(self) -> bool:
         """Tell whether tensors move even if there is room for all."""
         rule = self.thresholds
         return rule is not None and rule.swapout_threshold is not None
 
 
-def read_settings(
+def read_settings(  # noqa: PLR0913 - the user's knobs
     *,
     budget: int | str | None = None,
     thresholds: Mapping[str, Any] | None = None,
@@ -102,6 +110,7 @@ def read_settings(
     plan: SwapPlan | str | Path | None = None,
     host_memory: int | str | None = None,
     state: str | None = None,
+    slices: str | None = None,
     **filters: Sequence[str],
 ) -> Settings:
     """Read the user's knobs.
@@ -129,7 +138,8 @@ def read_settings(
         recompute=recompute,
         plan=None if plan is None else read_plan(plan),
         host_memory=_size(host_memory, "host_memory"),
-        state=_state(state),
+        state=_one_of("state", state, "device"),
+        slices=_one_of("slices", slices, "any", "none"),
     )
 
 
@@ -201,12 +211,13 @@ def _size(value: int | str | None, name: str) -> int | None:
     return None if value is None else parse_size(value, name=name)
 
 
-def _state(value: object) -> str | None:
-    if value not in (None, "device"):
-        raise ValueError(
-            f'`state` must be "device" or None, got {value!r}. None chooses for you.'
-        )
-    return None if value is None else "device"
+def _one_of(name: str, value: object, *known: str) -> str | None:
+    if value is None or value in known:
+        return None if value is None else str(value)
+    told = ", ".join(f'"{each}"' for each in known)
+    raise ValueError(
+        f"`{name}` must be {told} or None, got {value!r}. None chooses for you."
+    )
 
 
 def _check_count(name: str, value: object, *, least: int) -> None:

@@ -62,6 +62,7 @@ class StepReport:
         other_bytes: Persistent bytes that are neither the model's nor a batch's. Arrays
             that `fit` was given are among them: they lie on the device whole, unless
             their `tf.data.Dataset` is made within `tf.device("CPU:0")`.
+        ops_cut: Ops that run in parts, as no plan fits with whole ones.
         not_planned: Why there is no plan, where the step runs all the same; else None.
     """
 
@@ -90,6 +91,7 @@ class StepReport:
     replans: int = 0
     unknown_memory: tuple[str, ...] = ()
     other_bytes: int = 0
+    ops_cut: int = 0
     not_planned: str | None = None
 
     @property
@@ -276,6 +278,7 @@ _ROWS: tuple[tuple[str, Callable[[StepReport], str]], ...] = (
     ("host memory", _text("host_peak_bytes", format_bytes)),
     ("tensors swapped", _text("swap_count", str)),
     ("ops recomputed", _text("recomputed_ops", str)),
+    ("ops cut into parts", lambda r: str(r.ops_cut or "")),
     ("planner", lambda r: r.plan.planner),
     ("chosen", lambda r: r.plan.chosen),
     ("step, nothing planned (predicted)", _text("unplanned_seconds", format_seconds)),

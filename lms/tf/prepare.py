@@ -10,12 +10,13 @@ memory is prepared from the third on, into less.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from lms.errors import BudgetError, LMSError
+from lms.ir.liveness import working_sets
 from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.machine.placement import joined
 from lms.planning.candidates import check_scopes
@@ -33,6 +34,7 @@ from lms.tf.capture.host_variables import (
 )
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_facts import COLLECTIVE
+from lms.tf.capture.slicing import OpSize
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
@@ -69,6 +71,10 @@ _TRAINING = ("train", "step")
 
 # One part of so many of the variables is moved at least where no plan fits.
 _PART = 4
+
+# An op is cut where no plan fits and it needs more than one part in so many of the
+# budget; and where that is not enough, of what the largest op needs.
+_AT_ONCE, _PARTS = 4, 16
 
 # Variables are back on the card before a step is planned if so many percent of the
 # step's plain peak are left beside them.
@@ -179,7 +185,7 @@ def prepare(
         captured = replace(captured, is_said=is_said)
         try:
             with refused_in_words("planning a step"):
-                captured, prepared = _with_state_moved(captured, budget, again)
+                captured, prepared = _fitted(captured, budget, again)
         except LMSError as error:  # it runs as it is, if nobody insists on a plan
             if (plain := captured.without_plan(error)) is None:
                 error.args = (f"{error}{_whose(captured)}",)
@@ -211,13 +217,15 @@ def capture(
     *,
     kind: str,
     settle: bool = False,
+    most: Bytes | None = None,
 ) -> tuple[Captured, MemoryBudget]:
     """The step on the device that is here, measured, and its memory budget.
 
-    The arguments are those of `prepare`.
+    The arguments are those of `prepare`, and of `specialise`.
     """
     device = find_device()
-    step = specialise(traced, inputs, device=device.full_name)
+    size = None if most is None else OpSize(most=most, rows=settings.slices == "any")
+    step = specialise(traced, inputs, device=device.full_name, size=size)
     on_host = HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables:
         let_stay(variable)
@@ -256,38 +264,65 @@ def _can_come_back(captured: Captured, budget: MemoryBudget) -> bool:
     return bool(size) and (fits(plain, beside) or is_ample)
 
 
-def _with_state_moved(
+def _fitted(
     captured: Captured,
     budget: MemoryBudget,
     again: Callable[..., tuple[Captured, MemoryBudget]],
 ) -> tuple[Captured, PreparedStep]:
-    """The step as it is planned with as few variables on the host as it must have.
+    """The step with ops cut and variables on the host, as far as it must have it so.
 
     Args:
         captured: The step.
         budget: What it may use.
-        again: Captures it anew, when variables were moved.
+        again: Captures it anew, with smaller ops, or when variables were moved.
 
     Raises:
         BudgetError: If there is no plan with all of them there.
     """
     variables, before = captured.step.variables, captured.on_host.handles
+    sizes = _op_sizes(captured, budget)
     while True:
         try:
             return captured, _build(captured, budget)
         except BudgetError as error:
-            short = (error.least_bytes or 0) - (budget.total or 0)
-            try:
-                is_moved = bool(_move_state(captured, short))
-            except LMSError:
-                HostVariables.of(variables).without(before).come_back()
-                raise
-            if not is_moved:
-                HostVariables.of(variables).without(before).come_back()
-                raise
+            if sizes:
+                again = partial(again, most=sizes.pop(0))
+            else:
+                short = (error.least_bytes or 0) - (budget.total or 0)
+                if not _state_moves(captured, short, variables, before):
+                    raise
         is_said = captured.is_said
         captured, budget = again()
         captured = replace(captured, is_said=is_said)
+
+
+def _op_sizes(captured: Captured, budget: MemoryBudget) -> list[Bytes]:
+    """Bytes that ops may need, one after the other, where they are too much as whole.
+
+    The last depends on the step alone, and so does the least budget.
+    """
+    if not captured.settings.cuts_ops:
+        return []
+    largest = max(working_sets(captured.step.graph), default=0)
+    least = largest // _PARTS
+    usual = budget.step // _AT_ONCE
+    return [usual, least] if least < usual < largest else [least]
+
+
+def _state_moves(
+    captured: Captured,
+    short: Bytes,
+    variables: Mapping[str, Any],
+    before: Sequence[Any],
+) -> bool:
+    """Move so much to the host; where nothing can be, all comes back that was moved."""
+    moved = 0
+    try:
+        moved = _move_state(captured, short)
+    finally:
+        if not moved:
+            HostVariables.of(variables).without(before).come_back()
+    return bool(moved)
 
 
 def _move_state(captured: Captured, short: Bytes) -> Bytes:

@@ -51,12 +51,14 @@ from lms.tf.capture.shapes import (
     inferred_shapes,
     told_shapes,
 )
+from lms.tf.capture.slicing import SLICE, OpSize, regions, with_slices
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
+_AXES = 3  # along which an op may be cut, one after the other
 _PAIR = 2  # tensors; their sum has the same bits either way
 
 
@@ -98,6 +100,7 @@ class TracedStep:
             not known how many there are: its bytes are not in the graph.
         guessed: Names of the ops whose outputs may be of any size: a guess is in the
             graph.
+        ops_cut: Ops that are in it in parts.
     """
 
     graph: GraphView
@@ -109,6 +112,7 @@ class TracedStep:
     own: "TracedStep | None" = None
     unknown_loops: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
+    ops_cut: int = 0
 
     @property
     def unknown_memory(self) -> tuple[str, ...]:
@@ -192,7 +196,11 @@ PASSES = (_signs, _opened, _state, _assignments)
 
 
 def specialise(
-    traced: TracedFunction, inputs: Sequence[Any], *, device: str
+    traced: TracedFunction,
+    inputs: Sequence[Any],
+    *,
+    device: str,
+    size: OpSize | None = None,
 ) -> TracedStep:
     """Give a traced function the shapes of one call.
 
@@ -200,6 +208,7 @@ def specialise(
         traced: The traced function.
         inputs: The flat inputs or their specs, all shapes known.
         device: Full name of the device that memory is planned for.
+        size: What an op may need; larger ones are cut, as far as they can be.
 
     Returns:
         The step as plain data beside its nodes.
@@ -237,11 +246,22 @@ def specialise(
     for one_pass in PASSES:
         rewritten = one_pass(own, *rewritten)
     nodes, library = rewritten
-    if list(nodes) == list(own.nodes):
-        return own
-    step = step_of(nodes, library, own)
-    lost = set(step.guessed) - set(own.guessed)  # only the variable's shape was known
-    return own if lost else step
+    step = own
+    if list(nodes) != list(own.nodes):
+        step = step_of(nodes, library, own)
+        # Only the variable's shape was known.
+        step = own if set(step.guessed) - set(own.guessed) else step
+    if size is None:
+        return step
+    for number in range(_AXES):
+        found = regions(step.graph, step.nodes, size)
+        if not found:
+            break
+        sliced = with_slices(step.nodes, step.graph, found, number)
+        count = sum(name in own.graph.by_name for each in found for name in each.cuts)
+        count += step.ops_cut
+        step = replace(step_of(sliced, step.library, own), ops_cut=count)
+    return step
 
 
 def refuse_guesses(step: TracedStep) -> None:
@@ -493,6 +513,8 @@ def _is_repeatable(
     """Tell whether a node makes the same bits of the same inputs whenever it runs."""
     if node.op == "AddN":
         return len(data) == _PAIR
+    if node.name.endswith(SLICE):
+        return True
     if node.op in NOT_REPEATABLE or node.op in BY_REFERENCE:
         return False
     makes_data = all(tensor.dtype not in OPAQUE for tensor in outputs)

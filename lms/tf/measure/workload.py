@@ -71,6 +71,7 @@ def report_of(
         preparation_seconds=planning_seconds,
         unknown_memory=step.unknown_memory,
         other_bytes=max(0, budget.persistent - step.held_bytes),
+        ops_cut=step.ops_cut,
     )
     if planned.timeline is None:
         return report

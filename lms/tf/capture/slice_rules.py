@@ -1,0 +1,432 @@
+"""Cuts of one op: the axes along which its parts are made of parts of its inputs.
+
+    y = op(x, w)    y[rows of part p] == op(x[rows of part p], w)
+
+A rule says of an axis of the output which axis of each input goes with it, or that the
+input is read whole. A part's numbers are the whole's: each is a function of the same
+numbers, which one kernel computes in the same order. So it is for what works element by
+element, for what moves elements, for reductions over other axes, and for products,
+convolutions and poolings of other examples of a batch. Sums are never split. Products
+of other rows or columns are asked for: libraries may choose another algorithm for them,
+which adds up in another order.
+
+Known weakness: a library may choose another algorithm for a smaller batch too.
+
+Sources: op definitions in tensorflow/core/ops; `FillPhiloxRandom` in
+random_op_cpu.h and random_op_gpu.h: four numbers for each count.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from lms.tf import compat
+from lms.tf.capture.op_facts import INPLACE
+
+__all__ = ["COUNTED", "Cut", "Shaped", "cuts"]
+
+Shape: TypeAlias = tuple[int, ...]
+
+COUNTED = 4  # random numbers for each count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaped:
+    """An op with the shapes of what it reads and makes.
+
+    Args:
+        node: TensorFlow's node.
+        inputs: Shapes of its inputs.
+        outputs: Shapes of its outputs.
+        constants: Values of those inputs that are small constants, by their positions.
+        rows: Whether products may be cut along rows and columns too.
+    """
+
+    node: compat.NodeDef
+    inputs: Sequence[Shape]
+    outputs: Sequence[Shape]
+    constants: Mapping[int, Any]
+    rows: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Axes of its first output."""
+        return len(self.outputs[0])
+
+    def integers(self, position: int) -> list[int] | None:
+        """A constant input as a list; None if it is no constant."""
+        value = self.constants.get(position)
+        return None if value is None else [int(each) for each in value.flatten()]
+
+    def flag(self, key: str) -> bool:
+        """A boolean attribute."""
+        return compat.attribute(self.node, key).b
+
+    def number(self, key: str) -> int:
+        """An integer attribute."""
+        return compat.attribute(self.node, key).i
+
+    def text(self, key: str) -> str:
+        """An attribute that is text."""
+        return compat.attribute(self.node, key).s.decode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Axes along which an op is cut.
+
+    Args:
+        inputs: The axis of each input; None for one that is read whole.
+        outputs: The axis of each output.
+        constants: New values of constant inputs, by their positions.
+        counter: Position of the counter of random numbers, which each part moves on.
+    """
+
+    inputs: tuple[int | None, ...]
+    outputs: tuple[int, ...]
+    constants: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    counter: int | None = None
+
+
+# Axes of the inputs for an axis of the first output, and new constants.
+_Found: TypeAlias = tuple[list[int | None], dict[int, list[int]]] | None
+_Rule: TypeAlias = Callable[[Shaped, int, int], _Found]
+
+
+def cuts(op: Shaped, parts: int) -> list[Cut]:
+    """All cuts of an op into equal parts.
+
+    Args:
+        op: The op.
+        parts: How many, at least 2.
+    """
+    rule = _RULES.get(op.node.op)
+    if rule is None or not op.outputs:
+        return []
+    found = (_cut(op, rule, axis, parts) for axis in range(op.rank))
+    return [cut for cut in found if cut is not None]
+
+
+def _cut(op: Shaped, rule: _Rule, axis: int, parts: int) -> Cut | None:
+    if op.outputs[0][axis] % parts or any(len(s) <= axis for s in op.outputs):
+        return None
+    if any(shape[axis] != op.outputs[0][axis] for shape in op.outputs):
+        return None
+    told = rule(op, axis, parts)
+    if told is None:
+        return None
+    axes, constants = told
+    axes += [None] * (len(op.inputs) - len(axes))
+    pairs = zip(axes, op.inputs, strict=True)
+    if any(a is not None and (len(s) <= a or s[a] % parts) for a, s in pairs):
+        return None
+    if all(a is None for a in axes) and op.node.op not in _MAKES:
+        return None
+    return Cut(
+        inputs=tuple(axes),
+        outputs=(axis,) * len(op.outputs),
+        constants=constants,
+        counter=_COUNTER if op.node.op in _RANDOM else None,
+    )
+
+
+def _part(sizes: Sequence[int], axis: int, parts: int) -> list[int]:
+    """Sizes of a part."""
+    return [s // parts if i == axis and s > 0 else s for i, s in enumerate(sizes)]
+
+
+def _element_wise(op: Shaped, axis: int, parts: int) -> _Found:
+    """Inputs broadcast from the right."""
+    del parts
+    from_right = op.rank - axis
+    axes: list[int | None] = []
+    for shape in op.inputs:
+        own = len(shape) - from_right
+        axes.append(own if own >= 0 and shape[own] > 1 else None)
+    return axes, {}
+
+
+def _with_bias(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    channels = 1 if op.text("data_format").startswith("NC") else op.rank - 1
+    return [axis, 0 if axis == channels else None], {}
+
+
+def _chosen(op: Shaped, axis: int, parts: int) -> _Found:
+    """`Select` without broadcasting; a condition may choose whole rows."""
+    del parts
+    if op.inputs[0] == op.outputs[0]:
+        return [axis] * 3, {}
+    if not op.inputs[0]:
+        return [None, axis, axis], {}
+    return ([0] * 3, {}) if axis == 0 else ([None, axis, axis], {})
+
+
+def _by_rows(op: Shaped, axis: int, parts: int) -> _Found:
+    """What reduces the last axis and keeps it."""
+    del parts
+    return ([axis], {}) if axis < op.rank - 1 else None
+
+
+def _loss(op: Shaped, axis: int, parts: int) -> _Found:
+    """A loss and its gradient for each row."""
+    del parts
+    pair = [shape[:1] == op.inputs[0][:1] for shape in op.inputs]
+    return ([0, 0], {}) if axis == 0 and all(pair) else None
+
+
+def _reduced(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    given = op.integers(1)
+    if given is None:
+        return None
+    rank = len(op.inputs[0])
+    over = {a % rank for a in given} if rank else set[int]()
+    if op.flag("keep_dims"):
+        return None if axis in over else ([axis], {})
+    left = [a for a in range(rank) if a not in over]
+    return [left[axis]], {}
+
+
+def _einsum(op: Shaped, axis: int, parts: int) -> _Found:
+    """A label that all inputs and the output have counts the examples of a batch."""
+    del parts
+    equation = op.text("equation").replace(" ", "")
+    told, arrow, made = equation.partition("->")
+    if not arrow or "." in equation or _repeats(told):
+        return None
+    axes = [_index(each, made[axis]) for each in told.split(",")]
+    return (axes, {}) if op.rows or None not in axes else None
+
+
+def _repeats(told: str) -> bool:
+    """Tell whether an input has a label twice: its diagonal is taken."""
+    return any(len(set(each)) < len(each) for each in told.split(","))
+
+
+def _index(labels: str, label: str) -> int | None:
+    return labels.index(label) if label in labels else None
+
+
+def _product(op: Shaped, axis: int, parts: int) -> _Found:
+    """Matrix products of other examples of a batch, or of other rows or columns."""
+    del parts
+    left, right = (_adjoint(op, key) for key in "xy")
+    if axis < op.rank - 2:
+        found, _ = _element_wise(op, axis, 0) or ([], {})
+        return None if None in found else (found, {})
+    if not op.rows:
+        return None
+    if axis == op.rank - 2:
+        return [len(op.inputs[0]) - (1 if left else 2), None], {}
+    return [None, len(op.inputs[1]) - (2 if right else 1), *_bias(op)], {}
+
+
+def _bias(op: Shaped) -> list[int | None]:
+    """Axes of what a fused product adds to its columns."""
+    return [0] * (len(op.inputs) - 2)
+
+
+def _adjoint(op: Shaped, key: str) -> bool:
+    other = {"x": "transpose_a", "y": "transpose_b"}[key]
+    return op.flag(f"adj_{key}") or op.flag(other)
+
+
+def _transposed(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    order = op.integers(1)
+    return None if order is None else ([order[axis]], {})
+
+
+def _reshaped(op: Shaped, axis: int, parts: int) -> _Found:
+    """The same elements before the axis, and then whole parts."""
+    made, given = op.outputs[0], op.inputs[0]
+    before = math.prod(made[:axis])
+    same = [a for a in range(len(given)) if math.prod(given[:a]) == before]
+    whole = [a for a in same if given[a] % parts == 0 and given[a] > 1]
+    if not whole:
+        return None
+    sizes = {1: _part(made, axis, parts)} if op.node.op == "Reshape" else {}
+    if op.node.op == "Squeeze" and not compat.attribute(op.node, "squeeze_dims").list.i:
+        return None  # a part of one would lose its axis
+    return [whole[0]], sizes
+
+
+def _joined(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    given = op.integers(len(op.inputs) - 1)
+    if given is None or axis == given[0] % op.rank:
+        return None
+    return [axis] * (len(op.inputs) - 1), {}
+
+
+def _packed(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    new = op.number("axis") % op.rank
+    if axis == new:
+        return None
+    return [axis - (axis > new)] * len(op.inputs), {}
+
+
+def _unpacked(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    gone = op.number("axis") % len(op.inputs[0])
+    return [axis + (axis >= gone)], {}
+
+
+def _split(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    position = 0 if op.node.op == "Split" else 2
+    given = op.integers(position)
+    if given is None or axis == given[0] % op.rank:
+        return None
+    axes: list[int | None] = [None] * len(op.inputs)
+    axes[1 - position // 2] = axis
+    return axes, {}
+
+
+def _sliced(op: Shaped, axis: int, parts: int) -> _Found:
+    begins, sizes = op.integers(1), op.integers(2)
+    if begins is None or sizes is None or op.outputs[0][axis] != op.inputs[0][axis]:
+        return None
+    return [axis], {2: _part(sizes, axis, parts)}
+
+
+def _rolled(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    given = op.integers(2)
+    if given is None or axis in {a % op.rank for a in given}:
+        return None
+    return [axis], {}
+
+
+def _padded(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    is_same = op.outputs[0][axis] == op.inputs[0][axis]
+    return ([axis], {}) if is_same else None
+
+
+def _broadcast(op: Shaped, axis: int, parts: int) -> _Found:
+    found = _element_wise(op, axis, parts)
+    if found is None or op.integers(1) is None:
+        return None
+    return [found[0][0]], {1: _part(op.outputs[0], axis, parts)}
+
+
+def _filled(op: Shaped, axis: int, parts: int) -> _Found:
+    if op.integers(0) is None:
+        return None
+    return [], {0: _part(op.outputs[0], axis, parts)}
+
+
+def _random(op: Shaped, axis: int, parts: int) -> _Found:
+    """Numbers of a counter: each part begins where the one before it ends."""
+    shape = op.outputs[0]
+    is_first = math.prod(shape[:axis]) == 1
+    if op.integers(0) is None or not is_first or math.prod(shape) // parts % COUNTED:
+        return None
+    return [], {0: _part(shape, axis, parts)}
+
+
+def _channels(op: Shaped) -> int:
+    return 1 if op.text("data_format").startswith("NC") else op.rank - 1
+
+
+def _pooled(op: Shaped, axis: int, parts: int) -> _Found:
+    """Poolings and their gradients work on each example and channel by itself."""
+    del parts
+    return ([axis] * len(op.inputs), {}) if axis in (0, _channels(op)) else None
+
+
+def _average_gradient(op: Shaped, axis: int, parts: int) -> _Found:
+    if axis not in (0, _channels(op)) or op.integers(0) is None:
+        return None
+    return [None, axis], {0: _part(op.outputs[0], axis, parts)}
+
+
+def _convolved(op: Shaped, axis: int, parts: int) -> _Found:
+    """Convolutions of other examples of a batch; what is added may be their own."""
+    del parts
+    is_added = b"Add" in compat.attribute(op.node, "fused_ops").list.s
+    return ([0], {}) if axis == 0 and not is_added else None
+
+
+def _gradient_of_input(op: Shaped, axis: int, parts: int) -> _Found:
+    if axis != 0 or op.integers(0) is None:
+        return None
+    return [None, None, 0], {0: _part(op.outputs[0], axis, parts)}
+
+
+def _resized(op: Shaped, axis: int, parts: int) -> _Found:
+    del parts
+    if axis not in (0, op.rank - 1):
+        return None
+    is_bilinear_gradient = op.node.op == "ResizeBilinearGrad"
+    return ([axis, axis] if is_bilinear_gradient else [axis]), {}
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+_COUNTER = 2
+_RANDOM = frozenset(_words("StatelessRandomUniformV2"))
+_MAKES = _RANDOM | {"Fill"}
+_NOT_ELEMENT_WISE = _words("Softmax LogSoftmax BiasAdd CollectiveReduceV2")
+
+_RULES: Mapping[str, _Rule] = {
+    **dict.fromkeys(INPLACE - set(_NOT_ELEMENT_WISE), _element_wise),
+    **dict.fromkeys(
+        _words(
+            """Cast Greater GreaterEqual Less LessEqual Equal NotEqual ZerosLike
+            OnesLike Identity StopGradient PreventGradient Erfc Erfinv Sin Cos Tan Atan
+            Sinh Cosh Asinh Acosh Log1p FloorDiv FloorMod Rint Ceil IsNan IsInf IsFinite
+            SquaredDifference Xlog1py"""
+        ),
+        _element_wise,
+    ),
+    "Select": _chosen,
+    "BiasAdd": _with_bias,
+    **dict.fromkeys(_words("Softmax LogSoftmax"), _by_rows),
+    **dict.fromkeys(
+        _words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
+        _loss,
+    ),
+    **dict.fromkeys(_words("Sum Mean Max Min Prod All Any"), _reduced),
+    "Einsum": _einsum,
+    **dict.fromkeys(
+        _words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _product
+    ),
+    "Transpose": _transposed,
+    **dict.fromkeys(_words("Reshape ExpandDims Squeeze"), _reshaped),
+    "ConcatV2": _joined,
+    "Pack": _packed,
+    "Unpack": _unpacked,
+    **dict.fromkeys(_words("Split SplitV"), _split),
+    "Slice": _sliced,
+    "Roll": _rolled,
+    **dict.fromkeys(_words("Pad PadV2 MirrorPad Tile"), _padded),
+    "BroadcastTo": _broadcast,
+    "Fill": _filled,
+    **dict.fromkeys(_RANDOM, _random),
+    **dict.fromkeys(
+        _words("MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad"),
+        _pooled,
+    ),
+    **dict.fromkeys(_words("AvgPoolGrad AvgPool3DGrad"), _average_gradient),
+    **dict.fromkeys(
+        _words("Conv2D Conv3D DepthwiseConv2dNative _FusedConv2D _FusedConv3D"),
+        _convolved,
+    ),
+    **dict.fromkeys(
+        _words(
+            """Conv2DBackpropInput Conv3DBackpropInputV2
+            DepthwiseConv2dNativeBackpropInput"""
+        ),
+        _gradient_of_input,
+    ),
+    **dict.fromkeys(
+        _words("ResizeBilinear ResizeNearestNeighbor ResizeBilinearGrad"), _resized
+    ),
+}

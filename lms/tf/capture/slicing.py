@@ -1,0 +1,506 @@
+"""Parts of ops in place of ops that are too large for a budget.
+
+    q, k ──> scores ──> softmax ──> product ──> y
+
+    q, k ─┬> scores 1 ──> softmax 1 ──> product 1 ─┬> y
+          └> scores 2 ──> softmax 2 ──> product 2 ─┘
+
+An op needs what it reads and what it makes at once. Where that is too much, a region
+of ops around it is cut along one axis: each op becomes as many as there are parts. What
+lies between them exists in parts alone, which a plan moves or recomputes one by one.
+What a region reads from outside is sliced; what others read of it is joined.
+
+A region grows from the largest op over all large tensors, as far as the rules of
+`slice_rules` follow the axis. Small tensors end it: to join them costs little. Of the
+axes and numbers of parts the one is chosen that leaves least to the largest op. Once an
+op cannot be cut, smaller ones stay whole too: the step needs as much anyway.
+
+Known weakness: what an op that cannot be cut reads is joined beside its parts, so both
+are there at once; what sums over the axis, such as the gradient of a layer's weights,
+ends a region.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.liveness import working_sets
+from lms.tf import compat
+from lms.tf.capture.loops import source_of
+from lms.tf.capture.op_facts import CONSTANT
+from lms.tf.capture.slice_rules import COUNTED, Cut, Shaped, cuts
+from lms.units import Bytes
+
+__all__ = ["SLICE", "Cuts", "OpSize", "Region", "regions", "with_slices"]
+
+# How the names of slices end: they are copies and never views of what they are cut of.
+SLICE = "/lms_slice"
+
+# A region follows tensors of at least one part in so many of what an op may need.
+_LARGE = 4
+
+# An op's parts are worth it if the largest need falls to so much of it.
+_WORTH = 0.75
+
+# Constants of more elements are no axes or sizes.
+_FEW = 16
+
+_MOST_PARTS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSize:
+    """What an op may need before it is cut.
+
+    Args:
+        most: Bytes that it may read and make.
+        rows: Whether products may be cut along rows and columns too.
+    """
+
+    most: Bytes
+    rows: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Region:
+    """Ops that are cut together.
+
+    Args:
+        cuts: The cut of each op, by names.
+        parts: Into how many parts.
+    """
+
+    cuts: Mapping[str, Cut]
+    parts: int
+
+
+class Cuts:
+    """The cuts of a step's ops.
+
+    Args:
+        graph: The step.
+        nodes: Its nodes.
+        rows: Whether products may be cut along rows and columns too.
+    """
+
+    def __init__(
+        self, graph: GraphView, nodes: Sequence[compat.NodeDef], *, rows: bool
+    ) -> None:
+        self.graph = graph
+        self._rows = rows
+        self.nodes = {node.name: node for node in nodes}
+        results = set(graph.results)
+        self.open = {
+            op.name
+            for op in graph.ops
+            if op.name in self.nodes
+            and not (op.fixed or op.varies or op.writes or op.reads_state)
+            and not (op.replaces_state or op.persistent)
+            and compat.is_pure(self.nodes[op.name])
+            and results.isdisjoint(tensor.name for tensor in op.outputs)
+        }
+        self._known: dict[tuple[str, int], list[Cut]] = {}
+
+    def of(self, op: Op, parts: int) -> list[Cut]:
+        """All cuts of an op into so many parts; none if it must stay whole."""
+        key = op.name, parts
+        if key not in self._known:
+            found = cuts(self._shaped(op), parts) if op.name in self.open else []
+            self._known[key] = found
+        return self._known[key]
+
+    def _shaped(self, op: Op) -> Shaped:
+        tensors = self.graph.tensors
+        values = {i: self._constant(name) for i, name in enumerate(op.inputs)}
+        return Shaped(
+            node=self.nodes[op.name],
+            inputs=[tensors[name].shape for name in op.inputs],
+            outputs=[tensor.shape for tensor in op.outputs],
+            constants={i: v for i, v in values.items() if v is not None},
+            rows=self._rows,
+        )
+
+    def _constant(self, name: str) -> Any:
+        node = self.nodes.get(op_of(name))
+        if node is None or node.op not in CONSTANT | {"HostConst"}:
+            return None
+        if math.prod(self.graph.tensors[name].shape) > _FEW:
+            return None
+        value = compat.attribute(node, "value").tensor
+        if not tf.as_dtype(value.dtype).is_integer:
+            return None
+        return np.asarray(tf.make_ndarray(value))
+
+
+def regions(
+    graph: GraphView, nodes: Sequence[compat.NodeDef], size: OpSize
+) -> list[Region]:
+    """Regions that leave to no op more than it may need, as far as ops can be cut.
+
+    Args:
+        graph: The step.
+        nodes: Its nodes.
+        size: What an op may need.
+    """
+    steps = [Cuts(graph, nodes, rows=each) for each in (False, True)[: 1 + size.rows]]
+    most = size.most
+    needs = dict(zip(graph.by_name, working_sets(graph), strict=True))
+    found: dict[str, Region] = {}
+    for name in sorted(needs, key=lambda name: -needs[name]):
+        if needs[name] <= most:
+            break
+        if name in found:
+            continue
+        tried = (_best(step, graph.by_name[name], needs, most, found) for step in steps)
+        if (region := next(filter(None, tried), None)) is None:
+            break
+        found |= dict.fromkeys(region.cuts, region)
+    return list({id(region): region for region in found.values()}.values())
+
+
+def _best(
+    step: Cuts,
+    op: Op,
+    needs: Mapping[str, Bytes],
+    most: Bytes,
+    found: Mapping[str, Region],
+) -> Region | None:
+    """The region around an op that leaves least; None if none is worth it."""
+    tried = []
+    for parts in _numbers(op, needs[op.name] / most):
+        for cut in step.of(op, parts):
+            region = _grown(step, op, cut, parts, most // _LARGE, found)
+            left, joined = _left(step, region, needs, found)
+            tried.append((max(left, most), joined, parts, len(tried), region))
+    if not tried:
+        return None
+    left, *_, region = min(tried, key=lambda each: each[:-1])
+    return region if left <= _WORTH * needs[op.name] else None
+
+
+def _numbers(op: Op, wanted: float) -> list[int]:
+    """Numbers of parts: the least that is enough for an axis, or its greatest."""
+    found = set[int]()
+    for size in {size for tensor in op.outputs for size in tensor.shape}:
+        fitting = [k for k in range(2, min(size, _MOST_PARTS) + 1) if size % k == 0]
+        enough = [k for k in fitting if k >= wanted]
+        found |= set(enough[:1] or fitting[-1:])
+    return sorted(found)
+
+
+def _grown(
+    step: Cuts,
+    op: Op,
+    cut: Cut,
+    parts: int,
+    large: Bytes,
+    taken: Mapping[str, Region],
+) -> Region:
+    """All ops that follow a cut over large tensors."""
+    graph, found = step.graph, {op.name: cut}
+    axes: dict[str, int] = {}
+    waiting = [op]
+    while waiting:
+        new = waiting.pop()
+        for name, axis in _axes(new, found[new.name]):
+            if axis is None or graph.tensors[name].size < large or name in axes:
+                continue
+            axes[name] = axis
+            near = (graph.by_name[op_of(name)], *graph.consumers[name])
+            for other in near:
+                if other.name in found or other.name in taken:
+                    continue
+                fitting = (c for c in step.of(other, parts) if _fits(other, c, axes))
+                if (chosen := next(fitting, None)) is not None:
+                    found[other.name] = chosen
+                    waiting.append(other)
+    return Region(cuts=found, parts=parts)
+
+
+def _axes(op: Op, cut: Cut) -> Iterator[tuple[str, int | None]]:
+    yield from zip(op.inputs, cut.inputs, strict=True)
+    yield from zip((t.name for t in op.outputs), cut.outputs, strict=True)
+
+
+def _fits(op: Op, cut: Cut, axes: Mapping[str, int]) -> bool:
+    """Tell whether a cut goes along the axes that are settled."""
+    return all(axes.get(name, axis) == axis for name, axis in _axes(op, cut))
+
+
+def _left(
+    step: Cuts,
+    region: Region,
+    needs: Mapping[str, Bytes],
+    found: Mapping[str, Region],
+) -> tuple[Bytes, Bytes]:
+    """What the largest op of a region still needs, and bytes that are joined."""
+    graph, joined = step.graph, 0
+    left = max(needs[name] for name in region.cuts) // region.parts
+    for name in region.cuts:
+        op = graph.by_name[name]
+        for tensor in op.outputs:
+            readers = graph.consumers[tensor.name]
+            others = [reader for reader in readers if reader.name not in region.cuts]
+            if any(_joins(step, reader, tensor.name, region) for reader in others):
+                left = max(left, 2 * tensor.size)
+                joined += tensor.size
+        for source, axis in zip(op.inputs, region.cuts[name].inputs, strict=True):
+            if axis is None or op_of(source) in region.cuts:
+                continue
+            other = found.get(op_of(source))
+            size, pieces = graph.tensors[source].size, other.parts if other else 1
+            left = max(left, size // pieces + size // region.parts)
+    return left, joined
+
+
+def _joins(step: Cuts, reader: Op, name: str, region: Region) -> bool:
+    """Tell whether an op reads all of a tensor at once, however it may be cut."""
+    if reader.name not in step.open:
+        return True
+    axes = (cut.inputs for cut in step.of(reader, region.parts))
+    return all(each[reader.inputs.index(name)] is None for each in axes)
+
+
+def with_slices(
+    nodes: Sequence[compat.NodeDef],
+    graph: GraphView,
+    found: Sequence[Region],
+    number: int,
+) -> list[compat.NodeDef]:
+    """Nodes in which regions are cut.
+
+    Args:
+        nodes: The step's nodes; they are not changed.
+        graph: The same as plain data.
+        found: The regions, which share no op.
+        number: How often the step was cut before.
+    """
+    return list(_Cutter(nodes, graph, found, number).all())
+
+
+class _Cutter:
+    """Makes the nodes of parts, and those that slice and join."""
+
+    def __init__(
+        self,
+        nodes: Sequence[compat.NodeDef],
+        graph: GraphView,
+        found: Sequence[Region],
+        number: int,
+    ) -> None:
+        self._number = number
+        self._nodes = nodes
+        self._tensors = graph.tensors
+        self._region = {name: each for each in found for name in each.cuts}
+        self._made: dict[str, compat.NodeDef] = {}
+
+    def all(self) -> Iterator[compat.NodeDef]:
+        """All nodes."""
+        for node in self._nodes:
+            region = self._region.get(node.name)
+            if region is None:
+                yield self._copied(node, [self._whole(n, node) for n in node.input])
+                continue
+            for part in range(region.parts):
+                yield self._part_of(node, region, part)
+        yield from self._made.values()
+
+    def _copied(
+        self, node: compat.NodeDef, inputs: Sequence[str], name: str | None = None
+    ) -> compat.NodeDef:
+        new = compat.NodeDef()
+        new.CopyFrom(node)
+        new.name = name or node.name
+        del new.input[:]
+        controls = [each for each in inputs if each.startswith("^")]
+        new.input.extend(each for each in inputs if not each.startswith("^"))
+        new.input.extend(dict.fromkeys(self._controls(controls)))
+        return new
+
+    def _controls(self, names: Sequence[str]) -> Iterator[str]:
+        for name in names:
+            region = self._region.get(name[1:])
+            if region is None:
+                yield name
+            else:
+                yield from (f"^{_part(name[1:], i)}" for i in range(region.parts))
+
+    def _part_of(
+        self, node: compat.NodeDef, region: Region, part: int
+    ) -> compat.NodeDef:
+        cut = region.cuts[node.name]
+        inputs = []
+        for i, name in enumerate(node.input):
+            if name.startswith("^"):
+                inputs.append(name)
+            elif i in cut.constants:
+                name = f"{node.name}/lms_sizes{i}"  # noqa: PLW2901
+                dtype = self._tensors[_full(node.input[i])].dtype
+                sizes = cut.constants[i]
+                inputs.append(self._constant(name, sizes, tf.as_dtype(dtype), node))
+            elif i == cut.counter:
+                inputs.append(self._counter(node, region, part))
+            elif (axis := cut.inputs[i]) is None:
+                inputs.append(self._whole(name, node))
+            else:
+                inputs.append(self._slice(name, axis, region, part, node))
+        return self._copied(node, inputs, _part(node.name, part))
+
+    def _whole(self, name: str, reader: compat.NodeDef) -> str:
+        """A tensor's name where it is whole: joined, if it is made in parts."""
+        region = None if name.startswith("^") else self._region.get(source_of(name))
+        if region is None:
+            return name
+        source, index = _split(name)
+        axis = region.cuts[source].outputs[index]
+        new = f"{source}/lms_whole{index}"
+        if new not in self._made:
+            parts = [f"{_part(source, i)}:{index}" for i in range(region.parts)]
+            self._join(new, parts, axis, self._tensors[_full(name)].dtype, reader)
+        return new
+
+    def _slice(
+        self, name: str, axis: int, region: Region, part: int, reader: compat.NodeDef
+    ) -> str:
+        """A part's own input: made in parts, sliced, or joined of slices of parts."""
+        source, index = _split(name)
+        tensor = self._tensors[_full(name)]
+        piece = _Piece(axis=axis, parts=region.parts, number=part, dtype=tensor.dtype)
+        shape = tensor.shape
+        other = self._region.get(source)
+        if other is None:
+            return self._cut(
+                name, f"{source}/lms{self._number}_{index}", piece, shape, reader
+            )
+        made = other.cuts[source].outputs[index]
+        if other is region and made == axis:
+            return f"{_part(source, part)}:{index}"
+        if made == axis:
+            whole = self._whole(name, reader)
+            return self._cut(
+                whole, f"{source}/lms{self._number}_{index}", piece, shape, reader
+            )
+        shape = tuple(s // other.parts if i == made else s for i, s in enumerate(shape))
+        new = f"{source}/lms{self._number}_{index}{piece.label}/lms_blocks"
+        if new not in self._made:
+            blocks = [
+                self._cut(
+                    f"{own}:{index}",
+                    f"{own}/lms{self._number}_{index}",
+                    piece,
+                    shape,
+                    reader,
+                )
+                for own in (_part(source, number) for number in range(other.parts))
+            ]
+            self._join(new, blocks, made, tensor.dtype, reader)
+        return new
+
+    def _cut(
+        self,
+        whole: str,
+        prefix: str,
+        piece: "_Piece",
+        shape: Sequence[int],
+        reader: compat.NodeDef,
+    ) -> str:
+        """A slice behind a first axis of one, without which it might be a view."""
+        new = f"{prefix}{piece.label}"
+        if f"{new}{SLICE}" in self._made:
+            return f"{new}{SLICE}_back"
+        sizes = [1, *shape]
+        sizes[piece.axis + 1] //= piece.parts
+        begin = [0] * len(sizes)
+        begin[piece.axis + 1] = piece.number * sizes[piece.axis + 1]
+        where = [
+            self._constant(f"{new}/{key}", value, tf.int32, reader)
+            for key, value in (("first", 0), ("begin", begin), ("size", sizes))
+        ]
+        dtype = piece.dtype
+        rows = self._new(f"{new}/lms_rows", "ExpandDims", dtype, reader)
+        rows.input.extend([whole, where[0]])
+        rows.attr["Tdim"].type = tf.int32.as_datatype_enum
+        cut = self._new(f"{new}{SLICE}", "Slice", dtype, reader)
+        cut.input.extend([rows.name, *where[1:]])
+        cut.attr["Index"].type = tf.int32.as_datatype_enum
+        back = self._new(f"{new}{SLICE}_back", "Squeeze", dtype, reader)
+        back.input.append(cut.name)
+        back.attr["squeeze_dims"].list.i.append(0)
+        return back.name
+
+    def _join(
+        self,
+        new: str,
+        parts: Sequence[str],
+        axis: int,
+        dtype: str,
+        reader: compat.NodeDef,
+    ) -> None:
+        where = self._constant(f"{new}/axis", axis, tf.int32, reader)
+        node = self._new(new, "ConcatV2", dtype, reader)
+        node.input.extend([*parts, where])
+        node.attr["N"].i = len(parts)
+        node.attr["Tidx"].type = tf.int32.as_datatype_enum
+
+    def _counter(self, node: compat.NodeDef, region: Region, part: int) -> str:
+        """The counter at which a part's random numbers begin, on the host."""
+        given = node.input[region.cuts[node.name].counter or 0]
+        if part == 0:
+            return given
+        made = math.prod(self._tensors[f"{node.name}:0"].shape) // region.parts
+        new = f"{node.name}/lms_counter_{part}"
+        moved = self._new(new, "AddV2", "uint64", node)
+        moved.device = compat.device_name("CPU:0")
+        by = [part * made // COUNTED, 0]
+        moved.input.extend([given, self._constant(f"{new}/by", by, tf.uint64, moved)])
+        return new
+
+    def _new(
+        self, name: str, op: str, dtype: str, reader: compat.NodeDef
+    ) -> compat.NodeDef:
+        node = compat.NodeDef(name=name, op=op, device=reader.device)
+        node.attr["T"].type = tf.as_dtype(dtype).as_datatype_enum
+        self._made[name] = node
+        return node
+
+    def _constant(
+        self, name: str, value: Any, dtype: tf.DType, reader: compat.NodeDef
+    ) -> str:
+        node = compat.constant(name, value, dtype)
+        node.device = reader.device
+        self._made[name] = node
+        return name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """A part of a tensor: which axis is cut into how many, and its number."""
+
+    axis: int
+    parts: int
+    number: int
+    dtype: str
+
+    @property
+    def label(self) -> str:
+        """Its part of a node's name."""
+        return f"_{self.axis}_{self.parts}_{self.number}"
+
+
+def _part(name: str, number: int) -> str:
+    return f"{name}/lms_part{number}"
+
+
+def _full(name: str) -> str:
+    return name if ":" in name else f"{name}:0"
+
+
+def _split(name: str) -> tuple[str, int]:
+    """The op that makes a tensor, and the number of its output."""
+    source, _, index = _full(name).rpartition(":")
+    return source, int(index)

@@ -1,0 +1,193 @@
+"""Parts of ops make the same bits as whole ops, op by op and in regions."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from lms.tf.capture.slicing import Cuts, OpSize, Region, regions, with_slices
+from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.tracing import TracedFunction, trace
+from lms.tf.rewrite.rebuilding import rebuild
+from tests.tf.steps import DEVICE
+
+pytestmark = pytest.mark.tf
+
+
+class Case(NamedTuple):
+    """An op, shapes of what it reads, and whether its products are cut by rows."""
+
+    op: Callable[..., Any]
+    shapes: tuple[tuple[int, ...], ...]
+    rows: bool = False
+
+
+def gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Its gradient of what it reads first."""
+
+    def found(*x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x[0])
+            y: Any = function(*x)
+        return tape.gradient(y, x[0], y * y)
+
+    return found
+
+
+def sparse_loss(x: Any) -> Any:
+    labels = tf.cast(tf.argmax(x, -1), tf.int32)
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
+
+
+def noise(x: Any) -> Any:
+    seed = tf.cast(x[0, 0, :2], tf.int32)
+    drawn = tf.random.stateless_uniform([8, 32, 32], seed)
+    return x * tf.cast(drawn > 0.5, tf.float32)
+
+
+def pooled(x: Any) -> Any:
+    return tf.nn.max_pool2d(x, 3, 2, "SAME")
+
+
+def averaged(x: Any) -> Any:
+    return tf.nn.avg_pool2d(x, 3, 2, "SAME")
+
+
+def resized(x: Any) -> Any:
+    return tf.raw_ops.ResizeBilinear(images=x, size=[16, 16])
+
+
+def convolved(x: Any, w: Any) -> Any:
+    return tf.nn.conv2d(x, w, 1, "SAME")
+
+
+def scores(x: Any, y: Any) -> Any:
+    return tf.einsum("bqhd,bkhd->bhqk", x, y)
+
+
+CUBE, IMAGE = ((8, 32, 32),), ((8, 12, 12, 16),)
+
+CASES = {
+    "Tanh": Case(tf.tanh, CUBE),
+    "SelectV2": Case(lambda x: tf.where(x > 0, x, 2.0), CUBE),
+    "Maximum": Case(tf.maximum, (*CUBE, (32, 1))),
+    "Cast": Case(lambda x: tf.cast(x, tf.float16), CUBE),
+    "Softmax": Case(lambda x: tf.nn.softmax(x, -1), CUBE),
+    "LogSoftmax": Case(lambda x: tf.nn.log_softmax(x, -1), CUBE),
+    "Sum": Case(lambda x: tf.reduce_sum(x, [1]), ((8, 2, 64, 32),)),
+    "Max": Case(lambda x: tf.reduce_max(x, -1, keepdims=True), CUBE),
+    "Transpose": Case(lambda x: tf.transpose(x, [2, 0, 1]), CUBE),
+    "Reshape": Case(lambda x: tf.reshape(x, [64, 4, 32]), CUBE),
+    "Squeeze": Case(lambda x: tf.squeeze(x, 1), ((8, 1, 32, 32),)),
+    "ExpandDims": Case(lambda x: tf.expand_dims(x, 1), CUBE),
+    "ConcatV2": Case(lambda x, y: tf.concat([x, y], -1), (*CUBE, (8, 32, 4))),
+    "Pack": Case(lambda x, y: tf.stack([x, y], 1), CUBE * 2),
+    "Unpack": Case(lambda x: tf.unstack(x, axis=1)[3], ((8, 4, 64, 32),)),
+    "Split": Case(lambda x: tf.split(x, 2, axis=1)[1], CUBE),
+    "SplitV": Case(lambda x: tf.split(x, [8, 24], axis=1)[1], CUBE),
+    "Slice": Case(lambda x: tf.slice(x, [0, 2, 0], [8, 24, 32]), CUBE),
+    "Roll": Case(lambda x: tf.roll(x, [3], [1]), CUBE),
+    "Pad": Case(lambda x: tf.pad(x, [[0, 0], [1, 2], [0, 0]]), CUBE),
+    "MirrorPad": Case(lambda x: tf.pad(x, [[0, 0], [1, 2], [0, 0]], "REFLECT"), CUBE),
+    "Tile": Case(lambda x: tf.tile(x, [1, 2, 1]), CUBE),
+    "BroadcastTo": Case(lambda x: tf.broadcast_to(x, [8, 32, 32]), ((32, 1),)),
+    "BiasAdd": Case(tf.nn.bias_add, (*CUBE, (32,))),
+    "StatelessRandomUniformV2": Case(noise, CUBE),
+    "SparseSoftmaxCrossEntropyWithLogits": Case(gradient(sparse_loss), ((64, 96),)),
+    "SoftmaxCrossEntropyWithLogits": Case(
+        gradient(lambda x, y: tf.nn.softmax_cross_entropy_with_logits(y, x)),
+        ((64, 96), (64, 96)),
+    ),
+    "Einsum": Case(scores, ((2, 48, 4, 8), (2, 48, 4, 8))),
+    "Einsum, rows": Case(scores, ((1, 48, 1, 8), (1, 48, 1, 8)), rows=True),
+    "BatchMatMulV2": Case(tf.matmul, ((8, 32, 16), (8, 16, 32))),
+    "BatchMatMulV2, rows": Case(
+        lambda x, y: tf.matmul(x, y, transpose_a=True),
+        ((1, 16, 64), (1, 16, 64)),
+        rows=True,
+    ),
+    "MatMul, rows": Case(
+        lambda x, y: tf.matmul(x, y, transpose_b=True), ((96, 16), (64, 16)), rows=True
+    ),
+    "Conv2D": Case(convolved, (*IMAGE, (3, 3, 16, 16))),
+    "Conv2DBackpropInput": Case(gradient(convolved), (*IMAGE, (3, 3, 16, 16))),
+    "Conv3D": Case(
+        lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"),
+        ((4, 6, 6, 6, 16), (3, 3, 3, 16, 16)),
+    ),
+    "DepthwiseConv2dNative": Case(
+        lambda x, w: tf.nn.depthwise_conv2d(x, w, [1] * 4, "SAME"),
+        (*IMAGE, (3, 3, 16, 1)),
+    ),
+    "MaxPool": Case(pooled, IMAGE),
+    "MaxPoolGrad": Case(gradient(pooled), IMAGE),
+    "AvgPool": Case(averaged, IMAGE),
+    "AvgPoolGrad": Case(gradient(averaged), IMAGE),
+    "ResizeBilinear": Case(resized, IMAGE),
+    "ResizeBilinearGrad": Case(gradient(resized), IMAGE),
+}
+
+
+def arrays(shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    draw = np.random.default_rng(0)
+    return [tf.constant(draw.standard_normal(s), tf.float32) for s in shapes]
+
+
+def traced_with(
+    function: Callable[..., Any], given: Sequence[Any]
+) -> tuple[TracedFunction, TracedStep]:
+    """A step that reads what was made on the device, and makes more of the result."""
+
+    def step(*x: Any) -> Any:
+        y: Any = function(*(each * 1.25 for each in x))
+        return tf.cast(y, tf.float32) * 3.0
+
+    traced = trace(tf.function(step, autograph=False, jit_compile=False), given)
+    return traced, specialise(traced, traced.flat_inputs(given), device=DEVICE)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parts_make_the_bits_of_the_whole(name: str) -> None:
+    case, kind = CASES[name], name.partition(",")[0]
+    given = arrays(case.shapes)
+    traced, step = traced_with(case.op, given)
+    inputs = traced.flat_inputs(given)
+    whole = rebuild(traced, step, step.nodes)(inputs).numpy()
+    known = Cuts(step.graph, step.nodes, rows=case.rows)
+    found = [
+        Region(cuts={op.name: cut}, parts=parts)
+        for op in step.graph.ops
+        if op.type.endswith(kind)
+        for parts in (2, 4)
+        for cut in known.of(op, parts)
+    ]
+    assert found, [op.type for op in step.graph.ops]
+    for region in found:
+        cut = with_slices(step.nodes, step.graph, [region], 0)
+        parts = rebuild(traced, step, cut)(inputs).numpy()
+        assert whole.tobytes() == parts.tobytes(), region
+
+
+def test_a_region_ends_at_small_tensors_and_at_what_cannot_be_cut() -> None:
+    """Scores are cut with what follows them; a sum over the batch is not."""
+
+    def step(x: Any, y: Any) -> Any:
+        made = tf.nn.softmax(scores(x, y))
+        return tf.reduce_sum(tf.einsum("bhqk,bkhd->bqhd", made, y), 0)
+
+    given = arrays(((2, 64, 4, 4),) * 2)
+    _, known = traced_with(step, given)
+    most = 64 * 64 * 4 * 4
+    (region,) = regions(known.graph, known.nodes, OpSize(most=most))
+    types = {known.graph.by_name[name].type for name in region.cuts}
+    assert types == {"Einsum", "Softmax"}
+    assert region.parts == 4
+    assert not regions(known.graph, known.nodes, OpSize(most=16 * most))
+
+
+def test_an_op_whose_parts_are_joined_at_once_stays_whole() -> None:
+    given = arrays(((4, 64, 64),))
+    _, known = traced_with(lambda x: tf.cumsum(tf.tanh(x), 0), given)
+    assert not regions(known.graph, known.nodes, OpSize(most=1 << 14))

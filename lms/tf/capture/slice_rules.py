@@ -164,7 +164,7 @@ def _chosen(op: Shaped, axis: int, parts: int) -> _Found:
 
 
 def _by_rows(op: Shaped, axis: int, parts: int) -> _Found:
-    """What reduces the last axis and keeps it."""
+    """Reductions of the last axis that keep it."""
     del parts
     return ([axis], {}) if axis < op.rank - 1 else None
 

@@ -55,7 +55,7 @@ _MOST_PARTS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSize:
-    """What an op may need before it is cut.
+    """Limit of an op, above which it is cut.
 
     Args:
         most: Bytes that it may read and make.
@@ -238,7 +238,7 @@ def _left(
     needs: Mapping[str, Bytes],
     found: Mapping[str, Region],
 ) -> tuple[Bytes, Bytes]:
-    """What the largest op of a region still needs, and bytes that are joined."""
+    """Bytes that the largest op of a region still needs, and that are joined."""
     graph, joined = step.graph, 0
     left = max(needs[name] for name in region.cuts) // region.parts
     for name in region.cuts:

@@ -10,9 +10,11 @@ memory is prepared from the third on, into less.
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 from lms.errors import BudgetError, LMSError
@@ -24,6 +26,7 @@ from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits
 from lms.planning.settings import Settings
 from lms.report.progress import tell
+from lms.tf.capture.host_lists import HostLists
 from lms.tf.capture.host_variables import (
     HostVariables,
     let_stay,
@@ -67,7 +70,7 @@ _LOG = logging.getLogger("lms")
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
 
-# One part of so many of the variables is moved at least where no plan fits.
+# One part of so many of the variables, or of loops' lists, is moved at least where no plan fits.
 _PART = 4
 
 # Variables are back on the card before a step is planned if so many percent of the
@@ -211,17 +214,18 @@ def capture(
     *,
     kind: str,
     settle: bool = False,
+    lists: tuple[HostLists, ...] = (),
 ) -> tuple[Captured, MemoryBudget]:
     """The step on the device that is here, measured, and its memory budget.
 
-    The arguments are those of `prepare`.
+    The arguments are those of `prepare`, and the lists of loops that lie on the host.
     """
     device = find_device()
-    step = specialise(traced, inputs, device=device.full_name)
+    step = specialise(traced, inputs, device=device.full_name, lists=lists)
     on_host = HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables:
         let_stay(variable)
-    if on_host.handles:  # nobody else keeps them there
+    if on_host.handles or lists:  # nobody else keeps them there
         step = replace(step, own=None)
     if settle:
         settle_variables(step, device)
@@ -272,13 +276,16 @@ def _with_state_moved(
         BudgetError: If there is no plan with all of them there.
     """
     variables, before = captured.step.variables, captured.on_host.handles
+    lists: tuple[HostLists, ...] = ()
     while True:
         try:
             return captured, _build(captured, budget)
         except BudgetError as error:
             short = (error.least_bytes or 0) - (budget.total or 0)
+            more = _largest(captured.step.lists, short)
+            lists += more
             try:
-                is_moved = bool(_move_state(captured, short))
+                is_moved = bool(more or _move_state(captured, short))
             except LMSError:
                 HostVariables.of(variables).without(before).come_back()
                 raise
@@ -286,8 +293,15 @@ def _with_state_moved(
                 HostVariables.of(variables).without(before).come_back()
                 raise
         is_said = captured.is_said
-        captured, budget = again()
+        captured, budget = again(lists=lists)
         captured = replace(captured, is_said=is_said)
+
+
+def _largest(lists: Sequence[HostLists], short: Bytes) -> tuple[HostLists, ...]:
+    """Lists of so many bytes at least, and a good part of all."""
+    sizes = list(accumulate(one.size for one in lists))
+    least = max(short, sizes[-1] // _PART) if sizes else 0
+    return tuple(lists[: bisect_left(sizes, least) + 1])
 
 
 def _move_state(captured: Captured, short: Bytes) -> Bytes:

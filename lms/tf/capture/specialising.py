@@ -31,6 +31,7 @@ from lms.tf.capture.host_transfers import (
     with_received,
     with_signs_on_device,
 )
+from lms.tf.capture.host_lists import HostLists, with_lists_on_host
 from lms.tf.capture.host_variables import lies_on_host, with_copies_in
 from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_facts import (
@@ -98,6 +99,7 @@ class TracedStep:
             not known how many there are: its bytes are not in the graph.
         guessed: Names of the ops whose outputs may be of any size: a guess is in the
             graph.
+        lists: Lists of loops that may move to the host.
     """
 
     graph: GraphView
@@ -109,6 +111,7 @@ class TracedStep:
     own: "TracedStep | None" = None
     unknown_loops: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
+    lists: tuple[HostLists, ...] = ()
 
     @property
     def unknown_memory(self) -> tuple[str, ...]:
@@ -192,7 +195,11 @@ PASSES = (_signs, _opened, _state, _assignments)
 
 
 def specialise(
-    traced: TracedFunction, inputs: Sequence[Any], *, device: str
+    traced: TracedFunction,
+    inputs: Sequence[Any],
+    *,
+    device: str,
+    lists: Sequence[HostLists] = (),
 ) -> TracedStep:
     """Give a traced function the shapes of one call.
 
@@ -200,6 +207,7 @@ def specialise(
         traced: The traced function.
         inputs: The flat inputs or their specs, all shapes known.
         device: Full name of the device that memory is planned for.
+        lists: Lists of loops that lie on the host.
 
     Returns:
         The step as plain data beside its nodes.
@@ -217,7 +225,7 @@ def specialise(
             nodes, library, [(a.name, a.spec, a.variable) for a in arguments]
         )
         shapes = told_shapes(shapes, traced.concrete.graph)
-        graph, ordered, lists, guessed = _seen(
+        graph, ordered, found, guessed = _seen(
             nodes, arguments, outputs, shapes, device
         )
         return TracedStep(
@@ -228,8 +236,9 @@ def specialise(
             outputs=tuple(outputs),
             device=device,
             own=own,
-            unknown_loops=lists.unknown,
+            unknown_loops=found.unknown,
             guessed=guessed,
+            lists=found.movable,
         )
 
     own = step_of(cut, traced.graph_def.library, None)
@@ -237,6 +246,7 @@ def specialise(
     for one_pass in PASSES:
         rewritten = one_pass(own, *rewritten)
     nodes, library = rewritten
+    nodes = with_lists_on_host(nodes, lists) if lists else nodes
     if list(nodes) == list(own.nodes):
         return own
     step = step_of(nodes, library, own)

@@ -63,19 +63,47 @@ from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.uninterrupted import uninterrupted
 from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = ["Captured", "capture", "prepare"]
+__all__ = ["NOTHING", "Away", "Captured", "capture", "prepare", "to_move"]
 
 _LOG = logging.getLogger("lms")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
 
-# One part of so many of the variables, or of loops' lists, is moved at least where no plan fits.
+# One part of so many of the variables is moved at least where no plan fits.
 _PART = 4
 
 # Variables are back on the card before a step is planned if so many percent of the
 # step's plain peak are left beside them.
 _AMPLE_PERCENT = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Away:
+    """Parts of a step that are taken from the card to the host.
+
+    Args:
+        lists: Lists of loops.
+        handles: Variables.
+    """
+
+    lists: tuple[HostLists, ...] = ()
+    handles: tuple[Any, ...] = ()
+
+    def __add__(self, other: "Away") -> "Away":
+        """Both."""
+        return Away(
+            lists=self.lists + other.lists, handles=self.handles + other.handles
+        )
+
+    @property
+    def size(self) -> Bytes:
+        """Bytes that it would take of the card."""
+        sizes = [one.size for one in self.lists]
+        return sum(sizes) + sum(map(size_of, self.handles))
+
+
+NOTHING = Away()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,18 +242,24 @@ def capture(
     *,
     kind: str,
     settle: bool = False,
-    lists: tuple[HostLists, ...] = (),
+    away: Away = NOTHING,
 ) -> tuple[Captured, MemoryBudget]:
     """The step on the device that is here, measured, and its memory budget.
 
-    The arguments are those of `prepare`, and the lists of loops that lie on the host.
+    The arguments are those of `prepare`, and what is taken to lie on the host.
     """
     device = find_device()
-    step = specialise(traced, inputs, device=device.full_name, lists=lists)
+    step = specialise(
+        traced,
+        inputs,
+        device=device.full_name,
+        lists=away.lists,
+        on_host=away.handles,
+    )
     on_host = HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables:
         let_stay(variable)
-    if on_host.handles or lists:  # nobody else keeps them there
+    if on_host.handles or away.lists:  # nobody else keeps them there
         step = replace(step, own=None)
     if settle:
         settle_variables(step, device)
@@ -276,49 +310,50 @@ def _with_state_moved(
         BudgetError: If there is no plan with all of them there.
     """
     variables, before = captured.step.variables, captured.on_host.handles
-    lists: tuple[HostLists, ...] = ()
+    away = NOTHING
     while True:
         try:
             return captured, _build(captured, budget)
         except BudgetError as error:
-            short = (error.least_bytes or 0) - (budget.total or 0)
-            more = _largest(captured.step.lists, short)
-            lists += more
+            more = to_move(captured.step, captured.settings, error, budget)
             try:
-                is_moved = bool(more or _move_state(captured, short))
+                for handle in more.handles:
+                    with uninterrupted():
+                        move_to_host(handle)
             except LMSError:
                 HostVariables.of(variables).without(before).come_back()
                 raise
-            if not is_moved:
+            if more == NOTHING:
                 HostVariables.of(variables).without(before).come_back()
                 raise
-        is_said = captured.is_said
-        captured, budget = again(lists=lists)
+        away, is_said = away + more, captured.is_said
+        captured, budget = again(away=away)
         captured = replace(captured, is_said=is_said)
 
 
-def _largest(lists: Sequence[HostLists], short: Bytes) -> tuple[HostLists, ...]:
-    """Lists of so many bytes at least, and a good part of all."""
-    sizes = list(accumulate(one.size for one in lists))
-    least = max(short, sizes[-1] // _PART) if sizes else 0
-    return tuple(lists[: bisect_left(sizes, least) + 1])
+def to_move(
+    step: TracedStep, settings: Settings, error: BudgetError, budget: MemoryBudget
+) -> Away:
+    """Parts of a step that go to the host next; nothing if all that can is there.
 
-
-def _move_state(captured: Captured, short: Bytes) -> Bytes:
-    """Move so many bytes of variables to the host, and a good part of what is left."""
-    if captured.settings.state == "device" or joined().size > 1:
-        return 0
-    step = captured.step
+    Args:
+        step: The step.
+        settings: The user's knobs.
+        error: Says how much it needs at least.
+        budget: What it may use.
+    """
+    if step.lists:  # all of them: nobody orders what loops do beside
+        return Away(lists=step.lists)
+    if settings.state == "device" or joined().size > 1:
+        return NOTHING
+    there = {id(a.captured) for a in step.arguments if a.lies_on_host}
     left = movable_to_host(step.graph, step.variables, step.device)
-    least = max(short, sum(map(size_of, left)) // _PART)
-    moved = 0
-    for handle in left:
-        if moved >= least:
-            break
-        with uninterrupted():
-            move_to_host(handle)
-        moved += size_of(handle)
-    return moved
+    left = [handle for handle in left if id(handle) not in there]
+    sizes = list(accumulate(map(size_of, left), initial=0))
+    short = (error.least_bytes or 0) - (budget.total or 0)
+    return Away(
+        handles=tuple(left[: bisect_left(sizes, max(short, sizes[-1] // _PART))])
+    )
 
 
 def _measured(

@@ -1,7 +1,7 @@
 """Lists of loops that take no room on the card: their elements lie on the host.
 
 What each round leaves to the gradient is copied to pinned memory as it is made, and
-back to the card in the round that takes it out:
+back to the card in the round that takes it out, once that has all it begins with:
 
     made ──────────> TensorListPushBack ··> TensorListPopBack ──────────> read
     made ──> copy ──> TensorListPushBack ··> TensorListPopBack ──> copy ──> read
@@ -23,14 +23,11 @@ from dataclasses import dataclass
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 from lms.tf.capture.op_facts import ALIAS
-from lms.units import KIB, Bytes
+from lms.units import Bytes
 
 __all__ = ["COPY_OUT", "HostLists", "movable_lists", "with_lists_on_host"]
 
 COPY_OUT, _COPY_IN = "_CopyFromGpuToHost", "_CopyFromHostToGpu"
-
-# Smaller elements are not worth the way.
-_LEAST = 4 * KIB
 
 _PUSHES, _POPS = "TensorListPushBack", "TensorListPopBack"
 _HAND_ON = ALIAS | {_PUSHES, _POPS, "TensorListLength"}
@@ -42,28 +39,31 @@ class HostLists:
 
     Args:
         pushes: Names of the ops that put elements in.
-        pops: Names of those that take them out.
+        pops: Names of those that take them out, each with the ops that yield what its
+            round begins with.
         size: Bytes of all elements.
     """
 
     pushes: tuple[str, ...]
-    pops: tuple[str, ...]
+    pops: tuple[tuple[str, tuple[str, ...]], ...]
     size: Bytes
 
 
 def movable_lists(
     nodes: Sequence[compat.NodeDef],
     entries: Mapping[str, compat.NodeDef],
-    element_of: Callable[[compat.NodeDef], tuple[str, Bytes] | None],
+    element_of: Callable[[compat.NodeDef], str | None],
     size_of: Callable[[compat.NodeDef], Bytes],
+    frames: Mapping[str, tuple[str, ...]],
 ) -> tuple[HostLists, ...]:
-    """Lists that may move to the host, the largest first.
+    """Lists that may move to the host.
 
     Args:
         nodes: The step's nodes.
         entries: For each op that puts something into a list, the list's Enter.
-        element_of: The tensor that such an op's element is, and its bytes.
+        element_of: The tensor that such an op's element is; None if it is to stay.
         size_of: Bytes of all that it puts in.
+        frames: The loops around each node's outputs.
     """
     if not compat.has_op(_COPY_IN):
         return ()
@@ -72,27 +72,37 @@ def movable_lists(
         for name in node.input:
             readers[name.removesuffix(":0")].append(node)
     held: dict[str, list[compat.NodeDef]] = defaultdict(list)
-    kept: set[str] = set()
     for node in nodes:
-        element = element_of(node) if node.name in entries else None
-        if element is not None:
-            held[element[0]].append(node)
-            if element[1] < _LEAST:
-                kept.add(element[0])
+        name = element_of(node) if node.op == _PUSHES and node.name in entries else None
+        if name is not None:
+            held[name].append(node)
+    begun = _begun(nodes, readers, frames)
     found: list[HostLists] = []
-    for name in held.keys() - kept:
-        pushes = held[name]
+    for pushes in held.values():
         used = [list(_users(entries[push.name], readers)) for push in pushes]
         if all(map(_is_known, pushes, used)):
-            pops = (n.name for one in used for n in one if n.op == _POPS)
+            pops = dict.fromkeys(n.name for one in used for n in one if n.op == _POPS)
             found.append(
                 HostLists(
                     pushes=tuple(push.name for push in pushes),
-                    pops=tuple(dict.fromkeys(pops)),
+                    pops=tuple((name, tuple(begun[frames[name]])) for name in pops),
                     size=max(map(size_of, pushes)),
                 )
             )
-    return tuple(sorted(found, key=lambda lists: (-lists.size, lists.pushes)))
+    return tuple(found)
+
+
+def _begun(
+    nodes: Sequence[compat.NodeDef],
+    readers: Mapping[str, Sequence[compat.NodeDef]],
+    frames: Mapping[str, tuple[str, ...]],
+) -> dict[tuple[str, ...], list[str]]:
+    """For each loop the ops that yield what a round begins with."""
+    found: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for node in nodes:
+        for merge in readers[node.name] if node.op == "NextIteration" else ():
+            found[frames[merge.name]].append(merge.name)
+    return found
 
 
 def _users(
@@ -127,7 +137,7 @@ def with_lists_on_host(
         lists: Those of them that move.
     """
     pushes = {name for one in lists for name in one.pushes}
-    pops = {name for one in lists for name in one.pops}
+    pops = dict(pop for one in lists for pop in one.pops)
     copies: dict[str, compat.NodeDef] = {}
     changed: list[compat.NodeDef] = []
     for node in nodes:
@@ -142,6 +152,7 @@ def with_lists_on_host(
             new.attr["_output_hostmem"].list.i.append(1)
             made = f"{node.name}:1"
             copies[made] = _copy(_COPY_IN, made, node, "lms_in")
+            copies[made].input.extend(f"^{name}" for name in pops[node.name])
         for i, name in enumerate(node.input):
             if name[0] != "^" and name.endswith(":1") and source_of(name) in pops:
                 new.input[i] = f"{source_of(name)}/lms_in"

@@ -13,7 +13,7 @@ Assumptions
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -25,13 +25,13 @@ from lms.tf import compat
 from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
+from lms.tf.capture.host_lists import HostLists, with_lists_on_host
 from lms.tf.capture.host_transfers import (
     OPAQUE,
     with_host_memory,
     with_received,
     with_signs_on_device,
 )
-from lms.tf.capture.host_lists import HostLists, with_lists_on_host
 from lms.tf.capture.host_variables import lies_on_host, with_copies_in
 from lms.tf.capture.loops import control_flow, loop_ends, source_of
 from lms.tf.capture.op_facts import (
@@ -70,17 +70,15 @@ class Argument:
         spec: Its type and static shape.
         variable: For a variable's handle: the variable's type and shape.
         captured: The captured tensor that is always passed; None for an input.
+        lies_on_host: Whether it is a variable of the device that takes none of its
+            room.
     """
 
     name: str
     spec: tf.TensorSpec
     variable: tf.TensorSpec | None = None
     captured: tf.Tensor | None = None
-
-    @property
-    def lies_on_host(self) -> bool:
-        """Tell whether it is a variable of the device that takes none of its room."""
-        return self.captured is not None and lies_on_host(self.captured)
+    lies_on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +198,7 @@ def specialise(
     *,
     device: str,
     lists: Sequence[HostLists] = (),
+    on_host: Sequence[Any] = (),
 ) -> TracedStep:
     """Give a traced function the shapes of one call.
 
@@ -208,6 +207,7 @@ def specialise(
         inputs: The flat inputs or their specs, all shapes known.
         device: Full name of the device that memory is planned for.
         lists: Lists of loops that lie on the host.
+        on_host: Handles of variables that are taken to lie there.
 
     Returns:
         The step as plain data beside its nodes.
@@ -216,7 +216,7 @@ def specialise(
         UnsupportedError: If an input's shape is not known.
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
-    cut, arguments, outputs = _cut(traced, specs)
+    cut, arguments, outputs = _cut(traced, specs, {id(handle) for handle in on_host})
 
     def step_of(
         nodes: Sequence[compat.NodeDef], library: Any, own: TracedStep | None
@@ -242,16 +242,19 @@ def specialise(
         )
 
     own = step_of(cut, traced.graph_def.library, None)
-    rewritten = own.nodes, own.library
-    for one_pass in PASSES:
-        rewritten = one_pass(own, *rewritten)
-    nodes, library = rewritten
-    nodes = with_lists_on_host(nodes, lists) if lists else nodes
-    if list(nodes) == list(own.nodes):
-        return own
-    step = step_of(nodes, library, own)
-    lost = set(step.guessed) - set(own.guessed)  # only the variable's shape was known
-    return own if lost else step
+
+    def rewritten(passes: Sequence[Any]) -> TracedStep:
+        nodes, library = own.nodes, own.library
+        for one_pass in passes:
+            nodes, library = one_pass(own, nodes, library)
+        nodes = with_lists_on_host(nodes, lists) if lists else nodes
+        same = list(nodes) == list(own.nodes)
+        return own if same else step_of(nodes, library, own)
+
+    step = rewritten(PASSES)
+    if set(step.guessed) - set(own.guessed):  # only the variable's shape was known
+        step = rewritten([one for one in PASSES if one is not _assignments])
+    return step
 
 
 def refuse_guesses(step: TracedStep) -> None:
@@ -305,7 +308,7 @@ def _seen(
 
 
 def _cut(
-    traced: TracedFunction, inputs: Sequence[tf.TensorSpec]
+    traced: TracedFunction, inputs: Sequence[tf.TensorSpec], moved: Collection[int]
 ) -> tuple[list[compat.NodeDef], tuple[Argument, ...], list[str]]:
     """The inner nodes, the arguments and the results of the optimised graph."""
     args, results = _numbered(traced, "_Arg"), _numbered(traced, "_Retval")
@@ -332,6 +335,7 @@ def _cut(
             spec=tf.TensorSpec(capture.shape, capture.dtype),
             variable=compat.handle_spec(capture),
             captured=capture,
+            lies_on_host=id(capture) in moved or lies_on_host(capture),
         )
         for name, capture in zip(names[len(inputs) :], traced.captures, strict=True)
     ]

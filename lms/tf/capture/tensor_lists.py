@@ -32,8 +32,12 @@ from lms.tf import compat
 from lms.tf.capture.host_lists import COPY_OUT, HostLists, movable_lists
 from lms.tf.capture.loops import Trips, frames_around, source_of
 from lms.tf.capture.op_facts import ALIAS, PERSISTENT
+from lms.units import KIB
 
 __all__ = ["Lists", "find_lists"]
+
+# Smaller elements are not worth the way to the host.
+_LEAST = 4 * KIB
 
 _FILLS = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # index of the element
 _TAKES = frozenset({"TensorListPopBack", "TensorListGetItem"})
@@ -112,18 +116,22 @@ class _Finder:
             shared=frozenset(shared),
             unknown=tuple(self._unknown),
             movable=movable_lists(
-                self._ordered, entries, self._element, partial(self._filled, entries)
+                self._ordered,
+                entries,
+                self._element,
+                partial(self._filled, entries),
+                self._frames,
             ),
         )
 
-    def _element(self, fill: compat.NodeDef) -> tuple[str, int] | None:
-        """The tensor of floats that an op puts into a list, and its bytes."""
-        name = self._made(fill.input[_FILLS[fill.op]], self._frames[fill.name])
-        if name is None or not self._spec(name).dtype.is_floating:
+    def _element(self, fill: compat.NodeDef) -> str | None:
+        """The tensor that an op puts into a list, if that is worth the way."""
+        element = fill.input[_FILLS[fill.op]]
+        name = self._made(element, self._frames[fill.name]) or self._emptied(fill)
+        is_large = self._bytes(element) >= _LEAST
+        if not (name and is_large and self._spec(element).dtype.is_floating):
             return None
-        if self._nodes[source_of(name)].op == COPY_OUT:
-            return None
-        return name, self._bytes(name)
+        return None if self._nodes[source_of(name)].op == COPY_OUT else name
 
     def _filled(
         self, entries: Mapping[str, compat.NodeDef], fill: compat.NodeDef

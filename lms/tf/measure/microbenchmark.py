@@ -129,7 +129,8 @@ class Bench:
         layer.CopyFrom(node)
         read = layer.input[0]
         axis = 0 if compat.attribute(node, "time_major").b else 1
-        sizes = {name: spec for name, spec, _ in self.arguments}[read].shape.as_list()
+        shape = {name: spec for name, spec, _ in self.arguments}[read].shape
+        sizes = [int(size or 0) for size in shape.as_list()]
         steps = max(1, int(sizes[axis] * part))
         lengths = compat.constant("lengths", [steps] * sizes[1 - axis], tf.int32)
         if len(layer.input) > _LENGTHS:

@@ -15,18 +15,20 @@ best.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from lms.errors import UnsupportedError
+from lms.errors import BudgetError, UnsupportedError
 from lms.machine.costs import roofline
 from lms.machine.hardware import Hardware
 from lms.planning import select
 from lms.planning.plan_step import plan_step
 from lms.planning.prefetch import Speeds
-from lms.planning.problem import Workload, budget_in
+from lms.planning.problem import MemoryBudget, PlannedStep, Workload, budget_in
 from lms.planning.settings import Settings
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
+from lms.tf.capture.host_variables import size_of
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import (
@@ -35,6 +37,7 @@ from lms.tf.capture.tracing import (
     read_signature,
     trace,
 )
+from lms.tf.means import NOTHING, Means, further
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.workload import (
     over_time,
@@ -59,6 +62,8 @@ class DeviceWorkload:
         persistent_bytes: Weights, slots and data.
         device: The device if it is here; None for other hardware.
         seconds: How long it took to trace and to measure.
+        again: The same by other means.
+        means: Those by which it needs less.
     """
 
     step: TracedStep
@@ -67,11 +72,18 @@ class DeviceWorkload:
     persistent_bytes: Bytes
     device: Device | None = None
     seconds: Seconds = 0.0
+    again: Callable[[Means], "DeviceWorkload"]
+    means: Means = NOTHING
 
     def on(self, hardware: Hardware) -> "DeviceWorkload":
         """The same ops, as fast as they are, with other memory or another link."""
         speeds = replace(self.speeds, hardware=hardware)
-        return replace(self, speeds=speeds, device=None)
+        return replace(
+            self,
+            speeds=speeds,
+            device=None,
+            again=lambda means: self.again(means).on(hardware),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +95,14 @@ class Forecast:
         report: Its plan and what is predicted of it.
         timeline: The planned step over time.
         unplanned: The step where there is room for all.
+        on_host: Bytes of variables, and of what loops keep, that find no room.
     """
 
     speeds: Speeds
     report: StepReport
     timeline: Timeline
     unplanned: Timeline
+    on_host: Bytes = 0
 
 
 def training_of(
@@ -149,7 +163,9 @@ def _workload(
     return replace(found, seconds=seconds)
 
 
-def _here(traced: TracedFunction, budget: Bytes | None) -> DeviceWorkload:
+def _here(
+    traced: TracedFunction, budget: Bytes | None, means: Means = NOTHING
+) -> DeviceWorkload:
     if not find_device().is_gpu:
         raise UnsupportedError(
             "`hardware` must be named where there is no GPU to be measured, got None. "
@@ -157,19 +173,31 @@ def _here(traced: TracedFunction, budget: Bytes | None) -> DeviceWorkload:
             "-m lms emulate --memory SIZE -- COMMAND."
         )
     inputs, settings = input_specs(traced), Settings(budget=budget)
-    captured, found = capture(traced, inputs, settings, kind="plan")
+    captured, found = capture(traced, inputs, settings, kind="plan", means=means)
+    there = sum(map(size_of, means.handles))  # as if it were
     return DeviceWorkload(
         step=captured.step,
         workload=captured.workload,
         speeds=captured.workload.speeds(),
         # Slots that were never written share their zeros: less is in use than will be.
-        persistent_bytes=max(captured.step.held_bytes, found.persistent),
+        persistent_bytes=max(captured.step.held_bytes, found.persistent - there),
         device=captured.device,
+        again=partial(_here, traced, budget),
+        means=means,
     )
 
 
-def _elsewhere(traced: TracedFunction, hardware: Hardware) -> DeviceWorkload:
-    step = specialise(traced, input_specs(traced), device=find_device().full_name)
+def _elsewhere(
+    traced: TracedFunction, hardware: Hardware, means: Means = NOTHING
+) -> DeviceWorkload:
+    step = specialise(
+        traced,
+        input_specs(traced),
+        device=find_device().full_name,
+        lists=means.lists,
+        on_host=means.handles,
+        size=means.sizes[-1] if means.sizes else None,
+    )
     refuse_guesses(step)
     speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)
     own = (step.own or step).graph
@@ -178,6 +206,8 @@ def _elsewhere(traced: TracedFunction, hardware: Hardware) -> DeviceWorkload:
         workload=select.workload_of(step.graph, own, lambda: speeds),
         speeds=speeds,
         persistent_bytes=step.held_bytes,
+        again=partial(_elsewhere, traced, hardware),
+        means=means,
     )
 
 
@@ -194,16 +224,23 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
         HostMemoryError: If this host cannot hold what is swapped out.
     """
     started = time.perf_counter()
-    workload = replace(subject.workload, speeds=lambda: subject.speeds)
-    budget = budget_in(
-        subject.speeds.hardware.memory,
-        asked=settings.budget,
-        persistent=subject.persistent_bytes,
-    )
-    if subject.device is None:
-        planned = plan_step(workload, settings, budget, None)
-    else:
-        planned = plan_here(workload, settings, subject.device, budget)
+    planned = None
+    while planned is None:
+        try:
+            planned = _planned(subject, settings)
+        except BudgetError as error:
+            more = further(
+                subject.step,
+                subject.means,
+                settings,
+                error,
+                _budget(subject, settings),
+            )
+            if more == NOTHING:
+                raise
+            seconds = subject.seconds
+            subject = replace(subject.again(subject.means + more), seconds=seconds)
+    workload = planned.workload
     seconds = time.perf_counter() - started
     report = report_of("train", subject.step, planned, seconds)
     unplanned = unplanned_timeline(workload)
@@ -216,4 +253,21 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
         ),
         timeline=timeline,
         unplanned=unplanned,
+        on_host=subject.means.size,
+    )
+
+
+def _planned(subject: DeviceWorkload, settings: Settings) -> PlannedStep:
+    workload = replace(subject.workload, speeds=lambda: subject.speeds)
+    budget = _budget(subject, settings)
+    if subject.device is None:
+        return plan_step(workload, settings, budget, None)
+    return plan_here(workload, settings, subject.device, budget)
+
+
+def _budget(subject: DeviceWorkload, settings: Settings) -> MemoryBudget:
+    return budget_in(
+        subject.speeds.hardware.memory,
+        asked=settings.budget,
+        persistent=subject.persistent_bytes,
     )

@@ -222,6 +222,9 @@ def _show(found: Forecast, moved: list[dict[str, Any]], console: Console) -> Non
             "A roofline is the best that hardware could do, and counts no scratch "
             "memory: expect longer steps and a higher peak."
         )
+    if found.on_host:
+        size = format_bytes(found.on_host)
+        console.print(f"{size} of variables, or of what loops keep, lie on the host.")
     console.print(table([found.report]), markup=False)
     if moved:
         console.print(_largest(moved))
@@ -246,6 +249,7 @@ def _data(found: Forecast, moved: list[dict[str, Any]]) -> dict[str, Any]:
     """All of a forecast, as JSON can hold it."""
     return found.report.numbers() | {
         "fits": True,
+        "on_host_bytes": found.on_host,
         "costs": found.speeds.costs.source,
         "hardware": asdict(found.speeds.hardware),
         "moved": moved,

@@ -183,7 +183,8 @@ class FittedFunction:
         own: Any = None,
     ) -> None:
         self._function = function
-        self._of_batch = of_batch
+        self._plainly = as_function(function)
+        self._step_of_batch = None if of_batch is None else as_function(of_batch)
         self._own = function if own is None else own
         self._settings = settings
         self._kind = kind
@@ -195,7 +196,8 @@ class FittedFunction:
         self._steps: dict[str, PreparedStep] = {}
         self._sure: dict[str, list[Any]] = {}
         self._lock = RLock()
-        self._unplanned = as_function(function) if nothing_to_plan(settings) else None
+        self._given_up: set[str] = set()
+        self._unplanned = self._plainly if nothing_to_plan(settings) else None
         if self._unplanned is None:
             find_device().make_ready(settings.budget)
 
@@ -213,11 +215,15 @@ class FittedFunction:
         """Run one step; plans first if this signature is new."""
         if self._unplanned is not None:
             return self._unplanned(*args)
+        key = signature_key(self._called(args))
+        if key in self._given_up:
+            return self._plainly(*args)
         try:
             traced = self._trace(self._called(args), None)
             self._prepared(traced, traced.flat_inputs(args))
         except UnsupportedError as error:
-            return self._given_up(error)(*args)
+            self._give_up(key, error)
+            return self._plainly(*args)
         return self._run(traced, traced.flat_inputs(args))
 
     def draw_and_run(self, iterator: Any) -> Any:
@@ -228,29 +234,36 @@ class FittedFunction:
         """
         if self._unplanned is not None:
             return self._unplanned(iterator)
+        key = signature_key([iterator.element_spec])
+        if key in self._given_up:
+            return self._plainly(iterator)
         try:
             traced = self._trace((), iterator)
         except UnsupportedError as error:
-            return self._given_up(error)(iterator)
+            self._give_up(key, error)
+            return self._plainly(iterator)
         batch = next(iterator)
         inputs = traced.flat_inputs([batch])
+        key = self._key(traced, inputs)
         try:
-            self._prepared(traced, inputs)
+            if key not in self._given_up:
+                self._prepared(traced, inputs)
         except UnsupportedError as error:
-            self._given_up(error)
-            assert self._of_batch is not None
-            step = as_function(self._of_batch)
-            return step.get_concrete_function(iterator.element_spec)(batch)
-        return self._run(traced, inputs)
+            self._give_up(key, error)
+        if key not in self._given_up:
+            return self._run(traced, inputs)
+        assert self._step_of_batch is not None
+        step = self._step_of_batch.get_concrete_function(iterator.element_spec)
+        return step(batch)
 
-    def _given_up(self, error: UnsupportedError) -> Any:
-        """The function as it is, to run from now on if nobody insists on a plan."""
+    def _give_up(self, key: str, error: UnsupportedError) -> None:
+        """Let a signature run as it is from now on, if nobody insists on a plan."""
         if self._settings.asks_for_a_plan:
             raise error
-        said = "The %s step cannot be planned and runs as without LMS: %s"
-        _LOG.warning(said, self._kind, error)
-        self._unplanned = as_function(self._function)
-        return self._unplanned
+        if not self._given_up:
+            said = "The %s step cannot be planned and runs as without LMS: %s"
+            _LOG.warning(said, self._kind, error)
+        self._given_up.add(key)
 
     def run_without_batch(self, iterator: Any) -> None:
         """Run the ops that need no batch of a step that was drawn from an iterator."""
@@ -276,16 +289,18 @@ class FittedFunction:
             return
         specs = flat_specs(self._signature or ())
         if all(spec.shape.is_fully_defined() for spec in specs):
+            signature = self._signature or ()
             try:
-                traced = self._trace(self._signature or (), None)
-                self._prepared(traced, specs)
+                self._prepared(self._trace(signature, None), specs)
             except UnsupportedError as error:
-                self._given_up(error)
+                self._give_up(signature_key(signature), error)
 
     def fits_unplanned(self) -> bool:
         """Tell whether all signatures so far run without a plan, with room to spare."""
         steps = self._steps.values()
-        return all(step.is_sure and not step.on_host.handles for step in steps)
+        return not self._given_up and all(
+            step.is_sure and not step.on_host.handles for step in steps
+        )
 
     def give_back(self) -> None:
         """Move variables back to the device if there is ample room for all of them."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
+from lms.ir.liveness import buffers
 from lms.ir.plan import SwapPlan
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import UNLIMITED, MemoryBudget, Workload
@@ -99,15 +100,34 @@ def _beside_loops(
     graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
 ) -> FittedPlan:
     """A plan that leaves a part of the room to what loops do in other orders."""
+    unordered = _unordered(graph)
     part = budget.step * TUNING.beside_loops_percent // 100
+    part = max(part, budget.step - unordered)
     try:
         less = budget.of(budget.persistent + part)
         return plan_by_budget(graph, settings, less, speeds)
     except BudgetError as error:
-        least = (error.least_bytes or 0) * 100 // TUNING.beside_loops_percent
+        least = error.least_bytes or 0
+        all_ = least * 100 // TUNING.beside_loops_percent
         raise BudgetError(
-            str(error), op_name=error.op_name, least_bytes=least
+            str(error),
+            op_name=error.op_name,
+            least_bytes=min(all_, least + unordered),
         ) from error
+
+
+def _unordered(graph: GraphView) -> Bytes:
+    """Bytes of all that loops and branches make and read in a round.
+
+    Whenever their ops run, they hold no more beside what a plan has counted.
+    """
+    touched = {
+        graph.roots[name]
+        for op in graph.ops
+        if op.fixed
+        for name in (*op.inputs, *(tensor.name for tensor in op.outputs))
+    }
+    return sum(buffer.size for buffer in buffers(graph) if buffer.root in touched)
 
 
 def fits(plain: FittedPlan, budget: MemoryBudget) -> bool:

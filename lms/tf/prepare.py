@@ -10,15 +10,13 @@ memory is prepared from the third on, into less.
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from lms.errors import BudgetError, LMSError
-from lms.ir.liveness import working_sets
 from lms.ir.write_guard import WriteGuard, guard_writes
-from lms.machine.placement import joined
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
@@ -28,16 +26,14 @@ from lms.report.progress import tell
 from lms.tf.capture.host_variables import (
     HostVariables,
     let_stay,
-    movable_to_host,
     move_to_host,
-    size_of,
 )
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_facts import COLLECTIVE
-from lms.tf.capture.slicing import OpSize
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
+from lms.tf.means import NOTHING, Means, further
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.free_memory import measure_budget
@@ -60,7 +56,7 @@ from lms.tf.rewrite.rebuilding import (
 )
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.uninterrupted import uninterrupted
-from lms.units import Bytes, Seconds, format_bytes
+from lms.units import Seconds, format_bytes
 
 __all__ = ["Captured", "capture", "prepare"]
 
@@ -68,13 +64,6 @@ _LOG = logging.getLogger("lms")
 
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
-
-# One part of so many of the variables is moved at least where no plan fits.
-_PART = 4
-
-# An op is cut where no plan fits and it needs more than one part in so many of the
-# budget; and where that is not enough, of what the largest op needs.
-_AT_ONCE, _PARTS = 4, 16
 
 # Variables are back on the card before a step is planned if so many percent of the
 # step's plain peak are left beside them.
@@ -217,19 +206,25 @@ def capture(
     *,
     kind: str,
     settle: bool = False,
-    most: Bytes | None = None,
+    means: Means = NOTHING,
 ) -> tuple[Captured, MemoryBudget]:
     """The step on the device that is here, measured, and its memory budget.
 
-    The arguments are those of `prepare`, and of `specialise`.
+    The arguments are those of `prepare`, and the means by which it is to need less.
     """
     device = find_device()
-    size = None if most is None else OpSize(most=most, rows=settings.slices == "any")
-    step = specialise(traced, inputs, device=device.full_name, size=size)
+    step = specialise(
+        traced,
+        inputs,
+        device=device.full_name,
+        lists=means.lists,
+        on_host=means.handles,
+        size=means.sizes[-1] if means.sizes else None,
+    )
     on_host = HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables:
         let_stay(variable)
-    if on_host.handles:  # nobody else keeps them there
+    if on_host.handles or means.lists:  # nobody else keeps them there
         step = replace(step, own=None)
     if settle:
         settle_variables(step, device)
@@ -269,77 +264,35 @@ def _fitted(
     budget: MemoryBudget,
     again: Callable[..., tuple[Captured, MemoryBudget]],
 ) -> tuple[Captured, PreparedStep]:
-    """The step with ops cut and variables on the host, as far as it must have it so.
+    """The step as it is planned by as few other means as it must have.
 
     Args:
         captured: The step.
         budget: What it may use.
-        again: Captures it anew, with smaller ops, or when variables were moved.
+        again: Captures it anew, by other means.
 
     Raises:
-        BudgetError: If there is no plan with all of them there.
+        BudgetError: If there is no plan by any means.
     """
     variables, before = captured.step.variables, captured.on_host.handles
-    sizes = _op_sizes(captured, budget)
-    while True:
-        try:
-            return captured, _build(captured, budget)
-        except BudgetError as error:
-            if sizes:
-                again = partial(again, most=sizes.pop(0))
-            else:
-                short = (error.least_bytes or 0) - (budget.total or 0)
-                if not _state_moves(captured, short, variables, before):
-                    raise
-        is_said = captured.is_said
-        captured, budget = again()
-        captured = replace(captured, is_said=is_said)
-
-
-def _op_sizes(captured: Captured, budget: MemoryBudget) -> list[Bytes]:
-    """Bytes that ops may need, one after the other, where they are too much as whole.
-
-    The last depends on the step alone, and so does the least budget.
-    """
-    if not captured.settings.cuts_ops:
-        return []
-    largest = max(working_sets(captured.step.graph), default=0)
-    least = largest // _PARTS
-    usual = budget.step // _AT_ONCE
-    return [usual, least] if least < usual < largest else [least]
-
-
-def _state_moves(
-    captured: Captured,
-    short: Bytes,
-    variables: Mapping[str, Any],
-    before: Sequence[Any],
-) -> bool:
-    """Move so much to the host; where nothing can be, all comes back that was moved."""
-    moved = 0
+    means, is_said = NOTHING, captured.is_said
     try:
-        moved = _move_state(captured, short)
-    finally:
-        if not moved:
-            HostVariables.of(variables).without(before).come_back()
-    return bool(moved)
-
-
-def _move_state(captured: Captured, short: Bytes) -> Bytes:
-    """Move so many bytes of variables to the host, and a good part of what is left."""
-    if captured.settings.state == "device" or joined().size > 1:
-        return 0
-    step = captured.step
-    left = movable_to_host(step.graph, step.variables, step.device)
-    least = max(short, sum(map(size_of, left)) // _PART)
-    moved = 0
-    for handle in left:
-        if moved >= least:
-            break
-        with uninterrupted():
-            move_to_host(handle)
-        moved += size_of(handle)
-    return moved
+        while True:
+            try:
+                return captured, _build(captured, budget)
+            except BudgetError as error:
+                more = further(captured.step, means, captured.settings, error, budget)
+                if more == NOTHING:
+                    raise
+            for handle in more.handles:
+                with uninterrupted():
+                    move_to_host(handle)
+            means += more
+            captured, budget = again(means=means)
+            captured = replace(captured, is_said=is_said)
+    except LMSError:
+        HostVariables.of(variables).without(before).come_back()
+        raise
 
 
 def _measured(

@@ -60,10 +60,12 @@ class OpSize:
     Args:
         most: Bytes that it may read and make.
         rows: Whether products may be cut along rows and columns too.
+        whole: Bytes that the largest op needs before any is cut.
     """
 
     most: Bytes
     rows: bool = False
+    whole: Bytes = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

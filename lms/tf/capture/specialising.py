@@ -13,7 +13,7 @@ Assumptions
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from lms.tf import compat
 from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
+from lms.tf.capture.host_lists import HostLists, with_lists_on_host
 from lms.tf.capture.host_transfers import (
     OPAQUE,
     with_host_memory,
@@ -71,17 +72,15 @@ class Argument:
         spec: Its type and static shape.
         variable: For a variable's handle: the variable's type and shape.
         captured: The captured tensor that is always passed; None for an input.
+        lies_on_host: Whether it is a variable of the device that takes none of its
+            room.
     """
 
     name: str
     spec: tf.TensorSpec
     variable: tf.TensorSpec | None = None
     captured: tf.Tensor | None = None
-
-    @property
-    def lies_on_host(self) -> bool:
-        """Tell whether it is a variable of the device that takes none of its room."""
-        return self.captured is not None and lies_on_host(self.captured)
+    lies_on_host: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +99,7 @@ class TracedStep:
             not known how many there are: its bytes are not in the graph.
         guessed: Names of the ops whose outputs may be of any size: a guess is in the
             graph.
+        lists: Lists of loops that may move to the host.
         ops_cut: Ops that are in it in parts.
     """
 
@@ -112,6 +112,7 @@ class TracedStep:
     own: "TracedStep | None" = None
     unknown_loops: tuple[str, ...] = ()
     guessed: tuple[str, ...] = ()
+    lists: tuple[HostLists, ...] = ()
     ops_cut: int = 0
 
     @property
@@ -200,6 +201,8 @@ def specialise(
     inputs: Sequence[Any],
     *,
     device: str,
+    lists: Sequence[HostLists] = (),
+    on_host: Sequence[Any] = (),
     size: OpSize | None = None,
 ) -> TracedStep:
     """Give a traced function the shapes of one call.
@@ -208,6 +211,8 @@ def specialise(
         traced: The traced function.
         inputs: The flat inputs or their specs, all shapes known.
         device: Full name of the device that memory is planned for.
+        lists: Lists of loops that lie on the host.
+        on_host: Handles of variables that are taken to lie there.
         size: What an op may need; larger ones are cut, as far as they can be.
 
     Returns:
@@ -217,7 +222,7 @@ def specialise(
         UnsupportedError: If an input's shape is not known.
     """
     specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inputs]
-    cut, arguments, outputs = _cut(traced, specs)
+    cut, arguments, outputs = _cut(traced, specs, {id(handle) for handle in on_host})
 
     def step_of(
         nodes: Sequence[compat.NodeDef], library: Any, own: TracedStep | None
@@ -226,7 +231,7 @@ def specialise(
             nodes, library, [(a.name, a.spec, a.variable) for a in arguments]
         )
         shapes = told_shapes(shapes, traced.concrete.graph)
-        graph, ordered, lists, guessed = _seen(
+        graph, ordered, found, guessed = _seen(
             nodes, arguments, outputs, shapes, device
         )
         return TracedStep(
@@ -237,20 +242,24 @@ def specialise(
             outputs=tuple(outputs),
             device=device,
             own=own,
-            unknown_loops=lists.unknown,
+            unknown_loops=found.unknown,
             guessed=guessed,
+            lists=found.movable,
         )
 
     own = step_of(cut, traced.graph_def.library, None)
-    rewritten = own.nodes, own.library
-    for one_pass in PASSES:
-        rewritten = one_pass(own, *rewritten)
-    nodes, library = rewritten
-    step = own
-    if list(nodes) != list(own.nodes):
-        step = step_of(nodes, library, own)
-        # Only the variable's shape was known.
-        step = own if set(step.guessed) - set(own.guessed) else step
+
+    def rewritten(passes: Sequence[Any]) -> TracedStep:
+        nodes, library = own.nodes, own.library
+        for one_pass in passes:
+            nodes, library = one_pass(own, nodes, library)
+        nodes = with_lists_on_host(nodes, lists) if lists else nodes
+        same = list(nodes) == list(own.nodes)
+        return own if same else step_of(nodes, library, own)
+
+    step = rewritten(PASSES)
+    if set(step.guessed) - set(own.guessed):  # only the variable's shape was known
+        step = rewritten([one for one in PASSES if one is not _assignments])
     if size is None:
         return step
     for number in range(_AXES):
@@ -315,7 +324,7 @@ def _seen(
 
 
 def _cut(
-    traced: TracedFunction, inputs: Sequence[tf.TensorSpec]
+    traced: TracedFunction, inputs: Sequence[tf.TensorSpec], moved: Collection[int]
 ) -> tuple[list[compat.NodeDef], tuple[Argument, ...], list[str]]:
     """The inner nodes, the arguments and the results of the optimised graph."""
     args, results = _numbered(traced, "_Arg"), _numbered(traced, "_Retval")
@@ -342,6 +351,7 @@ def _cut(
             spec=tf.TensorSpec(capture.shape, capture.dtype),
             variable=compat.handle_spec(capture),
             captured=capture,
+            lies_on_host=id(capture) in moved or lies_on_host(capture),
         )
         for name, capture in zip(names[len(inputs) :], traced.captures, strict=True)
     ]

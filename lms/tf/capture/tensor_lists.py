@@ -23,15 +23,21 @@ Sources: list_ops.cc, list_kernels.h and while_v2.py of TensorFlow.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import tensorflow as tf
 
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
+from lms.tf.capture.host_lists import COPY_OUT, HostLists, movable_lists
 from lms.tf.capture.loops import Trips, frames_around, source_of
 from lms.tf.capture.op_facts import ALIAS, PERSISTENT
+from lms.units import KIB
 
 __all__ = ["Lists", "find_lists"]
+
+# Smaller elements are not worth the way to the host.
+_LEAST = 4 * KIB
 
 _FILLS = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # index of the element
 _TAKES = frozenset({"TensorListPopBack", "TensorListGetItem"})
@@ -46,11 +52,13 @@ class Lists:
         sizes: Bytes that a node's first output holds, by the node's name.
         shared: Names of the nodes whose outputs share the list that they read.
         unknown: Names of the loops that keep nobody knows how much.
+        movable: Those that may move to the host.
     """
 
     sizes: Mapping[str, int]
     shared: frozenset[str]
     unknown: tuple[str, ...]
+    movable: tuple[HostLists, ...] = ()
 
 
 def find_lists(
@@ -104,8 +112,33 @@ class _Finder:
             if node.op in _FILLS or (node.op in _TAKES and self._frames[node.name])
         }
         return Lists(
-            sizes=sizes, shared=frozenset(shared), unknown=tuple(self._unknown)
+            sizes=sizes,
+            shared=frozenset(shared),
+            unknown=tuple(self._unknown),
+            movable=movable_lists(
+                self._ordered,
+                entries,
+                self._element,
+                partial(self._filled, entries),
+                self._frames,
+            ),
         )
+
+    def _element(self, fill: compat.NodeDef) -> str | None:
+        """The tensor that an op puts into a list, if that is worth the way."""
+        element = fill.input[_FILLS[fill.op]]
+        name = self._made(element, self._frames[fill.name]) or self._emptied(fill)
+        is_large = self._bytes(element) >= _LEAST
+        if not (name and is_large and self._spec(element).dtype.is_floating):
+            return None
+        return None if self._nodes[source_of(name)].op == COPY_OUT else name
+
+    def _filled(
+        self, entries: Mapping[str, compat.NodeDef], fill: compat.NodeDef
+    ) -> int:
+        """Bytes of all that an op puts into a list, of one element if nobody knows."""
+        rounds = self._elements(fill, entries[fill.name]) or 1
+        return rounds * rounded_up(self._bytes(fill.input[_FILLS[fill.op]]))
 
     def _emptied(self, fill: compat.NodeDef) -> str:
         """The list made of a tensor whose elements go on living in another list."""
@@ -143,7 +176,8 @@ class _Finder:
         if element is None or element in self._counted:
             return 0
         self._counted.add(element)
-        size = self._bytes(element)
+        on_host = self._nodes[source_of(element)].op == COPY_OUT
+        size = 0 if on_host else self._bytes(element)
         if size == 0:
             return 0
         rounds = self._elements(fill, enter)
@@ -227,7 +261,10 @@ class _Finder:
         return node is not None and node.op == "NextIteration"
 
     def _bytes(self, name: str) -> int:
-        spec = self._specs[source_of(name)][int(name.partition(":")[2] or 0)]
+        spec = self._spec(name)
         if spec.dtype in (tf.resource, tf.variant, tf.string):
             return 0
         return spec.dtype.size * (spec.shape.num_elements() or 0)
+
+    def _spec(self, name: str) -> tf.TensorSpec:
+        return self._specs[source_of(name)][int(name.partition(":")[2] or 0)]

@@ -14,7 +14,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -40,6 +40,9 @@ _SLOW = 0.02
 
 # How often they are tried while a hypervisor gives more of the cores to others.
 _TRIES, _DISTURBED = 3, 0.02
+
+# The input of cuDNN's layers that says how long sequences are.
+_LENGTHS = 4
 
 # Functions of one op, by the benches' keys: each is run for its scratch, for its time,
 # and perhaps once more; to build it takes longer than that.
@@ -111,6 +114,39 @@ class Bench:
             outputs=tuple(name for name, _ in returned),
             key=hashlib.sha256(b"|".join(parts)).hexdigest(),
         )
+
+    def of_first_steps(self, part: float) -> "tuple[Bench, float]":
+        """The same of a layer of cuDNN's with fewer steps, at least one.
+
+        Args:
+            part: Steps to keep, over all that there are.
+
+        Returns:
+            The bench, and the part that was kept.
+        """
+        node, *others = self.nodes
+        layer = compat.NodeDef()
+        layer.CopyFrom(node)
+        read = layer.input[0]
+        axis = 0 if compat.attribute(node, "time_major").b else 1
+        shape = {name: spec for name, spec, _ in self.arguments}[read].shape
+        sizes = [int(size or 0) for size in shape.as_list()]
+        steps = max(1, int(sizes[axis] * part))
+        lengths = compat.constant("lengths", [steps] * sizes[1 - axis], tf.int32)
+        if len(layer.input) > _LENGTHS:
+            layer.input[_LENGTHS] = lengths.name
+        shorter = [*sizes[:axis], steps, *sizes[axis + 1 :]]
+        arguments = tuple(
+            (name, tf.TensorSpec(shorter, spec.dtype) if name == read else spec, handle)
+            for name, spec, handle in self.arguments
+        )
+        bench = replace(
+            self,
+            nodes=(layer, lengths, *others),
+            arguments=arguments,
+            key=f"{self.key} {steps}",
+        )
+        return bench, steps / sizes[axis]
 
     def scratch(self, memory: DeviceMemory, moved: int) -> int | None:
         """Scratch bytes of the second run; None if it cannot be run alone.

@@ -1,0 +1,145 @@
+"""Means by which a step trains that finds no plan, and which of them comes next.
+
+    no plan ──> lists of loops to the host, all of them
+            ──> large ops in parts, or variables to the host, a good part at a time
+            ──> refused, once nothing is left
+
+A plan moves what the step makes; these change the step. Ops are cut first where one op
+needs most of what the step needs; else variables move first. In the end all has been
+done that can be, whatever the budget: so the least budget is the same from each.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from lms.errors import BudgetError
+from lms.ir.liveness import working_sets
+from lms.machine.placement import joined
+from lms.planning.placement import certain_need
+from lms.planning.problem import MemoryBudget
+from lms.planning.settings import Settings
+from lms.tf.capture.host_lists import HostLists
+from lms.tf.capture.host_variables import movable_to_host, size_of
+from lms.tf.capture.slicing import OpSize, regions
+from lms.tf.capture.specialising import TracedStep
+from lms.units import Bytes
+
+__all__ = ["NOTHING", "Means", "further"]
+
+# One part of so many of the variables is moved at least.
+_PART = 4
+
+# Ops are cut to one part in so many of what the largest of them needs: first to the
+# former, if some of them are together in the budget.
+_PARTS, _TOGETHER = (4, 16), 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Changes of a step, so that it needs less of the card than any plan of it.
+
+    Args:
+        lists: Lists of loops that lie on the host.
+        handles: Variables that lie there.
+        sizes: What ops may need: the last one holds; larger ones are cut.
+    """
+
+    lists: tuple[HostLists, ...] = ()
+    handles: tuple[Any, ...] = ()
+    sizes: tuple[OpSize, ...] = ()
+
+    def __add__(self, other: "Means") -> "Means":
+        """Both."""
+        return Means(
+            lists=self.lists + other.lists,
+            handles=self.handles + other.handles,
+            sizes=self.sizes + other.sizes,
+        )
+
+    @property
+    def size(self) -> Bytes:
+        """Bytes that lie on the host by them."""
+        sizes = [one.size for one in self.lists]
+        return sum(sizes) + sum(map(size_of, self.handles))
+
+
+NOTHING = Means()
+
+
+def further(
+    step: TracedStep,
+    means: Means,
+    settings: Settings,
+    error: BudgetError,
+    budget: MemoryBudget,
+) -> Means:
+    """Means beside those that were used; nothing if there are no others.
+
+    Args:
+        step: The step, with the means that were used.
+        means: Those.
+        settings: The user's knobs.
+        error: Says how much it needs at least.
+        budget: What it may use.
+    """
+    if step.lists:  # all of them: nobody orders what loops do beside
+        return Means(lists=step.lists)
+    room = (error.least_bytes or budget.total or 0) - budget.persistent
+    ways = (_smaller_ops, _moved_state)
+    if 2 * certain_need(step.graph) < room or budget.step <= 0:
+        ways = (_moved_state, _smaller_ops)
+    found = (way(step, means, settings, error, budget) for way in ways)
+    return next((each for each in found if each != NOTHING), NOTHING)
+
+
+def _smaller_ops(
+    step: TracedStep,
+    means: Means,
+    settings: Settings,
+    error: BudgetError,
+    budget: MemoryBudget,
+) -> Means:
+    del error
+    if not settings.cuts_ops:
+        return NOTHING
+    for size in _sizes(step, means, settings, budget):
+        if regions(step.graph, step.nodes, size):
+            return Means(sizes=(size,))
+    return NOTHING
+
+
+def _sizes(
+    step: TracedStep, means: Means, settings: Settings, budget: MemoryBudget
+) -> Iterator[OpSize]:
+    """Sizes that were not tried, by what the largest op needs as a whole."""
+    if means.sizes:
+        whole, before = means.sizes[-1].whole, means.sizes[-1].most
+    else:
+        whole = before = max(working_sets(step.graph), default=0)
+    for parts in _PARTS:
+        most = whole // parts
+        is_last = parts == _PARTS[-1]
+        if most < before and (is_last or most * _TOGETHER <= budget.step):
+            yield OpSize(most=most, rows=settings.slices == "any", whole=whole)
+
+
+def _moved_state(
+    step: TracedStep,
+    means: Means,
+    settings: Settings,
+    error: BudgetError,
+    budget: MemoryBudget,
+) -> Means:
+    del means
+    if settings.state == "device" or joined().size > 1:
+        return NOTHING
+    there = {id(a.captured) for a in step.arguments if a.lies_on_host}
+    left = movable_to_host(step.graph, step.variables, step.device)
+    left = [handle for handle in left if id(handle) not in there]
+    sizes = list(accumulate(map(size_of, left), initial=0))
+    short = (error.least_bytes or 0) - (budget.total or 0)
+    least = max(short, sizes[-1] // _PART)
+    return Means(handles=tuple(left[: bisect_left(sizes, least)]))

@@ -63,7 +63,7 @@ def attention(
         return {"least": error.least_bytes}
     digest = hashlib.sha256()
     for variable in (*model.variables, *model.optimizer.variables):
-        digest.update(np.ascontiguousarray(variable))
+        digest.update(np.array(variable).tobytes())
     numbers = [*(loss.hex() for loss in history.history["loss"]), digest.hexdigest()]
     return {
         "numbers": numbers,

@@ -19,18 +19,18 @@ from lms.tf.capture.tracing import trace
 from lms.tf.measure.devices import find_device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import DeviceCopy, SendReceive
+from lms.tf.rewrite.transports import DeviceCopy
 from tests.tf.rewrite.evidence import swap_nodes
 from tests.tf.steps import DEVICE
 
-__all__ = ["swap_by", "swap_in_among_kernels"]
+__all__ = ["swap_and_compare", "swap_in_among_kernels"]
 
 _COPIES = ("d2h", "h2d", "d2h_pageable", "h2d_pageable")
 _PRODUCTS, _ROWS = 10, 512
 
 
-def swap_by(transport: str) -> dict[str, Any]:
-    """Train with swaps by a transport, and without, and compare."""
+def swap_and_compare() -> dict[str, Any]:
+    """Train with swaps, and without, and compare."""
     tf.config.experimental.enable_op_determinism()
     x, y = tf.random.stateless_normal([8, 32, 32, 3], (1, 2)), tf.range(8) % 5
     plain, variables = _convolutional_step()
@@ -44,10 +44,7 @@ def swap_by(transport: str) -> dict[str, Any]:
     graph = schedule(step.graph)
     fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
     assert fitted is not None
-    host = DEVICE.replace("GPU", "CPU")
-    ways = {"copies": DeviceCopy(), "sends": SendReceive(host=host)}
-    nodes = rewrite(step, fitted.plan, ways[transport])
-    swapped = rebuild(traced, step, nodes)
+    swapped = rebuild(traced, step, rewrite(step, fitted.plan, DeviceCopy()))
     graphs: list[Any] = []
     with compat.collected_graphs(graphs):
         losses = [swapped(inputs).numpy()]
@@ -120,7 +117,7 @@ def swap_in_among_kernels() -> dict[str, Any]:
         chain=tuple(op.name for op in ops),
         swaps=(swap,),
     )
-    function = rebuild(traced, known, rewrite(known, plan, device.transport()))
+    function = rebuild(traced, known, rewrite(known, plan, DeviceCopy()))
     function(inputs)[0].numpy()
     path = Path(tempfile.mkstemp()[1])
     begin_trace()

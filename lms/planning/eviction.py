@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import Buffer, reused_bytes, written_over
 from lms.planning.tuning import TUNING
-from lms.simulation.allocator import Arena, BestFitAllocator, rounded_up
+from lms.simulation.allocator import BestFitAllocator, rounded_up
 
 __all__ = [
     "EvictionRules",
@@ -183,7 +183,7 @@ def walk_within(
     steps: Sequence[Step],
     live: Sequence[Buffer],
     movable: frozenset[str],
-    arena: Callable[[], Arena],
+    arena: Callable[[], BestFitAllocator],
     rules: "EvictionRules | None" = None,
 ) -> "Walk | None":
     """Walk until every step fits; None if one does not.
@@ -389,7 +389,7 @@ class Walk:
     def __init__(
         self,
         course: _Course,
-        arena: Arena,
+        arena: BestFitAllocator,
         drops: Mapping[int, set[int]],
         leaving: Sequence[tuple[int, int]] = (),
         *,
@@ -478,7 +478,7 @@ class Walk:
         A window slides over the addresses (Zhang et al., "Coop: Memory is not a
         commodity", NeurIPS 2023).
         """
-        if not self._by_window or not isinstance(self._arena, BestFitAllocator):
+        if not self._by_window:
             return False
         owner = {chunk: i for i, chunk in self._chunk.items()}
         chunks = self._arena.chunks()

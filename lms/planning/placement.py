@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
@@ -293,17 +292,8 @@ def _plan(
     rules: EvictionRules | None = None,
 ) -> SwapPlan | None:
     """A plan of a capacity; None if there is none."""
-    try:
-        return plan_within(
-            graph,
-            capacity,
-            movable=moving,
-            min_bytes=min_bytes,
-            arena=partial(BestFitAllocator, capacity, small_pool),
-            rules=rules,
-        )
-    except BudgetError:
-        return None
+    arena = partial(BestFitAllocator, capacity, small_pool)
+    return plan_within(graph, arena, movable=moving, min_bytes=min_bytes, rules=rules)
 
 
 def _in_time(

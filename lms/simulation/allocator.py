@@ -16,15 +16,12 @@ steps, or that was fragmented before, can lose more.
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from lms.units import MIB
 
 __all__ = [
     "NO_POOL",
-    "Arena",
     "BestFitAllocator",
-    "ByteCounter",
     "SmallPool",
     "rounded_up",
 ]
@@ -77,47 +74,6 @@ class SmallPool:
 
 
 NO_POOL = SmallPool()
-
-
-class Arena(Protocol):
-    """Memory that is taken and given back in pieces."""
-
-    in_use: int
-
-    def allocate(self, size: int) -> int:
-        """Take a piece; returns what `free` wants, or raises MemoryError."""
-        ...
-
-    def free(self, address: int) -> None:
-        """Give a piece back."""
-        ...
-
-
-class ByteCounter:
-    """An ideal arena: it loses nothing.
-
-    Args:
-        capacity: Bytes that may be taken.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.in_use = 0
-        self._capacity = capacity
-
-    def allocate(self, size: int) -> int:
-        """Take bytes.
-
-        Raises:
-            MemoryError: If fewer are left.
-        """
-        if self.in_use + size > self._capacity:
-            raise MemoryError(f"{size} bytes do not fit")
-        self.in_use += size
-        return size
-
-    def free(self, address: int) -> None:
-        """Give bytes back."""
-        self.in_use -= address
 
 
 class BestFitAllocator:

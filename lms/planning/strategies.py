@@ -19,9 +19,15 @@ from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
-from lms.planning.candidates import Filters, Recompute, movable, smallest_worth_moving
+from lms.planning.candidates import movable, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
-from lms.planning.placement import certain_need, find_plan, least_plan, ranked
+from lms.planning.placement import (
+    PlanRequest,
+    certain_need,
+    find_plan,
+    least_plan,
+    ranked,
+)
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import UNLIMITED, MemoryBudget
 from lms.planning.recompute_choice import Fates, LinkShare, choose_fates
@@ -40,7 +46,7 @@ from lms.simulation.executor import collector_paused
 from lms.simulation.memory import allocator_peak
 from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = ["PlanRequest", "best_plan", "plan_by_budget"]
+__all__ = ["best_plan", "plan_by_budget"]
 
 
 _ALL = 100  # percent
@@ -49,25 +55,6 @@ _REFERENCE = "v100-pcie"
 
 # Places in `TUNING.search_percent` for the least budget: more and more is recomputed.
 _LITTLE_ROOM = (0, 2, 5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """The terms of a plan.
-
-    Args:
-        budget: Bytes that the step may use, persistent bytes excluded.
-        headroom: What more the device has.
-        speeds: How long ops and copies take.
-        filters: Which ops' outputs may move.
-        recompute: Whether tensors may be recomputed.
-    """
-
-    budget: Bytes
-    headroom: Headroom
-    speeds: Speeds
-    filters: Filters
-    recompute: Recompute = None
 
 
 def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
@@ -334,15 +321,8 @@ def _find(
 ) -> FittedPlan | None:
     """A plan for what was chosen, which may move more."""
     planned = with_recomputed(graph, fates.recomputed)
-    option = find_plan(
-        planned,
-        request.budget,
-        filters=request.filters,
-        speeds=request.speeds,
-        headroom=request.headroom,
-        rules=EvictionRules(leaving=dict(fates.leaving), by_window=by_window),
-        effort=effort,
-    )
+    rules = EvictionRules(leaving=dict(fates.leaving), by_window=by_window)
+    option = find_plan(planned, request, rules, effort)
     if option is None:
         return None
     if effort is THOROUGH:

@@ -13,11 +13,11 @@ from lms.machine.costs import Costs, roofline
 from lms.machine.hardware import preset
 from lms.planning import strategies
 from lms.planning.candidates import Filters
-from lms.planning.placement import find_plan
+from lms.planning.placement import PlanRequest, find_plan
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import Headroom, seconds_of
 from lms.planning.schedule import orders, schedule
-from lms.planning.strategies import PlanRequest, best_plan
+from lms.planning.strategies import best_plan
 from lms.units import MIB
 from tests.planning.stored import read_step
 

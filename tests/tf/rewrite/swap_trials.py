@@ -10,8 +10,11 @@ import tensorflow as tf
 from lms.emulation.counters import begin_trace, counter, end_trace
 from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.machine.costs import roofline
+from lms.machine.hardware import preset
 from lms.planning.candidates import Filters
-from lms.planning.placement import find_plan
+from lms.planning.placement import PlanRequest, find_plan
+from lms.planning.prefetch import Speeds
 from lms.planning.schedule import schedule
 from lms.tf import compat
 from lms.tf.capture.specialising import specialise
@@ -42,7 +45,13 @@ def swap_and_compare() -> dict[str, Any]:
     inputs = traced.flat_inputs([x, y])
     step = specialise(traced, inputs, device=DEVICE)
     graph = schedule(step.graph)
-    fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
+    hardware = preset("v100-pcie")
+    asked = PlanRequest(
+        budget=int(0.6 * peak(graph)),
+        speeds=Speeds(costs=roofline(graph, hardware), hardware=hardware),
+        filters=Filters(),
+    )
+    fitted = find_plan(graph, asked)
     assert fitted is not None
     swapped = rebuild(traced, step, rewrite(step, fitted.plan, DeviceCopy()))
     graphs: list[Any] = []

@@ -8,7 +8,7 @@ Known weakness: copies are free, and tensors are back just before they are read;
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer, buffers
@@ -16,7 +16,6 @@ from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import large_ops
 from lms.planning.eviction import (
     EvictionRules,
-    Residency,
     Step,
     SwapHistory,
     needs,
@@ -92,7 +91,7 @@ def _swaps(
     graph: GraphView,
     steps: Sequence[Step],
     live: Sequence[Buffer],
-    histories: Sequence[SwapHistory | None],
+    histories: Mapping[int, SwapHistory],
 ) -> tuple[Swap, ...]:
     """The histories in the plan's words: names of ops instead of steps."""
     chained = [position for position, step in enumerate(steps) if step.op]
@@ -108,8 +107,8 @@ def _swaps(
 
     step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
 
-    def readers(buffer: Buffer, residency: Residency) -> tuple[str, ...]:
-        within = set(residency.reads)
+    def readers(buffer: Buffer, reads: Sequence[int]) -> tuple[str, ...]:
+        within = set(reads)
         uses = (use for use in buffer.uses if step_at[use] in within)
         return tuple(graph.ops[use].name for use in uses)
 
@@ -117,15 +116,12 @@ def _swaps(
         Swap(
             tensor=buffer.root,
             size=buffer.size,
-            release=release(history.evicted[0]),
+            release=release(histories[i].evicted),
             swap_ins=tuple(
-                SwapIn(
-                    trigger=trigger(residency.first_read),
-                    readers=readers(buffer, residency),
-                )
-                for residency in history.residencies
+                SwapIn(trigger=trigger(reads[0]), readers=readers(buffer, reads))
+                for reads in histories[i].reads
             ),
         )
-        for buffer, history in zip(live, histories, strict=True)
-        if history is not None
+        for i, buffer in enumerate(live)
+        if i in histories
     )

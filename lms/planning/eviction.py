@@ -23,7 +23,6 @@ from lms.simulation.allocator import BestFitAllocator, rounded_up
 
 __all__ = [
     "EvictionRules",
-    "Residency",
     "Step",
     "SwapHistory",
     "Walk",
@@ -146,19 +145,16 @@ def needs(
 
 
 @dataclass(slots=True)
-class Residency:
-    """A time on the device that begins with a swap-in."""
-
-    first_read: int
-    reads: list[int]
-
-
-@dataclass(slots=True)
 class SwapHistory:
-    """The walk's record of one buffer; numbers are positions of steps."""
+    """The walk's record of one buffer that leaves; numbers are positions of steps.
 
-    evicted: list[int] = field(default_factory=list[int])
-    residencies: list[Residency] = field(default_factory=list[Residency])
+    Args:
+        evicted: The first eviction.
+        reads: Those of each time on the device that begins with a swap-in.
+    """
+
+    evicted: int
+    reads: list[list[int]] = field(default_factory=list[list[int]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,7 +403,7 @@ class Walk:
         self._next_use: dict[int, int] = {}
         self._number = 0
         self._most = 0
-        self.histories: list[SwapHistory | None] = [None] * len(course.sizes)
+        self.histories: dict[int, SwapHistory] = {}
         self.usage: list[int] = []
 
     def run(self) -> int | None:
@@ -439,11 +435,10 @@ class Walk:
         for i in stage.reads:
             if i not in self._chunk:
                 self._take(i)
-                residency = Residency(self._number, [])
-                _known(self.histories[i]).residencies.append(residency)
-            history = self.histories[i]
-            if history is not None and history.residencies:
-                history.residencies[-1].reads.append(self._number)
+                self.histories[i].reads.append([])
+            history = self.histories.get(i)
+            if history is not None and history.reads:
+                history.reads[-1].append(self._number)
 
     def _run_op(self, event: _Event) -> None:
         """Outputs take room, or a dying input's; then what dies gives its room back."""
@@ -536,12 +531,4 @@ class Walk:
     def _drop(self, i: int) -> None:
         """Take a buffer off the device at this step."""
         self._arena.free(self._chunk.pop(i))
-        if self.histories[i] is None:
-            self.histories[i] = SwapHistory()
-        _known(self.histories[i]).evicted.append(self._number)
-
-
-def _known(history: SwapHistory | None) -> SwapHistory:
-    if history is None:
-        raise AssertionError("a buffer that is not resident has been evicted")
-    return history
+        self.histories.setdefault(i, SwapHistory(self._number))

@@ -153,6 +153,9 @@ class Chosen:
 
     Attributes:
         second: Ops that run again, and the position before which they do.
+        uses: Positions that need a buffer's contents, those of second runs included.
+        last: The last position that needs the original of a buffer.
+        last_copy: The same of what the second run makes.
     """
 
     def __init__(self, step: StepAsItIs) -> None:
@@ -160,9 +163,9 @@ class Chosen:
         self.second: dict[str, int] = {}
         self.away: dict[str, tuple[int, int]] = {}
         self.moved: Bytes = 0
-        self._uses = {root: list(b.uses) for root, b in step.buffers.items()}
-        self._last = {root: b.last for root, b in step.buffers.items()}
-        self._last_copy: dict[str, int] = {}
+        self.uses = {root: list(b.uses) for root, b in step.buffers.items()}
+        self.last = {root: b.last for root, b in step.buffers.items()}
+        self.last_copy: dict[str, int] = {}
         self._memory: npt.NDArray[np.int64] = np.array(
             [*memory_curve(step.graph), 0], np.int64
         )
@@ -196,25 +199,13 @@ class Chosen:
             if root not in self.away
         )
         self.away |= change.away
-        self._last |= change.last
-        self._last_copy |= change.last_copy
+        self.last |= change.last
+        self.last_copy |= change.last_copy
         for name, at in change.second.items():
             for root in self.step.read[name]:
-                uses = self._uses.get(root)
+                uses = self.uses.get(root)
                 if uses is not None and at not in uses:
                     insort(uses, at)
-
-    def uses(self, root: str) -> list[int]:
-        """Positions that need a buffer's contents, those of second runs included."""
-        return self._uses[root]
-
-    def last(self, root: str) -> int:
-        """The last position that needs the original."""
-        return self._last[root]
-
-    def last_copy(self, root: str) -> int:
-        """The last position that needs what the second run makes."""
-        return self._last_copy[root]
 
     def leaving(self) -> tuple[tuple[str, str], ...]:
         """Roots that move, each with the op from which on it may be away."""
@@ -349,7 +340,7 @@ def choose_fates(  # noqa: PLR0913 - what a choice depends on
     terms = Terms(budget=budget, most=most, share=share)
     before = before or Fates()
     for root, _ in before.leaving:
-        idle = _longest_gap(step.buffers[root].producer, chosen.uses(root))
+        idle = _longest_gap(step.buffers[root].producer, chosen.uses[root])
         moved = idle and _move(chosen, step.buffers[root], idle, terms)
         if moved:
             chosen.take(moved)
@@ -417,7 +408,7 @@ def bargain_of(chosen: Chosen, buffer: Buffer, terms: Terms) -> Bargain | None:
     Returns:
         None if neither can be, it takes too long, or it saves nothing.
     """
-    idle = _longest_gap(buffer.producer, chosen.uses(buffer.root))
+    idle = _longest_gap(buffer.producer, chosen.uses[buffer.root])
     if (
         idle is None
         or op_of(buffer.root) in chosen.second
@@ -512,7 +503,7 @@ class _Trial:
     def _make_again(self, buffer: Buffer, at: int) -> None:
         """Those who read a buffer from a position on read the second one."""
         root, change = buffer.root, self.change
-        uses = self._chosen.uses(root)
+        uses = self._chosen.uses[root]
         far = bisect_left(uses, at)
         if far == len(uses):  # only what runs again reads it
             change.last_copy[root] = at
@@ -589,7 +580,7 @@ class _Trial:
         """Keep what a second run makes for longer, if it must be."""
         root = buffer.root
         known = self.change.last_copy
-        last = known[root] if root in known else self._chosen.last_copy(root)
+        last = known[root] if root in known else self._chosen.last_copy[root]
         if at > last:
             self.change.bytes.append((last + 1, at + 1, buffer.size))
             known[root] = at
@@ -606,4 +597,4 @@ class _Trial:
 
     def _last(self, root: str) -> int:
         known: Mapping[str, int] = self.change.last
-        return known[root] if root in known else self._chosen.last(root)
+        return known[root] if root in known else self._chosen.last[root]

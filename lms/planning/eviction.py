@@ -20,6 +20,7 @@ from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import Buffer, reused_bytes, written_over
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import BestFitAllocator, rounded_up
+from lms.units import Bytes
 
 __all__ = [
     "EvictionRules",
@@ -189,17 +190,18 @@ def walk_within(
     bytes are there, because what it reads lies scattered: then even that is moved out
     and in at this step, and copies find places side by side.
     """
-    course = _known_course(graph, steps, live, movable)
-    drops: dict[int, set[int]] = {}
     rules = rules or EvictionRules()
+    try:
+        below = arena().below
+    except MemoryError:  # there is not even room for small tensors
+        return None
+    course = _known_course(graph, steps, live, movable, rules.leaving, below)
+    drops: dict[int, set[int]] = {}
     leave, walks = _leaving(graph, steps, live, rules.leaving), rules.walks
     compacted: set[int] = set()
     walk = None
     for _ in range(TUNING.eviction_rounds):
-        try:
-            walk = Walk(course, arena(), drops, leave, by_window=rules.by_window)
-        except MemoryError:  # there is not even room for small tensors
-            return None
+        walk = Walk(course, arena(), drops, leave, by_window=rules.by_window)
         failed = walk.run()
         if failed is not None:
             if failed in compacted:
@@ -247,7 +249,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Facts about a step that hold whatever is evicted.
+    """Facts about a step that hold whatever is evicted; of buffers that count.
 
     Args:
         reads: What must be there when it starts, and was not made by it.
@@ -277,13 +279,17 @@ def _known_course(
     steps: Sequence[Step],
     live: Sequence[Buffer],
     movable: frozenset[str],
+    leaving: Mapping[str, str],
+    below: Bytes,
 ) -> _Course:
     """The last course is kept with the graph: rooms are tried one after another."""
-    known = graph.memo.get(_MEMO)
-    if known is None or known[0] is not steps or known[1:3] != (live, movable):
-        known = steps, live, movable, _course(graph, steps, live, movable)
+    key, known = (live, movable, leaving, below), graph.memo.get(_MEMO)
+    if known is None or known[0] is not steps or known[1] != key:
+        # What is small and stays has a chunk of its own: it is in nobody's way.
+        large = [buffer.size >= below or buffer.root in leaving for buffer in live]
+        known = steps, key, _course(graph, steps, live, movable, large, below)
         graph.memo[_MEMO] = known
-    return known[3]
+    return known[2]
 
 
 def _course(
@@ -291,17 +297,20 @@ def _course(
     steps: Sequence[Step],
     live: Sequence[Buffer],
     movable: frozenset[str],
+    large: Sequence[bool],
+    below: Bytes,
 ) -> _Course:
-    events = _events(graph, live)
+    events = _events(graph, live, large, below)
     may_move = [buffer.root in movable for buffer in live]
     following: dict[int, int] = {}  # buffer -> the next step that reads it
     stages: list[_Stage] = []
     end = len(graph.ops)
     for number, step in reversed(list(enumerate(steps))):
-        touched = sorted(step.reads | step.makes)
+        reads = [i for i in sorted(step.reads) if large[i]]
+        touched = [i for i in sorted(step.reads | step.makes) if large[i]]
         stages.append(
             _Stage(
-                reads=sorted(step.reads),
+                reads=reads,
                 touched=frozenset(touched),
                 events=[e for e in events[end - step.length : end] if e is not None],
                 next_uses=[
@@ -309,22 +318,26 @@ def _course(
                 ],
             )
         )
-        following.update(dict.fromkeys(step.reads, number))
+        following.update(dict.fromkeys(reads, number))
         end -= step.length
     return _Course(stages[::-1], [buffer.size for buffer in live], may_move)
 
 
-def _events(graph: GraphView, live: Sequence[Buffer]) -> list[_Event | None]:
-    """Each op's event; None for an op that takes and gives nothing."""
+def _events(
+    graph: GraphView, live: Sequence[Buffer], large: Sequence[bool], below: Bytes
+) -> list[_Event | None]:
+    """Each op's event; None for an op that takes and gives nothing large."""
     made: dict[int, list[int]] = {}
     dying: dict[int, list[int]] = {}
     for i, buffer in enumerate(live):
+        if not large[i]:
+            continue
         made.setdefault(buffer.producer, []).append(i)
         if not buffer.kept:
             dying.setdefault(buffer.last, []).append(i)
     return [
         _event(op, graph.roots, made.get(position, ()), dying.get(position, ()), live)
-        if op.scratch or position in made or position in dying
+        if op.scratch >= max(1, below) or position in made or position in dying
         else None
         for position, op in enumerate(graph.ops)
     ]

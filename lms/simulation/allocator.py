@@ -101,7 +101,7 @@ class BestFitAllocator:
         self._size = {0: capacity}  # address -> size, free chunks and used ones
         self._end = {capacity: 0}  # end address -> address
         self._used: set[int] = set()
-        self._below = 0
+        self.below = 0
         self.keep_pool(small_pool)
 
     def keep_pool(self, small_pool: SmallPool) -> None:
@@ -121,7 +121,7 @@ class BestFitAllocator:
         self._wall_off(sizes)
         for address in fillers:
             self.free(address)
-        self._below = small_pool.below
+        self.below = small_pool.below
 
     def _wall_off(self, sizes: Sequence[int]) -> None:
         """Make free chunks with a used one behind each."""
@@ -144,7 +144,7 @@ class BestFitAllocator:
         Raises:
             MemoryError: If no free chunk is large enough.
         """
-        if size < self._below:
+        if size < self.below:
             return _IN_NOOK
         rounded = rounded_up(size)
         index = bisect_left(self._free, (rounded, -1))

@@ -15,9 +15,9 @@ from lms.ir.liveness import buffers, lower_bound, peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.planning.budget import least_room
 from lms.planning.candidates import movable
-from lms.planning.schedule import schedule
 from lms.planning.tflms_rule import SyncMode
 from lms.simulation.memory import simulate_memory
+from tests.graphs import scheduled
 from tests.planning.counting import plan_in_bytes
 from tests.planning.ruled import plan_by_threshold
 from tests.strategies import graphs
@@ -32,7 +32,7 @@ Planner: TypeAlias = Callable[[GraphView], SwapPlan]
 def ordered_graphs(draw: st.DrawFn) -> GraphView:
     """A graph in the order it came in, or in the scheduler's."""
     graph = draw(graphs())
-    return schedule(graph) if draw(st.booleans()) else graph
+    return scheduled(graph) if draw(st.booleans()) else graph
 
 
 @st.composite

@@ -25,7 +25,6 @@ from lms.planning.risk import (
     Risk,
     with_likely_peak,
 )
-from lms.planning.schedule import schedule
 from lms.planning.tuning import QUICK
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import (
@@ -34,6 +33,7 @@ from lms.simulation.memory import (
     allocator_peaks,
     peaks_by_region,
 )
+from tests.graphs import scheduled
 from tests.planning.stored import read_step
 
 FITTED = FittedPlan(plan=SwapPlan(planner="none", order=()), small_pool=NO_POOL, peak=1)
@@ -57,7 +57,7 @@ def planned(
 
 @cache
 def drawn() -> GraphView:
-    return schedule(read_step("drawn_750").graph)
+    return scheduled(read_step("drawn_750").graph)
 
 
 def regions(budget: int, headroom: Headroom, fitted: FittedPlan) -> list[Region]:
@@ -121,7 +121,7 @@ def test_a_quick_plan_is_tried_in_fewer_regions_and_stays_within_bounds(
 def test_the_walk_lays_tensors_where_the_allocator_does(percent: int) -> None:
     # Little room is left: where the walk took another of two dying inputs to be written
     # over, none of its plans could be placed.
-    graph = schedule(read_step("drawn_300").graph)
+    graph = scheduled(read_step("drawn_300").graph)
     budget = peak(graph) * percent // 100
     found = planned(graph, budget)
     assert found is not None
@@ -197,7 +197,7 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
 
 
 def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:
-    graph = schedule(read_step("drawn_450").graph)
+    graph = scheduled(read_step("drawn_450").graph)
     budget = peak(graph)
     while planned(graph, budget * 97 // 100) is not None:
         budget = budget * 97 // 100

@@ -13,10 +13,9 @@ from lms.machine.hardware import Hardware
 from lms.planning.budget import least_room
 from lms.planning.candidates import movable
 from lms.planning.prefetch import Speeds, copy_in_time, start_in_time
-from lms.planning.schedule import schedule
 from lms.simulation.executor import simulate
 from lms.simulation.memory import Region, allocator_peaks, simulate_memory
-from tests.graphs import make_op
+from tests.graphs import make_op, scheduled
 from tests.planning.counting import plan_in_bytes
 from tests.strategies import graphs
 
@@ -94,7 +93,7 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
 def test_copies_in_time_stay_in_the_room(
     data: st.DataObject, graph: GraphView, rate: float
 ) -> None:
-    graph = schedule(graph)
+    graph = scheduled(graph)
     able = movable(graph, min_bytes=1)
     least, _ = least_room(graph, movable=able, min_bytes=1)
     budget = data.draw(st.integers(least, max(least, peak(graph))))

@@ -15,7 +15,6 @@ from lms.machine.hardware import preset
 from lms.planning.candidates import Filters
 from lms.planning.placement import PlanRequest, find_plan
 from lms.planning.prefetch import Speeds
-from lms.planning.schedule import schedule
 from lms.tf import compat
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
@@ -23,6 +22,7 @@ from lms.tf.measure.devices import find_device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
 from lms.tf.rewrite.transports import DeviceCopy
+from tests.graphs import scheduled
 from tests.tf.rewrite.evidence import swap_nodes
 from tests.tf.steps import DEVICE
 
@@ -44,7 +44,7 @@ def swap_and_compare() -> dict[str, Any]:
     traced = trace(function, [x, y])
     inputs = traced.flat_inputs([x, y])
     step = specialise(traced, inputs, device=DEVICE)
-    graph = schedule(step.graph)
+    graph = scheduled(step.graph)
     hardware = preset("v100-pcie")
     asked = PlanRequest(
         budget=int(0.6 * peak(graph)),

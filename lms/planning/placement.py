@@ -159,15 +159,13 @@ def find_plan(
         None if no plan can be placed.
     """
     rules = replace(rules or EvictionRules(), walks=effort.walks)
-    best = _surest(graph, request, rules, effort)
-    if len(best) > 1:
-        best = ranked([_played(graph, option, request.speeds) for option in best])
-    options = [
-        _played(graph, timed, request.speeds)
-        for option in best[: TUNING.timed_plans]
-        for timed in _in_time(graph, option, request, effort)
-    ]
-    return ranked(options)[0] if options else None
+    sure = _surest(graph, request, rules, effort)
+    if not sure:
+        return None
+    if len(sure) > 1:
+        sure = ranked([_played(graph, option, request.speeds) for option in sure])
+    timed = _in_time(graph, sure[0], request, effort)
+    return ranked([_played(graph, option, request.speeds) for option in timed])[0]
 
 
 def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:

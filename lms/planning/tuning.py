@@ -92,8 +92,6 @@ class Tuning:
     compared_plans: int = 3
     # At most so many of them let the same tensors move: others may be faster.
     alike_plans: int = 2
-    # The fastest so many get copies that start earlier, which takes longest.
-    timed_plans: int = 2
     # Of plans that take at most so many times as long as the fastest one, that which
     # moves the fewest bytes is taken: others may use the link too.
     about_as_fast: float = 1.01

@@ -231,14 +231,12 @@ def _placements(
 
     Of each size those with most room for themselves come first, which move least.
     """
-    most = peak(graph)
-    usual = smallest_worth_moving(most)
-    coarse, finer = max(usual, most // TUNING.coarse_part), usual // TUNING.finer_factor
+    usual = smallest_worth_moving(peak(graph))
+    coarse = max(usual, peak(graph) // TUNING.coarse_part)
     link = request.speeds.hardware
     long = max(coarse, int(min(link.h2d, link.d2h) * TUNING.copy_seconds))
-    sizes = (long, usual), (coarse, usual), (usual, usual), (finer, finer)
-    for moved, ordered in dict.fromkeys(sizes):
-        yield _placed(graph, request, rules, moved, ordered)
+    for moved in dict.fromkeys((long, coarse, usual)):
+        yield _placed(graph, request, rules, moved, usual)
 
 
 def _placed(

@@ -65,8 +65,6 @@ class Tuning:
     # Before that, plans are made that move none which the link carries in so many
     # seconds: each copy takes about as long besides, whatever its bytes.
     copy_seconds: Seconds = 100e-6
-    # If none fits, tensors that are so many times smaller than the least size move too.
-    finer_factor: int = 4
 
     # --------------------------------------------------------- chunks of small tensors
 

@@ -30,7 +30,7 @@ from lms.planning.placement import (
 )
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import UNLIMITED, MemoryBudget
-from lms.planning.recompute_choice import Fates, LinkShare, choose_fates
+from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from lms.planning.risk import (
     FittedPlan,
     Headroom,
@@ -261,17 +261,15 @@ class _Search:
             before = self._fates_of(replace(choice, rounds=choice.rounds - 1))
             graph = with_recomputed(graph, before.recomputed)
         least = smallest_worth_moving(peak(graph))
-        return choose_fates(
-            graph,
-            movable(graph, min_bytes=least, filters=request.filters),
-            request.speeds.costs,
+        terms = Terms(
             budget=request.budget * TUNING.search_percent[choice.percent] // 100,
             most=_longest(request),
             share=self._share(choice),
             least=least,
             cheap=request.recompute == "cheap",
-            before=before,
         )
+        able = movable(graph, min_bytes=least, filters=request.filters)
+        return choose_fates(graph, able, request.speeds.costs, terms, before)
 
     def _fates_of(self, choice: _Choice) -> Fates:
         if choice not in self._fates:

@@ -18,7 +18,6 @@ from lms.planning.candidates import movable
 from lms.planning.tflms_rule import SyncMode
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
-from profiling.traces import chrome_trace
 from tests.graphs import SKIP, make_op, one_of_two_written_over, scheduled
 from tests.planning.ruled import plan_by_threshold
 from tests.planning.test_laws import budget_planners
@@ -150,7 +149,7 @@ def test_a_chrome_trace_holds_lanes_stalls_and_memory() -> None:
     graph = SKIP.graph
     plan = plan_of(graph, swap_of(graph, "c", "c"))
     timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, launch=0.1))
-    events = json.loads(chrome_trace(timeline, "step"))["traceEvents"]
+    events = json.loads(timeline.to_chrome_trace())["traceEvents"]
     complete = {e["name"]: (e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
     assert complete["c"] == (6e6, 1e6)
     counted = [e["args"]["bytes"] for e in events if e["name"] == "device bytes"]

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 
 from lms.errors import BudgetError
@@ -339,7 +340,9 @@ def plan_by_budget(
     have the least room in which a plan is sure, or had it when the training began: a
     step that runs out of memory waits, and is planned anew.
     """
-    orders = [_orders(graph), _orders(graph, writes_last=False)]
+    orders = [
+        cache(partial(_orders, graph, writes_last=last)) for last in (True, False)
+    ]
     found: list[FittedPlan] = []
     sure: list[FittedPlan] = []
     for percent in TUNING.taken_percent:
@@ -351,7 +354,7 @@ def plan_by_budget(
         found.append(option)
         if option.risk is Risk.NONE and percent < _ALL:
             sure.append(option)
-    every = [order for family in orders for order in family]
+    every = [order for family in orders for order in family()]
     least, placed, op_name = least_plan(every, filters=settings.filters)
     if settings.recompute is not False and not _is_enough(least, budget):
         least, placed = _least_recomputing(every, settings, least, placed)
@@ -421,7 +424,7 @@ def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan
 
 
 def _at_the_edge(
-    orders: Iterable[Sequence[GraphView]],
+    orders: Iterable[Callable[[], Sequence[GraphView]]],
     found: Sequence[FittedPlan],
     request: PlanRequest,
 ) -> FittedPlan | None:
@@ -466,12 +469,12 @@ def _bound(budget: MemoryBudget) -> Bytes:
 
 
 def _least_doubted(
-    orders: Iterable[Sequence[GraphView]], request: PlanRequest
+    orders: Iterable[Callable[[], Sequence[GraphView]]], request: PlanRequest
 ) -> FittedPlan | None:
     """The first orders' plan that leaves no doubt, else that of the least."""
     found: list[FittedPlan] = []
     for family in orders:
-        option = best_plan(family, request)
+        option = best_plan(family(), request)
         if option is not None:
             found.append(option)
             if option.risk is Risk.NONE:

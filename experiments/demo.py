@@ -25,9 +25,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from experiments.demo_figure import MemoryCurve, draw_memory
 from experiments.runner import OUT_OF_MEMORY, Book, Row, Trial, measured, trained
 from experiments.subjects import step_of
-from lms.report.memory_figure import MemoryCurve, draw_memory
 from lms.storage.files import write_arrays
 from lms.units import MIB, format_bytes
 from profiling.record import circumstances, write_json
@@ -244,8 +244,7 @@ def _draw(rows: Sequence[Row], path: Path) -> None:
         note="Predicted, by sizes of tensors. Measured by the allocator: plain Keras "
         f"{measured_peaks[0]}, the callback {measured_peaks[1]}.",
         persistent=report["persistent_bytes"],
-        budget=planned["memory_bytes"],
-        budget_label="device memory",
+        memory=planned["memory_bytes"],
         lower_bound=report["lower_bound_bytes"],
     )
 

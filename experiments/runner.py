@@ -78,8 +78,6 @@ class Trial:
         deterministic: Whether TensorFlow's op determinism is on.
         traced: Whether the last step is recorded.
         curves: Whether predicted memory over the step is kept.
-        transport: "send" for tensors carried by send and receive nodes; "" for the
-            library's choice.
         held: Whether the card's free memory is taken after two steps.
         workers: Processes of one job, each with a card.
         apart: Whether each of them trains for itself.
@@ -107,7 +105,6 @@ class Trial:
     deterministic: bool = True
     traced: bool = False
     curves: bool = False
-    transport: str = ""
     held: bool = False
     workers: int = 1
     apart: bool = False

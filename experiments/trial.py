@@ -132,7 +132,7 @@ def _trained(asked: Mapping[str, Any]) -> dict[str, Any]:
     callbacks = [one for one in (_together(asked, workers), ours, watch) if one]
     tf.config.experimental.reset_memory_stats(_DEVICE)
     refused = None
-    with running(asked["way"], transport=asked["transport"]), ExitStack() as stack:
+    with running(asked["way"]), ExitStack() as stack:
         stack.callback(watch.close)
         try:
             model.fit(**_fed(asked, ready, parts), verbose="0", callbacks=callbacks)

@@ -17,20 +17,16 @@ A careful user's form of each. Where a way cannot be had for a model, it says so
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
-from unittest.mock import patch
 
 import keras
 
 from experiments.blocks import checkpoint_blocks
 from experiments.models import Ready
 from lms.tf import compat
-from lms.tf.rewrite.transports import SendReceive
 
 __all__ = ["OURS", "built", "callback_of", "gpu_options", "running"]
-
-_DEVICES = "lms.tf.measure.devices"
 
 # Knobs of the callback, for ways that have one.
 OURS: Mapping[str, Mapping[str, Any]] = {
@@ -95,17 +91,7 @@ def gpu_options(way: str) -> dict[str, Any]:
 
 
 @contextmanager
-def running(way: str, *, transport: str = "") -> Iterator[None]:
-    """What a way needs while its steps run.
-
-    Args:
-        way: As above.
-        transport: "send" for the carrier of other TensorFlows.
-    """
-    with ExitStack() as stack:
-        if way == "grappler":
-            stack.enter_context(compat.recomputed_by_grappler())
-        if transport == "send":
-            made = SendReceive(host=compat.device_name("CPU:0"))
-            stack.enter_context(patch(f"{_DEVICES}.transport_to", return_value=made))
+def running(way: str) -> Iterator[None]:
+    """What a way, as above, needs while its steps run."""
+    with compat.recomputed_by_grappler() if way == "grappler" else nullcontext():
         yield

@@ -57,45 +57,20 @@ class BudgetError(LMSError, ValueError):
 
 
 class PlanError(LMSError, ValueError):
-    """A plan does not obey the graph it is for.
-
-    Example:
-        >>> issubclass(PlanError, ValueError)
-        True
-    """
+    """A plan does not obey the graph it is for."""
 
 
 class UnsupportedError(LMSError, ValueError):
-    """A model, strategy or signature that lms does not handle yet.
-
-    Example:
-        >>> issubclass(UnsupportedError, ValueError)
-        True
-    """
+    """A model, strategy or signature that lms does not handle yet."""
 
 
 class HostMemoryError(LMSError, MemoryError):
-    """The host has too little memory for what would be swapped out.
-
-    Example:
-        >>> issubclass(HostMemoryError, MemoryError)
-        True
-    """
+    """The host has too little memory for what would be swapped out."""
 
 
 class OutOfMemoryError(LMSError, MemoryError):
-    """A planned step ran out of device memory, and planning it again did not help.
-
-    Example:
-        >>> issubclass(OutOfMemoryError, MemoryError)
-        True
-    """
+    """A planned step ran out of device memory, and planning it again did not help."""
 
 
 class WorkersError(LMSError, RuntimeError):
-    """Workers of a job cannot train together: one is not there, or is not like others.
-
-    Example:
-        >>> issubclass(WorkersError, RuntimeError)
-        True
-    """
+    """Workers cannot train together: one is not there, or is not like the others."""

@@ -9,10 +9,10 @@ Known weakness: not yet run on a GPU.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lms.machine.inventory import ask
+from lms.machine.inventory import ask, known
 from lms.units import KIB
 
-__all__ = ["read_counters", "throttle_reasons"]
+__all__ = ["describe_gpus", "read_counters", "throttle_reasons"]
 
 # Bits of nvmlClocksEventReasons in nvml.h; idleness and none are no throttling.
 _REASONS: Final = {
@@ -28,6 +28,30 @@ _REASONS: Final = {
 
 # Field values that count KiB over all links when the scope is the largest number.
 _ALL_LINKS: Final = 0xFFFFFFFF
+
+
+def describe_gpus(api: Any) -> list[dict[str, Any]]:
+    """Lasting facts of each GPU for a record: driver, name, memory and links.
+
+    "nvlinks" are NVML's version of each active link, and whether the CPU is at its
+    other end. What is not known is {"not available": NVML's reason}.
+    """
+    return [_described(api, index) for index in range(api.nvmlDeviceGetCount())]
+
+
+def _described(api: Any, index: int) -> dict[str, Any]:
+    handle = known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
+    asked: dict[str, Callable[[Any], Any]] = {
+        "name": api.nvmlDeviceGetName,
+        "uuid": api.nvmlDeviceGetUUID,
+        "memory": lambda h: api.nvmlDeviceGetMemoryInfo(h).total,
+        "pcie_generation": api.nvmlDeviceGetMaxPcieLinkGeneration,
+        "pcie_width": api.nvmlDeviceGetMaxPcieLinkWidth,
+        "nvlinks": lambda h: _nvlinks(api, h),
+    }
+    driver = ask(api, api.nvmlSystemGetDriverVersion)
+    found = {name: ask(api, question, handle) for name, question in asked.items()}
+    return {"index": index, "driver": driver, **found}
 
 
 def read_counters(api: Any, index: int) -> dict[str, Any]:
@@ -76,6 +100,18 @@ def throttle_reasons(bits: int) -> list[str]:
         ['software power cap']
     """
     return [name for bit, name in _REASONS.items() if bits & bit]
+
+
+def _nvlinks(api: Any, handle: Any) -> list[list[Any]]:
+    """NVML's version of each active link, and whether the CPU is at its other end."""
+    found: list[list[Any]] = []
+    for link in range(api.NVML_NVLINK_MAX_LINKS):
+        if not known(ask(api, api.nvmlDeviceGetNvLinkState, handle, link)):
+            continue
+        remote = ask(api, api.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        version = known(ask(api, api.nvmlDeviceGetNvLinkVersion, handle, link))
+        found.append([version, remote == api.NVML_NVLINK_DEVICE_TYPE_IBMNPU])
+    return found
 
 
 def _pcie(api: Any, handle: Any, counter: int) -> int:

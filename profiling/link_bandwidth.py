@@ -17,14 +17,12 @@ from typing import Any
 from rich.progress import Progress
 
 from lms.errors import LMSError
-from lms.machine.hardware import PRESETS, Hardware
-from lms.storage.files import write_text
 from lms.units import GIB, KIB, MIB, Bytes, Seconds, parse_size
 from profiling.link_fit import fit_link
 from profiling.links import DIRECTIONS, Timer, describe_link, open_link, room_for_copies
 from profiling.record import write_result
 
-__all__ = ["main", "measured_hardware", "sizes_between", "summary"]
+__all__ = ["main", "sizes_between", "summary"]
 
 _LEAST, _MOST = 5, 50  # copies of one size
 
@@ -49,10 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 3
     results = {**about, "rows": rows, "fits": _fits(rows), "together": together}
     write_result(options.output, "link_bandwidth", settings, results)
-    if options.save_hardware is not None:
-        like = None if options.like is None else PRESETS[options.like]
-        hardware = measured_hardware(results, like)
-        write_text(options.save_hardware, hardware.to_json() + "\n")
     for fit in results["fits"]:
         print(
             f"{fit['directions']:4} {fit['memory']:9} {fit['bandwidth'] / 1e9:.3g} "
@@ -87,29 +81,6 @@ def summary(seconds: Sequence[Seconds]) -> dict[str, Any]:
         "upper_quartile": high,
         "count": len(seconds),
     }
-
-
-def measured_hardware(results: dict[str, Any], like: Hardware | None) -> Hardware:
-    """Measured copies as the hardware that the planner takes.
-
-    Args:
-        results: What `main` writes.
-        like: Where the rates of the device itself come from; None takes those of a
-            V100, which matter only where ops are not measured.
-    """
-    device = PRESETS["v100-pcie"] if like is None else like
-    best = {fit["directions"]: fit for fit in reversed(results["fits"])}
-    return Hardware(
-        name=str(results["device"]),
-        memory=results["memory"],
-        flops=device.flops,
-        memory_bandwidth=device.memory_bandwidth,
-        h2d=best["h2d"]["bandwidth"],
-        d2h=best["d2h"]["bandwidth"],
-        latency=max(best["h2d"]["latency"], best["d2h"]["latency"]),
-        launch=device.launch,
-        source=f"copies: measured; the device's own rates: {device.name}",
-    )
 
 
 def _measure_sizes(
@@ -246,12 +217,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--devices", type=int, default=1, help="up to so many copy at once"
-    )
-    parser.add_argument(
-        "--save-hardware", type=Path, metavar="FILE", help="for the planner"
-    )
-    parser.add_argument(
-        "--like", choices=PRESETS, help="whose other rates --save-hardware takes"
     )
     return parser
 

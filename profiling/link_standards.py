@@ -61,7 +61,7 @@ def stated_link(device: Mapping[str, Any]) -> dict[str, Any] | None:
     """The link between host and GPU and what its standard gives, one direction.
 
     Args:
-        device: One of `lms.machine.inventory.describe_gpus`.
+        device: One of `profiling.counters.describe_gpus`.
 
     Returns:
         Its "link" and "bandwidth" in bytes per second; None if NVML does not say.

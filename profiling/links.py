@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from lms.machine.inventory import NoDriverError, describe_gpus, open_nvml
+from lms.machine.inventory import NoDriverError, open_nvml
 from lms.units import MIB, Bytes, Seconds
+from profiling.counters import describe_gpus
 from profiling.cuda import CudaError, describe_cuda_device, open_cuda_link
 from profiling.link_standards import stated_link
 

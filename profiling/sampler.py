@@ -20,9 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lms.machine.inventory import describe_gpus, open_nvml
+from lms.machine.inventory import open_nvml
 from lms.units import Seconds
-from profiling.counters import read_counters
+from profiling.counters import describe_gpus, read_counters
 
 __all__ = ["main", "read_samples", "sampling"]
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lms.ir.graph import GraphView, Op, Tensor
+from lms.planning.schedule import orders
 
 __all__ = ["CONTROLLED", "FORK", "LOOP", "RESHAPE", "SKIP", "TWICE", "TWO_WAITING"]
-__all__ += ["Drawn", "all_drawn", "make_op", "one_of_two_written_over"]
+__all__ += ["Drawn", "all_drawn", "make_op", "one_of_two_written_over", "scheduled"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,3 +182,8 @@ def one_of_two_written_over(reads: tuple[str, str]) -> GraphView:
         make_op("d", 2048, "c"),
     )
     return GraphView(ops=ops)
+
+
+def scheduled(graph: GraphView, *, writes_last: bool = True) -> GraphView:
+    """A graph in the order with the lowest peak."""
+    return orders(graph, writes_last=writes_last)[-1]

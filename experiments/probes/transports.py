@@ -21,13 +21,7 @@ from lms.tf.capture.tracing import trace
 from lms.tf.measure.devices import Device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import (
-    CopyOps,
-    DeviceCopy,
-    SendReceive,
-    Transport,
-    made_node,
-)
+from lms.tf.rewrite.transports import CopyOps, DeviceCopy, made_node
 from profiling.measured import measured_steps
 from profiling.sessions import MARK, record_steps
 from profiling.timelines import hidden_bytes
@@ -38,7 +32,7 @@ _CHANNELS, _CONVOLUTIONS, _TRIGGER, _READER = 64, 12, 5, 9
 _SECONDS = 0.02  # of a convolution at the rate of large products
 
 
-class _Identity:
+class _Identity(DeviceCopy):
     """As TensorFlow 1's large model support had it: copies of an op on the host."""
 
     def __init__(self, host: str) -> None:
@@ -84,9 +78,8 @@ def transports(
         note: Takes results by name.
     """
     host = compat.device_name("CPU:0")
-    ways: dict[str, Transport] = {
+    ways: dict[str, DeviceCopy] = {
         "copy ops": DeviceCopy(),
-        "send and receive": SendReceive(host=host),
         "identity on the host": _Identity(host),
         "copy ops, launches run ahead": _Unsettled(),
     }
@@ -107,7 +100,7 @@ def _voxels(flops: float) -> int:
 
 
 def _probe(
-    transport: Transport, device: Device, size: int, runs: int
+    transport: DeviceCopy, device: Device, size: int, runs: int
 ) -> dict[str, Any]:
     kernel = tf.random.stateless_normal([3, 3, 3, _CHANNELS, _CHANNELS], (0, 1)) / 50
 

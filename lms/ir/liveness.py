@@ -28,7 +28,7 @@ __all__ = [
     "written_over",
 ]
 
-_MEMO = "buffers"
+_MEMO, _CURVE = "buffers", "curve"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +198,12 @@ def memory_curve(graph: GraphView) -> list[int]:
         >>> memory_curve(GraphView(ops=(a, b)))
         [8, 10]
     """
+    if _CURVE not in graph.memo:
+        graph.memo[_CURVE] = _find_curve(graph)
+    return graph.memo[_CURVE]
+
+
+def _find_curve(graph: GraphView) -> list[int]:
     ops = graph.ops
     change = [0] * (len(ops) + 1)
     dying: dict[int, list[int]] = {}

@@ -21,7 +21,6 @@ __all__ = [
     "PREFIX",
     "Recomputed",
     "copy_name",
-    "first_runs",
     "original_name",
     "with_recomputed",
 ]
@@ -58,11 +57,6 @@ def original_name(op_name: str) -> str:
     while op_name.startswith(PREFIX):
         op_name = op_name.removeprefix(PREFIX)
     return op_name
-
-
-def first_runs(graph: GraphView) -> int:
-    """Number of ops in a graph, recomputed ops not counted."""
-    return sum(not op.name.startswith(PREFIX) for op in graph.ops)
 
 
 def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> GraphView:

@@ -16,14 +16,12 @@ Known weakness: TensorFlow 2.21 has no code for the RTX 5090's capability: kerne
 compiled when they are first used, which takes tens of minutes, or fails.
 """
 
-import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from lms.storage.files import from_json
 from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["LINKS", "PRESETS", "Hardware", "LinkRates", "preset"]
@@ -40,10 +38,6 @@ class LinkRates:
 
     Raises:
         ValueError: If a rate is not above 0, or the latency is below 0.
-
-    Example:
-        >>> LinkRates(h2d=1e9, d2h=2e9).scaled(0.5).d2h
-        1000000000.0
     """
 
     h2d: float
@@ -63,17 +57,6 @@ class LinkRates:
                 f"`latency` must be seconds, at least 0, got {self.latency!r}. "
                 "Leave it out for a link without."
             )
-
-    @classmethod
-    def of(cls, hardware: "Hardware") -> "LinkRates":
-        """The link of some hardware."""
-        return cls(h2d=hardware.h2d, d2h=hardware.d2h, latency=hardware.latency)
-
-    def scaled(self, factor: float) -> "LinkRates":
-        """The link with `factor` times the bandwidth."""
-        return LinkRates(
-            h2d=self.h2d * factor, d2h=self.d2h * factor, latency=self.latency
-        )
 
 
 # Bytes per second that others measured from pinned memory, one direction at a time:
@@ -164,31 +147,6 @@ class Hardware:
     def copy_seconds(self, size: Bytes, *, to_device: bool) -> Seconds:
         """Seconds of one copy when nothing else is on the link."""
         return self.latency + size / (self.h2d if to_device else self.d2h)
-
-    def to_json(self) -> str:
-        """The numbers as JSON text, to measure once and plan often.
-
-        Example:
-            >>> from lms.machine.hardware import preset
-            >>> Hardware.from_json(preset("gh200").to_json()) == preset("gh200")
-            True
-        """
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Hardware":
-        """The hardware that `to_json` wrote.
-
-        Raises:
-            ValueError: If the text is no hardware.
-        """
-        try:
-            return from_json(text, cls)
-        except ValueError as error:
-            raise ValueError(
-                f"`text` must be written by Hardware.to_json, got {error}. "
-                "Measure it with `python -m profiling.link_bandwidth --save-hardware`."
-            ) from error
 
 
 # A copy of a few bytes takes about this long: the driver, an event that is polled

@@ -21,7 +21,7 @@ __all__ = [
     "Installation",
     "NoDriverError",
     "ask",
-    "describe_gpus",
+    "known",
     "open_nvml",
     "read_driver",
 ]
@@ -128,64 +128,28 @@ def read_driver(api: Any = None) -> Driver:
         api = open_nvml(api)
     except NoDriverError as error:
         return Driver(reason=error.reason)
-    cuda = _known(ask(api, api.nvmlSystemGetCudaDriverVersion))
-    count = _known(ask(api, api.nvmlDeviceGetCount)) or 0
+    cuda = known(ask(api, api.nvmlSystemGetCudaDriverVersion))
+    count = known(ask(api, api.nvmlDeviceGetCount)) or 0
     return Driver(
-        version=_known(ask(api, api.nvmlSystemGetDriverVersion)),
+        version=known(ask(api, api.nvmlSystemGetDriverVersion)),
         # CUDA writes 12.4 as 12040.
         cuda=None if cuda is None else f"{cuda // 1000}.{cuda % 1000 // 10}",
         gpus=tuple(_gpu(api, index) for index in range(count)),
     )
 
 
-def describe_gpus(api: Any) -> list[dict[str, Any]]:
-    """Lasting facts of each GPU for a record: driver, name, memory and links.
-
-    "nvlinks" are NVML's version of each active link, and whether the CPU is at its
-    other end. What is not known is {"not available": NVML's reason}.
-    """
-    return [_described(api, index) for index in range(api.nvmlDeviceGetCount())]
-
-
-def _described(api: Any, index: int) -> dict[str, Any]:
-    handle = _known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
-    asked: dict[str, Callable[[Any], Any]] = {
-        "name": api.nvmlDeviceGetName,
-        "uuid": api.nvmlDeviceGetUUID,
-        "memory": lambda h: api.nvmlDeviceGetMemoryInfo(h).total,
-        "pcie_generation": api.nvmlDeviceGetMaxPcieLinkGeneration,
-        "pcie_width": api.nvmlDeviceGetMaxPcieLinkWidth,
-        "nvlinks": lambda h: _nvlinks(api, h),
-    }
-    driver = ask(api, api.nvmlSystemGetDriverVersion)
-    found = {name: ask(api, question, handle) for name, question in asked.items()}
-    return {"index": index, "driver": driver, **found}
-
-
 def _gpu(api: Any, index: int) -> Gpu:
-    handle = _known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
-    memory = _known(ask(api, api.nvmlDeviceGetMemoryInfo, handle))
+    handle = known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
+    memory = known(ask(api, api.nvmlDeviceGetMemoryInfo, handle))
     return Gpu(
-        name=_known(ask(api, api.nvmlDeviceGetName, handle)),
+        name=known(ask(api, api.nvmlDeviceGetName, handle)),
         memory=None if memory is None else memory.total,
         used=None if memory is None else memory.used,
     )
 
 
-def _nvlinks(api: Any, handle: Any) -> list[list[Any]]:
-    """NVML's version of each active link, and whether the CPU is at its other end."""
-    found: list[list[Any]] = []
-    for link in range(api.NVML_NVLINK_MAX_LINKS):
-        if not _known(ask(api, api.nvmlDeviceGetNvLinkState, handle, link)):
-            continue
-        remote = ask(api, api.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-        version = _known(ask(api, api.nvmlDeviceGetNvLinkVersion, handle, link))
-        found.append([version, remote == api.NVML_NVLINK_DEVICE_TYPE_IBMNPU])
-    return found
-
-
-def _known(answer: Any) -> Any:
-    """The answer, or None if there was none."""
+def known(answer: Any) -> Any:
+    """An answer of `ask`, or None if there was none."""
     return None if isinstance(answer, dict) else answer
 
 

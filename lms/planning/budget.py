@@ -8,66 +8,50 @@ Known weakness: copies are free, and tensors are back just before they are read;
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 
-from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer, buffers
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.candidates import large_ops
 from lms.planning.eviction import (
     EvictionRules,
-    Residency,
     Step,
     SwapHistory,
     needs,
     split_into_steps,
     walk_within,
 )
-from lms.simulation.allocator import Arena, ByteCounter
-from lms.units import format_bytes
+from lms.simulation.allocator import BestFitAllocator
 
 __all__ = ["least_room", "plan_within"]
 
 
 def plan_within(
     graph: GraphView,
-    budget: int,
+    arena: Callable[[], BestFitAllocator],
     *,
     movable: frozenset[str],
     min_bytes: int,
-    arena: Callable[[], Arena] | None = None,
     rules: EvictionRules | None = None,
-) -> SwapPlan:
-    """Plan a step whose own memory never exceeds `budget`.
+) -> SwapPlan | None:
+    """Plan a step whose own memory never exceeds an arena.
 
     Args:
         graph: The graph in the execution order to obey.
-        budget: Bytes that the step may use, persistent bytes excluded.
+        arena: Makes what tensors take their room from.
         movable: Names of the root tensors that may move.
         min_bytes: Ops that touch a tensor of at least this size are ordered.
-        arena: Makes what tensors take their room from, of `budget` bytes. None counts
-            bytes; a `BestFitAllocator` loses what a real allocator loses.
         rules: Who is evicted; by default the farthest next use.
 
     Returns:
-        A plan; without swaps if everything fits.
-
-    Raises:
-        BudgetError: If an op does not fit with everything movable out; names the op
-            and the least room.
+        A plan, without swaps if everything fits; None if there is none.
     """
     live = buffers(graph)
     chain, steps = _outline(graph, min_bytes)
-    _refuse_if_infeasible(steps, live, movable, budget)
-    made = arena or partial(ByteCounter, budget)
-    walk = walk_within(graph, steps, live, movable, made, rules)
+    walk = walk_within(graph, steps, live, movable, arena, rules)
     if walk is None:
-        raise BudgetError(
-            "`budget` must hold every op's tensors in the arena's chunks, got "
-            f"{format_bytes(budget)}. Use more room."
-        )
+        return None
     return SwapPlan(
         planner="budget",
         order=tuple(op.name for op in graph.ops),
@@ -79,7 +63,7 @@ def plan_within(
 def least_room(
     graph: GraphView, *, movable: frozenset[str], min_bytes: int
 ) -> tuple[int, str]:
-    """The least bytes in which `plan_within` succeeds, and the op that needs them.
+    """The least bytes in which there can be a plan, and the op that needs them.
 
     At each op: what it reads, makes and needs as scratch, and whatever else is live
     that may not move.
@@ -88,7 +72,8 @@ def least_room(
     _, steps = _outline(graph, min_bytes)
     needed = needs(steps, live, movable)
     most = max(needed, default=0)
-    return most, _name(steps[needed.index(most)]) if steps else ""
+    largest = steps[needed.index(most)].op if steps else ""
+    return most, largest or "the step's small ops"
 
 
 def _outline(
@@ -102,34 +87,11 @@ def _outline(
     return memo[min_bytes]
 
 
-def _name(step: Step) -> str:
-    return step.op or "the step's small ops"
-
-
-def _refuse_if_infeasible(
-    steps: Sequence[Step],
-    live: Sequence[Buffer],
-    movable: frozenset[str],
-    budget: int,
-) -> None:
-    needed = needs(steps, live, movable)
-    most = max(needed, default=0)
-    if most > budget:
-        name = _name(steps[needed.index(most)])
-        least = format_bytes(most, at_least=True)
-        raise BudgetError(
-            f"`budget` must be at least {least}, what op {name!r} needs, got "
-            f" {format_bytes(budget)}. Use a smaller batch or volume.",
-            op_name=name,
-            least_bytes=most,
-        )
-
-
 def _swaps(
     graph: GraphView,
     steps: Sequence[Step],
     live: Sequence[Buffer],
-    histories: Sequence[SwapHistory | None],
+    histories: Mapping[int, SwapHistory],
 ) -> tuple[Swap, ...]:
     """The histories in the plan's words: names of ops instead of steps."""
     chained = [position for position, step in enumerate(steps) if step.op]
@@ -145,8 +107,8 @@ def _swaps(
 
     step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
 
-    def readers(buffer: Buffer, residency: Residency) -> tuple[str, ...]:
-        within = set(residency.reads)
+    def readers(buffer: Buffer, reads: Sequence[int]) -> tuple[str, ...]:
+        within = set(reads)
         uses = (use for use in buffer.uses if step_at[use] in within)
         return tuple(graph.ops[use].name for use in uses)
 
@@ -154,15 +116,12 @@ def _swaps(
         Swap(
             tensor=buffer.root,
             size=buffer.size,
-            release=release(history.evicted[0]),
+            release=release(histories[i].evicted),
             swap_ins=tuple(
-                SwapIn(
-                    trigger=trigger(residency.first_read),
-                    readers=readers(buffer, residency),
-                )
-                for residency in history.residencies
+                SwapIn(trigger=trigger(reads[0]), readers=readers(buffer, reads))
+                for reads in histories[i].reads
             ),
         )
-        for buffer, history in zip(live, histories, strict=True)
-        if history is not None
+        for i, buffer in enumerate(live)
+        if i in histories
     )

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from lms.ir.graph import GraphView, Op
 from lms.ir.liveness import Buffer, reused_bytes, written_over
 from lms.planning.tuning import TUNING
-from lms.simulation.allocator import Arena, BestFitAllocator, rounded_up
+from lms.simulation.allocator import BestFitAllocator, rounded_up
+from lms.units import Bytes
 
 __all__ = [
     "EvictionRules",
-    "Residency",
     "Step",
     "SwapHistory",
     "Walk",
@@ -146,19 +146,16 @@ def needs(
 
 
 @dataclass(slots=True)
-class Residency:
-    """A time on the device that begins with a swap-in."""
-
-    first_read: int
-    reads: list[int]
-
-
-@dataclass(slots=True)
 class SwapHistory:
-    """The walk's record of one buffer; numbers are positions of steps."""
+    """The walk's record of one buffer that leaves; numbers are positions of steps.
 
-    evicted: list[int] = field(default_factory=list[int])
-    residencies: list[Residency] = field(default_factory=list[Residency])
+    Args:
+        evicted: The first eviction.
+        reads: Those of each time on the device that begins with a swap-in.
+    """
+
+    evicted: int
+    reads: list[list[int]] = field(default_factory=list[list[int]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +180,7 @@ def walk_within(
     steps: Sequence[Step],
     live: Sequence[Buffer],
     movable: frozenset[str],
-    arena: Callable[[], Arena],
+    arena: Callable[[], BestFitAllocator],
     rules: "EvictionRules | None" = None,
 ) -> "Walk | None":
     """Walk until every step fits; None if one does not.
@@ -193,17 +190,18 @@ def walk_within(
     bytes are there, because what it reads lies scattered: then even that is moved out
     and in at this step, and copies find places side by side.
     """
-    course = _known_course(graph, steps, live, movable)
-    drops: dict[int, set[int]] = {}
     rules = rules or EvictionRules()
+    try:
+        below = arena().below
+    except MemoryError:  # there is not even room for small tensors
+        return None
+    course = _known_course(graph, steps, live, movable, rules.leaving, below)
+    drops: dict[int, set[int]] = {}
     leave, walks = _leaving(graph, steps, live, rules.leaving), rules.walks
     compacted: set[int] = set()
     walk = None
     for _ in range(TUNING.eviction_rounds):
-        try:
-            walk = Walk(course, arena(), drops, leave, by_window=rules.by_window)
-        except MemoryError:  # there is not even room for small tensors
-            return None
+        walk = Walk(course, arena(), drops, leave, by_window=rules.by_window)
         failed = walk.run()
         if failed is not None:
             if failed in compacted:
@@ -251,7 +249,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Facts about a step that hold whatever is evicted.
+    """Facts about a step that hold whatever is evicted; of buffers that count.
 
     Args:
         reads: What must be there when it starts, and was not made by it.
@@ -281,13 +279,17 @@ def _known_course(
     steps: Sequence[Step],
     live: Sequence[Buffer],
     movable: frozenset[str],
+    leaving: Mapping[str, str],
+    below: Bytes,
 ) -> _Course:
     """The last course is kept with the graph: rooms are tried one after another."""
-    known = graph.memo.get(_MEMO)
-    if known is None or known[0] is not steps or known[1:3] != (live, movable):
-        known = steps, live, movable, _course(graph, steps, live, movable)
+    key, known = (live, movable, leaving, below), graph.memo.get(_MEMO)
+    if known is None or known[0] is not steps or known[1] != key:
+        # What is small and stays has a chunk of its own: it is in nobody's way.
+        large = [buffer.size >= below or buffer.root in leaving for buffer in live]
+        known = steps, key, _course(graph, steps, live, movable, large, below)
         graph.memo[_MEMO] = known
-    return known[3]
+    return known[2]
 
 
 def _course(
@@ -295,17 +297,20 @@ def _course(
     steps: Sequence[Step],
     live: Sequence[Buffer],
     movable: frozenset[str],
+    large: Sequence[bool],
+    below: Bytes,
 ) -> _Course:
-    events = _events(graph, live)
+    events = _events(graph, live, large, below)
     may_move = [buffer.root in movable for buffer in live]
     following: dict[int, int] = {}  # buffer -> the next step that reads it
     stages: list[_Stage] = []
     end = len(graph.ops)
     for number, step in reversed(list(enumerate(steps))):
-        touched = sorted(step.reads | step.makes)
+        reads = [i for i in sorted(step.reads) if large[i]]
+        touched = [i for i in sorted(step.reads | step.makes) if large[i]]
         stages.append(
             _Stage(
-                reads=sorted(step.reads),
+                reads=reads,
                 touched=frozenset(touched),
                 events=[e for e in events[end - step.length : end] if e is not None],
                 next_uses=[
@@ -313,22 +318,26 @@ def _course(
                 ],
             )
         )
-        following.update(dict.fromkeys(step.reads, number))
+        following.update(dict.fromkeys(reads, number))
         end -= step.length
     return _Course(stages[::-1], [buffer.size for buffer in live], may_move)
 
 
-def _events(graph: GraphView, live: Sequence[Buffer]) -> list[_Event | None]:
-    """Each op's event; None for an op that takes and gives nothing."""
+def _events(
+    graph: GraphView, live: Sequence[Buffer], large: Sequence[bool], below: Bytes
+) -> list[_Event | None]:
+    """Each op's event; None for an op that takes and gives nothing large."""
     made: dict[int, list[int]] = {}
     dying: dict[int, list[int]] = {}
     for i, buffer in enumerate(live):
+        if not large[i]:
+            continue
         made.setdefault(buffer.producer, []).append(i)
         if not buffer.kept:
             dying.setdefault(buffer.last, []).append(i)
     return [
         _event(op, graph.roots, made.get(position, ()), dying.get(position, ()), live)
-        if op.scratch or position in made or position in dying
+        if op.scratch >= max(1, below) or position in made or position in dying
         else None
         for position, op in enumerate(graph.ops)
     ]
@@ -389,7 +398,7 @@ class Walk:
     def __init__(
         self,
         course: _Course,
-        arena: Arena,
+        arena: BestFitAllocator,
         drops: Mapping[int, set[int]],
         leaving: Sequence[tuple[int, int]] = (),
         *,
@@ -407,7 +416,7 @@ class Walk:
         self._next_use: dict[int, int] = {}
         self._number = 0
         self._most = 0
-        self.histories: list[SwapHistory | None] = [None] * len(course.sizes)
+        self.histories: dict[int, SwapHistory] = {}
         self.usage: list[int] = []
 
     def run(self) -> int | None:
@@ -439,11 +448,10 @@ class Walk:
         for i in stage.reads:
             if i not in self._chunk:
                 self._take(i)
-                residency = Residency(self._number, [])
-                _known(self.histories[i]).residencies.append(residency)
-            history = self.histories[i]
-            if history is not None and history.residencies:
-                history.residencies[-1].reads.append(self._number)
+                self.histories[i].reads.append([])
+            history = self.histories.get(i)
+            if history is not None and history.reads:
+                history.reads[-1].append(self._number)
 
     def _run_op(self, event: _Event) -> None:
         """Outputs take room, or a dying input's; then what dies gives its room back."""
@@ -478,7 +486,7 @@ class Walk:
         A window slides over the addresses (Zhang et al., "Coop: Memory is not a
         commodity", NeurIPS 2023).
         """
-        if not self._by_window or not isinstance(self._arena, BestFitAllocator):
+        if not self._by_window:
             return False
         owner = {chunk: i for i, chunk in self._chunk.items()}
         chunks = self._arena.chunks()
@@ -536,12 +544,4 @@ class Walk:
     def _drop(self, i: int) -> None:
         """Take a buffer off the device at this step."""
         self._arena.free(self._chunk.pop(i))
-        if self.histories[i] is None:
-            self.histories[i] = SwapHistory()
-        _known(self.histories[i]).evicted.append(self._number)
-
-
-def _known(history: SwapHistory | None) -> SwapHistory:
-    if history is None:
-        raise AssertionError("a buffer that is not resident has been evicted")
-    return history
+        self.histories.setdefault(i, SwapHistory(self._number))

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
 
-from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers, peak
 from lms.ir.plan import SwapPlan
 from lms.planning.budget import least_room, plan_within
 from lms.planning.candidates import (
     Filters,
+    Recompute,
     movable,
     small_pool_for,
     smallest_worth_moving,
@@ -34,7 +34,6 @@ from lms.planning.risk import (
     middle,
     regions_of,
     seconds_of,
-    with_likely_peak,
 )
 from lms.planning.tuning import THOROUGH, TUNING, Effort
 from lms.simulation.allocator import BestFitAllocator, SmallPool
@@ -42,7 +41,7 @@ from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak, allocator_peaks
 from lms.units import Bytes, Seconds
 
-__all__ = ["certain_need", "find_plan", "least_plan", "ranked"]
+__all__ = ["PlanRequest", "certain_need", "find_plan", "least_plan", "ranked"]
 
 # An execution order, the chunks kept for small tensors, and a plan of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
@@ -124,24 +123,27 @@ def _least_room(graph: GraphView, filters: Filters) -> tuple[Bytes, str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Terms:
-    """Terms of one plan: the budget, what may move, who leaves, and the effort."""
+class PlanRequest:
+    """The terms of a plan.
+
+    Args:
+        budget: Bytes that the step may use, persistent bytes excluded.
+        headroom: What more the device has.
+        speeds: How long ops and copies take.
+        filters: Which ops' outputs may move.
+        recompute: Whether tensors may be recomputed.
+    """
 
     budget: Bytes
+    headroom: Headroom = NOTHING
+    speeds: Speeds
     filters: Filters
-    headroom: Headroom
-    least_copy: Bytes
-    rules: EvictionRules
-    effort: Effort
+    recompute: Recompute = None
 
 
-def find_plan(  # noqa: PLR0913 - what a plan depends on
+def find_plan(
     graph: GraphView,
-    budget: int,
-    *,
-    filters: Filters,
-    speeds: Speeds | None = None,
-    headroom: Headroom = NOTHING,
+    request: PlanRequest,
     rules: EvictionRules | None = None,
     effort: Effort = THOROUGH,
 ) -> FittedPlan | None:
@@ -149,40 +151,21 @@ def find_plan(  # noqa: PLR0913 - what a plan depends on
 
     Args:
         graph: The graph in the execution order to obey.
-        budget: Bytes of device memory for the step, persistent bytes excluded.
-        filters: Which ops' outputs may move.
-        speeds: How long ops and copies take, so that copies start in time; None lets
-            each start just before its reader.
-        headroom: What more the device has.
+        request: What is asked for.
         rules: Who is evicted; by default the farthest next use.
         effort: Seconds of planning against quality.
 
     Returns:
         None if no plan can be placed.
     """
-    terms = _Terms(
-        budget=budget,
-        filters=filters,
-        headroom=headroom,
-        least_copy=_least_copy(speeds),
-        rules=replace(rules or EvictionRules(), walks=effort.walks),
-        effort=effort,
-    )
-    sure = _surest(graph, terms)
+    rules = replace(rules or EvictionRules(), walks=effort.walks)
+    sure = _surest(graph, request, rules, effort)
     if not sure:
         return None
-    if speeds is None:
-        return with_likely_peak(graph, sure[0], budget, headroom)
-
-    best = sure
     if len(sure) > 1:
-        best = ranked([_played(graph, option, speeds) for option in sure])
-    options = [
-        _played(graph, timed, speeds)
-        for option in best[: TUNING.timed_plans]
-        for timed in _in_time(graph, option, speeds, terms)
-    ]
-    return ranked(options)[0]
+        sure = ranked([_played(graph, option, request.speeds) for option in sure])
+    timed = _in_time(graph, sure[0], request, effort)
+    return ranked([_played(graph, option, request.speeds) for option in timed])[0]
 
 
 def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
@@ -208,15 +191,9 @@ def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
     return replace(fitted, seconds=played.seconds)
 
 
-def _least_copy(speeds: Speeds | None) -> Bytes:
-    """Bytes that the link carries in the time that a copy takes besides; 0 unknown."""
-    if speeds is None:
-        return 0
-    link = speeds.hardware
-    return int(min(link.h2d, link.d2h) * TUNING.copy_seconds)
-
-
-def _surest(graph: GraphView, terms: _Terms) -> list[FittedPlan]:
+def _surest(
+    graph: GraphView, request: PlanRequest, rules: EvictionRules, effort: Effort
+) -> list[FittedPlan]:
     """A few plans that are sure to stay within bounds.
 
     So tight can the room be that none is. Then it is the one that exceeds them least,
@@ -224,62 +201,67 @@ def _surest(graph: GraphView, terms: _Terms) -> list[FittedPlan]:
     """
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
-    for alike in _placements(graph, terms):
+    for alike in _placements(graph, request, rules):
         found = 0
         for option in alike:
             beyond_by, fitted = judged(
-                graph, option, terms.budget, terms.headroom, terms.effort
+                graph, option, request.budget, request.headroom, effort
             )
             if fitted.risk is Risk.NONE:
                 sure.append(fitted)
                 found += 1
             else:
                 others.append((beyond_by, fitted))
-            if found == TUNING.alike_plans or len(sure) == terms.effort.compared:
+            if found == TUNING.alike_plans or len(sure) == effort.compared:
                 break
-            if len(sure) + len(others) >= terms.effort.placed:
+            if len(sure) + len(others) >= effort.placed:
                 break
-        if len(sure) == terms.effort.compared:
+        if len(sure) == effort.compared:
             return sure
-        if len(sure) + len(others) >= terms.effort.placed:
+        if len(sure) + len(others) >= effort.placed:
             break
     best = sorted(others, key=lambda other: (other[1].risk, other[0]))
     return sure or [option for _, option in best[:1]]
 
 
-def _placements(graph: GraphView, terms: _Terms) -> Iterator[Iterator[FittedPlan]]:
+def _placements(
+    graph: GraphView, request: PlanRequest, rules: EvictionRules
+) -> Iterator[Iterator[FittedPlan]]:
     """Plans that the allocator can place, by the least size that may move.
 
     Of each size those with most room for themselves come first, which move least.
     """
-    most = peak(graph)
-    usual = smallest_worth_moving(most)
-    coarse, finer = max(usual, most // TUNING.coarse_part), usual // TUNING.finer_factor
-    long = max(coarse, terms.least_copy)
-    sizes = (long, usual), (coarse, usual), (usual, usual), (finer, finer)
-    for moved, ordered in dict.fromkeys(sizes):
-        yield _placed(graph, terms, moved, ordered)
+    usual = smallest_worth_moving(peak(graph))
+    coarse = max(usual, peak(graph) // TUNING.coarse_part)
+    link = request.speeds.hardware
+    long = max(coarse, int(min(link.h2d, link.d2h) * TUNING.copy_seconds))
+    for moved in dict.fromkeys((long, coarse, usual)):
+        yield _placed(graph, request, rules, moved, usual)
 
 
 def _placed(
-    graph: GraphView, terms: _Terms, moved: int, min_bytes: int
+    graph: GraphView,
+    request: PlanRequest,
+    rules: EvictionRules,
+    moved: int,
+    min_bytes: int,
 ) -> Iterator[FittedPlan]:
     """Plans that move tensors of `moved` bytes and order ops of `min_bytes`.
 
     What is to leave moves whatever its size.
     """
-    moving = movable(graph, min_bytes=moved, filters=terms.filters)
+    moving = movable(graph, min_bytes=moved, filters=request.filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
-    holes = terms.headroom.holes
+    holes = request.headroom.holes
     small_pool = replace(small_pool_for(graph, min_bytes=min_bytes), holes=holes)
     for percent in TUNING.shrink_percent:
-        capacity = terms.budget * percent // 100
+        capacity = request.budget * percent // 100
         chunks = TUNING.small_chunks_factor * (small_pool.bytes + sum(holes))
         if capacity < max(least, chunks):
             return
         # With less room tensors may happen to lie better.
-        plan = _plan(graph, capacity, moving, min_bytes, small_pool, terms.rules)
-        fitted = _in_room(graph, small_pool, plan, terms.budget)
+        plan = _plan(graph, capacity, moving, min_bytes, small_pool, rules)
+        fitted = _in_room(graph, small_pool, plan, request.budget)
         if fitted is not None:
             yield fitted
 
@@ -293,34 +275,25 @@ def _plan(
     rules: EvictionRules | None = None,
 ) -> SwapPlan | None:
     """A plan of a capacity; None if there is none."""
-    try:
-        return plan_within(
-            graph,
-            capacity,
-            movable=moving,
-            min_bytes=min_bytes,
-            arena=partial(BestFitAllocator, capacity, small_pool),
-            rules=rules,
-        )
-    except BudgetError:
-        return None
+    arena = partial(BestFitAllocator, capacity, small_pool)
+    return plan_within(graph, arena, movable=moving, min_bytes=min_bytes, rules=rules)
 
 
 def _in_time(
-    graph: GraphView, fitted: FittedPlan, speeds: Speeds, terms: _Terms
+    graph: GraphView, fitted: FittedPlan, request: PlanRequest, effort: Effort
 ) -> Iterator[FittedPlan]:
     """The plan, and the same with swap-ins that start as early as they should."""
-    headroom = NOTHING if fitted.risk is Risk.PLACE else terms.headroom
-    regions = regions_of(terms.budget, headroom, fitted.small_pool, terms.effort)
+    headroom = NOTHING if fitted.risk is Risk.PLACE else request.headroom
+    regions = regions_of(request.budget, headroom, fitted.small_pool, effort)
     peaks = allocator_peaks(graph, fitted.plan, regions)
     assert peaks is not None  # it was placed in these regions before
     early = copy_in_time(
         graph,
         fitted.plan,
-        speeds,
-        bound=max(terms.budget + headroom.bound, *peaks),
+        request.speeds,
+        bound=max(request.budget + headroom.bound, *peaks),
         regions=regions,
-        tries=terms.effort.early_tries,
+        tries=effort.early_tries,
     )
     yield replace(fitted, peak=middle(peaks))
     for option in early:

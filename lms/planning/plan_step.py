@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from lms.errors import HostMemoryError
-from lms.ir.graph import GraphView
 from lms.ir.plan import planned_graph, validate_plan
 from lms.machine.costs import completed
 from lms.planning.prefetch import Speeds
@@ -30,9 +29,7 @@ __all__ = ["plan_step", "without_plan"]
 
 _SLOW_LINK = 1e6  # bytes per second
 
-_Choose: TypeAlias = Callable[
-    [GraphView, FittedPlan, Settings, MemoryBudget, Callable[[], Speeds]], FittedPlan
-]
+_Choose: TypeAlias = Callable[[Workload, Settings, MemoryBudget], FittedPlan]
 
 
 def plan_step(
@@ -60,7 +57,7 @@ def plan_step(
         HostMemoryError: If the host cannot hold what is swapped out.
         PlanError: If a stored plan is not one of this step.
     """
-    found = _planned(workload, settings, budget, choose)
+    found = _predicted(workload, _fitted(workload, settings, budget, choose), budget)
     if host is None or found.host_bytes <= host:
         return found
     recomputed = _recomputed(workload, settings, budget, choose)
@@ -84,9 +81,16 @@ def _recomputed(
     may_choose = settings.thresholds is None and settings.recompute is None
     if not may_choose or settings.plan is not None:
         return None
+    # As over a link so slow that the fewest bytes are the fastest.
+    slow = replace(workload, speeds=lambda: _slowed(workload.speeds()))
     always = replace(settings, recompute=True)
-    found = _planned(workload, always, budget, _moving_least(choose))
+    found = _predicted(workload, _fitted(slow, always, budget, choose), budget)
     return replace(found, reason=Reason.SMALL_HOST)
+
+
+def _slowed(speeds: Speeds) -> Speeds:
+    link = replace(speeds.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
+    return replace(speeds, hardware=link)
 
 
 def _too_small(found: PlannedStep, host: Bytes) -> str:
@@ -97,47 +101,28 @@ def _too_small(found: PlannedStep, host: Bytes) -> str:
     )
 
 
-def _moving_least(choose: _Choose) -> _Choose:
-    """A choice as over a link so slow that the fewest bytes are the fastest."""
-
-    def chosen(
-        graph: GraphView,
-        plain: FittedPlan,
-        settings: Settings,
-        budget: MemoryBudget,
-        speeds: Callable[[], Speeds],
-    ) -> FittedPlan:
-        def slow() -> Speeds:
-            found = speeds()
-            link = replace(found.hardware, h2d=_SLOW_LINK, d2h=_SLOW_LINK)
-            return replace(found, hardware=link)
-
-        return choose(graph, plain, settings, budget, slow)
-
-    return chosen
-
-
-def _planned(
-    workload: Workload,
-    settings: Settings,
-    budget: MemoryBudget,
-    choose: _Choose,
-) -> PlannedStep:
-    """The plan that is stored, or chosen, and what is predicted of it."""
-    plain, speeds = workload.plain, workload.speeds
+def _fitted(
+    workload: Workload, settings: Settings, budget: MemoryBudget, choose: _Choose
+) -> FittedPlan:
+    """The plan that is stored, or chosen."""
     if settings.plan is not None:
-        graph, own = workload.graph, workload.own
-        fitted = fitted_plan(graph, own, plain, settings.plan, budget)
-    else:
-        fitted = choose(workload.graph, plain, settings, budget, speeds)
-    if fitted.plan == plain.plan:
+        return fitted_plan(workload, settings.plan, budget)
+    return choose(workload, settings, budget)
+
+
+def _predicted(
+    workload: Workload, fitted: FittedPlan, budget: MemoryBudget
+) -> PlannedStep:
+    """A plan with what is predicted of it."""
+    if fitted.plan == workload.plain.plan:
         return _plain(workload, fitted, budget)
+    speeds = workload.speeds()
     plan = fitted.plan
     graph = planned_graph(workload.graph, plan)
     validate_plan(graph, plan)
     memory = simulate_memory(graph, plan)
-    costs = completed(speeds().costs, graph, speeds().hardware)
-    timeline = simulate(graph, plan, costs, speeds().hardware)
+    costs = completed(speeds.costs, graph, speeds.hardware)
+    timeline = simulate(graph, plan, costs, speeds.hardware)
     return PlannedStep(
         workload=workload,
         budget=budget,

@@ -39,21 +39,60 @@ from lms.machine.hardware import Hardware
 from lms.planning.tuning import TUNING
 from lms.units import Bytes, Seconds
 
-__all__ = [
-    "Bargain",
-    "Change",
-    "Chosen",
-    "Fates",
-    "LinkShare",
-    "StepAsItIs",
-    "Terms",
-    "bargain_of",
-    "choose_fates",
-]
+__all__ = ["Fates", "LinkShare", "Terms", "choose_fates"]
 
 
 # Added to the seconds of a bargain: some ops take none by a roofline.
 _INSTANT: Seconds = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkShare:
+    """A part of the step in which the link carries copies that nobody waits for.
+
+    Its seconds have one price, as in the dual of a knapsack: what would cost more to
+    recompute moves. When the part is used up, a second of copying counts as one.
+
+    Args:
+        hardware: The link.
+        seconds: How long it may copy in each direction.
+        price: Seconds of the device that a second of copying counts for.
+
+    Example:
+        >>> from lms.machine.hardware import preset
+        >>> share = LinkShare(hardware=preset("v100-pcie"), seconds=1.0, price=0.1)
+        >>> share.counted(2.0, moved=0), share.counted(2.0, moved=12_000_000_000)
+        (0.2, 2.0)
+    """
+
+    hardware: Hardware
+    seconds: Seconds
+    price: float
+
+    def counted(self, copies: Seconds, *, moved: Bytes) -> Seconds:
+        """Seconds that copies count for when so many bytes are moved already."""
+        taken = moved / min(self.hardware.h2d, self.hardware.d2h)
+        return copies * self.price if taken < self.seconds else copies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Terms of a choice.
+
+    Args:
+        budget: Bytes that the step may use. What remains above it is to be moved.
+        most: How long it may take to make a tensor of some size again.
+        share: The link; None leaves to others what moves.
+        least: Tensors of fewer bytes are kept instead of being recomputed: ops that
+            touch no larger one are not ordered, and would run again at once.
+        cheap: Whether only ops run again that take about as long as copying.
+    """
+
+    budget: Bytes
+    most: Callable[[Bytes], Seconds]
+    share: LinkShare | None = None
+    least: Bytes = 0
+    cheap: bool = False
 
 
 @dataclass(slots=True)
@@ -99,22 +138,19 @@ class StepAsItIs:
     Args:
         graph: The step in the execution order to obey.
         costs: Seconds of each op.
-        least: Tensors of fewer bytes are kept.
-        cheap: Whether only ops run again that take about as long as copying.
+        terms: Of the choice.
     """
 
-    def __init__(
-        self, graph: GraphView, costs: Costs, *, least: Bytes, cheap: bool
-    ) -> None:
+    def __init__(self, graph: GraphView, costs: Costs, terms: Terms) -> None:
         self.graph = graph
         self.costs = costs
-        self.least = least
+        self.least = terms.least
         self.buffers = {buffer.root: buffer for buffer in buffers(graph)}
         self.made = {op.name: self._made(op) for op in graph.ops}
         self.read = {op.name: self._read(op) for op in graph.ops}
         taken = [0.0, *(costs.of(op.name) for op in graph.ops)]
         self.begins = list(accumulate(taken))  # seconds, of each op and of the end
-        self._cheap = cheap
+        self._cheap = terms.cheap
         self._written: dict[str, int] = {}  # variables, and where they are written
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
@@ -153,6 +189,9 @@ class Chosen:
 
     Attributes:
         second: Ops that run again, and the position before which they do.
+        uses: Positions that need a buffer's contents, those of second runs included.
+        last: The last position that needs the original of a buffer.
+        last_copy: The same of what the second run makes.
     """
 
     def __init__(self, step: StepAsItIs) -> None:
@@ -160,9 +199,9 @@ class Chosen:
         self.second: dict[str, int] = {}
         self.away: dict[str, tuple[int, int]] = {}
         self.moved: Bytes = 0
-        self._uses = {root: list(b.uses) for root, b in step.buffers.items()}
-        self._last = {root: b.last for root, b in step.buffers.items()}
-        self._last_copy: dict[str, int] = {}
+        self.uses = {root: list(b.uses) for root, b in step.buffers.items()}
+        self.last = {root: b.last for root, b in step.buffers.items()}
+        self.last_copy: dict[str, int] = {}
         self._memory: npt.NDArray[np.int64] = np.array(
             [*memory_curve(step.graph), 0], np.int64
         )
@@ -196,25 +235,13 @@ class Chosen:
             if root not in self.away
         )
         self.away |= change.away
-        self._last |= change.last
-        self._last_copy |= change.last_copy
+        self.last |= change.last
+        self.last_copy |= change.last_copy
         for name, at in change.second.items():
             for root in self.step.read[name]:
-                uses = self._uses.get(root)
+                uses = self.uses.get(root)
                 if uses is not None and at not in uses:
                     insort(uses, at)
-
-    def uses(self, root: str) -> list[int]:
-        """Positions that need a buffer's contents, those of second runs included."""
-        return self._uses[root]
-
-    def last(self, root: str) -> int:
-        """The last position that needs the original."""
-        return self._last[root]
-
-    def last_copy(self, root: str) -> int:
-        """The last position that needs what the second run makes."""
-        return self._last_copy[root]
 
     def leaving(self) -> tuple[tuple[str, str], ...]:
         """Roots that move, each with the op from which on it may be away."""
@@ -280,45 +307,11 @@ class Fates:
     leaving: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkShare:
-    """A part of the step in which the link carries copies that nobody waits for.
-
-    Its seconds have one price, as in the dual of a knapsack: what would cost more to
-    recompute moves. When the part is used up, a second of copying counts as one.
-
-    Args:
-        hardware: The link.
-        seconds: How long it may copy in each direction.
-        price: Seconds of the device that a second of copying counts for.
-
-    Example:
-        >>> from lms.machine.hardware import preset
-        >>> share = LinkShare(hardware=preset("v100-pcie"), seconds=1.0, price=0.1)
-        >>> share.counted(2.0, moved=0), share.counted(2.0, moved=12_000_000_000)
-        (0.2, 2.0)
-    """
-
-    hardware: Hardware
-    seconds: Seconds
-    price: float
-
-    def counted(self, copies: Seconds, *, moved: Bytes) -> Seconds:
-        """Seconds that copies count for when so many bytes are moved already."""
-        taken = moved / min(self.hardware.h2d, self.hardware.d2h)
-        return copies * self.price if taken < self.seconds else copies
-
-
-def choose_fates(  # noqa: PLR0913 - what a choice depends on
+def choose_fates(
     graph: GraphView,
     candidates: Collection[str],
     costs: Costs,
-    *,
-    budget: Bytes,
-    most: Callable[[Bytes], Seconds],
-    share: LinkShare | None = None,
-    least: Bytes = 0,
-    cheap: bool = False,
+    terms: Terms,
     before: Fates | None = None,
 ) -> Fates:
     """Choose what to recompute, and what to move, so that a step fits.
@@ -327,57 +320,36 @@ def choose_fates(  # noqa: PLR0913 - what a choice depends on
         graph: The step in the execution order to obey.
         candidates: Names of the root tensors that need not be kept.
         costs: Seconds of each op.
-        budget: Bytes that the step may use. What remains above it is to be moved.
-        most: How long it may take to make a tensor of some size again.
-        share: The link; None leaves to others what moves.
-        least: Tensors of fewer bytes are kept instead of being recomputed: ops that
-            touch no larger one are not ordered, and would run again at once.
-        cheap: Whether only ops run again that take about as long as copying.
+        terms: What may be chosen.
         before: What was chosen for the step without the copies that `graph` has: what
             moves still does, and copies may run once more.
 
     Returns:
         Nothing if the step fits, or nothing can be recomputed in time.
     """
-    step = StepAsItIs(graph, costs, least=least, cheap=cheap)
+    step = StepAsItIs(graph, costs, terms)
     chosen = Chosen(step)
     large = [
         step.buffers[root]
         for root in sorted(candidates)
-        if step.buffers[root].size >= least and not step.buffers[root].pinned
+        if step.buffers[root].size >= terms.least and not step.buffers[root].pinned
     ]
-    terms = Terms(budget=budget, most=most, share=share)
     before = before or Fates()
     for root, _ in before.leaving:
-        idle = _longest_gap(step.buffers[root].producer, chosen.uses(root))
+        idle = _longest_gap(step.buffers[root].producer, chosen.uses[root])
         moved = idle and _move(chosen, step.buffers[root], idle, terms)
         if moved:
             chosen.take(moved)
     for _ in range(TUNING.recompute_rounds):
         runs = len(chosen.second)
         _take_bargains(chosen, large, terms)
-        if len(chosen.second) == runs or not chosen.exceeds(budget):
+        if len(chosen.second) == runs or not chosen.exceeds(terms.budget):
             break
     leaving = dict(before.leaving) | dict(chosen.leaving())
     return Fates(
         recomputed=before.recomputed + chosen.recomputed(),
         leaving=tuple(leaving.items()),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """Terms of a choice.
-
-    Args:
-        budget: Bytes that the step may use.
-        most: How long it may take to make a tensor of some size again.
-        share: The link; None where nothing is moved.
-    """
-
-    budget: Bytes
-    most: Callable[[Bytes], Seconds]
-    share: LinkShare | None = None
 
 
 def _take_bargains(
@@ -417,7 +389,7 @@ def bargain_of(chosen: Chosen, buffer: Buffer, terms: Terms) -> Bargain | None:
     Returns:
         None if neither can be, it takes too long, or it saves nothing.
     """
-    idle = _longest_gap(buffer.producer, chosen.uses(buffer.root))
+    idle = _longest_gap(buffer.producer, chosen.uses[buffer.root])
     if (
         idle is None
         or op_of(buffer.root) in chosen.second
@@ -512,7 +484,7 @@ class _Trial:
     def _make_again(self, buffer: Buffer, at: int) -> None:
         """Those who read a buffer from a position on read the second one."""
         root, change = buffer.root, self.change
-        uses = self._chosen.uses(root)
+        uses = self._chosen.uses[root]
         far = bisect_left(uses, at)
         if far == len(uses):  # only what runs again reads it
             change.last_copy[root] = at
@@ -589,7 +561,7 @@ class _Trial:
         """Keep what a second run makes for longer, if it must be."""
         root = buffer.root
         known = self.change.last_copy
-        last = known[root] if root in known else self._chosen.last_copy(root)
+        last = known[root] if root in known else self._chosen.last_copy[root]
         if at > last:
             self.change.bytes.append((last + 1, at + 1, buffer.size))
             known[root] = at
@@ -606,4 +578,4 @@ class _Trial:
 
     def _last(self, root: str) -> int:
         known: Mapping[str, int] = self.change.last
-        return known[root] if root in known else self._chosen.last(root)
+        return known[root] if root in known else self._chosen.last[root]

@@ -20,35 +20,20 @@ from lms.units import Bytes
 
 _MOST_TOGETHER = 16  # ops that run earlier together
 
-__all__ = ["delayed", "greedy_order", "hastened", "orders", "schedule"]
+__all__ = ["delayed", "hastened", "orders"]
 
 
-def schedule(graph: GraphView, *, writes_last: bool = True) -> GraphView:
-    """The graph in the better of two orders: memory-greedy, or as given.
+def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
+    """The graph in two orders: with less to hold while long ops run, and the lower one.
 
-    Better is the lower peak, then the lower sum of the curve.
+    The last is memory-greedy or as given, by the lower peak, then the lower sum of the
+    curve. In the first, ops run earlier or later than in either, wherever less is held
+    for it.
 
     Args:
         graph: The graph in any execution order.
         writes_last: Whether writes wait for all ops that need not come after them,
             where no large op comes after them (`can_come_last`).
-
-    Returns:
-        The same graph.
-    """
-    last = can_come_last(graph) if writes_last else frozenset[str]()
-    return min(_both(graph, last), key=_peak_and_sum)
-
-
-def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
-    """The graph in two orders: with less to hold while long ops run, and `schedule`'s.
-
-    In the first, ops run earlier or later than in memory-greedy or the given order,
-    wherever less is held for it.
-
-    Args:
-        graph: The graph in any execution order.
-        writes_last: As for `schedule`.
 
     Returns:
         The two; one if they are the same.
@@ -63,7 +48,8 @@ def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
 
 
 def _both(graph: GraphView, last: Collection[str]) -> list[GraphView]:
-    names = greedy_order(graph, last), _list_schedule(graph, None, last)
+    priorities = _Delta(graph), None
+    names = (_list_schedule(graph, priority, last) for priority in priorities)
     return [graph.reordered(order) for order in names]
 
 
@@ -212,25 +198,6 @@ def delayed(graph: GraphView) -> GraphView:
             latest[buffer.root] = max(latest.get(buffer.root, -1), when[i])
     names = (graph.ops[i].name for group in together for i in reversed(group))
     return graph.reordered(names)
-
-
-def greedy_order(graph: GraphView, last: Collection[str] = frozenset()) -> list[str]:
-    """Names of the ops in memory-greedy order.
-
-    Args:
-        graph: The graph.
-        last: Names of ops that come, with all that follow them, after all others.
-
-    Example:
-        >>> from lms.ir.graph import Op, Tensor
-        >>> def op(name, size, *inputs):
-        ...     made = (Tensor(name=f"{name}:0", size=size),)
-        ...     return Op(name=name, type="T", inputs=inputs, outputs=made)
-        >>> ops = op("a", 9), op("b", 8), op("c", 1, "a:0"), op("d", 1, "b:0", "c:0")
-        >>> greedy_order(GraphView(ops=ops))
-        ['b', 'a', 'c', 'd']
-    """
-    return _list_schedule(graph, _Delta(graph), last)
 
 
 class _Delta:

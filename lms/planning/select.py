@@ -58,32 +58,27 @@ def _as_ready(graph: GraphView) -> SwapPlan:
 
 
 def choose_plan(
-    graph: GraphView,
-    plain: FittedPlan,
-    settings: Settings,
-    budget: MemoryBudget,
-    speeds: Callable[[], Speeds],
+    workload: Workload, settings: Settings, budget: MemoryBudget
 ) -> FittedPlan:
     """The plan that the settings ask for; the plain one when everything fits.
 
     Args:
-        graph: The step.
-        plain: The plain plan, of TensorFlow's own graph.
+        workload: The step.
         settings: The user's knobs.
         budget: What the step may use.
-        speeds: Yields how long ops and copies take; called only if it matters.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
     """
+    graph, plain = workload.graph, workload.plain
     if not settings.plans_what_fits and fits(plain, budget):
         return plain
     try:
         if settings.thresholds is not None:
             return search_thresholds(graph, settings, budget)
         if has_loops(graph):
-            return _beside_loops(graph, settings, budget, speeds())
-        return plan_by_budget(graph, settings, budget, speeds())
+            return _beside_loops(graph, settings, budget, workload.speeds())
+        return plan_by_budget(graph, settings, budget, workload.speeds())
     except BudgetError as error:
         raise _for_the_budget(error, plain, budget) from error
 

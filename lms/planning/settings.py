@@ -11,7 +11,7 @@ from typing import Any, cast
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
 from lms.planning.candidates import Filters, Recompute
-from lms.planning.tflms_rule import SyncMode, read_levels
+from lms.planning.tflms_rule import LEAST, SyncMode, read_levels
 from lms.units import parse_size
 
 __all__ = ["RECOMPUTE_WORDS", "Settings", "Thresholds", "read_plan", "read_settings"]
@@ -49,10 +49,7 @@ class Thresholds:
     @property
     def numbers(self) -> dict[str, int | None]:
         """The three that are tuned, by their names."""
-        return {name: asdict(self)[name] for name in _TUNED}
-
-
-_TUNED = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0}  # the least
+        return {name: asdict(self)[name] for name in LEAST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,12 +180,12 @@ def _thresholds(given: object) -> Thresholds:
                 f"`thresholds` must be of {', '.join(known)}, got {name!r}. Leave it "
                 "out."
             )
-    for name in _TUNED.keys() & values.keys():
-        _check_count(name, values[name], least=_TUNED[name])
+    for name in LEAST.keys() & values.keys():
+        _check_count(name, values[name], least=LEAST[name])
     _check_levels(values.get("serialization", ()))
     size = values.get("serialization_by_size")
     return Thresholds(
-        **{name: values.get(name) for name in _TUNED},
+        **{name: values.get(name) for name in LEAST},
         sync_mode=SyncMode.parse(values.get("sync_mode", SyncMode.OFF)),
         serialization=tuple(values.get("serialization", ())),
         serialization_by_size=(

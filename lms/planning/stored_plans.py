@@ -20,8 +20,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.candidates import small_pool_for, smallest_worth_moving
-from lms.planning.prefetch import Speeds
-from lms.planning.problem import UNLIMITED, MemoryBudget
+from lms.planning.problem import UNLIMITED, MemoryBudget, Workload
 from lms.planning.risk import FittedPlan
 from lms.planning.select import choose_plan, fits
 from lms.planning.settings import Settings
@@ -41,19 +40,11 @@ _ROOM_PERCENT = 95
 _STEPS = 512  # parts of a plan's peak in which the least room for it is told
 
 
-def fitted_plan(
-    graph: GraphView,
-    own: GraphView,
-    plain: FittedPlan,
-    plan: SwapPlan,
-    budget: MemoryBudget,
-) -> FittedPlan:
+def fitted_plan(workload: Workload, plan: SwapPlan, budget: MemoryBudget) -> FittedPlan:
     """A stored plan with its peak, if it is a plan for this step and this budget.
 
     Args:
-        graph: The step.
-        own: TensorFlow's own graph of it.
-        plain: The plain plan, of `own`.
+        workload: The step.
         plan: The stored plan.
         budget: What the step may use.
 
@@ -61,8 +52,9 @@ def fitted_plan(
         PlanError: If it is not a plan of this step; names the rule and the op.
         BudgetError: If its peak is above the budget.
     """
+    graph, plain = workload.graph, workload.plain
     if plan.planner == plain.plan.planner:
-        _validated(own, plan)
+        _validated(workload.own, plan)
         if plain.peak > budget.step:
             raise _too_small(budget, plain.peak, plain.peak)
         return plain
@@ -72,8 +64,7 @@ def fitted_plan(
     def reached(capacity: Bytes) -> Bytes | None:
         return allocator_peak(planned, plan, capacity=capacity, small_pool=pool)
 
-    room = UNLIMITED if budget.total is None else budget.most - budget.persistent
-    found = reached(room)
+    found = reached(_room(budget))
     if found is None:
         alone = reached(UNLIMITED) or 0
         raise _too_small(budget, alone, _least(reached, alone))
@@ -122,44 +113,39 @@ class _Kept:
 
 
 def choose_plan_once(
-    graph: GraphView,
-    plain: FittedPlan,
-    settings: Settings,
-    budget: MemoryBudget,
-    speeds: Callable[[], Speeds],
+    workload: Workload, settings: Settings, budget: MemoryBudget
 ) -> FittedPlan:
     """Choose a budget's plan once: a later run finds it again.
 
     Arguments and errors are those of `choose_plan`.
     """
+    graph, plain = workload.graph, workload.plain
     by_rule = settings.thresholds is not None
     if by_rule or cache_folder() is None or fits(plain, budget):
-        return choose_plan(graph, plain, settings, budget, speeds)
+        return choose_plan(workload, settings, budget)
     memory = replace(budget, persistent=0)
-    name = digest(sources(), graph, plain, settings, memory, speeds())
+    name = digest(sources(), graph, plain, settings, memory, workload.speeds())
     kept = read_entry(_KIND, name, _Kept)
-    if kept is not None and _is_for(budget.step, kept.room):
-        if _is_valid(graph, budget, kept.fitted):
+    least = budget.step * _ROOM_PERCENT // 100
+    if kept is not None and least <= kept.room <= budget.step:
+        if _can_be_obeyed(graph, kept.fitted, budget):
             return kept.fitted
         _LOG.warning("Left out a plan that was kept: it is none of this step.")
-    found = choose_plan(graph, plain, settings, budget, speeds)
+    found = choose_plan(workload, settings, budget)
     write_entry(_KIND, name, _Kept(room=budget.step, fitted=found))
     return found
 
 
-def _is_for(room: Bytes, kept: Bytes) -> bool:
-    return room * _ROOM_PERCENT // 100 <= kept <= room
-
-
-def _is_valid(graph: GraphView, budget: MemoryBudget, found: FittedPlan) -> bool:
-    """Tell whether a plan can be obeyed in the room that there is."""
+def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) -> bool:
+    """Tell whether it can, in the room that there is."""
     try:
-        planned = planned_graph(graph, found.plan)
-        validate_plan(planned, found.plan)
-    except (PlanError, KeyError, ValueError):
+        planned = _validated(graph, found.plan)
+    except PlanError:
         return False
-    room = UNLIMITED if budget.total is None else budget.most - budget.persistent
-    reached = allocator_peak(
-        planned, found.plan, capacity=room, small_pool=found.small_pool
-    )
+    pool, room = found.small_pool, _room(budget)
+    reached = allocator_peak(planned, found.plan, capacity=room, small_pool=pool)
     return reached is not None
+
+
+def _room(budget: MemoryBudget) -> Bytes:
+    return UNLIMITED if budget.total is None else budget.most - budget.persistent

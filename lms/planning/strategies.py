@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from itertools import product
 
 from lms.errors import BudgetError
@@ -19,12 +20,18 @@ from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
-from lms.planning.candidates import Filters, Recompute, movable, smallest_worth_moving
+from lms.planning.candidates import movable, smallest_worth_moving
 from lms.planning.eviction import EvictionRules
-from lms.planning.placement import certain_need, find_plan, least_plan, ranked
+from lms.planning.placement import (
+    PlanRequest,
+    certain_need,
+    find_plan,
+    least_plan,
+    ranked,
+)
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import UNLIMITED, MemoryBudget
-from lms.planning.recompute_choice import Fates, LinkShare, choose_fates
+from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from lms.planning.risk import (
     FittedPlan,
     Headroom,
@@ -40,7 +47,7 @@ from lms.simulation.executor import collector_paused
 from lms.simulation.memory import allocator_peak
 from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = ["PlanRequest", "best_plan", "plan_by_budget"]
+__all__ = ["best_plan", "plan_by_budget"]
 
 
 _ALL = 100  # percent
@@ -49,25 +56,6 @@ _REFERENCE = "v100-pcie"
 
 # Places in `TUNING.search_percent` for the least budget: more and more is recomputed.
 _LITTLE_ROOM = (0, 2, 5)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
-    """The terms of a plan.
-
-    Args:
-        budget: Bytes that the step may use, persistent bytes excluded.
-        headroom: What more the device has.
-        speeds: How long ops and copies take.
-        filters: Which ops' outputs may move.
-        recompute: Whether tensors may be recomputed.
-    """
-
-    budget: Bytes
-    headroom: Headroom
-    speeds: Speeds
-    filters: Filters
-    recompute: Recompute = None
 
 
 def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
@@ -274,17 +262,15 @@ class _Search:
             before = self._fates_of(replace(choice, rounds=choice.rounds - 1))
             graph = with_recomputed(graph, before.recomputed)
         least = smallest_worth_moving(peak(graph))
-        return choose_fates(
-            graph,
-            movable(graph, min_bytes=least, filters=request.filters),
-            request.speeds.costs,
+        terms = Terms(
             budget=request.budget * TUNING.search_percent[choice.percent] // 100,
             most=_longest(request),
             share=self._share(choice),
             least=least,
             cheap=request.recompute == "cheap",
-            before=before,
         )
+        able = movable(graph, min_bytes=least, filters=request.filters)
+        return choose_fates(graph, able, request.speeds.costs, terms, before)
 
     def _fates_of(self, choice: _Choice) -> Fates:
         if choice not in self._fates:
@@ -334,15 +320,8 @@ def _find(
 ) -> FittedPlan | None:
     """A plan for what was chosen, which may move more."""
     planned = with_recomputed(graph, fates.recomputed)
-    option = find_plan(
-        planned,
-        request.budget,
-        filters=request.filters,
-        speeds=request.speeds,
-        headroom=request.headroom,
-        rules=EvictionRules(leaving=dict(fates.leaving), by_window=by_window),
-        effort=effort,
-    )
+    rules = EvictionRules(leaving=dict(fates.leaving), by_window=by_window)
+    option = find_plan(planned, request, rules, effort)
     if option is None:
         return None
     if effort is THOROUGH:
@@ -361,7 +340,9 @@ def plan_by_budget(
     have the least room in which a plan is sure, or had it when the training began: a
     step that runs out of memory waits, and is planned anew.
     """
-    orders = [_orders(graph), _orders(graph, writes_last=False)]
+    orders = [
+        cache(partial(_orders, graph, writes_last=last)) for last in (True, False)
+    ]
     found: list[FittedPlan] = []
     sure: list[FittedPlan] = []
     for percent in TUNING.taken_percent:
@@ -373,7 +354,7 @@ def plan_by_budget(
         found.append(option)
         if option.risk is Risk.NONE and percent < _ALL:
             sure.append(option)
-    every = [order for family in orders for order in family]
+    every = [order for family in orders for order in family()]
     least, placed, op_name = least_plan(every, filters=settings.filters)
     if settings.recompute is not False and not _is_enough(least, budget):
         least, placed = _least_recomputing(every, settings, least, placed)
@@ -443,7 +424,7 @@ def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan
 
 
 def _at_the_edge(
-    orders: Iterable[Sequence[GraphView]],
+    orders: Iterable[Callable[[], Sequence[GraphView]]],
     found: Sequence[FittedPlan],
     request: PlanRequest,
 ) -> FittedPlan | None:
@@ -488,12 +469,12 @@ def _bound(budget: MemoryBudget) -> Bytes:
 
 
 def _least_doubted(
-    orders: Iterable[Sequence[GraphView]], request: PlanRequest
+    orders: Iterable[Callable[[], Sequence[GraphView]]], request: PlanRequest
 ) -> FittedPlan | None:
     """The first orders' plan that leaves no doubt, else that of the least."""
     found: list[FittedPlan] = []
     for family in orders:
-        option = best_plan(family, request)
+        option = best_plan(family(), request)
         if option is not None:
             found.append(option)
             if option.risk is Risk.NONE:

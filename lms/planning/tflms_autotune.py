@@ -24,8 +24,8 @@ can raise it, so bisection may miss settings that fit.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import replace
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
@@ -36,6 +36,7 @@ from lms.planning.problem import UNLIMITED, MemoryBudget
 from lms.planning.risk import FittedPlan
 from lms.planning.settings import Settings, Thresholds
 from lms.planning.tflms_rule import (
+    LEAST,
     LevelledGraph,
     SyncMode,
     ThresholdRule,
@@ -45,26 +46,9 @@ from lms.planning.tflms_rule import (
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import allocator_peak, simulate_memory
-from lms.units import format_bytes
+from lms.units import Bytes, format_bytes
 
-__all__ = ["ThresholdChoice", "Trials", "search_thresholds", "tune"]
-
-_LEAST = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdChoice:
-    """One setting of TFLMS's knobs and what it comes to.
-
-    Args:
-        rule: The setting.
-        peak: Simulated peak of the step in bytes, persistent bytes excluded.
-        swapped_bytes: Bytes that are copied in one step, out and in together.
-    """
-
-    rule: ThresholdRule
-    peak: int
-    swapped_bytes: int
+__all__ = ["Trials", "search_thresholds", "tune"]
 
 
 class Trials:
@@ -76,40 +60,30 @@ class Trials:
     """
 
     def __init__(self, levelled: LevelledGraph, movable: frozenset[str]) -> None:
-        """Begin with none."""
         self.levelled = levelled
+        self.peaks: dict[ThresholdRule, Bytes] = {}
         self._movable = movable
-        self._known: dict[ThresholdRule, ThresholdChoice] = {}
 
     @property
     def levels(self) -> int:
         """The number of levels, at least 1: with such a threshold nothing is far."""
         return max(1, len(self.levelled.start) - 1)
 
-    @property
-    def tried(self) -> tuple[ThresholdChoice, ...]:
-        """Choices looked at, in that order."""
-        return tuple(self._known.values())
-
     def plan(self, rule: ThresholdRule) -> SwapPlan:
         """The plan by a setting."""
         return plan_by_rule(self.levelled, rule, movable=self._movable)
 
-    def of(self, rule: ThresholdRule) -> ThresholdChoice:
-        """The choice by a setting."""
-        if rule not in self._known:
-            plan = self.plan(rule)
-            self._known[rule] = ThresholdChoice(
-                rule=rule,
-                peak=simulate_memory(self.levelled.graph, plan).device_peak,
-                swapped_bytes=plan.moved_bytes,
-            )
-        return self._known[rule]
+    def peak(self, rule: ThresholdRule) -> Bytes:
+        """Simulated peak of the step in bytes, persistent bytes excluded."""
+        if rule not in self.peaks:
+            found = simulate_memory(self.levelled.graph, self.plan(rule))
+            self.peaks[rule] = found.device_peak
+        return self.peaks[rule]
 
 
 def tune(
     trials: Trials, budget: int, given: Mapping[str, int | None], sync_mode: SyncMode
-) -> ThresholdChoice:
+) -> ThresholdRule:
     """Choose the thresholds that were not given, so that the step fits.
 
     Args:
@@ -119,31 +93,30 @@ def tune(
         sync_mode: Which copies the computation waits for; raised where nothing fits.
 
     Returns:
-        The choice; its peak is at most `budget`.
+        A setting whose peak is at most `budget`.
 
     Raises:
         BudgetError: If nothing that was tried fits; names the least peak, and its
             setting. Its `least_bytes` is that peak.
-        ValueError: If a threshold is below its least value.
     """
     kept = {name: value for name, value in given.items() if value is not None}
-    start = ThresholdRule(**(_LEAST | kept), sync_mode=sync_mode)
-    found = _searched(trials, budget, start, frozenset(_LEAST) - frozenset(kept))
+    start = ThresholdRule(**(LEAST | kept), sync_mode=sync_mode)
+    found = _searched(trials, budget, start, LEAST.keys() - kept.keys())
     if found is None:
-        raise _nothing_fits(trials.tried, budget)
-    return trials.of(found)
+        raise _nothing_fits(trials.peaks, budget)
+    return found
 
 
 def _searched(
-    trials: Trials, budget: int, start: ThresholdRule, free: frozenset[str]
+    trials: Trials, budget: int, start: ThresholdRule, free: Set[str]
 ) -> ThresholdRule | None:
     """From the least values on, knob by knob; None if nothing fits."""
 
     def fits(rule: ThresholdRule) -> bool:
-        return trials.of(rule).peak <= budget
+        return trials.peak(rule) <= budget
 
     idle = replace(start, swapout_threshold=trials.levels)
-    if free == frozenset(_LEAST) and fits(idle):
+    if free == LEAST.keys() and fits(idle):
         return idle
     if "swapout_threshold" in free:
         rule = next(filter(fits, _raised(start)), None)
@@ -198,17 +171,16 @@ def _grouped(
     return replace(rule, swapin_groupby=0)
 
 
-def _nothing_fits(tried: Sequence[ThresholdChoice], budget: int) -> BudgetError:
-    least = min(tried, key=lambda choice: choice.peak)
-    enough = format_bytes(least.peak, at_least=True)
-    rule = least.rule
+def _nothing_fits(peaks: Mapping[ThresholdRule, Bytes], budget: Bytes) -> BudgetError:
+    rule, least = min(peaks.items(), key=lambda tried: tried[1])
+    enough = format_bytes(least, at_least=True)
     return BudgetError(
         f"`budget` must be at least {enough}, the least peak found "
         f"(at swapout_threshold={rule.swapout_threshold}, "
         f"swapin_ahead={rule.swapin_ahead}, swapin_groupby={rule.swapin_groupby}, "
         f"sync_mode={rule.sync_mode.label!r}), got {format_bytes(budget)}. "
         "Plan by budget instead, or use a smaller batch or volume.",
-        least_bytes=least.peak,
+        least_bytes=least,
     )
 
 
@@ -244,7 +216,7 @@ def search_thresholds(
     for percent in TUNING.tuned_percent:
         part = min(budget.step, room * percent // 100)
         try:
-            rule = tune(trials, part, asked.numbers, asked.sync_mode).rule
+            rule = tune(trials, part, asked.numbers, asked.sync_mode)
         except BudgetError as error:
             if found is None:
                 raise _for_all_the_room(error, percent) from error

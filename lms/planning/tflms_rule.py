@@ -43,6 +43,7 @@ from lms.planning.candidates import large_ops
 from lms.planning.tuning import TUNING
 
 __all__ = [
+    "LEAST",
     "LevelledGraph",
     "SyncMode",
     "ThresholdRule",
@@ -52,6 +53,9 @@ __all__ = [
     "plan_by_rule",
     "read_levels",
 ]
+
+# The least values of the knobs that are tuned.
+LEAST = {"swapout_threshold": 1, "swapin_ahead": 1, "swapin_groupby": 0}
 
 _SLICE = re.compile(r"(\d*)\s*:\s*(\d*)")
 
@@ -109,7 +113,7 @@ def level_graph(
             too. 0 adds none.
 
     Raises:
-        ValueError: If a level is written wrongly, or the size is negative.
+        ValueError: If a level is written wrongly.
     """
     plain = levels(graph)
     ordered = graph.reordered(_by_level(graph, plain))
@@ -163,11 +167,6 @@ def _serialized(
     by_size: int,
 ) -> set[int]:
     """The levels to be serialised."""
-    if by_size < 0:
-        raise ValueError(
-            f"`serialization_by_size` must be at least 0, got {by_size}. "
-            "Leave it out to choose no levels by their size."
-        )
     count = max(level.values(), default=-1) + 1
     chosen = {number for item in wanted for number in read_levels(item, count)}
     touched = [0] * count
@@ -269,21 +268,12 @@ class ThresholdRule:
         swapin_groupby: A reader shares the copy of the reader before it within so many
             levels; 0 makes one copy for each reader.
         sync_mode: Which copies the computation waits for.
-
-    Raises:
-        ValueError: If a knob is below its least value.
     """
 
     swapout_threshold: int
     swapin_ahead: int
     swapin_groupby: int
     sync_mode: SyncMode = SyncMode.OFF
-
-    def __post_init__(self) -> None:
-        """Check the least values."""
-        _check_least("swapout_threshold", self.swapout_threshold, 1)
-        _check_least("swapin_ahead", self.swapin_ahead, 1)
-        _check_least("swapin_groupby", self.swapin_groupby, 0)
 
     def __str__(self) -> str:
         """The knobs, readable.
@@ -337,14 +327,6 @@ def plan_by_rule(
         swaps=_without_circles(levelled, swaps),
         chosen=str(rule),
     )
-
-
-def _check_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(
-            f"`{name}` must be at least {least}, got {value}. "
-            "Leave it out to have it chosen."
-        )
 
 
 def _far_readers(

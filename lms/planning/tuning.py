@@ -65,8 +65,6 @@ class Tuning:
     # Before that, plans are made that move none which the link carries in so many
     # seconds: each copy takes about as long besides, whatever its bytes.
     copy_seconds: Seconds = 100e-6
-    # If none fits, tensors that are so many times smaller than the least size move too.
-    finer_factor: int = 4
 
     # --------------------------------------------------------- chunks of small tensors
 
@@ -92,8 +90,6 @@ class Tuning:
     compared_plans: int = 3
     # At most so many of them let the same tensors move: others may be faster.
     alike_plans: int = 2
-    # The fastest so many get copies that start earlier, which takes longest.
-    timed_plans: int = 2
     # Of plans that take at most so many times as long as the fastest one, that which
     # moves the fewest bytes is taken: others may use the link too.
     about_as_fast: float = 1.01

@@ -16,15 +16,12 @@ steps, or that was fragmented before, can lose more.
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from lms.units import MIB
 
 __all__ = [
     "NO_POOL",
-    "Arena",
     "BestFitAllocator",
-    "ByteCounter",
     "SmallPool",
     "rounded_up",
 ]
@@ -79,47 +76,6 @@ class SmallPool:
 NO_POOL = SmallPool()
 
 
-class Arena(Protocol):
-    """Memory that is taken and given back in pieces."""
-
-    in_use: int
-
-    def allocate(self, size: int) -> int:
-        """Take a piece; returns what `free` wants, or raises MemoryError."""
-        ...
-
-    def free(self, address: int) -> None:
-        """Give a piece back."""
-        ...
-
-
-class ByteCounter:
-    """An ideal arena: it loses nothing.
-
-    Args:
-        capacity: Bytes that may be taken.
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.in_use = 0
-        self._capacity = capacity
-
-    def allocate(self, size: int) -> int:
-        """Take bytes.
-
-        Raises:
-            MemoryError: If fewer are left.
-        """
-        if self.in_use + size > self._capacity:
-            raise MemoryError(f"{size} bytes do not fit")
-        self.in_use += size
-        return size
-
-    def free(self, address: int) -> None:
-        """Give bytes back."""
-        self.in_use -= address
-
-
 class BestFitAllocator:
     """Chunks of one region of memory.
 
@@ -145,7 +101,7 @@ class BestFitAllocator:
         self._size = {0: capacity}  # address -> size, free chunks and used ones
         self._end = {capacity: 0}  # end address -> address
         self._used: set[int] = set()
-        self._below = 0
+        self.below = 0
         self.keep_pool(small_pool)
 
     def keep_pool(self, small_pool: SmallPool) -> None:
@@ -165,7 +121,7 @@ class BestFitAllocator:
         self._wall_off(sizes)
         for address in fillers:
             self.free(address)
-        self._below = small_pool.below
+        self.below = small_pool.below
 
     def _wall_off(self, sizes: Sequence[int]) -> None:
         """Make free chunks with a used one behind each."""
@@ -188,7 +144,7 @@ class BestFitAllocator:
         Raises:
             MemoryError: If no free chunk is large enough.
         """
-        if size < self._below:
+        if size < self.below:
             return _IN_NOOK
         rounded = rounded_up(size)
         index = bisect_left(self._free, (rounded, -1))

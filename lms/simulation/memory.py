@@ -158,7 +158,7 @@ def peaks_by_region(
 ) -> Iterator[int | None]:
     """Peaks as of `allocator_peak`, in one region after the other."""
     least = min((region.small_pool.below for region in regions), default=0)
-    requests = [r for r in _requests(graph, plan, least) if r is not _NO_REQUEST]
+    requests = list(_requests(graph, plan, least).values())
     for region in regions:
         used = _play(requests, region)
         yield None if used is None else max(used, default=0)
@@ -168,13 +168,14 @@ def allocator_curve(
     graph: GraphView, plan: SwapPlan, *, capacity: int, small_pool: SmallPool = NO_POOL
 ) -> tuple[int, ...] | None:
     """Bytes of chunks in use while each op runs, as of `allocator_peak`."""
-    requests = _requests(graph, plan, small_pool.below)
+    known = _requests(graph, plan, small_pool.below)
+    requests = [known.get(i, _NO_REQUEST) for i in range(len(plan.order))]
     used = _play(requests, Region(capacity=capacity, small_pool=small_pool))
     return None if used is None else tuple(used)
 
 
-def _requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
-    """Requests of all ops to the allocator, in order, in pieces of `least` bytes.
+def _requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
+    """Requests to the allocator by position, ascending, in pieces of `least` bytes.
 
     Those of the last plan are kept: it is tried in one region after another.
     """
@@ -185,7 +186,7 @@ def _requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
     return known[2]
 
 
-def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Request]:
+def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
     resolved = resolve(graph, plan)
     starts: dict[int, list[tuple[int, Residency]]] = defaultdict(list)
     ends: dict[int, list[tuple[int, Residency]]] = defaultdict(list)
@@ -195,13 +196,11 @@ def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Reques
         starts[life.start].append((key, life))
         ends[life.end - 1].append((key, life))
     held: dict[int, int] = {}  # residency -> the key of its chunk
-    found: list[_Request] = []
-    for position, op in enumerate(resolved.ops):
-        ending = ends.get(position, ())
-        if not ending and position not in starts:
-            scratch = op.scratch if op.scratch >= max(1, least) else 0
-            found.append(_Request(scratch=scratch) if scratch else _NO_REQUEST)
-            continue
+    found: dict[int, _Request] = {}
+    need = max(1, least)
+    scratched = (i for i, op in enumerate(resolved.ops) if op.scratch >= need)
+    for position in sorted({*starts, *ends, *scratched}):
+        op, ending = resolved.ops[position], ends.get(position, ())
         taken = _take(op, graph.roots, position, starts.get(position, ()), ending, held)
         value = graph.roots.get(new_value(op) or "")
         given: list[int] = []
@@ -213,9 +212,7 @@ def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> list[_Reques
                 replaced.append((op.writes[0], life.size, held.pop(key)))
             else:
                 given.append(held.pop(key))
-        found.append(
-            _Request(taken=taken, scratch=op.scratch, given=given, replaced=replaced)
-        )
+        found[position] = _Request(taken, op.scratch, given, replaced)
     return found
 
 

@@ -55,6 +55,7 @@ from lms.tf.rewrite.rebuilding import (
     with_constants,
 )
 from lms.tf.rewrite.rewriting import rewrite
+from lms.tf.rewrite.transports import DeviceCopy
 from lms.tf.uninterrupted import uninterrupted
 from lms.units import Seconds, format_bytes
 
@@ -328,7 +329,7 @@ def _built(
     step = _step_of(captured, planned)
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
-    nodes = rewrite(step, planned.plan, device.transport(), begun, guard.late)
+    nodes = rewrite(step, planned.plan, DeviceCopy(), begun, guard.late)
     is_sure = _is_sure(step, planned)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)

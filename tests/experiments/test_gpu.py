@@ -36,9 +36,8 @@ def test_a_swap_in_is_late_without_the_edge_and_starts_at_its_trigger_with_it(
     probe = Trial(probe="transports", knobs={"flops": 1e9, "runs": 1})
     found = work(tmp_path, probe, 1000)["transports"]
     kernel = found["copy ops"]["kernel_seconds"]
-    for way in ("copy ops", "send and receive"):
-        assert found[way]["late_seconds"] < kernel / 2, way
-        assert found[way]["hidden"] > 0.9, way
+    assert found["copy ops"]["late_seconds"] < kernel / 2
+    assert found["copy ops"]["hidden"] > 0.9
     for way in ("identity on the host", "copy ops, launches run ahead"):
         assert found[way]["late_seconds"] > kernel / 2, way
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from lms.ir.graph import GraphView
 from lms.ir.liveness import memory_curve, peak
 from lms.ir.write_guard import WriteGuard, can_come_last, guard_writes
-from lms.planning.schedule import schedule
-from tests.graphs import make_op
+from tests.graphs import make_op, scheduled
 from tests.strategies import graphs
 
 # seed ┄> noise (100) ─> gradient (8) ─> update          ┄> is a control edge
@@ -36,9 +35,9 @@ def test_a_write_that_a_large_op_waits_for_cannot_come_last() -> None:
 
 
 def test_writes_come_last_with_what_follows_them() -> None:
-    late = names(schedule(STEP))[-3:]
+    late = names(scheduled(STEP))[-3:]
     assert sorted(late) == ["metric", "result", "update"]
-    assert names(schedule(STEP))[0] == "seed"
+    assert names(scheduled(STEP))[0] == "seed"
 
 
 def test_on_demand_writes_come_when_they_are_ready() -> None:
@@ -54,16 +53,16 @@ def test_on_demand_writes_come_when_they_are_ready() -> None:
             make_op("update_b", 0, "gradient_b", writes=("w:0",)),
         )
     )
-    early = schedule(graph, writes_last=False)
+    early = scheduled(graph, writes_last=False)
     assert names(early).index("update_a") < names(early).index("update_b") - 1
     assert peak(early) == 200
-    last = schedule(graph)
+    last = scheduled(graph)
     assert peak(last) == 208
     assert sorted(names(last)[-2:]) == ["update_a", "update_b"]
 
 
 def test_late_writes_wait_for_the_last_ops_before_them() -> None:
-    ordered = schedule(STEP)
+    ordered = scheduled(STEP)
     guard = guard_writes(ordered, memory_curve(ordered), 100)
     assert sorted(guard.barrier) == ["gradient", "mean"]
     assert sorted(guard.late) == ["metric", "update"]
@@ -102,7 +101,7 @@ def test_no_op_comes_between_the_last_writes_that_need_not_follow_one(
     last = can_come_last(graph)
     maker = {t.name: op.name for op in graph.ops for t in op.outputs}
     tail: set[str] = set()
-    for op in schedule(graph).ops:
+    for op in scheduled(graph).ops:
         sources = {*(maker[name] for name in op.inputs), *op.controls}
         if op.name in last or sources & tail:
             tail.add(op.name)

@@ -1,18 +1,34 @@
 """IBM's rule and its tuning in one call, as tests want them."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.planning.candidates import movable as movable_in
-from lms.planning.tflms_autotune import ThresholdChoice, Trials, tune
+from lms.planning.tflms_autotune import Trials, tune
 from lms.planning.tflms_rule import SyncMode, ThresholdRule, level_graph
 
-__all__ = ["best_thresholds", "grid", "plan", "plan_by_threshold", "readers"]
+__all__ = ["ThresholdChoice", "best_thresholds", "grid", "plan", "plan_by_threshold"]
+__all__ += ["readers"]
 
 _NAMES = ("swapout_threshold", "swapin_ahead", "swapin_groupby")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ThresholdChoice:
+    """A setting, its peak, and the bytes that are copied by it."""
+
+    rule: ThresholdRule
+    peak: int
+    swapped_bytes: int
+
+
+def _choice(trials: Trials, rule: ThresholdRule) -> ThresholdChoice:
+    moved = trials.plan(rule).moved_bytes
+    return ThresholdChoice(rule=rule, peak=trials.peak(rule), swapped_bytes=moved)
 
 
 def plan_by_threshold(
@@ -36,7 +52,8 @@ def best_thresholds(
     **knobs: Any,
 ) -> ThresholdChoice:
     given = {name: knobs.pop(name, None) for name in _NAMES}
-    return tune(Trials(level_graph(graph, **knobs), movable), budget, given, sync_mode)
+    trials = Trials(level_graph(graph, **knobs), movable)
+    return _choice(trials, tune(trials, budget, given, sync_mode))
 
 
 def grid(
@@ -45,10 +62,7 @@ def grid(
     """Each combination of thresholds, aheads and groupbys, thresholds slowest."""
     trials = Trials(level_graph(graph, min_bytes=1), movable)
     every = (dict(zip(_NAMES, each, strict=True)) for each in product(*values))
-    return [
-        trials.of(ThresholdRule(**thresholds, sync_mode=SyncMode.OFF))
-        for thresholds in every
-    ]
+    return [_choice(trials, ThresholdRule(**thresholds)) for thresholds in every]
 
 
 def plan(graph: GraphView, threshold: int = 1, **knobs: Any) -> SwapPlan:

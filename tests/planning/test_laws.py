@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from lms.ir.graph import GraphView, op_of
 from lms.ir.liveness import buffers, lower_bound, peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from lms.planning.budget import least_room, plan_within
+from lms.planning.budget import least_room
 from lms.planning.candidates import movable
-from lms.planning.schedule import schedule
 from lms.planning.tflms_rule import SyncMode
 from lms.simulation.memory import simulate_memory
+from tests.graphs import scheduled
+from tests.planning.counting import plan_in_bytes
 from tests.planning.ruled import plan_by_threshold
 from tests.strategies import graphs
 
@@ -31,7 +32,7 @@ Planner: TypeAlias = Callable[[GraphView], SwapPlan]
 def ordered_graphs(draw: st.DrawFn) -> GraphView:
     """A graph in the order it came in, or in the scheduler's."""
     graph = draw(graphs())
-    return schedule(graph) if draw(st.booleans()) else graph
+    return scheduled(graph) if draw(st.booleans()) else graph
 
 
 @st.composite
@@ -43,7 +44,7 @@ def budget_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
     budget = draw(st.integers(least, max(least, peak(graph))))
 
     def planner(graph: GraphView) -> SwapPlan:
-        return plan_within(graph, budget, movable=able, min_bytes=least_size)
+        return plan_in_bytes(graph, budget, movable=able, min_bytes=least_size)
 
     return planner
 
@@ -202,7 +203,7 @@ def test_a_budget_plan_never_exceeds_its_room(data: st.DataObject) -> None:
     able = movable(graph, min_bytes=least_size)
     least, _ = least_room(graph, movable=able, min_bytes=least_size)
     budget = data.draw(st.integers(least, max(least, peak(graph))))
-    plan = plan_within(graph, budget, movable=able, min_bytes=least_size)
+    plan = plan_in_bytes(graph, budget, movable=able, min_bytes=least_size)
     assert simulate_memory(graph, plan).device_peak <= budget
 
 
@@ -212,7 +213,7 @@ def test_a_budget_plan_without_need_has_no_swaps(
     graph: GraphView, least_size: int
 ) -> None:
     able = movable(graph, min_bytes=least_size)
-    plan = plan_within(graph, peak(graph), movable=able, min_bytes=least_size)
+    plan = plan_in_bytes(graph, peak(graph), movable=able, min_bytes=least_size)
     assert plan.swaps == ()
 
 

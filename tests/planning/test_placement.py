@@ -16,10 +16,15 @@ from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning import placement, risk
 from lms.planning.candidates import Filters
-from lms.planning.placement import find_plan, ranked
+from lms.planning.placement import PlanRequest, find_plan, ranked
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import FittedPlan, Headroom, Risk
-from lms.planning.schedule import schedule
+from lms.planning.risk import (
+    NOTHING,
+    FittedPlan,
+    Headroom,
+    Risk,
+    with_likely_peak,
+)
 from lms.planning.tuning import QUICK
 from lms.simulation.allocator import NO_POOL
 from lms.simulation.memory import (
@@ -28,16 +33,31 @@ from lms.simulation.memory import (
     allocator_peaks,
     peaks_by_region,
 )
+from tests.graphs import scheduled
 from tests.planning.stored import read_step
-
-FILTERS = Filters()
 
 FITTED = FittedPlan(plan=SwapPlan(planner="none", order=()), small_pool=NO_POOL, peak=1)
 
 
+def request(graph: GraphView, budget: int, headroom: Headroom = NOTHING) -> PlanRequest:
+    hardware = preset("v100-pcie")
+    return PlanRequest(
+        budget=budget,
+        headroom=headroom,
+        speeds=Speeds(costs=roofline(graph, hardware), hardware=hardware),
+        filters=Filters(),
+    )
+
+
+def planned(
+    graph: GraphView, budget: int, headroom: Headroom = NOTHING
+) -> FittedPlan | None:
+    return find_plan(graph, request(graph, budget, headroom))
+
+
 @cache
 def drawn() -> GraphView:
-    return schedule(read_step("drawn_750").graph)
+    return scheduled(read_step("drawn_750").graph)
 
 
 def regions(budget: int, headroom: Headroom, fitted: FittedPlan) -> list[Region]:
@@ -59,7 +79,7 @@ def test_a_plan_without_doubt_stays_within_bounds_wherever_it_is_placed(
     graph = drawn()
     budget = peak(graph) * share // 100
     headroom = Headroom(free=budget // 10, bound=budget // 20)
-    found = find_plan(graph, budget, filters=FILTERS, headroom=headroom)
+    found = planned(graph, budget, headroom)
     assert found is not None
     validate_plan(graph, found.plan)
     peaks = allocator_peaks(graph, found.plan, regions(budget, headroom, found))
@@ -79,22 +99,14 @@ def test_a_quick_plan_is_tried_in_fewer_regions_and_stays_within_bounds(
 
     graph = drawn()
     monkeypatch.setattr(risk, "peaks_by_region", counted)
-    assert find_plan(graph, peak(graph) * 6 // 10, filters=FILTERS) is not None
+    budget = peak(graph) * 6 // 10
+    assert planned(graph, budget, Headroom(free=budget // 10)) is not None
     assert max(tried) > 3
     tried.clear()
-    hardware = preset("v100-pcie")
-    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     for share in (40, 60, 80):
         budget = peak(graph) * share // 100
         headroom = Headroom(free=budget // 10, bound=budget // 20)
-        found = find_plan(
-            graph,
-            budget,
-            filters=FILTERS,
-            speeds=speeds,
-            headroom=headroom,
-            effort=QUICK,
-        )
+        found = find_plan(graph, request(graph, budget, headroom), effort=QUICK)
         assert found is not None
         validate_plan(graph, found.plan)
         reached = allocator_peak(
@@ -109,9 +121,9 @@ def test_a_quick_plan_is_tried_in_fewer_regions_and_stays_within_bounds(
 def test_the_walk_lays_tensors_where_the_allocator_does(percent: int) -> None:
     # Little room is left: where the walk took another of two dying inputs to be written
     # over, none of its plans could be placed.
-    graph = schedule(read_step("drawn_300").graph)
+    graph = scheduled(read_step("drawn_300").graph)
     budget = peak(graph) * percent // 100
-    found = find_plan(graph, budget, filters=FILTERS)
+    found = planned(graph, budget)
     assert found is not None
 
 
@@ -120,7 +132,7 @@ def test_what_is_kept_of_one_plan_is_not_taken_for_another() -> None:
     plans = [
         option.plan
         for share in (50, 70)
-        if (option := find_plan(graph, peak(graph) * share // 100, filters=FILTERS))
+        if (option := planned(graph, peak(graph) * share // 100))
     ]
     ample = Region(capacity=2 * peak(graph))
     expected = [
@@ -138,7 +150,7 @@ def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
 ) -> None:
     graph = drawn()
     rooms = [peak(graph) * percent // 100 for percent in (40, 55, 70)]
-    found = [find_plan(graph, budget, filters=FILTERS) for budget in rooms]
+    found = [planned(graph, budget) for budget in rooms]
     options = [
         replace(option, seconds=seconds)
         for option, seconds in zip(found, (1.000, 1.005, 1.020), strict=True)
@@ -148,9 +160,7 @@ def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
     assert moved[0] > moved[1] > moved[2]
     monkeypatch.setattr(placement, "_surest", lambda *_: options)
     monkeypatch.setattr(placement, "_in_time", lambda _, option, *rest: [option])
-    hardware = preset("v100-pcie")
-    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
-    best = find_plan(graph, rooms[-1], filters=FILTERS, speeds=speeds)
+    best = planned(graph, rooms[-1])
     assert best is not None
     assert best.plan == options[1].plan
 
@@ -158,9 +168,7 @@ def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
 def test_a_budget_below_the_limit_bounds_what_is_in_use() -> None:
     graph = drawn()
     budget = peak(graph) * 6 // 10
-    found = find_plan(
-        graph, budget, filters=FILTERS, headroom=Headroom(free=100 * budget)
-    )
+    found = planned(graph, budget, Headroom(free=100 * budget))
     assert found is not None
     assert found.risk is Risk.NONE
     roomy = allocator_peak(
@@ -185,19 +193,16 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
 ) -> None:
     graph = drawn()
     monkeypatch.setattr(risk, "peaks_by_region", lambda *_: iter(peaks))
-    monkeypatch.setattr(placement, "_surest", lambda *_: [FITTED])
-    found = find_plan(graph, peak(graph), filters=FILTERS)
-    assert found is not None
-    assert found.peak == promised
+    assert with_likely_peak(graph, FITTED, peak(graph), NOTHING).peak == promised
 
 
 def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:
-    graph = schedule(read_step("drawn_450").graph)
+    graph = scheduled(read_step("drawn_450").graph)
     budget = peak(graph)
-    while find_plan(graph, budget * 97 // 100, filters=FILTERS) is not None:
+    while planned(graph, budget * 97 // 100) is not None:
         budget = budget * 97 // 100
     headroom = Headroom(free=budget // 50)
-    found = find_plan(graph, budget, filters=FILTERS, headroom=headroom)
+    found = planned(graph, budget, headroom)
     assert found is not None
     assert found.risk is not Risk.NONE
     assert (
@@ -211,7 +216,7 @@ def test_large_tensors_move_first_and_small_ones_where_they_must() -> None:
     most = peak(graph)
     sizes: list[int] = []
     for share in (70, 30):
-        found = find_plan(graph, most * share // 100, filters=FILTERS)
+        found = planned(graph, most * share // 100)
         assert found is not None
         sizes.append(min(swap.size for swap in found.plan.swaps))
     assert sizes[0] >= most // 200 > sizes[1]
@@ -221,7 +226,7 @@ def test_of_slow_plans_the_faster_comes_first_and_of_fast_ones_what_moves_less()
     None
 ):
     graph = drawn()
-    found = find_plan(graph, peak(graph) // 2, filters=FILTERS)
+    found = planned(graph, peak(graph) // 2)
     assert found is not None
     swaps = found.plan.swaps
     assert len(swaps) > 4

@@ -13,7 +13,7 @@ from lms.planning import stored_plans as plan_cache
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.risk import FittedPlan
-from lms.planning.select import choose_plan, plain_plan
+from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import Settings, Thresholds
 from lms.planning.stored_plans import choose_plan_once
 from lms.storage.cache import VARIABLE
@@ -35,7 +35,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[MemoryBudget]:
     found: list[MemoryBudget] = []
 
     def choose(*args: object) -> FittedPlan:
-        found.append(args[3])  # type: ignore[arg-type]
+        found.append(args[2])  # type: ignore[arg-type]
         return choose_plan(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(plan_cache, "choose_plan", choose)
@@ -51,10 +51,8 @@ def asked(
     graph, hardware = read_step("drawn_300").graph, preset("v100-pcie")
     hardware = replace(hardware, h2d=hardware.h2d * link)
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
-    plain = plain_plan(graph)
-    return choose_plan_once(
-        graph, plain, settings or Settings(), budget, lambda: speeds
-    )
+    workload = workload_of(graph, graph, lambda: speeds)
+    return choose_plan_once(workload, settings or Settings(), budget)
 
 
 def test_the_same_question_is_answered_from_the_disk(made: list[MemoryBudget]) -> None:

@@ -10,13 +10,13 @@ from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
-from lms.planning.budget import least_room, plan_within
+from lms.planning.budget import least_room
 from lms.planning.candidates import movable
 from lms.planning.prefetch import Speeds, copy_in_time, start_in_time
-from lms.planning.schedule import schedule
 from lms.simulation.executor import simulate
 from lms.simulation.memory import Region, allocator_peaks, simulate_memory
-from tests.graphs import make_op
+from tests.graphs import make_op, scheduled
+from tests.planning.counting import plan_in_bytes
 from tests.strategies import graphs
 
 AMPLE = Region(capacity=1 << 20)
@@ -93,11 +93,11 @@ def test_a_step_is_as_fast_as_its_ops_when_there_is_time_to_copy() -> None:
 def test_copies_in_time_stay_in_the_room(
     data: st.DataObject, graph: GraphView, rate: float
 ) -> None:
-    graph = schedule(graph)
+    graph = scheduled(graph)
     able = movable(graph, min_bytes=1)
     least, _ = least_room(graph, movable=able, min_bytes=1)
     budget = data.draw(st.integers(least, max(least, peak(graph))))
-    plan = plan_within(graph, budget, movable=able, min_bytes=1)
+    plan = plan_in_bytes(graph, budget, movable=able, min_bytes=1)
     hardware = replace(LINK, h2d=rate, d2h=rate)
     speeds = replace(speeds_of(graph), hardware=hardware)
     options = copy_in_time(graph, plan, speeds, bound=1 << 20, regions=[AMPLE])

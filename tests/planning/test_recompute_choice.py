@@ -1,7 +1,9 @@
 """What is recomputed, on graphs drawn by hand."""
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from lms.ir.liveness import buffers, peak
 from lms.ir.recompute import original_name, with_recomputed
 from lms.machine.costs import Costs
 from lms.machine.hardware import preset
-from lms.planning.recompute_choice import Fates, LinkShare, choose_fates
+from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
 from tests.planning.stored import read_step
 
 CHEAP = {"mul", "add", "relu", "sum", "cast"}
@@ -28,7 +30,7 @@ def chosen(
 ) -> dict[str, tuple[str, ...]]:
     """Who reads which second runs, if each op takes a second."""
     costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
-    found = choose_fates(
+    found = chosen_by(
         graph,
         [f"{name}:0" for name in tensors],
         costs,
@@ -37,6 +39,16 @@ def chosen(
     ).recomputed
     with_recomputed(graph, found)  # raises if it is no such thing
     return {item.op: item.readers for item in found}
+
+
+def chosen_by(
+    graph: GraphView,
+    candidates: Collection[str],
+    costs: Costs,
+    before: Fates | None = None,
+    **terms: Any,
+) -> Fates:
+    return choose_fates(graph, candidates, costs, Terms(**terms), before)
 
 
 def later(name: str) -> list[Op]:
@@ -101,7 +113,7 @@ def test_only_cheap_ops_run_twice_if_that_is_asked_for() -> None:
     graph = GraphView(ops=tuple(replace(o, cheap=o.name != "mul") for o in SAVED.ops))
     costs = Costs(seconds={}, source="drawn")
     for cheap in (False, True):
-        found = choose_fates(
+        found = chosen_by(
             graph, ["relu:0"], costs, budget=0, most=lambda _: 1.0, cheap=cheap
         ).recomputed
         assert bool(found) is not cheap  # relu is made of what mul makes
@@ -197,7 +209,7 @@ def test_every_op_reads_the_same_values_whatever_is_made_again(
     fates, again = Fates(), graph
     for _ in range(data.draw(st.integers(1, 3))):
         copies = {b.root for b in buffers(again) if original_name(b.root) in wanted}
-        fates = choose_fates(
+        fates = chosen_by(
             again, copies, costs, budget=budget, most=lambda _: math.inf, before=fates
         )
         again = with_recomputed(graph, fates.recomputed)
@@ -223,7 +235,7 @@ def test_a_copy_is_recomputed_in_turn_where_it_would_be_held_for_long() -> None:
 
     def chosen(graph: GraphView, before: Fates) -> Fates:
         roots = [b.root for b in buffers(graph) if original_name(b.root)[:2] != "in"]
-        return choose_fates(
+        return chosen_by(
             graph, roots, costs, budget=0, most=lambda _: math.inf, before=before
         )
 
@@ -247,7 +259,7 @@ def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
         gradient = f"grad{i}:0"
     graph = GraphView(ops=tuple(ops))
     costs = Costs(seconds={op.name: 1.0 for op in ops}, source="drawn")
-    found = choose_fates(
+    found = chosen_by(
         graph,
         [buffer.root for buffer in buffers(graph)],
         costs,
@@ -285,7 +297,7 @@ def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
     costs = Costs(seconds={}, source="drawn")
 
     def found(size: int, tensor: str) -> list[str]:
-        items = choose_fates(
+        items = chosen_by(
             graph(size), {tensor}, costs, budget=0, most=lambda _: math.inf, least=32
         ).recomputed
         return [item.op for item in items]
@@ -312,7 +324,7 @@ def test_what_costs_more_to_recompute_than_a_copy_counts_for_moves() -> None:
 
     def moved(price: float) -> list[str]:
         share = LinkShare(hardware=hardware, seconds=1.0, price=price)
-        fates = choose_fates(
+        fates = chosen_by(
             graph,
             ["relu:0"],
             costs,

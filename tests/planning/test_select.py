@@ -13,7 +13,7 @@ from lms.planning import strategies as budget_search
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.risk import FittedPlan, Risk
-from lms.planning.select import choose_plan, plain_plan
+from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import read_settings
 from lms.planning.strategies import best_plan
 from lms.units import MIB
@@ -25,7 +25,7 @@ def planned(step: str, room: MemoryBudget, **knobs: Any) -> FittedPlan:
     graph, hardware = read_step(step).graph, preset("v100-pcie")
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     asked = read_settings(**knobs)
-    found = choose_plan(graph, plain_plan(graph), asked, room, lambda: speeds)
+    found = choose_plan(workload_of(graph, graph, lambda: speeds), asked, room)
     validate_plan(planned_graph(graph, found.plan), found.plan)
     return found
 

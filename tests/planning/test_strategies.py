@@ -13,12 +13,13 @@ from lms.machine.costs import Costs, roofline
 from lms.machine.hardware import preset
 from lms.planning import strategies
 from lms.planning.candidates import Filters
-from lms.planning.placement import find_plan
+from lms.planning.placement import PlanRequest, find_plan
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import Headroom, seconds_of
-from lms.planning.schedule import orders, schedule
-from lms.planning.strategies import PlanRequest, best_plan
+from lms.planning.schedule import orders
+from lms.planning.strategies import best_plan
 from lms.units import MIB
+from tests.graphs import scheduled
 from tests.planning.stored import read_step
 
 LAYERS = range(8)
@@ -94,7 +95,7 @@ def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
 
 
 def test_on_a_slow_link_all_is_recomputed_that_can_be() -> None:
-    graph = schedule(read_step("drawn_750").graph)
+    graph = scheduled(read_step("drawn_750").graph)
     hardware = preset("v100-pcie")
     costs = roofline(graph, hardware)
     asked = PlanRequest(

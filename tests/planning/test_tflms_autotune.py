@@ -11,11 +11,15 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.planning.candidates import movable, smallest_worth_moving
-from lms.planning.tflms_autotune import ThresholdChoice
 from lms.planning.tflms_rule import SyncMode, levels
 from lms.simulation.memory import simulate_memory
 from tests.graphs import SKIP, make_op
-from tests.planning.ruled import best_thresholds, grid, plan_by_threshold
+from tests.planning.ruled import (
+    ThresholdChoice,
+    best_thresholds,
+    grid,
+    plan_by_threshold,
+)
 from tests.planning.stored import read_step
 from tests.strategies import graphs
 

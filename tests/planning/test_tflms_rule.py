@@ -235,10 +235,5 @@ def test_a_sync_mode_is_read_from_number_and_name(
 # -------------------------------------------------------------------------- bad values
 
 
-def test_a_negative_size_of_levels_is_refused() -> None:
-    with pytest.raises(ValueError, match="`serialization_by_size` must be at least 0"):
-        plan(SKIP.graph, serialization_by_size=-1)
-
-
 def test_a_graph_without_ops_has_an_empty_plan() -> None:
     assert plan(GraphView(ops=()), serialization=[":"]).order == ()

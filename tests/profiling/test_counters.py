@@ -1,6 +1,7 @@
 """NVML's counters, from recorded values."""
 
-from profiling.counters import read_counters
+from lms.units import GIB
+from profiling.counters import describe_gpus, read_counters
 from tests.profiling.recorded import A100, Recorded, RecordedError
 
 
@@ -33,3 +34,15 @@ def test_a_field_value_with_an_error_of_its_own_is_not_a_number() -> None:
 def test_a_device_that_disappears_leaves_a_reason_in_every_counter() -> None:
     counters = read_counters(Recorded(lost=True), 0)
     assert set(map(str, counters.values())) == {"{'not available': 'GPU is lost'}"}
+
+
+def test_a_link_that_hides_its_other_end_still_counts() -> None:
+    api = Recorded(A100 | {"nvmlDeviceGetNvLinkRemoteDeviceType": RecordedError(3)})
+    (device,) = describe_gpus(api)
+    assert device["nvlinks"] == [[4, False]] * 4
+
+
+def test_a_gpu_that_disappears_is_described_by_reasons() -> None:
+    (device,) = describe_gpus(Recorded(A100 | {"nvmlDeviceGetName": RecordedError(15)}))
+    assert device["name"] == {"not available": "GPU is lost"}
+    assert device["memory"] == 40 * GIB

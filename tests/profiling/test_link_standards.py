@@ -2,7 +2,7 @@
 
 import pytest
 
-from lms.machine.inventory import describe_gpus
+from profiling.counters import describe_gpus
 from profiling.link_standards import stated_link
 from tests.profiling.recorded import A100, Recorded, RecordedError
 

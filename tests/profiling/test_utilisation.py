@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.inventory import NoDriverError, describe_gpus
+from lms.machine.inventory import NoDriverError
 from profiling import utilisation
-from profiling.counters import read_counters
+from profiling.counters import describe_gpus, read_counters
 from profiling.record import read_result
 from profiling.utilisation import summarise
 from tests.profiling.recorded import Recorded

@@ -15,11 +15,10 @@ from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.candidates import movable
-from lms.planning.schedule import schedule
 from lms.planning.tflms_rule import SyncMode
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
-from tests.graphs import SKIP, make_op, one_of_two_written_over
+from tests.graphs import SKIP, make_op, one_of_two_written_over, scheduled
 from tests.planning.ruled import plan_by_threshold
 from tests.planning.test_laws import budget_planners
 from tests.simulation.naive_executor import naive_peak, naive_times
@@ -171,7 +170,7 @@ class Job:
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
     """A random step with a plan, costs and links without ties."""
-    graph = schedule(draw(graphs()))
+    graph = scheduled(draw(graphs()))
     if draw(st.booleans()):
         plan = draw(budget_planners(graph))(graph)
     else:

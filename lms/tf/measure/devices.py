@@ -1,4 +1,4 @@
-"""The device that memory is planned for: its limit, its allocator, its transport.
+"""The device that memory is planned for: its limit and its allocator.
 
 It is this process's first GPU. Where there is none nothing is planned.
 """
@@ -18,7 +18,6 @@ import tensorflow as tf
 from lms.machine.inventory import Installation
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
-from lms.tf.rewrite.transports import Transport, transport_to
 from lms.units import KIB, MIB
 
 __all__ = [
@@ -225,10 +224,6 @@ class Device:
         except (tf.errors.OpError, ValueError):
             return ()
         return tuple(size for size, _ in fillers)
-
-    def transport(self) -> Transport:
-        """The transport between it and its host."""
-        return transport_to(compat.device_name("CPU:0"))
 
 
 def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:

@@ -17,8 +17,7 @@ from lms.tf import compat
 from lms.tf.measure.devices import Device
 from lms.units import Bytes, Seconds
 
-__all__ = ["LinkRates", "Measurements", "forget_times", "keep_measurements"]
-__all__ += ["measurements_of"]
+__all__ = ["LinkRates", "Measurements", "keep_measurements", "measurements_of"]
 
 _KIND = "measured"
 
@@ -69,14 +68,6 @@ def keep_measurements() -> None:
         if digest(known) != _kept[name]:
             write_entry(_KIND, name, known)
             _kept[name] = digest(known)
-
-
-def forget_times() -> None:
-    """Time again what is asked for next: the machine may be slower or faster now."""
-    for known in _known.values():
-        known.seconds.clear()
-        known.rates.clear()
-        known.link = None
 
 
 def _name(device: Device) -> str:

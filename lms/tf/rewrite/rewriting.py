@@ -31,7 +31,7 @@ from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedPlan, ResolvedSwap, ResolvedSwapIn, resolve
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.rewrite.transports import CopyOps, Transport
+from lms.tf.rewrite.transports import CopyOps, DeviceCopy
 
 __all__ = ["Waits", "rewrite", "wait_for"]
 
@@ -106,7 +106,7 @@ class Waits:
 def rewrite(
     step: TracedStep,
     plan: SwapPlan,
-    transport: Transport,
+    transport: DeviceCopy,
     commit_flag: Sequence[compat.NodeDef] = (),
     late: Sequence[str] = (),
 ) -> list[compat.NodeDef]:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from lms.tf.measure import op_costs
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.measurements import forget_times
+from lms.tf.measure.measurements import measurements_of
 from lms.tf.measure.op_costs import measure_costs
 from lms.units import GIB, KIB, MIB
 from tests.tf.steps import specialised
@@ -61,7 +61,7 @@ def test_what_fails_is_not_tried_again(
     step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
-    forget_times()
+    measurements_of(find_device()).seconds.clear()
     monkeypatch.setattr(op_costs.Bench, "seconds", lambda b: called.append(b.key))
     op_costs.measure_costs(step, find_device())
     assert len(called) == len(set(called)) >= 2  # at least the products of matrices

@@ -10,27 +10,30 @@ import tensorflow as tf
 from lms.emulation.counters import begin_trace, counter, end_trace
 from lms.ir.liveness import peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.machine.costs import roofline
+from lms.machine.hardware import preset
 from lms.planning.candidates import Filters
-from lms.planning.placement import find_plan
-from lms.planning.schedule import schedule
+from lms.planning.placement import PlanRequest, find_plan
+from lms.planning.prefetch import Speeds
 from lms.tf import compat
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.measure.devices import find_device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import DeviceCopy, SendReceive
+from lms.tf.rewrite.transports import DeviceCopy
+from tests.graphs import scheduled
 from tests.tf.rewrite.evidence import swap_nodes
 from tests.tf.steps import DEVICE
 
-__all__ = ["swap_by", "swap_in_among_kernels"]
+__all__ = ["swap_and_compare", "swap_in_among_kernels"]
 
 _COPIES = ("d2h", "h2d", "d2h_pageable", "h2d_pageable")
 _PRODUCTS, _ROWS = 10, 512
 
 
-def swap_by(transport: str) -> dict[str, Any]:
-    """Train with swaps by a transport, and without, and compare."""
+def swap_and_compare() -> dict[str, Any]:
+    """Train with swaps, and without, and compare."""
     tf.config.experimental.enable_op_determinism()
     x, y = tf.random.stateless_normal([8, 32, 32, 3], (1, 2)), tf.range(8) % 5
     plain, variables = _convolutional_step()
@@ -41,13 +44,16 @@ def swap_by(transport: str) -> dict[str, Any]:
     traced = trace(function, [x, y])
     inputs = traced.flat_inputs([x, y])
     step = specialise(traced, inputs, device=DEVICE)
-    graph = schedule(step.graph)
-    fitted = find_plan(graph, int(0.6 * peak(graph)), filters=Filters())
+    graph = scheduled(step.graph)
+    hardware = preset("v100-pcie")
+    asked = PlanRequest(
+        budget=int(0.6 * peak(graph)),
+        speeds=Speeds(costs=roofline(graph, hardware), hardware=hardware),
+        filters=Filters(),
+    )
+    fitted = find_plan(graph, asked)
     assert fitted is not None
-    host = DEVICE.replace("GPU", "CPU")
-    ways = {"copies": DeviceCopy(), "sends": SendReceive(host=host)}
-    nodes = rewrite(step, fitted.plan, ways[transport])
-    swapped = rebuild(traced, step, nodes)
+    swapped = rebuild(traced, step, rewrite(step, fitted.plan, DeviceCopy()))
     graphs: list[Any] = []
     with compat.collected_graphs(graphs):
         losses = [swapped(inputs).numpy()]
@@ -120,7 +126,7 @@ def swap_in_among_kernels() -> dict[str, Any]:
         chain=tuple(op.name for op in ops),
         swaps=(swap,),
     )
-    function = rebuild(traced, known, rewrite(known, plan, device.transport()))
+    function = rebuild(traced, known, rewrite(known, plan, DeviceCopy()))
     function(inputs)[0].numpy()
     path = Path(tempfile.mkstemp()[1])
     begin_trace()

@@ -1,6 +1,6 @@
 """The form of an answer: plain data, made of rows alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from experiments.charts import Panel
@@ -33,8 +33,8 @@ class Answer:
     headline: str = ""
 
 
-def sentences(verdicts: Sequence[Verdict]) -> str:
-    """What was claimed, as sentences.
+def sentences(verdicts: Iterable[Verdict]) -> str:
+    """Claims as sentences.
 
     Example:
         >>> sentences([(True, "it holds"), (None, "IBM's may")])

@@ -1,32 +1,32 @@
 """Models that compute in half precision, as `keras.mixed_precision` makes them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import keras
-from keras import layers
+from keras import layers, optimizers
 
-from experiments.models.data import Maker, Ready, classes, images
-
-__all__ = ["MODELS"]
-
-_CROSS_ENTROPY = "sparse_categorical_crossentropy"
+from experiments.models.data import CROSS_ENTROPY, MODELS, Ready, classes, images
 
 
-@contextmanager
-def _computing_in(policy: str) -> Iterator[None]:
-    """Within it, layers are made with this policy."""
+def _made(
+    policy: str, network: Callable[[], keras.Model], optimizer: Callable[[], Any]
+) -> Ready:
+    """A network whose layers are made under a policy."""
     before = keras.mixed_precision.dtype_policy()
     keras.mixed_precision.set_dtype_policy(policy)
     try:
-        yield
+        model = network()
+        model.compile(optimizer(), CROSS_ENTROPY)
     finally:
         keras.mixed_precision.set_dtype_policy(before)
+    return model, images(16, 96), classes(16), 16
 
 
-def _convolutions(size: int, filters: tuple[int, ...]) -> keras.Model:
-    inputs = x = keras.Input((size, size, 3))
-    for count in filters:
+def _convolutions() -> keras.Model:
+    inputs = x = keras.Input((96, 96, 3))
+    for count in (32, 64, 128):
         x = layers.Conv2D(count, 3, padding="same", activation="relu")(x)
         x = layers.Conv2D(count, 3, padding="same", activation="relu")(x)
         x = layers.MaxPooling2D()(x)
@@ -35,25 +35,11 @@ def _convolutions(size: int, filters: tuple[int, ...]) -> keras.Model:
     return keras.Model(inputs, outputs)
 
 
-def _bfloat16() -> Ready:
-    with _computing_in("mixed_bfloat16"):
-        model = _convolutions(96, (32, 64, 128))
-        model.compile(keras.optimizers.Adam(1e-3), _CROSS_ENTROPY)
-    return model, images(16, 96), classes(16), 16
-
-
-def _float16() -> Ready:
-    with _computing_in("mixed_float16"):
-        model = _transformer(96, 8, width=128, depth=3)
-        model.compile(keras.optimizers.AdamW(1e-3), _CROSS_ENTROPY)
-    return model, images(16, 96), classes(16), 16
-
-
-def _transformer(size: int, patch: int, *, width: int, depth: int) -> keras.Model:
-    inputs = keras.Input((size, size, 3))
+def _transformer(patch: int = 8, width: int = 128) -> keras.Model:
+    inputs = keras.Input((96, 96, 3))
     x = layers.Conv2D(width, patch, strides=patch)(inputs)
     x = layers.Reshape((-1, width))(x)
-    for _ in range(depth):
+    for _ in range(3):
         y = layers.LayerNormalization()(x)
         x = x + layers.MultiHeadAttention(4, width // 4, dropout=0.1)(y, y)
         y = layers.LayerNormalization()(x)
@@ -64,15 +50,14 @@ def _transformer(size: int, patch: int, *, width: int, depth: int) -> keras.Mode
     return keras.Model(inputs, outputs)
 
 
-def _float16_convolutions() -> Ready:
-    with _computing_in("mixed_float16"):
-        model = _convolutions(96, (32, 64, 128))
-        model.compile(keras.optimizers.SGD(0.01, momentum=0.9), _CROSS_ENTROPY)
-    return model, images(16, 96), classes(16), 16
-
-
-MODELS: dict[str, Maker] = {
-    "bfloat16_cnn": _bfloat16,
-    "float16_vit": _float16,
-    "float16_cnn": _float16_convolutions,
-}
+for _name, _policy, _network, _optimizer in (
+    ("bfloat16_cnn", "mixed_bfloat16", _convolutions, lambda: optimizers.Adam(1e-3)),
+    ("float16_vit", "mixed_float16", _transformer, lambda: optimizers.AdamW(1e-3)),
+    (
+        "float16_cnn",
+        "mixed_float16",
+        _convolutions,
+        lambda: optimizers.SGD(0.01, momentum=0.9),
+    ),
+):
+    MODELS[_name] = partial(_made, _policy, _network, _optimizer)

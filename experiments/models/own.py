@@ -8,20 +8,21 @@ from keras import layers
 
 from experiments.models.data import (
     BATCHES,
-    Maker,
+    CROSS_ENTROPY,
     Ready,
     classes,
     images,
+    model,
     noise,
     tokens,
 )
 
-__all__ = ["MODELS"]
+__all__: list[str] = []
 
-_CROSS_ENTROPY = "sparse_categorical_crossentropy"
 _WORDS = 500
 
 
+@model
 def _seq2seq() -> Ready:
     batch, length, units = 32, 40, 128
     asked, said = keras.Input((length,)), keras.Input((length,))
@@ -32,15 +33,16 @@ def _seq2seq() -> Ready:
         outer, initial_state=[hidden, cell]
     )
     words = layers.Dense(_WORDS, activation="softmax")(outer)
-    model = keras.Model([asked, said], words)
-    model.compile("adam", _CROSS_ENTROPY)
+    made = keras.Model([asked, said], words)
+    made.compile("adam", CROSS_ENTROPY)
     answer = tokens(batch, length + 1, seed=3)
-    return model, [tokens(batch, length), answer[:, :-1]], answer[:, 1:], batch
+    return made, [tokens(batch, length), answer[:, :-1]], answer[:, 1:], batch
 
 
+@model
 def _gru() -> Ready:
     batch, length = 32, 100
-    model = keras.Sequential(
+    made = keras.Sequential(
         [
             keras.Input((length,)),
             layers.Embedding(_WORDS, 64),
@@ -51,13 +53,14 @@ def _gru() -> Ready:
             layers.Dense(10, activation="softmax"),
         ]
     )
-    model.compile(keras.optimizers.RMSprop(1e-3), _CROSS_ENTROPY)
-    return model, tokens(batch, length), classes(batch), batch
+    made.compile(keras.optimizers.RMSprop(1e-3), CROSS_ENTROPY)
+    return made, tokens(batch, length), classes(batch), batch
 
 
+@model
 def _convlstm() -> Ready:
     batch, frames, size = 4, 6, 40
-    model = keras.Sequential(
+    made = keras.Sequential(
         [
             keras.Input((frames, size, size, 1)),
             layers.ConvLSTM2D(24, 3, padding="same", return_sequences=True),
@@ -66,11 +69,11 @@ def _convlstm() -> Ready:
             layers.Conv3D(1, 3, padding="same", activation="sigmoid"),
         ]
     )
-    model.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy")
+    made.compile(keras.optimizers.Adam(1e-3), "binary_crossentropy")
     film = images(batch * frames, size, 1).reshape(
         BATCHES * batch, frames, size, size, 1
     )
-    return model, film, film, batch
+    return made, film, film, batch
 
 
 class Autoencoder(keras.Model):
@@ -108,10 +111,11 @@ class Autoencoder(keras.Model):
         return {"loss": self.mean.result()}
 
 
+@model
 def _autoencoder() -> Ready:
-    model = Autoencoder(16)
-    model.compile(keras.optimizers.AdamW(1e-3))
-    return model, images(4, 256), None, 4
+    made = Autoencoder(16)
+    made.compile(keras.optimizers.AdamW(1e-3))
+    return made, images(4, 256), None, 4
 
 
 class GAN(keras.Model):
@@ -180,12 +184,14 @@ class GAN(keras.Model):
         optimizer.apply_gradients(zip(gradients, part.trainable_variables, strict=True))
 
 
+@model
 def _gan() -> Ready:
-    model = GAN(64, 64)
-    model.compile(keras.optimizers.Adam(2e-4, 0.5), keras.optimizers.RMSprop(2e-4))
-    return model, images(16, 64), None, 16
+    made = GAN(64, 64)
+    made.compile(keras.optimizers.Adam(2e-4, 0.5), keras.optimizers.RMSprop(2e-4))
+    return made, images(16, 64), None, 16
 
 
+@model
 def _augmented() -> Ready:
     batch, size = 16, 64
     inputs = keras.Input((size, size, 3))
@@ -201,13 +207,13 @@ def _augmented() -> Ready:
         x = layers.MaxPooling2D()(x)
         x = layers.Dropout(0.2)(x)
     x = layers.GlobalAveragePooling2D()(x)
-    model = keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
-    model.compile(
+    made = keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
+    made.compile(
         keras.optimizers.SGD(0.01, momentum=0.9, nesterov=True),
-        _CROSS_ENTROPY,
+        CROSS_ENTROPY,
         metrics=["accuracy"],
     )
-    return model, images(batch, size), classes(batch), batch
+    return made, images(batch, size), classes(batch), batch
 
 
 def _denoiser(size: int) -> keras.Model:
@@ -267,18 +273,8 @@ class Diffusion(keras.Model):
         return {"loss": loss}
 
 
+@model
 def _diffusion() -> Ready:
-    model = Diffusion(64)
-    model.compile(keras.optimizers.Lion(1e-4))
-    return model, noise(BATCHES * 8, 64, 64, 3), None, 8
-
-
-MODELS: dict[str, Maker] = {
-    "seq2seq": _seq2seq,
-    "gru": _gru,
-    "convlstm": _convlstm,
-    "autoencoder": _autoencoder,
-    "gan": _gan,
-    "augmented": _augmented,
-    "diffusion": _diffusion,
-}
+    made = Diffusion(64)
+    made.compile(keras.optimizers.Lion(1e-4))
+    return made, noise(BATCHES * 8, 64, 64, 3), None, 8

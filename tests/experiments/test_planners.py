@@ -10,7 +10,7 @@ import pytest
 
 from experiments.drawn_steps import drawn_step
 from experiments.least_seconds import Step, least_seconds, step_of
-from experiments.planners import answer, units
+from experiments.planners import answer, measure
 from experiments.runner import Book
 from lms.errors import PlanError
 from lms.ir.graph import GraphView
@@ -141,8 +141,8 @@ def test_the_answer_is_computed_from_the_rows() -> None:
 
 def test_drawn_steps_are_planned_and_judged(tmp_path: Path) -> None:
     book = Book(path=tmp_path / "planners.jsonl")
-    for unit in units(Namespace(graphs=2, limit=5.0)):
-        unit(book)
+    for seed in range(2):
+        measure(book, seed, Namespace(limit=5.0))
     rows = [r for r in book.rows if not r["error"]]
     assert rows
     assert all(r["taken_seconds"] >= r["budget_seconds"] - 1e-9 for r in rows)

@@ -11,14 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from experiments.page import (
-    QUESTIONS,
-    STUDIES,
-    answer_of,
-    check_or_write,
-    module_of,
-    print_answer,
-)
+from experiments import page as pages
+from experiments.page import QUESTIONS, STUDIES, check_or_write, module_of
 from experiments.runner import RESULTS, Book, OutOfTimeError
 
 __all__ = ["main"]
@@ -29,23 +23,19 @@ _BUILD = Path("build")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, show, or write.
 
-    Args:
-        arguments: The words after `python -m experiments`.
-
-    Returns:
-        The exit status: 1 if a verdict does not hold or the page is not current, 2 if
-        there is nothing to show, 3 if there is no card.
+    The exit status is 1 if a verdict does not hold or the page is not current, 2 if
+    there is nothing to show, 3 if there is no card.
     """
     options = _parser().parse_args(arguments)
     if options.command == "page":
         return check_or_write(check=options.check)
     if options.command == "run":
         return _run(options)
-    found = answer_of(options.question, options.results or _path(options))
+    found = pages.answer_of(options.question, options.results or _path(options))
     if found is None:
         sys.stderr.write(f"{options.question}: no rows. Measure first, with `run`.\n")
         return 2
-    return print_answer(found)
+    return pages.print_answer(found)
 
 
 def _path(options: Any) -> Path:
@@ -59,9 +49,8 @@ def _parser() -> argparse.ArgumentParser:
     page = commands.add_parser("page", help="write docs/results.md and its figures")
     page.add_argument("--check", action="store_true", help="write nothing")
     for word, text in (("show", "print what rows say"), ("run", "measure the missing")):
-        questions = commands.add_parser(word, help=text).add_subparsers(
-            dest="question", required=True
-        )
+        asking = commands.add_parser(word, help=text)
+        questions = asking.add_subparsers(dest="question", required=True)
         for name in (*QUESTIONS, *STUDIES, "gpu"):
             module = module_of(name)
             asked = questions.add_parser(
@@ -84,34 +73,23 @@ def _add_run(parser: Any) -> None:
     text = "ends after so many; call it again, and it goes on"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=text)
     parser.add_argument("--jobs", type=int, default=1, help="parts at once")
-    text = "measure all of it, also what the file has"
-    parser.add_argument("--anew", action="store_true", help=text)
-    text = "where trials leave results and logs"
-    parser.add_argument(
-        "--folder", type=Path, default=_BUILD / "experiments", help=text
-    )
-    text = "a folder that gets a copy of the results after each trial"
-    parser.add_argument("--copy-to", type=Path, metavar="DIR", help=text)
+    text, folder = "where trials leave results and logs", _BUILD / "experiments"
+    parser.add_argument("--folder", type=Path, default=folder, help=text)
 
 
 def _add_settings(parser: Any, module: Any) -> None:
     """An option for each of a question's settings; a tuple takes several values."""
     for name, default in module.SETTINGS.items():
-        flag, text = f"--{name}", f"default: {default}"
+        known: dict[str, Any] = {"help": f"default: {default}", "default": default}
         if default is False:
-            parser.add_argument(flag, action="store_true", help="off by default")
-            continue
-        many = isinstance(default, tuple)
-        kind = type((default or ("",))[0]) if many else type(default)
-        known = getattr(module, "KNOWN", {}).get(name, default)
-        parser.add_argument(
-            flag,
-            default=default,
-            type=kind,
-            nargs="+" if many else None,
-            choices=known if kind is str else None,
-            help=text,
-        )
+            known["action"] = "store_true"
+        elif isinstance(default, tuple):
+            known |= {"nargs": "+", "type": type((default or ("",))[0])}
+        else:
+            known["type"] = type(default)
+        if known.get("type") is str:
+            known["choices"] = getattr(module, "KNOWN", {}).get(name, default)
+        parser.add_argument(f"--{name}", **known)
 
 
 def _run(options: Any) -> int:
@@ -121,16 +99,18 @@ def _run(options: Any) -> int:
         card=options.card,
         folder=options.folder,
         deadline=time.monotonic() + 60 * options.minutes,
-        anew=options.anew,
-        copy_to=options.copy_to,
     )
-    parts = module.parts(options) if hasattr(module, "parts") else options.models
+    parts = getattr(options, "models", ("all",))
+    if hasattr(module, "parts"):
+        parts = module.parts(options)
     works = [partial(module.measure, book, part, options) for part in parts]
     try:
         _all(works, options.jobs)
     except OutOfTimeError:
         Console().print("No time for all: run the same command again.")
-    return int(getattr(module, "status", lambda _: 0)(book.rows))
+    if options.question != "gpu":
+        return 0
+    return pages.print_answer(module.answer(book.rows))  # 1 where a claim fails
 
 
 def _all(works: Iterable[Callable[[], None]], jobs: int) -> None:

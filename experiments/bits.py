@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from experiments.charts import COLOURS, Bar, Panel
 from experiments.judging import SPARE, Outcome, Verdict, judge, least_named
 from experiments.names import NAMES, TITLES, kind_of
-from experiments.question import Answer
+from experiments.question import Answer, Bar, Panel
 from experiments.runner import Book, Trial
 from experiments.stats import Row, Rows
 from experiments.subjects import in_mib
@@ -55,10 +54,8 @@ def measure(book: Book, model: str, options: Any) -> None:
     plain = [_row(book, key("plain", i, 1.0), _ENOUGH) for i in (1, 2)]
     if any(row["error"] for row in plain):
         return
-    peak, repeats = (
-        max(row["peak_bytes"] for row in plain),
-        range(1, options.repeats + 1),
-    )
+    repeats = range(1, options.repeats + 1)
+    peak = max(row["peak_bytes"] for row in plain)
     rows = [
         _row(book, key("training", i, share), in_mib(share * peak), plain)
         for i, share in itertools.product(repeats, options.shares)
@@ -74,11 +71,7 @@ def measure(book: Book, model: str, options: Any) -> None:
 
 
 def _row(
-    book: Book,
-    key: dict[str, Any],
-    memory: int,
-    plain: Rows = (),
-    budget: int | None = None,
+    book: Book, key: Row, memory: int, plain: Rows = (), budget: int | None = None
 ) -> Row:
     """The row of a training; plain Keras's keeps a little of each variable's digest."""
     way = "callback" if plain else "plain"
@@ -206,7 +199,6 @@ def _panel(judged: Mapping[str, Sequence[Verdict]]) -> Panel:
         Bar(
             label=TITLES[model],
             length=share,
-            colour=COLOURS["callback"],
             text=(f"{share:.0%}" if share else "does not train")
             + ", and a defect" * bool(_defects(judged[model])),
         )

@@ -26,15 +26,13 @@ _Function = Callable[..., Any]
 
 
 def checkpoint_blocks(model: keras.Model) -> int:
-    """Make a model run its blocks again in the backward pass.
+    """Make a model run its blocks again in the backward pass, and count them.
+
+    Its calls are changed, its variables are not. It can only train then.
 
     Args:
         model: Of keras-hub, with a backbone of transformer layers; or ResNet50 or the
-            U-Net, as functional models. Its calls are changed, its
-            variables are not. It can only train then.
-
-    Returns:
-        How many blocks it has.
+            U-Net, as functional models.
 
     Raises:
         ValueError: If no block is found.

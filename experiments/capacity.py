@@ -8,24 +8,14 @@ numbers are not computed. IBM's rule is tuned for less where it dies, as a caref
 user would. A size that failed is tried once more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from experiments.charts import COLOURS, Bar, Panel
-from experiments.question import Answer, Verdict, sentences
+from experiments import subjects
+from experiments.question import COLOURS, Answer, Bar, Panel, Verdict, sentences
 from experiments.runner import Book
 from experiments.stats import Rows, ending, trained
-from experiments.subjects import (
-    LIMITED,
-    RULES,
-    SUBJECTS,
-    Subject,
-    attempts,
-    in_mib,
-    named,
-    short,
-    to_be_had,
-)
+from experiments.subjects import RULES, SUBJECTS, Subject, in_mib, named, short
 from lms.units import format_bytes
 
 __all__ = ["SETTINGS", "TITLE", "answer", "climb", "measure"]
@@ -50,43 +40,41 @@ def measure(book: Book, model: str, options: Any) -> None:
         shape = {subject.knob: key["size"]}
         known: dict[str, Any] = {"small": options.small, "shape": shape, "steps": 3}
         trial = subject.trial(key["way"], memory=memory, slow_motion=1.0, **known)
-        return trained(attempts(book, key, trial))
+        return trained(subjects.attempts(book, key, trial))
 
     base = {"way": "plain", "size": start, "kind": "base"}
     if not tried(base, None):
         return
     found = book.find({"model": model, **base})
     memory = in_mib(_SPARE * found["peak_bytes"]) if found else 0
-    ways = ("plain", *subject.peers, *LIMITED[1:], *RULES, "callback")
-    for way in to_be_had(options.ways or ways, book.card):
+    ways = ("plain", *subject.peers, *subjects.LIMITED[1:], *RULES, "callback")
+    for way in subjects.to_be_had(options.ways or ways, book.card):
 
         def trains(size: int, way: str = way) -> bool:
             key = {"way": way, "size": size, "kind": "training"}
             tries = ({**key, "attempt": i + 1} for i in range(_TRIES))
             return size <= options.most and any(tried(one, memory) for one in tries)
 
-        list(climb(trains, start=start, coarse=coarse, fine=fine))
+        climb(trains, start=start, coarse=coarse, fine=fine)
 
 
 def climb(
     works: Callable[[int], bool], *, start: int, coarse: int, fine: int
-) -> Iterator[tuple[int, bool]]:
-    """Sizes upward from `start`, each with whether it works, until one fails.
+) -> int | None:
+    """The largest size from `start` up that works, in coarse steps, then fine ones.
 
     Example:
-        >>> list(climb(lambda size: size <= 5, start=2, coarse=2, fine=1))
-        [(2, True), (4, True), (6, False), (5, True)]
+        >>> climb(lambda size: size <= 5, start=2, coarse=2, fine=1)
+        5
     """
     size, good = start, None
     while works(size):
-        yield size, True
         size, good = size + coarse, size
-    yield size, False
     for between in range((good or size) + fine, size, fine):
-        worked = works(between)
-        yield between, worked
-        if not worked:
-            return
+        if not works(between):
+            break
+        good = between
+    return good
 
 
 def answer(rows: Rows) -> Answer:
@@ -107,7 +95,8 @@ def answer(rows: Rows) -> Answer:
         for way in best:
             size = str(best[way] or "nothing")
             line = [subject.title, way, memory, size, f"{times[way]:.2f}"]
-            full.append([*line, _why_no_more(own, way)])
+            why = [ending(r) for r in own if r["way"] == way and not trained(r)]
+            full.append([*line, "".join(why[-1:])[:90]])
         others = {w: t for w, t in times.items() if w not in ("callback", "plain")}
         peer = max(others, key=others.__getitem__, default="")
         told = f"{named(peer)} {others[peer]:.2f}" if peer else "nothing"
@@ -137,11 +126,6 @@ def answer(rows: Rows) -> Answer:
 def _largest(rows: Rows, way: str) -> int:
     good = (row["size"] for row in rows if row["way"] == way and trained(row))
     return max(good, default=0)
-
-
-def _why_no_more(rows: Rows, way: str) -> str:
-    failed = [ending(r) for r in rows if r["way"] == way and not trained(r)]
-    return failed[-1][:90] if failed else ""
 
 
 def _panel(subject: Subject, best: dict[str, int], times: dict[str, float]) -> Panel:

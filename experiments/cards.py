@@ -18,8 +18,7 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Any
 
-from experiments.charts import COLOURS, Bar, Panel
-from experiments.question import Answer, Verdict
+from experiments.question import COLOURS, Answer, Bar, Panel, Verdict
 from experiments.runner import Book
 from experiments.stats import Row, Rows, ending, estimate, promised, step_of, trained
 from experiments.subjects import NAMES, RULES, SUBJECTS, attempts, in_mib
@@ -43,12 +42,7 @@ _STEPS = 228  # of an epoch
 # Published, one GPU of each server: epochs in seconds, shares, GB/s. Tables 2 to 5.
 _PUBLISHED = (
     ("epoch, 144^3, no LMS", "216 s", "197 s", "calibrated here"),
-    (
-        "epoch, 192^3, LMS",
-        "1467 s",
-        "590 s",
-        "today's graph moves fewer bytes: ops run again, fewer tensors are kept",
-    ),
+    ("epoch, 192^3, LMS", "1467 s", "590 s", "fewer bytes move: ops run again"),
     ("192^3 over 144^3, per voxel", "2.87", "1.26", "as above"),
     ("GPU utilisation, 192^3", "29.1 %", "73.5 %", "copies hide behind kernels here"),
     ("to the host / to the GPU, GB/s", "10.9 / 11.7", "64.4 / 60.4", "data sheets"),

@@ -14,33 +14,11 @@ Known weakness: kernels of a dry card do not slow down for copies; a real card's
 from collections.abc import Iterator
 from typing import Any
 
-from experiments.charts import COLOURS, Panel, Series
-from experiments.question import Answer, Verdict
+from experiments import stats, subjects
+from experiments.question import COLOURS, Answer, Panel, Series, Verdict
 from experiments.runner import Book
-from experiments.stats import (
-    Estimate,
-    Row,
-    Rows,
-    differ,
-    ending,
-    estimate,
-    promised,
-    ratio,
-    said,
-    step_of,
-    trained,
-)
-from experiments.subjects import (
-    LIMITED,
-    NAMES,
-    RULES,
-    SUBJECTS,
-    attempts,
-    in_mib,
-    named,
-    short,
-    to_be_had,
-)
+from experiments.stats import Estimate, Row, Rows, estimate, step_of, trained
+from experiments.subjects import NAMES, RULES, SUBJECTS, in_mib, named, short
 from lms.units import format_bytes
 
 __all__ = ["SETTINGS", "TITLE", "answer", "measure"]
@@ -58,14 +36,16 @@ _Key = tuple[str, float | None, str | None]  # way, share, and beside whose peak
 def measure(book: Book, model: str, options: Any) -> None:
     """Let ways take turns, process by process."""
     subject = SUBJECTS[model]
-    ways = options.ways or (*_WAYS, *LIMITED, *subject.peers)
-    wanted = to_be_had(ways, book.card)
+    ways = options.ways or (*_WAYS, *subjects.LIMITED, *subject.peers)
+    wanted = subjects.to_be_had(ways, book.card)
     for repeat in range(1, options.repeats + 1):
 
         def row(way: str, memory: int | None, **more: Any) -> Row:
             key = {"model": model, "way": way, **more, "repeat": repeat}  # noqa: B023
             known = {"small": options.small, "steps": options.steps}
-            return attempts(book, key, subject.trial(way, memory=memory, **known))
+            return subjects.attempts(
+                book, key, subject.trial(way, memory=memory, **known)
+            )
 
         plain = row("plain", None, share=None)
         if not trained(plain):
@@ -95,7 +75,7 @@ class _Cells:
         self.peak = max((row["peak_bytes"] for row in base), default=0)
         plain = estimate([step_of(row) for row in base]) if base else None
         self.costs: dict[_Key, Estimate] = {
-            key: ratio(estimate([step_of(row) for row in own]), plain)
+            key: stats.ratio(estimate([step_of(row) for row in own]), plain)
             for key, own in self.good.items()
             if own and plain
         }
@@ -107,7 +87,7 @@ class _Cells:
 
     def promise(self, key: _Key) -> float | None:
         """Its step over plain Keras's as it was promised, or None."""
-        found = [one for row in self.good[key] if (one := promised(row))]
+        found = [one for row in self.good[key] if (one := stats.promised(row))]
         return estimate(found).median if found else None
 
 
@@ -156,7 +136,7 @@ def _verdicts(cells: _Cells) -> Iterator[Verdict]:
             yield False, f"{where}: {named(way)} trains, the callback does not"
             continue
         text = f"{where}: {own.median:.2f} against {other.median:.2f} of {named(way)}"
-        yield (own.median < other.median if differ(own, other) else None), text
+        yield (own.median < other.median if stats.differ(own, other) else None), text
 
 
 def _summary(cells: _Cells) -> list[str]:
@@ -165,7 +145,7 @@ def _summary(cells: _Cells) -> list[str]:
     good = [s for s in shares if ("callback", s, None) in cells.costs] or shares
     share = good[-1] if good else None
     costs = [cells.costs.get((way, share, None)) for way in _WAYS]
-    texts = ["does not train" if one is None else said(one) for one in costs]
+    texts = ["does not train" if one is None else stats.said(one) for one in costs]
     others = [
         (one.median, f"{one.median:.2f}, {named(key[0])} in {cells.at(key):.0%}")
         for key, one in cells.costs.items()
@@ -179,13 +159,13 @@ def _lines(cells: _Cells) -> Iterator[list[str]]:
     for key, tries in cells.tries.items():
         way, share, beside = key
         good, promise = cells.good[key], cells.promise(key)
-        errors = [ending(row)[:80] for row in tries if not trained(row)]
+        errors = [stats.ending(row)[:80] for row in tries if not trained(row)]
         yield [
             cells.title,
             way,
             f"{share:.0%}" if share else f"peak of {beside}" if beside else "all",
             format_bytes(max(r["peak_bytes"] for r in good)) if good else "",
-            said(cells.costs[key]) if good else "did not train",
+            stats.said(cells.costs[key]) if good else "did not train",
             f"{promise:.2f}" if promise else "",
             str(len(good)),
             f"{len(errors)}: {errors[-1]}" if errors else "",

@@ -37,12 +37,9 @@ def write_subjects(data: Path, subjects: int, seed: int) -> None:
         name = f"ct_{seed}{index:03d}"
         _save(data / "imagesTr" / f"{name}_0000.nii.gz", image.astype(np.int16))
         _save(data / "labelsTr" / f"{name}.nii.gz", organ.astype(np.uint8) + tumour)
-    content = {
-        "channel_names": {"0": "CT"},
-        "labels": {"background": 0, "organ": [1, 2], "tumour": 2},
-        "numTraining": subjects,
-        "file_ending": ".nii.gz",
-    }
+    labels = {"background": 0, "organ": [1, 2], "tumour": 2}
+    content = {"channel_names": {"0": "CT"}, "labels": labels}
+    content |= {"numTraining": subjects, "file_ending": ".nii.gz"}
     (data / "dataset.json").write_text(json.dumps(content, indent=1))
 
 

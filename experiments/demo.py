@@ -15,7 +15,7 @@ take the time of the machine's cores. Step times say nothing of a GPU's.
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,11 @@ _ASKED = MIB  # a budget in which nothing trains; its refusal names the least
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo.
-
-    Args:
-        arguments: The words after `python -m experiments.demo`.
-
-    Returns:
-        The exit status: 0 if everything that the demo claims came out so.
-    """
+    """Run the demo; the exit status is 0 if all that it claims came out so."""
     parser = argparse.ArgumentParser(
         prog="python -m experiments.demo",
-        description="Train what does not fit, with plain Keras and the callback.",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     folder = Path("build/demo")
     parser.add_argument("--output", type=Path, default=folder, help="folder to fill")
@@ -130,10 +124,10 @@ def _rows(output: Path, arrays: Path, console: Console) -> list[dict[str, Any]]:
 
 def failed_claims(rows: Rows) -> list[str]:
     """Claims that did not hold; empty if all did."""
-    plain, *others = rows
+    plain = rows[0]
     if not trained(plain):
         return [f"{plain['name']} did not train: {plain['error']}"]
-    refused, *planned = others
+    _, refused, *planned = rows
     name, error = refused["name"], refused["error"]
     failed = [one for row in planned for one in _failed_of(row, plain)]
     if trained(refused):
@@ -157,32 +151,27 @@ def _failed_of(row: Row, plain: Row) -> list[str]:
     return failed
 
 
-def _told(size: int | None, instead: str) -> str:
-    return instead if size is None else format_bytes(size)
-
-
-def _report(key: str) -> Callable[[Row], str]:
-    return lambda row: _told((row.get("report") or {}).get(key), "-")
-
-
-_CELLS: Mapping[str, Callable[[Row], str]] = {
-    "device memory": lambda row: _told(row["memory_bytes"], "enough"),
-    "measured peak": lambda row: _told(row.get("peak_bytes"), "out of memory"),
-    "predicted peak": _report("predicted_peak_bytes"),
-    "swapped out": _report("swapped_out_bytes"),
-    "swapped in": _report("swapped_in_bytes"),
-    "step time": lambda row: f"{step_of(row):.2f} s" if trained(row) else "-",
-}
+def _cells(row: Row) -> dict[str, str]:
+    report = row.get("report") or {}
+    sizes = {
+        "device memory": (row["memory_bytes"], "enough"),
+        "measured peak": (row.get("peak_bytes"), "out of memory"),
+        "predicted peak": (report.get("predicted_peak_bytes"), "-"),
+        "swapped out": (report.get("swapped_out_bytes"), "-"),
+        "swapped in": (report.get("swapped_in_bytes"), "-"),
+    }
+    cells = {n: format_bytes(size) if size else e for n, (size, e) in sizes.items()}
+    return cells | {"step time": f"{step_of(row):.2f} s" if trained(row) else "-"}
 
 
 def _print_table(rows: Rows, console: Console) -> None:
     """One column for each training; all of them but the second trained."""
-    table = Table(title="One training step", box=SIMPLE_HEAD, title_justify="left")
-    table.add_column("")
+    table = Table("", title="One training step", box=SIMPLE_HEAD, title_justify="left")
     for row in rows:
         table.add_column(row["name"].replace(", ", "\n"), justify="right")
-    for label, cell in _CELLS.items():
-        table.add_row(label, *map(cell, rows))
+    columns = [_cells(row) for row in rows]
+    for label in columns[0]:
+        table.add_row(label, *(column[label] for column in columns))
     console.print(table)
     console.print(
         f"After {len(rows[0]['losses'])} steps every loss, weight and optimizer slot "

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from experiments.charts import Bar, Panel, Series
+from experiments.question import Bar, Panel, Series
 from lms.report.style import INK, calm, new_figure, save
 
 __all__ = ["draw_panels"]
@@ -18,13 +18,7 @@ _BESIDE: Any = {"textcoords": "offset points", "fontsize": 9, "color": INK}
 def draw_panels(
     rows: Sequence[Sequence[Panel]], path: Path, *, title: str, note: str
 ) -> None:
-    """Draw a grid of panels; one legend of all stands above them.
-
-    Args:
-        rows: From the top down, each as long as the first.
-        path: PNG to write.
-        title: What is seen.
-        note: How the numbers came about.
+    """Draw a grid of panels, from the top down; one legend of all stands above them.
 
     Example:
         >>> import tempfile

@@ -22,7 +22,6 @@ from lms.units import MIB, Bytes
 
 __all__ = ["drawn_step"]
 
-_LEAST_OPS = 5
 _TOP_MIB = (64, 96, 128, 192, 256)
 _LEAST_MIB = 8
 _CHANNELS = (16, 32, 64, 128, 256)
@@ -31,20 +30,12 @@ _KINDS = {"Conv2D": 9, "Relu": 5, "Norm": 4, "AddV2": 3, "MaxPool": 1, "Resize":
 
 
 def drawn_step(seed: int, ops: int) -> GraphView:
-    """A training step of so many ops or one less; its argument is not counted.
-
-    Args:
-        seed: The same seed draws the same step.
-        ops: At least 5.
+    """A training step of so many ops, 5 at least, or one less; without its argument.
 
     Example:
         >>> [op.type for op in drawn_step(0, 5).ops]
         ['Placeholder', 'Conv2D', 'Conv2D', 'LossGrad', 'Conv2DGrad', 'Conv2DGrad']
     """
-    if ops < _LEAST_OPS:
-        raise ValueError(
-            f"`ops` must be at least {_LEAST_OPS}, got {ops}. Draw a larger one."
-        )
     return _Drawing(Random(seed)).graph((ops - 1) // 2)
 
 

@@ -14,9 +14,8 @@ import shutil
 from typing import Any
 
 from experiments.bits import parts
-from experiments.charts import COLOURS, Bar, Panel
 from experiments.names import TITLES
-from experiments.question import Answer, Verdict, sentences
+from experiments.question import Answer, Bar, Panel, Verdict, sentences
 from experiments.runner import Book, Trial
 from experiments.stats import Estimate, Rows, estimate, said, trained
 from experiments.subjects import in_mib
@@ -67,14 +66,10 @@ def answer(rows: Rows) -> Answer:
             f"median model, {value:.2f} for {TITLES[worst]}, wanted {_GOALS[kind]}"
         )
         verdicts.append((value <= _GOALS[kind], text))
-    full = [
-        [
-            TITLES[m],
-            *(said(own[m]) if m in own else "" for own in waits.values()),
-            _plain(rows, m),
-        ]
-        for m in sorted(waits["cold"], key=lambda m: -waits["cold"][m].median)
-    ]
+    full: list[list[str]] = []
+    for model in sorted(waits["cold"], key=lambda m: -waits["cold"][m].median):
+        told = [said(own[model]) if model in own else "" for own in waits.values()]
+        full.append([TITLES[model], *told, _plain(rows, model)])
     columns = ["model", "cold over plain", "warm over plain", "plain Keras"]
     return Answer(
         finding=sentences(verdicts),
@@ -110,13 +105,12 @@ def _waits(rows: Rows, model: str, kind: str) -> Estimate | None:
 def _panel(waits: dict[str, Estimate], kind: str) -> Panel:
     bars = [
         Bar(
-            label=TITLES[model],
-            length=one.median,
-            colour=COLOURS["callback"],
-            text=f"{one.median:.2f}",
-            span=(one.low, one.high),
+            label=TITLES[m],
+            length=w.median,
+            text=f"{w.median:.2f}",
+            span=(w.low, w.high),
         )
-        for model, one in waits.items()
+        for m, w in waits.items()
     ]
     goal = _GOALS[kind]
     title = f"{kind}; dashed: wanted, {goal}"

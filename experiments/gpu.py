@@ -22,7 +22,7 @@ from experiments.runner import Book, Trial
 from experiments.stats import Row, Rows, ending, trained
 from lms.units import GIB, KIB, MIB, format_bytes
 
-__all__ = ["SETTINGS", "TITLE", "answer", "measure", "parts", "share", "status"]
+__all__ = ["SETTINGS", "TITLE", "answer", "measure", "share"]
 
 TITLE = "On a real card"
 SETTINGS = {"size": 96, "filters": 16, "depth": 5, "steps": 40, "trials": ()}
@@ -30,18 +30,10 @@ KNOWN = {"trials": None}
 _PLAIN = "unet plain"
 _TRAININGS = {  # the share of plain Keras's peak that is each one's budget
     "unet lms": 0.6,
-    "unet by send and receive": 0.6,
-    "pinned pool in one region": 0.6,
     "unet plans anew": 0.9,  # so that there are plans in less
 }
 _OVER, _TIME, _HIDDEN, _LATE = 1.001, 0.10, 0.9, 0.5
-_WORDS = {True: "holds", False: "FAILS", None: "open"}
 _SLACK = 64 * KIB  # small tensors of the program around a step
-
-
-def parts(_: Any) -> tuple[str, ...]:
-    """One part: trials are in the order of their worth."""
-    return ("all",)
 
 
 def measure(book: Book, _: str, options: Any) -> None:
@@ -64,26 +56,19 @@ def measure(book: Book, _: str, options: Any) -> None:
 
 
 def _catalogue(options: Any, flops: float) -> Mapping[str, Trial]:
-    size, filters = options.size, options.filters
-    shape = {"size": size, "filters": filters, "depth": options.depth}
-    known: Any = {"steps": options.steps, "seconds": 8.0, "traced": True}
-    plain = Trial(model="unet", shape=shape, **known)
+    size = options.size
+    shape = {"size": size, "filters": options.filters, "depth": options.depth}
+    plain = Trial(model="unet", shape=shape, steps=options.steps, traced=True)
     lms = replace(plain, way="callback")
-    untraced = replace(lms, traced=False)
-    # A step has about 128 bytes for each voxel and filter.
-    pool = {"gpu_host_mem_limit_in_mb": 256 * size**3 * filters // MIB + 64}
-    pool |= {"gpu_host_mem_disallow_growth": 1}
     batch = {"bytes": max(4 * MIB, 16 * size**3)}
     return {
         "transports": Trial(probe="transports", knobs={"flops": flops, "runs": 3}),
         _PLAIN: plain,
         "unet lms": lms,
-        "unet by send and receive": replace(lms, transport="send"),
-        "pinned pool in one region": replace(untraced, gpu_options=pool),
         "batches": Trial(probe="batches", knobs=batch),
         "launches": Trial(probe="launches", knobs={"ops": 1000}),
         "no room in a convolution": Trial(probe="refused", memory=GIB // 4),
-        "unet plans anew": replace(untraced, held=True),
+        "unet plans anew": replace(lms, traced=False, held=True),
         "two cards": Trial(probe="cards"),
     }
 
@@ -109,26 +94,15 @@ def answer(rows: Rows) -> Answer:
         *_trainings(done),
         *_refused(done),
     ]
-    body = [[_WORDS[holds], text] for holds, text in claims]
     fails = sum(holds is False for holds, _ in claims)
+    finding = f"{len(claims)} claims, of which {fails} fail."
+    body = [[name, why or "ended well"] for name, why in ends]
     return Answer(
-        finding=f"{len(claims)} claims, of which {fails} fail.",
-        table=("Claims", ["", "claim"], body[:8]),
-        more=[("All claims", ["", "claim"], body)],
-        verdicts=claims,
+        finding=finding, table=("Trials", ["trial", ""], body), verdicts=claims
     )
 
 
-def status(rows: Rows) -> int:
-    """The exit status of a run: 1 if a claim fails."""
-    claims = answer(rows).verdicts
-    for holds, text in claims:
-        print(f"{_WORDS[holds]:6}{text}")
-    return int(any(holds is False for holds, _ in claims))
-
-
 def _transports(ways: Mapping[str, Row]) -> Iterator[Verdict]:
-    """Only the library's own two must be good; the others show what they mend."""
     for way, found in ways.items():
         text = f"by {way}, a swap-in starts at its trigger, and hides"
         if "error" in found:
@@ -138,8 +112,10 @@ def _transports(ways: Mapping[str, Row]) -> Iterator[Verdict]:
         late = found["late_seconds"] / found["kernel_seconds"]
         told = "not measured" if hidden is None else f"{hidden:.0%} hidden"
         good = hidden is not None and hidden >= _HIDDEN and late <= _LATE
-        open_ = hidden is None or way not in ("copy ops", "send and receive")
-        yield None if open_ else good, f"{text}: {late:.2f} kernels late, {told}"
+        yield (
+            None if hidden is None else good,
+            f"{text}: {late:.2f} kernels late, {told}",
+        )
 
 
 def _trainings(done: Mapping[str, Row]) -> Iterator[Verdict]:
@@ -148,25 +124,12 @@ def _trainings(done: Mapping[str, Row]) -> Iterator[Verdict]:
         row = done.get(name)
         if row is None or plain is None or not row.get("report"):
             continue
-        yield _same_bits(name, row, plain)
+        same = all(row[key] == plain[key] for key in ("losses", "sha256"))
+        what = f"{len(row['losses'])} losses and all weights"
+        yield same, f"{name}: {what} are plain Keras's bit for bit"
         yield from _promised(name, row)
         if "lanes" in row and "lanes" in plain:
             yield from _carried(name, row, plain)
-    pair = done.get("unet lms"), done.get("pinned pool in one region")
-    if all(pair):  # the second finds measured what the first had to measure
-        cold, warm = (row["first_seconds"] for row in pair if row)
-        text = "a warm cache makes the first step sooner"
-        yield warm < cold, f"{text}: {warm:.1f} s for {cold:.1f} s"
-
-
-def _same_bits(name: str, row: Row, plain: Row) -> Verdict:
-    """Losses of the steps that both made; weights where they made as many."""
-    count = min(len(row["losses"]), len(plain["losses"]))
-    same = row["losses"][:count] == plain["losses"][:count]
-    whole = len(row["losses"]) == len(plain["losses"])
-    same &= not whole or row["sha256"] == plain["sha256"]
-    what = f"{count} losses{' and all weights' if whole else ''}"
-    return same, f"{name}: {what} are plain Keras's bit for bit"
 
 
 def _promised(name: str, row: Row) -> Iterator[Verdict]:

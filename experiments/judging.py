@@ -42,10 +42,7 @@ class Verdict:
 
 
 def judge(rows: Rows) -> tuple[Verdict, ...]:
-    """Judge the rows of one model: a verdict for each training with a plan.
-
-    Args:
-        rows: All of one model, plain Keras's among them.
+    """Judge all rows of one model: a verdict for each training with a plan.
 
     Example:
         >>> plain = {"kind": "plain", "error": None, "losses": ["0x1p+0"]}

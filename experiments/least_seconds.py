@@ -1,4 +1,4 @@
-"""How fast can a step be at best in a memory? A bound by mixed-integer programming.
+"""Least seconds of a step in a memory: a bound by mixed-integer programming.
 
     stage t       what runs again, stalls │ op t │
                   └────── before ───────┘ └beside┘
@@ -31,12 +31,12 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from lms.ir.graph import GraphView, Op, op_of
+from lms.ir.graph import GraphView, op_of
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["Bound", "Step", "least_seconds", "step_of"]
+__all__ = ["Step", "least_seconds", "step_of"]
 
 _MS = 1e-3  # the programme counts milliseconds and MiB: numbers near 1
 _GAP = 1e-3  # relative: what is nearer to the least counts as that
@@ -48,25 +48,15 @@ _Name = tuple[str, int, int]  # word, stage, op
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Ops by number, in the order of their first runs; each makes one tensor.
-
-    Args:
-        seconds: Of each op.
-        sizes: Bytes of each op's output.
-        scratch: Bytes that each op needs while it runs.
-        reads: Numbers of the ops whose outputs each op reads.
-        again: Whether each op may run again.
-        h2d: Bytes per second to the device.
-        d2h: Bytes per second from the device.
-    """
+    """Ops by number, in the order of their first runs; each makes one tensor."""
 
     seconds: tuple[Seconds, ...]
-    sizes: tuple[Bytes, ...]
-    scratch: tuple[Bytes, ...]
-    reads: tuple[tuple[int, ...], ...]
-    again: tuple[bool, ...]
-    h2d: float
-    d2h: float
+    sizes: tuple[Bytes, ...]  # of outputs
+    scratch: tuple[Bytes, ...]  # needed while the op runs
+    reads: tuple[tuple[int, ...], ...]  # ops whose outputs each op reads
+    again: tuple[bool, ...]  # may run again
+    h2d: float  # bytes per second to the device
+    d2h: float  # and from it
 
     @cached_property
     def until(self) -> tuple[int, ...]:
@@ -77,19 +67,6 @@ class Step:
             for source in self.reads[op]:
                 found[source] = max(found[source], last)
         return tuple(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """Seconds of a step that no plan goes below.
-
-    Args:
-        seconds: Of the step.
-        solved: Whether the programme was solved; else it is what was proved in time.
-    """
-
-    seconds: Seconds
-    solved: bool
 
 
 def step_of(graph: GraphView, costs: Costs, hardware: Hardware) -> Step:
@@ -106,24 +83,20 @@ def step_of(graph: GraphView, costs: Costs, hardware: Hardware) -> Step:
                 f"`graph` must have ops that make one new tensor, got {op.name!r}. "
                 "Draw another graph."
             )
-
-    def reads(op: Op) -> tuple[int, ...]:
-        makers = dict.fromkeys(op_of(name) for name in op.inputs)
-        return tuple(number[name] for name in makers if name in number)
-
+    makers = [dict.fromkeys(map(op_of, op.inputs)) for op in ops]
     return Step(
         seconds=tuple(costs.of(op.name) for op in ops),
         sizes=tuple(op.outputs[0].size for op in ops),
         scratch=tuple(op.scratch for op in ops),
-        reads=tuple(reads(op) for op in ops),
+        reads=tuple(tuple(number[n] for n in own if n in number) for own in makers),
         again=tuple(op.repeatable for op in ops),
         h2d=hardware.h2d,
         d2h=hardware.d2h,
     )
 
 
-def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> Bound:
-    """The least seconds of a step in a memory.
+def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> tuple[Seconds, bool]:
+    """The least seconds of a step in a memory, or what is proved; and which of them.
 
     Args:
         step: The step.
@@ -137,7 +110,7 @@ def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> Bound:
     if found.status == _IMPOSSIBLE:
         raise ValueError(f"the rules must have a solution, got none: {found}")
     seconds = sum(step.seconds) + max(0.0, float(found.mip_dual_bound)) * _MS
-    return Bound(seconds=seconds, solved=found.status == 0)
+    return seconds, found.status == 0
 
 
 class _Programme:

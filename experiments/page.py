@@ -70,12 +70,7 @@ def module_of(name: str) -> Any:
 
 
 def answer_of(name: str, path: Path | None = None) -> Answer | None:
-    """The finding of a question's rows; None where there are none.
-
-    Args:
-        name: Of its module.
-        path: Of its rows; None for the committed ones.
-    """
+    """The finding of a question's rows, or of the committed ones; None without any."""
     path = path or RESULTS / f"{name}.jsonl"
     if name == "predictions" and not path.exists():
         rows: Sequence[Any] = predictions.all_rows()
@@ -126,10 +121,7 @@ def check_or_write(*, check: bool) -> int:
 
 
 def page(answers: Mapping[str, Answer | None]) -> str:
-    """The whole page.
-
-    Args:
-        answers: Of all questions; None for those without rows.
+    """The whole page: answers of all questions, None for those without rows.
 
     Example:
         >>> found = Answer(finding="Yes.", table=("T", ["a"], [["1"]]))

@@ -17,8 +17,7 @@ import statistics
 from random import Random
 from typing import Any
 
-from experiments.charts import COLOURS, Panel, Series
-from experiments.question import Answer, Verdict, sentences
+from experiments.question import COLOURS, Answer, Panel, Series, Verdict, sentences
 from experiments.runner import Book
 from experiments.stats import Rows
 from experiments.subjects import NAMES
@@ -67,20 +66,15 @@ def _measured(seed: int, limit: float) -> dict[str, Any]:
     speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
     rule = _planned(graph, speeds, budget, thresholds={})
     planned = _planned(graph, speeds, budget)
-    row: dict[str, Any] = {
-        "ops": sum(not op.persistent for op in graph.ops),
-        "device": device,
-        "plain_bytes": high,
-        "budget_bytes": budget,
-        "busy_seconds": speeds.costs.total,
-        "error": planned if isinstance(planned, str) else None,
-        "rule_seconds": None,
-    }
-    if not isinstance(rule, str) and rule.timeline:
-        row["rule_seconds"] = rule.timeline.seconds
-    return (
-        row if isinstance(planned, str) else row | _bound(graph, speeds, planned, limit)
-    )
+    ops = sum(not op.persistent for op in graph.ops)
+    row: dict[str, Any] = {"ops": ops, "device": device, "plain_bytes": high}
+    row |= {"budget_bytes": budget, "busy_seconds": speeds.costs.total}
+    row |= {"error": planned if isinstance(planned, str) else None}
+    timeline = None if isinstance(rule, str) else rule.timeline
+    row["rule_seconds"] = timeline.seconds if timeline else None
+    if not isinstance(planned, str):
+        row |= _bound(graph, speeds, planned, limit)
+    return row
 
 
 def _planned(
@@ -102,16 +96,12 @@ def _bound(
 
     assert planned.timeline is not None  # the budget is below the plain peak
     taken = max(planned.memory.device_peak, planned.timeline.device_peak)
-    row: dict[str, Any] = {
-        "plan_seconds": planned.timeline.seconds,
-        "taken_bytes": taken,
-        "swaps": len(planned.plan.swaps),
-        "twice": len(planned.plan.recomputed),
-    }
+    row = {"plan_seconds": planned.timeline.seconds, "taken_bytes": taken}
+    row |= {"swaps": len(planned.plan.swaps), "twice": len(planned.plan.recomputed)}
     step = step_of(graph, speeds.costs, speeds.hardware)
     for way, memory in (("taken", taken), ("budget", planned.budget.step)):
-        bound = least_seconds(step, max(memory, taken), limit=limit)
-        row |= {f"{way}_seconds": bound.seconds, f"{way}_solved": bound.solved}
+        seconds, solved = least_seconds(step, max(memory, taken), limit=limit)
+        row |= {f"{way}_seconds": seconds, f"{way}_solved": solved}
     return row
 
 

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from experiments.charts import COLOURS, Panel, Series
-from experiments.question import Answer, Verdict, sentences
+from experiments.question import Answer, Panel, Series, Verdict, sentences
 from experiments.runner import RESULTS, read_lines
 from experiments.stats import Row, Rows, step_of, trained
 
@@ -46,7 +45,7 @@ def answer(rows: Rows) -> Answer:
     peaks, times = _offs(rows)
     sizes, above = sorted(map(abs, peaks)), sum(one > 0 for one in peaks)
     verdicts: list[Verdict] = [
-        (not above, f"{above} of {len(peaks)} peaks are above their promise"),
+        (not above, f"{above} of {len(peaks)} peaks are above their promise")
     ]
     text = f"predicted peaks are off by {median(sizes):.1%} in the median, "
     text += f"{sizes[-1]:.0%} at worst; wanted {_MEDIAN:.0%} and {_WORST:.0%}"
@@ -93,6 +92,6 @@ def _line(name: str, rows: Rows) -> list[str]:
 def _panel(title: str, offs: Sequence[float]) -> Panel:
     """Each training's measured value over its promise, in order."""
     points = [(i + 1, 1 + off) for i, off in enumerate(sorted(offs))]
-    series = [Series(points=points, colour=COLOURS["callback"], marker=".")]
+    series = [Series(points=points, marker=".")]
     x, y = "trainings, sorted", "measured over promised"
     return Panel(title=title, x=x, y=y, series=series, level=1.0)

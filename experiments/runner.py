@@ -12,7 +12,6 @@ that is here, whose memory is limited by a logical device.
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -56,60 +55,29 @@ _REASONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One training in one way; or one probe of a card.
+    """One training in one way; or one probe of a card."""
 
-    Args:
-        model: A name of `experiments.models`.
-        shape: Arguments of its function.
-        way: As `experiments.ways` has them.
-        memory: Bytes of the card; None for all that it has.
-        card: A preset that an emulated card imitates; None for none.
-        link: A name of `lms.machine.hardware.LINKS`, or None.
-        dry: Whether an emulated card computes nothing.
-        slow_motion: How many times as long an emulated card takes for all.
-        budget: Bytes that the callback is given; None for what it takes itself.
-        knobs: Of the callback; or what a probe wants to know.
-        steps: How many at most.
-        seconds: After so many no further step begins; 0 for all steps.
-        feed: "dataset" for one batch at a time from the host, or "arrays".
-        deterministic: Whether TensorFlow's op determinism is on.
-        traced: Whether the last step is recorded.
-        curves: Whether predicted memory over the step is kept.
-        transport: "send" for tensors carried by send and receive nodes; "" for the
-            library's choice.
-        held: Whether the card's free memory is taken after two steps.
-        workers: Processes of one job, each with a card.
-        apart: Whether each of them trains for itself.
-        probe: A name of `experiments.probes`, instead of a training.
-        gpu_options: Options of TensorFlow's device.
-        cache: Folder of what is kept between processes.
-        longest: Seconds after which it is ended.
-    """
-
-    model: str = ""
-    shape: Mapping[str, Any] = field(default_factory=dict)
-    way: str = "plain"
-    memory: Bytes | None = None
-    card: str | None = None
-    link: str | None = None
-    dry: bool = False
-    slow_motion: float = 1.0
-    budget: int | None = None
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""  # a name of `experiments.models`
+    shape: Mapping[str, Any] = field(default_factory=dict)  # arguments of its function
+    way: str = "plain"  # as `experiments.ways` has them
+    memory: Bytes | None = None  # of the card; None for all that it has
+    card: str | None = None  # a preset that an emulated card imitates
+    link: str | None = None  # a name of `lms.machine.hardware.LINKS`
+    dry: bool = False  # an emulated card computes nothing
+    slow_motion: float = 1.0  # times as long as an emulated card takes for all
+    budget: int | None = None  # bytes for the callback; None for what it takes itself
+    knobs: Mapping[str, Any] = field(default_factory=dict)  # callback's, or a probe's
     steps: int = 6
-    seconds: Seconds = 0.0
-    feed: str = "dataset"
-    deterministic: bool = True
-    traced: bool = False
-    curves: bool = False
-    transport: str = ""
-    held: bool = False
-    workers: int = 1
-    apart: bool = False
-    probe: str = ""
-    gpu_options: Mapping[str, Any] = field(default_factory=dict)
-    cache: str = OFF
-    longest: Seconds = 1200.0
+    feed: str = "dataset"  # one batch at a time from the host; or "arrays"
+    deterministic: bool = True  # TensorFlow's op determinism
+    traced: bool = False  # the last step is recorded
+    curves: bool = False  # predicted memory over the step is kept
+    held: bool = False  # the card's free memory is taken after two steps
+    workers: int = 1  # processes of one job, each with a card
+    apart: bool = False  # each of them trains for itself
+    probe: str = ""  # a name of `experiments.probes`, instead of a training
+    cache: str = OFF  # folder of what is kept between processes
+    longest: Seconds = 1200.0  # after which it is ended
 
 
 class OutOfTimeError(Exception):
@@ -118,34 +86,22 @@ class OutOfTimeError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Book:
-    """The rows so far: what is in it is not measured again, what is new is written.
-
-    Args:
-        path: The result file.
-        card: "emulated", or "real" for the one that is here.
-        folder: Where trials leave results and logs.
-        deadline: When the run ends, on `time.monotonic`.
-        anew: Whether what the file has is measured again.
-        copy_to: A folder that gets a copy of the results after each row, or None.
-    """
+    """The rows so far: what is in it is not measured again, what is new is written."""
 
     path: Path
-    card: str = "emulated"
-    folder: Path = Path("build") / "experiments"
-    deadline: float = float("inf")
-    anew: bool = False
-    copy_to: Path | None = None
+    card: str = "emulated"  # or "real" for the one that is here
+    folder: Path = Path("build") / "experiments"  # of trials' results and logs
+    deadline: float = float("inf")  # of the run, on `time.monotonic`
     rows: list[dict[str, Any]] = field(default_factory=list)
     _writing: Any = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        if self.path.exists() and not self.anew:
+        if self.path.exists():
             head, self.rows = read_lines(self.path)
             if head["settings"] != {"card": self.card}:
                 raise SystemExit(
                     f"{self.path} must have been measured with {self.card!r} cards, "
-                    f"got {head['settings']}. Give another file as --results, or "
-                    "--anew to measure all again."
+                    f"got {head['settings']}. Give another file as --results."
                 )
 
     def find(self, key: Row) -> dict[str, Any] | None:
@@ -165,9 +121,6 @@ class Book:
             key: What tells it from all others; begins the row.
             trial: What is tried.
             told: Makes of what was measured what is kept of it.
-
-        Raises:
-            OutOfTimeError: If the run has no time left for it.
         """
         words = "-".join(str(value) for value in key.values())
         stem = re.sub(r"\W+", "-", words.lower()).strip("-")
@@ -188,9 +141,6 @@ class Book:
         with self._writing:
             self.rows.append(row)
             _write_lines(self.path, {"card": self.card}, self.rows)
-            if self.copy_to is not None:
-                self.copy_to.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.path, self.copy_to)
         _say(key, row)
         return row
 
@@ -223,19 +173,16 @@ def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
     if code == NO_CARD:
         sys.stderr.write(f"experiments: {why_it_failed(text, code)}\n")
         raise SystemExit(NO_CARD)
-    error = f"not done after {trial.longest:.0f} s" if code is None else None
-    error = error or why_it_failed(text, code or 0)
-    found = _found(output, trial) if error is None or output.exists() else {}
-    known = {"error": error, "memory_bytes": trial.memory}
-    return known | found | {"seconds": time.monotonic() - started}
-
-
-def _found(output: Path, trial: Trial) -> dict[str, Any]:
-    if trial.workers == 1:
-        return read_json(output)
-    ranks = range(trial.workers)
-    each = [read_json(output.with_suffix(f".{rank}.json")) for rank in ranks]
-    return each[0] | {"step_seconds": [row["step_seconds"] for row in each]}
+    row = {"error": why_it_failed(text, code or 0), "memory_bytes": trial.memory}
+    if code is None:
+        row["error"] = f"not done after {trial.longest:.0f} s"
+    if trial.workers > 1 and not row["error"]:
+        ranks = range(trial.workers)
+        each = [read_json(output.with_suffix(f".{rank}.json")) for rank in ranks]
+        row |= each[0] | {"step_seconds": [one["step_seconds"] for one in each]}
+    elif output.exists():
+        row |= read_json(output)
+    return row | {"seconds": time.monotonic() - started}
 
 
 def _environment(trial: Trial, *, real: bool) -> dict[str, str]:
@@ -302,12 +249,13 @@ def why_it_failed(log: str, code: int) -> str | None:
 def _say(key: Row, row: Row) -> None:
     """One line for the terminal, and why a training ended."""
     words = ", ".join(f"{value}" for value in key.values())
-    peak = row.get("peak_bytes")
-    known = [f"{row['seconds']:.0f} s", *([format_bytes(peak)] if peak else [])]
-    reason = ending(row) if "error" in row else ""
-    colour = "red" if row.get("error") else "yellow" if reason else "green"
+    told = f"{row['seconds']:.0f} s"
+    if peak := row.get("peak_bytes"):
+        told += f", {format_bytes(peak)}"
+    reason = ending(row)
+    colour = "red" if row["error"] else "yellow" if reason else "green"
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"[{colour}]{words}[/]: {', '.join(known)}")
+    console.print(f"[{colour}]{words}[/]: {told}")
     if reason:
         console.print(f"    {reason}", markup=False, style="dim")
 

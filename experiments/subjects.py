@@ -53,41 +53,25 @@ def named(way: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model and its size.
-
-    Args:
-        title: For tables.
-        model: A name of `experiments.models`.
-        shape: Its size.
-        small: The same, for rehearsals.
-        knob: The argument that grows.
-        sizes: From where, and in steps of how much: coarse ones, then fine ones.
-        slow_motion: In which a step on a V100 takes seconds of this machine.
-        peers: Ways of others that take no budget, and can be had for it.
-    """
+    """A model and its size."""
 
     title: str
-    model: str
+    model: str  # a name of `experiments.models`
     shape: Mapping[str, int]
-    small: Mapping[str, int]
-    knob: str
-    sizes: tuple[int, int, int]
-    slow_motion: float
-    peers: tuple[str, ...]
+    small: Mapping[str, int]  # the same, for rehearsals
+    knob: str  # the argument that grows
+    sizes: tuple[int, int, int]  # from where, and in steps: coarse, then fine ones
+    slow_motion: float  # in which a step on a V100 takes seconds of this machine
+    peers: tuple[str, ...]  # ways of others that take no budget
 
     def trial(self, way: str, *, small: bool, **more: Any) -> Trial:
         """Train it in a way, on a V100 with PCIe 3.0 if nothing else is said."""
-        known: dict[str, Any] = {
-            "card": "v100-pcie",
-            "link": "pcie3",
-            "dry": True,
-            "slow_motion": self.slow_motion,
-            "deterministic": False,
-            "knobs": {"host_memory": "256GiB"} if way in _PLANNED else {},
-        }
+        knobs = {"host_memory": "256GiB"} if way in _PLANNED else {}
+        known: dict[str, Any] = {"card": "v100-pcie", "link": "pcie3", "dry": True}
+        known |= {"slow_motion": self.slow_motion, "deterministic": False}
+        known |= {"knobs": knobs, "model": self.model, "way": way}
         shape = {**(self.small if small else self.shape), **more.pop("shape", {})}
-        trial = Trial(model=self.model, shape=shape, way=way, **known)
-        return replace(trial, **more)
+        return Trial(shape=shape, **{**known, **more})
 
 
 _PEERS = ("by_hand", "remat:activations", "remat:list_of_layers", "mixed:mixed_float16")
@@ -97,13 +81,11 @@ _TINY = {"width": 64, "depth": 2, "heads": 2, "batch": 4}
 
 def _batches(model: str, title: str, shape: Mapping[str, int], *sizes: int) -> Subject:
     """A model whose batch grows."""
+    small, start, coarse, fine = {"size": 64, "batch": 8}, *sizes
     is_text = model != "resnet50"
     if is_text:
         shape = {"width": 768, "depth": 12, "heads": 12, **shape}
         small = _TINY | ({"size": 64} if model == "vit" else {"length": 64})
-    else:
-        small = {"size": 64, "batch": 8}
-    start, coarse, fine = sizes
     return Subject(
         title=title,
         model=model,

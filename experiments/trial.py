@@ -18,8 +18,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ import tensorflow as tf
 
 from experiments.models import Ready
 from experiments.runner import NO_CARD
-from experiments.ways import built, callback_of, gpu_options, running
+from experiments.ways import built, callback_of, running
 from lms.errors import BudgetError
 from lms.tf import compat
 from lms.units import MIB
@@ -41,7 +42,6 @@ __all__ = ["main"]
 _DEVICE = "GPU:0"
 _TIMES = ("seconds", "h2d_busy", "d2h_busy", "predicted_seconds", "unplanned_seconds")
 _SEED = 7
-_LEAST_STEPS = 3
 _PR_SET_PDEATHSIG = 1
 _WITHOUT = (
     "TensorFlow sees no GPU. Run this where `nvidia-smi` works and "
@@ -50,14 +50,7 @@ _WITHOUT = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a trial and write its row; a training that fails raises.
-
-    Args:
-        arguments: The trial as JSON, and the JSON file to write.
-
-    Returns:
-        0; 3 if there is no card.
-    """
+    """Run a trial, given as JSON, and write a row to a file; what fails raises."""
     asked, output = json.loads(arguments[0]), Path(arguments[1])
     _end_with_parent()
     if not tf.config.list_physical_devices("GPU"):
@@ -65,9 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         return NO_CARD
     _prepare_card(asked)
     if asked["probe"]:
-        from experiments.probes import run_probe
-
-        run_probe(asked["probe"], asked["knobs"], output)
+        _ask(asked["probe"], asked["knobs"], output)
         return 0
     row = _trained(asked)
     if asked["workers"] > 1:
@@ -90,13 +81,24 @@ def _end_with_parent() -> None:
 
 def _prepare_card(asked: Mapping[str, Any]) -> None:
     """Options of the card, and a limit of its memory where the card is a real one."""
-    options = {**asked["gpu_options"], **gpu_options(asked["way"])}
-    if options:
-        compat.set_gpu_options(**options)
+    if asked["way"] == "unified":
+        compat.set_gpu_options(use_unified_memory=True)
     if asked["limit"] is not None:
         for gpu in tf.config.list_physical_devices("GPU"):
             limit = tf.config.LogicalDeviceConfiguration(asked["limit"] // MIB)
             tf.config.set_logical_device_configuration(gpu, [limit])
+
+
+def _ask(name: str, knobs: Mapping[str, Any], output: Path) -> None:
+    """Ask a probe; what it finds is written at once, for a process that dies."""
+    from experiments.probes import questions, transports
+    from lms.tf.measure.devices import find_device
+
+    probe = getattr(transports if name == "transports" else questions, name)
+    row: dict[str, Any] = {}
+    for found in chain(probe(knobs, find_device()), [{"error": None}]):
+        row |= found
+        write_json(output, row)
 
 
 def _trained(asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _trained(asked: Mapping[str, Any]) -> dict[str, Any]:
     callbacks = [one for one in (together, ours, watch) if one]
     tf.config.experimental.reset_memory_stats(_DEVICE)
     refused = None
-    with running(asked["way"], transport=asked["transport"]), ExitStack() as stack:
+    with running(asked["way"]), ExitStack() as stack:
         stack.callback(watch.close)
         try:
             model.fit(**_fed(asked, ready, parts), verbose="0", callbacks=callbacks)
@@ -181,7 +183,6 @@ class _Watch(keras.callbacks.Callback):
         self._trace = ExitStack()
         self._held: Any = None
         self._batches = 0
-        self._is_over = False  # its time: the next step is the last, if one is traced
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._started = time.perf_counter()
@@ -196,8 +197,7 @@ class _Watch(keras.callbacks.Callback):
             tf.config.experimental.reset_memory_stats(_DEVICE)
         if self._asked["held"] and step == 2 and self._peaks:
             self._held = _held_beside(self._peaks[-1])
-        is_last = self._is_over or step == self._asked["steps"] - 1
-        if self._asked["traced"] and is_last and not self._recorded:
+        if self._asked["traced"] and step == self._asked["steps"] - 1:
             self._record()
         self._begun = time.perf_counter()
 
@@ -213,12 +213,6 @@ class _Watch(keras.callbacks.Callback):
             self._first = time.perf_counter() - self._started
             self._resident = psutil.Process().memory_info().rss
         self._trace.close()
-        most = self._asked["seconds"]
-        is_over = bool(most) and sum(self._seconds[1:]) > most
-        if is_over and (self._recorded or not self._asked["traced"]):
-            model: Any = self.model
-            model.stop_training = len(self._seconds) > _LEAST_STEPS
-        self._is_over = is_over and len(self._seconds) >= _LEAST_STEPS
 
     def close(self) -> None:
         """End a trace that a failing step left open, and give back what is held."""
@@ -236,7 +230,6 @@ class _Watch(keras.callbacks.Callback):
             "step_seconds": self._seconds[:-1] if self._recorded else self._seconds,
             "first_seconds": self._first,
             "peak_bytes": max(later, default=peak),
-            "peaks": sorted(set(later)),
             "resident_bytes": self._resident,
         }
         return found | ({"lanes": self._lanes()} if self._recorded else {})
@@ -280,51 +273,38 @@ def _held_beside(peak: int) -> Any:
 def _report(ours: Any, slow: float) -> dict[str, Any] | None:
     """The numbers of the training step; None before its first plan."""
     numbers = (report.numbers() for report in ours.report if report.kind == "train")
-    first = next(numbers, None)
-    return None if first is None else _paced(first, slow)
+    return next((_paced(each, slow) for each in numbers), None)
 
 
 def _paced(values: dict[str, Any], slow: float) -> dict[str, Any]:
     """Seconds and rates of a card that runs in slow motion, as they are without it."""
-    factors = [(key, _factor(key, slow)) for key, one in values.items() if one]
-    return values | {key: values[key] * each for key, each in factors if each != 1}
-
-
-def _factor(key: str, slow: float) -> float:
-    if key.endswith(("throughput", "_per_second")):
-        return slow
-    return 1 / slow if key in _TIMES or key.startswith("idle") else 1
+    for key, value in values.items():
+        if value and key.endswith(("throughput", "_per_second")):
+            values[key] = value * slow
+        elif value and (key in _TIMES or key.startswith("idle")):
+            values[key] = value / slow
+    return values
 
 
 def _curves(timeline: Any) -> dict[str, list[int]]:
     """Bytes over the step, op by op, in at most 400 places."""
     planned = timeline.planned
     curves = {"plain": timeline.unplanned.device, "planned": planned.device}
-    return {
-        name: [
-            int(part.max()) for part in np.array_split(values, min(400, len(values)))
-        ]
-        for name, values in {**curves, "host": planned.host}.items()
-    }
+    curves |= {"host": planned.host}
+    parts = {n: np.array_split(each, min(400, len(each))) for n, each in curves.items()}
+    return {n: [int(part.max()) for part in own] for n, own in parts.items()}
 
 
 def _digests(model: keras.Model) -> dict[str, Any]:
-    """Hash all variables together, and each one, cut short."""
+    """Hash all variables, the optimizers' too, together, and each one, cut short."""
     whole, each = hashlib.sha256(), []
-    for variable in _variables(model):
-        own = np.asarray(variable.value).tobytes()
-        whole.update(own)
-        each.append([variable.path, hashlib.sha256(own).hexdigest()[:12]])
+    known = {id(one): one for one in vars(model).values()}.values()
+    own = [one for one in known if isinstance(one, keras.optimizers.Optimizer)]
+    for variable in chain(model.variables, *(one.variables for one in own)):
+        value = np.asarray(variable.value).tobytes()
+        whole.update(value)
+        each.append([variable.path, hashlib.sha256(value).hexdigest()[:12]])
     return {"sha256": whole.hexdigest(), "variables": each}
-
-
-def _variables(model: keras.Model) -> Iterator[Any]:
-    """The model's, and those of each optimizer that it has."""
-    yield from model.variables
-    known = {id(one): one for one in vars(model).values()}
-    for one in known.values():
-        if isinstance(one, keras.optimizers.Optimizer):
-            yield from one.variables
 
 
 if __name__ == "__main__":

@@ -20,16 +20,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
-from unittest.mock import patch
 
 import keras
 
 from experiments.blocks import checkpoint_blocks
 from experiments.models import MODELS, Ready
 from lms.tf import compat
-from lms.tf.rewrite.transports import SendReceive
 
-__all__ = ["built", "callback_of", "gpu_options", "running"]
+__all__ = ["built", "callback_of", "running"]
 
 # Knobs of the callback, for ways that have one.
 _OURS: Mapping[str, Mapping[str, Any]] = {
@@ -41,11 +39,6 @@ _OURS: Mapping[str, Mapping[str, Any]] = {
 
 def built(way: str, name: str, shape: Mapping[str, Any]) -> tuple[Ready, int]:
     """A model ready to train in a way, and how many batches are one of its steps.
-
-    Args:
-        way: As above.
-        name: Of the model.
-        shape: Arguments of its function.
 
     Raises:
         ValueError: If the way cannot be had for the model.
@@ -88,22 +81,6 @@ def callback_of(way: str, budget: int | None, knobs: Mapping[str, Any]) -> Any:
     return LMSCallback(budget, verbose=0, **{**_OURS[way], **knobs})
 
 
-def gpu_options(way: str) -> dict[str, Any]:
-    """Options that TensorFlow wants before its first op."""
-    return {"use_unified_memory": True} if way == "unified" else {}
-
-
-def running(way: str, *, transport: str = "") -> AbstractContextManager[Any]:
-    """The context that a way's steps need.
-
-    Args:
-        way: As above.
-        transport: "send" for the carrier of other TensorFlows.
-    """
-    known: Any = nullcontext()
-    if way == "grappler":
-        known = compat.recomputed_by_grappler()
-    if transport == "send":
-        made = SendReceive(host=compat.device_name("CPU:0"))
-        known = patch("lms.tf.measure.devices.transport_to", return_value=made)
-    return known
+def running(way: str) -> AbstractContextManager[Any]:
+    """The context that a way's steps need."""
+    return compat.recomputed_by_grappler() if way == "grappler" else nullcontext()

@@ -19,15 +19,14 @@ from math import ceil
 from statistics import median
 from typing import Any
 
-from experiments.charts import COLOURS, Bar, Panel
-from experiments.question import Answer, Verdict, sentences
+from experiments.question import Answer, Bar, Panel, Verdict, sentences
 from experiments.runner import Book, Trial
 from experiments.stats import Estimate, Rows, estimate, ratio, said, trained
 from experiments.subjects import in_mib
 from lms.machine.hardware import preset
 from lms.units import GIB, Bytes, Seconds
 
-__all__ = ["SETTINGS", "TITLE", "answer", "measure", "parts", "ring_seconds"]
+__all__ = ["SETTINGS", "TITLE", "answer", "measure"]
 
 TITLE = "Several workers"
 SETTINGS = {"workers": (1, 2, 4), "repeats": 3, "steps": 60}
@@ -41,31 +40,22 @@ _INFINIBAND = 12.5e9  # bytes per second: 100 Gb/s
 _GRADIENTS: Bytes = 33_078_316  # of the case study's network, float32
 
 
-def ring_seconds(size: Bytes, workers: int, rate: float) -> Seconds:
+def _ring_seconds(size: Bytes, workers: int, rate: float) -> Seconds:
     """Seconds of a ring all-reduce, whose workers send 2 (n - 1) / n of all bytes each.
 
     Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
-    of workstations", J. Parallel Distrib. Comput. 69 (2009).
-
-    Args:
-        size: Of what is reduced.
-        workers: How many there are.
-        rate: Bytes per second of the slowest link.
+    of workstations", J. Parallel Distrib. Comput. 69 (2009). The rate is the slowest
+    link's, in bytes per second.
 
     Example:
-        >>> ring_seconds(100, 4, 50.0), ring_seconds(100, 1, 50.0)
+        >>> _ring_seconds(100, 4, 50.0), _ring_seconds(100, 1, 50.0)
         (3.0, 0.0)
     """
     return 2 * (workers - 1) / workers * size / rate
 
 
-def parts(options: Any) -> tuple[Any, ...]:
-    """One part: jobs of other sizes must not run beside each other."""
-    return (options.workers,)
-
-
-def measure(book: Book, counts: tuple[int, ...], options: Any) -> None:
-    """Run each job, in rounds."""
+def measure(book: Book, _: str, options: Any) -> None:
+    """Run each job, in rounds; jobs of other sizes must not run beside each other."""
     trial = Trial(model="unet", shape=_SHAPE, steps=options.steps, memory=GIB)
     for repeat in range(1, options.repeats + 1):
         alone = book.row({"kind": "alone", "workers": 1, "repeat": repeat}, trial)
@@ -73,7 +63,7 @@ def measure(book: Book, counts: tuple[int, ...], options: Any) -> None:
             return
         half = in_mib(alone["peak_bytes"] / 2)
         planned = replace(trial, way="callback", memory=half)
-        for workers in counts:
+        for workers in options.workers:
             for kind in ("together", "apart", "plain"):
                 job = trial if kind == "plain" else planned
                 job = replace(job, workers=workers, apart=kind == "apart")
@@ -105,7 +95,6 @@ def answer(rows: Rows) -> Answer:
             Bar(
                 label=f"{count} workers",
                 length=efficiency.median,
-                colour=COLOURS["callback"],
                 text=told,
                 span=(efficiency.low, efficiency.high),
             )
@@ -140,7 +129,7 @@ def _step(rows: Rows, kind: str, workers: int) -> Estimate | None:
 def _published(gpus: int, epoch: int) -> list[str]:
     """A published epoch; and one in which steps and rings are all that takes time."""
     rate = preset("v100-nvlink").h2d if gpus <= _GPUS_EACH else _INFINIBAND
-    step = _PUBLISHED[1] / _STEPS + ring_seconds(_GRADIENTS, gpus, rate)
+    step = _PUBLISHED[1] / _STEPS + _ring_seconds(_GRADIENTS, gpus, rate)
     bound = _PUBLISHED[1] / (gpus * ceil(_STEPS / gpus) * step)
     reached = _PUBLISHED[1] / (gpus * epoch)
     return [str(gpus), f"{epoch} s", f"{reached:.1%}", f"{bound:.1%}"]

@@ -2,9 +2,7 @@
 
 Each name stands for a function that builds a compiled model with random weights, and
 data for a few batches; its arguments are sizes. By default activations take most of
-the memory, and a training takes seconds. Seeds are fixed by who calls.
-
-Nothing of `lms` is imported here: models are built before it is, as a user may.
+the memory, and a training takes seconds. Nothing of `lms` is imported here.
 """
 
 from importlib import import_module
@@ -13,5 +11,5 @@ from experiments.models.data import MODELS, Ready
 
 __all__ = ["MODELS", "Ready"]
 
-for _name in ("applications", "hub", "own", "mixed", "sized"):
+for _name in ("applications", "hub", "own", "sized"):
     import_module(f"{__name__}.{_name}")

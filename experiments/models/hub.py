@@ -10,15 +10,8 @@ import keras
 import numpy as np
 from keras import optimizers
 
-from experiments.models.data import (
-    BATCHES,
-    Ready,
-    classes,
-    images,
-    model,
-    noise,
-    tokens,
-)
+from experiments.models import data
+from experiments.models.data import Ready, classes, images, model
 
 _WORDS = 500
 
@@ -57,7 +50,7 @@ def _bert(
     backbone = _text("BertBackbone", length, words, **sizes)
     optimizer = optimizers.AdamW(1e-4)
     made = _task("BertTextClassifier", backbone, optimizer, num_classes=4)
-    ids = tokens(batch, length)
+    ids = data.tokens(batch, length)
     x = {"token_ids": ids, "segment_ids": np.zeros_like(ids)}
     return made, x | _masked(ids), classes(batch, count=4), batch
 
@@ -68,7 +61,7 @@ def _masked(ids: np.ndarray, part: str = "") -> dict[str, np.ndarray]:
 
 def _next_words(made: Any, batch: int, length: int) -> Ready:
     """A language model learns the word that follows each word."""
-    ids = tokens(batch, length + 1)
+    ids = data.tokens(batch, length + 1)
     return made, {"token_ids": ids[:, :-1], **_masked(ids[:, 1:])}, ids[:, 1:], batch
 
 
@@ -98,7 +91,7 @@ def _t5() -> Ready:
     hidden = backbone.output["decoder_sequence_output"]
     made = keras.Model(backbone.input, keras.layers.Dense(_WORDS)(hidden))
     made.compile(optimizers.Adafactor(1e-3), _loss())
-    asked, said = tokens(batch, length), tokens(batch, length + 1, seed=3)
+    asked, said = data.tokens(batch, length), data.tokens(batch, length + 1, seed=3)
     x = {"encoder_token_ids": asked, "decoder_token_ids": said[:, :-1]}
     x |= _masked(asked, "encoder_") | _masked(asked, "decoder_")
     return made, x, said[:, 1:], batch
@@ -129,43 +122,28 @@ def _swin() -> Ready:
     return made, images(batch, size), classes(batch), batch
 
 
-def _pictures(made: Any, batch: int, size: int, count: int) -> Ready:
-    return made, images(batch, size), classes(batch, size, size, count=count), batch
-
-
 @model
 def _segformer() -> Ready:
     batch, size, count = 4, 128, 6
-    encoder = _hub(
-        "MiTBackbone",
-        image_shape=(size, size, 3),
-        num_layers=4,
-        hidden_dims=[32, 64, 160, 256],
-        layerwise_depths=[2, 2, 2, 2],
-        layerwise_num_heads=[1, 2, 5, 8],
-        layerwise_sr_ratios=[8, 4, 2, 1],
-        layerwise_patch_sizes=[7, 3, 3, 3],
-        layerwise_strides=[4, 2, 2, 2],
-        max_drop_path_rate=0.1,
-    )
+    sizes: dict[str, Any] = {"hidden_dims": [32, 64, 160, 256], "num_layers": 4}
+    layers = {"depths": [2] * 4, "num_heads": [1, 2, 5, 8], "sr_ratios": [8, 4, 2, 1]}
+    layers |= {"patch_sizes": [7, 3, 3, 3], "strides": [4, 2, 2, 2]}
+    sizes |= {f"layerwise_{name}": each for name, each in layers.items()}
+    sizes |= {"image_shape": (size, size, 3), "max_drop_path_rate": 0.1}
+    encoder = _hub("MiTBackbone", **sizes)
     backbone = _hub("SegFormerBackbone", image_encoder=encoder, projection_filters=256)
     optimizer = optimizers.AdamW(1e-4)
     made = _task("SegFormerImageSegmenter", backbone, optimizer, num_classes=count)
-    return _pictures(made, batch, size, count)
+    return made, images(batch, size), classes(batch, size, size, count=count), batch
 
 
 def _resnet(size: int) -> Any:
     """A narrow ResNet of 26 layers, as an encoder."""
-    return _hub(
-        "ResNetBackbone",
-        input_conv_filters=[64],
-        input_conv_kernel_sizes=[7],
-        stackwise_num_filters=[64, 64, 96, 96],
-        stackwise_num_blocks=[2, 2, 2, 2],
-        stackwise_num_strides=[1, 2, 2, 2],
-        block_type="bottleneck_block",
-        image_shape=(size, size, 3),
-    )
+    sizes: dict[str, Any] = {"stackwise_num_filters": [64, 64, 96, 96]}
+    sizes |= {"stackwise_num_blocks": [2] * 4, "stackwise_num_strides": [1, 2, 2, 2]}
+    sizes |= {"input_conv_filters": [64], "input_conv_kernel_sizes": [7]}
+    sizes |= {"block_type": "bottleneck_block", "image_shape": (size, size, 3)}
+    return _hub("ResNetBackbone", **sizes)
 
 
 @model
@@ -183,7 +161,7 @@ def _deeplab() -> Ready:
     )
     optimizer = optimizers.SGD(0.01, momentum=0.9)
     made = _task("DeepLabV3ImageSegmenter", backbone, optimizer, num_classes=count)
-    return _pictures(made, batch, size, count)
+    return made, images(batch, size), classes(batch, size, size, count=count), batch
 
 
 @model
@@ -202,7 +180,9 @@ def _retinanet() -> Ready:
         preprocessor=None,
     )
     made.compile(optimizer=optimizers.Adam(1e-4))
-    corners = np.random.default_rng(4).uniform(0, size / 2, (BATCHES * batch, 3, 2))
+    corners = np.random.default_rng(4).uniform(
+        0, size / 2, (data.BATCHES * batch, 3, 2)
+    )
     boxes = np.concatenate([corners, corners + size / 3], axis=-1).astype(np.float32)
     labels = classes(batch, 3, count=count).astype(np.float32)
     return made, images(batch, size), {"boxes": boxes, "labels": labels}, batch
@@ -218,7 +198,7 @@ def _whisper() -> Ready:
     hidden = backbone.output["decoder_sequence_output"]
     made = keras.Model(backbone.input, backbone.token_embedding(hidden, reverse=True))
     made.compile(optimizers.Adam(1e-4), _loss())
-    said = tokens(batch, length + 1)
-    x = {"encoder_features": noise(BATCHES * batch, frames, 80)}
+    said = data.tokens(batch, length + 1)
+    x = {"encoder_features": data.noise(data.BATCHES * batch, frames, 80)}
     x |= {"decoder_token_ids": said[:, :-1], **_masked(said[:, 1:], "decoder_")}
     return made, x, said[:, 1:], batch

@@ -1,12 +1,6 @@
 """Small questions to a card: what it is, its launches, and how it refuses.
 
-Each takes its knobs and the device, and yields what it finds by name.
-
-machine    versions, memory, rates; a convolution is computed there
-launches   seconds of a small op; a barrier of many edges, and of one
-refused    no room for what a convolution wants: class and text of the error
-batches    seconds of a batch to the device, from pageable and pinned memory
-cards      two cards: a copy from the one to the other
+Each takes what it wants to know and the device, and yields what it finds by name.
 """
 
 import ctypes
@@ -19,7 +13,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lms.errors import UnsupportedError
 from lms.machine.inventory import read_driver
 from lms.tf import compat
 from lms.tf.measure.device_rates import measure_hardware
@@ -38,12 +31,12 @@ _BARRIER = 297  # early ops of the case study's step
 def machine(_: Mapping[str, Any], device: Device) -> _Found:
     """The machine, and where a convolution was computed."""
     built, driver = tf.sysconfig.get_build_info(), read_driver()
-    details = tf.config.list_physical_devices("GPU")
-    about = tf.config.experimental.get_device_details(details[0])
+    found = tf.config.list_physical_devices("GPU")
+    about = tf.config.experimental.get_device_details(found[0])
     yield {
         "card": about.get("device_name"),
         "capability": about.get("compute_capability"),
-        "cards": len(details),
+        "cards": len(found),
         "driver": driver.version,
         "driver_cuda": driver.cuda,
         "tensorflow": tf.__version__,
@@ -63,12 +56,7 @@ def machine(_: Mapping[str, Any], device: Device) -> _Found:
 
 
 def launches(knobs: Mapping[str, Any], device: Device) -> _Found:
-    """Seconds of each op of a chain of small ones; and of edges to the host and back.
-
-    Args:
-        knobs: How many "ops".
-        device: Where.
-    """
+    """Seconds of each of so many small "ops"; and of edges to the host and back."""
     with tf.device(device.full_name):
         start = tf.Variable(tf.constant(0.5))
 
@@ -110,9 +98,6 @@ def _seconds(step: Callable[[], Any]) -> float:
 
 def refused(_: Mapping[str, Any], device: Device) -> _Found:
     """Class and text of each error of a convolution that gets less and less room."""
-    limit = device.limit
-    if limit is None:
-        raise UnsupportedError("the device must have a limit, got none")
     rng = np.random.default_rng(0)
     with tf.device(device.name):
         x = tf.constant(rng.random((1, 48, 48, 48, 16), np.float32))
@@ -120,7 +105,9 @@ def refused(_: Mapping[str, Any], device: Device) -> _Found:
     tries: list[dict[str, Any]] = []
     size = x.numpy().nbytes
     for room in (size + 32 * MIB, size + 2 * MIB, size // 2):
-        held = hold(device, limit - (device.memory.current_bytes or 0) - room)
+        held = hold(
+            device, (device.limit or 0) - (device.memory.current_bytes or 0) - room
+        )
         begun = time.perf_counter()
         row: dict[str, Any] = {"room_bytes": room - size}
         try:
@@ -164,12 +151,7 @@ def cards(_: Mapping[str, Any], device: Device) -> _Found:
 
 
 def batches(knobs: Mapping[str, Any], device: Device) -> _Found:
-    """Bytes per second of a batch to the device, from pageable and pinned memory.
-
-    Args:
-        knobs: The "bytes" of a batch.
-        device: Where.
-    """
+    """Bytes per second of a batch of so many "bytes", by its memory on the host."""
     size = knobs["bytes"]
     with tf.device("CPU:0"):
         pageable = tf.constant(np.zeros(size // 4, np.float32))

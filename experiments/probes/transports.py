@@ -21,13 +21,7 @@ from lms.tf.capture.tracing import trace
 from lms.tf.measure.devices import Device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import (
-    CopyOps,
-    DeviceCopy,
-    SendReceive,
-    Transport,
-    made_node,
-)
+from lms.tf.rewrite.transports import DeviceCopy, SendReceive, Transport
 from profiling.measured import measured_steps
 from profiling.sessions import MARK, record_steps
 from profiling.timelines import hidden_bytes
@@ -38,50 +32,16 @@ _CHANNELS, _CONVOLUTIONS, _TRIGGER, _READER = 64, 12, 5, 9
 _SECONDS = 0.02  # of a convolution at the rate of large products
 
 
-class _Identity(DeviceCopy):
-    """As TensorFlow 1's large model support had it: copies of an op on the host."""
-
-    def __init__(self, host: str) -> None:
-        self._host = host
-
-    def swap_out(self, name: str, source: str, spec: Any, *, device: str) -> CopyOps:
-        del device
-        return _copy(made_node(name, "Identity", [source], self._host, T=spec.dtype))
-
-    def swap_in(self, name: str, out: CopyOps, spec: Any, *, device: str) -> CopyOps:
-        get, source = f"{name}/get", out.end.name
-        start = made_node(get, "Identity", [source], self._host, T=spec.dtype)
-        end = made_node(name, "Identity", [get], device, T=spec.dtype)
-        return CopyOps(nodes=(start, end), start=start, end=end)
-
-
-class _Unsettled(DeviceCopy):
-    """Without the edge that holds launches back until a swap-in is queued."""
-
-    def swap_in(self, name: str, out: CopyOps, spec: Any, *, device: str) -> CopyOps:
-        kind, source = "_CopyFromHostToGpu", out.end.name
-        return _copy(made_node(name, kind, [source], device, T=spec.dtype))
-
-
-def _copy(node: Any) -> CopyOps:
-    return CopyOps(nodes=(node,), start=node, end=node)
-
-
 def transports(knobs: Mapping[str, Any], device: Device) -> Iterator[dict[str, Any]]:
     """How late each transport's copy begins, and how much of it is hidden.
 
-    Args:
-        knobs: The card's "flops", and how many "runs".
-        device: Where.
+    Of the card its "flops" are known, and how many "runs" there shall be.
     """
     host = compat.device_name("CPU:0")
-    ways: dict[str, Transport] = {
-        "copy ops": DeviceCopy(),
-        "send and receive": SendReceive(host=host),
-        "identity on the host": _Identity(host),
-        "copy ops, launches run ahead": _Unsettled(),
-    }
-    size = _voxels(knobs["flops"])
+    ways = {"copy ops": DeviceCopy(), "send and receive": SendReceive(host=host)}
+    # Along an axis, so that a convolution takes about as long as a large kernel.
+    edge = (knobs["flops"] * _SECONDS / (2 * 27 * _CHANNELS**2)) ** (1 / 3)
+    size = max(16, min(96, round(edge / 8) * 8))
     found: dict[str, Any] = {}
     for name, transport in ways.items():
         try:
@@ -89,12 +49,6 @@ def transports(knobs: Mapping[str, Any], device: Device) -> Iterator[dict[str, A
         except Exception as error:  # each alone is a finding
             found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
         yield {"voxels": size, "transports": found}
-
-
-def _voxels(flops: float) -> int:
-    """Along an axis, so that a convolution takes about as long as a large kernel."""
-    each = 2 * 27 * _CHANNELS**2
-    return max(16, min(96, round((flops * _SECONDS / each) ** (1 / 3) / 8) * 8))
 
 
 def _probe(

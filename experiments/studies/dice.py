@@ -29,8 +29,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from experiments.charts import COLOURS, Bar, Panel
-from experiments.question import Answer, Verdict, sentences
+from experiments.question import Answer, Bar, Panel, Verdict, sentences
 from experiments.runner import Book, why_it_failed
 from experiments.stats import Row, Rows
 from unet3d.schemes import REGIONS
@@ -57,11 +56,10 @@ def measure(book: Book, _: str, options: Any) -> None:
     from unet3d.coarse import make_coarse_subjects  # needs nibabel
 
     folder = book.folder / "dice"
+    sets = (("seen", options.subjects), ("unseen", options.unseen))
     seen, unseen = (
         make_coarse_subjects(folder / name, subjects=count, seed=seed, factor=_MM)
-        for seed, (name, count) in enumerate(
-            (("seen", options.subjects), ("unseen", options.unseen))
-        )
+        for seed, (name, count) in enumerate(sets)
     )
     split = folder / "split.json"
     write_split(split, make_split([p.name for p in sorted(seen.glob("s*"))], seed=0))
@@ -140,8 +138,8 @@ def answer(rows: Rows) -> Answer:
             odds = [f"{tests[region][name]:.3g}" for name in ("p", "corrected_p")]
             told = f"{gain:+.3f}"
             body.append([f"{low}^3, {high}^3", region, *means, told, *odds])
-            label, colour = f"{low}^3 to {high}^3, {region}", COLOURS["callback"]
-            bars.append(Bar(label=label, length=gain, colour=colour, text=told))
+            label = f"{low}^3 to {high}^3, {region}"
+            bars.append(Bar(label=label, length=gain, text=told))
     columns = ["pair", "region", "mean, smaller", "mean, larger", "median gain"]
     return Answer(
         finding=sentences(verdicts)

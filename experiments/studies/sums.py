@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.charts import COLOURS, Panel, Series
-from experiments.question import Answer
+from experiments.question import COLOURS, Answer, Panel, Series
 from experiments.runner import Book
 from experiments.stats import Row, Rows
 
@@ -50,10 +49,7 @@ def measure(book: Book, size: int, _: Any) -> None:
 def worst(own: Values, ours: Values | None, exact: Values) -> Row:
     """Relative errors of the label that is farthest off, and its value.
 
-    Args:
-        own: By TensorFlow's own sums, one number for each label.
-        ours: One axis at a time; None if there is no such way.
-        exact: In float64.
+    Each has one number for each label; `ours` is None where there is no such way.
 
     Example:
         >>> worst(np.array([1.0, 2.0]), None, np.array([1.0, 4.0]))

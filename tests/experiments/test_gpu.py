@@ -30,7 +30,7 @@ def work(folder: Path, trial: Trial, slow: float) -> dict[str, Any]:
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_swap_in_is_late_without_the_edge_and_starts_at_its_trigger_with_it(
+def test_a_swap_in_starts_at_its_trigger_and_hides(
     tmp_path: Path,
 ) -> None:
     probe = Trial(probe="transports", knobs={"flops": 1e9, "runs": 1})
@@ -39,8 +39,6 @@ def test_a_swap_in_is_late_without_the_edge_and_starts_at_its_trigger_with_it(
     for way in ("copy ops", "send and receive"):
         assert found[way]["late_seconds"] < kernel / 2, way
         assert found[way]["hidden"] > 0.9, way
-    for way in ("identity on the host", "copy ops, launches run ahead"):
-        assert found[way]["late_seconds"] > kernel / 2, way
 
 
 @pytest.mark.tf

@@ -4,8 +4,8 @@ The memory is 1.05 times the peak that plain Keras measures at a base size, whic
 the case study's network is its largest on 16 GB, 144^3. From there sizes rise by
 trials of three steps until one fails: in coarse steps first, then from the last that
 trained in fine ones. Cards are dry V100s: memory is TensorFlow's own allocator's, and
-numbers are not computed. IBM's rule is tuned for less where it dies, as a careful
-user would. A size that failed is tried once more.
+numbers are not computed. IBM's rule is tuned for less where it dies. A size that
+failed is tried once more.
 """
 
 from collections.abc import Callable

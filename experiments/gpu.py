@@ -22,7 +22,7 @@ from experiments.runner import Book, Trial
 from experiments.stats import Row, Rows, ending, trained
 from lms.units import GIB, KIB, MIB, format_bytes
 
-__all__ = ["SETTINGS", "TITLE", "answer", "measure", "share"]
+__all__ = ["SETTINGS", "TITLE", "answer", "measure"]
 
 TITLE = "On a real card"
 SETTINGS = {"size": 96, "filters": 16, "depth": 5, "steps": 40, "trials": ()}
@@ -73,13 +73,8 @@ def _catalogue(options: Any, flops: float) -> Mapping[str, Trial]:
     }
 
 
-def share(part: float, whole: float) -> float | None:
-    """A part of a whole; None where it cannot be one.
-
-    Example:
-        >>> share(1, 2), share(3, 2), share(0, 0)
-        (0.5, None, None)
-    """
+def _share(part: float, whole: float) -> float | None:
+    """A part of a whole; None where it cannot be one."""
     found = part / whole if whole else None
     return found if found is not None and 0 <= found <= _OVER else None
 
@@ -108,7 +103,7 @@ def _transports(ways: Mapping[str, Row]) -> Iterator[Verdict]:
         if "error" in found:
             yield None, f"{text}: {found['error']}"
             continue
-        hidden = share(found["hidden"], 1)
+        hidden = _share(found["hidden"], 1)
         late = found["late_seconds"] / found["kernel_seconds"]
         told = "not measured" if hidden is None else f"{hidden:.0%} hidden"
         good = hidden is not None and hidden >= _HIDDEN and late <= _LATE
@@ -156,7 +151,7 @@ def _carried(name: str, row: Row, plain: Row) -> Iterator[Verdict]:
         text = f"{name}: as many bytes are copied as planned, {lane}: "
         text += f"{format_bytes(max(0, round(own)))} of {format_bytes(wanted)}"
         yield abs(own - wanted) <= max(_SLACK, wanted / 100), text
-        hidden = share(lanes[f"{lane}_hidden"] - before[f"{lane}_hidden"], own)
+        hidden = _share(lanes[f"{lane}_hidden"] - before[f"{lane}_hidden"], own)
         text = f"{name}: copies overlap kernels, {lane}"
         if not lanes[f"{lane}_busy"] or hidden is None:
             yield None, f"{text}: not measured"

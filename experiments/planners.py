@@ -5,8 +5,7 @@ budget between the largest op's working set and the peak without a plan. `plan_s
 plans them as `fit` does. A bound that no plan goes below is computed by mixed-integer
 programming (`experiments.least_seconds`), of what runs again and of what moves, in
 the bytes that our plan takes and in the whole budget, of which a plan leaves a part
-free. IBM's rule plans the same steps. How long planning takes is in the rows of all
-trainings.
+free. IBM's rule plans the same steps.
 
 Where the solver runs into its limit the bound is what it has proved by then, so that
 the true ratio is lower than the one shown. Known weakness: no drawn op has several

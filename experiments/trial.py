@@ -72,9 +72,7 @@ def _end_with_parent() -> None:
 
     Where the host's memory runs out, this process is ended, and no other.
     """
-    system = ctypes.CDLL(None)
-    if hasattr(system, "prctl"):
-        system.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 

@@ -13,7 +13,7 @@
     grappler         the same with TensorFlow's recomputation heuristics
     unified          the driver moves pages: unified memory, which only a real card has
 
-A careful user's form of each. Where a way cannot be had for a model, it says so.
+A careful user's form of each.
 """
 
 from collections.abc import Callable, Mapping

@@ -8,10 +8,9 @@ each with a card of its own of half of what plain Keras takes, with the callback
     plain      workers of one job without the callback, in cards with room for all
 
 Processes share this machine's cores, so as many apart are the fair base: efficiency
-is a median step apart over a median step together. The speed of one worker alone is
-shown beside it. The published table (PowerAI DDL, four V100s a server, 100 Gb/s
-between them) is compared with what a ring all-reduce of the gradients adds to the
-published step, with nothing fitted.
+is a median step apart over a median step together. The published table (PowerAI DDL,
+four V100s a server, 100 Gb/s between them) stands beside what a ring all-reduce of the
+gradients adds to the published step, with nothing fitted.
 """
 
 from dataclasses import replace

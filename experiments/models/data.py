@@ -12,8 +12,7 @@ __all__ += ["model", "noise", "tokens"]
 BATCHES = 3
 CROSS_ENTROPY = "sparse_categorical_crossentropy"
 
-# A compiled model, its inputs, its targets (None where it makes its own), and how many
-# examples are a batch.
+# A compiled model, its inputs, its targets or None, and how many examples are a batch.
 Ready: TypeAlias = tuple[keras.Model, Any, Any, int]
 _Maker: TypeAlias = Callable[..., Ready]
 

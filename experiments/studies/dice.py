@@ -8,15 +8,14 @@ a quarter of the case study's:
     28^3 and 36^3    2.13 times the voxels, the data's own resolution about the larger
     36^3 and 48^3    2.37 times the voxels, the data's own resolution below the larger
 
-Several models per size, all on one split, each a run of `python -m unet3d train` on
-whole subjects; the other subjects, seen by none, are segmented by each. A pair is
-scored on cubes of the larger size: predictions of the smaller one are resized to it. A
-subject's Dice is the mean over the models. Pairs are tested by Wilcoxon's signed-rank
-test, corrected by Holm's method over the three regions.
+Several models per size, all on one split, each a run of `python -m unet3d train`; the
+other subjects, seen by none, are segmented by each. A pair is scored on cubes of the
+larger size, to which predictions are resized. A subject's Dice is the mean over the
+models, tested by Wilcoxon's signed-rank test, corrected by Holm's method.
 
 Known weaknesses: the subjects are synthetic and say nothing of patients. The comparison
-favours the larger size, whose labels are not resized. All models see as many
-epochs, few for a training. The network has 3 levels and 8 filters.
+favours the larger size, whose labels are not resized. All models see as many, few,
+epochs. The network has 3 levels and 8 filters.
 """
 
 import json

@@ -29,8 +29,7 @@ KNOWN = {"models": tuple(TITLES)}
 _ENOUGH = 8192 * MIB
 _MARGIN = 32  # one part of so many that the callback keeps
 _ASKED = MIB  # nothing trains in it
-_DIGITS = 4  # of each variable's digest that are kept
-_TOLD = 4  # variables that are named where they differ
+_DIGITS = _TOLD = 4  # of each variable's digest; variables named where they differ
 _HUB = ("segmentation, detection", "transformer", "audio")  # kinds of keras-hub
 
 

@@ -9,8 +9,8 @@ What the way there makes waits for the way back. Each op reads what the op befor
 made, so that there is one execution order. Ops of the way there may run again. Sizes
 change by poolings and resizings; channels decide whether a convolution is dear.
 
-Known weakness: no op has several outputs, writes in place or shares a buffer. Weights
-and their gradients take no room of the step.
+Known weakness: no op has several outputs, writes in place or shares a buffer; weights
+are not counted.
 """
 
 from collections.abc import Callable

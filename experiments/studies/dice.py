@@ -14,8 +14,7 @@ larger size, to which predictions are resized. A subject's Dice is the mean over
 models, tested by Wilcoxon's signed-rank test, corrected by Holm's method.
 
 Known weaknesses: the subjects are synthetic and say nothing of patients. The comparison
-favours the larger size, whose labels are not resized. All models see as many, few,
-epochs. The network has 3 levels and 8 filters.
+favours the larger size, whose labels are not resized. Epochs and filters are few.
 """
 
 import json

@@ -7,8 +7,8 @@ of the predictions, the case study's loss, the soft Dice that it is made of, the
 variance of the predictions; and by TensorFlow alone the gradients of a convolution's
 bias and of its kernel. All but the loss are those of the label that is farthest off.
 
-Known weakness: the loss averages over the labels, whose errors have both signs, so that
-they may happen to cancel. A GPU sums in another way: nothing is said of it.
+Known weakness: the loss averages over labels, whose errors may cancel. A GPU sums in
+another way: nothing is said of it.
 """
 
 from collections.abc import Sequence

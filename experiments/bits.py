@@ -129,18 +129,18 @@ def answer(rows: Rows) -> Answer:
     total, defects = sum(ends.values()), ends[Outcome.DEFECT]
     sound = sum(not _defects(own) for own in judged.values())
     commits = len({row["commit"] for row in rows if row.get("commit")})
-    cells = Counter(
-        (row["model"], row["kind"], row.get("share"))
-        for row in rows
-        if row["kind"] not in ("plain", "asked")
-    )
+    planned = [row for row in rows if row["kind"] not in ("plain", "asked")]
+    cells = Counter((r["model"], r["kind"], r.get("share")) for r in planned)
     thrice = sum(count >= 3 for count in cells.values())
+    shares = sorted({row["share"] for row in rows if row["kind"] == "training"})
+    asked = sum(row["kind"] == "asked" for row in rows)
+    tried = ", ".join(f"{share:.0%}" for share in shares)
+    ended = ", ".join(f"{ends[one]} {one.value}" for one in Outcome if ends[one])
     text = (
-        f"{total} trainings of {len(judged)} models: "
-        + ", ".join(f"{ends[one]} {one.value}" for one in Outcome if ends[one])
-        + f". Without any defect: {sound} models. "
-        f"{thrice} of {len(cells)} (model, card) pairs ran three times or more, on "
-        f"{commits} {'commit' if commits == 1 else 'commits'}; the others less often."
+        f"{total} trainings of {len(judged)} models, in cards of {tried} of plain "
+        f"Keras's peak and in least budgets, for which {asked} models were asked: "
+        f"{ended}. Without any defect: {sound} models. {thrice} of {len(cells)} pairs "
+        f"of model and card ran three times or more; rows are of {commits} commits."
     )
     body = [_line(kind, judged) for kind in dict.fromkeys(map(kind_of, judged))]
     columns = ["kind", "models", *(one.value for one in Outcome), "least share trained"]

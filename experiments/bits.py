@@ -107,7 +107,7 @@ def device_for(budget: int, batch_bytes: int) -> int:
 
 
 def _differing(variables: Sequence[Sequence[str]], plain: str) -> dict[str, Any] | None:
-    """Which variables are not as plain Keras's; None if all are, or are not known."""
+    """Variables that are not as plain Keras's; None if all are, or are not known."""
     theirs = [plain[i : i + _DIGITS] for i in range(0, len(plain), _DIGITS)]
     paths = [
         path
@@ -119,7 +119,7 @@ def _differing(variables: Sequence[Sequence[str]], plain: str) -> dict[str, Any]
 
 
 def answer(rows: Rows) -> Answer:
-    """How each training ended, by model."""
+    """Ends of trainings, by model."""
     models = dict.fromkeys(row["model"] for row in rows)
     found = {
         each: judge([row for row in rows if row["model"] == each]) for each in models

@@ -229,7 +229,7 @@ def _figures(
 
 
 def _reproduced(table: _Table, way: str) -> Verdict:
-    """Whether IBM's epochs of 192^3 come out by its rule."""
+    """The claim that IBM's epochs of 192^3 come out by its rule."""
     _, x86, _, own, ac922, _, other, _ = list(_beside(table, way))[1]
     text = f"by {NAMES[way]} an epoch of 192^3 takes {own} where IBM measured {x86}, "
     text += f"{other} where it measured {ac922}"

@@ -1,4 +1,4 @@
-"""How each training of the zoo ended: exactly one of four words, by its rows alone.
+"""Ends of trainings of the zoo: each is one of four words, by its rows alone.
 
     trained         with the losses and the variables of plain Keras, bit for bit
     not compared    it trained, but plain Keras itself does not repeat its bits
@@ -24,7 +24,7 @@ SPARE = 1.05  # of the least budget that a refusal names: what must train
 
 
 class Outcome(Enum):
-    """How a training ended."""
+    """The end of a training."""
 
     TRAINED = "trained"
     NOT_COMPARED = "not compared"
@@ -80,7 +80,7 @@ def _defect(row: Row, reason: str) -> Verdict:
 
 
 def _alone(row: Row, plain: Rows) -> Verdict:
-    """How one training ended, without a look at the model's others."""
+    """The end of one training, without a look at the model's others."""
     if row["error"]:
         return _defect(row, row["error"])
     if row["refused"]:
@@ -126,7 +126,7 @@ def _differing(row: Row, plain: Row) -> str:
 
 
 def _why_not_the_least(refused: Sequence[Verdict], all_of: Sequence[Verdict]) -> str:
-    """Why the budget that refusals name is not the least, or 1.05 times it fails."""
+    """The reason why the budget named is not the least, or 1.05 times it fails."""
     named = [v.row["refused"]["least_bytes"] for v in refused]
     low, high = min(named), max(named)
     if high > SPARE * low:

@@ -41,7 +41,7 @@ def _counts(row: Row) -> bool:
 
 
 def answer(rows: Rows) -> Answer:
-    """How far off peaks and times were."""
+    """Errors of peaks and times."""
     peaks, times = _offs(rows)
     sizes, above = sorted(map(abs, peaks)), sum(one > 0 for one in peaks)
     verdicts: list[Verdict] = [

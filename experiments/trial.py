@@ -219,7 +219,7 @@ class _Watch(keras.callbacks.Callback):
             self._trace.close()
 
     def row(self) -> dict[str, Any]:
-        """What was seen."""
+        """Numbers of the steps seen."""
         later = self._peaks[1:] or self._peaks
         peak = tf.config.experimental.get_memory_info(_DEVICE)["peak"]
         found = {

@@ -33,7 +33,7 @@ _SECONDS = 0.02  # of a convolution at the rate of large products
 
 
 def transports(knobs: Mapping[str, Any], device: Device) -> Iterator[dict[str, Any]]:
-    """How late each transport's copy begins, and how much of it is hidden.
+    """Delays of each transport's copy, and the part of it that is hidden.
 
     Of the card its "flops" are known, and how many "runs" there shall be.
     """

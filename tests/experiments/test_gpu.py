@@ -20,7 +20,7 @@ NET = {"size": 16, "filters": 4, "depth": 2}
 
 
 def work(folder: Path, trial: Trial, slow: float) -> dict[str, Any]:
-    """What one trial's process found, on an emulated card in slow motion."""
+    """Results of one trial's process, on an emulated card in slow motion."""
     book = Book(path=folder / "gpu.jsonl", folder=folder)
     asked = replace(trial, memory=128 << 20, card="t4", slow_motion=slow)
     found = runner.measured(asked, book, f"{asked.probe}{asked.way}")

@@ -1,4 +1,4 @@
-"""What is said is computed of rows alone, and fails where they do."""
+"""Answers are computed of rows alone, and fail where they do."""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ _LEAST: Seconds = 15.0  # less is not worth a process
 # Keras writes its reason below a line of its own.
 _REASONS = (
     r"^lms\.errors\.\w+: .*",
-    rf"{OUT_OF_MEMORY}.*",
+    rf"(?:{OUT_OF_MEMORY}|failed to allocate memory).*",
     r"^\s*[\w.]*(?:Error|Exception)\b.*(?:(?<=\.call\(\)\.)\s*\n\s*.*)?",
 )
 

@@ -5,53 +5,42 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from experiments.page import (
-    QUESTIONS,
-    STUDIES,
-    answer_of,
-    check_or_write,
-    module_of,
-    print_answer,
-)
+from experiments import page as pages
+from experiments.page import QUESTIONS, STUDIES, check_or_write, module_of
 from experiments.runner import RESULTS, Book, OutOfTimeError
 
 __all__ = ["main"]
 
-_REAL = Path("build") / "real"
+_BUILD = Path("build")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, show, or write.
 
-    Args:
-        arguments: The words after `python -m experiments`.
-
-    Returns:
-        The exit status: 1 if a verdict does not hold or the page is not current, 2 if
-        there is nothing to show, 3 if there is no card.
+    The exit status is 1 if a verdict does not hold or the page is not current, 2 if
+    there is nothing to show, 3 if there is no card.
     """
     options = _parser().parse_args(arguments)
     if options.command == "page":
         return check_or_write(check=options.check)
-    if options.command == "show":
-        found = answer_of(options.question, options.results or _path(options))
-        if found is None:
-            sys.stderr.write(
-                f"{options.question}: no rows. Measure first, with `run`.\n"
-            )
-            return 2
-        return print_answer(found)
-    return _run(options)
+    if options.command == "run":
+        return _run(options)
+    found = pages.answer_of(options.question, options.results or _path(options))
+    if found is None:
+        sys.stderr.write(f"{options.question}: no rows. Measure first, with `run`.\n")
+        return 2
+    return pages.print_answer(found)
 
 
 def _path(options: Any) -> Path:
-    folder = _REAL if getattr(options, "card", "") == "real" else RESULTS
-    return folder / f"{options.question}.jsonl"
+    is_real = getattr(options, "card", "") == "real"
+    return (_BUILD / "real" if is_real else RESULTS) / f"{options.question}.jsonl"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -59,10 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     page = commands.add_parser("page", help="write docs/results.md and its figures")
     page.add_argument("--check", action="store_true", help="write nothing")
-    show = commands.add_parser("show", help="print what the rows say")
-    run = commands.add_parser("run", help="measure what is missing")
-    for command in (show, run):
-        questions = command.add_subparsers(dest="question", required=True)
+    for word, text in (("show", "print what rows say"), ("run", "measure the missing")):
+        asking = commands.add_parser(word, help=text)
+        questions = asking.add_subparsers(dest="question", required=True)
         for name in (*QUESTIONS, *STUDIES, "gpu"):
             module = module_of(name)
             asked = questions.add_parser(
@@ -72,9 +60,9 @@ def _parser() -> argparse.ArgumentParser:
                 formatter_class=argparse.RawDescriptionHelpFormatter,
             )
             asked.add_argument("--results", type=Path, help="JSON lines")
-            if command is run:
+            if word == "run":
                 _add_run(asked)
-                module.add_settings(asked)
+                _add_settings(asked, module)
     return parser
 
 
@@ -84,14 +72,24 @@ def _add_run(parser: Any) -> None:
     parser.add_argument("--card", choices=cards, default="emulated", help=text)
     text = "ends after so many; call it again, and it goes on"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=text)
-    parser.add_argument("--jobs", type=int, default=1, help="trials at once")
-    text = "measure all of it, also what the file has"
-    parser.add_argument("--anew", action="store_true", help=text)
-    text = "where trials leave results and logs"
-    folder = Path("build") / "experiments"
+    parser.add_argument("--jobs", type=int, default=1, help="parts at once")
+    text, folder = "where trials leave results and logs", _BUILD / "experiments"
     parser.add_argument("--folder", type=Path, default=folder, help=text)
-    text = "a folder that gets a copy of the results after each trial"
-    parser.add_argument("--copy-to", type=Path, metavar="DIR", help=text)
+
+
+def _add_settings(parser: Any, module: Any) -> None:
+    """An option for each of a question's settings; a tuple takes several values."""
+    for name, default in module.SETTINGS.items():
+        known: dict[str, Any] = {"help": f"default: {default}", "default": default}
+        if default is False:
+            known["action"] = "store_true"
+        elif isinstance(default, tuple):
+            known |= {"nargs": "+", "type": type((default or ("",))[0])}
+        else:
+            known["type"] = type(default)
+        if known.get("type") is str:
+            known["choices"] = getattr(module, "KNOWN", {}).get(name, default)
+        parser.add_argument(f"--{name}", **known)
 
 
 def _run(options: Any) -> int:
@@ -101,24 +99,28 @@ def _run(options: Any) -> int:
         card=options.card,
         folder=options.folder,
         deadline=time.monotonic() + 60 * options.minutes,
-        anew=options.anew,
-        copy_to=options.copy_to,
     )
+    parts = getattr(options, "models", ("all",))
+    if hasattr(module, "parts"):
+        parts = module.parts(options)
+    works = [partial(module.measure, book, part, options) for part in parts]
     try:
-        _all(module.units(options), book, options.jobs)
+        _all(works, options.jobs)
     except OutOfTimeError:
         Console().print("No time for all: run the same command again.")
-    return int(getattr(module, "status", lambda _: 0)(book.rows))
+    if options.question != "gpu":
+        return 0
+    return pages.print_answer(module.answer(book.rows))  # 1 where a claim fails
 
 
-def _all(units: Iterable[Callable[[Book], None]], book: Book, jobs: int) -> None:
-    """Run units, so many at once; a unit that fails ends the run."""
+def _all(works: Iterable[Callable[[], None]], jobs: int) -> None:
+    """Do all, so many at once; one that fails ends the run."""
     if jobs == 1:
-        for unit in units:
-            unit(book)
+        for work in works:
+            work()
         return
     with ThreadPoolExecutor(jobs) as pool:
-        for done in [pool.submit(unit, book) for unit in units]:
+        for done in [pool.submit(work) for work in works]:
             done.result()
 
 

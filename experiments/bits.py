@@ -1,4 +1,4 @@
-"""Does any model train, with plain Keras's bits, or is it refused rightly?
+"""Trainings of any model: with plain Keras's bits, or refused rightly?
 
 Models that others wrote train for six steps with op determinism: plain Keras twice in a
 card with room for all; the callback in shares of plain Keras's peak, some of which
@@ -9,99 +9,72 @@ refused is asked for its least budget by a budget of 1 MiB.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
-from experiments.charts import COLOURS, Bar, Panel
 from experiments.judging import SPARE, Outcome, Verdict, judge, least_named
-from experiments.names import NAMES, OF_KERAS_HUB, SMALL_NAMES, TITLES, kind_of
-from experiments.question import Answer
-from experiments.runner import Book, Row, Rows, Trial
+from experiments.names import NAMES, TITLES, kind_of
+from experiments.question import Answer, Bar, Panel
+from experiments.runner import Book, Trial
+from experiments.stats import Row, Rows
+from experiments.subjects import in_mib
 from lms.units import MIB, format_bytes
 
-__all__ = ["TITLE", "add_settings", "answer", "device_for", "units"]
+__all__ = ["SETTINGS", "TITLE", "answer", "device_for", "measure", "parts"]
 
 TITLE = "Any model, with the same bits"
+SETTINGS = {"models": NAMES, "shares": (1.1, 0.8, 0.6, 0.45), "repeats": 3}
+KNOWN = {"models": tuple(TITLES)}
 _ENOUGH = 8192 * MIB
-_SHARES = (1.1, 0.8, 0.6, 0.45)
-_PLAIN_RUNS = 2
 _MARGIN = 32  # one part of so many that the callback keeps
 _ASKED = MIB  # nothing trains in it
-_DIGITS = 4  # of each variable's digest that are kept
-_TOLD = 4  # variables that are named where they differ
+_DIGITS = _TOLD = 4  # of each variable's digest; variables named where they differ
+_HUB = ("segmentation, detection", "transformer", "audio")  # kinds of keras-hub
 
 
-def add_settings(parser: Any) -> None:
-    """Which models, in which shares of plain Keras's peak, how often."""
-    known = [*NAMES, *SMALL_NAMES]
-    parser.add_argument("--models", nargs="+", choices=known, default=NAMES)
-    parser.add_argument("--shares", nargs="+", type=float, default=_SHARES)
-    parser.add_argument("--repeats", type=int, default=3, help="of each training")
-    text = "do not ask models that were never refused for their least budget"
-    parser.add_argument("--no-ask", action="store_true", help=text)
-
-
-def units(options: Any) -> Iterable[Callable[[Book], None]]:
-    """A unit for each model."""
-    hub = keras_hub()
-    missing = [name for name in options.models if name in OF_KERAS_HUB and not hub]
-    if missing:
+def parts(options: Any) -> Sequence[str]:
+    """The models; without keras-hub some of them cannot be had."""
+    missing = [name for name in options.models if kind_of(name) in _HUB]
+    if missing and find_spec("keras_hub") is None:
         raise SystemExit(
             f"keras-hub must be installed for {', '.join(missing)}. Install it: "
             "pip install -e '.[zoo]', or choose others with --models."
         )
-    for model in options.models:
-        yield lambda book, model=model: _model(book, model, options)
+    return options.models
 
 
-def keras_hub() -> str | None:
-    """Its version, if it is there."""
-    try:
-        return version("keras-hub")
-    except PackageNotFoundError:
-        return None
-
-
-def _model(book: Book, model: str, options: Any) -> None:
+def measure(book: Book, model: str, options: Any) -> None:
     """Train one model in each of its cards."""
-    plain = [_row(book, _key(model, "plain", 1.0, i)) for i in _counted(_PLAIN_RUNS)]
+
+    def key(kind: str, repeat: int, share: float | None) -> dict[str, Any]:
+        return {"model": model, "kind": kind, "share": share, "repeat": repeat}
+
+    plain = [_row(book, key("plain", i, 1.0), _ENOUGH) for i in (1, 2)]
     if any(row["error"] for row in plain):
         return
-    rows = list(plain)
-    for i, share in itertools.product(_counted(options.repeats), options.shares):
-        rows.append(_row(book, _key(model, "training", share, i), plain))
-    if least_named(rows) is None and not options.no_ask:
-        key = _key(model, "asked", min(options.shares), 1)
-        rows.append(_row(book, key, plain, budget=_ASKED))
+    repeats = range(1, options.repeats + 1)
+    peak = max(row["peak_bytes"] for row in plain)
+    rows = [
+        _row(book, key("training", i, share), in_mib(share * peak), plain)
+        for i, share in itertools.product(repeats, options.shares)
+    ]
+    if least_named(rows) is None:
+        least = min(options.shares)
+        asked = key("asked", 1, least)
+        rows.append(_row(book, asked, in_mib(least * peak), plain, _ASKED))
     least = least_named(rows)
-    for i in _counted(options.repeats if least else 0):
-        key = {"model": model, "kind": "least", "least_bytes": least, "repeat": i}
-        _row(book, key, plain)
-
-
-def _key(model: str, kind: str, share: float, repeat: int) -> dict[str, Any]:
-    return {"model": model, "kind": kind, "share": share, "repeat": repeat}
-
-
-def _counted(count: int) -> range:
-    return range(1, count + 1)
+    for i in repeats if least else ():
+        found = {"model": model, "kind": "least", "least_bytes": least, "repeat": i}
+        _row(book, found, in_mib(SPARE * (least or 0)), plain)
 
 
 def _row(
-    book: Book,
-    key: dict[str, Any],
-    plain: Sequence[Row] = (),
-    budget: int | None = None,
+    book: Book, key: Row, memory: int, plain: Rows = (), budget: int | None = None
 ) -> Row:
     """The row of a training; plain Keras's keeps a little of each variable's digest."""
-    trial = Trial(
-        model=key["model"],
-        way="callback" if plain else "plain",
-        memory=_memory(key, plain),
-        budget=budget,
-        feed="arrays",
-    )
+    way = "callback" if plain else "plain"
+    known: dict[str, Any] = {"memory": memory, "budget": budget, "feed": "arrays"}
 
     def told(row: dict[str, Any]) -> dict[str, Any]:
         variables = row.pop("variables", [])
@@ -114,16 +87,7 @@ def _row(
             row["refused"] = {**row["refused"], "least_bytes": least}
         return row | {"differing": _differing(variables, plain[0]["digests"])}
 
-    return book.row(key, trial, told=told)
-
-
-def _memory(key: Row, plain: Sequence[Row]) -> int:
-    """Bytes of the card, in whole MiB."""
-    if not plain:
-        return _ENOUGH
-    if key["kind"] == "least":
-        return int(SPARE * key["least_bytes"]) // MIB * MIB
-    return int(key["share"] * max(row["peak_bytes"] for row in plain)) // MIB * MIB
+    return book.row(key, Trial(model=key["model"], way=way, **known), told=told)
 
 
 def device_for(budget: int, batch_bytes: int) -> int:
@@ -136,65 +100,61 @@ def device_for(budget: int, batch_bytes: int) -> int:
         >>> device_for(62 * MIB, 2 * MIB) // MIB
         67
     """
-    sizes = itertools.count(budget // MIB)
-    memory = (size * MIB for size in sizes)
-    return next(
-        size
-        for size in memory
-        if size - max(MIB, size // _MARGIN) - batch_bytes >= budget
-    )
+    size = budget // MIB * MIB
+    while size - max(MIB, size // _MARGIN) - batch_bytes < budget:
+        size += MIB
+    return size
 
 
 def _differing(variables: Sequence[Sequence[str]], plain: str) -> dict[str, Any] | None:
-    """Which variables are not as plain Keras's; None if all are, or are not known."""
+    """Variables that are not as plain Keras's; None if all are, or are not known."""
     theirs = [plain[i : i + _DIGITS] for i in range(0, len(plain), _DIGITS)]
     paths = [
         path
         for (path, own), other in zip(variables, theirs, strict=False)
         if own[:_DIGITS] != other
     ]
-    if not paths:
-        return None
-    return {"count": len(paths), "of": len(theirs), "first": paths[:_TOLD]}
+    known = {"count": len(paths), "of": len(theirs), "first": paths[:_TOLD]}
+    return known if paths else None
 
 
 def answer(rows: Rows) -> Answer:
-    """How each training ended, by model."""
+    """Ends of trainings, by model."""
     models = dict.fromkeys(row["model"] for row in rows)
-    judged = {
-        model: judge([row for row in rows if row["model"] == model]) for model in models
+    found = {
+        each: judge([row for row in rows if row["model"] == each]) for each in models
     }
-    judged = {model: found for model, found in judged.items() if found}
-    ends = Counter(v.outcome for found in judged.values() for v in found)
-    sound = [m for m, found in judged.items() if not _defects(found)]
+    judged = {model: own for model, own in found.items() if own}
+    ends = Counter(v.outcome for own in judged.values() for v in own)
+    total, defects = sum(ends.values()), ends[Outcome.DEFECT]
+    sound = sum(not _defects(own) for own in judged.values())
     commits = len({row["commit"] for row in rows if row.get("commit")})
-    cells = Counter(
-        (row["model"], row["kind"], row.get("share"))
-        for row in rows
-        if row["kind"] not in ("plain", "asked")
-    )
+    planned = [row for row in rows if row["kind"] not in ("plain", "asked")]
+    cells = Counter((r["model"], r["kind"], r.get("share")) for r in planned)
     thrice = sum(count >= 3 for count in cells.values())
+    shares = sorted({row["share"] for row in rows if row["kind"] == "training"})
+    asked = sum(row["kind"] == "asked" for row in rows)
+    tried = ", ".join(f"{share:.0%}" for share in shares)
+    ended = ", ".join(f"{ends[one]} {one.value}" for one in Outcome if ends[one])
     text = (
-        f"{sum(ends.values())} trainings of {len(judged)} models: "
-        + ", ".join(f"{ends[one]} {one.value}" for one in Outcome if ends[one])
-        + f". Without any defect: {len(sound)} models. "
-        f"{thrice} of {len(cells)} (model, card) pairs ran three times or more, on "
-        f"{commits} {'commit' if commits == 1 else 'commits'}; the others less often."
+        f"{total} trainings of {len(judged)} models, in cards of {tried} of plain "
+        f"Keras's peak and in least budgets, for which {asked} models were asked: "
+        f"{ended}. Without any defect: {sound} models. {thrice} of {len(cells)} pairs "
+        f"of model and card ran three times or more; rows are of {commits} commits."
     )
     body = [_line(kind, judged) for kind in dict.fromkeys(map(kind_of, judged))]
     columns = ["kind", "models", *(one.value for one in Outcome), "least share trained"]
-    full = [line for model, found in judged.items() for line in _lines(model, found)]
+    full = [line for model, own in judged.items() for line in _lines(model, own)]
     names = ["model", "card", "of plain's peak", "run", "outcome", "reason"]
     said = (
-        f"{ends[Outcome.TRAINED]} of {sum(ends.values())} trainings have plain "
-        f"Keras's bits, {ends[Outcome.REFUSED]} were refused rightly, "
-        f"{ends[Outcome.DEFECT]} have a defect"
+        f"{ends[Outcome.TRAINED]} of {total} trainings have plain Keras's bits, "
+        f"{ends[Outcome.REFUSED]} were refused rightly, {defects} have a defect"
     )
     return Answer(
         finding=text,
         table=("How trainings ended, by kind of model", columns, body),
         more=[("Each training", names, full)],
-        verdicts=[(not ends[Outcome.DEFECT], said)],
+        verdicts=[(not defects, said)],
         panels=[[_panel(judged)]],
         headline="The least memory in which each model trained with plain Keras's bits",
     )
@@ -208,49 +168,40 @@ def _share(verdict: Verdict) -> float | None:
     return verdict.row.get("of_peak") or verdict.row.get("share")
 
 
-def _trained(found: Iterable[Verdict]) -> list[float]:
+def _least(found: Iterable[Verdict], default: float) -> float:
+    """The least share of plain Keras's peak in which a model trained."""
     good = (Outcome.TRAINED, Outcome.NOT_COMPARED)
     shares = (_share(v) for v in found if v.outcome in good)
-    return [share for share in shares if share]
+    return min((share for share in shares if share), default=default)
 
 
 def _line(kind: str, judged: Mapping[str, Sequence[Verdict]]) -> list[str]:
-    own = {model: found for model, found in judged.items() if kind_of(model) == kind}
-    ends = Counter(v.outcome for found in own.values() for v in found)
-    shares = [min(_trained(found), default=1.0) for found in own.values()]
+    own = [found for model, found in judged.items() if kind_of(model) == kind]
+    ends = Counter(v.outcome for found in own for v in found)
+    shares = [_least(found, 1.0) for found in own]
     spread = f"{min(shares):.0%} to {max(shares):.0%}"
     return [kind, str(len(own)), *(str(ends[one]) for one in Outcome), spread]
 
 
-def _lines(model: str, found: Iterable[Verdict]) -> Iterable[list[str]]:
+def _lines(model: str, found: Iterable[Verdict]) -> Iterator[list[str]]:
     for verdict in found:
         row, share = verdict.row, _share(verdict)
-        yield [
-            TITLES[model],
-            format_bytes(row["memory_bytes"]),
-            "" if share is None else f"{share:.0%}",
-            str(row.get("repeat", "")),
-            verdict.outcome.value,
-            verdict.reason[:120],
-        ]
+        told = "" if share is None else f"{share:.0%}"
+        start = [TITLES[model], format_bytes(row["memory_bytes"]), told]
+        end = [verdict.outcome.value, verdict.reason[:120]]
+        yield [*start, str(row.get("repeat", "")), *end]
 
 
 def _panel(judged: Mapping[str, Sequence[Verdict]]) -> Panel:
-    least = {
-        model: min(_trained(found), default=0.0) for model, found in judged.items()
-    }
+    least = {model: _least(found, 0.0) for model, found in judged.items()}
     bars = [
         Bar(
             label=TITLES[model],
-            length=least[model],
-            colour=COLOURS["callback"],
-            text=(f"{least[model]:.0%}" if least[model] else "does not train")
+            length=share,
+            text=(f"{share:.0%}" if share else "does not train")
             + ", and a defect" * bool(_defects(judged[model])),
         )
-        for model in sorted(judged, key=lambda model: least[model])
+        for model, share in sorted(least.items(), key=lambda one: one[1])
     ]
-    return Panel(
-        x="least card tried that trained it, over plain Keras's peak",
-        bars=bars,
-        level=1.0,
-    )
+    x = "least card tried that trained it, over plain Keras's peak"
+    return Panel(x=x, bars=bars, level=1.0)

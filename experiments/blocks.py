@@ -11,8 +11,7 @@ and the end of the first one is written down.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -27,15 +26,13 @@ _Function = Callable[..., Any]
 
 
 def checkpoint_blocks(model: keras.Model) -> int:
-    """Make a model run its blocks again in the backward pass.
+    """Make a model run its blocks again in the backward pass, and count them.
+
+    Its calls are changed, its variables are not. It can only train then.
 
     Args:
         model: Of keras-hub, with a backbone of transformer layers; or ResNet50 or the
-            U-Net, as functional models. Its calls are changed, its
-            variables are not. It can only train then.
-
-    Returns:
-        How many blocks it has.
+            U-Net, as functional models.
 
     Raises:
         ValueError: If no block is found.
@@ -47,17 +44,15 @@ def checkpoint_blocks(model: keras.Model) -> int:
     if not count:
         raise ValueError(
             f"`model` must have blocks that are known, got {model.name!r}. "
-            "Take one of `experiments.block_subjects`."
+            "Take one of `experiments.subjects`."
         )
     return count
 
 
 def _transformer_layers(model: Any) -> Iterator[Any]:
     backbone = getattr(model, "backbone", None)
-    if backbone is None:
-        return
     yield from getattr(backbone, "transformer_layers", ())
-    for layer in backbone.layers:  # of ViT
+    for layer in getattr(backbone, "layers", ()):  # of ViT
         yield from getattr(layer, "encoder_layers", ())
 
 
@@ -103,51 +98,35 @@ def _recomputed(block: _Function, state: Sequence[Any]) -> _Function:
     return call
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """Layers that run together.
-
-    Args:
-        run: From their inputs to their outputs.
-        inputs: Identities of the symbolic tensors that they read.
-        outputs: And of those that others read.
-    """
-
-    run: _Function
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+# Layers that run together, and the symbolic tensors that they read and make for others.
+_Part = tuple[_Function, Sequence[Any], Sequence[Any]]
 
 
 def _checkpoint_parts(model: Any) -> int:
     """Cut a functional model into its blocks, and what is between them."""
-    groups = _groups(model)
+    groups: dict[str, list[Any]] = {}
+    for layer in model.layers:
+        found = _BLOCK.match(layer.name)
+        if not isinstance(layer, keras.layers.InputLayer):
+            groups.setdefault(found[0] if found else layer.name, []).append(layer)
     parts = _in_order(_parts(model, groups), {id(one) for one in model.inputs})
 
     def call(inputs: Any, **options: Any) -> Any:
-        training = options.get("training")
         known = {id(model.inputs[0]): inputs}
-        for part in parts:
-            made = part.run(*(known[one] for one in part.inputs), training=training)
-            known |= zip(part.outputs, tf.nest.flatten(made), strict=True)
+        for run, reads, makes in parts:
+            made = run(*(known[id(one)] for one in reads), options.get("training"))
+            known |= zip(map(id, makes), tf.nest.flatten(made), strict=True)
         return known[id(model.outputs[0])]
 
     model.call = call
     return sum(bool(_BLOCK.match(name)) for name in groups)
 
 
-def _groups(model: Any) -> dict[str, list[Any]]:
-    groups: dict[str, list[Any]] = {}
-    for layer in model.layers:
-        found = _BLOCK.match(layer.name)
-        if not isinstance(layer, keras.layers.InputLayer):
-            groups.setdefault(found[0] if found else layer.name, []).append(layer)
-    return groups
-
-
 def _parts(model: Any, groups: dict[str, list[Any]]) -> list[_Part]:
     # A layer that is part of a second model no longer knows its tensors.
-    reads = {one: tf.nest.flatten(one.input) for one in _all(groups)}
-    makes = {one: tf.nest.flatten(one.output) for one in _all(groups)}
+    every = [layer for layers in groups.values() for layer in layers]
+    reads = {one: tf.nest.flatten(one.input) for one in every}
+    makes = {one: tf.nest.flatten(one.output) for one in every}
     parts: list[_Part] = []
     for name, layers in groups.items():
         own = {id(each) for one in layers for each in makes[one]}
@@ -156,19 +135,14 @@ def _parts(model: Any, groups: dict[str, list[Any]]) -> list[_Part]:
         others |= {id(one) for one in model.outputs}
         inputs = [each for key, each in read.items() if key not in own]
         made = [each for one in layers for each in makes[one] if id(each) in others]
-        parts.append(_part(name, inputs, made))
+        parts.append((_run(name, keras.Model(inputs, made)), inputs, made))
     return parts
 
 
-def _all(groups: dict[str, list[Any]]) -> Iterator[Any]:
-    for layers in groups.values():
-        yield from layers
+def _run(name: str, inner: Any) -> _Function:
+    def run(*given: Any) -> Any:
+        *tensors, training = given
 
-
-def _part(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Part:
-    inner: Any = keras.Model(list(inputs), list(outputs))
-
-    def run(*tensors: Any, training: bool | None) -> Any:
         def block(*tensors: Any) -> Any:
             return inner(list(tensors), training=training)
 
@@ -176,19 +150,15 @@ def _part(name: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> _Part:
             return block(*tensors)
         return _recomputed(block, inner.non_trainable_variables)(*tensors)
 
-    return _Part(
-        run=run,
-        inputs=tuple(map(id, inputs)),
-        outputs=tuple(map(id, outputs)),
-    )
+    return run
 
 
-def _in_order(parts: Iterable[_Part], known: set[int]) -> list[_Part]:
+def _in_order(left: list[_Part], known: set[int]) -> list[_Part]:
     """Each after those whose outputs it reads."""
-    left, ordered = list(parts), []
+    ordered: list[_Part] = []
     while left:
-        part = next(one for one in left if known.issuperset(one.inputs))
+        part = next(one for one in left if known.issuperset(map(id, one[1])))
         left.remove(part)
         ordered.append(part)
-        known.update(part.outputs)
+        known.update(map(id, part[2]))
     return ordered

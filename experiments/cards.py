@@ -10,308 +10,256 @@ IBM's rule in the 16 GB card's memory or half of plain Keras's peak.
 IBM's published figures stand beside: seconds of an epoch of 228 steps, utilisation,
 throughput. One number is calibrated: seconds are multiplied by what makes the plain
 step of 144^3 the published one. Known weaknesses: data sheets are the best that a
-card can do; copies do not slow down kernels that want the same memory; TensorFlow
-today moves and computes other things than TensorFlow 1.8 did.
+card can do; copies do not slow down kernels; TensorFlow 1.8 had other graphs.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Any
 
-from experiments.charts import COLOURS, Bar, Panel
-from experiments.cost import NAMES
-from experiments.question import Answer
-from experiments.runner import Book, Row, Rows, trained
-from experiments.stats import estimate
-from experiments.subjects import RULES, SUBJECTS, attempts, in_mib, step_of
+from experiments.question import COLOURS, Answer, Bar, Panel, Verdict
+from experiments.runner import Book
+from experiments.stats import Row, Rows, ending, estimate, promised, step_of, trained
+from experiments.subjects import NAMES, RULES, SUBJECTS, attempts, in_mib
 from lms.units import format_bytes, parse_size
 
-__all__ = ["TITLE", "add_settings", "answer", "costs", "units"]
+__all__ = ["SETTINGS", "TITLE", "answer", "costs", "measure", "parts"]
 
 TITLE = "Cards that are not here"
 _PLACES = {
-    ("v100-pcie", "pcie3"): "V100 16 GB, PCIe 3.0",
-    ("v100-pcie", "nvlink2"): "V100 16 GB, NVLink 2.0",
-    ("a100-80-pcie4", "pcie4"): "A100 80 GB, PCIe 4.0",
-    ("a100-80-pcie4", "nvlink2"): "A100 80 GB, NVLink 2.0",
+    "v100-pcie+pcie3": "V100 16 GB, PCIe 3.0",
+    "v100-pcie+nvlink2": "V100 16 GB, NVLink 2.0",
+    "a100-80-pcie4+pcie4": "A100 80 GB, PCIe 4.0",
+    "a100-80-pcie4+nvlink2": "A100 80 GB, NVLink 2.0",
 }
-_X86, _AC922 = list(_PLACES)[:2]
-_MODELS = ("unet", "resnet50", "gpt2")
+SETTINGS = {"places": tuple(_PLACES), "models": ("unet", "resnet50", "gpt2")}
+SETTINGS |= {"ways": ("callback", *RULES), "steps": 6, "repeats": 1, "small": False}
 _ROOM = "5.97GiB"  # of 192^3: what plain Keras takes of 144^3
 _SLOWER = 2.5  # the slow motion of an A100, over a V100's
 _STEPS = 228  # of an epoch
+_NEAR = 0.2  # of a published time
 
 # Published, one GPU of each server: epochs in seconds, shares, GB/s. Tables 2 to 5.
 _PUBLISHED = (
     ("epoch, 144^3, no LMS", "216 s", "197 s", "calibrated here"),
-    (
-        "epoch, 192^3, LMS",
-        "1467 s",
-        "590 s",
-        "today's graph moves fewer bytes: ops run again, fewer tensors are kept",
-    ),
+    ("epoch, 192^3, LMS", "1467 s", "590 s", "fewer bytes move: ops run again"),
     ("192^3 over 144^3, per voxel", "2.87", "1.26", "as above"),
     ("GPU utilisation, 192^3", "29.1 %", "73.5 %", "copies hide behind kernels here"),
     ("to the host / to the GPU, GB/s", "10.9 / 11.7", "64.4 / 60.4", "data sheets"),
     ("epoch, 4 GPUs, a bus each", "1506 s", "600 s", "not run: no host is shared"),
     ("epoch, GPUs that share a bus", "2076 s", "676 s", "not run: no bus is shared"),
 )
-_SERVERS = ((_X86, 216), (_AC922, 197))
+_BY_US = (1, 2, 3)  # lines whose reasons are the callback's
+_SERVERS = tuple(zip(_PLACES, (216, 197), strict=False))  # x86, AC922: plain epochs
+_PREDICTED = ("d2h_bytes_per_second", "h2d_bytes_per_second")
+_RATES = ("d2h_throughput", "h2d_throughput")
 
 
-def add_settings(parser: Any) -> None:
-    """Which cards and models."""
-    names = [f"{card}+{link}" for card, link in _PLACES]
-    parser.add_argument("--places", nargs="+", choices=names, default=names)
-    parser.add_argument("--models", nargs="+", choices=_MODELS, default=_MODELS)
-    ways = ("callback", *RULES)
-    parser.add_argument("--ways", nargs="+", choices=ways, default=ways)
-    parser.add_argument("--steps", type=int, default=6, help="of each training")
-    parser.add_argument("--repeats", type=int, default=1, help="of each training")
-    parser.add_argument("--small", action="store_true", help="sizes for a rehearsal")
+def parts(options: Any) -> Iterator[tuple[str, str]]:
+    """Each card and model."""
+    return product(options.places, options.models)
 
 
-def units(options: Any) -> Iterable[Callable[[Book], None]]:
-    """A unit for each card and model."""
-    for place in options.places:
-        for model in options.models:
-            yield lambda book, of=(place, model): _train(book, *of, options)
-
-
-def _train(book: Book, place: str, model: str, options: Any) -> None:
+def measure(book: Book, of: tuple[str, str], options: Any) -> None:
+    """Train in each way on a card."""
+    place, model = of
     card, link = place.split("+")
     subject = SUBJECTS[model]
     slow = subject.slow_motion * (_SLOWER if card.startswith("a100") else 1)
-    known = {"card": card, "link": link, "slow_motion": slow, "traced": True}
-    known |= {"small": options.small, "steps": options.steps}
+    known: dict[str, Any] = {"card": card, "link": link, "slow_motion": slow}
+    known |= {"traced": True, "small": options.small, "steps": options.steps}
     size = subject.shape.get(subject.knob)
+    is_true = model == "unet" and not options.small
     for repeat in range(1, options.repeats + 1):
 
-        def key(way: str, size: Any = size, repeat: int = repeat) -> dict[str, Any]:
-            found = {"card": card, "link": link, "model": model, "size": size}
-            return found | {"way": way, "repeat": repeat}
+        def row(way: str, size: Any = size, **more: Any) -> Row:
+            key = {"card": card, "link": link, "model": model, "size": size}
+            key |= {"way": way, "repeat": repeat}  # noqa: B023
+            return attempts(book, key, subject.trial(way, **known, **more))
 
-        plain = book.row(key("plain"), subject.trial("plain", **known))
-        if model == "unet":
-            less = subject.trial("plain", shape={"size": subject.start}, **known)
-            if not options.small:
-                book.row(key("plain", subject.start), less)
+        plain = row("plain")
+        if is_true:
+            start = subject.sizes[0]
+            row("plain", start, shape={subject.knob: start})
         if not trained(plain):
             continue
-        room = parse_size(_ROOM, name="room")
         half = plain["peak_bytes"] // 2
-        memory = in_mib(half if options.small or model != "unet" else room)
-        for way in options.ways:
-            if way == "callback":
-                trial = subject.trial(way, budget=memory, **known)
-            else:  # its own 0.9 of a card of as much
-                trial = subject.trial(way, memory=memory, **known)
-            attempts(book, key(way), trial)
+        memory = in_mib(parse_size(_ROOM, name="room") if is_true else half)
+        for way in options.ways:  # the rule: its own 0.9 of a card of as much
+            row(way, **{"budget" if way == "callback" else "memory": memory})
 
 
-class _Place:
-    """Rows of a card and a model."""
+class _Table:
+    """Rows by card, model, size and way, and their steps over plain Keras's."""
 
-    def __init__(self, rows: Rows, place: tuple[str, str], model: str) -> None:
-        self._rows = [
-            row
-            for row in rows
-            if (row["card"], row["link"], row["model"]) == (*place, model)
-        ]
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self._good: dict[tuple[Any, ...], list[Row]] = {}
+        for row in filter(trained, rows):
+            key = _place(row), row["model"], row["size"], row["way"]
+            self._good.setdefault(key, []).append(row)
 
-    def of(self, way: str, size: int | None = None) -> list[Row]:
-        """Those of a way that trained."""
-        largest = max((row["size"] for row in self._rows), default=0)
-        wanted = size or largest
-        return [
-            row
-            for row in self._rows
-            if row["way"] == way and row["size"] == wanted and trained(row)
-        ]
+    def of(self, place: str, model: str, size: int, way: str) -> list[Row]:
+        """Those that trained."""
+        return self._good.get((place, model, size, way), [])
 
-    def step(self, way: str, size: int | None = None) -> float | None:
+    def step(self, *key: Any) -> float | None:
         """Seconds of a step, or None."""
-        own = self.of(way, size)
+        own = self.of(*key)
         return estimate([step_of(row) for row in own]).median if own else None
+
+    def cost(self, row: Row) -> float | None:
+        """The row's step over plain Keras's on the same card."""
+        base = self.step(_place(row), row["model"], row["size"], "plain")
+        return step_of(row) / base if base and trained(row) else None
+
+
+def _place(row: Row) -> str:
+    return f"{row['card']}+{row['link']}"
 
 
 def answer(rows: Rows) -> Answer:
     """Steps over plain Keras's, and the published tables."""
-    columns = ["card", "model", "way", "budget", "step", "over plain Keras", "promised"]
-    names = [
-        *columns,
-        "peak",
-        "promised peak",
-        "busy",
-        "out, GB/s",
-        "in, GB/s",
-        "how it ended",
-    ]
-    full = list(_full(rows))
-    off: list[float] = []
-    for row in rows:
-        promised = _promised(row)
-        cost = _cost(rows, row)
-        if row["way"] == "callback" and promised and cost:
-            off.append(promised / cost - 1)
-    verdicts: list[tuple[bool | None, str]] = []
+    table = _Table(rows)
+    ours = [row for row in rows if row["way"] == "callback"]
+    costs = [(cost, promised(row)) for row in ours if (cost := table.cost(row))]
+    off = [one / cost - 1 for cost, one in costs if one]
+    verdicts: list[Verdict] = []
     if off:
-        worst = max(off, key=abs)
-        text = f"in {len(off)} trainings on dry cards a step's cost is promised within "
-        text += f"{abs(worst):.0%}"
-        verdicts.append((abs(worst) <= 0.1, text))
-    way = next((w for w in RULES if any(r["way"] == w for r in rows)), "callback")
-    names_of = ["", "x86", "simulated", "run dry", "AC922", "simulated", "run dry"]
-    calibrated = "with today's graph, calibrated on the plain 144^3 alone"
+        worst = max(map(abs, off))
+        text = f"in {len(off)} trainings on dry cards a step's cost is promised within"
+        verdicts.append((worst <= 0.1, f"{text} {worst:.0%}"))
+    ways = [way for way in (*RULES, "callback") if any(r["way"] == way for r in rows)]
+    verdicts += [_reproduced(table, way) for way in ways[:1]]
+    names = ["", "x86", "simulated", "run dry", "AC922", "simulated", "run dry"]
+    text = "with today's graph, calibrated on the plain 144^3 alone"
     tables = [
         (
-            f"Published by IBM, and {NAMES[one]} {calibrated}",
-            [*names_of, "likely reason"],
-            list(_beside(rows, one)),
+            f"Published by IBM, and {NAMES[way]} {text}",
+            [*names, "likely reason"],
+            list(_beside(table, way)),
         )
-        for one in dict.fromkeys((way, *RULES, "callback"))
-        if any(row["way"] == one for row in rows)
+        for way in ways
     ]
+    known = sorted(cost for cost, _ in costs)
     finding = (
         "A step of the callback costs "
-        + _range([c for r in rows if r["way"] == "callback" and (c := _cost(rows, r))])
+        + (f"{known[0]:.2f} to {known[-1]:.2f}" if known else "so far unknown")
         + " times plain Keras's. IBM's published figures stand beside what today's "
         "graph takes on the same cards; where they differ the table says the likely "
         "reason, which was not tested."
     )
+    columns = ["card", "model", "way", "budget", "step", "over plain Keras", "promised"]
+    columns += ["peak", "promised peak", "busy", "out, GB/s", "in, GB/s"]
+    each = ("Each training", [*columns, "how it ended"], [*_full(table)])
     return Answer(
         finding=finding,
-        table=tables[0],
-        more=[*tables[1:], ("Each training", names, full)],
+        table=tables[0] if tables else each,
+        more=[*tables[1:], each],
         verdicts=verdicts,
-        panels=[[_panel(rows)]],
+        panels=[[_panel(table)]],
         headline="A step over plain Keras's on cards that are not here",
     )
 
 
-def _range(values: list[float]) -> str:
-    return f"{min(values):.2f} to {max(values):.2f}" if values else "so far unknown"
-
-
-def _cost(rows: Rows, row: Row) -> float | None:
-    """The row's step over plain Keras's on the same card."""
-    place = _Place(rows, (row["card"], row["link"]), row["model"])
-    base = place.step("plain", row["size"])
-    return step_of(row) / base if base and trained(row) else None
-
-
-def _promised(row: Row) -> float | None:
-    report = row.get("report") or {}
-    own, plain = report.get("predicted_seconds"), report.get("unplanned_seconds")
-    return own / plain if own and plain else None
-
-
-def _steps(rows: Rows) -> Iterator[list[str]]:
-    """Ways that have a plan, where they trained."""
-    for row in rows:
-        cost, promised = _cost(rows, row), _promised(row)
-        if row["way"] == "plain" or cost is None:
-            continue
-        budget = (row["report"] or {}).get("budget_bytes") or row["memory_bytes"]
-        yield [
-            _PLACES[row["card"], row["link"]],
-            f"{SUBJECTS[row['model']].title}, {row['size']}",
-            NAMES[row["way"]],
-            format_bytes(budget),
-            f"{step_of(row) * 1e3:.0f} ms",
-            f"{cost:.2f}",
-            f"{promised:.2f}" if promised else "",
-        ]
+def _start(table: _Table, row: Row, budget: int | None) -> list[str]:
+    cost, one = table.cost(row), promised(row)
+    return [
+        _PLACES[_place(row)],
+        f"{SUBJECTS[row['model']].title}, {row['size']}",
+        NAMES[row["way"]],
+        format_bytes(budget) if budget else "",
+        f"{step_of(row) * 1e3:.0f} ms" if trained(row) else "",
+        f"{cost:.2f}" if cost else "",
+        f"{one:.2f}" if one else "",
+    ]
 
 
 def costs(rows: Rows) -> Iterator[list[str]]:
     """Lines for the README: PCIe, each model, the callback and the rule."""
-    for line in _steps(rows):
-        if "PCIe" in line[0] and line[2] != NAMES["serialised"]:
-            yield line
-
-
-def _full(rows: Rows) -> Iterator[list[str]]:
+    table = _Table(rows)
     for row in rows:
+        is_shown = "pcie" in row["link"] and row["way"] in ("callback", "rule")
+        if is_shown and table.cost(row) is not None:
+            budget = (row["report"] or {}).get("budget_bytes")
+            yield _start(table, row, budget or row["memory_bytes"])
+
+
+def _full(table: _Table) -> Iterator[list[str]]:
+    for row in table.rows:
         report, lanes = row.get("report") or {}, row.get("lanes") or {}
-        cost, promised = _cost(rows, row), _promised(row)
-        ended = row["error"] or (row.get("refused") or {}).get("error") or "trained"
-        promise = report.get("predicted_peak_bytes")
+        peaks = (trained(row) and row["peak_bytes"], report.get("predicted_peak_bytes"))
         yield [
-            _PLACES[row["card"], row["link"]],
-            f"{SUBJECTS[row['model']].title}, {row['size']}",
-            NAMES[row["way"]],
-            format_bytes(report["budget_bytes"]) if report.get("budget_bytes") else "",
-            f"{step_of(row) * 1e3:.0f} ms" if trained(row) else "",
-            f"{cost:.2f}" if cost else "",
-            f"{promised:.2f}" if promised else "",
-            format_bytes(row["peak_bytes"]) if trained(row) else "",
-            format_bytes(promise) if promise else "",
+            *_start(table, row, report.get("budget_bytes")),
+            *(format_bytes(one) if one else "" for one in peaks),
             f"{lanes['utilisation']:.0%}" if lanes else "",
-            *(
-                f"{lanes[f'{way}_throughput'] / 1e9:.1f}" if lanes else ""
-                for way in ("d2h", "h2d")
-            ),
-            ended[:80],
+            *(f"{lanes[name] / 1e9:.1f}" if lanes else "" for name in _RATES),
+            (ending(row) or "trained")[:80],
         ]
 
 
-def _beside(rows: Rows, way: str) -> Iterator[list[str]]:
+def _beside(table: _Table, way: str) -> Iterator[list[str]]:
     """The published tables; each figure beside what is simulated, and run dry."""
-    servers = [_figures(rows, *server, way) for server in _SERVERS]
+    servers = [_figures(table, place, epoch, way) for place, epoch in _SERVERS]
     for i, (name, x86, ac922, reason) in enumerate(_PUBLISHED):
         own = [figures[i] if i < len(figures) else ("", "") for figures in servers]
-        yield [name, x86, *own[0], ac922, *own[1], reason]
+        why = "" if way in RULES and i in _BY_US else reason
+        yield [name, x86, *own[0], ac922, *own[1], why]
 
 
 def _figures(
-    rows: Rows, place: tuple[str, str], epoch: int, way: str
-) -> list[tuple[str, str]]:
+    table: _Table, place: str, epoch: int, way: str
+) -> Sequence[tuple[str, ...]]:
     """Simulated and run dry: what a way comes to on one of the two servers."""
-    own = _Place(rows, place, "unet")
-    plain, step = own.step("plain", SUBJECTS["unet"].start), own.step(way)
+    large, small = SUBJECTS["unet"].shape["size"], SUBJECTS["unet"].sizes[0]
+    plain = table.step(place, "unet", small, "plain")
+    step = table.step(place, "unet", large, way)
     if not plain or not step:
         return [("not run", "not run")] * 5
-    scale = epoch / _STEPS / plain
-    row = own.of(way)[0]
+    row = table.of(place, "unet", large, way)[0]
     report, lanes = row["report"], row.get("lanes") or {}
-    promised = report["predicted_seconds"] or 0.0
-    steps = (promised, step)
-    epochs = [f"{seconds * scale * _STEPS:.0f} s" for seconds in steps]
-    voxels = (192 / 144) ** 3
-    ratios = [f"{seconds / plain / voxels:.2f}" for seconds in steps]
-    shares = [
-        f"{share:.0%}" if share else ""
-        for share in (report.get("utilisation"), lanes.get("utilisation"))
+    steps = (report["predicted_seconds"] or 0.0, step)
+    voxels = (large / small) ** 3
+    return [
+        (f"{epoch} s",) * 2,
+        tuple(f"{seconds * epoch / plain:.0f} s" for seconds in steps),
+        tuple(f"{seconds / plain / voxels:.2f}" for seconds in steps),
+        tuple(_told(one, ["utilisation"], "{:.0%}") for one in (report, lanes)),
+        (_told(report, _PREDICTED, "{:.1f}", 1e9), _told(lanes, _RATES, "{:.1f}", 1e9)),
     ]
-    rates = [
-        _rates(report, ("d2h_bytes_per_second", "h2d_bytes_per_second")),
-        _rates(lanes, ("d2h_throughput", "h2d_throughput")),
-    ]
-    found = [[f"{epoch} s"] * 2, epochs, ratios, shares, rates]
-    return [(simulated, dry) for simulated, dry in found]
 
 
-def _rates(values: Row, names: tuple[str, str]) -> str:
-    known = [values[name] / 1e9 for name in names if values.get(name)]
-    return " / ".join(f"{rate:.1f}" for rate in known)
+def _reproduced(table: _Table, way: str) -> Verdict:
+    """The claim that IBM's epochs of 192^3 come out by its rule."""
+    _, x86, _, own, ac922, _, other, _ = list(_beside(table, way))[1]
+    text = f"by {NAMES[way]} an epoch of 192^3 takes {own} where IBM measured {x86}, "
+    text += f"{other} where it measured {ac922}"
+    if "not run" in (own, other):
+        return None, f"by {NAMES[way]} an epoch of 192^3 was not run on both servers"
+    if way == "callback":
+        return None, f"{text}; IBM's rule was not run"
+    pairs = ((own, x86), (other, ac922))
+    return all(abs(int(a[:-2]) / int(b[:-2]) - 1) <= _NEAR for a, b in pairs), text
 
 
-def _panel(rows: Rows) -> Panel:
-    bars: list[Bar] = []
+def _told(values: Row, names: Sequence[str], form: str, unit: float = 1) -> str:
+    known = [values[name] / unit for name in names if values.get(name)]
+    return " / ".join(form.format(each) for each in known)
+
+
+def _panel(table: _Table) -> Panel:
     keys = ("card", "link", "model", "size", "way")
-    last = {tuple(row[name] for name in keys): row for row in rows}
-    for row in last.values():  # of the tries of a way, the last
-        cost = _cost(rows, row)
-        if row["way"] == "plain":
-            continue
-        place, title = _PLACES[row["card"], row["link"]], SUBJECTS[row["model"]].title
-        bars.append(
-            Bar(
-                label=f"{place}: {title}",
-                length=cost or 0.0,
-                colour=COLOURS[row["way"]],
-                text=f"{NAMES[row['way']]}, {cost:.2f}" if cost else "did not train",
-                promised=_promised(row) or 0.0,
-            )
+    last = {tuple(row[name] for name in keys): row for row in table.rows}
+    bars = [
+        Bar(
+            label=f"{_PLACES[_place(row)]}: {SUBJECTS[row['model']].title}",
+            length=cost or 0.0,
+            colour=COLOURS[row["way"]],
+            text=NAMES[row["way"]] + (f", {cost:.2f}" if cost else ", did not train"),
+            promised=promised(row) or 0.0,
         )
+        for row in last.values()  # of the tries of a way, the last
+        if row["way"] != "plain"
+        for cost in (table.cost(row),)
+    ]
     return Panel(x="over plain Keras's step; hollow: promised", bars=bars, level=1.0)

@@ -34,27 +34,22 @@ def write_subjects(data: Path, subjects: int, seed: int) -> None:
         tumour = organ & _ball(grid, rng.choice(places), rng.uniform(3, 6, 3))
         image = np.select([tumour, organ, body], [_TUMOUR, _ORGAN, _BODY], _AIR)
         image = image + rng.normal(0, _NOISE, image.shape) * body
-        labels = organ.astype(np.uint8) + tumour
         name = f"ct_{seed}{index:03d}"
-        for path, voxels in (
-            (data / "imagesTr" / f"{name}_0000.nii.gz", image.astype(np.int16)),
-            (data / "labelsTr" / f"{name}.nii.gz", labels),
-        ):
-            volume = nibabel.Nifti1Image(voxels, np.diag([-2.0, -2.0, 2.0, 1.0]))
-            nibabel.save(volume, path)
-    content = {
-        "channel_names": {"0": "CT"},
-        "labels": {"background": 0, "organ": [1, 2], "tumour": 2},
-        "numTraining": subjects,
-        "file_ending": ".nii.gz",
-    }
+        _save(data / "imagesTr" / f"{name}_0000.nii.gz", image.astype(np.int16))
+        _save(data / "labelsTr" / f"{name}.nii.gz", organ.astype(np.uint8) + tumour)
+    labels = {"background": 0, "organ": [1, 2], "tumour": 2}
+    content = {"channel_names": {"0": "CT"}, "labels": labels}
+    content |= {"numTraining": subjects, "file_ending": ".nii.gz"}
     (data / "dataset.json").write_text(json.dumps(content, indent=1))
 
 
+def _save(path: Path, voxels: np.ndarray) -> None:
+    nibabel.save(nibabel.Nifti1Image(voxels, np.diag([-2.0, -2.0, 2.0, 1.0])), path)
+
+
 def _ball(grid: np.ndarray, centre: np.ndarray, radii: np.ndarray) -> np.ndarray:
-    apart = (grid - centre[:, None, None, None]) / np.asarray(radii)[
-        :, None, None, None
-    ]
+    places = (slice(None), None, None, None)
+    apart = (grid - centre[places]) / np.asarray(radii)[places]
     return (apart**2).sum(axis=0) < 1
 
 

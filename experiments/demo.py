@@ -4,8 +4,8 @@
         its own --> one table, one figure, results.json
 
     plain Keras, enough memory      how much it takes, how long, and which numbers
-    plain Keras, half of that       ends in TensorFlow's own out-of-memory error
-    the callback, half of that      trains, with the same numbers
+    plain Keras, half of it         ends in TensorFlow's own out-of-memory error
+    the callback, half of it        trains, with the same numbers
     the callback, near the least    trains, with the same numbers
 
 The card is emulated: TensorFlow's own GPU runtime, whose allocator has a hard limit. Op
@@ -15,7 +15,7 @@ take the time of the machine's cores. Step times say nothing of a GPU's.
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.demo_figure import MemoryCurve, draw_memory
-from experiments.runner import OUT_OF_MEMORY, Book, Row, Trial, measured, trained
-from experiments.subjects import step_of
+from experiments.runner import OUT_OF_MEMORY, Book, Trial, measured
+from experiments.stats import Row, Rows, ending, step_of, trained
+from experiments.subjects import in_mib
 from lms.storage.files import write_arrays
 from lms.units import MIB, format_bytes
 from profiling.record import circumstances, write_json
@@ -42,26 +43,28 @@ _NAMES = (
     "the callback, half of it",
     "the callback, near the least",
 )
+_SIZE, _FILTERS, _DEPTH = 48, 8, 4  # voxels along an axis; of the network
+_SUBJECTS, _STEPS = 2, 8
 _SAME = {"losses": "losses", "sha256": "weights"}
 _ASKED = MIB  # a budget in which nothing trains; its refusal names the least
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo.
-
-    Args:
-        arguments: The words after `python -m experiments.demo`.
-
-    Returns:
-        The exit status: 0 if everything that the demo claims came out so.
-    """
-    options = _parser().parse_args(arguments)
+    """Run the demo; the exit status is 0 if all that it claims came out so."""
+    parser = argparse.ArgumentParser(
+        prog="python -m experiments.demo",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    folder = Path("build/demo")
+    parser.add_argument("--output", type=Path, default=folder, help="folder to fill")
+    output: Path = parser.parse_args(arguments).output
     console = Console(soft_wrap=True)
     started = time.perf_counter()
-    options.output.mkdir(parents=True, exist_ok=True)
-    rows = _rows(options, _arrays(options, console), console)
+    output.mkdir(parents=True, exist_ok=True)
+    rows = _rows(output, _arrays(output, console), console)
     failures = failed_claims(rows)
-    results, figure = options.output / "results.json", options.output / "memory.png"
+    results, figure = output / "results.json", output / "memory.png"
     told = {"failed_claims": failures, "trials": rows}
     write_json(results, circumstances() | told)
     if not failures:
@@ -75,54 +78,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failures else 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m experiments.demo",
-        description="Train what does not fit, with plain Keras and the callback.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    parser.add_argument(
-        "--output", type=Path, default=Path("build/demo"), help="folder to fill"
-    )
-    parser.add_argument("--size", type=int, default=48, help="voxels along an axis")
-    parser.add_argument("--filters", type=int, default=8, help="of the top level")
-    parser.add_argument("--depth", type=int, default=4, help="levels of the network")
-    parser.add_argument("--subjects", type=int, default=2, help="to make and train on")
-    parser.add_argument("--steps", type=int, default=8, help="of each training")
-    parser.add_argument("--seed", type=int, default=0, help="of subjects")
-    return parser
-
-
-def _arrays(options: Any, console: Console) -> Path:
+def _arrays(output: Path, console: Console) -> Path:
     """Subjects on disk as the network's arrays; those of an earlier run are taken."""
-    sizes = (options.size, options.subjects, options.seed)
-    path = options.output / f"arrays-{'-'.join(map(str, sizes))}.npz"
+    path = output / f"arrays-{_SIZE}-{_SUBJECTS}.npz"
     if not path.exists():
-        with console.status(f"Making {options.subjects} subjects"):
-            folder = options.output / f"subjects-seed{options.seed}"
-            made = synthesize(folder, subjects=options.subjects, seed=options.seed)
-            pairs = [prepare(read_subject(each), options.size) for each in made]
+        with console.status(f"Making {_SUBJECTS} subjects"):
+            made = synthesize(output / "subjects", subjects=_SUBJECTS, seed=0)
+            pairs = [prepare(read_subject(each), _SIZE) for each in made]
             volumes, regions = (np.stack(part) for part in zip(*pairs, strict=True))
             write_arrays(path, {"x": volumes, "y": regions})
-    console.print(f"{options.subjects} subjects of {options.size}^3 are in {path}")
+    console.print(f"{_SUBJECTS} subjects of {_SIZE}^3 are in {path}")
     return path
 
 
-def _rows(options: Any, arrays: Path, console: Console) -> list[dict[str, Any]]:
+def _rows(output: Path, arrays: Path, console: Console) -> list[dict[str, Any]]:
     """Each limit follows from what the trainings before it measured."""
-    book = Book(path=options.output / "trials.jsonl", folder=options.output)
-    shape = {"filters": options.filters, "depth": options.depth}
-    trial = Trial(
-        data=str(arrays.resolve()), shape=shape, steps=options.steps, curves=True
-    )
+    book = Book(path=output / "trials.jsonl", folder=output)
+    shape = {"path": str(arrays.resolve()), "filters": _FILTERS, "depth": _DEPTH}
+    trial = Trial(model="scans", shape=shape, steps=_STEPS, curves=True)
     rows: list[dict[str, Any]] = []
 
     def train(way: str, memory: int | None, budget: int | None = None) -> Row:
         name = _NAMES[min(len(rows), len(_NAMES) - 1)]
         asked = replace(trial, way=way, memory=memory, budget=budget)
         with console.status(name if budget is None else "asking for the least"):
-            stem = f"{way}-{memory}-{budget}"
-            row = {"name": name, **measured(asked, book, stem)}
+            row = {"name": name, **measured(asked, book, f"{way}-{memory}-{budget}")}
         if budget is None:
             rows.append(row)
             ended = row["error"] or f"{row['seconds']:.0f} s"
@@ -132,7 +112,7 @@ def _rows(options: Any, arrays: Path, console: Console) -> list[dict[str, Any]]:
     plain = train("plain", None)
     if not trained(plain):
         return rows
-    half = plain["peak_bytes"] // 2 // MIB * MIB
+    half = in_mib(plain["peak_bytes"] / 2)
     train("plain", half)
     planned = train("callback", half)
     if trained(planned):
@@ -142,107 +122,77 @@ def _rows(options: Any, arrays: Path, console: Console) -> list[dict[str, Any]]:
     return rows
 
 
-def failed_claims(rows: Sequence[Row]) -> list[str]:
+def failed_claims(rows: Rows) -> list[str]:
     """Claims that did not hold; empty if all did."""
-    plain, *others = rows
+    plain = rows[0]
     if not trained(plain):
         return [f"{plain['name']} did not train: {plain['error']}"]
-    refused, *planned = others
-    failed: list[str] = []
+    _, refused, *planned = rows
+    name, error = refused["name"], refused["error"]
+    failed = [one for row in planned for one in _failed_of(row, plain)]
     if trained(refused):
-        failed.append(f"{refused['name']} trained: it does not run out of memory here")
-    elif OUT_OF_MEMORY not in (refused["error"] or ""):
-        text = f"{refused['name']} did not run out of memory: {refused['error']}"
-        failed.append(text)
-    for row in planned:
-        failed += _failed_of(row, plain)
+        failed.append(f"{name} trained: it does not run out of memory here")
+    elif OUT_OF_MEMORY not in (error or ""):
+        failed.append(f"{name} did not run out of memory: {error}")
     return failed
 
 
 def _failed_of(row: Row, plain: Row) -> list[str]:
     name = row["name"]
     if not trained(row):
-        return [f"{name} did not train: {row['error'] or row['refused']['error']}"]
-    failed = [
-        f"{name} has other {_SAME[key]} than plain Keras"
-        for key in _SAME
-        if row[key] != plain[key]
-    ]
-    peak = row["peak_bytes"]
-    if peak > row["memory_bytes"]:
-        failed.append(f"{name} used {format_bytes(peak)}, more than there is")
+        return [f"{name} did not train: {ending(row)}"]
+    other = [_SAME[key] for key in _SAME if row[key] != plain[key]]
+    failed = [f"{name} has other {what} than plain Keras" for what in other]
+    if row["peak_bytes"] > row["memory_bytes"]:
+        used = format_bytes(row["peak_bytes"])
+        failed.append(f"{name} used {used}, more than there is")
     if not row["report"]["swap_count"] and not row["report"]["recomputed_ops"]:
         failed.append(f"{name} moved and repeated nothing: it fits by itself")
     return failed
 
 
-def _report(key: str) -> Callable[[Row], str]:
-    def cell(row: Row) -> str:
-        report = row.get("report")
-        return "-" if report is None else format_bytes(report[key])
-
-    return cell
-
-
-def _memory(row: Row) -> str:
-    size = row["memory_bytes"]
-    return "enough" if size is None else format_bytes(size)
-
-
-def _peak(row: Row) -> str:
-    return format_bytes(row["peak_bytes"]) if trained(row) else "out of memory"
+def _cells(row: Row) -> dict[str, str]:
+    report = row.get("report") or {}
+    sizes = {
+        "device memory": (row["memory_bytes"], "enough"),
+        "measured peak": (row.get("peak_bytes"), "out of memory"),
+        "predicted peak": (report.get("predicted_peak_bytes"), "-"),
+        "swapped out": (report.get("swapped_out_bytes"), "-"),
+        "swapped in": (report.get("swapped_in_bytes"), "-"),
+    }
+    cells = {n: format_bytes(size) if size else e for n, (size, e) in sizes.items()}
+    return cells | {"step time": f"{step_of(row):.2f} s" if trained(row) else "-"}
 
 
-_CELLS: Mapping[str, Callable[[Row], str]] = {
-    "device memory": _memory,
-    "measured peak": _peak,
-    "predicted peak": _report("predicted_peak_bytes"),
-    "unplanned peak": _report("unplanned_peak_bytes"),
-    "persistent": _report("persistent_bytes"),
-    "swapped out": _report("swapped_out_bytes"),
-    "swapped in": _report("swapped_in_bytes"),
-    "step time": lambda row: f"{step_of(row):.2f} s" if trained(row) else "-",
-    "last loss": lambda row: (
-        f"{float.fromhex(row['losses'][-1]):.6f}" if trained(row) else "-"
-    ),
-}
-
-
-def _print_table(rows: Sequence[Row], console: Console) -> None:
+def _print_table(rows: Rows, console: Console) -> None:
     """One column for each training; all of them but the second trained."""
-    table = Table(title="One training step", box=SIMPLE_HEAD, title_justify="left")
-    table.add_column("")
+    table = Table("", title="One training step", box=SIMPLE_HEAD, title_justify="left")
     for row in rows:
         table.add_column(row["name"].replace(", ", "\n"), justify="right")
-    for label, cell in _CELLS.items():
-        table.add_row(label, *map(cell, rows))
+    columns = [_cells(row) for row in rows]
+    for label in columns[0]:
+        table.add_row(label, *(column[label] for column in columns))
     console.print(table)
     console.print(
         f"After {len(rows[0]['losses'])} steps every loss, weight and optimizer slot "
-        "is equal bit for bit.\nPeaks and persistent bytes count all that is in the "
-        "device's memory, after the first step."
+        "is equal bit for bit.\nPeaks count all that is in the device's memory, after "
+        "the first step."
     )
 
 
-def _draw(rows: Sequence[Row], path: Path) -> None:
+def _draw(rows: Rows, path: Path) -> None:
     """Memory over a step of plain Keras, and of the callback in half of the memory."""
-    planned, curves = rows[2], rows[2]["curves"]
-    report = planned["report"]
-    measured_peaks = [format_bytes(row["peak_bytes"]) for row in (rows[0], planned)]
-    drawn = [
-        MemoryCurve(label="plain Keras", device=tuple(curves["plain"])),
-        MemoryCurve(
-            label="the callback",
-            device=tuple(curves["planned"]),
-            host=tuple(curves["host"]),
-        ),
-    ]
+    planned, report = rows[2], rows[2]["report"]
+    curves = {name: tuple(values) for name, values in planned["curves"].items()}
+    own, ours = (format_bytes(row["peak_bytes"]) for row in (rows[0], planned))
+    lines = [MemoryCurve(label="plain Keras", device=curves["plain"])]
+    known = {"device": curves["planned"], "host": curves["host"]}
     draw_memory(
-        drawn,
+        [*lines, MemoryCurve(label="the callback", **known)],
         path,
         title="A 3D U-Net trains in half of the memory that its step takes",
         note="Predicted, by sizes of tensors. Measured by the allocator: plain Keras "
-        f"{measured_peaks[0]}, the callback {measured_peaks[1]}.",
+        f"{own}, the callback {ours}.",
         persistent=report["persistent_bytes"],
         memory=planned["memory_bytes"],
         lower_bound=report["lower_bound_bytes"],

@@ -6,24 +6,19 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from experiments.charts import Bar, Panel, Series
+from experiments.question import Bar, Panel, Series
 from lms.report.style import INK, calm, new_figure, save
 
 __all__ = ["draw_panels"]
 
 _HEIGHT, _WIDTH = 4.6, 11.0  # inches of a row of points, and of all
+_BESIDE: Any = {"textcoords": "offset points", "fontsize": 9, "color": INK}
 
 
 def draw_panels(
     rows: Sequence[Sequence[Panel]], path: Path, *, title: str, note: str
 ) -> None:
-    """Draw a grid of panels; one legend of all stands above them.
-
-    Args:
-        rows: From the top down, each as long as the first.
-        path: PNG to write.
-        title: What is seen.
-        note: How the numbers came about.
+    """Draw a grid of panels, from the top down; one legend of all stands above them.
 
     Example:
         >>> import tempfile
@@ -41,9 +36,8 @@ def draw_panels(
         _fill(axes, panel)
     above = _legend(figure, height)
     bottom, top = 0.3 / height, 1 - (0.5 + above) / height
-    figure.set_layout_engine(
-        "constrained", rect=(0.006, bottom, 0.988, top - bottom), w_pad=0.1, h_pad=0.1
-    )
+    place = (0.006, bottom, 0.988, top - bottom)
+    figure.set_layout_engine("constrained", rect=place, w_pad=0.1, h_pad=0.1)
     save(figure, path)
 
 
@@ -56,38 +50,28 @@ def _legend(figure: Any, height: float) -> float:
     if not known:
         return 0.0
     columns = max(1, int(_WIDTH / (0.6 + 0.08 * max(map(len, known)))))
-    figure.legend(
-        known.values(),
-        known,
-        loc="upper left",
-        bbox_to_anchor=(0.01, 1 - 0.42 / height),
-        ncols=columns,
-        frameon=False,
-        fontsize=10,
-    )
+    place: Any = {"loc": "upper left", "bbox_to_anchor": (0.01, 1 - 0.42 / height)}
+    names = {"ncols": columns, "frameon": False, "fontsize": 10}
+    figure.legend(known.values(), known, **place, **names)
     return 0.1 + 0.22 * -(-len(known) // columns)
 
 
 def _fill(axes: Axes, panel: Panel) -> None:
     calm(axes)
+    from_ = f" (axis from {panel.xlim[0]:g})" if panel.xlim[0] else ""
     axes.set_title(panel.title, loc="left", fontsize=11, color=INK)
-    axes.set_xlabel(_named(panel.x, panel.xlim), fontsize=11, color=INK)
-    axes.set_ylabel(_named(panel.y, panel.ylim), fontsize=11, color=INK)
+    axes.set_xlabel(panel.x + from_, fontsize=11, color=INK)
+    axes.set_ylabel(panel.y, fontsize=11, color=INK)
     for each in panel.series:
         _series(axes, each)
     if panel.bars:
         _bars(axes, panel.bars)
+    else:
+        axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
     if panel.level is not None:
         draw = axes.axvline if panel.bars else axes.axhline
         draw(panel.level, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), zorder=0)
     axes.set_xlim(*panel.xlim)
-    if not panel.bars:
-        low, high = panel.ylim
-        axes.set_ylim(low, high or 1.06 * axes.get_ylim()[1])
-
-
-def _named(name: str, ends: tuple[float, float | None]) -> str:
-    return f"{name} (axis from {ends[0]:g})" if name and ends[0] else name
 
 
 def _series(axes: Axes, series: Series) -> None:
@@ -106,21 +90,12 @@ def _series(axes: Axes, series: Series) -> None:
     )
     for x, ends in zip(xs, series.spans, strict=False):
         axes.plot([x, x], ends, color=series.colour, linewidth=1.4, zorder=1)
-    for x, y, text in zip(xs, ys, series.texts, strict=False):
-        axes.annotate(
-            text,
-            (x, y),
-            (8, 5),
-            textcoords="offset points",
-            fontsize=9,
-            color=INK,
-        )
 
 
 def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
     for place, bar in enumerate(bars):
         axes.barh(place, bar.length, 0.62, color=bar.colour)
-        end = max(bar.length, bar.promised, bar.span[1] if bar.span else 0.0)
+        end = max(bar.length, bar.promised, *(bar.span or ()))
         if bar.span:
             axes.plot(bar.span, [place] * 2, color=INK, linewidth=1.4)
         if bar.promised:
@@ -128,15 +103,7 @@ def _bars(axes: Axes, bars: Sequence[Bar]) -> None:
             axes.plot(bar.promised, place, "o", color=bar.colour, **hollow)
         if not bar.length:
             axes.plot(0, place, "x", color=bar.colour, markersize=8, clip_on=False)
-        axes.annotate(
-            bar.text,
-            (end, place),
-            (8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-            color=INK,
-        )
+        axes.annotate(bar.text, (end, place), (8, 0), va="center", **_BESIDE)
     names = [bar.label for bar in bars]
     axes.set_yticks(range(len(bars)), names, fontsize=9, color=INK)
     axes.set_ylim(len(bars) - 0.4, -0.6)

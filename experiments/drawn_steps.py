@@ -9,19 +9,19 @@ What the way there makes waits for the way back. Each op reads what the op befor
 made, so that there is one execution order. Ops of the way there may run again. Sizes
 change by poolings and resizings; channels decide whether a convolution is dear.
 
-Known weakness: no op has several outputs, writes in place or shares a buffer. Weights
-and their gradients take no room of the step.
+Known weakness: no op has several outputs, writes in place or shares a buffer; weights
+are not counted.
 """
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.units import MIB, Bytes
 
 __all__ = ["drawn_step"]
 
-_LEAST_OPS = 5
 _TOP_MIB = (64, 96, 128, 192, 256)
 _LEAST_MIB = 8
 _CHANNELS = (16, 32, 64, 128, 256)
@@ -30,20 +30,12 @@ _KINDS = {"Conv2D": 9, "Relu": 5, "Norm": 4, "AddV2": 3, "MaxPool": 1, "Resize":
 
 
 def drawn_step(seed: int, ops: int) -> GraphView:
-    """A training step of so many ops or one less; its argument is not counted.
-
-    Args:
-        seed: The same seed draws the same step.
-        ops: At least 5.
+    """A training step of so many ops, 5 at least, or one less; without its argument.
 
     Example:
         >>> [op.type for op in drawn_step(0, 5).ops]
         ['Placeholder', 'Conv2D', 'Conv2D', 'LossGrad', 'Conv2DGrad', 'Conv2DGrad']
     """
-    if ops < _LEAST_OPS:
-        raise ValueError(
-            f"`ops` must be at least {_LEAST_OPS}, got {ops}. Draw a larger one."
-        )
     return _Drawing(Random(seed)).graph((ops - 1) // 2)
 
 
@@ -73,12 +65,13 @@ class _Drawing:
         """One op more; what cannot be drawn here is a convolution."""
         (kind,) = self._random.choices(list(_KINDS), list(_KINDS.values()))
         size = self._sizes[x]
-        if kind in ("Relu", "Norm"):
-            return self._cheap(kind, x, size)
-        if kind == "MaxPool" and size >= 4 * _LEAST_MIB * MIB:
-            return self._cheap(kind, x, size // 4)
-        if kind == "Resize" and 4 * size <= self._top:
-            return self._cheap(kind, x, 4 * size)
+        sizes = {"Relu": size, "Norm": size}
+        if size >= 4 * _LEAST_MIB * MIB:
+            sizes["MaxPool"] = size // 4
+        if 4 * size <= self._top:
+            sizes["Resize"] = 4 * size
+        if kind in sizes:
+            return self._cheap(kind, x, sizes[kind])
         skips = self._skips(x) if kind == "AddV2" else []
         if skips:
             return self._sum(x, self._random.choice(skips))
@@ -87,9 +80,8 @@ class _Drawing:
     def _skips(self, x: str) -> list[str]:
         """An earlier tensor of the same size that nothing has added yet."""
         added = {name for op in self._ops if op.type == "AddV2" for name in op.inputs}
-        own = (op for op in self._ops[:-1] if not op.persistent)
-        names = (op.outputs[0].name for op in own)
-        return [n for n in names if self._sizes[n] == self._sizes[x] and n not in added]
+        own = (op.outputs[0].name for op in self._ops[:-1] if not op.persistent)
+        return [n for n in own if self._sizes[n] == self._sizes[x] and n not in added]
 
     def _convolution(self, x: str, *, back: Bytes) -> str:
         size = self._top if self._ops[-1].persistent else self._sizes[x]
@@ -108,12 +100,7 @@ class _Drawing:
 
     def _sum(self, x: str, skip: str) -> str:
         y = self._op("AddV2", self._sizes[x], x, skip, repeatable=True, cheap=True)
-
-        def gradient(d: str) -> str:
-            self._apart[skip] = d
-            return d
-
-        self._back(y, gradient)
+        self._back(y, lambda d: self._apart.setdefault(skip, d))
         return y
 
     def _back(self, y: str, gradient: Callable[[str], str]) -> None:
@@ -126,28 +113,11 @@ class _Drawing:
 
         self._tape.append(backward)
 
-    def _op(
-        self,
-        kind: str,
-        size: Bytes,
-        *inputs: str,
-        flops: int = 0,
-        persistent: bool = False,
-        repeatable: bool = False,
-        cheap: bool = False,
-    ) -> str:
+    def _op(self, kind: str, size: Bytes, *inputs: str, **facts: Any) -> str:
         """Add an op; returns the name of what it makes."""
         name = f"{kind}_{len(self._ops)}"
-        self._sizes[f"{name}:0"] = size
-        made = Op(
-            name=name,
-            type=kind,
-            inputs=inputs,
-            outputs=(Tensor(name=f"{name}:0", size=size),),
-            flops=flops,
-            persistent=persistent,
-            repeatable=repeatable,
-            cheap=cheap,
-        )
-        self._ops.append(made)
-        return f"{name}:0"
+        output = Tensor(name=f"{name}:0", size=size)
+        self._sizes[output.name] = size
+        known: dict[str, Any] = {"inputs": inputs, "outputs": (output,), **facts}
+        self._ops.append(Op(name=name, type=kind, **known))
+        return output.name

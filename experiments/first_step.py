@@ -1,4 +1,4 @@
-"""How long does the first step wait: cold, and with what an earlier run has kept?
+"""The wait for the first step: cold, and with what an earlier run has kept.
 
 From the moment Keras tells its callbacks that training begins until the first batch's
 loss is a number: tracing, and with the callback all that is measured and planned.
@@ -10,104 +10,81 @@ Known weakness: on an emulated card ops are measured at the pace of this machine
 cores, which takes longer than a card would.
 """
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+import shutil
 from typing import Any
 
-from experiments.bits import keras_hub
-from experiments.charts import COLOURS, Bar, Panel
-from experiments.names import OF_KERAS_HUB, SMALL_NAMES, TITLES
-from experiments.question import Answer, sentences
-from experiments.runner import Book, Rows, Trial, trained
-from experiments.stats import Estimate, estimate, said
+from experiments.bits import parts
+from experiments.names import TITLES
+from experiments.question import Answer, Bar, Panel, Verdict, sentences
+from experiments.runner import Book, Trial
+from experiments.stats import Estimate, Rows, estimate, said, trained
 from experiments.subjects import in_mib
 from lms.units import GIB
 
-__all__ = ["TITLE", "add_settings", "answer", "units"]
+__all__ = ["SETTINGS", "TITLE", "answer", "measure", "parts"]
 
 TITLE = "The wait for the first step"
 _MODELS = ("resnet50", "efficientnetb0", "densenet121", "unet", "gpt2", "bert", "vit")
-_MODELS += ("gru", "diffusion")
+SETTINGS = {"models": (*_MODELS, "gru", "diffusion"), "repeats": 3}
+KNOWN = {"models": tuple(TITLES)}
 _SHARE = 0.8
 _GOALS = {"cold": 1.5, "warm": 1.05}
 
 
-def add_settings(parser: Any) -> None:
-    """Which models, how often."""
-    known = [*TITLES, *(n for n in SMALL_NAMES if n not in TITLES)]
-    parser.add_argument("--models", nargs="+", choices=known, default=_MODELS)
-    parser.add_argument("--repeats", type=int, default=3, help="rounds of each")
-
-
-def units(options: Any) -> Iterable[Callable[[Book], None]]:
-    """A unit for each model."""
-    for model in options.models:
-        if model not in OF_KERAS_HUB or keras_hub():
-            yield lambda book, model=model: _model(book, model, options.repeats)
-
-
-def _model(book: Book, model: str, repeats: int) -> None:
-    for repeat in range(1, repeats + 1):
+def measure(book: Book, model: str, options: Any) -> None:
+    """Train in rounds."""
+    for repeat in range(1, options.repeats + 1):
         key = {"model": model, "repeat": repeat}
-        trial = Trial(model=model, memory=8 * GIB, steps=2, deterministic=False)
+        known: dict[str, Any] = {"model": model, "steps": 2, "deterministic": False}
+        trial = Trial(memory=8 * GIB, **known)
         plain = book.row({**key, "way": "plain", "kind": "plain"}, trial)
         if not trained(plain):
             return
-        folder = book.folder / "caches" / f"{model}-{repeat}"
-        for kind in ("cold", "warm"):
-            again = Trial(
-                model=model,
-                way="callback",
-                memory=in_mib(_SHARE * plain["peak_bytes"]),
-                steps=2,
-                deterministic=False,
-                cache=str(Path(folder).resolve()),
-            )
-            book.row({**key, "way": "callback", "kind": kind}, again)
+        known |= {"way": "callback", "memory": in_mib(_SHARE * plain["peak_bytes"])}
+        cache = (book.folder / "caches" / f"{model}-{repeat}").resolve()
+        for kind in _GOALS:
+            key |= {"way": "callback", "kind": kind}
+            if kind == "cold" and book.find(key) is None:
+                shutil.rmtree(cache, ignore_errors=True)
+            book.row(key, Trial(cache=str(cache), **known))
 
 
 def answer(rows: Rows) -> Answer:
     """Waits over plain Keras's, by model."""
     models = dict.fromkeys(row["model"] for row in rows)
-    found = {
-        model: {kind: _waits(rows, model, kind) for kind in _GOALS} for model in models
+    waits = {
+        kind: {m: w for m in models if (w := _waits(rows, m, kind))} for kind in _GOALS
     }
-    found = {m: kinds for m, kinds in found.items() if all(kinds.values())}
-    verdicts: list[tuple[bool | None, str]] = []
-    for kind, goal in _GOALS.items():
-        if not found:
-            break
-        waits = {m: one for m, kinds in found.items() if (one := kinds[kind])}
-        worst = max(waits, key=lambda model: waits[model].median)
-        value, middle = waits[worst], estimate([w.median for w in waits.values()])
+    verdicts: list[Verdict] = []
+    for kind, own in waits.items():
+        if not own:
+            continue
+        worst = max(own, key=lambda model: own[model].median)
+        value, middle = own[worst].median, estimate([w.median for w in own.values()])
         text = (
             f"first step, {kind}: {middle.median:.2f} times plain Keras's in the "
-            f"median model, {value.median:.2f} for {TITLES[worst]}, wanted {goal}"
+            f"median model, {value:.2f} for {TITLES[worst]}, wanted {_GOALS[kind]}"
         )
-        verdicts.append((value.median <= goal, text))
-    full = [
-        [
-            TITLES[model],
-            *(said(one) for one in kinds.values() if one),
-            f"{_plain(rows, model):.1f} s",
-        ]
-        for model, kinds in found.items()
-    ]
-    worst_first = sorted(full, key=lambda line: line[1], reverse=True)
+        verdicts.append((value <= _GOALS[kind], text))
+    full: list[list[str]] = []
+    for model in sorted(waits["cold"], key=lambda m: -waits["cold"][m].median):
+        told = [said(own[model]) if model in own else "" for own in waits.values()]
+        full.append([TITLES[model], *told, _plain(rows, model)])
     columns = ["model", "cold over plain", "warm over plain", "plain Keras"]
     return Answer(
         finding=sentences(verdicts),
-        table=("The slowest to begin", columns, worst_first[:8]),
+        table=("The slowest to begin", columns, full[:8]),
         more=[("Each model", columns, full)],
         verdicts=verdicts,
-        panels=[[_panel(found, kind) for kind in _GOALS]] if found else (),
+        panels=[[_panel(own, kind) for kind, own in waits.items()]] if full else (),
         headline="Seconds to the first step, over plain Keras's",
     )
 
 
-def _plain(rows: Rows, model: str) -> float:
+def _plain(rows: Rows, model: str) -> str:
     own = [r for r in rows if (r["model"], r["kind"]) == (model, "plain")]
-    return estimate([row["first_seconds"] for row in own if trained(row)]).median
+    median = estimate([row["first_seconds"] for row in own if trained(row)]).median
+    return f"{median:.1f} s"
 
 
 def _waits(rows: Rows, model: str, kind: str) -> Estimate | None:
@@ -125,17 +102,15 @@ def _waits(rows: Rows, model: str, kind: str) -> Estimate | None:
     return estimate(ratios) if ratios else None
 
 
-def _panel(found: dict[str, dict[str, Estimate | None]], kind: str) -> Panel:
+def _panel(waits: dict[str, Estimate], kind: str) -> Panel:
     bars = [
         Bar(
-            label=TITLES[model],
-            length=one.median,
-            colour=COLOURS["callback"],
-            text=f"{one.median:.2f}",
-            span=(one.low, one.high),
+            label=TITLES[m],
+            length=w.median,
+            text=f"{w.median:.2f}",
+            span=(w.low, w.high),
         )
-        for model, kinds in found.items()
-        if (one := kinds[kind])
+        for m, w in waits.items()
     ]
     goal = _GOALS[kind]
     title = f"{kind}; dashed: wanted, {goal}"

@@ -1,4 +1,4 @@
-"""How each training of the zoo ended: exactly one of four words, by its rows alone.
+"""Ends of trainings of the zoo: each is one of four words, by its rows alone.
 
     trained         with the losses and the variables of plain Keras, bit for bit
     not compared    it trained, but plain Keras itself does not repeat its bits
@@ -11,22 +11,20 @@ A refusal is a defect, too, where the least budgets of one model differ by more 
 5 %, or where a device trained the model that is smaller than what was named.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
+from experiments.stats import Row, Rows
 from lms.units import format_bytes
 
 __all__ = ["SPARE", "Outcome", "Verdict", "judge", "least_named"]
 
 SPARE = 1.05  # of the least budget that a refusal names: what must train
 
-Row = Mapping[str, Any]
-
 
 class Outcome(Enum):
-    """How a training ended."""
+    """The end of a training."""
 
     TRAINED = "trained"
     NOT_COMPARED = "not compared"
@@ -36,24 +34,15 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """One training.
-
-    Args:
-        row: Its row.
-        outcome: How it ended.
-        reason: Why it did not train with equal bits; empty if it did.
-    """
+    """A training's row, how it ended, and why it did not train with equal bits."""
 
     row: Row
     outcome: Outcome
     reason: str = ""
 
 
-def judge(rows: Sequence[Row]) -> tuple[Verdict, ...]:
-    """Judge the rows of one model: a verdict for each training with a plan.
-
-    Args:
-        rows: All of one model, plain Keras's among them.
+def judge(rows: Rows) -> tuple[Verdict, ...]:
+    """Judge all rows of one model: a verdict for each training with a plan.
 
     Example:
         >>> plain = {"kind": "plain", "error": None, "losses": ["0x1p+0"]}
@@ -65,19 +54,13 @@ def judge(rows: Sequence[Row]) -> tuple[Verdict, ...]:
     plain = [row for row in rows if row["kind"] == "plain"]
     alone = [_alone(row, plain) for row in rows if row["kind"] != "plain"]
     refused = [v for v in alone if v.outcome is Outcome.REFUSED]
-    reason = _why_not_the_least(refused, alone)
-    tried = [v for v in alone if v.row["kind"] == "least"]
-    if not reason and refused:
-        reason = _why_it_does_not_work(tried)
-    if not reason:
-        return tuple(alone)
+    reason = _why_not_the_least(refused, alone) if refused else ""
     return tuple(
-        replace(v, outcome=Outcome.DEFECT, reason=reason) if v in refused else v
-        for v in alone
+        _defect(v.row, reason) if reason and v in refused else v for v in alone
     )
 
 
-def least_named(rows: Sequence[Row]) -> int | None:
+def least_named(rows: Rows) -> int | None:
     """The smallest of the least budgets that refusals of one model name, in bytes.
 
     Example:
@@ -92,25 +75,24 @@ def least_named(rows: Sequence[Row]) -> int | None:
     return min((least for least in named if least), default=None)
 
 
-def _alone(row: Row, plain: Sequence[Row]) -> Verdict:
-    """How one training ended, without a look at the model's others."""
+def _defect(row: Row, reason: str) -> Verdict:
+    return Verdict(row=row, outcome=Outcome.DEFECT, reason=reason)
+
+
+def _alone(row: Row, plain: Rows) -> Verdict:
+    """The end of one training, without a look at the model's others."""
     if row["error"]:
         return _defect(row, row["error"])
     if row["refused"]:
         return _refusal(row)
     if row["kind"] == "asked":
         return _defect(row, "took a budget in which nothing can train")
-    if not _repeats(plain):
+    bits = {(tuple(one["losses"]), one["sha256"]) for one in plain}
+    if len(plain) < 2 or len(bits) > 1:
         reason = "plain Keras does not repeat its bits"
         return Verdict(row=row, outcome=Outcome.NOT_COMPARED, reason=reason)
     other = _differing(row, plain[0])
-    if other:
-        return _defect(row, other)
-    return Verdict(row=row, outcome=Outcome.TRAINED)
-
-
-def _defect(row: Row, reason: str) -> Verdict:
-    return Verdict(row=row, outcome=Outcome.DEFECT, reason=reason)
+    return _defect(row, other) if other else Verdict(row=row, outcome=Outcome.TRAINED)
 
 
 def _refusal(row: Row) -> Verdict:
@@ -128,55 +110,39 @@ def _refusal(row: Row) -> Verdict:
     return Verdict(row=row, outcome=Outcome.REFUSED, reason=f"at least {least}{op}")
 
 
-def _repeats(plain: Sequence[Row]) -> bool:
-    """Tell whether at least two plain trainings gave the same bits."""
-    bits = {(tuple(row["losses"]), row["sha256"]) for row in plain}
-    return len(plain) > 1 and len(bits) == 1
-
-
 def _differing(row: Row, plain: Row) -> str:
     """Describe the differences from plain Keras's training; empty if there are none."""
     pairs = zip(row["losses"], plain["losses"], strict=False)
     steps = [i for i, (own, theirs) in enumerate(pairs, start=1) if own != theirs]
     if len(row["losses"]) != len(plain["losses"]):
         return f"{len(row['losses'])} steps instead of {len(plain['losses'])}"
-    variables = row.get("differing") or {}
-    what = (
-        f"{variables['count']} of {variables['of']} variables differ, first "
-        f"{', '.join(variables['first'])}"
-        if variables
-        else "variables differ"
-    )
+    what = "variables differ"
+    if known := row.get("differing"):
+        what = f"{known['count']} of {known['of']} {what}, first "
+        what += ", ".join(known["first"])
     if steps:
         return f"other losses than plain Keras's from step {steps[0]} on; {what}"
     return "" if row["sha256"] == plain["sha256"] else what
 
 
 def _why_not_the_least(refused: Sequence[Verdict], all_of: Sequence[Verdict]) -> str:
-    """Why the budget that refusals name cannot be the least; empty if it can."""
+    """The reason why the budget named is not the least, or 1.05 times it fails."""
     named = [v.row["refused"]["least_bytes"] for v in refused]
-    if not named:
-        return ""
     low, high = min(named), max(named)
     if high > SPARE * low:
         return f"least budgets from {format_bytes(low)} to {format_bytes(high)} named"
-    trained = [
-        v.row["memory_bytes"]
-        for v in all_of
-        if v.outcome in (Outcome.TRAINED, Outcome.NOT_COMPARED)
-    ]
-    if trained and SPARE * min(trained) < high:
-        small = format_bytes(min(trained))
-        return f"names {format_bytes(high)}, but a device of {small} trains it"
-    return ""
-
-
-def _why_it_does_not_work(tried: Sequence[Verdict]) -> str:
-    """Why 1.05 times the least budget does not do; empty if it does."""
+    good = (Outcome.TRAINED, Outcome.NOT_COMPARED)
+    small = min((v.row["memory_bytes"] for v in all_of if v.outcome in good), default=0)
+    if small and SPARE * small < high:
+        device = format_bytes(small)
+        return f"names {format_bytes(high)}, but a device of {device} trains it"
+    tried = [v for v in all_of if v.row["kind"] == "least"]
+    failed = [v for v in tried if v.outcome is Outcome.DEFECT]
     if not tried:
         return f"{SPARE} times its least budget was not tried"
-    failed = [v for v in tried if v.outcome is Outcome.DEFECT]
-    if not failed:
-        return ""
     count = f"{len(failed)} of {len(tried)} times"
-    return f"{SPARE} times its least budget fails, {count}: {failed[0].reason}"
+    return (
+        f"{SPARE} times its least budget fails, {count}: {failed[0].reason}"
+        if failed
+        else ""
+    )

@@ -1,4 +1,4 @@
-"""How fast can a step be at best in a memory? A bound by mixed-integer programming.
+"""Least seconds of a step in a memory: a bound by mixed-integer programming.
 
     stage t       what runs again, stalls │ op t │
                   └────── before ───────┘ └beside┘
@@ -22,42 +22,41 @@ leaves for others of its stage, and any number of second runs and copies.
 Known weakness: the order of first runs is given.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from experiments.programme import Programme, Solved
-from lms.ir.graph import GraphView, Op, op_of
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from lms.ir.graph import GraphView, op_of
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.units import MIB, Bytes, Seconds
 
-__all__ = ["Bound", "Step", "least_seconds", "step_of"]
+__all__ = ["Step", "least_seconds", "step_of"]
 
 _MS = 1e-3  # the programme counts milliseconds and MiB: numbers near 1
+_GAP = 1e-3  # relative: what is nearer to the least counts as that
+_IMPOSSIBLE = 2  # SciPy's status
+_PARTS = ("came", "full", "ready", "left", "stays", "in", "in+", "out", "out+")
+
+_Name = tuple[str, int, int]  # word, stage, op
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Ops by number, in the order of their first runs; each makes one tensor.
-
-    Args:
-        seconds: Of each op.
-        sizes: Bytes of each op's output.
-        scratch: Bytes that each op needs while it runs.
-        reads: Numbers of the ops whose outputs each op reads.
-        again: Whether each op may run again.
-        h2d: Bytes per second to the device.
-        d2h: Bytes per second from the device.
-    """
+    """Ops by number, in the order of their first runs; each makes one tensor."""
 
     seconds: tuple[Seconds, ...]
-    sizes: tuple[Bytes, ...]
-    scratch: tuple[Bytes, ...]
-    reads: tuple[tuple[int, ...], ...]
-    again: tuple[bool, ...]
-    h2d: float
-    d2h: float
+    sizes: tuple[Bytes, ...]  # of outputs
+    scratch: tuple[Bytes, ...]  # needed while the op runs
+    reads: tuple[tuple[int, ...], ...]  # ops whose outputs each op reads
+    again: tuple[bool, ...]  # may run again
+    h2d: float  # bytes per second to the device
+    d2h: float  # and from it
 
     @cached_property
     def until(self) -> tuple[int, ...]:
@@ -68,21 +67,6 @@ class Step:
             for source in self.reads[op]:
                 found[source] = max(found[source], last)
         return tuple(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bound:
-    """What no plan goes below.
-
-    Args:
-        seconds: Of the step.
-        solved: Whether the programme was solved; else it is what was proved in time.
-        found: The programme's best solution, as far as one was found.
-    """
-
-    seconds: Seconds
-    solved: bool
-    found: Solved
 
 
 def step_of(graph: GraphView, costs: Costs, hardware: Hardware) -> Step:
@@ -99,24 +83,20 @@ def step_of(graph: GraphView, costs: Costs, hardware: Hardware) -> Step:
                 f"`graph` must have ops that make one new tensor, got {op.name!r}. "
                 "Draw another graph."
             )
-
-    def reads(op: Op) -> tuple[int, ...]:
-        makers = dict.fromkeys(op_of(name) for name in op.inputs)
-        return tuple(number[name] for name in makers if name in number)
-
+    makers = [dict.fromkeys(map(op_of, op.inputs)) for op in ops]
     return Step(
         seconds=tuple(costs.of(op.name) for op in ops),
         sizes=tuple(op.outputs[0].size for op in ops),
         scratch=tuple(op.scratch for op in ops),
-        reads=tuple(reads(op) for op in ops),
+        reads=tuple(tuple(number[n] for n in own if n in number) for own in makers),
         again=tuple(op.repeatable for op in ops),
         h2d=hardware.h2d,
         d2h=hardware.d2h,
     )
 
 
-def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> Bound:
-    """The least seconds of a step in a memory.
+def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> tuple[Seconds, bool]:
+    """The least seconds of a step in a memory, or what is proved; and which of them.
 
     Args:
         step: The step.
@@ -126,13 +106,15 @@ def least_seconds(step: Step, memory: Bytes, *, limit: Seconds) -> Bound:
     Raises:
         ValueError: If nothing fits.
     """
-    found = _Rules(step, memory).programme.solved(limit)
-    seconds = sum(step.seconds) + max(0.0, found.least) * _MS
-    return Bound(seconds=seconds, solved=found.done, found=found)
+    found = _Programme(step, memory).solved(limit)
+    if found.status == _IMPOSSIBLE:
+        raise ValueError(f"the rules must have a solution, got none: {found}")
+    seconds = sum(step.seconds) + max(0.0, float(found.mip_dual_bound)) * _MS
+    return seconds, found.status == 0
 
 
-class _Rules:
-    """Fills the programme; names of variables are (word, stage, op).
+class _Programme:
+    """Variables and rules, sums of variables that are at most so much.
 
     wait       milliseconds before the stage's own op, what runs again included
     run        the op runs again
@@ -147,12 +129,17 @@ class _Rules:
     """
 
     def __init__(self, step: Step, memory: Bytes) -> None:
-        self.programme = Programme()
         self._step = step
         self._memory = memory / MIB
         self._sizes = [size / MIB for size in step.sizes]
+        self._number: dict[_Name, int] = {}
+        self._rules: list[tuple[Mapping[_Name, float], float]] = []
         for stage in range(len(step.sizes)):
-            self._add_variables(stage)
+            names = [("wait", stage, stage)]
+            for op in self._alive(stage):
+                own = ("room", "run", *_PARTS) if step.again[op] else ("room", *_PARTS)
+                names += [(word, stage, op) for word in own]
+            self._number |= {n: len(self._number) + i for i, n in enumerate(names)}
         for stage in range(len(step.sizes)):
             for op in self._alive(stage):
                 self._contents(stage, op)
@@ -161,23 +148,40 @@ class _Rules:
             self._fitting(stage)
             self._taking_time(stage)
 
-    def _rule(self, terms: dict[tuple[str, int, int], float], most: float = 0) -> None:
-        self.programme.at_most(terms, most)
+    def solved(self, limit: Seconds) -> Any:
+        """SciPy's result: HiGHS, on one core.
+
+        Source: Huangfu, Hall: "Parallelizing the dual revised simplex method",
+        Mathematical Programming Computation 10 (2018).
+        """
+        is_wait = np.array([word == "wait" for word, *_ in self._number])
+        entries = [
+            (row, self._number[name], factor)
+            for row, (terms, _) in enumerate(self._rules)
+            for name, factor in terms.items()
+        ]
+        rows, columns, factors = zip(*entries, strict=True)
+        shape = len(self._rules), len(self._number)
+        matrix = coo_array((factors, (rows, columns)), shape=shape).tocsr()
+        most: Any = [most for _, most in self._rules]
+        ends: Any = np.where(is_wait, np.inf, 1.0)
+        return milp(
+            is_wait.astype(float),
+            integrality=[int(word in ("room", "run")) for word, *_ in self._number],
+            bounds=Bounds(0, ends),
+            constraints=LinearConstraint(matrix, -np.inf, most),
+            options={"time_limit": limit, "mip_rel_gap": _GAP},
+        )
+
+    def _rule(self, terms: Mapping[_Name, float], most: float = 0) -> None:
+        """Add a rule; terms without a variable are 0."""
+        known = {n: each for n, each in terms.items() if n in self._number and each}
+        if known or most < 0:
+            self._rules.append((known, most))
 
     def _alive(self, stage: int) -> Iterator[int]:
         """Ops before the stage's own whose outputs may still be of use."""
         return (op for op in range(stage) if self._step.until[op] >= stage)
-
-    def _add_variables(self, stage: int) -> None:
-        self.programme.add(("wait", stage, stage), cost=1.0)
-        for op in self._alive(stage):
-            self.programme.add(("room", stage, op), whole=True, most=1)
-            if self._step.again[op]:
-                self.programme.add(("run", stage, op), whole=True, most=1)
-            for word in ("came", "full", "ready", "left", "stays"):
-                self.programme.add((word, stage, op), most=1)
-            for word in ("in", "in+", "out", "out+"):
-                self.programme.add((word, stage, op), most=1)
 
     def _contents(self, stage: int, op: int) -> None:
         """Where room and contents come from."""
@@ -193,7 +197,7 @@ class _Rules:
         self._rule({("in+", *here): 1, ("room", *after): -1})
 
     def _moving(self, stage: int, op: int) -> None:
-        """What leaves is there; what comes back has left."""
+        """Copies out are of what is there; copies in of what has left."""
         here, after, before = (stage, op), (stage + 1, op), (stage - 1, op)
         present = {("room", *here): -1, ("run", *here): -1}
         self._rule({("out", *here): 1, ("out+", *here): 1, **present})
@@ -224,7 +228,7 @@ class _Rules:
         for op in alive:
             others = (i for i in alive if i != op and i not in self._step.reads[op])
             stay = {("stays", stage, i): self._sizes[i] for i in others}
-            if ("run", stage, op) in self.programme:
+            if ("run", stage, op) in self._number:
                 run = {("run", stage, op): self._working_set(op)}
                 self._rule({**stay, **run}, self._memory)
 

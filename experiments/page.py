@@ -9,7 +9,7 @@ README.md, what stands between the markers of a block is replaced.
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,17 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from experiments import cards, predictions
-from experiments.question import Answer, Verdict
+from experiments.question import Answer
 from experiments.runner import RESULTS, read_lines
 from lms.storage.files import write_text
-from profiling.tables import Table, markdown_rows
+from profiling.tables import markdown_rows
 
 __all__ = ["QUESTIONS", "STUDIES", "answer_of", "check_or_write", "module_of"]
 __all__ += ["page", "print_answer"]
 
 # In the order of the page; each is a module of this package.
-QUESTIONS = (
-    "capacity",
-    "cost",
-    "bits",
-    "predictions",
-    "planners",
-    "cards",
-    "workers",
-    "first_step",
-)
+QUESTIONS = ("capacity", "cost", "bits", "predictions", "planners", "cards")
+QUESTIONS += ("workers", "first_step")
 STUDIES = ("dice", "sums")
 _ROOT = Path(__file__).parents[1]
 _DOCS = _ROOT / "docs"
@@ -44,10 +36,6 @@ _COMMAND = "python -m experiments page"
 _BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 _MOST_ROWS = 8
 _TOP = {False: 4, True: 3, None: 1}  # lines of the first ten, by verdict
-_NEVER = (
-    "Never tested: a real GPU. No byte has left one; times are of emulated cards.",
-    "Never tested: several machines, models above 16 GB, hours of training.",
-)
 _INTRODUCTION = f"""\
 <!-- Written by `{_COMMAND}`: change the results, not this page. -->
 
@@ -55,6 +43,9 @@ _INTRODUCTION = f"""\
 
 Eight questions; each has a finding, a figure, a small table, and a full table on a
 page of its own. All of it is computed from the rows in `experiments/results`."""
+_NEVER = """\
+- Never tested: a real GPU. No byte has left one; times are of emulated cards.
+- Never tested: several machines, models above 16 GB, hours of training."""
 _WORDS = """\
 **Words.** *Plain Keras* is a training without this library, *the callback* one with
 `LMSCallback`, *IBM's rule* one with `LMSCallback(thresholds={})`, tuned as IBM's TFLMS
@@ -64,7 +55,13 @@ memory; a *dry* one computes nothing, and a kernel takes what a data sheet says.
 *step* is the median of one process; an interval is over processes. What fewer than
 three processes say, or intervals that cross, is *undecided*. In figures what was
 promised is hollow, and a cross is what failed."""
+_BESIDE = """\
+## Beside them
+
+Two studies of the case study have rows of their own: \
+[larger volumes](results/dice.md) and [sums over volumes](results/sums.md)."""
 _OUTCOME = {True: "Holds", False: "Fails", None: "Undecided"}
+_README = ["card", "what trains", "way", "memory", "step", "step time", "promised"]
 
 
 def module_of(name: str) -> Any:
@@ -73,18 +70,13 @@ def module_of(name: str) -> Any:
 
 
 def answer_of(name: str, path: Path | None = None) -> Answer | None:
-    """The finding of a question's rows; None where there are none.
-
-    Args:
-        name: Of its module.
-        path: Of its rows; None for the committed ones.
-    """
-    module = module_of(name)
-    if name == "predictions" and (path is None or not path.exists()):
-        rows: Sequence[Any] = predictions.all_rows()
-        return module.answer(rows) if rows else None
+    """The finding of a question's rows, or of the committed ones; None without any."""
     path = path or RESULTS / f"{name}.jsonl"
-    return module.answer(read_lines(path)[1]) if path.exists() else None
+    if name == "predictions" and not path.exists():
+        rows: Sequence[Any] = predictions.all_rows()
+    else:
+        rows = read_lines(path)[1] if path.exists() else ()
+    return module_of(name).answer(rows) if rows else None
 
 
 def print_answer(found: Answer) -> int:
@@ -107,51 +99,29 @@ def print_answer(found: Answer) -> int:
 def check_or_write(*, check: bool) -> int:
     """Write the texts that are not current, and all figures; or say which are not."""
     answers = {name: answer_of(name) for name in QUESTIONS}
-    studies = {name: answer_of(name) for name in STUDIES}
-    wanted = {_DOCS / "results.md": page(answers)}
-    for name, found in {**answers, **studies}.items():
-        if found is not None:
-            wanted[_DOCS / "results" / f"{name}.md"] = _full(name, found)
+    known = {**answers, **{name: answer_of(name) for name in STUDIES}}
+    found = {name: one for name, one in known.items() if one}
     readme = _ROOT / "README.md"
-    wanted[readme] = _filled(readme.read_text())
-    old = [path for path, text in wanted.items() if not _says(path, text)]
-    for path in old:
-        if check:
+    wanted = {_DOCS / "results.md": page(answers), readme: _filled(readme.read_text())}
+    wanted |= {_DOCS / "results" / f"{n}.md": _full(n, one) for n, one in found.items()}
+    old = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
+    if check:
+        for path in old:
             sys.stderr.write(f"{path} is not what the rows say. Run `{_COMMAND}`.\n")
-        else:
-            write_text(path, wanted[path])
-    if not check:
-        for name, found in {**answers, **studies}.items():
-            _draw(name, found)
-    return int(check and bool(old))
+        return int(bool(old))
+    for path in old:
+        write_text(path, wanted[path])
+    for name, one in found.items():
+        if one.panels:
+            from experiments.drawing import draw_panels
 
-
-def _rows(name: str) -> Path:
-    return RESULTS / f"{name}.jsonl"
-
-
-def _says(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text() == text
-
-
-def _draw(name: str, found: Answer | None) -> None:
-    if found is not None and found.panels:
-        from experiments.drawing import draw_panels
-
-        where = _figure(name)
-        headline = found.headline or name
-        draw_panels(found.panels, where, title=headline, note=_source(name))
-
-
-def _figure(name: str) -> Path:
-    return _DOCS / "results" / f"{name}.png"
+            path, note = _DOCS / "results" / f"{name}.png", _source(name)
+            draw_panels(one.panels, path, title=one.headline or name, note=note)
+    return 0
 
 
 def page(answers: Mapping[str, Answer | None]) -> str:
-    """The whole page.
-
-    Args:
-        answers: Of all questions; None for those without rows.
+    """The whole page: answers of all questions, None for those without rows.
 
     Example:
         >>> found = Answer(finding="Yes.", table=("T", ["a"], [["1"]]))
@@ -161,79 +131,63 @@ def page(answers: Mapping[str, Answer | None]) -> str:
     shown = {name: found for name, found in answers.items() if found}
     missing = [f"`{name}`" for name, found in answers.items() if found is None]
     parts = [_INTRODUCTION, _top(shown), _WORDS]
-    if missing:
-        parts.append(f"No rows yet: {', '.join(missing)}.")
+    parts += [f"No rows yet: {', '.join(missing)}."] if missing else []
     parts += [_section(name, found) for name, found in shown.items()]
-    parts.append(
-        "## Beside them\n\nTwo studies of the case study have rows of their own: "
-        "[larger volumes](results/dice.md) and [sums over volumes](results/sums.md)."
-    )
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, _BESIDE]) + "\n"
 
 
 def _top(answers: Mapping[str, Answer]) -> str:
     """Ten lines: what fails, what holds, what was never tested."""
-    found: list[tuple[str, Verdict]] = [
-        (name, verdict) for name, one in answers.items() for verdict in one.verdicts
-    ]
+    found = [(name, v) for name, one in answers.items() for v in one.verdicts]
     lines: list[str] = []
     for kind, most in _TOP.items():
         own = [(name, text) for name, (holds, text) in found if holds is kind]
-        first = _one_of_each(own)[:most]
-        more = len(own) - len(first)
-        for i, (name, text) in enumerate(first):
-            rest = f" ({more} more below)" if more and i == len(first) - 1 else ""
-            lines.append(
-                f"- {_OUTCOME[kind]}: {text} ([{name}](#{_anchor(name)})).{rest}"
-            )
-    lines += [f"- {text}" for text in _NEVER]
-    return "\n".join(lines)
-
-
-def _one_of_each(own: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """One of each question first, then the others."""
-    first = dict(reversed(own))
-    heads = [(name, first[name]) for name in dict.fromkeys(name for name, _ in own)]
-    return heads + [one for one in own if one not in heads]
-
-
-def _title(name: str) -> str:
-    return module_of(name).TITLE
-
-
-def _anchor(name: str) -> str:
-    return re.sub(r"[^\w\- ]", "", _title(name).lower()).replace(" ", "-")
-
-
-def _question(name: str) -> str:
-    about = module_of(name).__doc__ or ""
-    return about.strip().partition("\n\n")[0].replace("\n", " ")
+        first = dict(reversed(own))  # one of each question first, then the others
+        heads = [(name, first[name]) for name in dict.fromkeys(name for name, _ in own)]
+        told = (heads + [one for one in own if one not in heads])[:most]
+        for name, text in told:
+            title = re.sub(r"[^\w\- ]", "", module_of(name).TITLE.lower())
+            anchor = title.replace(" ", "-")
+            lines.append(f"- {_OUTCOME[kind]}: {text} ([{name}](#{anchor})).")
+        if len(own) > len(told):
+            lines[-1] += f" ({len(own) - len(told)} more below)"
+    return "\n".join([*lines, _NEVER])
 
 
 def _section(name: str, found: Answer) -> str:
-    parts = [f"## {_title(name)}", f"*{_question(name)}*", found.finding]
-    if found.panels:
-        parts.append(f"![{found.headline}](results/{name}.png)")
+    module = module_of(name)
+    question = module.__doc__.strip().partition("\n\n")[0].replace("\n", " ")
     title, columns, body = found.table
-    parts.append(f"**{title}**")
-    parts.append(markdown_rows(columns, body[:_MOST_ROWS]))
-    parts.append(f"{_source(name)} [All rows](results/{name}.md).")
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        [
+            f"## {module.TITLE}",
+            f"*{question}*",
+            found.finding,
+            *_figure(found, f"results/{name}.png"),
+            f"**{title}**",
+            markdown_rows(columns, body[:_MOST_ROWS]),
+            f"{_source(name)} [All rows](results/{name}.md).",
+        ]
+    )
+
+
+def _figure(found: Answer, path: str) -> list[str]:
+    return [f"![{found.headline}]({path})"] if found.panels else []
 
 
 def _source(name: str) -> str:
     """Commits and machine of the rows; of a commit with changes, what it came from."""
-    if not _rows(name).exists():
+    path = RESULTS / f"{name}.jsonl"
+    if not path.exists():
         return "Rows of all questions."
-    head, rows = read_lines(_rows(name))
-    machine = head["machine"]
-    real = head["settings"].get("card") == "real"
+    head, rows = read_lines(path)
+    machine, real = head["machine"], head["settings"].get("card") == "real"
     device = next((row["device"] for row in rows if row.get("device")), "")
-    commits = dict.fromkeys(
-        row["commit"].removesuffix("-dirty") for row in rows if row.get("commit")
-    )
-    first = next(iter(commits), head["commit"])
-    more = f" and {len(commits) - 1} more" if len(commits) > 1 else ""
+    known = (row["commit"] for row in rows if row.get("commit"))
+    first, *others = dict.fromkeys(one.removesuffix("-dirty") for one in known) or [
+        head["commit"]
+    ]
+    more = f" and {len(others)} more" if others else ""
     return (
         f"{len(rows)} rows of commit {first}{more}, on {machine['processor']}, "
         f"{machine['cores']} cores{f', {device}' if real else ''}."
@@ -241,43 +195,19 @@ def _source(name: str) -> str:
 
 
 def _full(name: str, found: Answer) -> str:
-    parts = [
-        f"<!-- Written by `{_COMMAND}`. -->",
-        f"# {_title(name)}",
-        (module_of(name).__doc__ or "").strip(),
-        found.finding,
-    ]
-    if found.panels:
-        parts.append(f"![{found.headline}]({name}.png)")
-    for title, columns, body in _tables(found):
+    module = module_of(name)
+    parts = [f"<!-- Written by `{_COMMAND}`. -->", f"# {module.TITLE}"]
+    parts += [module.__doc__.strip(), found.finding, *_figure(found, f"{name}.png")]
+    for title, columns, body in (found.table, *found.more):
         parts += [f"**{title}**", markdown_rows(columns, body)]
-    if found.verdicts:
-        lines = [f"- {_OUTCOME[holds]}: {text}." for holds, text in found.verdicts]
-        parts.append("\n".join(lines))
+    lines = [f"- {_OUTCOME[holds]}: {text}." for holds, text in found.verdicts]
+    parts += ["\n".join(lines)] if lines else []
     return "\n\n".join([*parts, _source(name)]) + "\n"
-
-
-def _tables(found: Answer) -> Iterator[Table]:
-    yield found.table
-    yield from found.more
 
 
 def _filled(readme: str) -> str:
     """The text with its blocks of numbers replaced."""
-
-    def block(match: re.Match[str]) -> str:
-        columns = [
-            "card",
-            "what trains",
-            "way",
-            "memory",
-            "step",
-            "step time",
-            "promised",
-        ]
-        path = _rows("cards")
-        rows = read_lines(path)[1] if path.exists() else []
-        body = list(cards.costs(rows))[:_MOST_ROWS]
-        return f"{match.group(1)}{markdown_rows(columns, body)}\n{match.group(3)}"
-
-    return _BLOCK.sub(block, readme)
+    path = RESULTS / "cards.jsonl"
+    rows = read_lines(path)[1] if path.exists() else []
+    table = markdown_rows(_README, list(cards.costs(rows))[:_MOST_ROWS])
+    return _BLOCK.sub(lambda found: f"{found[1]}{table}\n{found[3]}", readme)

@@ -1,12 +1,71 @@
-"""The form of an answer: plain data, made of rows alone."""
+"""The form of an answer: sentences, tables and figures as plain data, of rows alone.
 
-from collections.abc import Sequence
+A question says what stands where; `experiments.drawing` draws it. Axes begin at 0, or
+say that they do not; what was promised is hollow; what failed is a cross; an interval
+is a thin line; one way has one colour. Colours and markers are Matplotlib's.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments.charts import Panel
 from profiling.tables import Table
 
-__all__ = ["Answer", "Verdict", "sentences"]
+__all__ = ["COLOURS", "Answer", "Bar", "Panel", "Series", "Verdict", "sentences"]
+
+# One for each way to train, in all figures; `lms.report.style` has the first ones too.
+COLOURS = {
+    "plain": "#6B6B6B",
+    "callback": "#D55E00",
+    "rule": "#0072B2",
+    "serialised": "#56B4E9",
+    "by_hand": "#009E73",
+    "remat": "#E69F00",
+    "grappler": "#CC79A7",
+    "swapping": "#6A3D9A",
+    "mixed": "#B8A000",
+    "accumulate": "#7A5195",
+    "unified": "#444444",
+    "xla": "#A0A0A0",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """Points, and the line through them."""
+
+    points: Sequence[tuple[float, float]]
+    colour: str = COLOURS["callback"]
+    label: str = ""  # for the legend; empty for none
+    marker: str = "o"  # "x" for what failed; empty for none
+    line: str = ""
+    spans: Sequence[tuple[float, float]] = ()  # ends of each point's interval
+    hollow: bool = False  # promised, not measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One bar, from 0."""
+
+    label: str
+    length: float  # 0 for what failed
+    colour: str = COLOURS["callback"]
+    text: str = ""  # behind it
+    span: tuple[float, float] | None = None  # its interval
+    promised: float = 0.0  # a hollow mark at so much; 0 for none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One pair of axes, with series or bars, from the top down."""
+
+    title: str = ""
+    x: str = ""
+    y: str = ""
+    series: Sequence[Series] = ()
+    bars: Sequence[Bar] = ()
+    level: float | None = None  # of a dashed line: a height, of bars a length
+    xlim: tuple[float, float | None] = (0.0, None)
+
 
 # A claim: True if it holds, None where that is undecided; and a sentence of it.
 Verdict = tuple[bool | None, str]
@@ -14,27 +73,18 @@ Verdict = tuple[bool | None, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The answer that rows give to a question.
+    """The answer that rows give to a question."""
 
-    Args:
-        finding: A few sentences.
-        table: At most eight rows.
-        more: Full tables, for a page of their own.
-        verdicts: What holds, what does not, and what is undecided.
-        panels: The figure, from the top down.
-        headline: Of the figure.
-    """
-
-    finding: str
-    table: Table
-    more: Sequence[Table] = ()
-    verdicts: Sequence[Verdict] = ()
-    panels: Sequence[Sequence[Panel]] = ()
-    headline: str = ""
+    finding: str  # a few sentences
+    table: Table  # at most eight rows
+    more: Sequence[Table] = ()  # full tables, for a page of their own
+    verdicts: Sequence[Verdict] = ()  # what holds, fails, and is undecided
+    panels: Sequence[Sequence[Panel]] = ()  # the figure, from the top down
+    headline: str = ""  # of the figure
 
 
-def sentences(verdicts: Sequence[Verdict]) -> str:
-    """What was claimed, as sentences.
+def sentences(verdicts: Iterable[Verdict]) -> str:
+    """Claims as sentences.
 
     Example:
         >>> sentences([(True, "it holds"), (None, "IBM's may")])

@@ -12,7 +12,6 @@ that is here, whose memory is limited by a logical device.
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
+from experiments.stats import Row, Rows, ending
 from lms.emulation import emulate
 from lms.machine.hardware import LINKS
 from lms.storage.cache import OFF, VARIABLE
@@ -33,15 +33,12 @@ from lms.units import GIB, Bytes, Seconds, format_bytes
 from lms.workers.launching import launch
 from profiling.record import circumstances, read_json
 
-__all__ = ["NO_CARD", "OUT_OF_MEMORY", "Book", "OutOfTimeError", "Row", "Rows", "Trial"]
-__all__ += ["RESULTS", "measured", "read_lines", "trained", "why_it_failed"]
-__all__ += ["write_lines"]
+__all__ = ["NO_CARD", "OUT_OF_MEMORY", "RESULTS", "Book", "OutOfTimeError", "Trial"]
+__all__ += ["measured", "read_lines", "why_it_failed"]
 
 RESULTS = Path(__file__).parent / "results"
 NO_CARD = 3  # the exit status of a trial, and of a run, without a card
 OUT_OF_MEMORY = "OOM when allocating tensor"
-Row = Mapping[str, Any]
-Rows = Sequence[Row]
 
 _ROOT = Path(__file__).parents[1]
 _ENOUGH = 16 * GIB  # of a card on which nothing small runs out of memory
@@ -51,69 +48,36 @@ _LEAST: Seconds = 15.0  # less is not worth a process
 # Keras writes its reason below a line of its own.
 _REASONS = (
     r"^lms\.errors\.\w+: .*",
-    rf"{OUT_OF_MEMORY}.*",
+    rf"(?:{OUT_OF_MEMORY}|failed to allocate memory).*",
     r"^\s*[\w.]*(?:Error|Exception)\b.*(?:(?<=\.call\(\)\.)\s*\n\s*.*)?",
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One training in one way; or one probe of a card.
+    """One training in one way; or one probe of a card."""
 
-    Args:
-        model: A name of `experiments.models`.
-        shape: Arguments of its function.
-        way: As `experiments.ways` has them.
-        memory: Bytes of the card; None for all that it has.
-        card: A preset that an emulated card imitates; None for none.
-        link: A name of `lms.machine.hardware.LINKS`, or None.
-        dry: Whether an emulated card computes nothing.
-        slow_motion: How many times as long an emulated card takes for all.
-        budget: Bytes that the callback is given; "least" for the least that works;
-            None for what it takes itself.
-        knobs: Of the callback; or what a probe wants to know.
-        steps: How many at most.
-        seconds: After so many no further step begins; 0 for all steps.
-        feed: "dataset" for one batch at a time from the host, or "arrays".
-        deterministic: Whether TensorFlow's op determinism is on.
-        traced: Whether the last step is recorded.
-        curves: Whether predicted memory over the step is kept.
-        held: Whether the card's free memory is taken after two steps.
-        workers: Processes of one job, each with a card.
-        apart: Whether each of them trains for itself.
-        data: A file of volumes for the case study's network.
-        probe: A name of `experiments.probes`, instead of a training.
-        gpu_options: Options of TensorFlow's device.
-        variables: Of the environment.
-        cache: Folder of what is kept between processes.
-        longest: Seconds after which it is ended.
-    """
-
-    model: str = ""
-    shape: Mapping[str, Any] = field(default_factory=dict)
-    way: str = "plain"
-    memory: Bytes | None = None
-    card: str | None = None
-    link: str | None = None
-    dry: bool = False
-    slow_motion: float = 1.0
-    budget: int | str | None = None
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""  # a name of `experiments.models`
+    shape: Mapping[str, Any] = field(default_factory=dict)  # arguments of its function
+    way: str = "plain"  # as `experiments.ways` has them
+    memory: Bytes | None = None  # of the card; None for all that it has
+    card: str | None = None  # a preset that an emulated card imitates
+    link: str | None = None  # a name of `lms.machine.hardware.LINKS`
+    dry: bool = False  # an emulated card computes nothing
+    slow_motion: float = 1.0  # times as long as an emulated card takes for all
+    budget: int | None = None  # bytes for the callback; None for what it takes itself
+    knobs: Mapping[str, Any] = field(default_factory=dict)  # callback's, or a probe's
     steps: int = 6
-    seconds: Seconds = 0.0
-    feed: str = "dataset"
-    deterministic: bool = True
-    traced: bool = False
-    curves: bool = False
-    held: bool = False
-    workers: int = 1
-    apart: bool = False
-    data: str | None = None
-    probe: str = ""
-    gpu_options: Mapping[str, Any] = field(default_factory=dict)
-    variables: Mapping[str, str] = field(default_factory=dict)
-    cache: str = OFF
-    longest: Seconds = 1200.0
+    feed: str = "dataset"  # one batch at a time from the host; or "arrays"
+    deterministic: bool = True  # TensorFlow's op determinism
+    traced: bool = False  # the last step is recorded
+    curves: bool = False  # predicted memory over the step is kept
+    held: bool = False  # the card's free memory is taken after two steps
+    workers: int = 1  # processes of one job, each with a card
+    apart: bool = False  # each of them trains for itself
+    probe: str = ""  # a name of `experiments.probes`, instead of a training
+    cache: str = OFF  # folder of what is kept between processes
+    longest: Seconds = 1200.0  # after which it is ended
 
 
 class OutOfTimeError(Exception):
@@ -122,40 +86,23 @@ class OutOfTimeError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Book:
-    """The rows so far: what is in it is not measured again, what is new is written.
-
-    Args:
-        path: The result file.
-        card: "emulated", or "real" for the one that is here.
-        folder: Where trials leave results and logs.
-        deadline: When the run ends, on `time.monotonic`.
-        anew: Whether what the file has is measured again.
-        copy_to: A folder that gets a copy of the results after each row, or None.
-        settings: What all rows are measured with; another file has other settings.
-    """
+    """The rows so far: what is in it is not measured again, what is new is written."""
 
     path: Path
-    card: str = "emulated"
-    folder: Path = Path("build") / "experiments"
-    deadline: float = float("inf")
-    anew: bool = False
-    copy_to: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    card: str = "emulated"  # or "real" for the one that is here
+    folder: Path = Path("build") / "experiments"  # of trials' results and logs
+    deadline: float = float("inf")  # of the run, on `time.monotonic`
     rows: list[dict[str, Any]] = field(default_factory=list)
     _writing: Any = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        if self.path.exists() and not self.anew:
+        if self.path.exists():
             head, self.rows = read_lines(self.path)
-            had, wanted = head["settings"], self._told()
-            if had != wanted:
+            if head["settings"] != {"card": self.card}:
                 raise SystemExit(
-                    f"{self.path} must have been measured with {wanted}, got {had}. "
-                    "Give another file as --results, or --anew to measure all again."
+                    f"{self.path} must have been measured with {self.card!r} cards, "
+                    f"got {head['settings']}. Give another file as --results."
                 )
-
-    def _told(self) -> dict[str, Any]:
-        return _as_written({"card": self.card, **self.settings})
 
     def find(self, key: Row) -> dict[str, Any] | None:
         """The row of this key, if there is one."""
@@ -174,15 +121,10 @@ class Book:
             key: What tells it from all others; begins the row.
             trial: What is tried.
             told: Makes of what was measured what is kept of it.
-
-        Raises:
-            OutOfTimeError: If the run has no time left for it.
         """
-
-        def measure() -> Mapping[str, Any]:
-            return told(measured(trial, self, _stem(key)))
-
-        return self.once(key, measure)
+        words = "-".join(str(value) for value in key.values())
+        stem = re.sub(r"\W+", "-", words.lower()).strip("-")
+        return self.once(key, lambda: told(measured(trial, self, stem)))
 
     def once(self, key: Row, measure: Callable[[], Row]) -> dict[str, Any]:
         """The row of a key; if it is not there, it is measured and written."""
@@ -192,26 +134,15 @@ class Book:
         if self.deadline - time.monotonic() < _LEAST:
             raise OutOfTimeError
         started = time.monotonic()
-        row = _as_written({**key, **provenance(), **measure()})
+        known = circumstances()
+        origin = {name: known[name] for name in ("commit", "machine")}
+        row = _as_written({**key, **origin, **measure()})
         row.setdefault("seconds", time.monotonic() - started)
         with self._writing:
             self.rows.append(row)
-            write_lines(self.path, self._told(), self.rows)
-            if self.copy_to is not None:
-                self.copy_to.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(self.path, self.copy_to)
+            _write_lines(self.path, {"card": self.card}, self.rows)
         _say(key, row)
         return row
-
-
-def trained(row: Row) -> bool:
-    """Tell whether a training made its steps.
-
-    Example:
-        >>> trained({"error": None}), trained({"error": "OOM"})
-        (True, False)
-    """
-    return not row["error"] and not row.get("refused")
 
 
 def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
@@ -231,7 +162,7 @@ def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
     if real:
         asked["slow_motion"] = 1.0
     words = [sys.executable, "-m", "experiments.trial"]
-    words += [f"--asked={json.dumps(asked)}", f"--output={output.resolve()}"]
+    words += [json.dumps(asked), str(output.resolve())]
     left = book.deadline - time.monotonic()
     started = time.monotonic()
     with log.open("w") as sink:
@@ -242,20 +173,16 @@ def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
     if code == NO_CARD:
         sys.stderr.write(f"experiments: {why_it_failed(text, code)}\n")
         raise SystemExit(NO_CARD)
-    error = f"not done after {trial.longest:.0f} s" if code is None else None
-    error = error or why_it_failed(text, code or 0)
-    found = _found(output, trial) if error is None or output.exists() else {}
-    known = {"error": error, "memory_bytes": trial.memory}
-    return known | found | {"seconds": time.monotonic() - started}
-
-
-def _found(output: Path, trial: Trial) -> dict[str, Any]:
-    if trial.workers == 1:
-        return read_json(output)
-    each = [
-        read_json(output.with_suffix(f".{rank}.json")) for rank in range(trial.workers)
-    ]
-    return each[0] | {"step_seconds": [row["step_seconds"] for row in each]}
+    row = {"error": why_it_failed(text, code or 0), "memory_bytes": trial.memory}
+    if code is None:
+        row["error"] = f"not done after {trial.longest:.0f} s"
+    if trial.workers > 1 and not row["error"]:
+        ranks = range(trial.workers)
+        each = [read_json(output.with_suffix(f".{rank}.json")) for rank in ranks]
+        row |= each[0] | {"step_seconds": [one["step_seconds"] for one in each]}
+    elif output.exists():
+        row |= read_json(output)
+    return row | {"seconds": time.monotonic() - started}
 
 
 def _environment(trial: Trial, *, real: bool) -> dict[str, str]:
@@ -263,18 +190,16 @@ def _environment(trial: Trial, *, real: bool) -> dict[str, str]:
     path = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     known |= {"PYTHONPATH": os.pathsep.join(path)}
     if real:  # a limit is taken in one piece
-        known |= {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}
-        return {**known, **trial.variables}
-    memory = trial.memory or (None if trial.card else _ENOUGH)
-    card = {
-        "cards": trial.workers,
-        "link": LINKS[trial.link] if trial.link else None,
-        "card": trial.card,
-        "dry": trial.dry,
-        "slow_motion": trial.slow_motion,
-    }
-    started = emulate.environment(memory, inherited=known, **card)
-    return {**started, **trial.variables}
+        return known | {"TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    return emulate.environment(
+        trial.memory or (None if trial.card else _ENOUGH),
+        inherited=known,
+        cards=trial.workers,
+        link=LINKS[trial.link] if trial.link else None,
+        card=trial.card,
+        dry=trial.dry,
+        slow_motion=trial.slow_motion,
+    )
 
 
 def _ended(
@@ -287,13 +212,9 @@ def _ended(
     """The exit status; None if it had to be ended, with all that it had started."""
     if trial.workers > 1:
         return launch(words, workers=trial.workers, environ=environ, out=sink)
+    known: dict[str, Any] = {"cwd": _ROOT, "env": dict(environ), "stdout": sink}
     process = subprocess.Popen(
-        words,
-        cwd=_ROOT,
-        env=dict(environ),
-        stdout=sink,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
+        words, stderr=subprocess.STDOUT, start_new_session=True, **known
     )
     try:
         return process.wait(timeout=min(trial.longest, left))
@@ -315,34 +236,26 @@ def why_it_failed(log: str, code: int) -> str | None:
     """
     if code == 0:
         return None
+    plain = re.sub(r"\x1b\[\d*m", "", log)  # not in bold
     for pattern in _REASONS:
-        found = [_plain(text) for text in re.findall(pattern, log, re.MULTILINE)]
+        found = re.findall(pattern, plain, re.MULTILINE)
         if found:
-            return found[-1] + (" - and the process crashed" if code < 0 else "")
+            crashed = " - and the process crashed" if code < 0 else ""
+            return " ".join(found[-1].split()) + crashed
     last = log.strip().rpartition("\n")[2] or "nothing printed"
     return f"exit status {code}: {last}"
 
 
-def _plain(text: str) -> str:
-    """On one line, and not in bold."""
-    return re.sub(r"\s+", " ", re.sub(r"\x1b\[\d*m", "", text)).strip()
-
-
-def _stem(key: Row) -> str:
-    words = "-".join(str(value) for value in key.values())
-    return re.sub(r"\W+", "-", words.lower()).strip("-")
-
-
 def _say(key: Row, row: Row) -> None:
-    """One line for the terminal."""
+    """One line for the terminal, and why a training ended."""
     words = ", ".join(f"{value}" for value in key.values())
-    peak = row.get("peak_bytes")
-    known = [f"{row['seconds']:.0f} s", *([format_bytes(peak)] if peak else [])]
-    refused = (row.get("refused") or {}).get("error")
-    colour = "red" if row.get("error") else "yellow" if refused else "green"
-    reason = row.get("error") or refused or ""
+    told = f"{row['seconds']:.0f} s"
+    if peak := row.get("peak_bytes"):
+        told += f", {format_bytes(peak)}"
+    reason = ending(row)
+    colour = "red" if row["error"] else "yellow" if reason else "green"
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"[{colour}]{words}[/]: {', '.join(known)}")
+    console.print(f"[{colour}]{words}[/]: {told}")
     if reason:
         console.print(f"    {reason}", markup=False, style="dim")
 
@@ -352,28 +265,13 @@ def _as_written(values: Row) -> dict[str, Any]:
     return json.loads(json.dumps(values))
 
 
-def provenance() -> dict[str, Any]:
-    """At which commit and on which machine a row is measured: a run may move on."""
-    known = circumstances()
-    return {name: known[name] for name in ("commit", "machine")}
-
-
-def write_lines(path: Path, settings: Row, rows: Rows) -> None:
-    """Write the circumstances and settings, then one line for each row.
-
-    Example:
-        >>> import tempfile
-        >>> path = Path(tempfile.mkdtemp()) / "results" / "one.jsonl"
-        >>> write_lines(path, {"card": "real"}, [{"peak_bytes": 7}])
-        >>> head, rows = read_lines(path)
-        >>> head["settings"], rows
-        ({'card': 'real'}, [{'peak_bytes': 7}])
-    """
-    lines = [circumstances() | {"settings": dict(settings)}, *rows]
+def _write_lines(path: Path, settings: Row, rows: Rows) -> None:
+    """Write the circumstances and settings, then one line for each row."""
+    lines = [circumstances() | {"settings": settings}, *rows]
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read_lines(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Read what `write_lines` wrote: circumstances with settings, and the rows."""
+    """A file's circumstances with settings, and its rows."""
     head, *rows = (json.loads(line) for line in path.read_text().splitlines())
     return head, rows

@@ -1,4 +1,4 @@
-"""Statistics over processes: a median, the interval that holds it, what is decided.
+"""Rows in numbers: how they ended, their steps, statistics over processes.
 
 A value is what one process measured, such as the median of its steps: steps of one
 process share its plan and its luck. Two ways differ for certain only where the
@@ -7,25 +7,57 @@ intervals of at least three processes each do not cross.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["ENOUGH", "Estimate", "differ", "estimate", "ratio", "said"]
+__all__ = ["Estimate", "Row", "Rows", "differ", "ending", "estimate", "promised"]
+__all__ += ["ratio", "said", "step_of", "trained"]
 
-ENOUGH = 3  # processes, of which an interval says something
+Row = Mapping[str, Any]
+Rows = Sequence[Row]
+
+_ENOUGH = 3  # processes, of which an interval says something
 _SURE = 0.95
+_WARM = 2  # steps that initialise
+
+
+def trained(row: Row) -> bool:
+    """Tell whether a training made its steps.
+
+    Example:
+        >>> trained({"error": None}), trained({"error": "OOM"})
+        (True, False)
+    """
+    return not row["error"] and not row.get("refused")
+
+
+def ending(row: Row) -> str:
+    """The reason why a training ended early; empty if it did not."""
+    return row["error"] or (row.get("refused") or {}).get("error") or ""
+
+
+def step_of(row: Row) -> float:
+    """The median step of a process, without those that initialise.
+
+    Example:
+        >>> step_of({"step_seconds": [9.0, 8.0, 1.0, 3.0, 2.0]})
+        2.0
+    """
+    seconds = row["step_seconds"]
+    return statistics.median(seconds[_WARM:] or seconds[-1:])
+
+
+def promised(row: Row) -> float | None:
+    """The predicted step over the predicted one with room for all."""
+    report = row.get("report") or {}
+    own, plain = report.get("predicted_seconds"), report.get("unplanned_seconds")
+    return own / plain if own and plain else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A median of processes.
-
-    Args:
-        median: Of them.
-        low: Lower end of the interval.
-        high: Upper end.
-        processes: How many there are.
-    """
+    """A median of processes, the ends of its interval, and how many they are."""
 
     median: float
     low: float
@@ -80,7 +112,7 @@ def differ(one: Estimate, other: Estimate) -> bool:
         >>> differ(low, high), differ(low, low), differ(low, estimate([9.0]))
         (True, False, False)
     """
-    enough = min(one.processes, other.processes) >= ENOUGH
+    enough = min(one.processes, other.processes) >= _ENOUGH
     return enough and (one.high < other.low or other.high < one.low)
 
 

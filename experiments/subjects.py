@@ -4,69 +4,104 @@ On a dry card (`lms.emulation`) a step of any size takes little of this machine,
 time is the card's: what kernels and copies take by its data sheet.
 """
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.runner import Book, Row, Trial, trained
+from experiments.runner import Book, Trial
+from experiments.stats import Row, trained
 from lms.units import MIB, Bytes
 
-__all__ = ["RULES", "SUBJECTS", "Subject", "attempts", "in_mib", "step_of"]
-__all__ += ["to_be_had"]
+__all__ = ["LIMITED", "NAMES", "RULES", "SUBJECTS", "Subject", "attempts", "in_mib"]
+__all__ += ["named", "short", "to_be_had"]
 
 RULES = ("rule", "serialised")
+LIMITED = ("swapping", "grappler", "unified")  # of TensorFlow and the driver
 _RULE_SHARES = (None, 0.8, 0.7, 0.6, 0.5)  # of the card; IBM's own is 0.9
-_WARM = 2  # steps that initialise
+_PLANNED = ("callback", *RULES)
+
+NAMES = {
+    "plain": "plain Keras",
+    "callback": "the callback",
+    "rule": "IBM's rule",
+    "serialised": "IBM's rule, serialised",
+    "by_hand": "blocks by hand",
+    "remat": "RematScope",
+    "mixed": "mixed precision",
+    "accumulate": "accumulation",
+    "swapping": "Grappler's swapping",
+    "grappler": "Grappler's recomputation",
+    "unified": "unified memory",
+    "xla": "XLA",
+}
+
+
+def short(way: str) -> str:
+    """A way without its mode.
+
+    Example:
+        >>> short("remat:activations"), named("remat:activations")
+        ('remat', 'RematScope')
+    """
+    return way.partition(":")[0]
+
+
+def named(way: str) -> str:
+    """Its name for sentences."""
+    return NAMES[short(way)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A model and its size.
-
-    Args:
-        title: For tables.
-        model: A name of `experiments.models`.
-        shape: Its size.
-        small: The same, for rehearsals.
-        knob: The argument that grows.
-        start: From where, and in steps of how much: coarse ones, then fine ones.
-        coarse: See `start`.
-        fine: See `start`.
-        slow_motion: In which a step on a V100 takes seconds of this machine.
-        peers: Ways of others that take no budget, and can be had for it.
-    """
+    """A model and its size."""
 
     title: str
-    model: str
+    model: str  # a name of `experiments.models`
     shape: Mapping[str, int]
-    small: Mapping[str, int]
-    knob: str
-    start: int
-    coarse: int
-    fine: int
-    slow_motion: float
-    peers: tuple[str, ...]
+    small: Mapping[str, int]  # the same, for rehearsals
+    knob: str  # the argument that grows
+    sizes: tuple[int, int, int]  # from where, and in steps: coarse, then fine ones
+    slow_motion: float  # in which a step on a V100 takes seconds of this machine
+    peers: tuple[str, ...]  # ways of others that take no budget
 
     def trial(self, way: str, *, small: bool, **more: Any) -> Trial:
         """Train it in a way, on a V100 with PCIe 3.0 if nothing else is said."""
-        known: dict[str, Any] = {
-            "card": "v100-pcie",
-            "link": "pcie3",
-            "dry": True,
-            "slow_motion": self.slow_motion,
-            "deterministic": False,
-            "knobs": {"host_memory": "256GiB"} if way in _PLANNED else {},
-        }
+        knobs = {"host_memory": "256GiB"} if way in _PLANNED else {}
+        known: dict[str, Any] = {"card": "v100-pcie", "link": "pcie3", "dry": True}
+        known |= {"slow_motion": self.slow_motion, "deterministic": False}
+        known |= {"knobs": knobs, "model": self.model, "way": way}
         shape = {**(self.small if small else self.shape), **more.pop("shape", {})}
-        trial = Trial(model=self.model, shape=shape, way=way, **known)
-        return replace(trial, **more)
+        return Trial(shape=shape, **{**known, **more})
 
 
-_PLANNED = ("callback", "cheap", "kept", *RULES)
-_ALL = ("remat:activations", "remat:list_of_layers", "mixed:mixed_float16")
-_TEXT = {"width": 768, "depth": 12, "heads": 12}
-_TINY = {"width": 64, "depth": 2, "heads": 2}
+_PEERS = ("by_hand", "remat:activations", "remat:list_of_layers", "mixed:mixed_float16")
+_PEERS += ("xla",)
+_TINY = {"width": 64, "depth": 2, "heads": 2, "batch": 4}
+
+
+def _batches(model: str, title: str, shape: Mapping[str, int], *sizes: int) -> Subject:
+    """A model whose batch grows."""
+    small, start, coarse, fine = {"size": 64, "batch": 8}, *sizes
+    is_text = model != "resnet50"
+    if is_text:
+        shape = {"width": 768, "depth": 12, "heads": 12, **shape}
+        small = _TINY | ({"size": 64} if model == "vit" else {"length": 64})
+    return Subject(
+        title=title,
+        model=model,
+        shape=shape,
+        small=small,
+        knob="batch",
+        sizes=(start, coarse, fine),
+        slow_motion=15 if is_text else 10,
+        peers=(*_PEERS, "accumulate:2"),
+    )
+
+
+_RESNET50 = {"size": 224, "batch": 64, "count": 1000}
+_GPT2 = {"batch": 2, "length": 1024, "words": 50257}
+_BERT = {"batch": 8, "length": 512, "words": 30522}
+_VIT = {"batch": 32, "size": 224, "patch": 16}
 
 SUBJECTS: Mapping[str, Subject] = {
     "unet": Subject(
@@ -75,60 +110,14 @@ SUBJECTS: Mapping[str, Subject] = {
         shape={"size": 192, "filters": 16, "depth": 5},
         small={"size": 32, "filters": 8, "depth": 3},
         knob="size",
-        start=144,
-        coarse=32,
-        fine=16,
+        sizes=(144, 32, 16),
         slow_motion=10,
-        peers=("by_hand", *_ALL),
+        peers=_PEERS,
     ),
-    "resnet50": Subject(
-        title="ResNet50",
-        model="resnet50",
-        shape={"size": 224, "batch": 64, "count": 1000},
-        small={"size": 64, "batch": 8},
-        knob="batch",
-        start=32,
-        coarse=64,
-        fine=16,
-        slow_motion=10,
-        peers=("by_hand", *_ALL, "accumulate:2"),
-    ),
-    "gpt2": Subject(
-        title="GPT-2 small",
-        model="gpt2",
-        shape={**_TEXT, "batch": 2, "length": 1024, "words": 50257},
-        small={**_TINY, "batch": 4, "length": 64},
-        knob="batch",
-        start=2,
-        coarse=4,
-        fine=1,
-        slow_motion=15,
-        peers=("by_hand", *_ALL, "accumulate:2"),
-    ),
-    "bert": Subject(
-        title="BERT base",
-        model="bert",
-        shape={**_TEXT, "batch": 8, "length": 512, "words": 30522},
-        small={**_TINY, "batch": 4, "length": 64},
-        knob="batch",
-        start=4,
-        coarse=8,
-        fine=2,
-        slow_motion=15,
-        peers=("by_hand", *_ALL, "accumulate:2"),
-    ),
-    "vit": Subject(
-        title="ViT base",
-        model="vit",
-        shape={**_TEXT, "batch": 32, "size": 224, "patch": 16},
-        small={**_TINY, "batch": 4, "size": 64},
-        knob="batch",
-        start=16,
-        coarse=16,
-        fine=4,
-        slow_motion=15,
-        peers=("by_hand", *_ALL, "accumulate:2"),
-    ),
+    "resnet50": _batches("resnet50", "ResNet50", _RESNET50, 32, 64, 16),
+    "gpt2": _batches("gpt2", "GPT-2 small", _GPT2, 2, 4, 1),
+    "bert": _batches("bert", "BERT base", _BERT, 4, 8, 2),
+    "vit": _batches("vit", "ViT base", _VIT, 16, 16, 4),
 }
 
 
@@ -137,36 +126,25 @@ def attempts(book: Book, key: dict[str, Any], trial: Trial) -> Row:
 
     Each try is a row; a way that is not tuned so has one.
     """
-    memory = trial.memory
-    shares = _RULE_SHARES if trial.way in RULES and memory else (None,)
+    if trial.way not in RULES or not trial.memory:
+        return book.row(key, trial)
     row: Row = {}
-    for share in shares:
-        budget = trial.budget if share is None else int(share * (memory or 0))
+    for share in _RULE_SHARES:
+        budget = trial.budget if share is None else int(share * trial.memory)
         row = book.row({**key, "tuned_for": share}, replace(trial, budget=budget))
         if trained(row) or row.get("refused"):  # less would be refused too
             break
     return row
 
 
-def step_of(row: Row) -> float:
-    """The median step of a process, without those that initialise.
-
-    Example:
-        >>> step_of({"step_seconds": [9.0, 8.0, 1.0, 3.0, 2.0]})
-        2.0
-    """
-    seconds = row["step_seconds"]
-    return statistics.median(seconds[_WARM:] or seconds[-1:])
-
-
 def to_be_had(ways: Sequence[str], card: str) -> list[str]:
-    """Ways that a card has: an emulated one has no unified memory.
+    """Ways that a card has: an emulated one has no unified memory, and no XLA.
 
     Example:
         >>> to_be_had(["rule", "unified"], "emulated")
         ['rule']
     """
-    return [way for way in ways if way != "unified" or card == "real"]
+    return [way for way in ways if way not in ("unified", "xla") or card == "real"]
 
 
 def in_mib(size: float) -> Bytes:

@@ -1,6 +1,6 @@
 """One trial, in a process of its own: one training in one way, one row.
 
-    python -m experiments.trial --asked JSON --output FILE
+    python -m experiments.trial JSON FILE
 
 What is asked for is a `Trial` of `experiments.runner`. The training is `fit`, as its
 user starts it; the way is the only difference. A refusal (`BudgetError`) is a result;
@@ -11,7 +11,6 @@ allocator's peak without the first step, which initialises, and the callback's r
 Seconds are the card's: those of the clock over its slow motion. Sizes are bytes.
 """
 
-import argparse
 import ctypes
 import hashlib
 import json
@@ -19,8 +18,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +29,19 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from experiments.models import MODELS, Ready
-from experiments.models.sized import scans
+from experiments.models import Ready
 from experiments.runner import NO_CARD
-from experiments.ways import built, callback_of, gpu_options, running
+from experiments.ways import built, callback_of, running
 from lms.errors import BudgetError
 from lms.tf import compat
-from lms.units import KIB, MIB
+from lms.units import MIB
 from profiling.record import write_json
 
 __all__ = ["main"]
 
 _DEVICE = "GPU:0"
+_TIMES = ("seconds", "h2d_busy", "d2h_busy", "predicted_seconds", "unplanned_seconds")
 _SEED = 7
-_LEAST_STEPS = 3
-_LEAST_COPY = 64 * KIB  # bytes of a tensor's copy; scalars are smaller
 _PR_SET_PDEATHSIG = 1
 _WITHOUT = (
     "TensorFlow sees no GPU. Run this where `nvidia-smi` works and "
@@ -51,38 +49,16 @@ _WITHOUT = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a trial and write its row; a training that fails raises.
-
-    Args:
-        arguments: The words after `python -m experiments.trial`.
-
-    Returns:
-        0; 3 if there is no card.
-    """
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--asked", required=True, help="a trial, as JSON")
-    parser.add_argument("--output", type=Path, required=True, help="JSON file to write")
-    options = parser.parse_args(arguments)
+def main(arguments: Sequence[str]) -> int:
+    """Run a trial, given as JSON, and write a row to a file; what fails raises."""
+    asked, output = json.loads(arguments[0]), Path(arguments[1])
     _end_with_parent()
-    asked = json.loads(options.asked)
     if not tf.config.list_physical_devices("GPU"):
         sys.stderr.write(f"lms.errors.LMSError: {_WITHOUT}\n")
         return NO_CARD
     _prepare_card(asked)
-    output = options.output
     if asked["probe"]:
-        from experiments.probes import run_probe
-
-        row: dict[str, Any] = {}
-
-        def note(**found: Any) -> None:
-            row.update(found)
-            write_json(output, row)
-
-        run_probe(asked["probe"], asked["knobs"], note, output.with_suffix(""))
+        _ask(asked["probe"], asked["knobs"], output)
         return 0
     row = _trained(asked)
     if asked["workers"] > 1:
@@ -96,91 +72,69 @@ def _end_with_parent() -> None:
 
     Where the host's memory runs out, this process is ended, and no other.
     """
-    system = ctypes.CDLL(None)
-    if hasattr(system, "prctl"):
-        system.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _prepare_card(asked: Mapping[str, Any]) -> None:
     """Options of the card, and a limit of its memory where the card is a real one."""
-    options = {**asked["gpu_options"], **gpu_options(asked["way"])}
-    if options:
-        compat.set_gpu_options(**options)
+    if asked["way"] == "unified":
+        compat.set_gpu_options(use_unified_memory=True)
     if asked["limit"] is not None:
         for gpu in tf.config.list_physical_devices("GPU"):
-            limit = tf.config.LogicalDeviceConfiguration(
-                memory_limit=asked["limit"] // MIB
-            )
+            limit = tf.config.LogicalDeviceConfiguration(asked["limit"] // MIB)
             tf.config.set_logical_device_configuration(gpu, [limit])
 
 
+def _ask(name: str, knobs: Mapping[str, Any], output: Path) -> None:
+    """Ask a probe; what it finds is written at once, for a process that dies."""
+    from experiments.probes import questions, transports
+    from lms.tf.measure.devices import find_device
+
+    probe = getattr(transports if name == "transports" else questions, name)
+    row: dict[str, Any] = {}
+    for found in chain(probe(knobs, find_device()), [{"error": None}]):
+        row |= found
+        write_json(output, row)
+
+
 def _trained(asked: Mapping[str, Any]) -> dict[str, Any]:
-    workers = None
+    workers = together = None
     if asked["workers"] > 1:
-        from lms import join
+        from lms import DataParallel, join
 
         workers = join()
+        together = None if asked["apart"] else DataParallel(workers)
     if asked["deterministic"]:
         tf.config.experimental.enable_op_determinism()
     keras.utils.set_random_seed(_SEED)
-    ready, parts = built(asked["way"], lambda: _made(asked))
+    ready, parts = built(asked["way"], asked["model"], asked["shape"])
     model, x, y, batch = ready
-    ours = callback_of(asked["way"], _budget(asked, ready), asked["knobs"])
+    ours = callback_of(asked["way"], asked["budget"], asked["knobs"])
     watch = _Watch(asked, parts, workers)
-    callbacks = [one for one in (_together(asked, workers), ours, watch) if one]
+    callbacks = [one for one in (together, ours, watch) if one]
     tf.config.experimental.reset_memory_stats(_DEVICE)
     refused = None
     with running(asked["way"]), ExitStack() as stack:
         stack.callback(watch.close)
         try:
             model.fit(**_fed(asked, ready, parts), verbose="0", callbacks=callbacks)
-        except ValueError as error:
-            refused = _refusal(error)
-            if refused is None:
-                raise
+        except BudgetError as error:
+            known = {"op_name": error.op_name, "least_bytes": error.least_bytes}
+            refused = {"error": str(error), **known}
     size = sum(one.nbytes for one in _arrays(x, y)) // max(1, _length(x) // batch)
-    row = watch.row() | {"refused": refused, "batch_bytes": size}
-    row["device"] = _device_name()
-    row["report"] = None if ours is None else _report(ours, asked["slow_motion"])
-    if asked["curves"] and ours is not None and ours.timelines:
-        row["curves"] = _curves(ours.timelines[0])
+    row = watch.row() | {"refused": refused, "batch_bytes": size, "report": None}
+    gpu = tf.config.list_physical_devices("GPU")[0]
+    details = tf.config.experimental.get_device_details(gpu)
+    row["device"] = details.get("device_name")
+    if ours is not None:
+        row["report"] = _report(ours, asked["slow_motion"])
+        if asked["curves"] and ours.timelines:
+            row["curves"] = _curves(ours.timelines[0])
     if workers is not None:
         row |= {"rank": workers.rank}
     return row | ({} if refused else _digests(model))
-
-
-def _device_name() -> str | None:
-    gpu = tf.config.list_physical_devices("GPU")[0]
-    return tf.config.experimental.get_device_details(gpu).get("device_name")
-
-
-def _made(asked: Mapping[str, Any]) -> Ready:
-    if asked["data"]:
-        return scans(Path(asked["data"]), **asked["shape"])
-    return MODELS[asked["model"]](**asked["shape"])
-
-
-def _together(asked: Mapping[str, Any], workers: Any) -> Any:
-    if workers is None or asked["apart"]:
-        return None
-    from lms import DataParallel
-
-    return DataParallel(workers)
-
-
-def _budget(asked: Mapping[str, Any], ready: Ready) -> Any:
-    """The budget; "least" asks a refusal of one byte for it, before the first step."""
-    if asked["budget"] != "least":
-        return asked["budget"]
-    ours = callback_of(asked["way"], 1, asked["knobs"])
-    try:
-        ready[0].fit(**_fed(asked, ready, 1), verbose="0", callbacks=[ours])
-    except BudgetError as error:
-        if error.least_bytes is not None:
-            return error.least_bytes
-    raise RuntimeError("a budget of 1 byte must be refused, naming the least")
 
 
 def _fed(asked: Mapping[str, Any], ready: Ready, parts: int) -> dict[str, Any]:
@@ -211,10 +165,7 @@ def _length(x: Any) -> int:
 class _Watch(keras.callbacks.Callback):
     """Seconds, losses and peaks of each step, and a trace of the last.
 
-    Args:
-        asked: The trial.
-        parts: Batches that are one step.
-        workers: Those of the job, which begin together; or None.
+    So many batches, `parts`, are one step; workers of a job begin together.
     """
 
     def __init__(self, asked: Mapping[str, Any], parts: int, workers: Any) -> None:
@@ -230,7 +181,6 @@ class _Watch(keras.callbacks.Callback):
         self._trace = ExitStack()
         self._held: Any = None
         self._batches = 0
-        self._is_over = False  # its time: the next step is the last, if one is traced
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
         self._started = time.perf_counter()
@@ -245,8 +195,7 @@ class _Watch(keras.callbacks.Callback):
             tf.config.experimental.reset_memory_stats(_DEVICE)
         if self._asked["held"] and step == 2 and self._peaks:
             self._held = _held_beside(self._peaks[-1])
-        is_last = self._is_over or step == self._asked["steps"] - 1
-        if self._asked["traced"] and is_last and not self._recorded:
+        if self._asked["traced"] and step == self._asked["steps"] - 1:
             self._record()
         self._begun = time.perf_counter()
 
@@ -262,12 +211,6 @@ class _Watch(keras.callbacks.Callback):
             self._first = time.perf_counter() - self._started
             self._resident = psutil.Process().memory_info().rss
         self._trace.close()
-        most = self._asked["seconds"]
-        is_over = bool(most) and sum(self._seconds[1:]) > most
-        if is_over and (self._recorded or not self._asked["traced"]):
-            model: Any = self.model
-            model.stop_training = len(self._seconds) > _LEAST_STEPS
-        self._is_over = is_over and len(self._seconds) >= _LEAST_STEPS
 
     def close(self) -> None:
         """End a trace that a failing step left open, and give back what is held."""
@@ -276,7 +219,7 @@ class _Watch(keras.callbacks.Callback):
             self._trace.close()
 
     def row(self) -> dict[str, Any]:
-        """What was seen."""
+        """Numbers of the steps seen."""
         later = self._peaks[1:] or self._peaks
         peak = tf.config.experimental.get_memory_info(_DEVICE)["peak"]
         found = {
@@ -285,7 +228,6 @@ class _Watch(keras.callbacks.Callback):
             "step_seconds": self._seconds[:-1] if self._recorded else self._seconds,
             "first_seconds": self._first,
             "peak_bytes": max(later, default=peak),
-            "peaks": sorted(set(later)),
             "resident_bytes": self._resident,
         }
         return found | ({"lanes": self._lanes()} if self._recorded else {})
@@ -309,22 +251,12 @@ class _Watch(keras.callbacks.Callback):
         self._trace.enter_context(mark)
 
     def _lanes(self) -> dict[str, float]:
-        from lms.simulation.timeline import Lane
         from profiling.measured import measured_steps
         from profiling.sessions import MARK
         from profiling.timelines import figures_of
 
         (step,) = measured_steps(self._recorded.spans, 1, mark=MARK, waits={})
-        found = figures_of(step)
-        for key in list(found):
-            if key == "seconds" or key.endswith("busy") or key.startswith("idle"):
-                found[key] /= self._slow
-            elif key.endswith("throughput"):
-                found[key] *= self._slow
-        for key, lane in (("h2d", Lane.H2D), ("d2h", Lane.D2H)):
-            sizes = [copy.size for copy in step.lane(lane)]
-            found[f"{key}_copies"] = sum(size >= _LEAST_COPY for size in sizes)
-        return found
+        return _paced(figures_of(step), self._slow)
 
 
 def _held_beside(peak: int) -> Any:
@@ -336,67 +268,43 @@ def _held_beside(peak: int) -> Any:
     return hold(device, (device.limit or peak) - peak + peak // 20)
 
 
-def _refusal(error: ValueError) -> dict[str, Any] | None:
-    """Read a `BudgetError` as a row; None for another error."""
-    if not isinstance(error, BudgetError):
-        return None
-    return {
-        "error": str(error),
-        "op_name": error.op_name,
-        "least_bytes": error.least_bytes,
-    }
-
-
 def _report(ours: Any, slow: float) -> dict[str, Any] | None:
     """The numbers of the training step; None before its first plan."""
-    for report in ours.report:
-        if report.kind == "train":
-            numbers = report.numbers()
-            del numbers["signature"]
-            for name in ("predicted_seconds", "unplanned_seconds"):
-                if numbers[name] is not None:
-                    numbers[name] /= slow
-            for name in ("h2d_bytes_per_second", "d2h_bytes_per_second"):
-                if numbers[name] is not None:
-                    numbers[name] *= slow
-            return numbers
-    return None
+    numbers = (report.numbers() for report in ours.report if report.kind == "train")
+    return next((_paced(each, slow) for each in numbers), None)
+
+
+def _paced(values: dict[str, Any], slow: float) -> dict[str, Any]:
+    """Seconds and rates of a card that runs in slow motion, as they are without it."""
+    for key, value in values.items():
+        if value and key.endswith(("throughput", "_per_second")):
+            values[key] = value * slow
+        elif value and (key in _TIMES or key.startswith("idle")):
+            values[key] = value / slow
+    return values
 
 
 def _curves(timeline: Any) -> dict[str, list[int]]:
     """Bytes over the step, op by op, in at most 400 places."""
-
-    def thinned(values: Sequence[int]) -> list[int]:
-        width = -(-len(values) // 400)
-        return [max(values[i : i + width]) for i in range(0, len(values), width)]
-
-    return {
-        "plain": thinned(timeline.unplanned.device),
-        "planned": thinned(timeline.planned.device),
-        "host": thinned(timeline.planned.host),
-    }
+    planned = timeline.planned
+    curves = {"plain": timeline.unplanned.device, "planned": planned.device}
+    curves |= {"host": planned.host}
+    parts = {n: np.array_split(each, min(400, len(each))) for n, each in curves.items()}
+    return {n: [int(part.max()) for part in own] for n, own in parts.items()}
 
 
 def _digests(model: keras.Model) -> dict[str, Any]:
-    """Hash all variables together, and each one, cut short."""
+    """Hash all variables, the optimizers' too, together, and each one, cut short."""
     whole, each = hashlib.sha256(), []
-    for variable in _variables(model):
-        own = np.asarray(variable.value).tobytes()
-        whole.update(own)
-        each.append([variable.path, hashlib.sha256(own).hexdigest()[:12]])
+    known = {id(one): one for one in vars(model).values()}.values()
+    own = [one for one in known if isinstance(one, keras.optimizers.Optimizer)]
+    for variable in chain(model.variables, *(one.variables for one in own)):
+        value = np.asarray(variable.value).tobytes()
+        whole.update(value)
+        each.append([variable.path, hashlib.sha256(value).hexdigest()[:12]])
     return {"sha256": whole.hexdigest(), "variables": each}
-
-
-def _variables(model: keras.Model) -> Iterator[Any]:
-    """The model's, and those of each optimizer that it has."""
-    yield from model.variables
-    seen: list[Any] = []
-    for one in vars(model).values():
-        if isinstance(one, keras.optimizers.Optimizer) and one not in seen:
-            seen.append(one)
-            yield from one.variables
 
 
 if __name__ == "__main__":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

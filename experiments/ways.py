@@ -1,7 +1,7 @@
 """Ways to train: plain Keras, the callback, IBM's rule, and what others offer.
 
     plain            Keras without XLA; xla: with it
-    callback         `LMSCallback()`; cheap: ops that run twice are cheap; kept: none do
+    callback         `LMSCallback()`
     rule             IBM's rule, tuned as its users had it
     serialised       the same with all levels serialised, and every copy waited for
     by_hand          blocks within `tf.recompute_grad`, as `experiments.blocks` has them
@@ -13,42 +13,38 @@
     grappler         the same with TensorFlow's recomputation heuristics
     unified          the driver moves pages: unified memory, which only a real card has
 
-A careful user's form of each. Where a way cannot be had for a model, it says so.
+A careful user's form of each.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import keras
 
 from experiments.blocks import checkpoint_blocks
-from experiments.models import Ready
+from experiments.models import MODELS, Ready
 from lms.tf import compat
 
-__all__ = ["OURS", "built", "callback_of", "gpu_options", "running"]
+__all__ = ["built", "callback_of", "running"]
 
 # Knobs of the callback, for ways that have one.
-OURS: Mapping[str, Mapping[str, Any]] = {
+_OURS: Mapping[str, Mapping[str, Any]] = {
     "callback": {},
-    "cheap": {"recompute": "cheap"},
-    "kept": {"recompute": False},
     "rule": {"thresholds": {}},
     "serialised": {"thresholds": {"sync_mode": "both", "serialization": [":"]}},
 }
 
 
-def built(way: str, make: Callable[[], Ready]) -> tuple[Ready, int]:
+def built(way: str, name: str, shape: Mapping[str, Any]) -> tuple[Ready, int]:
     """A model ready to train in a way, and how many batches are one of its steps.
-
-    Args:
-        way: As above.
-        make: Builds a model and its data.
 
     Raises:
         ValueError: If the way cannot be had for the model.
     """
     kind, _, mode = way.partition(":")
+    make = partial(MODELS[name], **shape)
     if kind == "mixed":
         keras.mixed_precision.set_dtype_policy(mode)
     with _scope(mode, make) if kind == "remat" else nullcontext():
@@ -78,20 +74,13 @@ def _scope(mode: str, make: Callable[[], Ready]) -> keras.RematScope:
 
 def callback_of(way: str, budget: int | None, knobs: Mapping[str, Any]) -> Any:
     """The callback of a way; None where it has none."""
-    if way not in OURS:
+    if way not in _OURS:
         return None
     from lms import LMSCallback
 
-    return LMSCallback(budget, verbose=0, **{**OURS[way], **knobs})
+    return LMSCallback(budget, verbose=0, **{**_OURS[way], **knobs})
 
 
-def gpu_options(way: str) -> dict[str, Any]:
-    """Options that TensorFlow wants before its first op."""
-    return {"use_unified_memory": True} if way == "unified" else {}
-
-
-@contextmanager
-def running(way: str) -> Iterator[None]:
-    """What a way, as above, needs while its steps run."""
-    with compat.recomputed_by_grappler() if way == "grappler" else nullcontext():
-        yield
+def running(way: str) -> AbstractContextManager[Any]:
+    """The context that a way's steps need."""
+    return compat.recomputed_by_grappler() if way == "grappler" else nullcontext()

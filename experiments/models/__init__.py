@@ -2,20 +2,14 @@
 
 Each name stands for a function that builds a compiled model with random weights, and
 data for a few batches; its arguments are sizes. By default activations take most of
-the memory, and a training takes seconds. Seeds are fixed by who calls.
-
-Nothing of `lms` is imported here: models are built before it is, as a user may.
+the memory, and a training takes seconds. Nothing of `lms` is imported here.
 """
 
-from experiments.models import applications, hub, mixed, own, sized
-from experiments.models.data import Maker, Ready
+from importlib import import_module
 
-__all__ = ["MODELS", "Maker", "Ready"]
+from experiments.models.data import MODELS, Ready
 
-MODELS: dict[str, Maker] = {
-    **applications.MODELS,
-    **hub.MODELS,
-    **own.MODELS,
-    **mixed.MODELS,
-    **sized.MODELS,
-}
+__all__ = ["MODELS", "Ready"]
+
+for _name in ("applications", "hub", "own", "sized"):
+    import_module(f"{__name__}.{_name}")

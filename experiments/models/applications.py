@@ -1,90 +1,103 @@
-"""Image networks of `keras.applications`, with random weights and small images.
+"""Image networks: of `keras.applications`, and such that compute in half precision.
 
-What they are called with is what a user of small images would write: an input shape,
-ten classes, and an optimizer.
+Weights are random and images small.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import keras
+from keras import layers, optimizers
 
-from experiments.models.data import Maker, Ready, classes, images
+from experiments.models.data import CROSS_ENTROPY, MODELS, Ready, classes, images, model
 
-__all__ = ["MODELS"]
-
-_CROSS_ENTROPY = "sparse_categorical_crossentropy"
-
-
-def _classifier(
-    network: Callable[..., keras.Model],
-    optimizer: keras.optimizers.Optimizer,
-    *,
-    size: int,
-    batch: int = 8,
-    count: int = 10,
-) -> Ready:
-    model = network(weights=None, input_shape=(size, size, 3), classes=count)
-    model.compile(optimizer, _CROSS_ENTROPY)
-    return model, images(batch, size), classes(batch, count=count), batch
+_CLASSES = {name.lower(): name for name in dir(keras.applications)}
 
 
-def _resnet50(size: int = 96, batch: int = 8, count: int = 10) -> Ready:
-    optimizer = keras.optimizers.SGD(0.01, momentum=0.9)
-    network = keras.applications.ResNet50
-    return _classifier(network, optimizer, size=size, batch=batch, count=count)
+def _sgd() -> Any:
+    return optimizers.SGD(0.01, momentum=0.9)
 
 
-def _densenet121() -> Ready:
-    optimizer = keras.optimizers.Adam(1e-3)
-    return _classifier(keras.applications.DenseNet121, optimizer, size=64)
+# An optimizer, the edge of an image, and the batch.
+_NETWORKS: Mapping[str, tuple[Callable[[], Any], int, int]] = {
+    "resnet50": (_sgd, 96, 8),
+    "densenet121": (lambda: optimizers.Adam(1e-3), 64, 8),
+    "xception": (lambda: optimizers.AdamW(1e-3), 96, 8),
+    "efficientnetb0": (lambda: optimizers.RMSprop(1e-3), 96, 8),
+    "convnexttiny": (lambda: optimizers.AdamW(1e-3), 64, 8),
+    "mobilenetv3small": (lambda: optimizers.RMSprop(1e-3, momentum=0.9), 128, 16),
+    "inceptionv3": (lambda: optimizers.Nadam(1e-3), 96, 8),
+}
 
 
-def _xception() -> Ready:
-    optimizer = keras.optimizers.AdamW(1e-3)
-    return _classifier(keras.applications.Xception, optimizer, size=96)
+def _classifier(name: str, size: int, batch: int, count: int = 10) -> Ready:
+    network = getattr(keras.applications, _CLASSES[name])
+    made = network(weights=None, input_shape=(size, size, 3), classes=count)
+    made.compile(_NETWORKS[name][0](), CROSS_ENTROPY)
+    return made, images(batch, size), classes(batch, count=count), batch
 
 
-def _efficientnetb0() -> Ready:
-    optimizer = keras.optimizers.RMSprop(1e-3)
-    return _classifier(keras.applications.EfficientNetB0, optimizer, size=96)
+for _name, (_, _size, _batch) in _NETWORKS.items():
+    MODELS[_name] = partial(_classifier, _name, size=_size, batch=_batch)
 
 
-def _convnexttiny() -> Ready:
-    optimizer = keras.optimizers.AdamW(1e-3)
-    return _classifier(keras.applications.ConvNeXtTiny, optimizer, size=64)
-
-
-def _mobilenetv3small() -> Ready:
-    optimizer = keras.optimizers.RMSprop(1e-3, momentum=0.9)
-    return _classifier(
-        keras.applications.MobileNetV3Small, optimizer, size=128, batch=16
-    )
-
-
-def _inceptionv3() -> Ready:
-    optimizer = keras.optimizers.Nadam(1e-3)
-    return _classifier(keras.applications.InceptionV3, optimizer, size=96)
-
-
+@model
 def _vgg16() -> Ready:
     """As one fine-tunes it: without its three wide layers."""
-    network: Callable[..., keras.Model] = keras.applications.VGG16
+    network: Any = keras.applications.VGG16
     base = network(
-        weights=None, include_top=False, pooling="avg", input_shape=(96, 96, 3)
+        weights=None, pooling="avg", input_shape=(96, 96, 3), include_top=False
     )
-    outputs = keras.layers.Dense(10, activation="softmax")(base.output)
-    model = keras.Model(base.input, outputs)
-    model.compile(keras.optimizers.Adafactor(1e-3), _CROSS_ENTROPY)
-    return model, images(8, 96), classes(8), 8
+    outputs = layers.Dense(10, activation="softmax")(base.output)
+    made = keras.Model(base.input, outputs)
+    made.compile(optimizers.Adafactor(1e-3), CROSS_ENTROPY)
+    return made, images(8, 96), classes(8), 8
 
 
-MODELS: dict[str, Maker] = {
-    "resnet50": _resnet50,
-    "densenet121": _densenet121,
-    "xception": _xception,
-    "efficientnetb0": _efficientnetb0,
-    "convnexttiny": _convnexttiny,
-    "mobilenetv3small": _mobilenetv3small,
-    "inceptionv3": _inceptionv3,
-    "vgg16": _vgg16,
-}
+def _made(
+    policy: str, network: Callable[[], keras.Model], optimizer: Callable[[], Any]
+) -> Ready:
+    """A network whose layers are made under a policy."""
+    before = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy(policy)
+    try:
+        made = network()
+        made.compile(optimizer(), CROSS_ENTROPY)
+    finally:
+        keras.mixed_precision.set_dtype_policy(before)
+    return made, images(16, 96), classes(16), 16
+
+
+def _convolutions() -> keras.Model:
+    inputs = x = keras.Input((96, 96, 3))
+    for count in (32, 64, 128):
+        x = layers.Conv2D(count, 3, padding="same", activation="relu")(x)
+        x = layers.Conv2D(count, 3, padding="same", activation="relu")(x)
+        x = layers.MaxPooling2D()(x)
+    x = layers.GlobalAveragePooling2D()(x)
+    outputs = layers.Dense(10, activation="softmax", dtype="float32")(x)
+    return keras.Model(inputs, outputs)
+
+
+def _transformer(patch: int = 8, width: int = 128) -> keras.Model:
+    inputs = keras.Input((96, 96, 3))
+    x = layers.Conv2D(width, patch, strides=patch)(inputs)
+    x = layers.Reshape((-1, width))(x)
+    for _ in range(3):
+        y = layers.LayerNormalization()(x)
+        x = x + layers.MultiHeadAttention(4, width // 4, dropout=0.1)(y, y)
+        y = layers.LayerNormalization()(x)
+        y = layers.Dense(4 * width, activation="gelu")(y)
+        x = x + layers.Dense(width)(y)
+    x = layers.GlobalAveragePooling1D()(x)
+    outputs = layers.Dense(10, activation="softmax", dtype="float32")(x)
+    return keras.Model(inputs, outputs)
+
+
+for _name, _policy, _network, _optimizer in (
+    ("bfloat16_cnn", "mixed_bfloat16", _convolutions, lambda: optimizers.Adam(1e-3)),
+    ("float16_vit", "mixed_float16", _transformer, lambda: optimizers.AdamW(1e-3)),
+    ("float16_cnn", "mixed_float16", _convolutions, _sgd),
+):
+    MODELS[_name] = partial(_made, _policy, _network, _optimizer)

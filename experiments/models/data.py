@@ -1,4 +1,4 @@
-"""Data for the zoo's models: noise of the shapes that they take, always the same."""
+"""The registry of models, and their data: noise of the shapes that they take."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -6,53 +6,42 @@ from typing import Any, TypeAlias
 import keras
 import numpy as np
 
-__all__ = ["BATCHES", "Maker", "Ready", "classes", "images", "noise", "tokens"]
+__all__ = ["BATCHES", "CROSS_ENTROPY", "MODELS", "Ready", "classes", "images"]
+__all__ += ["model", "noise", "tokens"]
 
 BATCHES = 3
+CROSS_ENTROPY = "sparse_categorical_crossentropy"
 
-# A compiled model, its inputs, its targets (None where it makes its own), and how many
-# examples are a batch.
+# A compiled model, its inputs, its targets or None, and how many examples are a batch.
 Ready: TypeAlias = tuple[keras.Model, Any, Any, int]
-Maker: TypeAlias = Callable[..., Ready]
+_Maker: TypeAlias = Callable[..., Ready]
+
+MODELS: dict[str, _Maker] = {}
 
 
-def noise(*shape: int, seed: int = 0) -> np.ndarray:
-    """Normal noise, float32.
+def model(make: _Maker) -> _Maker:
+    """Register a function `_NAME` as the maker of the model NAME."""
+    MODELS[make.__name__.removeprefix("_")] = make
+    return make
 
-    Example:
-        >>> noise(2, 3).shape
-        (2, 3)
-    """
-    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+def noise(*shape: int) -> np.ndarray:
+    """Normal noise, float32."""
+    return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
 
 
 def images(batch: int, size: int, channels: int = 3) -> np.ndarray:
-    """Three batches of square images in [0, 1).
-
-    Example:
-        >>> images(2, 8).shape
-        (6, 8, 8, 3)
-    """
+    """Three batches of square images in [0, 1)."""
     shape = (BATCHES * batch, size, size, channels)
     return np.random.default_rng(0).random(shape, dtype=np.float32)
 
 
 def classes(batch: int, *shape: int, count: int = 10) -> np.ndarray:
-    """Three batches of labels, one for each place of `shape`.
-
-    Example:
-        >>> classes(2, count=4).shape
-        (6,)
-    """
+    """Three batches of labels, one for each place of `shape`."""
     return np.random.default_rng(1).integers(0, count, (BATCHES * batch, *shape))
 
 
 def tokens(batch: int, length: int, count: int = 500, *, seed: int = 2) -> np.ndarray:
-    """Three batches of sentences, without the padding token 0.
-
-    Example:
-        >>> tokens(2, 5).shape
-        (6, 5)
-    """
+    """Three batches of sentences, without the padding token 0."""
     rng = np.random.default_rng(seed)
     return rng.integers(1, count, (BATCHES * batch, length), dtype=np.int32)

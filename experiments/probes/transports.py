@@ -7,7 +7,7 @@ The copy should begin when the trigger's kernel has ended, and hide behind the n
 three. The library's own rewriter makes the step, with each transport.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from statistics import median
 from typing import Any
 
@@ -15,13 +15,12 @@ import tensorflow as tf
 
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.simulation.timeline import Lane, Timeline
-from lms.tf import compat
 from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.measure.devices import Device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import CopyOps, DeviceCopy, made_node
+from lms.tf.rewrite.transports import DeviceCopy
 from profiling.measured import measured_steps
 from profiling.sessions import MARK, record_steps
 from profiling.timelines import hidden_bytes
@@ -32,71 +31,22 @@ _CHANNELS, _CONVOLUTIONS, _TRIGGER, _READER = 64, 12, 5, 9
 _SECONDS = 0.02  # of a convolution at the rate of large products
 
 
-class _Identity(DeviceCopy):
-    """As TensorFlow 1's large model support had it: copies of an op on the host."""
+def transports(knobs: Mapping[str, Any], device: Device) -> Iterator[dict[str, Any]]:
+    """Delays of each transport's copy, and the part of it that is hidden.
 
-    def __init__(self, host: str) -> None:
-        self._host = host
-
-    def swap_out(
-        self, name: str, source: str, spec: tf.TensorSpec, *, device: str
-    ) -> CopyOps:
-        del device
-        out = made_node(name, "Identity", [source], self._host, T=spec.dtype)
-        return CopyOps(nodes=(out,), start=out, end=out)
-
-    def swap_in(
-        self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
-    ) -> CopyOps:
-        start = made_node(
-            f"{name}/get", "Identity", [out.end.name], self._host, T=spec.dtype
-        )
-        end = made_node(name, "Identity", [start.name], device, T=spec.dtype)
-        return CopyOps(nodes=(start, end), start=start, end=end)
-
-
-class _Unsettled(DeviceCopy):
-    """Without the edge that holds launches back until a swap-in is queued."""
-
-    def swap_in(
-        self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
-    ) -> CopyOps:
-        node = made_node(
-            name, "_CopyFromHostToGpu", [out.end.name], device, T=spec.dtype
-        )
-        return CopyOps(nodes=(node,), start=node, end=node)
-
-
-def transports(
-    settings: Mapping[str, Any], device: Device, note: Callable[..., None]
-) -> None:
-    """Note for each transport how late its copy begins, and how much of it is hidden.
-
-    Args:
-        settings: The card's "flops", and how many "runs".
-        device: Where.
-        note: Takes results by name.
+    Of the card its "flops" are known, and how many "runs" there shall be.
     """
-    host = compat.device_name("CPU:0")
-    ways: dict[str, DeviceCopy] = {
-        "copy ops": DeviceCopy(),
-        "identity on the host": _Identity(host),
-        "copy ops, launches run ahead": _Unsettled(),
-    }
-    size = _voxels(settings["flops"])
+    ways = {"copy ops": DeviceCopy()}
+    # Along an axis, so that a convolution takes about as long as a large kernel.
+    edge = (knobs["flops"] * _SECONDS / (2 * 27 * _CHANNELS**2)) ** (1 / 3)
+    size = max(16, min(96, round(edge / 8) * 8))
     found: dict[str, Any] = {}
     for name, transport in ways.items():
         try:
-            found[name] = _probe(transport, device, size, settings["runs"])
+            found[name] = _probe(transport, device, size, knobs["runs"])
         except Exception as error:  # each alone is a finding
             found[name] = {"error": f"{type(error).__name__}: {error}"[:300]}
-        note(voxels=size, transports=found)
-
-
-def _voxels(flops: float) -> int:
-    """Along an axis, so that a convolution takes about as long as a large kernel."""
-    each = 2 * 27 * _CHANNELS**2
-    return max(16, min(96, round((flops * _SECONDS / each) ** (1 / 3) / 8) * 8))
+        yield {"voxels": size, "transports": found}
 
 
 def _probe(
@@ -155,12 +105,6 @@ def _found(steps: list[Timeline], trigger: str, size: int) -> dict[str, Any]:
         hidden.append(hidden_bytes(Timeline(intervals=tuple(alone)), Lane.H2D) / size)
     if not late:
         return {"error": "the trace shows no copy that takes time"}
-    return {
-        "late_seconds": median(late),
-        "hidden": median(hidden),
-        "step_seconds": median(step.seconds for step in steps),
-        "kernel_seconds": median(
-            sum(op.seconds for op in step.lane(Lane.COMPUTE)) / _CONVOLUTIONS
-            for step in steps
-        ),
-    }
+    kernels = [sum(op.seconds for op in step.lane(Lane.COMPUTE)) for step in steps]
+    found = {"late_seconds": median(late), "hidden": median(hidden)}
+    return found | {"kernel_seconds": median(kernels) / _CONVOLUTIONS}

@@ -1,4 +1,4 @@
-"""How wrong are TensorFlow's sums over a volume, and those of one axis at a time?
+"""Errors of TensorFlow's sums over a volume, and of those of one axis at a time.
 
 Random volumes of three labels: predictions between 0.44 and 1, of mean 0.72, and
 truths that hold a half, a fifth and a twentieth of the voxels. Of each size, in
@@ -7,46 +7,41 @@ of the predictions, the case study's loss, the soft Dice that it is made of, the
 variance of the predictions; and by TensorFlow alone the gradients of a convolution's
 bias and of its kernel. All but the loss are those of the label that is farthest off.
 
-Known weakness: the loss averages over the labels, whose errors have both signs, so that
-they may happen to cancel. A GPU sums in another way: nothing is said of it.
+Known weakness: the loss averages over labels, whose errors may cancel. A GPU sums in
+another way: nothing is said of it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.charts import COLOURS, Panel, Series
-from experiments.question import Answer
-from experiments.runner import Book, Row, Rows
+from experiments.question import COLOURS, Answer, Panel, Series
+from experiments.runner import Book
+from experiments.stats import Row, Rows
 
-__all__ = ["TITLE", "add_settings", "answer", "units", "worst"]
+__all__ = ["SETTINGS", "TITLE", "answer", "measure", "parts", "worst"]
 
 TITLE = "Sums over volumes"
-_SIZES = (48, 96, 144, 192, 224, 256)
+SETTINGS = {"sizes": (48, 96, 144, 192, 224, 256)}  # a minute and 2 GiB of memory
 _RIGHT = 1e-6  # relative
 
 Values = NDArray[np.float64]
 
 
-def add_settings(parser: Any) -> None:
-    """Which sizes: a minute and 2 GiB of memory."""
-    parser.add_argument("--sizes", type=int, nargs="+", default=_SIZES)
+def parts(options: Any) -> Sequence[int]:
+    """The sizes."""
+    return options.sizes
 
 
-def units(options: Any) -> Iterable[Callable[[Book], None]]:
-    """A unit for each size."""
-    for size in options.sizes:
-        yield lambda book, size=size: _measure(book, size)
-
-
-def _measure(book: Book, size: int) -> None:
+def measure(book: Book, size: int, _: Any) -> None:
+    """Sum volumes of a size in each way."""
     if book.find({"size": size}) is not None:
         return
-    from unet3d.sum_errors import measure  # needs TensorFlow
+    from unet3d.sum_errors import measure as errors  # needs TensorFlow
 
-    for name, values in measure(size).items():
+    for name, values in errors(size).items():
         row = {**worst(*values), "error": None}
         book.once({"size": size, "of": name}, lambda row=row: row)
 
@@ -54,52 +49,45 @@ def _measure(book: Book, size: int) -> None:
 def worst(own: Values, ours: Values | None, exact: Values) -> Row:
     """Relative errors of the label that is farthest off, and its value.
 
-    Args:
-        own: By TensorFlow's own sums, one number for each label.
-        ours: One axis at a time; None if there is no such way.
-        exact: In float64.
+    Each has one number for each label; `ours` is None where there is no such way.
 
     Example:
         >>> worst(np.array([1.0, 2.0]), None, np.array([1.0, 4.0]))
         {'own_error': 0.5, 'our_error': None, 'value': 4.0}
     """
     label = int(np.argmax(np.abs(own / exact - 1)))
-
-    def error(values: Values) -> float:
-        return float(abs(values[label] / exact[label] - 1))
-
-    apart = None if ours is None else error(ours)
-    return {"own_error": error(own), "our_error": apart, "value": float(exact[label])}
+    errors = [
+        None if one is None else float(abs(one[label] / exact[label] - 1))
+        for one in (own, ours)
+    ]
+    known = dict(zip(("own_error", "our_error"), errors, strict=True))
+    return known | {"value": float(exact[label])}
 
 
 def answer(rows: Rows) -> Answer:
     """Relative errors by size."""
-    sums = {row["size"]: row["own_error"] for row in rows if row["of"] == "sum"}
-    large = max(sums)
+    sums = [row for row in rows if row["of"] == "sum"]
+    large = max(sums, key=lambda row: row["size"])
     most = max(row["our_error"] for row in rows if row["our_error"] is not None)
     text = (
-        f"TensorFlow's sum is wrong by {sums[large]:.1%} at {large}^3. One axis at a "
-        f"time, no number is wrong by more than {most:.0e}"
+        f"TensorFlow's sum is wrong by {large['own_error']:.1%} at {large['size']}^3. "
+        f"One axis at a time, no number is wrong by more than {most:.0e}"
     )
     columns = ["size", "of", "TensorFlow's sum", "one axis at a time", "float64"]
-    body = [_cells(row) for row in rows]
-    lines = (
-        ("own_error", "plain", "TensorFlow's own"),
-        ("our_error", "callback", "by axis"),
-    )
+    lines = (("own", "plain", "TensorFlow's own"), ("our", "callback", "by axis"))
     series = [
         Series(
-            points=[(r["size"], 100 * r[error]) for r in rows if r["of"] == "sum"],
+            points=[(row["size"], 100 * row[f"{name}_error"]) for row in sums],
             colour=COLOURS[colour],
             label=label,
             line="-",
         )
-        for error, colour, label in lines
+        for name, colour, label in lines
     ]
     panel = Panel(x="voxels along each axis", y="relative error, %", series=series)
     return Answer(
         finding=f"{text}.",
-        table=("Relative errors of sums over volumes", columns, body),
+        table=("Relative errors of sums over volumes", columns, [*map(_cells, rows)]),
         verdicts=[(most <= _RIGHT, f"{text}, wanted {_RIGHT:g}")],
         panels=[[panel]],
         headline="Sums of float32 over a volume",

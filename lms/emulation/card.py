@@ -91,14 +91,16 @@ def card_variables(
             f"`memory` must be at least {LEAST_MEMORY // MIB} MiB, which TensorFlow's "
             f"runtime takes itself, got {memory!r}. Write a size such as '96MiB'."
         )
-    given = link or (LinkRates.of(hardware) if hardware else None)
+    if hardware and link is None:
+        h2d, d2h, latency = hardware.h2d, hardware.d2h, hardware.latency
+        link = LinkRates(h2d=h2d, d2h=d2h, latency=latency)
     return {
         _MEMORY: str(count),
         "LMS_CARD_COUNT": str(cards),
         "LMS_CARD_DRY": "1" if dry else "0",
         "LMS_CARD_TIME_SCALE": repr(float(slow_motion)),
         **(_rates(card or "", hardware) if hardware else {}),
-        **(_link(given) if given else {}),
+        **(_link(link) if link else {}),
     }
 
 

@@ -1,6 +1,5 @@
 """Each training of a model ends as one of four words; rows alone decide which."""
 
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -146,17 +145,14 @@ def test_the_answer_fails_with_any_defect(sha256: str) -> None:
     ((holds, said),) = found.verdicts
     assert holds == (sha256 == "ab")
     assert said.startswith(f"{1 + (sha256 == 'ab')} of 3 trainings have")
-    assert "0 of 2 (model, card) pairs ran three times" in found.finding
+    assert "0 of 2 pairs of model and card ran three times" in found.finding
     assert len(found.more[0][2]) == 3
 
 
 def test_without_keras_hub_a_run_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("experiments.bits.version", missing)
+    monkeypatch.setattr("experiments.bits.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match=r"for bert. Install it: pip install"):
         main(["run", "bits", "--models", "bert", "resnet50"])
 
@@ -170,16 +166,16 @@ def test_a_small_model_trains_in_less_with_the_same_bits(
 ) -> None:
     results = tmp_path / "rows.jsonl"
     words = ["run", "bits", "--models", name, "--shares", "0.85", "--repeats", "1"]
-    words += ["--no-ask", "--results", str(results), "--folder", str(tmp_path)]
+    words += ["--results", str(results), "--folder", str(tmp_path)]
     assert main(words) == 0
     _, rows = read_lines(results)
     kinds = [row["kind"] for row in rows]
-    assert kinds == ["plain", "plain", "training"]
-    assert [v.outcome.value for v in judge(rows)] == ["trained"]
-    assert (
-        rows[-1]["report"]["swapped_out_bytes"] or rows[-1]["report"]["recomputed_ops"]
-    )
-    assert len(rows[-1]["losses"]) == 6
+    assert kinds == ["plain", "plain", "training", "asked", "least"]
+    ends = [verdict.outcome.value for verdict in judge(rows)]
+    assert ends == ["trained", "refused", "trained"]
+    report = rows[2]["report"]
+    assert report["swapped_out_bytes"] or report["recomputed_ops"]
+    assert len(rows[2]["losses"]) == 6
     before = results.read_bytes()
     assert main(words) == 0
     assert results.read_bytes() == before

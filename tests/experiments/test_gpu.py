@@ -10,7 +10,7 @@ import pytest
 
 from experiments import runner
 from experiments.__main__ import main
-from experiments.gpu import Net, answer, catalogue, net_for
+from experiments.gpu import answer
 from experiments.runner import Book, Trial
 from lms.emulation import emulate
 from profiling.record import circumstances
@@ -20,7 +20,7 @@ NET = {"size": 16, "filters": 4, "depth": 2}
 
 
 def work(folder: Path, trial: Trial, slow: float) -> dict[str, Any]:
-    """What one trial's process found, on an emulated card in slow motion."""
+    """Results of one trial's process, on an emulated card in slow motion."""
     book = Book(path=folder / "gpu.jsonl", folder=folder)
     asked = replace(trial, memory=128 << 20, card="t4", slow_motion=slow)
     found = runner.measured(asked, book, f"{asked.probe}{asked.way}")
@@ -30,7 +30,7 @@ def work(folder: Path, trial: Trial, slow: float) -> dict[str, Any]:
 
 @pytest.mark.tf
 @pytest.mark.slow
-def test_a_swap_in_is_late_without_the_edge_and_starts_at_its_trigger_with_it(
+def test_a_swap_in_starts_at_its_trigger_and_hides(
     tmp_path: Path,
 ) -> None:
     probe = Trial(probe="transports", knobs={"flops": 1e9, "runs": 1})
@@ -38,8 +38,6 @@ def test_a_swap_in_is_late_without_the_edge_and_starts_at_its_trigger_with_it(
     kernel = found["copy ops"]["kernel_seconds"]
     assert found["copy ops"]["late_seconds"] < kernel / 2
     assert found["copy ops"]["hidden"] > 0.9
-    for way in ("identity on the host", "copy ops, launches run ahead"):
-        assert found[way]["late_seconds"] > kernel / 2, way
 
 
 @pytest.mark.tf
@@ -72,8 +70,8 @@ A_GPU = bool(list(Path("/dev").glob("nvidia[0-9]")))
 @pytest.mark.gpu
 @pytest.mark.long
 @pytest.mark.skipif(not A_GPU, reason="no GPU is here: nothing is proved on one")
-def test_the_short_form_holds_on_a_gpu(tmp_path: Path) -> None:
-    words = ["run", "gpu", "--card", "real", "--short"]
+def test_its_claims_hold_on_a_gpu(tmp_path: Path) -> None:
+    words = ["run", "gpu", "--card", "real"]
     assert main([*words, "--results", str(tmp_path / "gpu.jsonl")]) == 0
 
 
@@ -95,7 +93,7 @@ def test_without_a_gpu_it_says_so_and_writes_nothing(
 
 
 def row(name: str, **more: Any) -> dict[str, Any]:
-    found = {"name": name, "may_fail": False, "seconds": 1.0, "refused": None}
+    found = {"name": name, "seconds": 1.0, "refused": None}
     return found | {"error": None, "report": None} | more
 
 
@@ -114,24 +112,9 @@ def test_a_share_above_one_is_not_measured(found: dict[str, Any], holds: Any) ->
     assert claim[0] is holds
 
 
-def test_what_ended_badly_fails_but_where_that_is_a_finding() -> None:
-    rows = [row("a", error="crashed"), row("b", error="crashed", may_fail=True)]
-    oom = "OOM when allocating tensor with shape[1]"
-    rows += [row("largest XLA", error=oom, may_fail=True), row("largest callback")]
-    assert [holds for holds, _ in answer(rows).verdicts] == [False, True]
-
-
-def test_a_slow_card_gets_a_small_network_and_the_short_form_is_a_part() -> None:
-    fast = {"flops": 14e12, "launch": 5e-6, "memory": 16 << 30}
-    assert net_for(fast).size == 96
-    assert net_for(fast | {"flops": 1e9}).size == 16
-    net = Net(size=16, filters=8, depth=2)
-    short, whole = (
-        [check.name for check in catalogue(net, 1e12, short=short)]
-        for short in (True, False)
-    )
-    assert set(short) < set(whole)
-    assert len(set(whole)) == len(whole)
+def test_what_ended_badly_fails_but_not_what_was_skipped() -> None:
+    rows = [row("a", error="crashed"), row("b", error="skipped: needs 'a'")]
+    assert [holds for holds, _ in answer(rows).verdicts] == [False]
 
 
 def test_importing_it_needs_no_package_that_a_gpu_machine_may_lack() -> None:
@@ -157,7 +140,8 @@ def test_without_a_checkout_the_commit_is_what_one_says(
 @pytest.mark.long
 def test_a_run_goes_on_on_the_card_that_is_here(tmp_path: Path) -> None:
     results = tmp_path / "gpu.jsonl"
-    words = ["run", "gpu", "--card", "real", "--short", "--trials", "unet plain"]
+    words = ["run", "gpu", "--card", "real", "--trials", "unet plain"]
+    words += ["--size", "16", "--filters", "8", "--depth", "2", "--steps", "6"]
     words += ["--results", str(results), "--folder", str(tmp_path), "--minutes", "4"]
     card = emulate.environment("128MiB", card="t4", slow_motion=1000)
     command = [sys.executable, "-m", "experiments", *words]

@@ -1,4 +1,4 @@
-"""What is said is computed of rows alone, and fails where they do."""
+"""Answers are computed of rows alone, and fail where they do."""
 
 from typing import Any
 
@@ -123,7 +123,8 @@ def test_a_promise_on_a_dry_card_is_compared_with_its_step() -> None:
         _row(**place, way="rule", error=OOM),
     ]
     found = cards.answer(rows)
-    assert _verdicts(found) == [False]
+    assert _verdicts(found) == [False, None]
     assert "within 18%" in found.verdicts[0][1]
+    assert "was not run on both servers" in found.verdicts[1][1]
     ((*_, memory, _, over, promised),) = cards.costs(rows)
     assert (memory, over, promised) == ("1.00 GiB", "1.10", "1.30")

@@ -47,9 +47,6 @@ def test_rows_of_another_card_are_not_lost(book: Book) -> None:
     with pytest.raises(SystemExit, match=r"got \{'card': 'emulated'\}. Give another"):
         Book(path=book.path, card="real")
     assert book.path.read_bytes() == before
-    anew = Book(path=book.path, card="real", anew=True)
-    anew.once({"size": 8}, lambda: {"error": None})
-    assert len(read_lines(book.path)[1]) == 1
 
 
 def test_a_run_whose_time_is_over_keeps_rows_and_begins_nothing(book: Book) -> None:

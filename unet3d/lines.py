@@ -54,7 +54,8 @@ def grouped(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """
     groups: dict[str, tuple[str, list[str]]] = {}
     for name, reason in reasons:
-        key = re.sub(r"\d+", "0", reason.replace(name, "*"))
+        own = rf"(?<![^\W_]){re.escape(name)}(?![^\W_])"  # s20 is not in brats2017
+        key = re.sub(r"\d+", "0", re.sub(own, "*", reason))
         names = groups.setdefault(key, (reason, []))[1]
         if name not in names:
             names.append(name)

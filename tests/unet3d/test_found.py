@@ -61,6 +61,10 @@ MENDED: dict[str, Callable[[Path], object]] = {
         f, lambda n: n.replace("a_seg", "W01_1990.01.02_Segm")
     ),
     "a file more": lambda f: save(f / "a_adc.nii.gz", volumes()[0]),
+    "masks beside the tumour's": lambda f: (
+        save(f / "a_brain_segmentation.nii.gz", volumes()[0]),
+        renamed(f, lambda n: n.replace("a_seg", "a_tumor_segmentation")),
+    ),
     "a prediction beside the truth": lambda f: save(
         f / "a_pred_seg.nii.gz", volumes()[0]
     ),
@@ -132,7 +136,23 @@ SAID: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "DICOM": (
         lambda f: renamed(f, lambda n: f"{n}.dcm"),
-        "got DICOM, such as .*Convert each series by dcm2niix",
+        r"got .*\.dcm\. Convert each series by dcm2niix",
+    ),
+    "DICOM without endings": (
+        lambda f: [
+            path.with_name(f"IM{k}").write_bytes(b"\0" * 128 + b"DICM")
+            and path.unlink()
+            for k, path in enumerate(list(f.iterdir()))
+        ],
+        r"got .*a/IM\d\. Convert each series by dcm2niix",
+    ),
+    "another format": (
+        lambda f: renamed(f, lambda n: n.replace(".nii.gz", ".mha")),
+        r"got .*\.mha\. Convert volumes to it",
+    ),
+    "an archive": (
+        lambda f: renamed(f, lambda n: f"{n}.zip"),
+        r"got .*\.zip\. Unpack it, and name images such as",
     ),
     "one subject's folder": (
         lambda f: [p.rename(f.parent / p.name) for p in f.iterdir()],

@@ -59,7 +59,7 @@ def first_words() -> int:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     return sum(
         bool(re.match("What|Whether|That", ast.get_docstring(node) or ""))
-        for folder in ("lms", "lms/workers", "lms/emulation")
+        for folder in ("lms", "lms/workers", "lms/emulation", "unet3d", "profiling")
         for node in nodes(folder)
         if isinstance(node, documented)
     )

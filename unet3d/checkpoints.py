@@ -205,7 +205,7 @@ def _variables(model: Any) -> dict[str, Any]:
 
 
 def _memory(watcher: keras.callbacks.Callback) -> dict[str, float]:
-    """What a watcher knows of earlier epochs."""
+    """A watcher's knowledge of earlier epochs."""
     known = vars(watcher)
     return {name: float(known[name]) for name in _WATCHED if name in known}
 

@@ -36,7 +36,7 @@ MEASURES = ("dice", "hd95", "lesion_dice", "lesion_hd95")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How well one subject's region was found; NaN where the rule gives no number.
+    """The scores of one subject's region; NaN where the rule gives no number.
 
     Args:
         set: Name of the set.

@@ -234,7 +234,7 @@ def _box(
 def _bottom(
     values: Mapping[str, Mapping[str, Sequence[float]]], limit: float | None
 ) -> float:
-    """Where the vertical axis begins."""
+    """The value at which the vertical axis begins."""
     if limit is not None:
         return limit
     known = [v for sets in values.values() for group in sets.values() for v in group]

@@ -40,7 +40,7 @@ __all__ = ["Predicted", "predict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What a prediction came to.
+    """The outcome of a prediction.
 
     Args:
         names: Subjects that were segmented.

@@ -95,7 +95,8 @@ def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
     """Plan by the command, train by its file; the bits of plain training beside it."""
     keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
-    said = command(["plan", subject, "--budget", budget, "--output", file])
+    written = ["--output", file, "--json", f"{file}.told"]
+    said = command(["plan", subject, "--budget", budget, *written])
     if said["code"]:
         return {"said": said}
     data = _data(batch_specs(read_subject(subject).batch))
@@ -109,6 +110,7 @@ def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
         model.fit(data, verbose=SILENT, callbacks=callbacks)
         weights.append([value.tobytes() for value in model.get_weights()])
         plans += [callback.plan] if knobs else []
+    (report,) = callback.report
     refused = ""
     try:
         other = _data(_halved(batch_specs(read_subject(subject).batch)))
@@ -120,6 +122,8 @@ def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
     return {
         "said": said,
         "equal": weights[0] == weights[1],
+        "measured": report.measured_peak_bytes,
+        "replans": report.replans,
         "obeyed": plans == [read_plan(file)],
         "planner": read_plan(file).planner,
         "swaps": len(read_plan(file).swaps),

@@ -29,15 +29,8 @@ from numpy.typing import NDArray
 from unet3d.orientation import to_canonical, voxel_sizes
 from unet3d.subjects import MODALITIES, SubjectFiles, Volume
 
-__all__ = [
-    "Stored",
-    "Turned",
-    "header_spacing",
-    "is_packed",
-    "open_nifti",
-    "read_source",
-]
-__all__ += ["read_stored", "turn"]
+__all__ = ["Stored", "Turned", "header_spacing", "is_packed", "open_nifti"]
+__all__ += ["read_source", "read_stored", "turn"]
 
 Affine = NDArray[np.float64]
 Result = TypeVar("Result")

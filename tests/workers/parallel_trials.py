@@ -18,25 +18,44 @@ import tensorflow as tf
 
 from lms import DataParallel, LMSCallback, join
 from lms.errors import WorkersError
+from lms.machine.placement import read_placement
 from lms.workers.averaging import average_statistics
 from lms.workers.collectives import Workers
 from tests.models import SILENT
 from unet3d.model import build_unet
 
-__all__ = ["main"]
+__all__ = ["found_by", "joined", "late", "main"]
 
 _STEPS, _BATCH = 4, 6
 
 
 def main(name: str, folder: str) -> int:
     """Join, run a function of this module, and write what it returns."""
-    workers = join(timeout=60)
-
-    tf.config.experimental.enable_op_determinism()
-    found = globals()[name](workers)
-    path = Path(folder) / f"{workers.rank}.json"
-    path.write_text(json.dumps(found))
+    path = Path(folder) / f"{read_placement().rank}.json"
+    path.write_text(json.dumps(found_by(name)))
     return 0
+
+
+def found_by(name: str) -> dict[str, Any]:
+    """Join, and run a function of this module."""
+    workers = join(timeout=60)
+    tf.config.experimental.enable_op_determinism()
+    return globals()[name](workers)
+
+
+def joined(timeout: float) -> str:
+    """The error of joining, in words."""
+    try:
+        join(timeout=timeout)
+    except WorkersError as error:
+        return f"WorkersError: {error}"
+    return "joined"
+
+
+def late() -> str:
+    """The same after something ran."""
+    tf.constant(1)
+    return joined(1)
 
 
 def numbers(workers: Workers) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Several workers train one model: the same numbers on all, planned or not."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ import keras
 import pytest
 
 from lms.emulation import emulate
+from lms.machine.placement import Placement, cluster_variables
 from lms.workers.averaging import optimizers_of
-from lms.workers.launching import launch
+from lms.workers.launching import free_addresses, launch
+from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -26,22 +27,21 @@ def _launched(
     name: str,
     folder: Path,
     *,
-    workers: int = 2,
     memory: str | None = None,
     more: Mapping[str, str] | None = None,
 ) -> tuple[int, list[dict[str, Any]], str]:
     """Exit code, what each worker found, and all that they printed."""
-    environ = emulate.environment(memory or "1GiB", cards=workers)
+    environ = emulate.environment(memory or "1GiB", cards=2)
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", **(more or {})}
     lines = folder / "lines"
     with lines.open("w") as out:
         code = launch(
             [sys.executable, "-m", "tests.workers.parallel_trials", name, str(folder)],
-            workers=workers,
+            workers=2,
             environ=environ,
             out=out,
         )
-    found = [folder / f"{rank}.json" for rank in range(workers)]
+    found = [folder / f"{rank}.json" for rank in range(2)]
     told = [json.loads(path.read_text()) for path in found if path.exists()]
     return code, told, lines.read_text()
 
@@ -114,9 +114,11 @@ def test_what_was_replaced_in_a_model_is_put_back(
     assert all(found["put back"] for found in numbers)
 
 
-def test_three_workers_add_up_and_hear_the_chief(tmp_path: Path) -> None:
-    code, found, lines = _launched("collectives", tmp_path, workers=3)
-    assert code == 0, lines
+def test_three_workers_add_up_and_hear_the_chief(worker: Worker) -> None:
+    one = Placement(addresses=free_addresses(3))
+    each = [cluster_variables(replace(one, rank=rank)) for rank in range(3)]
+    trial = "tests.workers.parallel_trials:found_by"
+    found = worker.ask_together(trial, each, memory="1GiB", name="collectives")
     assert all(one["sums"] for one in found)
     assert {one["outside"] for one in found} == {40}
     assert all(one["sparse"] == [[0, 0], [4, 4], [0, 0]] for one in found)
@@ -170,18 +172,12 @@ def test_an_epoch_that_ends_early_on_one_worker_ends_all(tmp_path: Path) -> None
     assert "must end an epoch together, got 2 of 4 steps on worker 1" in lines
 
 
-def test_it_is_too_late_to_join_when_something_ran() -> None:
-    code = "import lms, tensorflow as tf\ntf.constant(1)\nlms.join(timeout=1)"
+def test_it_is_too_late_to_join_when_something_ran(worker: Worker) -> None:
     task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker"}}
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TF_CONFIG": json.dumps(task)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert "must be called before TensorFlow runs anything" in ended.stderr
+    environ = {"TF_CONFIG": json.dumps(task)}
+    trial = "tests.workers.parallel_trials:late"
+    said = worker.ask(trial, memory="64MiB", environ=environ)
+    assert "must be called before TensorFlow runs anything" in said
 
 
 def test_optimizers_are_found_wherever_a_model_keeps_them() -> None:

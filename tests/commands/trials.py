@@ -43,20 +43,17 @@ def commands(many: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
     return {name: command(arguments) for name, arguments in many.items()}
 
 
-def train(subject: str, budget: int | None = None) -> dict[str, Any]:
+def train(subject: str) -> dict[str, Any]:
     """Train a few steps with the callback; what it measured."""
     read = read_subject(subject)
-    callback = LMSCallback(budget, verbose=0)
+    callback = LMSCallback(verbose=0)
     data = _data(batch_specs(read.batch))
     read.model.fit(data, verbose=SILENT, callbacks=[callback])
     (report,) = callback.report
     return {
         "measured": report.measured_peak_bytes,
-        "predicted": report.predicted_peak_bytes,
-        "persistent": report.persistent_bytes,
         "swaps": report.swap_count,
         "replans": report.replans,
-        "limit": (report.budget_bytes or 0) + report.margin_bytes,
     }
 
 

@@ -19,7 +19,6 @@ REPORT = {
     "swapped_in_bytes": 56 * MIB,
     "swap_count": 3,
     "recomputed_ops": 0,
-    "margin_bytes": 2 * MIB,
 }
 CURVES = {
     "plain": [MIB, 93 * MIB, MIB],

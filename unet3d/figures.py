@@ -243,11 +243,11 @@ def _legend(
     side: str = "right",
     columns: int = 4,
 ) -> None:
+    place: Any = {"loc": f"upper {side}", "bbox_to_anchor": corner}
     figure.legend(
         handles,
         [_shown(name) for name in names],
-        loc=f"upper {side}",
-        bbox_to_anchor=corner,
+        **place,
         ncols=min(len(names), columns),
         frameon=False,
         fontsize=FONT,

@@ -166,8 +166,7 @@ def test_a_stored_plan_is_obeyed_with_plain_bits_or_refused(
     assert ", planned into " in found["said"]["out"]
     assert "Largest swapped tensors" in found["said"]["out"]
     told = json.loads((tmp_path / "plan.json.told").read_text())
-    foretold = told["predicted_peak_bytes"]
-    assert foretold == pytest.approx(found["measured"], rel=0.10)
+    assert told["predicted_peak_bytes"] == pytest.approx(found["measured"], rel=0.1)
     assert found["replans"] == 0
     assert found["planner"] == "budget"
     assert found["swaps"] > 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import lms
 from lms.errors import LMSError
 from lms.machine.hardware import LinkRates
 from tests.tf.worker import Worker
@@ -94,8 +95,6 @@ def test_a_program_limits_itself_on_its_first_line() -> None:
 
 
 def test_it_is_too_late_once_tensorflow_is_there() -> None:
-    import lms
-
     assert "tensorflow" in sys.modules
     with pytest.raises(LMSError, match="must be called before TensorFlow is imported"):
         lms.emulate.limit_memory("32MiB")

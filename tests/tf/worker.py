@@ -145,8 +145,11 @@ def _serve() -> None:
         gc.collect()
         gc.freeze()
         children = [_started(question) for question in questions]
-        found = b", ".join([_ended(*child) for child in children])
-        os.write(answers, b"[" + found + b"]\n")
+        told = [_read(source) for _, source, _ in children]
+        # Nobody ends before all have answered: others may still ask him.
+        ended = [_ended(child, leave) for child, _, leave in children]
+        found = [text or end for text, end in zip(told, ended, strict=True)]
+        os.write(answers, b"[" + b", ".join(found) + b"]\n")
 
 
 def _import_module_of(question: Any) -> None:
@@ -155,23 +158,31 @@ def _import_module_of(question: Any) -> None:
         importlib.import_module(question[0].partition(":")[0])
 
 
-def _started(question: Any) -> tuple[int, int]:
-    """A child, and where its answer comes from."""
-    source, sink = os.pipe()
+def _started(question: Any) -> tuple[int, int, int]:
+    """A child, where its answer comes from, and what lets it go."""
+    (source, sink), (wait, leave) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
         os.write(sink, _answer(*question).encode())
+        os.close(sink)
+        os.read(wait, 1)
         os._exit(0)
     os.close(sink)
-    return child, source
+    os.close(wait)
+    return child, source, leave
 
 
-def _ended(child: int, source: int) -> bytes:
+def _read(source: int) -> bytes:
     with os.fdopen(source, "rb") as answer:
-        said = answer.read()
+        return answer.read()
+
+
+def _ended(child: int, leave: int) -> bytes:
+    with suppress(BrokenPipeError):
+        os.write(leave, b".")
+    os.close(leave)
     _, status = os.waitpid(child, 0)
-    died = {"raised": f"the process ended with status {status}"}
-    return said if status == 0 else json.dumps(died).encode()
+    return json.dumps({"raised": f"the process ended with status {status}"}).encode()
 
 
 def _answer(

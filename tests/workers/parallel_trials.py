@@ -18,29 +18,25 @@ import tensorflow as tf
 
 from lms import DataParallel, LMSCallback, join
 from lms.errors import WorkersError
-from lms.machine.placement import read_placement
 from lms.workers.averaging import average_statistics
 from lms.workers.collectives import Workers
 from tests.models import SILENT
 from unet3d.model import build_unet
 
-__all__ = ["found_by", "joined", "late", "main"]
+__all__ = ["joined", "late", "main"]
 
 _STEPS, _BATCH = 4, 6
 
 
 def main(name: str, folder: str) -> int:
     """Join, run a function of this module, and write what it returns."""
-    path = Path(folder) / f"{read_placement().rank}.json"
-    path.write_text(json.dumps(found_by(name)))
-    return 0
-
-
-def found_by(name: str) -> dict[str, Any]:
-    """Join, and run a function of this module."""
     workers = join(timeout=60)
+
     tf.config.experimental.enable_op_determinism()
-    return globals()[name](workers)
+    found = globals()[name](workers)
+    path = Path(folder) / f"{workers.rank}.json"
+    path.write_text(json.dumps(found))
+    return 0
 
 
 def joined(timeout: float) -> str:

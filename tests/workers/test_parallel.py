@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,8 @@ import keras
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.placement import Placement, cluster_variables
 from lms.workers.averaging import optimizers_of
-from lms.workers.launching import free_addresses, launch
+from lms.workers.launching import launch
 from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
@@ -27,21 +25,22 @@ def _launched(
     name: str,
     folder: Path,
     *,
+    workers: int = 2,
     memory: str | None = None,
     more: Mapping[str, str] | None = None,
 ) -> tuple[int, list[dict[str, Any]], str]:
     """Exit code, what each worker found, and all that they printed."""
-    environ = emulate.environment(memory or "1GiB", cards=2)
+    environ = emulate.environment(memory or "1GiB", cards=workers)
     environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", **(more or {})}
     lines = folder / "lines"
     with lines.open("w") as out:
         code = launch(
             [sys.executable, "-m", "tests.workers.parallel_trials", name, str(folder)],
-            workers=2,
+            workers=workers,
             environ=environ,
             out=out,
         )
-    found = [folder / f"{rank}.json" for rank in range(2)]
+    found = [folder / f"{rank}.json" for rank in range(workers)]
     told = [json.loads(path.read_text()) for path in found if path.exists()]
     return code, told, lines.read_text()
 
@@ -114,11 +113,9 @@ def test_what_was_replaced_in_a_model_is_put_back(
     assert all(found["put back"] for found in numbers)
 
 
-def test_three_workers_add_up_and_hear_the_chief(worker: Worker) -> None:
-    one = Placement(addresses=free_addresses(3))
-    each = [cluster_variables(replace(one, rank=rank)) for rank in range(3)]
-    trial = "tests.workers.parallel_trials:found_by"
-    found = worker.ask_together(trial, each, memory="1GiB", name="collectives")
+def test_three_workers_add_up_and_hear_the_chief(tmp_path: Path) -> None:
+    code, found, lines = _launched("collectives", tmp_path, workers=3)
+    assert code == 0, lines
     assert all(one["sums"] for one in found)
     assert {one["outside"] for one in found} == {40}
     assert all(one["sparse"] == [[0, 0], [4, 4], [0, 0]] for one in found)

@@ -2,7 +2,10 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+RUNS := .venv/runs
 READY := .venv/ready
+# What is imported is compiled then; to compile all would take as long as to install it.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # Most tests wait for one core; two at a time do not get in each other's way. A worker
 # that crashes ends the run: with another in its place, xdist may wait for ever.
 PARALLEL := --numprocesses 2 --dist loadfile --max-worker-restart 0
@@ -15,7 +18,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## make .venv with everything installed
 
-demo: $(READY)  ## out of memory with plain Keras, trained with the callback
+demo: $(RUNS)  ## out of memory with plain Keras, trained with the callback
 	$(BIN)/python -m experiments.demo
 
 # On a machine that others load, a training may miss its time or its memory once: what
@@ -29,8 +32,8 @@ test: lint  ## lint, then run the tests and the examples in docstrings
 test-all: lint  ## the tests that take long too: a quarter of an hour
 	$(BIN)/python -m pytest $(PARALLEL) -m "long or not long"
 
-gpu-check: $(READY)  ## on a machine with a GPU: eight minutes, what works there
-	@! command -v nvidia-smi || $(BIN)/python -m pip install --quiet -e '.[gpu]'
+gpu-check: $(RUNS)  ## on a machine with a GPU: eight minutes, what works there
+	@! command -v nvidia-smi || $(INSTALL) -e '.[gpu]'
 	$(BIN)/python -m experiments run gpu --card real --minutes 5
 	$(BIN)/python -m experiments run bits --card real --minutes 3 --repeats 1 \
 		--models gru seq2seq float16_cnn --shares 0.8
@@ -50,9 +53,13 @@ clean:  ## remove .venv and what tools leave behind
 		.pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The stamp is written last, so that an interrupted installation is taken up again.
-$(READY): pyproject.toml
-	@echo "Installing into .venv: about two minutes"
+# A stamp is written last, so that an interrupted installation is taken up again.
+$(RUNS): pyproject.toml
+	@echo "Installing into .venv: a minute or two"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(INSTALL) -e .
+	touch $@
+
+$(READY): $(RUNS)
+	$(INSTALL) -e '.[dev]'
 	touch $@

@@ -55,7 +55,7 @@ def _described(api: Any, index: int) -> dict[str, Any]:
 
 
 def read_counters(api: Any, index: int) -> dict[str, Any]:
-    """What one GPU does now.
+    """The present state of one GPU.
 
     Shares are 0 to 1, sizes bytes, rates bytes per second, clocks hertz, power watts;
     NVLink's are bytes since the driver started.

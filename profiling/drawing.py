@@ -126,7 +126,7 @@ def _draw_link(axes: Axes, name: str, result: Mapping[str, Any]) -> None:
 
 
 def _draw_sharing(results: Results, folder: Path) -> list[Path]:
-    """What each of several devices gets when all copy at once."""
+    """Draw what each of several devices gets when all copy at once."""
     shared = {name: r for name, r in results.items() if r["together"]}
     if not shared:
         return []

@@ -1,4 +1,4 @@
-"""How fast copies between host and device are: python -m profiling.link_bandwidth.
+"""Measure copies between host and device: python -m profiling.link_bandwidth.
 
 Each direction and both at once, per size, from each kind of host memory; then several
 devices at once, each in a process of its own. The fit says latency and bandwidth.

@@ -19,7 +19,7 @@ __all__ = ["LinkFit", "fit_link"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkFit:
-    """What describes one direction of a link.
+    """The numbers of one direction of a link.
 
     Args:
         latency: Seconds of a copy of no bytes.

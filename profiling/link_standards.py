@@ -1,4 +1,4 @@
-"""What a link should give at most, one direction, by its standard.
+"""The most that a link should give, in one direction, by its standard.
 
 Sources: PCI Express Base Specification 6.0 for transfers per lane and their coding
 (8b/10b up to generation 2, 128b/130b up to 5, 242 of 256 bytes of a flit in 6);

@@ -1,4 +1,4 @@
-"""What the ops of a training step take: python -m profiling.op_costs.
+"""Measure the ops of a training step: python -m profiling.op_costs.
 
 Ops are run alone on the present device (`lms.tf.measure.op_costs`), as the planner
 measures them; the tables add them up by op type and by layer.

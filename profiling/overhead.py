@@ -1,4 +1,4 @@
-"""What measuring costs: step times with and without it: python -m profiling.overhead.
+"""The cost of measuring: step times with and without: python -m profiling.overhead.
 
 Blocks of steps run in turn without anything, with the sampler of
 `profiling.utilisation`, with the profiler of `profiling.step_timeline`, and with both,

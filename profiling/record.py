@@ -1,4 +1,4 @@
-"""What every result file says besides its results: machine, versions, commit.
+"""The head of every result file: machine, versions, commit.
 
 A result file is JSON, written under a temporary name and then renamed, so that it is
 complete or absent. Sizes are bytes, times are seconds.
@@ -161,7 +161,7 @@ def _commit() -> str | None:
 
 
 def _git(*words: str) -> str | None:
-    """What it says of this checkout; None if there is none."""
+    """Git's answer about this checkout; None if there is none."""
     command = ["git", *words]
     folder = Path(__file__).parent.parent
     try:

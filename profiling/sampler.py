@@ -52,7 +52,7 @@ def sampling(interval: Seconds, output: Path) -> Iterator[None]:
 
 
 def read_samples(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What a sampler wrote: the devices, and the samples.
+    """Read what a sampler wrote: the devices, and the samples.
 
     Raises:
         ValueError: If it did not begin.

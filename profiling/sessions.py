@@ -29,7 +29,7 @@ MARK = "lms_step"
 
 @dataclass(slots=True)
 class Session:
-    """What was recorded.
+    """A recording.
 
     Args:
         spans: The profiler's, once the session has ended.

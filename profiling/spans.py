@@ -1,4 +1,4 @@
-"""What TensorFlow's profiler recorded, as plain spans of time.
+"""Records of TensorFlow's profiler, as plain spans of time.
 
 The profiler writes an XSpace (xplane.proto): planes of lines of events. Times of a line
 count from its own start in picoseconds; all lines count from the start of the session.
@@ -60,7 +60,7 @@ def read_spans(space: Any, *, mark: str) -> list[Span]:
 
 
 def card_spans(text: str, clock: Callable[[Seconds], Seconds]) -> Iterator[Span]:
-    """What an emulated card's driver noted.
+    """Notes of an emulated card's driver.
 
     Args:
         text: A line each, as `lms.emulation.counters.end_trace` writes them.

@@ -82,7 +82,7 @@ def add_subject(parser: argparse.ArgumentParser, *, budget: bool = True) -> None
 
 
 def waits_by_op(graph: GraphView, plan: SwapPlan) -> dict[str, set[tuple[Lane, str]]]:
-    """Which copies each op waits for, by the plan.
+    """The copies that each op waits for, by the plan.
 
     Args:
         graph: The step, in any order.
@@ -123,7 +123,7 @@ def _measure(subject: Subject, options: argparse.Namespace) -> dict[str, Any]:
 def results_of(
     step: "TrainingStep", known: "StepGraph", session: "Session"
 ) -> dict[str, Any]:
-    """What recorded steps say, beside what was predicted of them.
+    """Say what recorded steps took, beside what was predicted of them.
 
     Args:
         step: The step that ran.

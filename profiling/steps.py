@@ -44,7 +44,7 @@ class TrainingStep:
 
     @property
     def report(self) -> StepReport:
-        """What was planned, and what was measured of memory."""
+        """The plan, and the memory that was measured."""
         return self.fitted.report[0]
 
     def run(self) -> None:
@@ -55,7 +55,7 @@ class TrainingStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGraph:
-    """What is known of a step without running it as a whole.
+    """Facts of a step that are known without running it as a whole.
 
     Args:
         graph: Its ops, with scratch.

@@ -92,7 +92,7 @@ def timeline_to_json(timeline: Timeline) -> dict[str, Any]:
 
 
 def timeline_from_json(value: Mapping[str, Any]) -> Timeline:
-    """What `timeline_to_json` made, to a tenth of a microsecond.
+    """Read what `timeline_to_json` made, to a tenth of a microsecond.
 
     Raises:
         ValueError: If it is something else; says which value.
@@ -119,7 +119,7 @@ def timeline_from_json(value: Mapping[str, Any]) -> Timeline:
 
 
 def figures_of(timeline: Timeline) -> dict[str, float]:
-    """What the case study read off its profiler's picture, and the idle seconds.
+    """The numbers that the case study read off a picture, and the idle seconds.
 
     Example:
         >>> op = Interval(lane=Lane.COMPUTE, name="conv", start=0.5, end=1.0)

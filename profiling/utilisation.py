@@ -1,4 +1,4 @@
-"""How busy the device is while a command runs: python -m profiling.utilisation.
+"""Measure how busy the device is during a command: python -m profiling.utilisation.
 
     python -m profiling.utilisation --output use.json -- python train.py
 
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def summarise(
     head: Mapping[str, Any], samples: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What samples come to.
+    """A summary of samples.
 
     Args:
         head: The devices.

@@ -432,12 +432,6 @@ CASES: dict[str, Case] = {
         fit={"x": _noise(16, 32, 32, 3), "y": _noise(16, 32, 32, 3), "batch_size": 8},
     ),
     "two optimizers": Case(build=two_optimizers, fit=_resnet_data(16)),
-    "averaged weights": Case(
-        build=lambda: conv_net(
-            optimizer=keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2)
-        ),
-        fit=_resnet_data(),
-    ),
     "an unrolled LSTM": Case(build=lambda: lstm(unroll=True), fit=_SERIES),
     "an LSTM in a loop": Case(
         build=lambda: lstm(unroll=False),
@@ -451,8 +445,12 @@ CASES: dict[str, Case] = {
     "mixed_bfloat16": Case(build=resnet, fit=_resnet_data(), policy="mixed_bfloat16"),
     "a strategy for one device": Case(build=on_one_device, fit=_resnet_data(48, 24)),
     "a mirrored strategy of one replica": Case(build=mirrored, fit=_resnet_data()),
-    "two steps per execution": Case(
-        build=lambda: conv_net(steps_per_execution=2), fit=_resnet_data(40)
+    "two steps per execution, averaged weights": Case(
+        build=lambda: conv_net(
+            steps_per_execution=2,
+            optimizer=keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2),
+        ),
+        fit=_resnet_data(40),
     ),
     "sample weights and a partial last batch": Case(
         build=conv_net, fit=_resnet_data(22, sample_weight=np.linspace(0.1, 2.0, 22))

@@ -59,7 +59,7 @@ def first_words() -> int:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     return sum(
         bool(re.match("What|Whether|That", ast.get_docstring(node) or ""))
-        for folder in ("lms", "lms/workers", "lms/emulation")
+        for folder in ("lms", "lms/workers", "lms/emulation", "unet3d", "profiling")
         for node in nodes(folder)
         if isinstance(node, documented)
     )
@@ -77,6 +77,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
         3_260,
         150,
     ),
+    "lines of unet3d": (lambda: lines("unet3d"), 7_200, 150),
     "lines of experiments": (lambda: lines("experiments"), 5_345, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
     "lines of tests": (lambda: lines("tests"), 19_600, 150),

@@ -127,7 +127,7 @@ def _table(found: DataSet) -> Table:
 
 
 def _counts(values: Iterable[tuple[float, ...] | None], most: int = 4) -> str:
-    """What there is and how often, the most frequent first."""
+    """Values and how often each is there, the most frequent first."""
     counts = Counter(
         " x ".join(f"{number:.4g}" for number in value) for value in values if value
     )

@@ -36,7 +36,7 @@ _OUTSIDE = 0.01  # part of the labelled voxels that may lie outside of the brain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """What was seen of a subject.
+    """A subject, as it was seen.
 
     Args:
         name: The subject's.
@@ -59,7 +59,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """What was seen of a data set.
+    """A data set, as it was seen.
 
     Args:
         subjects: By name.
@@ -80,7 +80,7 @@ class DataSet:
 
     @property
     def is_sound(self) -> bool:
-        """Whether `train` would take all of it."""
+        """True if `train` would take all of it."""
         return not self.bad and not self.reasons
 
 
@@ -207,7 +207,7 @@ def _about_labels(labelled: Mask, brain: Mask) -> Iterator[str]:
 
 
 def _values(labels: NDArray[np.float32]) -> tuple[int, ...] | None:
-    """Which values there are; None if they are no labels."""
+    """The values that there are; None if they are no labels."""
     with np.errstate(invalid="ignore"):
         whole = labels.astype(np.uint8)
     if not np.array_equal(whole, labels):

@@ -13,7 +13,6 @@ moment before it a run goes on, it writes the others again.
 Known weakness: kernels must be deterministic for the last bit, as `train` asks for.
 """
 
-import csv
 import io
 import json
 import time
@@ -27,6 +26,7 @@ import keras
 import numpy as np
 
 from lms.storage.files import write_arrays, write_file, write_text
+from unet3d.lines import as_csv
 
 __all__ = ["MONITOR", "ResumePoint", "load_weights", "restore_state", "save_weights"]
 
@@ -96,7 +96,7 @@ class ResumePoint(keras.callbacks.Callback):
         if values[MONITOR] > best:
             save_weights(self.model, self._run / "best.weights.h5")
         save_weights(self.model, self._run / "last.weights.h5")
-        write_text(self._run / "log.csv", _as_csv(self.history))
+        write_text(self._run / "log.csv", as_csv(self.history))
         self._save_state(epoch + 1)
 
     def _save_state(self, epoch: int) -> None:
@@ -205,14 +205,6 @@ def _variables(model: Any) -> dict[str, Any]:
 
 
 def _memory(watcher: keras.callbacks.Callback) -> dict[str, float]:
-    """What a watcher knows of earlier epochs."""
+    """A watcher's knowledge of earlier epochs."""
     known = vars(watcher)
     return {name: float(known[name]) for name in _WATCHED if name in known}
-
-
-def _as_csv(history: list[dict[str, float]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(history[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(history)
-    return text.getvalue()

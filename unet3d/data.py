@@ -15,7 +15,6 @@ subject's own, as in the paper, not the data set's.
 Known weakness: shrinking does not smooth first, so fine detail may alias.
 """
 
-from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -25,23 +24,9 @@ from scipy import ndimage
 from unet3d.reading import Images, Labels, Subject, read_subject
 from unet3d.schemes import BRATS2017, MODALITIES, REGIONS, LabelScheme
 
-__all__ = [
-    "MODALITIES",
-    "REGIONS",
-    "Box",
-    "Subject",
-    "brain_box",
-    "check_size",
-    "crop_to_brain",
-    "normalise",
-    "prepare",
-    "prepare_images",
-    "read_subject",
-    "resize_images",
-    "resize_labels",
-    "resize_volume",
-    "to_regions",
-]
+__all__ = ["MODALITIES", "REGIONS", "Box", "Subject", "brain_box", "check_size"]
+__all__ += ["normalise", "prepare", "prepare_images", "read_subject", "resize_images"]
+__all__ += ["resize_labels", "resize_volume", "to_regions"]
 
 Voxel = TypeVar("Voxel", bound=np.generic)
 Mask = NDArray[np.bool_]
@@ -76,26 +61,6 @@ def brain_box(images: Images) -> Box:
     return depth, height, width
 
 
-def crop_to_brain(subject: Subject) -> Subject:
-    """Crop to the bounding box of voxels where any modality is not zero.
-
-    The affine is moved along, so that each voxel keeps its place in millimetres.
-
-    Raises:
-        ValueError: If every voxel is zero.
-    """
-    try:
-        box = brain_box(subject.images)
-    except ValueError as error:
-        raise ValueError(f"subject {subject.name}: {error}") from error
-    corner = [s.start for s in reversed(box)]  # (x, y, z), as the affine wants it
-    affine = subject.affine.copy()
-    affine[:3, 3] = (subject.affine @ [*corner, 1])[:3]
-    return replace(
-        subject, images=subject.images[box], labels=subject.labels[box], affine=affine
-    )
-
-
 def resize_images(images: Images, size: int) -> Images:
     """Resize to a cube, linearly; also for predictions, to compare resolutions.
 
@@ -107,16 +72,14 @@ def resize_images(images: Images, size: int) -> Images:
         float32 of shape (size, size, size, channel). The corners of the volume, not
         the centres of its corner voxels, stay in place.
     """
-    channels = [
-        _zoom(images[..., c].astype(np.float32, copy=False), size, order=1)
-        for c in range(images.shape[-1])
-    ]
-    return np.stack(channels, axis=-1)
+    channels = np.moveaxis(images.astype(np.float32, copy=False), -1, 0)
+    cube = (size, size, size)
+    return np.stack([resize_volume(one, cube) for one in channels], axis=-1)
 
 
 def resize_labels(labels: Labels, size: int) -> Labels:
     """Resize to a cube, taking each voxel's nearest neighbour: no new values appear."""
-    return _zoom(labels, size, order=0)
+    return resize_volume(labels, (size, size, size), order=0)
 
 
 def resize_volume(
@@ -197,10 +160,12 @@ def prepare(
         TypeError: If `size` is not an integer.
         ValueError: If `size` is less than 1 or the subject has no brain.
     """
-    cropped = crop_to_brain(subject)
-    images = _resize_and_normalise(cropped.images, size)
-    labels = resize_labels(cropped.labels, size) if size else cropped.labels
-    return images, to_regions(labels, scheme)
+    try:
+        images, box = prepare_images(subject.images, size)
+    except ValueError as error:
+        raise ValueError(f"subject {subject.name}: {error}") from error
+    labels = subject.labels[box]
+    return images, to_regions(resize_labels(labels, size) if size else labels, scheme)
 
 
 def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
@@ -218,7 +183,13 @@ def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
         ValueError: If `size` is less than 1 or there is no brain.
     """
     box = brain_box(images)
-    return _resize_and_normalise(images[box], size), box
+    images = images[box]
+    brain = (images != 0).any(axis=-1).astype(np.uint8)
+    if size is None:
+        return normalise(images, brain > 0), box
+    check_size(size)
+    inside = resize_volume(brain, (size, size, size), order=0) > 0
+    return normalise(resize_images(images, size), inside), box
 
 
 def check_size(size: int) -> None:
@@ -236,15 +207,3 @@ def check_size(size: int) -> None:
             f"`size` must be at least 1 voxel, got {size}. Ask for a size the network "
             "takes, such as 144."
         )
-
-
-def _resize_and_normalise(images: Images, size: int | None) -> Images:
-    brain = (images != 0).any(axis=-1).astype(np.uint8)
-    if size is None:
-        return normalise(images, brain > 0)
-    check_size(size)
-    return normalise(resize_images(images, size), _zoom(brain, size, order=0) > 0)
-
-
-def _zoom(volume: NDArray[Voxel], size: int, *, order: int) -> NDArray[Voxel]:
-    return resize_volume(volume, (size, size, size), order=order)

@@ -36,7 +36,7 @@ MEASURES = ("dice", "hd95", "lesion_dice", "lesion_hd95")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """How well one subject's region was found; NaN where the rule gives no number.
+    """The scores of one subject's region; NaN where the rule gives no number.
 
     Args:
         set: Name of the set.
@@ -91,7 +91,8 @@ def score_subject(
     truth, spacing = subject.labels, voxel_sizes(subject.affine)
     if size is not None:
         truth = truth[brain_box(subject.images)]
-        spacing = _spacing_of_cube(spacing, truth.shape, size)
+        sides = [s * n / size for s, n in zip(spacing, truth.shape, strict=True)]
+        spacing = (sides[0], sides[1], sides[2])
         truth = resize_labels(truth, size)
     true_regions = to_regions(truth, scheme).astype(np.bool_)
     found: dict[str, list[NDArray[np.float64]]] = {}
@@ -162,33 +163,22 @@ def compare(scores: Sequence[Score], measure: str = "dice") -> tuple[Comparison,
         for a, b, r in pairs
     ]
     p_values = [wilcoxon(first, second) for first, second in values]
-    comparisons = []
-    for pair, (first, second), p, corrected in zip(
-        pairs, values, p_values, holm(p_values), strict=True
-    ):
-        differences = np.subtract(second, first)
-        known = differences[np.isfinite(differences)]
-        comparisons.append(
-            Comparison(
-                region=pair[2],
-                first=pair[0],
-                second=pair[1],
-                subjects=int(known.size),
-                median_difference=float(np.median(known)) if known.size else np.nan,
-                p=p,
-                corrected_p=corrected,
-            )
+    known = [np.subtract(second, first) for first, second in values]
+    known = [differences[np.isfinite(differences)] for differences in known]
+    return tuple(
+        Comparison(
+            region=region,
+            first=one,
+            second=other,
+            subjects=int(numbers.size),
+            median_difference=float(np.median(numbers)) if numbers.size else np.nan,
+            p=p,
+            corrected_p=corrected,
         )
-    return tuple(comparisons)
-
-
-def _spacing_of_cube(
-    spacing: Spacing, shape: tuple[int, ...], size: int
-) -> tuple[float, float, float]:
-    depth, height, width = (
-        step * count / size for step, count in zip(spacing, shape, strict=True)
+        for (one, other, region), numbers, p, corrected in zip(
+            pairs, known, p_values, holm(p_values), strict=True
+        )
     )
-    return depth, height, width
 
 
 def _prediction(

@@ -101,7 +101,7 @@ def draw_boxes(  # noqa: PLR0913 - values, and the words around them
         place = {"ha": "center", "va": "top", "fontsize": FONT - 2}
         axes.annotate(text, (centre, 0.95), xycoords=edge, **place)
     if len(sets) > 1:
-        _legend(figure, dict(zip(sets, _COLOURS, strict=False)))
+        _legend_of_sets(figure, sets)
     save(figure, path)
 
 
@@ -126,17 +126,9 @@ def draw_losses(
         axes.set_xlim(left=0)
         axes.set_ylim(0, 1.02)
     lines = [Line2D([], [], color=MUTED, linestyle=s) for s in ((0, (4, 2)), "-")]
-    figure.legend(
-        lines,
-        ["training", "validation"],
-        loc="upper right",
-        bbox_to_anchor=(0.985, 0.99),
-        ncols=2,
-        frameon=False,
-        fontsize=FONT,
-    )
+    _legend(figure, lines, ["training", "validation"], (0.985, 0.99))
     if logs:
-        _legend(figure, dict(zip(logs, _COLOURS, strict=False)))
+        _legend_of_sets(figure, list(logs))
     save(figure, path)
 
 
@@ -159,17 +151,8 @@ def draw_gallery(
         row[0].set_ylabel(shown.name, fontsize=FONT - 1, color=INK)
     for axes, column in zip(grid[0], columns, strict=True):
         axes.set_title(_shown(column), fontsize=FONT, color=INK, pad=5)
-    figure.legend(
-        [Patch(color=_OVERLAY[k % len(_OVERLAY)]) for k in range(len(names))],
-        list(names),
-        loc="upper right",
-        bbox_to_anchor=(0.995, 1 - 0.05 / size[1]),
-        ncols=min(len(names), 4),
-        frameon=False,
-        fontsize=FONT - 1,
-        handlelength=1.0,
-        columnspacing=1.0,
-    )
+    patches = [Patch(color=_OVERLAY[k % len(_OVERLAY)]) for k in range(len(names))]
+    _legend(figure, patches, names, (0.995, 1 - 0.05 / size[1]))
     save(figure, path, dpi=110)  # noise does not compress
 
 
@@ -234,7 +217,7 @@ def _box(
 def _bottom(
     values: Mapping[str, Mapping[str, Sequence[float]]], limit: float | None
 ) -> float:
-    """Where the vertical axis begins."""
+    """The value at which the vertical axis begins."""
     if limit is not None:
         return limit
     known = [v for sets in values.values() for group in sets.values() for v in group]
@@ -246,16 +229,30 @@ def _shown(name: str) -> str:
     return name.replace("^3", "\N{SUPERSCRIPT THREE}")
 
 
-def _legend(figure: Figure, colours: Mapping[str, str]) -> None:
+def _legend_of_sets(figure: Figure, names: Sequence[str]) -> None:
+    patches = [Patch(color=colour) for colour in _COLOURS[: len(names)]]
+    _legend(figure, patches, names, (0.01, 0.91), side="left", columns=MOST_SETS)
+
+
+def _legend(
+    figure: Figure,
+    handles: Sequence[Any],
+    names: Sequence[str],
+    corner: tuple[float, float],
+    *,
+    side: str = "right",
+    columns: int = 4,
+) -> None:
+    place: Any = {"loc": f"upper {side}", "bbox_to_anchor": corner}
     figure.legend(
-        [Patch(color=colour) for colour in colours.values()],
-        [_shown(name) for name in colours],
-        loc="upper left",
-        bbox_to_anchor=(0.01, 0.91),
-        ncols=len(colours),
+        handles,
+        [_shown(name) for name in names],
+        **place,
+        ncols=min(len(names), columns),
         frameon=False,
         fontsize=FONT,
-        handlelength=1.0,
+        handlelength=2.0 if isinstance(handles[0], Line2D) else 1.0,
+        columnspacing=1.0,
     )
 
 

@@ -25,7 +25,7 @@ TOLERANCE = 0.25  # of the shortest side of a voxel
 
 
 def same_grid(first: Affine, other: Affine, shape: tuple[int, ...]) -> bool:
-    """Whether two affines put every voxel in the same place.
+    """Tell whether two affines put every voxel in the same place.
 
     Args:
         first: Shape (4, 4); maps voxel (width, height, depth, 1) to millimetres.
@@ -47,7 +47,7 @@ def same_grid(first: Affine, other: Affine, shape: tuple[int, ...]) -> bool:
 
 
 def describe_difference(first: Affine, other: Affine) -> tuple[str, str]:
-    """What differs between two affines as stored, in words for each.
+    """Say what differs between two affines as stored, in words for each.
 
     Example:
         >>> describe_difference(np.eye(4), np.diag([3.0, 3.0, 2.0, 1.0]))

@@ -1,11 +1,14 @@
 """Says how far something is, as bars or as lines in a log, and what many share."""
 
+import csv
+import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.progress import Progress, TaskID
 
-__all__ = ["counting", "differing_spacings", "grouped", "log"]
+__all__ = ["as_csv", "counting", "differing_spacings", "grouped", "log"]
 __all__ += ["several", "some", "tell"]
 
 
@@ -17,6 +20,15 @@ def several(count: int, noun: str) -> str:
         ('1 subject', '2 subjects')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of equal keys, below a line of the keys."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def tell(bars: Progress, text: str) -> None:
@@ -54,7 +66,8 @@ def grouped(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """
     groups: dict[str, tuple[str, list[str]]] = {}
     for name, reason in reasons:
-        key = re.sub(r"\d+", "0", reason.replace(name, "*"))
+        own = rf"(?<![^\W_]){re.escape(name)}(?![^\W_])"  # s20 is not in brats2017
+        key = re.sub(r"\d+", "0", re.sub(own, "*", reason))
         names = groups.setdefault(key, (reason, []))[1]
         if name not in names:
             names.append(name)

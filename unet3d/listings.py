@@ -8,6 +8,7 @@ Source: nnU-Net's documentation of its dataset format, first version and second.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,9 @@ def listed_subjects(
             f"`{LISTING}` must list files that exist, got subject {name} without "
             f"{' and '.join(missing)}. Add what is missing or leave the subject out."
         )
-        yield Problem(name=name, message=message, rest=files)
+        # A label that is missing is named above.
+        rest = replace(files, is_test=truth is None)
+        yield Problem(name=name, message=message, rest=rest)
 
 
 def _cases(

@@ -22,7 +22,7 @@ def memory_support(configuration: Configuration) -> LMSCallback | None:
 
 
 def plan_in_words(swapping: LMSCallback | None) -> str:
-    """What large model support does with the training step, after the first one."""
+    """Say what large model support does with the training step, after the first one."""
     if swapping is None:
         return "LMS is off: a step takes what plain Keras takes."
     report = _training(swapping)
@@ -47,7 +47,7 @@ def memory_in_words(swapping: LMSCallback | None) -> str:
 
 
 def write_memory(run: Path, swapping: LMSCallback | None, workers: Workers) -> None:
-    """What steps took: by the plan, and by the device's own count if it keeps one."""
+    """Write what steps took: by the plan, and by the device's count if it keeps one."""
     own = "" if workers.is_chief else f".{workers.rank}"
     reports = [] if swapping is None else swapping.report
     steps = [report.numbers() for report in reports]  # the plan has a file of its own

@@ -1,4 +1,4 @@
-"""What a training is asked for: by its words, by the run that goes on, by defaults.
+"""The settings of a training: by its words, by the run that goes on, by defaults.
 
 A run's folder says what it was called with, so `train --resume FOLDER` needs no more.
 """

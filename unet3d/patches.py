@@ -79,7 +79,7 @@ def slide(
 
 
 def starts(extent: int, size: int) -> list[int]:
-    """Where patches begin along an axis: evenly, at most half a patch apart.
+    """Places where patches begin along an axis: evenly, at most half a patch apart.
 
     Example:
         >>> starts(10, 4), starts(4, 4)

@@ -1,4 +1,4 @@
-"""Whose scan a subject is, by its name.
+"""The patient that a subject is a scan of, by its name.
 
     Brats17_TCIA_101_1     BraTS 2017 to 2019: year, hospital and patient, scan
     BraTS20_Training_001   BraTS 2020 and 2021: one name for each patient

@@ -40,7 +40,7 @@ __all__ = ["Predicted", "predict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What a prediction came to.
+    """The outcome of a prediction.
 
     Args:
         names: Subjects that were segmented.
@@ -86,9 +86,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     everyone = {
         files.name: files for files in usable(found, skip_bad=not bad or skip_bad)
     }
-    chosen = _choose(
-        everyone, wanted, {problem.name for problem in found.problems}, data
-    )
+    chosen = _choose(everyone, wanted, {p.name for p in found.problems}, data)
     bars = progress or Progress(disable=True)
     bar = bars.add_task("Segmenting", total=len(chosen))
     problems, names = list(bad), []

@@ -72,7 +72,7 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
 def common_subjects(
     sets: Sequence[PredictionSet], *, skip_bad: bool
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """Who is in every set, and who is in some only.
+    """Subjects that are in every set, and those that are in some only.
 
     Raises:
         ValueError: If sets differ and `skip_bad` is off, or share nobody.

@@ -55,7 +55,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Looked:
-    """What came of reading a subject's files.
+    """A subject's files, read.
 
     Args:
         images: Those modalities that could be read, in the order of the files.
@@ -174,7 +174,7 @@ def read_segmentation(
 
 
 def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
-    """What is said of a subject without labels, where they are needed."""
+    """The error of a subject without labels, where they are needed."""
     folder = files.images[0].path.parent
     beside = ", ".join(path.name for path in files.others)
     asked = f", with {beside}: is one of them it? Name" if beside else ". Add"

@@ -7,8 +7,6 @@ REPORT/losses.png     of the runs that made the predictions, where they are know
 REPORT/gallery.png    the best, a middling and the worst subject
 """
 
-import csv
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +26,7 @@ from unet3d.evaluation import (
 )
 from unet3d.figures import draw_boxes, draw_gallery, draw_losses
 from unet3d.gallery import choose_subjects, gather_slice, read_logs
+from unet3d.lines import as_csv
 from unet3d.prediction_sets import (
     PredictionSet,
     check_complete,
@@ -140,7 +139,8 @@ def write_report(
     sets: Sequence[PredictionSet],
 ) -> None:
     """Write tables and figures; the folder is made if missing."""
-    write_text(output / "scores.csv", _as_csv(report.scores))
+    scores = [asdict(score) for score in report.scores]
+    write_text(output / "scores.csv", as_csv(scores))
     content = {
         "empty rule": report.rule.value,
         "empty rule in words": RULES[report.rule],
@@ -150,7 +150,7 @@ def write_report(
             measure: [_finite(asdict(test)) for test in tests]
             for measure, tests in report.tests.items()
         },
-        "scores": [_finite(asdict(score)) for score in report.scores],
+        "scores": [_finite(score) for score in scores],
         "left out": [problem.message for problem in report.problems],
         "not predicted": list(report.unasked),
     }
@@ -251,15 +251,6 @@ def _find(
             raise ValueError(f"{problem.message} {SKIP}")
         problems.append(problem)
     return [everyone[name] for name in names if name in everyone]
-
-
-def _as_csv(scores: Sequence[Score]) -> str:
-    text = io.StringIO()
-    rows = [asdict(score) for score in scores]
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:

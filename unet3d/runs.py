@@ -1,4 +1,4 @@
-"""What a training run is made of: its settings and its folder.
+"""The parts of a training run: its settings and its folder.
 
 RUN/configuration.json    settings, cache, workers, versions, subjects left out
 RUN/split.json            names of training and validation subjects
@@ -118,7 +118,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where a run was trained; it may go on elsewhere.
+    """The place where a run was trained; it may go on elsewhere.
 
     Args:
         cache: Folder of prepared subjects.

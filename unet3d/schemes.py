@@ -1,4 +1,4 @@
-"""What the numbers in a segmentation mean, and which images go with them.
+"""The meaning of the numbers in a segmentation, and the images that go with them.
 
 The same number means different tissue in different years, so a scheme is chosen or read
 from the data's own `dataset.json`, never guessed from the values that happen to occur.
@@ -175,7 +175,7 @@ def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
 
 
 def as_text(path: Path) -> str:
-    """What a person's editor wrote: UTF-8 with or without a mark, or UTF-16 with it."""
+    """Text of any editor: UTF-8 with or without a mark, or UTF-16 with it."""
     content = path.read_bytes()
     marked = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     return content.decode("utf-16" if marked else "utf-8-sig")
@@ -242,7 +242,7 @@ def _tissue(name: str) -> str:
 
 
 def _clashes(own: LabelScheme, chosen: LabelScheme) -> Iterator[str]:
-    """Where another scheme speaks against the data's own, in words."""
+    """Contradictions between another scheme and the data's own, in words."""
     if missing := set(chosen.channels) - set(own.channels):
         yield (
             f"has the channels {', '.join(own.channels)}: {chosen.name} wants "

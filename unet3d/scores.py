@@ -1,4 +1,4 @@
-"""How well a predicted region agrees with the true one: Dice and HD95.
+"""Agreement of a predicted region with the true one: Dice and HD95.
 
     dice(t, p) = 2 |t and p| / (|t| + |p|)
     hd95(t, p) = max(P95 of d(s, surface of p) for s on the surface of t,
@@ -37,7 +37,7 @@ Spacing = tuple[float, float, float]
 
 
 class EmptyRule(Enum):
-    """What empty regions score."""
+    """The score of empty regions."""
 
     BRATS = "brats"
     NAN = "nan"

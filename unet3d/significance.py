@@ -1,4 +1,4 @@
-"""Whether two sets of predictions differ: paired tests, corrected for their number.
+"""Paired tests of two sets of predictions, corrected for their number.
 
 Sources: Wilcoxon, Biometrics Bulletin 1(6), 1945, by way of scipy; Holm, Scandinavian
 Journal of Statistics 6(2), 1979, for the correction.

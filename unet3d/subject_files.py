@@ -1,4 +1,4 @@
-"""Where the volumes of a subject are, or why it cannot be used."""
+"""Files of a subject, or the reason why it cannot be used."""
 
 import re
 from dataclasses import dataclass
@@ -24,13 +24,13 @@ class Volume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectFiles:
-    """Where one subject's volumes are.
+    """The files of one subject's volumes.
 
     Args:
         name: Unique in its data set.
         images: One volume per channel, in the order of the scheme's.
         labels: The segmentation; None if there is none, as in test sets.
-        is_test: Whether the data's own list says that there are no labels.
+        is_test: Whether no labels are to be asked for, as the data's own list says.
         others: Files beside them that nothing was made of.
     """
 
@@ -58,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a folder holds.
+    """The content of a folder.
 
     Args:
         subjects: Sorted by name.

@@ -18,6 +18,7 @@ what is inside the volumes.
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,6 +31,14 @@ __all__ += ["Volume", "files_in", "stem_of"]
 
 _GRADES = ("HGG", "LGG")
 _FIRST = 3  # so many files of a folder are named
+# What else people's data comes as, by the ends of names, and what to do about it.
+_FORMATS = {
+    r"\.dcm|\.ima|^DICOMDIR": "Convert each series by dcm2niix, bring a subject's "
+    "images to one grid",
+    r"\.zip|\.tgz|\.tar(\.[gx]z)?|\.7z": "Unpack it",
+    r"\.mha|\.mhd|\.nrrd|\.img|\.mgz|\.mnc|\.h5|\.npy": "Convert volumes to it, such "
+    "as by SimpleITK",
+}
 
 
 def find_subjects(data: Path, channels: Sequence[str] = MODALITIES) -> Found:
@@ -119,6 +128,8 @@ def _look_in(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
     else:
         return files
     message = f"{reason}, or leave the subject out."
+    if "seg" in doubted:  # it is not missing
+        files = replace(files, is_test=True)
     return Problem(name=folder.name, message=message, rest=files)
 
 
@@ -170,11 +181,12 @@ def _volumes(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _one_of(paths: Sequence[Path], name: str) -> Path | None:
-    """The only one, or the only one that is named after its subject; else None."""
-    named = re.compile(rf"{re.escape(name)}[_-][^\W_]+\.nii", re.IGNORECASE)
-    own = [path for path in paths if named.match(path.name)]
-    chosen = paths if len(paths) == 1 else own
-    return chosen[0] if len(chosen) == 1 else None
+    """The only one, else the only one by its subject's name, or of tumours; or None."""
+    for words in ("", rf"^{re.escape(name)}[_-][^\W_]+\.nii", r"tumou?r|lesion"):
+        own = [p for p in paths if re.search(words, p.name, re.IGNORECASE)]
+        if len(own) == 1:
+            return own[0]
+    return None
 
 
 def _some(paths: Sequence[Path], folder: Path) -> str:
@@ -232,7 +244,7 @@ def _readable(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
 
 
 def _subjects_below(folder: Path) -> int:
-    """How many subjects' folders a folder holds that is none itself."""
+    """The number of subjects' folders in a folder that is none itself."""
     try:
         if _volumes(folder):
             return 0
@@ -249,18 +261,11 @@ def _refuse_other_layouts(data: Path) -> None:
     names = [path.name for path in data.iterdir()]
     own = [name for name in names if NIFTI.search(name)]
     deeper = [path for depth in ("*", "*/*", "*/*/*") for path in data.glob(depth)]
-    scans = [p for p in deeper if p.is_file() and _is_dicom(p)]
     if "dataset_description.json" in names or any(data.glob("sub-*/**/anat")):
         raise ValueError(
             f"`data` must hold a folder of files for each subject, got '{data}', "
             "which is BIDS, not read yet. Copy the files of each subject to a folder, "
             "named such as sub-01/sub-01_flair.nii.gz and sub-01/sub-01_seg.nii.gz."
-        )
-    if scans:
-        raise ValueError(
-            f"`data` must hold NIfTI files, got DICOM, such as {scans[0]}. Convert "
-            "each series by dcm2niix, bring a subject's images to one grid, and name "
-            "them such as a1/a1_flair.nii.gz."
         )
     if own:
         raise ValueError(
@@ -268,13 +273,19 @@ def _refuse_other_layouts(data: Path) -> None:
             f"such as {min(own)}. Pass the folder above if it is one subject's, or put "
             "each subject's files into a folder of its name."
         )
+    for path in filter(Path.is_file, deeper):
+        for ends, advice in _FORMATS.items():
+            if re.search(f"({ends})$", _typed(path), re.IGNORECASE):
+                raise ValueError(
+                    f"`data` must hold NIfTI files, got {path}. {advice}, and name "
+                    "images such as a1/a1_flair.nii.gz."
+                )
 
 
-def _is_dicom(path: Path) -> bool:
-    if path.suffix.lower() in (".dcm", ".ima") or path.name == "DICOMDIR":
-        return True
+def _typed(path: Path) -> str:
+    """A file's name, with the ending that scanners leave out."""
     with path.open("rb") as file:
-        return file.read(132)[128:] == b"DICM"
+        return path.name + ".dcm" * (file.read(132)[128:] == b"DICM")
 
 
 def _check_names(names: list[str]) -> None:

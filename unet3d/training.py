@@ -42,7 +42,7 @@ from unet3d.memory import (
 from unet3d.model import build_unet
 from unet3d.patches import draw_patch
 from unet3d.preparing import prepare_all, usable
-from unet3d.progress import TrainingBars, TrainingLines
+from unet3d.progress import Shown
 from unet3d.runs import (
     Configuration,
     Surroundings,
@@ -279,18 +279,16 @@ def _fit(  # noqa: PLR0913 - what is trained, with what, and who shows it
         run, watchers, known, workers=workers.size, writes=workers.is_chief
     )
     swapping = memory_support(configuration)
-    shown = [
-        TrainingBars(bars, configuration.epochs, steps, first),
-        TrainingLines(
-            bars,
-            configuration.epochs,
-            point.history,
-            plan=lambda: plan_in_words(swapping),
-            memory=lambda: memory_in_words(swapping),
-        ),
-    ]
+    shown = Shown(
+        bars,
+        configuration.epochs,
+        steps,
+        point.history,
+        plan=lambda: plan_in_words(swapping),
+        memory=lambda: memory_in_words(swapping),
+    )
     averaging = DataParallel(workers)
-    callbacks = [averaging, *([swapping] if swapping else []), *watchers, point, *shown]
+    callbacks = [averaging, *([swapping] if swapping else []), *watchers, point, shown]
     tell(bars, _beginning(model, configuration, run, split, together, first))
     try:
         model.fit(

@@ -29,15 +29,8 @@ from numpy.typing import NDArray
 from unet3d.orientation import to_canonical, voxel_sizes
 from unet3d.subjects import MODALITIES, SubjectFiles, Volume
 
-__all__ = [
-    "Stored",
-    "Turned",
-    "header_spacing",
-    "is_packed",
-    "open_nifti",
-    "read_source",
-]
-__all__ += ["read_stored", "turn"]
+__all__ = ["Stored", "Turned", "header_spacing", "is_packed", "open_nifti"]
+__all__ += ["read_source", "read_stored", "turn"]
 
 Affine = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -50,7 +43,7 @@ _UNITS = {1: "metres", 3: "micrometres"}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stored:
-    """What a file holds.
+    """The content of a file.
 
     Args:
         voxels: float32 of shape (x, y, z) or (x, y, z, volume).
@@ -80,7 +73,7 @@ class Turned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """What a header promises, before anyone mends it."""
+    """The promises of a header, before anyone mends it."""
 
     shape: tuple[int, ...]
     spacings: dict[str, tuple[float, ...]]
@@ -154,7 +147,7 @@ def read_source(path: Path) -> nibabel.Nifti1Image:
 
 
 def is_packed(path: Path) -> bool:
-    """Whether gzip packed a file, whatever its name says."""
+    """Tell whether gzip packed a file, whatever its name says."""
     with path.open("rb") as file:
         return file.read(2) == b"\x1f\x8b"
 
@@ -204,7 +197,7 @@ def _read_header(path: Path) -> _Header:
 
 
 def _sides(raw: nibabel.Nifti1Header) -> str:
-    """What is wrong with the header's word on where voxels lie; "" if nothing is."""
+    """A doubt about the header's word on where voxels lie; "" if there is none."""
     sform, qform = (int(raw[name]) > 0 for name in ("sform_code", "qform_code"))
     if not sform and not qform:
         return "the header does not say where left is: rows are taken to run there"
@@ -232,7 +225,7 @@ def _read_voxels(path: Path) -> Stored:
 
 
 def _doubts(header: _Header) -> Iterator[str]:
-    """What is taken one way, and by other programs perhaps another."""
+    """Things that are taken one way, and by other programs perhaps another."""
     if header.sides:
         yield header.sides
     if header.unit != "mm":

@@ -137,8 +137,10 @@ def _kept_in() -> Path:
 def _digest(tools: _Tools) -> str:
     """A name for all that a build depends on."""
     sources = sorted((path.name, path.read_text()) for path in _NATIVE.iterdir())
-    own = (Path(__file__).read_text(), str(tools.tensorflow))
-    return digest(sources, own, tools.version, tools.compiler)[:16]
+    libraries = sorted(tools.tensorflow.glob("libtensorflow_*.so.2"))
+    built_with = [(path.name, path.stat().st_size) for path in libraries]
+    own = Path(__file__).read_text()
+    return digest(sources, own, built_with, tools.version, tools.compiler)[:16]
 
 
 @contextmanager

@@ -43,20 +43,17 @@ def commands(many: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
     return {name: command(arguments) for name, arguments in many.items()}
 
 
-def train(subject: str, budget: int | None = None) -> dict[str, Any]:
+def train(subject: str) -> dict[str, Any]:
     """Train a few steps with the callback; what it measured."""
     read = read_subject(subject)
-    callback = LMSCallback(budget, verbose=0)
+    callback = LMSCallback(verbose=0)
     data = _data(batch_specs(read.batch))
     read.model.fit(data, verbose=SILENT, callbacks=[callback])
     (report,) = callback.report
     return {
         "measured": report.measured_peak_bytes,
-        "predicted": report.predicted_peak_bytes,
-        "persistent": report.persistent_bytes,
         "swaps": report.swap_count,
         "replans": report.replans,
-        "limit": (report.budget_bytes or 0) + report.margin_bytes,
     }
 
 
@@ -95,7 +92,8 @@ def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
     """Plan by the command, train by its file; the bits of plain training beside it."""
     keras.utils.set_random_seed(0)
     tf.config.experimental.enable_op_determinism()
-    said = command(["plan", subject, "--budget", budget, "--output", file])
+    written = ["--output", file, "--json", f"{file}.told"]
+    said = command(["plan", subject, "--budget", budget, *written])
     if said["code"]:
         return {"said": said}
     data = _data(batch_specs(read_subject(subject).batch))
@@ -109,6 +107,7 @@ def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
         model.fit(data, verbose=SILENT, callbacks=callbacks)
         weights.append([value.tobytes() for value in model.get_weights()])
         plans += [callback.plan] if knobs else []
+    (report,) = callback.report
     refused = ""
     try:
         other = _data(_halved(batch_specs(read_subject(subject).batch)))
@@ -120,6 +119,8 @@ def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
     return {
         "said": said,
         "equal": weights[0] == weights[1],
+        "measured": report.measured_peak_bytes,
+        "replans": report.replans,
         "obeyed": plans == [read_plan(file)],
         "planner": read_plan(file).planner,
         "swaps": len(read_plan(file).swaps),

@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 LONG = {
     "a 3D U-Net with recomputed ops",
     "a loss of as many words as have labels",
+    "a residual network",  # a stored plan's training has its bits compared too
     "a residual network with recomputed ops",
     "a strategy for one device",
     "a transformer",

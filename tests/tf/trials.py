@@ -97,7 +97,7 @@ def left_behind(budget: str | None) -> dict[str, Any]:
 
 
 def _train_and_forget(budget: str | None) -> tuple[dict[str, Any], int]:
-    case = CASES["two steps per execution"]
+    case = CASES["two steps per execution, averaged weights"]
     model = case.build()
     callbacks = [LMSCallback(budget, verbose=0)] if budget else []
     for _ in range(2):

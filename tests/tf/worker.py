@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -78,14 +78,40 @@ class Worker:
             count = int(variables["LMS_CARD_COUNT"])
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
         variables |= environ or {}
+        (returned,) = self._returned([(function, variables, arguments)])
+        return returned
+
+    def ask_together(
+        self,
+        function: str,
+        environs: Sequence[Mapping[str, str]],
+        *,
+        memory: str,
+        **arguments: Any,
+    ) -> list[Any]:
+        """Call a function in processes that run side by side, each on a card."""
+        variables = card_variables(memory, cards=len(environs))
+        return self._returned(
+            [
+                (
+                    function,
+                    {**variables, "CUDA_VISIBLE_DEVICES": str(k), **own},
+                    arguments,
+                )
+                for k, own in enumerate(environs)
+            ]
+        )
+
+    def _returned(self, questions: Sequence[Any]) -> list[Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([function, variables, arguments]) + "\n")
+        self._process.stdin.write(json.dumps(questions) + "\n")
         self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        if "raised" in answer:
-            raise WorkerError(answer["raised"])
-        return answer["returned"]
+        answers = json.loads(self._process.stdout.readline())
+        for answer in answers:
+            if "raised" in answer:
+                raise WorkerError(answer["raised"])
+        return [answer["returned"] for answer in answers]
 
     def close(self) -> None:
         """End the server."""
@@ -112,29 +138,56 @@ def _serve() -> None:
     emulate.load()
     importlib.import_module("keras")
     importlib.import_module("tensorflow")
-    for question in sys.stdin:
-        _import_module_of(question)
+    for line in sys.stdin:
+        questions = json.loads(line)
+        for question in questions:
+            _import_module_of(question)
         gc.collect()
         gc.freeze()
-        child = os.fork()
-        if child == 0:
-            os.write(answers, _answer(question).encode() + b"\n")
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if status != 0:
-            died = {"raised": f"the process ended with status {status}"}
-            os.write(answers, json.dumps(died).encode() + b"\n")
+        children = [_started(question) for question in questions]
+        told = [_read(source) for _, source, _ in children]
+        # Nobody ends before all have answered: others may still ask him.
+        ended = [_ended(child, leave) for child, _, leave in children]
+        found = [text or end for text, end in zip(told, ended, strict=True)]
+        os.write(answers, b"[" + b", ".join(found) + b"]\n")
 
 
-def _import_module_of(question: str) -> None:
+def _import_module_of(question: Any) -> None:
     """Import it for all children; if it cannot be, the child says why."""
-    name, _, _ = json.loads(question)
     with suppress(Exception):
-        importlib.import_module(name.partition(":")[0])
+        importlib.import_module(question[0].partition(":")[0])
 
 
-def _answer(question: str) -> str:
-    name, variables, arguments = json.loads(question)
+def _started(question: Any) -> tuple[int, int, int]:
+    """A child, where its answer comes from, and what lets it go."""
+    (source, sink), (wait, leave) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(sink, _answer(*question).encode())
+        os.close(sink)
+        os.read(wait, 1)
+        os._exit(0)
+    os.close(sink)
+    os.close(wait)
+    return child, source, leave
+
+
+def _read(source: int) -> bytes:
+    with os.fdopen(source, "rb") as answer:
+        return answer.read()
+
+
+def _ended(child: int, leave: int) -> bytes:
+    with suppress(BrokenPipeError):
+        os.write(leave, b".")
+    os.close(leave)
+    _, status = os.waitpid(child, 0)
+    return json.dumps({"raised": f"the process ended with status {status}"}).encode()
+
+
+def _answer(
+    name: str, variables: Mapping[str, str], arguments: Mapping[str, Any]
+) -> str:
     os.environ.update(variables)
     module, _, function = name.partition(":")
     try:

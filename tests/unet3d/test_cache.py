@@ -9,9 +9,10 @@ import pytest
 from tests.unet3d.tiny import save, volumes, write_folder
 from unet3d.cache import cache_entry, load_prepared
 from unet3d.data import prepare
+from unet3d.preparing import prepare_all, usable
 from unet3d.reading import read_subject
 from unet3d.schemes import BRATS2017, SCHEMES
-from unet3d.subjects import SubjectFiles, files_in
+from unet3d.subjects import SubjectFiles, files_in, find_subjects
 
 
 @pytest.fixture
@@ -64,3 +65,31 @@ def test_a_damaged_entry_is_made_again(files: SubjectFiles, tmp_path: Path) -> N
     (entry,) = (tmp_path / "c").iterdir()
     entry.write_bytes(entry.read_bytes()[:100])
     np.testing.assert_array_equal(load(files, tmp_path / "c")[0], before[0])
+
+
+def test_a_fault_that_many_share_is_one_paragraph_with_their_names(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    for number in range(30):
+        folder = write_folder(data / f"s{number:02d}", values=(1, 2, 3))
+        if number < 7:
+            (folder / f"{folder.name}_t2.nii.gz").unlink()
+    found = find_subjects(data)
+    with pytest.raises(FileNotFoundError) as caught:
+        usable(found, skip_bad=False)
+    (only,) = str(caught.value).splitlines()
+    assert only.startswith("7 subjects are bad, s00, s01, s02, s03, s04 and 2 more; ")
+    assert only.endswith("Or leave bad subjects out with --skip-bad.")
+    with pytest.raises(ValueError, match="3 subjects not read yet") as caught:
+        prepare_all(
+            found.subjects,
+            size=8,
+            scheme=BRATS2017,
+            cache=tmp_path / "c",
+            skip_bad=False,
+        )
+    assert str(caught.value).count("must hold the labels") == 1
+    assert "20 subjects are bad, s07, s08, s09, s10, s11 and 15 more" in str(
+        caught.value
+    )

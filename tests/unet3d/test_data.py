@@ -12,7 +12,6 @@ from tests.unet3d.tiny import LPS, write_folder
 from unet3d.data import (
     MODALITIES,
     Subject,
-    crop_to_brain,
     normalise,
     prepare,
     read_subject,
@@ -52,19 +51,17 @@ def test_arrays_are_depth_height_width_of_what_is_stored_as_x_y_z(small: Path) -
     assert [subject.labels[1, 1, x] for x in (1, 2, 3)] == [1, 2, 4]
 
 
-def test_cropping_keeps_the_brain_and_its_place_in_millimetres(small: Path) -> None:
+def test_cropping_keeps_the_brain_and_its_labels(small: Path) -> None:
     subject = read_subject(small)
-    cropped = crop_to_brain(subject)
-    assert cropped.images.shape == (2, 3, 4, 4)
-    assert cropped.labels.shape == (2, 3, 4)
-    assert (cropped.images != 0).all()
-    before = subject.affine @ [1, 1, 1, 1]
-    np.testing.assert_array_equal(cropped.affine @ [0, 0, 0, 1], before)
+    images, regions = prepare(subject, None)
+    assert images.shape == (2, 3, 4, 4)
+    expected = to_regions(subject.labels[1:3, 1:4, 1:5], SCHEMES["brats2017"])
+    np.testing.assert_array_equal(regions, expected)
 
 
-def test_a_subject_without_a_brain_cannot_be_cropped() -> None:
+def test_a_subject_without_a_brain_cannot_be_prepared() -> None:
     with pytest.raises(ValueError, match="subject made: `images` must show a brain"):
-        crop_to_brain(make_subject(np.zeros((2, 2, 2, 4))))
+        prepare(make_subject(np.zeros((2, 2, 2, 4))), 8)
 
 
 def test_images_are_resized_linearly_between_voxel_centres() -> None:

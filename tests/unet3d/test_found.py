@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 
 from tests.unet3d.tiny import SHAPE, save, volumes, write_folder
-from unet3d.lines import grouped
 from unet3d.prediction_sets import named_alike, open_set
 from unet3d.reading import read_subject
 from unet3d.schemes import BRATS2017, as_text
 from unet3d.subjects import find_subjects
 
+DICOM = b"\0" * 128 + b"DICM"
 
-def renamed(folder: Path, name: Callable[[str], str]) -> None:
+
+def renamed(folder: Path, name: Callable[[str], str]) -> list[Path]:
+    targets = []
     for path in list(folder.iterdir()):
-        target = folder / name(path.name)
-        target.parent.mkdir(exist_ok=True)
-        path.rename(target)
+        targets.append(folder / name(path.name))
+        targets[-1].parent.mkdir(exist_ok=True)
+        path.rename(targets[-1])
+    return targets
 
 
 def unpack(folder: Path) -> None:
@@ -61,6 +64,10 @@ MENDED: dict[str, Callable[[Path], object]] = {
         f, lambda n: n.replace("a_seg", "W01_1990.01.02_Segm")
     ),
     "a file more": lambda f: save(f / "a_adc.nii.gz", volumes()[0]),
+    "masks beside the tumour's": lambda f: (
+        save(f / "a_brain_segmentation.nii.gz", volumes()[0]),
+        renamed(f, lambda n: n.replace("a_seg", "a_tumor_segmentation")),
+    ),
     "a prediction beside the truth": lambda f: save(
         f / "a_pred_seg.nii.gz", volumes()[0]
     ),
@@ -132,7 +139,19 @@ SAID: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "DICOM": (
         lambda f: renamed(f, lambda n: f"{n}.dcm"),
-        "got DICOM, such as .*Convert each series by dcm2niix",
+        r"got .*\.dcm\. Convert each series by dcm2niix",
+    ),
+    "DICOM without endings": (
+        lambda f: [path.write_bytes(DICOM) for path in renamed(f, lambda n: n[:-7])],
+        r"got .*a_\w+\. Convert each series by dcm2niix",
+    ),
+    "another format": (
+        lambda f: renamed(f, lambda n: n.replace(".nii.gz", ".mha")),
+        r"got .*\.mha\. Convert volumes to it",
+    ),
+    "an archive": (
+        lambda f: renamed(f, lambda n: f"{n}.zip"),
+        r"got .*\.zip\. Unpack it, and name images such as",
     ),
     "one subject's folder": (
         lambda f: [p.rename(f.parent / p.name) for p in f.iterdir()],
@@ -183,9 +202,3 @@ def test_predictions_may_share_a_suffix(tmp_path: Path, end: str) -> None:
 def test_names_are_read_as_editors_write_them(tmp_path: Path, encoding: str) -> None:
     (tmp_path / "names").write_text("ä\r\nb\r\n", encoding=encoding, newline="")
     assert as_text(tmp_path / "names").splitlines() == ["ä", "b"]
-
-
-def test_one_fault_of_many_subjects_is_one_reason() -> None:
-    faults = [(f"BraTS_{k:04d}", f"no file BraTS_{k:04d}_t1") for k in range(1251)]
-    (names,) = grouped(faults).values()
-    assert len(names) == 1251

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-from unet3d.progress import TrainingLines
+from unet3d.progress import Shown
 
 ROW = {"epoch": 2.0, "loss": 0.51234, "val_dice_coefficient": 0.4567, "seconds": 12.34}
 
@@ -17,14 +17,16 @@ def said(*, quiet: bool = False, memory: str = "") -> list[str]:
     """What two epochs of two steps say, the plan of the second one being another."""
     text, plans = io.StringIO(), iter(("first plan", "first plan", "other plan"))
     console = Console(file=text, width=400)
-    lines = TrainingLines(
+    lines = Shown(
         Progress(console=console, disable=quiet),
         300,
+        2,
         [ROW],
         plan=lambda: next(plans),
         memory=lambda: memory,
     )
     for epoch in range(3):
+        lines.on_epoch_begin(epoch)
         for batch in range(2):
             lines.on_train_batch_end(batch)
         lines.on_epoch_end(epoch)

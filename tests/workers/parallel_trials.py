@@ -23,7 +23,7 @@ from lms.workers.collectives import Workers
 from tests.models import SILENT
 from unet3d.model import build_unet
 
-__all__ = ["main"]
+__all__ = ["joined", "late", "main"]
 
 _STEPS, _BATCH = 4, 6
 
@@ -37,6 +37,21 @@ def main(name: str, folder: str) -> int:
     path = Path(folder) / f"{workers.rank}.json"
     path.write_text(json.dumps(found))
     return 0
+
+
+def joined(timeout: float) -> str:
+    """The error of joining, in words."""
+    try:
+        join(timeout=timeout)
+    except WorkersError as error:
+        return f"WorkersError: {error}"
+    return "joined"
+
+
+def late() -> str:
+    """The same after something ran."""
+    tf.constant(1)
+    return joined(1)
 
 
 def numbers(workers: Workers) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -13,10 +12,9 @@ import pytest
 from lms.emulation import emulate
 from lms.machine.placement import Placement, cluster_variables
 from lms.workers.launching import free_addresses
+from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
-
-JOIN = "import lms; lms.join(timeout={}); print('joined')"
 
 
 def _placements(size: int) -> list[Placement]:
@@ -24,77 +22,71 @@ def _placements(size: int) -> list[Placement]:
     return [replace(one, rank=rank) for rank in range(size)]
 
 
-def _started(
-    placement: Placement, timeout: float, more: Mapping[str, str]
-) -> subprocess.Popen[str]:
-    environ = {**emulate.environment("64MiB"), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    return subprocess.Popen(
-        [sys.executable, "-c", JOIN.format(timeout)],
-        env={**environ, **cluster_variables(placement), **more},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def _join(
+    worker: Worker,
     placements: list[Placement],
     more: list[dict[str, str]] | None = None,
-    timeout: float = 15.0,
+    timeout: float = 8.0,
 ) -> list[str]:
-    """The text that each prints."""
+    """What each hears."""
     each = more or [{} for _ in placements]
     pairs = zip(placements, each, strict=True)
-    started = [_started(placement, timeout, own) for placement, own in pairs]
-    return [one.communicate(timeout=120)[0] for one in started]
+    environs = [cluster_variables(placement) | own for placement, own in pairs]
+    trial = "tests.workers.parallel_trials:joined"
+    return worker.ask_together(trial, environs, memory="64MiB", timeout=timeout)
 
 
-def test_all_hear_which_worker_is_unlike() -> None:
+def test_all_hear_which_worker_is_unlike(worker: Worker) -> None:
     unlike = [{"LMS_REDUCTIONS": "ring"}, {"LMS_REDUCTIONS": "nccl"}]
-    printed = _join(_placements(2), unlike, timeout=60)
+    printed = _join(worker, _placements(2), unlike, timeout=60)
     said = "must have the same reductions, got ring on worker 0 and nccl on worker 1"
     assert all(said in text for text in printed)
 
 
-def test_workers_of_unlike_worlds_do_not_hang() -> None:
+def test_workers_of_unlike_worlds_do_not_hang(worker: Worker) -> None:
     two, three = _placements(2), _placements(3)
     other = replace(two[1], addresses=(*two[1].addresses, three[2].addresses[2]))
-    first, second = _join([two[0], other])
+    first, second = _join(worker, [two[0], other])
     assert "the same number of workers, got 2 on worker 0 and 3 on worker 1" in first
     assert "WorkersError" in second
 
 
-def test_a_worker_that_does_not_come_is_named_to_all_in_time() -> None:
-    printed = _join(_placements(3)[:2])
+def test_a_worker_that_does_not_come_is_named_to_all_in_time(worker: Worker) -> None:
+    printed = _join(worker, _placements(3)[:2])
     assert all("got none from 2 (127.0.0.1:" in text for text in printed)
 
 
-def test_a_chief_that_does_not_come_is_named_in_time() -> None:
-    (printed,) = _join(_placements(2)[1:], timeout=2)
+def test_a_chief_that_does_not_come_is_named_in_time(worker: Worker) -> None:
+    (printed,) = _join(worker, _placements(2)[1:], timeout=2)
     assert "must reach worker 0 at 127.0.0.1:" in printed
 
 
-def test_of_two_with_one_rank_none_goes_on() -> None:
+def test_of_two_with_one_rank_none_goes_on(worker: Worker) -> None:
     placements = _placements(3)
     elsewhere = (placements[0].addresses[0], *free_addresses(1))
     twice = replace(placements[1], addresses=(*elsewhere, placements[2].addresses[2]))
-    first, *others = _join([*placements[:2], twice])
+    first, *others = _join(worker, [*placements[:2], twice])
     assert "got none from 2 (127.0.0.1:" in first
     assert any("two with rank 1" in text for text in others)
     assert all("WorkersError" in text for text in others)
 
 
-def test_a_port_that_is_taken_is_named() -> None:
+def test_a_port_that_is_taken_is_named(worker: Worker) -> None:
     placements = _placements(2)
     port = int(placements[0].addresses[0].rpartition(":")[2])
     with socket.create_server(("", port)):
-        (printed,) = _join(placements[:1])
+        (printed,) = _join(worker, placements[:1])
     assert "worker 0 must be able to listen on 127.0.0.1:" in printed
 
 
 def test_ctrl_c_ends_a_worker_that_waits() -> None:
     placement, _ = _placements(2)
-    with _started(placement, 60, {}) as started:
+    started = subprocess.Popen(
+        [sys.executable, "-c", "import lms; lms.join(timeout=60)"],
+        env={**emulate.environment("64MiB"), **cluster_variables(placement)},
+        stderr=subprocess.DEVNULL,
+    )
+    with started:
         port = int(placement.addresses[0].rpartition(":")[2])
         while not _listens(port):
             time.sleep(0.1)

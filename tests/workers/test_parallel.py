@@ -1,9 +1,7 @@
 """Several workers train one model: the same numbers on all, planned or not."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from lms.emulation import emulate
 from lms.workers.averaging import optimizers_of
 from lms.workers.launching import launch
+from tests.tf.worker import Worker
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
@@ -170,18 +169,12 @@ def test_an_epoch_that_ends_early_on_one_worker_ends_all(tmp_path: Path) -> None
     assert "must end an epoch together, got 2 of 4 steps on worker 1" in lines
 
 
-def test_it_is_too_late_to_join_when_something_ran() -> None:
-    code = "import lms, tensorflow as tf\ntf.constant(1)\nlms.join(timeout=1)"
+def test_it_is_too_late_to_join_when_something_ran(worker: Worker) -> None:
     task = {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker"}}
-    ended = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TF_CONFIG": json.dumps(task)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 1
-    assert "must be called before TensorFlow runs anything" in ended.stderr
+    environ = {"TF_CONFIG": json.dumps(task)}
+    trial = "tests.workers.parallel_trials:late"
+    said = worker.ask(trial, memory="64MiB", environ=environ)
+    assert "must be called before TensorFlow runs anything" in said
 
 
 def test_optimizers_are_found_wherever_a_model_keeps_them() -> None:

@@ -49,6 +49,7 @@ def launch(
     *,
     workers: int,
     environ: Mapping[str, str] = os.environ,
+    each: Sequence[Mapping[str, str]] = (),
     grace: Seconds = 10.0,
     out: IO[str] | None = None,
 ) -> int:
@@ -58,6 +59,7 @@ def launch(
         command: The program and its arguments.
         workers: How many, at least 1.
         environ: What they are started with, but for what tells them apart.
+        each: More variables of each worker, by rank; none for no more.
         grace: How long workers get to end when they are asked to.
         out: Where their lines go; standard output by default.
 
@@ -66,8 +68,8 @@ def launch(
         signal's number for one that a signal ended.
 
     Raises:
-        ValueError: If there is less than one worker, no such program, or less GPUs in
-            CUDA_VISIBLE_DEVICES than workers.
+        ValueError: If there is less than one worker, no such program, less GPUs in
+            CUDA_VISIBLE_DEVICES than workers, or `each` has not one for each worker.
 
     Example:
         >>> launch([sys.executable, "-c", "raise SystemExit(3)"], workers=2)
@@ -81,6 +83,11 @@ def launch(
             "`command` must be a program that can be started, got "
             f"{' '.join(command)!r}. Check its name and path."
         )
+    if each and len(each) != workers:
+        raise ValueError(
+            f"`each` must have one for each of {workers} workers, got {len(each)}. "
+            "Write as many, or none."
+        )
     gpus = _gpus(environ, workers)
     one = Placement(addresses=free_addresses(workers) if workers > 1 else ())
     out, lock = out or sys.stdout, threading.Lock()
@@ -92,7 +99,7 @@ def launch(
     with ExitStack() as stack:
         started: list[_Worker] = []
         for rank, gpu in enumerate(gpus):
-            own = {**environ, **gpu}
+            own = {**environ, **gpu, **(each[rank] if each else {})}
             worker = _Worker(command, replace(one, rank=rank), own, say)
             started.append(stack.enter_context(worker))
         return _wait(started, grace, say)

@@ -92,6 +92,7 @@ __all__ = [
     "infer_shapes",
     "is_pure",
     "is_stateful_or_calls",
+    "move_variable",
     "one_replica_s",
     "onednn_is_on",
     "ops_are_deterministic",
@@ -162,6 +163,12 @@ def get_from_cluster(key: str, seconds: float) -> str:
         tf.errors.OpError: If none does, or a process has died.
     """
     return _eager_context().get_config_key_value(key, int(seconds * 1000))
+
+
+def move_variable(variable: Any, device: str) -> None:
+    """Let a Keras variable lie on another device: it gets another `tf.Variable`."""
+    with tf.device(device):
+        variable._initialize(tf.identity(variable.value))
 
 
 def handle_spec(handle: tf.Tensor) -> tf.TensorSpec | None:

@@ -1,0 +1,137 @@
+"""What is asked of pipelines, each in a process with cards of its own."""
+
+import hashlib
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import lms
+from unet3d.model import build_unet
+
+__all__ = ["trained"]
+
+_CUTS = {"unet": ["down2_sum"], "transformer": ["block1"]}
+_CUTS_IN_FOUR = {
+    "unet": ["down1_sum", "down2_sum", "up1_1_relu"],
+    "transformer": ["block0", "block1", "block2"],
+}
+
+
+def unet() -> Any:
+    """The case study's network, with skips that pass the cut, and dropout."""
+    model = build_unet(32, filters=8, depth=3, seed=3)
+    return model, lambda targets, made: model.loss(targets, made)
+
+
+def transformer() -> Any:
+    """Four blocks of attention; statistics, dropout, tokens and a penalty."""
+    inputs = keras.Input((64,), dtype="int32")
+    x = keras.layers.Embedding(50, 32)(inputs)
+    for i in range(4):
+        attended = keras.layers.MultiHeadAttention(4, 8, dropout=0.1)(x, x)
+        x = keras.layers.LayerNormalization()(keras.layers.Add()([x, attended]))
+        inner = keras.layers.Dense(
+            128, activation="gelu", kernel_regularizer=keras.regularizers.L2(1e-3)
+        )(x)
+        x = keras.layers.Add()([x, keras.layers.Dense(32)(inner)])
+        x = keras.layers.BatchNormalization(name=f"block{i}")(x)
+    return keras.Model(inputs, keras.layers.Dense(50)(x)), _labels_loss
+
+
+def _labels_loss(targets: Any, made: Any) -> Any:
+    return keras.losses.sparse_categorical_crossentropy(targets, made, from_logits=True)
+
+
+def batches(name: str, count: int) -> Any:
+    values = np.random.default_rng(1)
+    for _ in range(count):
+        if name == "unet":
+            x = values.normal(size=(4, 32, 32, 32, 4)).astype(np.float32)
+            yield x, (values.random((4, 32, 32, 32, 3)) > 0.7).astype(np.float32)
+        else:
+            x = values.integers(0, 50, (32, 65))
+            yield x[:, :-1].astype(np.int32), x[:, 1:].astype(np.int32)
+
+
+def trained(
+    name: str,
+    *,
+    cards: int = 1,
+    stages: int = 2,
+    schedule: str = "1f1b",
+    micro_batches: int = 4,
+    steps: int = 2,
+    plain: bool = False,
+    budget: list[int] | None = None,
+) -> dict[str, Any]:
+    """Train some steps in stages; the digest of all variables, and peaks."""
+    tf.config.experimental.enable_op_determinism()
+    keras.utils.set_random_seed(7)
+    model, loss = globals()[name]()
+    optimizer = keras.optimizers.Adam(1e-3)
+    if plain:
+        step = _plain_step(model, loss, optimizer, micro_batches)
+    else:
+        cuts = (_CUTS if stages == 2 else _CUTS_IN_FOUR)[name]
+        devices = [f"GPU:{i % cards}" for i in range(stages)]
+        parts = lms.cut(model, after=cuts, devices=devices)
+        step = lms.pipeline_step(
+            parts, loss, optimizer, micro_batches=micro_batches, schedule=schedule
+        )
+    losses = [float(step(x, y)) for x, y in batches(name, steps)]
+    variables = [*model.variables, *sorted(optimizer.variables, key=lambda v: v.path)]
+    values = b"".join(variable.numpy().tobytes() for variable in variables)
+    peaks = [
+        tf.config.experimental.get_memory_info(f"GPU:{i}")["peak"] for i in range(cards)
+    ]
+    return {
+        "digest": hashlib.sha256(values).hexdigest()[:16],
+        "losses": losses,
+        "peaks": peaks,
+        "devices": sorted({v.value.device[-5:] for v in model.variables}),
+        "reports": [] if plain else [_told(report) for report in step.report],
+    }
+
+
+def _told(report: Any) -> list[Any]:
+    return [
+        report.kind,
+        report.swap_count,
+        report.predicted_peak_bytes,
+        report.measured_peak_bytes,
+        report.replans,
+    ]
+
+
+def _plain_step(model: Any, loss: Any, optimizer: Any, micro_batches: int) -> Any:
+    """The same micro-batches, by a tape over the whole model on one device."""
+    optimizer.build(model.trainable_variables)
+    sums = [tf.Variable(tf.zeros(v.shape)) for v in model.trainable_variables]
+
+    @tf.function(autograph=False, jit_compile=False)
+    def add(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            made = model(x, training=True)
+            value = tf.reduce_mean(loss(y, made)) + sum(model.losses)
+        gradients = tape.gradient(value, model.trainable_variables)
+        for total, one in zip(sums, gradients, strict=True):
+            total.assign_add(tf.convert_to_tensor(one))
+        return value
+
+    @tf.function(autograph=False, jit_compile=False)
+    def update() -> None:
+        optimizer.apply([one / micro_batches for one in sums])
+        for one in sums:
+            one.assign(tf.zeros_like(one))
+
+    def step(x: Any, y: Any) -> Any:
+        pairs = zip(
+            np.split(x, micro_batches), np.split(y, micro_batches), strict=True
+        )
+        losses = [add(tf.constant(part), tf.constant(of)) for part, of in pairs]
+        update()
+        return tf.reduce_mean(tf.stack(losses))
+
+    return step

@@ -43,6 +43,7 @@ def pipeline_step(
     *,
     micro_batches: int,
     schedule: Literal["gpipe", "1f1b"] = "1f1b",
+    budget: int | str | Sequence[int | str] | None = None,
     **knobs: Any,
 ) -> "PipelineStep":
     """Make a training step of a model that is cut into stages on devices.
@@ -55,7 +56,8 @@ def pipeline_step(
         micro_batches: How many parts a batch is cut into, at least 1.
         schedule: "gpipe" does all forwards and then all backwards; "1f1b" takes turns,
             and holds fewer micro-batches.
-        **knobs: Those of `fit_in_memory`, for each device: `budget`, say.
+        budget: As of `fit_in_memory`, of each stage's device; or one for each stage.
+        **knobs: The other knobs of `LMSCallback`.
 
     Returns:
         A callable of a batch's inputs and targets; it updates the weights once and
@@ -91,6 +93,16 @@ def pipeline_step(
             "devices of other variables. Give a new one, and load its state later."
         )
     found = read_stages(stages)
+    if budget is None or isinstance(budget, (int, str)):
+        budgets: list[Any] = [budget] * len(found)
+    else:
+        budgets = list(budget)
+    if len(budgets) != len(found):
+        raise ValueError(
+            f"`budget` must be one, or one for each of {len(found)} stages, got "
+            f"{len(budgets)}. Write as many."
+        )
+    settings = [read_settings(budget=one, **knobs) for one in budgets]
     for stage in found:
         stage.move()
     optimizer.build([v for stage in found for v in stage.trainable])
@@ -99,12 +111,12 @@ def pipeline_step(
         _mean_loss(loss),
         optimizer,
         SCHEDULES[schedule](len(found), micro_batches),
-        read_settings(**knobs),
+        settings,
     )
 
 
 def _mean_loss(loss: Any) -> Callable[[Any, Any], Any]:
-    own = keras.losses.get(loss)
+    own: Any = keras.losses.get(loss)
     return lambda targets, made: tf.reduce_mean(own(targets, made))
 
 
@@ -137,7 +149,7 @@ class PipelineStep:
         loss: The mean loss of targets and outputs.
         optimizer: The optimizer, built for the variables of all stages.
         schedule: The actions of each stage.
-        settings: The user's knobs.
+        settings: The user's knobs for each stage.
     """
 
     def __init__(
@@ -146,7 +158,7 @@ class PipelineStep:
         loss: Callable[[Any, Any], Any],
         optimizer: Any,
         schedule: Schedule,
-        settings: Settings,
+        settings: Sequence[Settings],
     ) -> None:
         self.stages = stages
         self.optimizer = optimizer
@@ -200,21 +212,24 @@ class PipelineStep:
                 made, state = _shapes(stage, specs)
                 forward = None
                 if i < len(self.stages) - 1:
-                    forward = self._fitted(f"stage {i} forward", stage.forward, [specs])
+                    forward = self._fitted(i, "forward", stage.forward, [specs])
                     back = partial(_backward, stage, self.optimizer.scale_loss)
                     given = [specs, state, [x for x in made if x.dtype.is_floating]]
                 else:
                     back = partial(_last, stage, self._loss, self.optimizer.scale_loss)
                     given = [specs, _specs(targets)]
-                backward = self._fitted(f"stage {i} backward", back, given)
+                backward = self._fitted(i, "backward", back, given)
             planned.append(_Functions(stage, forward, backward))
             specs = made
         del held
         return planned
 
-    def _fitted(self, kind: str, function: Any, signature: list[Any]) -> Any:
+    def _fitted(self, stage: int, kind: str, function: Any, given: list[Any]) -> Any:
         fitted = FittedFunction(
-            function, self._settings, kind=kind, signature=signature
+            function,
+            self._settings[stage],
+            kind=f"stage {stage} {kind}",
+            signature=given,
         )
         fitted.prepare()
         return fitted
@@ -229,7 +244,7 @@ def _cut(batch: Any, count: int) -> list[list[Any]]:
     with tf.device("CPU:0"):
         flat = [tf.convert_to_tensor(one) for one in tf.nest.flatten(batch)]
         for one in flat:
-            if not one.shape.rank or one.shape[0] % count:
+            if not one.shape.rank or len(one) % count:
                 raise ValueError(
                     f"a batch must be a multiple of {count} micro-batches, got "
                     f"{one.shape}. Use `drop_remainder=True`, or other "
@@ -343,7 +358,7 @@ class _Run:
                 inbox.fail(error)
 
     def _forward(self, stage: int) -> list[Any]:
-        """Compute what the next stage reads; what the backward will need is returned."""
+        """Send on what the next stage reads; return what the backward needs."""
         inputs = self._received(stage, self._inboxes[stage].forward)
         forward = self._planned[stage].forward
         if forward is None:

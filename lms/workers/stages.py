@@ -198,7 +198,7 @@ def cut(model: Any, *, after: Sequence[str], devices: Sequence[str]) -> list[Sta
     places = _places(model, after)
     made = _made_in(model, places)
     borders = [
-        [tensor for tensor, at, last in made if at <= stage < last]
+        [tensor for tensor, at, read in made if at <= stage < read]
         for stage in range(len(after))
     ]
     ends = [list(model.inputs), *borders, tf.nest.flatten(model.outputs)]
@@ -239,18 +239,16 @@ def _places(model: Any, after: Sequence[str]) -> dict[int, int]:
 
 
 def _made_in(model: Any, places: dict[int, int]) -> list[tuple[Any, int, int]]:
-    """Each tensor of a model, the stage that makes it and the last one that reads it."""
+    """Each tensor of a model, with the stage that makes it and the last to read it."""
     made, read = {}, {}
-    for depth in sorted(model._nodes_by_depth, reverse=True):  # noqa: SLF001
-        for node in model._nodes_by_depth[depth]:  # noqa: SLF001
-            stage = 0 if node.is_input else places[id(node.operation)]
-            for tensor in node.input_tensors:
-                read[id(tensor)] = max(read.get(id(tensor), 0), stage)
-            for tensor in node.outputs:
-                made[id(tensor)] = tensor, stage
-    last = max(places.values())
+    for operation, inputs, outputs in compat.calls_in(model):
+        stage = places[id(operation)] if inputs else 0
+        for tensor in inputs:
+            read[id(tensor)] = max(read.get(id(tensor), 0), stage)
+        for tensor in outputs:
+            made[id(tensor)] = tensor, stage
     for tensor in tf.nest.flatten(model.outputs):
-        read[id(tensor)] = last
+        read[id(tensor)] = max(places.values())
     return [(tensor, at, read.get(key, at)) for key, (tensor, at) in made.items()]
 
 
@@ -299,7 +297,7 @@ def read_stages(stages: Sequence[Any]) -> tuple[Stage, ...]:
 def _read(stage: Any) -> Stage:
     if isinstance(stage, Stage):
         return stage
-    if not isinstance(stage, (tuple, list)) or len(stage) != 2:  # noqa: PLR2004
+    if not isinstance(stage, (tuple, list)) or len(stage) != 2:
         raise TypeError(
             "each of `stages` must be a model and its device, got "
             f"{stage!r}. Write (model, 'GPU:0'), or use `lms.cut`."

@@ -281,7 +281,7 @@ def find_device() -> Device:
 
 @contextmanager
 def planned_on(name: str) -> Iterator[None]:
-    """Within it, and in this thread alone, plans are for another device of this process.
+    """Within it, in this thread alone, plans are for another device of this process.
 
     Args:
         name: Its short name, such as `GPU:1`.

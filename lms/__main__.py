@@ -106,13 +106,19 @@ def _add_launch(subcommands: Any) -> None:
     launch = subcommands.add_parser(
         "launch",
         help="run a command several times on this host, as the workers of one job",
-        usage="python -m lms launch [-h] -n N [--memory SIZE,...] [--grace SECONDS] -- "
-        "COMMAND ...",
+        usage="python -m lms launch [-h] -n N [--groups N] [--memory SIZE,...] "
+        "[--grace SECONDS] -- COMMAND ...",
         epilog="Exit codes: 0 if all workers ended with 0; else that of the first that "
         "did not, 128 and the signal's number if a signal ended it.",
     )
     launch.add_argument(
         "-n", dest="workers", required=True, type=int, metavar="N", help="workers"
+    )
+    launch.add_argument(
+        "--groups",
+        type=int,
+        metavar="N",
+        help="part the workers into loose groups; one that fails is started again",
     )
     launch.add_argument(
         "--memory",
@@ -231,9 +237,10 @@ def _emulate(options: argparse.Namespace) -> NoReturn:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from lms.workers.launching import launch
+    from lms.workers.launching import launch, launch_groups
 
     command: list[str] = options.command
+    command = command[1:] if command[:1] == ["--"] else command
     environ, sizes = dict(os.environ), options.memory or []
     if len(sizes) not in (0, 1, options.workers):
         options.parser.error(
@@ -244,8 +251,18 @@ def _launch(options: argparse.Namespace) -> int:
         from lms.emulation.emulate import environment
 
         environ = environment(sizes[0], cards=options.workers)
+    if options.groups is not None:
+        if len(sizes) > 1:
+            options.parser.error("--groups must come with one --memory. Write one.")
+        return launch_groups(
+            command,
+            workers=options.workers,
+            groups=options.groups,
+            environ=environ,
+            grace=options.grace,
+        )
     return launch(
-        command[1:] if command[:1] == ["--"] else command,
+        command,
         workers=options.workers,
         environ=environ,
         each=[memory_variable(size) for size in sizes] if len(sizes) > 1 else [],

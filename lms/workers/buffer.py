@@ -16,6 +16,7 @@ import fcntl
 import json
 import mmap
 import os
+import struct
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,10 @@ import numpy as np
 from lms.errors import UnsupportedError, WorkersError
 from lms.units import Bytes, Seconds
 
-__all__ = ["SLOTS", "Buffer", "Member", "buffer_path"]
+__all__ = ["BUFFER_VARIABLE", "SLOTS", "Buffer", "Member", "buffer_path"]
+
+# Says which buffer it is: `python -m lms launch --groups` sets it.
+BUFFER_VARIABLE: Final = "LMS_BUFFER"
 
 # As many members as there can be at one time.
 SLOTS: Final = 64
@@ -36,6 +40,9 @@ SLOTS: Final = 64
 _VERSION: Final = 1  # of this layout of the file
 _HEAD: Final = 4096  # bytes before the first slot, and before each slot's copies
 _READS: Final = 100  # a reader gives up a slot whose writer is faster than it is
+
+_PATIENCE: Final[Seconds] = 15.0
+_POLL: Final[Seconds] = 0.05
 
 _FOLDER: Final = Path("/dev/shm")  # POSIX shared memory
 
@@ -114,6 +121,23 @@ class Buffer:
         self._counts[self.slot, 1] = time.monotonic_ns()
         self._counts[self.slot, 2] = step
         self._counts[self.slot, 0] = count + 1
+
+    def begin(self, values: Sequence[Any]) -> tuple[int, list[Any]]:
+        """What was pushed last, and its step; if nothing was, these values are pushed.
+
+        So all begin alike. Who has begun and does not go on is waited for 15 seconds.
+        """
+        until = time.monotonic() + _PATIENCE
+        while not self._lock(0) and time.monotonic() < until:
+            time.sleep(_POLL)
+        try:
+            if not self.members():
+                self.push(values, 0)
+            pushed = self.read()
+            last = next(one for one in self.members() if one.slot in pushed)
+            return last.step, pushed[last.slot][1]
+        finally:
+            self._set_lock(fcntl.F_UNLCK, 0)
 
     def read(self) -> dict[int, tuple[int, list[Any]]]:
         """Read the last values of all who ever pushed: how many pushes, and arrays."""
@@ -208,14 +232,24 @@ class Buffer:
 
     def _claim(self) -> int:
         for slot in range(SLOTS):
-            try:
-                at = _HEAD + slot * self._pitch
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, at)
-            except OSError:
-                continue
-            os.posix_fallocate(self._file, at, self._pitch)  # or say so before a step
-            return slot
+            at = _HEAD + slot * self._pitch
+            if self._lock(at):
+                os.posix_fallocate(self._file, at, self._pitch)  # or fail before a step
+                return slot
         os.close(self._file)
         raise WorkersError(
             f"a buffer must have {SLOTS} members at most, got more. Use fewer groups."
         )
+
+    def _lock(self, at: int) -> bool:
+        """Take the lock of a byte, if nobody has it."""
+        try:
+            self._set_lock(fcntl.F_WRLCK, at)
+        except OSError:
+            return False
+        return True
+
+    def _set_lock(self, kind: int, at: int) -> None:
+        """Of the open file and not of the process: fcntl(2), struct flock."""
+        lock = struct.pack("hhqqi", kind, os.SEEK_SET, at, 1, 0)
+        fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)

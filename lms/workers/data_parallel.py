@@ -80,8 +80,8 @@ class DataParallel(keras.callbacks.Callback):
         super().__init__()
         if every < 1:
             raise ValueError(f"`every` must be at least 1 step, got {every}.")
-        step, name = outer_of(outer), named_buffer(groups)
-        self._meetings = name and Meetings(workers, name, step, every)
+        name, step = named_buffer(groups), outer_of(outer)
+        self._meetings = Meetings(workers, name, step, every) if name else None
         self._workers = workers
         self._begun: int | None = None  # the epoch
         self._steps = 0

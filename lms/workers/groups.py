@@ -26,13 +26,9 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from lms.workers.buffer import Buffer
+from lms.workers.buffer import BUFFER_VARIABLE, Buffer
 
-__all__ = ["BUFFER_VARIABLE", "Elastic", "Groups", "Nesterov", "Outer"]
-__all__ += ["named_buffer", "outer_of"]
-
-# Says which buffer it is: `python -m lms launch --groups` sets it.
-BUFFER_VARIABLE: Final = "LMS_BUFFER"
+__all__ = ["Elastic", "Groups", "Nesterov", "Outer", "named_buffer", "outer_of"]
 
 _MEETINGS: Final = 2  # of another group, in which the same push counts
 
@@ -144,19 +140,17 @@ class Groups:
     def __init__(self, name: str, outer: Outer, variables: Iterable[Any]) -> None:
         self._outer = outer
         self._variables = list(variables)
-        names = (f"{i}: {v.name}" for i, v in enumerate(self._variables))
+        names = map(str, range(len(self._variables)))
         own = self._own()
         self.buffer = Buffer(name, dict(zip(names, own, strict=True)))
         self._seen: dict[int, list[int]] = {}
 
     def begin(self) -> int:
-        """Begin with what was pushed last, if anything was; return its step."""
-        pushed = self.buffer.read()
-        last = [member for member in self.buffer.members() if member.slot in pushed]
-        if last:
-            self._assign(pushed[last[0].slot][1])
-        self._outer.begin(self._own())
-        return last[0].step if last else 0
+        """Begin with what was pushed last; return its step."""
+        step, values = self.buffer.begin(self._own())
+        self._assign(values)
+        self._outer.begin(values)
+        return step
 
     def close(self) -> None:
         """Leave the buffer, which stays."""

@@ -67,7 +67,7 @@ def batches(name: str, count: int) -> Any:
             x = values.normal(size=(16, 64, 64, 3)).astype(np.float32)
             yield x, np.square(x)
         else:
-            x = values.integers(0, 50, (32, 65))
+            x = values.integers(0, 50, (128, 65))
             yield x[:, :-1].astype(np.int32), x[:, 1:].astype(np.int32)
 
 

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     )
     from lms.fit.callback import LMSCallback
     from lms.fit.fitted import fit_in_memory, on_host
-    from lms.fit.pipeline import pipeline_step
     from lms.ir.plan import SwapPlan
     from lms.report.step import StepReport
     from lms.workers.data_parallel import DataParallel
     from lms.workers.joining import join
+    from lms.workers.pipeline import pipeline_step
     from lms.workers.stages import cut
 
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
@@ -53,7 +53,7 @@ _HOMES = {
     "fit_in_memory": "lms.fit.fitted",
     "join": "lms.workers.joining",
     "on_host": "lms.fit.fitted",
-    "pipeline_step": "lms.fit.pipeline",
+    "pipeline_step": "lms.workers.pipeline",
 }
 
 

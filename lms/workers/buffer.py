@@ -123,7 +123,7 @@ class Buffer:
         self._counts[self.slot, 0] = count + 1
 
     def begin(self, values: Sequence[Any]) -> tuple[int, list[Any]]:
-        """What was pushed last, and its step; if nothing was, these values are pushed.
+        """The step and values that were pushed last; these are, if there are none.
 
         So all begin alike. Who has begun and does not go on is waited for 15 seconds.
         """
@@ -203,7 +203,7 @@ class Buffer:
         self.slot = self._claim()
 
     def _header(self) -> bytes:
-        """What tells buffers of one model from others."""
+        """Bytes that differ between buffers of unlike models."""
         told = [
             (key, one.shape, one.dtype.str, _VERSION) for key, one in self._like.items()
         ]

@@ -81,7 +81,7 @@ class Meetings:
         self._workers.take_chiefs(self._variables)
 
     def _opened(self) -> dict[str, Any]:
-        """What the chief tells the others."""
+        """The chief's words to the others: the step it begins with, or an error."""
         if not self._workers.is_chief:
             return {}
         try:

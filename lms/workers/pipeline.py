@@ -135,7 +135,7 @@ class _Functions:
     backward: FittedFunction
 
     def report(self) -> Iterator[StepReport]:
-        """What was planned."""
+        """Reports of what was planned."""
         if self.forward is not None:
             yield from self.forward.report
         yield from self.backward.report
@@ -310,7 +310,7 @@ def _last(
 
 @dataclass(frozen=True, slots=True)
 class _Inbox:
-    """What other stages send to one, in the order of micro-batches, or their error."""
+    """Tensors from other stages, in the order of micro-batches, or their error."""
 
     forward: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     backward: SimpleQueue[Any] = field(default_factory=SimpleQueue)

@@ -13,12 +13,14 @@ Known weaknesses: the update of weights is not planned. A stage computes its for
 twice, but for the last one.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
+from threading import Semaphore
 from typing import Any, Literal
 
 import keras
@@ -186,8 +188,10 @@ class PipelineStep:
         key = signature_key([parts[0][0], parts[1][0]])
         if key not in self._planned:
             self._planned[key] = self._plan(parts[0][0], parts[1][0])
+        run = _Run(self._planned[key], *parts)
+        del parts  # TensorFlow keeps a copy on a device as long as what was copied
         try:
-            losses = _Run(self._planned[key], *parts).losses(self._schedule)
+            losses = run.losses(self._schedule)
         except BaseException:
             for stage in self.stages:
                 stage.forget_sums()
@@ -208,7 +212,7 @@ class PipelineStep:
         specs = _specs(inputs)
         for i, stage in enumerate(self.stages):
             with planned_on(stage.device), _fitting(i, specs):
-                held += _held(stage, specs, most_held(self._schedule[i]))
+                held += self._held(i, specs)
                 made, state = _shapes(stage, specs)
                 forward = None
                 if i < len(self.stages) - 1:
@@ -223,6 +227,19 @@ class PipelineStep:
             specs = made
         del held
         return planned
+
+    def _held(self, stage: int, inputs: Sequence[Any]) -> list[Any]:
+        """As much memory as lies beside a function of a stage, at most.
+
+        Inputs of other micro-batches, as many as the stage before may have sent; and
+        gradients of two that the stage before has not taken yet.
+        """
+        before = self._schedule[max(stage - 1, 0)]
+        most = max(most_held(self._schedule[stage]), most_held(before))
+        waiting = [x for x in inputs if x.dtype.is_floating] * 2 if stage else []
+        with tf.device(self.stages[stage].device):
+            lie = [*inputs] * (most - 1) + waiting
+            return [tf.zeros(x.shape, x.dtype) for x in lie]
 
     def _fitted(self, stage: int, kind: str, function: Any, given: list[Any]) -> Any:
         fitted = FittedFunction(
@@ -274,12 +291,6 @@ def _fitting(stage: int, specs: Sequence[Any]) -> Iterator[None]:
         ) from error
 
 
-def _held(stage: Stage, specs: Sequence[Any], count: int) -> list[Any]:
-    """As much memory as the inputs of so many micro-batches take."""
-    with tf.device(stage.device):
-        return [tf.zeros(x.shape, x.dtype) for x in specs for _ in range(count)]
-
-
 def _shapes(stage: Stage, specs: Sequence[Any]) -> Any:
     """Specs of outputs and state."""
     traced = tf.function(stage.forward, autograph=False)
@@ -310,14 +321,20 @@ def _last(
 
 @dataclass(frozen=True, slots=True)
 class _Inbox:
-    """Tensors from other stages, in the order of micro-batches, or their error."""
+    """Tensors from other stages, in the order of micro-batches, or their error.
+
+    Inputs lie on the stage's device when they are sent, gradients when they are taken:
+    until then one of them may wait.
+    """
 
     forward: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     backward: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+    room: Semaphore = field(default_factory=Semaphore)
 
     def fail(self, error: BaseException) -> None:
         self.forward.put(error)
         self.backward.put(error)
+        self.room.release()
 
 
 class _Run:
@@ -328,7 +345,7 @@ class _Run:
     ) -> None:
         self._planned = planned
         self._inboxes = [_Inbox() for _ in planned]
-        self._targets = targets
+        self._targets = deque(targets)
         self._losses: list[list[Any]] = [[] for _ in planned]
         self._errors: list[BaseException] = []
         for one in inputs:
@@ -351,7 +368,7 @@ class _Run:
                     if action.kind == "forward":
                         held.append(self._forward(stage))
                     else:
-                        self._backward(stage, action.micro_batch, held.pop(0))
+                        self._backward(stage, held.pop(0))
         except BaseException as error:
             self._errors.append(error)
             for inbox in self._inboxes:
@@ -359,30 +376,40 @@ class _Run:
 
     def _forward(self, stage: int) -> list[Any]:
         """Send on what the next stage reads; return what the backward needs."""
-        inputs = self._received(stage, self._inboxes[stage].forward)
+        inputs = _taken(self._inboxes[stage].forward)
+        if not stage:
+            inputs = self._moved(stage, inputs)
         forward = self._planned[stage].forward
         if forward is None:
             return [inputs]
         made, state = forward(inputs)
-        self._inboxes[stage + 1].forward.put(made)
+        self._inboxes[stage + 1].forward.put(self._moved(stage + 1, made))
         return [inputs, state]
 
-    def _backward(self, stage: int, micro_batch: int, held: list[Any]) -> None:
+    def _backward(self, stage: int, held: list[Any]) -> None:
         if len(held) == 1:
-            more = self._moved(stage, self._targets[micro_batch])
+            more = self._moved(stage, self._targets.popleft())
         else:
-            more = self._received(stage, self._inboxes[stage].backward)
+            more = self._moved(stage, _taken(self._inboxes[stage].backward))
+            self._inboxes[stage].room.release()
         loss, made = self._planned[stage].backward(*held, more)
         self._losses[stage].append(loss)
         if stage:
+            self._inboxes[stage - 1].room.acquire()
             self._inboxes[stage - 1].backward.put(made)
-
-    def _received(self, stage: int, inbox: SimpleQueue[Any]) -> list[Any]:
-        found = inbox.get()
-        if isinstance(found, BaseException):
-            raise found
-        return self._moved(stage, found)
 
     def _moved(self, stage: int, tensors: Sequence[Any]) -> list[Any]:
         with tf.device(self._planned[stage].stage.device):
             return [tf.identity(one) for one in tensors]
+
+
+def _taken(inbox: SimpleQueue[Any]) -> list[Any]:
+    """The next tensors that were sent.
+
+    Raises:
+        BaseException: That of another stage.
+    """
+    found = inbox.get()
+    if isinstance(found, BaseException):
+        raise found
+    return found

@@ -11,9 +11,10 @@ import lms
 
 __all__ = ["trained"]
 
-_CUTS = {"unet": ["down2"], "transformer": ["block1"]}
-_CUTS_IN_FOUR = {
-    "unet": ["down1", "down2", "up1"],
+# Where a model is cut first, and then.
+_CUTS = {
+    "dense": ["layer3"],
+    "unet": ["down2"],
     "transformer": ["block0", "block1", "block2"],
 }
 
@@ -41,6 +42,17 @@ def _level(x: Any, filters: int, strides: int) -> Any:
     return keras.layers.BatchNormalization()(x)
 
 
+def dense() -> Any:
+    """Eight layers, with dropout in the middle."""
+    model = keras.Sequential([keras.Input((256,))])
+    for i in range(8):
+        layer = keras.layers.Dense(256, activation="gelu", name=f"layer{i}")
+        model.add(layer)
+        if i in (2, 5):
+            model.add(keras.layers.Dropout(0.1))
+    return model, "mse"
+
+
 def transformer() -> Any:
     """Four blocks of attention; statistics, dropout, tokens and a penalty."""
     inputs = keras.Input((64,), dtype="int32")
@@ -66,6 +78,9 @@ def batches(name: str, count: int) -> Any:
         if name == "unet":
             x = values.normal(size=(16, 64, 64, 3)).astype(np.float32)
             yield x, np.square(x)
+        elif name == "dense":
+            x = values.normal(size=(4096, 256)).astype(np.float32)
+            yield x, np.square(x)
         else:
             x = values.integers(0, 50, (128, 65))
             yield x[:, :-1].astype(np.int32), x[:, 1:].astype(np.int32)
@@ -90,7 +105,7 @@ def trained(  # noqa: PLR0913 - ways to train
     if plain:
         step = _plain_step(model, loss, optimizer, micro_batches)
     else:
-        cuts = (_CUTS if stages == 2 else _CUTS_IN_FOUR)[name]
+        cuts = _CUTS[name][: stages - 1]
         devices = [f"GPU:{i % cards}" for i in range(stages)]
         parts = lms.cut(model, after=cuts, devices=devices)
         step = lms.pipeline_step(
@@ -129,14 +144,14 @@ def _told(report: Any) -> list[Any]:
 def _plain_step(model: Any, loss: Any, optimizer: Any, micro_batches: int) -> Any:
     """The same micro-batches, by a tape over the whole model on one device."""
     optimizer.build(model.trainable_variables)
+    own: Any = keras.losses.get(loss)
     sums = [tf.Variable(tf.zeros(v.shape)) for v in model.trainable_variables]
 
     @tf.function(autograph=False, jit_compile=False)
     def add(x: Any, y: Any) -> Any:
         with tf.GradientTape() as tape:
             made = model(x, training=True)
-            own = keras.losses.get(loss)(y, made)
-            value = tf.reduce_mean(own) + sum(model.losses)
+            value = tf.reduce_mean(own(y, made)) + sum(model.losses)
         gradients = tape.gradient(value, model.trainable_variables)
         for total, one in zip(sums, gradients, strict=True):
             total.assign_add(tf.convert_to_tensor(one))

@@ -16,6 +16,7 @@ from lms.errors import WorkersError
 from lms.workers.buffer import buffer_path
 from lms.workers.groups import Elastic, Groups, Nesterov, outer_of
 from lms.workers.launching import launch_groups
+from tests.models import SILENT
 
 pytestmark = pytest.mark.tf
 
@@ -81,7 +82,9 @@ def _fitted(name: str, *, units: int = 2, epochs: int = 1) -> tuple[Any, int]:
     )
     own = lms.DataParallel(lms.join(), groups=name, outer="elastic", every=3)
     data = np.ones((40, 4), "float32"), np.zeros((40, units), "float32")
-    model.fit(*data, batch_size=4, epochs=epochs, verbose=0, callbacks=[own, count])
+    model.fit(
+        *data, batch_size=4, epochs=epochs, verbose=SILENT, callbacks=[own, count]
+    )
     return model, len(counted)
 
 

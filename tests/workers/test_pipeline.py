@@ -14,7 +14,9 @@ pytestmark = pytest.mark.tf
 _TRIAL = "tests.workers.pipeline_trials:trained"
 
 
-def _trained(worker: Worker, name: str, memory: str = "300MiB", **how: Any) -> Any:
+def _trained(
+    worker: Worker, name: str, memory: str | int = "300MiB", **how: Any
+) -> Any:
     card = {"cards": how.get("cards", 1)}
     return worker.ask(_TRIAL, memory=memory, card=card, name=name, **how)
 
@@ -23,15 +25,16 @@ def _trained(worker: Worker, name: str, memory: str = "300MiB", **how: Any) -> A
 def test_two_planned_cards_of_half_the_memory_make_the_bits_of_one(
     worker: Worker,
 ) -> None:
-    plain = _trained(worker, "transformer", plain=True)
-    half = _trained(worker, "transformer", "3400KiB", cards=2)
+    one = _trained(worker, "dense", cards=1)
+    two = _trained(worker, "dense", cards=2)
+    memory = max(two["peaks"]) // 2
+    half = _trained(worker, "dense", memory, cards=2)
     assert half["devices"] == ["GPU:0", "GPU:1"]
-    assert half["digest"] == plain["digest"]
-    assert half["losses"] == pytest.approx(plain["losses"], rel=1e-6)
+    assert two["digest"] == half["digest"] == one["digest"]
     swaps = {kind: swaps for kind, swaps, *_ in half["reports"]}
     assert swaps["stage 0 backward"] > 0
     assert swaps["stage 1 backward"] > 0
-    assert max(half["peaks"]) < 3400 * 1024
+    assert max(half["peaks"]) <= memory
 
 
 @pytest.mark.long
@@ -39,14 +42,18 @@ def test_two_planned_cards_of_half_the_memory_make_the_bits_of_one(
 def test_schedules_and_numbers_of_cards_change_no_bit(
     worker: Worker, name: str
 ) -> None:
+    stages = 4 if name == "transformer" else 2
     ways = [
-        {"cards": 1},
+        {"cards": 1, "stages": stages},
+        {"cards": stages, "stages": stages},
         {"cards": 2},
         {"cards": 2, "schedule": "gpipe"},
     ]
     found = [_trained(worker, name, **way) for way in ways]
-    halves = [max(peak // 2, 1) for peak in found[1]["peaks"]]
+    halves = [peak // 2 for peak in found[2]["peaks"]]
     found.append(_trained(worker, name, cards=2, budget=halves))
+    if name == "transformer":  # of which TensorFlow fuses nothing in a forward alone
+        found.insert(0, _trained(worker, name, plain=True))
     assert len({one["digest"] for one in found}) == 1
     for peak, half in zip(found[-1]["peaks"], halves, strict=True):
         assert peak <= half

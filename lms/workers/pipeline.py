@@ -232,11 +232,11 @@ class PipelineStep:
         """As much memory as lies beside a function of a stage, at most.
 
         Inputs of other micro-batches, as many as the stage before may have sent; and
-        gradients of two that the stage before has not taken yet.
+        gradients of one that the stage before has not taken yet.
         """
         before = self._schedule[max(stage - 1, 0)]
         most = max(most_held(self._schedule[stage]), most_held(before))
-        waiting = [x for x in inputs if x.dtype.is_floating] * 2 if stage else []
+        waiting = [x for x in inputs if x.dtype.is_floating] if stage else []
         with tf.device(self.stages[stage].device):
             lie = [*inputs] * (most - 1) + waiting
             return [tf.zeros(x.shape, x.dtype) for x in lie]

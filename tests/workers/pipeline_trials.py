@@ -13,7 +13,7 @@ __all__ = ["trained"]
 
 # Where a model is cut first, and then.
 _CUTS = {
-    "dense": ["layer3"],
+    "dense": ["layer5"],
     "unet": ["down2"],
     "transformer": ["block0", "block1", "block2"],
 }
@@ -43,12 +43,12 @@ def _level(x: Any, filters: int, strides: int) -> Any:
 
 
 def dense() -> Any:
-    """Eight layers, with dropout in the middle."""
-    model = keras.Sequential([keras.Input((256,))])
-    for i in range(8):
-        layer = keras.layers.Dense(256, activation="gelu", name=f"layer{i}")
+    """Twelve layers, with dropout between them."""
+    model = keras.Sequential([keras.Input((128,))])
+    for i in range(12):
+        layer = keras.layers.Dense(128, activation="gelu", name=f"layer{i}")
         model.add(layer)
-        if i in (2, 5):
+        if i in (2, 8):
             model.add(keras.layers.Dropout(0.1))
     return model, "mse"
 
@@ -79,7 +79,7 @@ def batches(name: str, count: int) -> Any:
             x = values.normal(size=(16, 64, 64, 3)).astype(np.float32)
             yield x, np.square(x)
         elif name == "dense":
-            x = values.normal(size=(4096, 256)).astype(np.float32)
+            x = values.normal(size=(8192, 128)).astype(np.float32)
             yield x, np.square(x)
         else:
             x = values.integers(0, 50, (128, 65))

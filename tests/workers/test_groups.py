@@ -1,9 +1,11 @@
 """Loose groups: how parameters meet, who counts, and who comes back."""
 
 import io
+import json
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -119,6 +121,19 @@ def test_a_group_that_fails_is_started_again_by_the_launcher() -> None:
     command = [sys.executable, "-c", _FAILS_ONCE]
     assert launch_groups(command, workers=1, groups=1, out=out) == 0
     assert "worker 0 ended with code 137; starting it again" in out.getvalue()
+
+
+@pytest.mark.long
+def test_a_group_that_is_killed_comes_back_and_all_end_together(tmp_path: Path) -> None:
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, "-m", "tests.workers.group_trials", str(tmp_path)]
+    out = io.StringIO()
+    ended = launch_groups(command, workers=2, groups=2, environ=environ, out=out)
+    assert ended == 0, out.getvalue()
+    assert out.getvalue().count("starting it again") == 1
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert [one["done"] for one in found] == [60, 60]
+    assert all(one["loss"] < 1 for one in found), "it begins at about four"
 
 
 def test_what_fails_before_it_trains_is_not_started_again() -> None:

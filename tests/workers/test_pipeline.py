@@ -13,6 +13,9 @@ pytestmark = pytest.mark.tf
 
 _TRIAL = "tests.workers.pipeline_trials:trained"
 
+# Less than the stages of `dense` need by themselves, where nothing is planned.
+_HALF = 15 << 20
+
 
 def _trained(
     worker: Worker, name: str, memory: str | int = "300MiB", **how: Any
@@ -25,16 +28,15 @@ def _trained(
 def test_two_planned_cards_of_half_the_memory_make_the_bits_of_one(
     worker: Worker,
 ) -> None:
-    one = _trained(worker, "dense", cards=1)
-    two = _trained(worker, "dense", cards=2)
-    memory = max(two["peaks"]) // 2
-    half = _trained(worker, "dense", memory, cards=2)
+    one = _trained(worker, "dense", cards=1, steps=1)
+    half = _trained(worker, "dense", _HALF, cards=2, steps=1)
     assert half["devices"] == ["GPU:0", "GPU:1"]
-    assert two["digest"] == half["digest"] == one["digest"]
+    assert half["digest"] == one["digest"]
+    assert one["peaks"][0] > 2 * _HALF
     swaps = {kind: swaps for kind, swaps, *_ in half["reports"]}
     assert swaps["stage 0 backward"] > 0
     assert swaps["stage 1 backward"] > 0
-    assert max(half["peaks"]) <= memory
+    assert max(half["peaks"]) <= _HALF
 
 
 @pytest.mark.long

@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from lms.report.step import StepReport
     from lms.workers.data_parallel import DataParallel
     from lms.workers.joining import join
+    from lms.workers.pipeline import pipeline_step
+    from lms.workers.stages import cut
 
 __all__ = ["DataParallel", "LMSCallback", "StepReport", "SwapPlan", "emulate"]
 __all__ += ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
 __all__ += ["PlanError", "UnsupportedError", "WorkersError"]
-__all__ += ["fit_in_memory", "join", "on_host"]
+__all__ += ["cut", "fit_in_memory", "join", "on_host", "pipeline_step"]
 
 _HOMES = {
     "BudgetError": "lms.errors",
@@ -46,10 +48,12 @@ _HOMES = {
     "SwapPlan": "lms.ir.plan",
     "UnsupportedError": "lms.errors",
     "WorkersError": "lms.errors",
+    "cut": "lms.workers.stages",
     "emulate": "lms.emulation",
     "fit_in_memory": "lms.fit.fitted",
     "join": "lms.workers.joining",
     "on_host": "lms.fit.fitted",
+    "pipeline_step": "lms.workers.pipeline",
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from lms import __version__
 from lms.commands.model_file import find_file
-from lms.emulation.card import card_variables
+from lms.emulation.card import card_variables, memory_variable
 from lms.machine.hardware import LINKS, PRESETS, LinkRates
 from lms.planning.settings import RECOMPUTE_WORDS
 from lms.units import parse_size
@@ -106,8 +106,8 @@ def _add_launch(subcommands: Any) -> None:
     launch = subcommands.add_parser(
         "launch",
         help="run a command several times on this host, as the workers of one job",
-        usage="python -m lms launch [-h] -n N [--memory SIZE] [--grace SECONDS] -- "
-        "COMMAND ...",
+        usage="python -m lms launch [-h] -n N [--groups N] [--memory SIZE,...] "
+        "[--grace SECONDS] -- COMMAND ...",
         epilog="Exit codes: 0 if all workers ended with 0; else that of the first that "
         "did not, 128 and the signal's number if a signal ended it.",
     )
@@ -115,10 +115,16 @@ def _add_launch(subcommands: Any) -> None:
         "-n", dest="workers", required=True, type=int, metavar="N", help="workers"
     )
     launch.add_argument(
+        "--groups",
+        type=int,
+        metavar="N",
+        help="part the workers into loose groups; one that fails is started again",
+    )
+    launch.add_argument(
         "--memory",
-        type=_type(_memory),
-        metavar="SIZE",
-        help="emulate a card of so much memory for each worker",
+        type=_type(_memories),
+        metavar="SIZE,...",
+        help="emulate a card of so much memory for each worker; one size, or one each",
     )
     launch.add_argument(
         "--grace",
@@ -231,18 +237,35 @@ def _emulate(options: argparse.Namespace) -> NoReturn:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from lms.workers.launching import launch
+    from lms.workers.launching import launch, launch_groups
 
     command: list[str] = options.command
-    environ = dict(os.environ)
-    if options.memory is not None:
+    command = command[1:] if command[:1] == ["--"] else command
+    environ, sizes = dict(os.environ), options.memory or []
+    if len(sizes) not in (0, 1, options.workers):
+        options.parser.error(
+            f"--memory must be one size, or one for each of {options.workers} workers, "
+            f"got {len(sizes)}. Write as many, with commas."
+        )
+    if sizes:
         from lms.emulation.emulate import environment
 
-        environ = environment(options.memory, cards=options.workers)
+        environ = environment(sizes[0], cards=options.workers)
+    if options.groups is not None:
+        if len(sizes) > 1:
+            options.parser.error("--groups must come with one --memory. Write one.")
+        return launch_groups(
+            command,
+            workers=options.workers,
+            groups=options.groups,
+            environ=environ,
+            grace=options.grace,
+        )
     return launch(
-        command[1:] if command[:1] == ["--"] else command,
+        command,
         workers=options.workers,
         environ=environ,
+        each=[memory_variable(size) for size in sizes] if len(sizes) > 1 else [],
         grace=options.grace,
     )
 
@@ -330,6 +353,10 @@ def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 def _memory(text: str) -> str:
     card_variables(text)
     return text
+
+
+def _memories(text: str) -> list[str]:
+    return [_memory(size) for size in text.split(",")]
 
 
 def _rate(text: str) -> float:

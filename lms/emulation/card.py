@@ -14,6 +14,7 @@ from lms.machine.hardware import PRESETS, Hardware, LinkRates
 from lms.units import MIB, Bytes, parse_size
 
 __all__ = ["CAPABILITIES", "LEAST_MEMORY", "card_variables", "emulated_memory"]
+__all__ += ["memory_variable"]
 
 _MEMORY: Final = "LMS_CARD_MEMORY"
 _MOST_CARDS: Final = 8
@@ -102,6 +103,16 @@ def card_variables(
         **(_rates(card or "", hardware) if hardware else {}),
         **(_link(link) if link else {}),
     }
+
+
+def memory_variable(memory: str | int) -> dict[str, str]:
+    """The one variable in which cards of different memory differ; else as above.
+
+    Example:
+        >>> memory_variable("2MiB")
+        {'LMS_CARD_MEMORY': '2097152'}
+    """
+    return {_MEMORY: card_variables(memory)[_MEMORY]}
 
 
 def emulated_memory(environ: Mapping[str, str] = os.environ) -> Bytes | None:

@@ -28,13 +28,13 @@ from lms.tf.capture.tracing import (
     signature_key,
     trace,
 )
+from lms.tf.lost import lost_in_words
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.free_memory import limit_pinned_memory
 from lms.tf.out_of_memory import refused_in_words
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
 from lms.units import Bytes
-from lms.workers.lost import lost_in_words
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan", "on_host"]
 

@@ -75,6 +75,7 @@ __all__ = [
     "allocator_limit",
     "attribute",
     "build_function",
+    "calls_in",
     "collected_graphs",
     "compiled_scratch",
     "constant",
@@ -92,6 +93,7 @@ __all__ = [
     "infer_shapes",
     "is_pure",
     "is_stateful_or_calls",
+    "move_variable",
     "one_replica_s",
     "onednn_is_on",
     "ops_are_deterministic",
@@ -162,6 +164,19 @@ def get_from_cluster(key: str, seconds: float) -> str:
         tf.errors.OpError: If none does, or a process has died.
     """
     return _eager_context().get_config_key_value(key, int(seconds * 1000))
+
+
+def calls_in(model: Any) -> Iterator[tuple[Any, list[Any], list[Any]]]:
+    """The calls that a functional model is made of: operation, inputs, outputs."""
+    for depth in sorted(model._nodes_by_depth, reverse=True):
+        for node in model._nodes_by_depth[depth]:
+            yield node.operation, list(node.input_tensors), list(node.outputs)
+
+
+def move_variable(variable: Any, device: str) -> None:
+    """Let a Keras variable lie on another device: it gets another `tf.Variable`."""
+    with tf.device(device):
+        variable._initialize(tf.identity(variable.value))
 
 
 def handle_spec(handle: tf.Tensor) -> tf.TensorSpec | None:

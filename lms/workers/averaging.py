@@ -10,8 +10,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from lms.tf.lost import lost_in_words
 from lms.workers.collectives import Workers
-from lms.workers.lost import lost_in_words
 
 __all__ = ["Averaging", "average_statistics", "optimizers_of"]
 

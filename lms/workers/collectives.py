@@ -24,8 +24,8 @@ import tensorflow as tf
 from lms.errors import WorkersError
 from lms.machine.placement import Placement
 from lms.tf import compat
+from lms.tf.lost import lost_in_words
 from lms.units import MIB, Bytes, Seconds
-from lms.workers.lost import lost_in_words
 
 __all__ = ["LONGEST", "Workers"]
 

@@ -23,6 +23,8 @@ from lms.units import Seconds
 from lms.workers.agreement import agree
 from lms.workers.averaging import Averaging, average_statistics, optimizers_of
 from lms.workers.collectives import LONGEST, Workers
+from lms.workers.groups import named_buffer, outer_of
+from lms.workers.meetings import Meetings
 
 __all__ = ["DataParallel"]
 
@@ -45,10 +47,17 @@ class DataParallel(keras.callbacks.Callback):
 
     Args:
         workers: What `lms.join` returned.
+        groups: The name of a buffer in this host's shared memory in which these workers
+            meet other groups of workers, which nobody waits for. None takes that of
+            `python -m lms launch --groups`; without it there are no groups.
+        outer: The step between groups: "nesterov" (DiLoCo), "elastic", or one of
+            `lms.workers.groups`.
+        every: Steps from one meeting of groups to the next, at least 1.
 
     Raises:
-        WorkersError: At the begin hook, if workers have unlike models or steps, or this
-            is behind `LMSCallback` in the list.
+        ValueError: If there is no such outer step, or `every` is below 1.
+        WorkersError: At the begin hook, if workers have unlike models or steps, the
+            buffer is of another model, or this is behind `LMSCallback` in the list.
 
     Example:
         >>> import numpy as np
@@ -60,8 +69,19 @@ class DataParallel(keras.callbacks.Callback):
         >>> history = model.fit(x, y, verbose=0, callbacks=[callback])
     """
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        *,
+        groups: str | None = None,
+        outer: Any = "nesterov",
+        every: int = 50,
+    ) -> None:
         super().__init__()
+        if every < 1:
+            raise ValueError(f"`every` must be at least 1 step, got {every}.")
+        name, step = named_buffer(groups), outer_of(outer)
+        self._meetings = Meetings(workers, name, step, every) if name else None
         self._workers = workers
         self._begun: int | None = None  # the epoch
         self._steps = 0
@@ -70,6 +90,7 @@ class DataParallel(keras.callbacks.Callback):
         """Compare the workers, give all the chief's variables, average gradients."""
         model: Any = self.model
         if self._workers.size == 1:
+            self._begin_meetings(model)
             return
         if "make_train_function" in model.__dict__:
             raise WorkersError(
@@ -79,12 +100,19 @@ class DataParallel(keras.callbacks.Callback):
         _refuse_unlike(self._workers, model, self.params or {})
         if model.optimizer is not None and not model.optimizer.built:
             model.optimizer.build(model.trainable_variables)
+        self._begin_meetings(model)
         _take_chiefs(self._workers, model)
         self._begun = None
         Averaging(self._workers, model).install()
 
+    def _begin_meetings(self, model: Any) -> None:
+        if self._meetings:
+            self._meetings.begin(model, self.params or {})
+
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Put back what was replaced; the chief, whose server all need, waits."""
+        if self._meetings:
+            self._meetings.end()
         if self._workers.size == 1:
             return
         model: Any = self.model
@@ -110,8 +138,11 @@ class DataParallel(keras.callbacks.Callback):
         batch: int,
         logs: dict[str, Any] | None = None,  # noqa: ARG002
     ) -> None:
-        """Count the steps."""
+        """Count the steps, and let the group meet others."""
         self._steps = batch + 1
+        if self._meetings:
+            model: Any = self.model
+            self._meetings.count(model, model.steps_per_execution)
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Average moving statistics, so that all validate one model."""

@@ -30,10 +30,10 @@ from lms.machine.placement import (
     read_placement,
 )
 from lms.tf import compat
+from lms.tf.lost import first_words
 from lms.units import Seconds
 from lms.workers.agreement import agree
 from lms.workers.collectives import Workers
-from lms.workers.lost import first_words
 
 __all__ = ["join"]
 

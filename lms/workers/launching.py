@@ -7,6 +7,9 @@
 What workers print comes with their rank before it. The first that fails ends all: the
 others would wait for it. They are asked to end, and killed after a while. If the
 launcher itself is killed, Linux kills the workers.
+
+Loose groups wait for nobody: each has a launcher of its own, and one that fails is
+started again. `[2] [1] ...` is worker 1 of group 2.
 """
 
 import os
@@ -19,15 +22,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import IO, Any
 
 from lms.machine.placement import Placement, cluster_variables
 from lms.units import Seconds
+from lms.workers.buffer import BUFFER_VARIABLE, buffer_path
 
-__all__ = ["free_addresses", "launch"]
+__all__ = ["free_addresses", "launch", "launch_groups"]
 
 _HOST = "127.0.0.1"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _POLL = 0.1
 _LAST_WORDS = 2.0
 
@@ -44,13 +48,15 @@ _ENDS_WITH_LAUNCHER = (sys.executable, "-S", "-c", _BECOME)
 _BY_SIGNAL = 128
 
 
-def launch(
+def launch(  # noqa: PLR0913 - what is started, and how it ends
     command: Sequence[str],
     *,
     workers: int,
     environ: Mapping[str, str] = os.environ,
+    each: Sequence[Mapping[str, str]] = (),
     grace: Seconds = 10.0,
     out: IO[str] | None = None,
+    apart: Callable[[], int] | None = None,
 ) -> int:
     """Run a command as so many workers, and wait for all.
 
@@ -58,16 +64,19 @@ def launch(
         command: The program and its arguments.
         workers: How many, at least 1.
         environ: What they are started with, but for what tells them apart.
+        each: More variables of each worker, by rank; none for no more.
         grace: How long workers get to end when they are asked to.
         out: Where their lines go; standard output by default.
+        apart: Given for workers that know nothing of one another: one that fails is
+            started again, as often as this says. None for workers of one job.
 
     Returns:
         0 if all ended with 0, else the code of the first that did not; 128 and the
         signal's number for one that a signal ended.
 
     Raises:
-        ValueError: If there is less than one worker, no such program, or less GPUs in
-            CUDA_VISIBLE_DEVICES than workers.
+        ValueError: If there is less than one worker, no such program, less GPUs in
+            CUDA_VISIBLE_DEVICES than workers, or `each` has not one for each worker.
 
     Example:
         >>> launch([sys.executable, "-c", "raise SystemExit(3)"], workers=2)
@@ -81,8 +90,14 @@ def launch(
             "`command` must be a program that can be started, got "
             f"{' '.join(command)!r}. Check its name and path."
         )
-    gpus = _gpus(environ, workers)
-    one = Placement(addresses=free_addresses(workers) if workers > 1 else ())
+    if each and len(each) != workers:
+        raise ValueError(
+            f"`each` must have one for each of {workers} workers, got {len(each)}. "
+            "Write as many, or none."
+        )
+    gpus = [{}] * workers if apart else _gpus(environ, workers)
+    is_job = workers > 1 and apart is None
+    addresses = free_addresses(workers) if is_job else ()
     out, lock = out or sys.stdout, threading.Lock()
 
     def say(line: str) -> None:
@@ -90,12 +105,79 @@ def launch(
             print(line.rstrip("\n"), file=out, flush=True)
 
     with ExitStack() as stack:
-        started: list[_Worker] = []
-        for rank, gpu in enumerate(gpus):
-            own = {**environ, **gpu}
-            worker = _Worker(command, replace(one, rank=rank), own, say)
-            started.append(stack.enter_context(worker))
-        return _wait(started, grace, say)
+
+        def start(rank: int) -> _Worker:
+            own = {**environ, **gpus[rank], **(each[rank] if each else {})}
+            if is_job:
+                own |= cluster_variables(Placement(addresses=addresses, rank=rank))
+            name = "" if workers == 1 else f"[{rank}] "
+            return stack.enter_context(_Worker(command, rank, own, name, say))
+
+        started = [start(rank) for rank in range(workers)]
+        return _wait(started, grace, say, _Again(start, apart))
+
+
+def launch_groups(  # noqa: PLR0913 - what `launch` takes, and how many groups
+    command: Sequence[str],
+    *,
+    workers: int,
+    groups: int,
+    environ: Mapping[str, str] = os.environ,
+    grace: Seconds = 10.0,
+    restarts: int = 100,
+    out: IO[str] | None = None,
+) -> int:
+    """Run a command as loose groups of workers, which meet in a buffer of this host.
+
+    A group that fails is started again, but where none has made the buffer yet: what
+    fails before it trains would fail again.
+
+    Args:
+        command: The program and its arguments.
+        workers: How many, of all groups.
+        groups: How many groups, all of as many workers.
+        environ: What they are started with, but for what tells them apart.
+        grace: How long workers get to end when they are asked to.
+        restarts: How often groups are started again, all together.
+        out: Where their lines go; standard output by default.
+
+    Returns:
+        0 if all groups ended with 0, else as `launch`.
+
+    Raises:
+        ValueError: If workers cannot be parted so, or as `launch`.
+    """
+    if groups < 1 or workers % groups:
+        raise ValueError(
+            f"`workers` must be a multiple of {groups} groups, got {workers}. All "
+            "groups have as many workers."
+        )
+    name = f"launch-{os.getpid()}-{time.monotonic_ns()}"
+    gpus = _gpus(environ, workers)
+    size = workers // groups
+    own = [sys.executable, "-m", "lms", "launch", "-n", str(size), "--grace"]
+    each = [
+        {BUFFER_VARIABLE: name, **_together(gpus[i * size : (i + 1) * size])}
+        for i in range(groups)
+    ]
+    try:
+        return launch(
+            [*own, str(grace), "--", *command],
+            workers=groups,
+            environ=environ,
+            each=each,
+            grace=grace + _LAST_WORDS,
+            out=out,
+            apart=lambda: restarts if buffer_path(name).exists() else 0,
+        )
+    finally:
+        buffer_path(name).unlink(missing_ok=True)
+
+
+def _together(gpus: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """The GPUs of a group's workers."""
+    names = [one[_VISIBLE] for one in gpus if one]
+    return {_VISIBLE: ",".join(names)} if names else {}
 
 
 def free_addresses(count: int) -> tuple[str, ...]:
@@ -116,22 +198,21 @@ class _Worker:
     def __init__(
         self,
         command: Sequence[str],
-        placement: Placement,
+        rank: int,
         environ: Mapping[str, str],
+        prefix: str,
         say: Callable[[str], None],
     ) -> None:
-        self.rank = placement.rank
-        own = cluster_variables(placement) if placement.size > 1 else {}
+        self.rank = rank
         self.process = subprocess.Popen(
             [*_ENDS_WITH_LAUNCHER, *command],
-            env={**environ, **own, "PYTHONUNBUFFERED": "1"},
+            env={**environ, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
             start_new_session=True,  # the launcher alone hears of the terminal
         )
-        prefix = f"[{self.rank}] " if placement.size > 1 else ""
         self._reader = threading.Thread(target=self._read, args=(prefix, say))
         self._reader.daemon = True
         self._reader.start()
@@ -158,7 +239,7 @@ class _Worker:
 
 def _gpus(environ: Mapping[str, str], workers: int) -> list[dict[str, str]]:
     """The one GPU of each worker, of those that the launcher may use."""
-    allowed = environ.get("CUDA_VISIBLE_DEVICES")
+    allowed = environ.get(_VISIBLE)
     if allowed in ("", "-1"):
         return [{}] * workers
     names = [str(i) for i in range(workers)] if allowed is None else allowed.split(",")
@@ -168,11 +249,33 @@ def _gpus(environ: Mapping[str, str], workers: int) -> list[dict[str, str]]:
             f"{len(names)} GPUs in CUDA_VISIBLE_DEVICES={allowed}. Start fewer "
             "workers, or name more GPUs."
         )
-    return [{"CUDA_VISIBLE_DEVICES": names[rank]} for rank in range(workers)]
+    return [{_VISIBLE: names[rank]} for rank in range(workers)]
+
+
+class _Again:
+    """Starts workers again that nobody waits for."""
+
+    def __init__(
+        self, start: Callable[[int], _Worker], apart: Callable[[], int] | None
+    ) -> None:
+        self._start = start
+        self._most = apart or (lambda: 0)
+        self._count = 0
+
+    def __call__(self, worker: _Worker) -> _Worker | None:
+        """The worker that takes the place of one that failed; None for the end."""
+        if self._count >= self._most():
+            return None
+        self._count += 1
+        worker.process.wait()
+        return self._start(worker.rank)
 
 
 def _wait(
-    started: Sequence[_Worker], grace: Seconds, say: Callable[[str], None]
+    started: list[_Worker],
+    grace: Seconds,
+    say: Callable[[str], None],
+    again: _Again,
 ) -> int:
     """Until all have ended, one has failed, or the launcher is asked to end."""
     with _heard() as asked:
@@ -183,8 +286,13 @@ def _wait(
                 _end(started, asked[0], grace)
                 return _BY_SIGNAL + asked[0]
             if failed:
-                code = codes[failed[0]] or 0
-                say(_how_it_ended(started[failed[0]].rank, code, len(started)))
+                code, worker = codes[failed[0]] or 0, started[failed[0]]
+                if other := again(worker):
+                    say(f"{_how_it_ended(worker.rank, code)}; starting it again")
+                    started[failed[0]] = other
+                    continue
+                others = "; ending the others" if len(started) > 1 else ""
+                say(_how_it_ended(worker.rank, code) + others)
                 _end(started, signal.SIGTERM, grace)
                 return code if code > 0 else _BY_SIGNAL - code
             if all(code == 0 for code in codes):
@@ -223,8 +331,6 @@ def _end(started: Sequence[_Worker], number: int, grace: Seconds) -> None:
         time.sleep(_POLL)
 
 
-def _how_it_ended(rank: int, code: int, workers: int) -> str:
+def _how_it_ended(rank: int, code: int) -> str:
     how = f"code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-    return f"worker {rank} ended with {how}" + (
-        "; ending the others" if workers > 1 else ""
-    )
+    return f"worker {rank} ended with {how}"

@@ -44,6 +44,16 @@ def test_each_worker_sees_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(_run(code, 2)[1]) == ["[0] -1", "[1] -1"]
 
 
+def test_each_worker_may_have_variables_of_its_own() -> None:
+    out = io.StringIO()
+    command = [sys.executable, "-c", "import os; print(os.environ['OWN'])"]
+    each = [{"OWN": "a"}, {"OWN": "b"}]
+    assert launch(command, workers=2, each=each, out=out) == 0
+    assert sorted(out.getvalue().splitlines()) == ["[0] a", "[1] b"]
+    with pytest.raises(ValueError, match="one for each of 3 workers, got 2"):
+        launch(command, workers=3, each=each)
+
+
 def test_workers_do_not_share_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     with pytest.raises(ValueError, match=r"got 3 workers and 2 GPUs .*=3,5\. Start"):

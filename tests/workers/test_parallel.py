@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import keras
 import pytest
 
 from lms.emulation import emulate
+from lms.emulation.card import memory_variable
 from lms.workers.averaging import optimizers_of
 from lms.workers.launching import launch
 from tests.tf.worker import Worker
@@ -28,6 +29,7 @@ def _launched(
     workers: int = 2,
     memory: str | None = None,
     more: Mapping[str, str] | None = None,
+    each: Sequence[Mapping[str, str]] = (),
 ) -> tuple[int, list[dict[str, Any]], str]:
     """Exit code, what each worker found, and all that they printed."""
     environ = emulate.environment(memory or "1GiB", cards=workers)
@@ -38,6 +40,7 @@ def _launched(
             [sys.executable, "-m", "tests.workers.parallel_trials", name, str(folder)],
             workers=workers,
             environ=environ,
+            each=each,
             out=out,
         )
     found = [folder / f"{rank}.json" for rank in range(workers)]
@@ -146,6 +149,26 @@ def test_half_of_the_memory_is_enough_for_the_same_bits(tmp_path: Path) -> None:
         assert swaps > 0
         assert measured == pytest.approx(predicted, rel=0.1)
     assert third[1]["reports"][0][1] > 0, "worker 1 was planned anew"
+
+
+@pytest.mark.long
+def test_unlike_cards_train_one_model_with_the_same_bits(tmp_path: Path) -> None:
+    plain, unlike = tmp_path / "plain", tmp_path / "unlike"
+    plain.mkdir()
+    unlike.mkdir()
+    _, first, lines = _launched("limited", plain, workers=3, more={"PLANNED": "0"})
+    assert len(first) == 3, lines
+    peak = max(found["peak"] for found in first)
+    sizes = [peak * tenths // 10 for tenths in (4, 6, 10)]
+    each = [memory_variable(size) for size in sizes]
+    more = {"PLANNED": "1"}
+    _, second, lines = _launched("limited", unlike, workers=3, more=more, each=each)
+    assert len(second) == 3, lines
+    assert len({found["weights"] for found in [*first, *second]}) == 1
+    assert all(f["peak"] <= size for f, size in zip(second, sizes, strict=True))
+    swaps = [found["reports"][0][0] for found in second]
+    assert swaps[0] > 0
+    assert swaps[1] > 0
 
 
 @pytest.mark.long

@@ -1,14 +1,16 @@
 """The device that memory is planned for: its limit and its allocator.
 
-It is this process's first GPU. Where there is none nothing is planned.
+It is this process's first GPU, or the one of a pipeline's stage. Where there is none
+nothing is planned.
 """
 
 import logging
 import os
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,7 @@ __all__ = [
     "DeviceMemory",
     "find_device",
     "memory_grows",
+    "planned_on",
     "read_installation",
     "say_what_is_not_planned",
     "sync_devices",
@@ -48,6 +51,7 @@ _SPARE = 64 * MIB
 _CUDNN_LIMIT, _WORKSPACES = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB", 16
 
 _watchers: dict[str, int] = {}
+_planned_on: ContextVar[str | None] = ContextVar("planned_on", default=None)
 
 
 def read_installation() -> Installation:
@@ -262,13 +266,26 @@ def _nothing(size: int) -> Any:
 
 
 def find_device() -> Device:
-    """This process's first GPU; without one its CPU, which has no limit."""
+    """This process's first GPU, or that of `planned_on`; else its CPU: no limit."""
     gpus = _own_devices("GPU")
-    if not gpus:
-        return Device(name="CPU:0", limit=None)
-    return Device(
-        name=gpus[0], limit=compat.allocator_limit(compat.device_name(gpus[0]))
-    )
+    name = _planned_on.get() or next(iter(gpus), "CPU:0")
+    if name not in gpus:
+        return Device(name=name, limit=None)
+    return Device(name=name, limit=compat.allocator_limit(compat.device_name(name)))
+
+
+@contextmanager
+def planned_on(name: str) -> Iterator[None]:
+    """Within it, in this thread alone, plans are for another device of this process.
+
+    Args:
+        name: Its short name, such as `GPU:1`.
+    """
+    token = _planned_on.set(name)
+    try:
+        yield
+    finally:
+        _planned_on.reset(token)
 
 
 def say_what_is_not_planned(device: Device, used: Iterable[str]) -> None:

@@ -1,0 +1,191 @@
+"""Loose groups of workers: parameters meet every so many steps, and nobody waits.
+
+    group 0   step step step ... push ──> buffer ──> mean of the groups ──> outer step
+    group 1       step step ... push ──────^  (whenever it gets there)
+
+Within a group gradients are averaged in each step. Between groups each pushes its
+parameters, reads what the others pushed last, and takes a step towards the mean: a
+group that is late, stopped or gone stops nobody. What a group pushed counts in at most
+two meetings of another one, so that one that is gone does not hold the others back. One
+that comes back begins with what was pushed last.
+
+    nesterov   d = anchor - mean,  v = m v + d,  anchor -= r (d + m v)     DiLoCo
+    elastic    own -= s (own - mean)                                       EASGD
+
+Known weakness: each group has an anchor and a velocity of its own, where DiLoCo has one
+of all; they are the same where all groups meet at the same time.
+
+Sources: Douillard et al., DiLoCo (2023), algorithm 1; Zhang, Choromanska and LeCun,
+Deep learning with elastic averaging SGD (NeurIPS 2015), equations 5 and 6.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+
+from lms.workers.buffer import BUFFER_VARIABLE, Buffer
+
+__all__ = ["Elastic", "Groups", "Nesterov", "Outer", "named_buffer", "outer_of"]
+
+_MEETINGS: Final = 2  # of another group, in which the same push counts
+
+
+class Outer(Protocol):
+    """A step between groups."""
+
+    def begin(self, own: Sequence[Any]) -> None:
+        """Begin with these parameters."""
+        ...
+
+    def step(self, own: Sequence[Any], mean: Sequence[Any]) -> list[Any]:
+        """Make a group's parameters from its own and the mean of all groups'."""
+        ...
+
+
+@dataclass(slots=True)
+class Nesterov:
+    """DiLoCo's outer step: momentum over what the groups have learned since the last.
+
+    Args:
+        rate: The part of it that is taken.
+        momentum: The part of the velocity that stays.
+
+    Example:
+        >>> outer = Nesterov(rate=0.5, momentum=0.0)
+        >>> outer.begin([np.float32(4)])
+        >>> float(outer.step([np.float32(3)], [np.float32(2)])[0])
+        3.0
+    """
+
+    rate: float = 0.7
+    momentum: float = 0.9
+    _anchor: list[Any] = field(default_factory=list)
+    _velocity: list[Any] = field(default_factory=list)
+
+    def begin(self, own: Sequence[Any]) -> None:
+        """Begin with these parameters, and without velocity."""
+        self._anchor = list(own)
+        self._velocity = [np.zeros_like(one) for one in own]
+
+    def step(self, own: Sequence[Any], mean: Sequence[Any]) -> list[Any]:
+        """Go from the anchor towards the mean, and beyond."""
+        del own  # it is in the mean
+        rate, momentum = np.float32(self.rate), np.float32(self.momentum)
+        for i, one in enumerate(mean):
+            moved = self._anchor[i] - one
+            self._velocity[i] = momentum * self._velocity[i] + moved
+            self._anchor[i] = self._anchor[i] - rate * (
+                moved + momentum * self._velocity[i]
+            )
+        return list(self._anchor)
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """Elastic averaging: a spring between a group and the mean.
+
+    Args:
+        strength: The part of the way to the mean that is gone, up to 1.
+
+    Example:
+        >>> float(Elastic().step([np.float32(3)], [np.float32(2)])[0])
+        2.5
+    """
+
+    strength: float = 0.5
+
+    def begin(self, own: Sequence[Any]) -> None:
+        """Nothing is kept."""
+
+    def step(self, own: Sequence[Any], mean: Sequence[Any]) -> list[Any]:
+        """Go a part of the way to the mean."""
+        part = np.float32(self.strength)
+        return [a - part * (a - b) for a, b in zip(own, mean, strict=True)]
+
+
+_OUTER = {"nesterov": Nesterov, "elastic": Elastic}
+
+
+def outer_of(outer: Any) -> Outer:
+    """An outer step by its name, or as it was made.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if not isinstance(outer, str):
+        return outer
+    if outer not in _OUTER:
+        raise ValueError(
+            f"`outer` must be one of {', '.join(_OUTER)}, got {outer!r}. Leave it out "
+            "for 'nesterov'."
+        )
+    return _OUTER[outer]()
+
+
+class Groups:
+    """One group among others, by the buffer in which they meet; of its chief alone.
+
+    Args:
+        name: The buffer's.
+        outer: The step between groups.
+        variables: The parameters, real numbers: `tf.Variable`s alike in all groups.
+
+    Raises:
+        WorkersError: If the buffer is of another model.
+    """
+
+    def __init__(self, name: str, outer: Outer, variables: Iterable[Any]) -> None:
+        self._outer = outer
+        self._variables = list(variables)
+        names = map(str, range(len(self._variables)))
+        own = self._own()
+        self.buffer = Buffer(name, dict(zip(names, own, strict=True)))
+        self._seen: dict[int, list[int]] = {}
+
+    def begin(self) -> int:
+        """Begin with what was pushed last; return its step."""
+        step, values = self.buffer.begin(self._own())
+        self._assign(values)
+        self._outer.begin(values)
+        return step
+
+    def close(self) -> None:
+        """Leave the buffer, which stays."""
+        self.buffer.close()
+
+    def meet(self, step: int) -> int:
+        """Push, and step towards the mean of all who pushed lately; say how many."""
+        own = self._own()
+        self.buffer.push(own, step)
+        lately = [
+            values
+            for slot, (count, values) in self.buffer.read().items()
+            if slot == self.buffer.slot or self._is_new(slot, count)
+        ]
+        mean = [
+            sum(parts) / np.float32(len(parts)) for parts in zip(*lately, strict=True)
+        ]
+        self._assign(self._outer.step(own, mean))
+        return len(lately)
+
+    def _is_new(self, slot: int, count: int) -> bool:
+        """Tell whether a push was seen in fewer meetings than it may count in."""
+        seen = self._seen.get(slot, [count, 0])
+        times = seen[1] + 1 if seen[0] == count else 1
+        self._seen[slot] = [count, times]
+        return times <= _MEETINGS
+
+    def _own(self) -> list[Any]:
+        return [variable.numpy() for variable in self._variables]
+
+    def _assign(self, values: Sequence[Any]) -> None:
+        for variable, value in zip(self._variables, values, strict=True):
+            variable.assign(value)
+
+
+def named_buffer(groups: str | None) -> str | None:
+    """The buffer that is asked for, else the launcher's, else none."""
+    return groups or os.environ.get(BUFFER_VARIABLE)

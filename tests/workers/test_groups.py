@@ -1,0 +1,160 @@
+"""Loose groups: how parameters meet, who counts, and who comes back."""
+
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import lms
+from lms.errors import WorkersError
+from lms.workers.buffer import buffer_path
+from lms.workers.groups import Elastic, Groups, Nesterov, outer_of
+from lms.workers.launching import launch_groups
+from tests.models import SILENT
+
+pytestmark = pytest.mark.tf
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    name = f"groups-{os.getpid()}"
+    yield name
+    buffer_path(name).unlink(missing_ok=True)
+
+
+def _group(name: str, value: float, outer: Any) -> tuple[Groups, Any]:
+    variable: Any = tf.Variable(tf.fill([2], value))
+    return Groups(name, outer, [variable]), variable
+
+
+def test_nesterov_s_second_step_has_the_velocity_of_the_first() -> None:
+    outer = Nesterov(rate=0.5, momentum=0.5)
+    outer.begin([np.float32(8)])
+    # d = 8 - 4, v = 4: 8 - (4 + 2) / 2; then d = 5 - 3, v = 2 + 2: 5 - (2 + 2) / 2.
+    assert outer.step([], [np.float32(4)]) == [np.float32(5)]
+    assert outer.step([], [np.float32(3)]) == [np.float32(3)]
+
+
+def test_groups_that_meet_at_one_time_agree(name: str) -> None:
+    groups = [_group(name, 1.0, Nesterov()) for _ in range(3)]
+    for group, _ in groups:
+        group.begin()
+    for i, (_, variable) in enumerate(groups):
+        variable.assign_sub([i, i])
+    for group, variable in groups:
+        group.buffer.push([variable.numpy()], 1)
+    assert [group.meet(1) for group, _ in groups] == [3, 3, 3]
+    # The mean is 1 - (0 + 1 + 2) / 3, and the first step's velocity is d itself.
+    assert groups[0][1].numpy() == pytest.approx([1 - 0.7 * 1.9] * 2)
+
+
+def test_who_is_gone_counts_in_two_meetings_only(name: str) -> None:
+    here, variable = _group(name, 4.0, Elastic())
+    gone, _ = _group(name, 0.0, Elastic())
+    here.begin()
+    gone.meet(1)
+    assert [here.meet(i) for i in range(4)] == [2, 2, 1, 1]
+    assert variable.numpy() == pytest.approx([4 * 0.75 * 0.75] * 2)
+
+
+def test_an_outer_step_is_known_by_its_name() -> None:
+    assert outer_of("elastic") == Elastic()
+    with pytest.raises(ValueError, match="`outer` must be one of nesterov, elastic"):
+        outer_of("adam")
+    with pytest.raises(ValueError, match="`every` must be at least 1"):
+        lms.DataParallel(lms.join(), every=0)
+
+
+def _fitted(name: str, *, units: int = 2, epochs: int = 1) -> tuple[Any, int]:
+    """A model after a training, and the steps that it made."""
+    layer = keras.layers.Dense(units, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((4,)), layer])
+    model.compile("sgd", "mse")
+    counted: list[int] = []
+    count = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: counted.append(batch)
+    )
+    own = lms.DataParallel(lms.join(), groups=name, outer="elastic", every=3)
+    data = np.ones((40, 4), "float32"), np.zeros((40, units), "float32")
+    model.fit(
+        *data, batch_size=4, epochs=epochs, verbose=SILENT, callbacks=[own, count]
+    )
+    return model, len(counted)
+
+
+def test_who_comes_back_goes_on_where_the_buffer_is(name: str) -> None:
+    first, steps = _fitted(name)
+    assert steps == 10
+    again, steps = _fitted(name, epochs=2)
+    assert steps == 10, "of twenty steps, the buffer has seen ten"
+    sums = [np.abs(model.get_weights()[0]).sum() for model in (first, again)]
+    assert sums[1] < sums[0] < 8
+
+
+def test_a_buffer_of_another_model_is_refused_before_the_first_step(name: str) -> None:
+    _fitted(name)
+    with pytest.raises(WorkersError, match="must be of this model"):
+        _fitted(name, units=3)
+
+
+_FAILS_ONCE = """
+import os, pathlib, sys
+import numpy as np
+from lms.workers.buffer import Buffer
+own = Buffer(os.environ["LMS_BUFFER"], {"w": np.zeros(3)})
+if own.slot == 0 and not own.members():
+    own.push([np.ones(3)], 1)
+    os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_group_that_fails_is_started_again_by_the_launcher() -> None:
+    out = io.StringIO()
+    command = [sys.executable, "-c", _FAILS_ONCE]
+    assert launch_groups(command, workers=1, groups=1, out=out) == 0
+    assert "worker 0 ended with code 137; starting it again" in out.getvalue()
+
+
+@pytest.mark.long
+def test_a_group_that_is_killed_comes_back_and_all_end_together(tmp_path: Path) -> None:
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    command = [sys.executable, "-m", "tests.workers.group_trials", str(tmp_path)]
+    out = io.StringIO()
+    ended = launch_groups(command, workers=2, groups=2, environ=environ, out=out)
+    assert ended == 0, out.getvalue()
+    assert out.getvalue().count("starting it again") == 1
+    found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
+    assert [one["done"] for one in found] == [60, 60]
+    assert all(one["loss"] < 1 for one in found), "it begins at about four"
+
+
+def test_what_fails_before_it_trains_is_not_started_again() -> None:
+    out = io.StringIO()
+    command = [sys.executable, "-c", "raise SystemExit(3)"]
+    assert launch_groups(command, workers=2, groups=2, out=out) == 3
+    assert "again" not in out.getvalue()
+    with pytest.raises(ValueError, match="a multiple of 2 groups, got 3"):
+        launch_groups(command, workers=3, groups=2)
+
+
+def test_buffers_of_launches_do_not_stay() -> None:
+    code = (
+        "import os, numpy\n"
+        "from lms.workers.buffer import Buffer\n"
+        "print(os.environ['LMS_BUFFER'])\n"
+        "assert Buffer(os.environ['LMS_BUFFER'], {'w': numpy.ones(2)}).path.exists()"
+    )
+    out = io.StringIO()
+    command = [sys.executable, "-c", code]
+    launch_groups(command, workers=2, groups=2, out=out)
+    names = {line.partition("] ")[2] for line in out.getvalue().splitlines()}
+    assert len(names) == 1
+    assert not buffer_path(names.pop()).exists()

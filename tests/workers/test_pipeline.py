@@ -1,0 +1,136 @@
+"""A model over several cards: the same bits, however it is cut and scheduled."""
+
+from typing import Any
+
+import keras
+import pytest
+import tensorflow as tf
+
+import lms
+from tests.tf.worker import Worker
+
+pytestmark = pytest.mark.tf
+
+_TRIAL = "tests.workers.pipeline_trials:trained"
+
+# Less than the stages of `dense` need by themselves, where nothing is planned.
+_HALF = 15 << 20
+
+
+def _trained(
+    worker: Worker, name: str, memory: str | int = "300MiB", **how: Any
+) -> Any:
+    card = {"cards": how.get("cards", 1)}
+    return worker.ask(_TRIAL, memory=memory, card=card, name=name, **how)
+
+
+@pytest.mark.slow
+def test_two_planned_cards_of_half_the_memory_make_the_bits_of_one(
+    worker: Worker,
+) -> None:
+    one = _trained(worker, "dense", cards=1, steps=1)
+    half = _trained(worker, "dense", _HALF, cards=2, steps=1)
+    assert half["devices"] == ["GPU:0", "GPU:1"]
+    assert half["digest"] == one["digest"]
+    assert one["peaks"][0] > 2 * _HALF
+    swaps = {kind: swaps for kind, swaps, *_ in half["reports"]}
+    assert swaps["stage 0 backward"] > 0
+    assert swaps["stage 1 backward"] > 0
+    assert max(half["peaks"]) <= _HALF
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["unet", "transformer"])
+def test_schedules_and_numbers_of_cards_change_no_bit(
+    worker: Worker, name: str
+) -> None:
+    stages = 4 if name == "transformer" else 2
+    ways = [
+        {"cards": 1, "stages": stages},
+        {"cards": stages, "stages": stages},
+        {"cards": 2},
+        {"cards": 2, "schedule": "gpipe"},
+    ]
+    found = [_trained(worker, name, **way) for way in ways]
+    halves = [peak // 2 for peak in found[2]["peaks"]]
+    found.append(_trained(worker, name, cards=2, budget=halves))
+    if name == "transformer":  # of which TensorFlow fuses nothing in a forward alone
+        found.insert(0, _trained(worker, name, plain=True))
+    assert len({one["digest"] for one in found}) == 1
+    for peak, half in zip(found[-1]["peaks"], halves, strict=True):
+        assert peak <= half
+
+
+def _dense() -> Any:
+    layers = [keras.layers.Dense(2, name=name) for name in "abc"]
+    return keras.Sequential([keras.Input((4,)), *layers])
+
+
+@pytest.mark.parametrize(
+    ("after", "devices", "said"),
+    [
+        (["x"], ["CPU:0"] * 2, "must name layers of the model, got 'x'"),
+        (["b", "a"], ["CPU:0"] * 3, "in the model's order"),
+        (["c"], ["CPU:0"] * 2, "none of them its last"),
+        (["a"], ["CPU:0"], "one for each of 2 stages, got 1"),
+    ],
+)
+def test_a_cut_that_does_not_fit_the_model_is_refused(
+    after: list[str], devices: list[str], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        lms.cut(_dense(), after=after, devices=devices)
+
+
+def _step(stages: Any, **how: Any) -> Any:
+    sgd = keras.optimizers.SGD()
+    return lms.pipeline_step(stages, "mse", sgd, **{"micro_batches": 2, **how})
+
+
+def test_stages_that_cannot_train_are_refused() -> None:
+    model = _dense()
+    with pytest.raises(TypeError, match="a model and its device"):
+        _step([model])
+    with pytest.raises(ValueError, match="on a device that is here, got 'GPU:7'"):
+        _step([(model, "GPU:7")])
+    with pytest.raises(ValueError, match="of one stage, got"):
+        _step([(model, "CPU:0"), (model, "CPU:0")])
+    with pytest.raises(ValueError, match="must be built"):
+        _step([(keras.layers.Dense(2), "CPU:0")])
+    with pytest.raises(ValueError, match="`schedule` must be one of gpipe, 1f1b"):
+        _step([(model, "CPU:0")], schedule="zero")
+
+
+def test_stages_that_do_not_fit_one_another_are_refused_before_a_step() -> None:
+    other = keras.Sequential([keras.Input((5,)), keras.layers.Dense(2)])
+    before = other.get_weights()
+    step = _step([(_dense(), "CPU:0"), (other, "CPU:0")])
+    with pytest.raises(ValueError, match="stage 1 must take what stage 0 makes"):
+        step(tf.ones([4, 4]), tf.ones([4, 2]))
+    assert all(
+        (a == w.numpy()).all() for a, w in zip(before, other.weights, strict=True)
+    )
+
+
+def test_a_batch_that_is_no_multiple_is_refused() -> None:
+    step = _step([(_dense(), "CPU:0")])
+    with pytest.raises(ValueError, match="must be a multiple of 2 micro-batches"):
+        step(tf.ones([5, 4]), tf.ones([5, 2]))
+
+
+def test_an_error_in_one_stage_ends_the_others_and_leaves_no_sums() -> None:
+    model = _dense()
+    stages = lms.cut(model, after=["a"], devices=["CPU:0"] * 2)
+    step = _step(stages)
+    step(tf.ones([4, 4]), tf.ones([4, 2]))
+    planned = next(iter(step._planned.values()))
+    own, planned[1].backward._unplanned = planned[1].backward._unplanned, _fail
+    with pytest.raises(RuntimeError, match="in the second stage"):
+        step(tf.ones([4, 4]), tf.ones([4, 2]))
+    planned[1].backward._unplanned = own
+    assert all(not one.numpy().any() for stage in stages for one in stage.sums)
+    step(tf.ones([4, 4]), tf.ones([4, 2]))
+
+
+def _fail(*_: Any) -> Any:
+    raise RuntimeError("in the second stage")

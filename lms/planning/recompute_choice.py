@@ -186,6 +186,7 @@ class Chosen:
 
     Args:
         step: The step.
+        budget: Bytes that it may use.
 
     Attributes:
         second: Ops that run again, and the position before which they do.
@@ -194,7 +195,7 @@ class Chosen:
         last_copy: The same of what the second run makes.
     """
 
-    def __init__(self, step: StepAsItIs) -> None:
+    def __init__(self, step: StepAsItIs, budget: Bytes) -> None:
         self.step = step
         self.second: dict[str, int] = {}
         self.away: dict[str, tuple[int, int]] = {}
@@ -202,32 +203,36 @@ class Chosen:
         self.uses = {root: list(b.uses) for root, b in step.buffers.items()}
         self.last = {root: b.last for root, b in step.buffers.items()}
         self.last_copy: dict[str, int] = {}
-        self._memory: npt.NDArray[np.int64] = np.array(
-            [*memory_curve(step.graph), 0], np.int64
-        )
+        # Bytes over the budget, negative below it; and sums of those above before each.
+        curve = np.array([*memory_curve(step.graph), 0], np.int64)
+        self._over: npt.NDArray[np.int64] = curve - budget
+        self._above = self._sums()
 
-    def exceeds(self, budget: Bytes) -> bool:
-        """Tell whether the step needs more anywhere."""
-        return bool((self._memory > budget).any())
+    def _sums(self) -> npt.NDArray[np.int64]:
+        return np.concatenate(([0], np.maximum(self._over, 0).cumsum()))
 
-    def saved(self, change: Change, at: int, budget: Bytes) -> int:
+    @property
+    def exceeds(self) -> bool:
+        """Tell whether the step needs more than the budget anywhere."""
+        return bool(self._above[-1])
+
+    def saved(self, change: Change, at: int) -> int:
         """Bytes above the budget, added up over positions, that a change takes away."""
         first = min(begin for begin, _, _ in change.bytes)
         end = max(end for _, end, _ in change.bytes)
-        before = self._memory[first:end]
-        after = before.copy()
+        after = self._over[first:end].copy()
         for begin, stop, size in change.bytes:
             after[begin - first : stop - first] += size
         if change.passing:
             after[at - first] += change.passing
-        return int(
-            np.maximum(before - budget, 0).sum() - np.maximum(after - budget, 0).sum()
-        )
+        np.maximum(after, 0, out=after)
+        return int(self._above[end] - self._above[first] - after.sum())
 
     def take(self, change: Change) -> None:
         """Make a change."""
         for begin, stop, size in change.bytes:
-            self._memory[begin:stop] += size
+            self._over[begin:stop] += size
+        self._above = self._sums()
         self.second |= change.second
         self.moved += sum(
             self.step.buffers[root].size
@@ -328,7 +333,7 @@ def choose_fates(
         Nothing if the step fits, or nothing can be recomputed in time.
     """
     step = StepAsItIs(graph, costs, terms)
-    chosen = Chosen(step)
+    chosen = Chosen(step, terms.budget)
     large = [
         step.buffers[root]
         for root in sorted(candidates)
@@ -343,7 +348,7 @@ def choose_fates(
     for _ in range(TUNING.recompute_rounds):
         runs = len(chosen.second)
         _take_bargains(chosen, large, terms)
-        if len(chosen.second) == runs or not chosen.exceeds(terms.budget):
+        if len(chosen.second) == runs or not chosen.exceeds:
             break
     leaving = dict(before.leaving) | dict(chosen.leaving())
     return Fates(
@@ -359,7 +364,7 @@ def _take_bargains(
     found = ((bargain_of(chosen, b, terms), b) for b in candidates)
     queue = [(-bargain.worth, b.root) for bargain, b in found if bargain is not None]
     heapq.heapify(queue)
-    while queue and chosen.exceeds(terms.budget):
+    while queue and chosen.exceeds:
         _, root = heapq.heappop(queue)
         bargain = bargain_of(chosen, chosen.step.buffers[root], terms)
         if bargain is None:
@@ -403,8 +408,7 @@ def bargain_of(chosen: Chosen, buffer: Buffer, terms: Terms) -> Bargain | None:
     found = [
         Bargain(worth=saved / (change.seconds + _INSTANT), change=change)
         for change in changes
-        if change is not None
-        and (saved := chosen.saved(change, idle[1], terms.budget)) > 0
+        if change is not None and (saved := chosen.saved(change, idle[1])) > 0
     ]
     return max(found, key=lambda bargain: bargain.worth, default=None)
 

@@ -39,7 +39,7 @@ _SLACK = 64 * KIB  # small tensors of the program around a step
 def measure(book: Book, _: str, options: Any) -> None:
     """Probe and train; what needs a training that failed is skipped."""
     cache = str((book.folder / "cache").resolve())
-    known: dict[str, Any] = {"cache": cache, "longest": 200.0}
+    known: dict[str, Any] = {"cache": cache, "longest": 400.0}
     machine = Trial(probe="machine", **known)
     flops = book.row({"name": "machine"}, machine)["hardware"]["flops"]
     for name, trial in _catalogue(options, flops).items():

@@ -7,9 +7,8 @@ programming (`experiments.least_seconds`), of what runs again and of what moves,
 the bytes that our plan takes and in the whole budget, of which a plan leaves a part
 free. IBM's rule plans the same steps.
 
-Where the solver runs into its limit the bound is what it has proved by then, so that
-the true ratio is lower than the one shown. Known weakness: no drawn op has several
-outputs, writes in place or shares a buffer.
+Where the solver runs into its limit the bound is what it has proved by then: the true
+ratio is lower. Known weakness: no drawn op has several outputs or writes in place.
 """
 
 import statistics

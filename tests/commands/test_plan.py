@@ -1,6 +1,8 @@
 """`python -m lms plan`: what it says before training, and that training agrees."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 
 from lms.errors import PlanError
 from lms.ir.plan import SwapPlan
-from lms.machine.hardware import PRESETS, LinkRates
+from lms.machine.hardware import PRESETS
 from lms.planning.settings import read_settings
 from lms.units import MIB
 from tests.tf.worker import Worker
@@ -35,19 +37,21 @@ def test_a_plan_agrees_with_the_training_that_follows(
     assert foretold == pytest.approx(trained["measured"], rel=0.10)
 
 
-def test_a_card_is_planned_for_as_it_is(worker: Worker, tmp_path: Path) -> None:
+def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
     file, figure = tmp_path / "plan.json", tmp_path / "plan.png"
-    arguments = ["plan", f"{SUBJECTS}:tiny", "--json", str(file)]
-    said = worker.ask(
-        f"{TRIALS}:command",
-        memory="64MiB",
-        card={"link": LinkRates(h2d=1e9, d2h=1e9)},
-        arguments=[*arguments, "--figure", str(figure)],
+    lms = (sys.executable, "-m", "lms")
+    limits = ("--memory", "64MiB", "--h2d", "1GB", "--d2h", "1GB")
+    written = ("--json", str(file), "--figure", str(figure))
+    ended = subprocess.run(
+        [*lms, "emulate", *limits, "--", *lms, "plan", f"{SUBJECTS}:tiny", *written],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert said["code"] == 0, said["errors"]
-    assert said["out"].startswith("LMS train step (")
-    assert "nothing is swapped" in said["out"]
-    assert "GPU:0, 64.00 MiB: measured here" in said["out"]
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("LMS train step (")
+    assert "nothing is swapped" in ended.stdout
+    assert "GPU:0, 64.00 MiB: measured here" in ended.stdout
     found = json.loads(file.read_text())
     assert found["margin_bytes"] == 64 * MIB // 32
     assert found["budget_bytes"] == 64 * MIB - found["margin_bytes"]

@@ -134,7 +134,7 @@ def trained(  # noqa: PLR0913 - ways to train
 def _told(report: Any) -> list[Any]:
     return [
         report.kind,
-        report.swap_count,
+        report.swap_count + report.recomputed_ops,
         report.predicted_peak_bytes,
         report.measured_peak_bytes,
         report.replans,

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.tf
 
 _TRIAL = "tests.workers.pipeline_trials:trained"
 
-# Less than the stages of `dense` need by themselves, where nothing is planned.
+# About half of what each stage of `dense` needs where nothing is planned.
 _HALF = 15 << 20
 
 
@@ -32,10 +32,10 @@ def test_two_planned_cards_of_half_the_memory_make_the_bits_of_one(
     half = _trained(worker, "dense", _HALF, cards=2, steps=1)
     assert half["devices"] == ["GPU:0", "GPU:1"]
     assert half["digest"] == one["digest"]
-    assert one["peaks"][0] > 2 * _HALF
-    swaps = {kind: swaps for kind, swaps, *_ in half["reports"]}
-    assert swaps["stage 0 backward"] > 0
-    assert swaps["stage 1 backward"] > 0
+    needs = [predicted for kind, _, predicted, *_ in one["reports"] if "back" in kind]
+    assert min(needs) > 1.7 * _HALF
+    changed = [moved for kind, moved, *_ in half["reports"] if "back" in kind]
+    assert min(changed) > 0, "both stages swap or recompute"
     assert max(half["peaks"]) <= _HALF
 
 
@@ -120,15 +120,14 @@ def test_a_batch_that_is_no_multiple_is_refused() -> None:
 
 def test_an_error_in_one_stage_ends_the_others_and_leaves_no_sums() -> None:
     model = _dense()
-    stages = lms.cut(model, after=["a"], devices=["CPU:0"] * 2)
-    step = _step(stages)
+    step = _step(lms.cut(model, after=["a"], devices=["CPU:0"] * 2))
     step(tf.ones([4, 4]), tf.ones([4, 2]))
     planned = next(iter(step._planned.values()))
     own, planned[1].backward._unplanned = planned[1].backward._unplanned, _fail
     with pytest.raises(RuntimeError, match="in the second stage"):
         step(tf.ones([4, 4]), tf.ones([4, 2]))
     planned[1].backward._unplanned = own
-    assert all(not one.numpy().any() for stage in stages for one in stage.sums)
+    assert all(not one.numpy().any() for stage in step.stages for one in stage.sums)
     step(tf.ones([4, 4]), tf.ones([4, 2]))
 
 

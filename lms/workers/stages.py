@@ -177,8 +177,8 @@ def cut(model: Any, *, after: Sequence[str], devices: Sequence[str]) -> list[Sta
 
     Raises:
         TypeError: If the model is neither functional nor sequential.
-        ValueError: If a layer is not the model's, or not behind the one before, a stage
-            has no device, or a layer is called on both sides of a cut.
+        ValueError: If a layer is not the model's, or not behind the one before, or a
+            stage has no device.
 
     Example:
         >>> import keras

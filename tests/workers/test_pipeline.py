@@ -39,26 +39,40 @@ def test_two_planned_cards_of_half_the_memory_make_the_bits_of_one(
     assert max(half["peaks"]) <= _HALF
 
 
+@pytest.fixture(scope="module", params=["unet", "transformer"])
+def two(request: pytest.FixtureRequest, worker: Worker) -> tuple[str, Any]:
+    """A network's name, and its training over two cards without a plan."""
+    return request.param, _trained(worker, request.param, cards=2)
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["unet", "transformer"])
+@pytest.mark.parametrize("way", [{"cards": 1}, {"cards": 2, "schedule": "gpipe"}])
 def test_schedules_and_numbers_of_cards_change_no_bit(
-    worker: Worker, name: str
+    worker: Worker, two: tuple[str, Any], way: dict[str, Any]
 ) -> None:
-    stages = 4 if name == "transformer" else 2
-    ways = [
-        {"cards": 1, "stages": stages},
-        {"cards": stages, "stages": stages},
-        {"cards": 2},
-        {"cards": 2, "schedule": "gpipe"},
-    ]
-    found = [_trained(worker, name, **way) for way in ways]
-    halves = [peak // 2 for peak in found[2]["peaks"]]
-    found.append(_trained(worker, name, cards=2, budget=halves))
-    if name == "transformer":  # of which TensorFlow fuses nothing in a forward alone
-        found.insert(0, _trained(worker, name, plain=True))
-    assert len({one["digest"] for one in found}) == 1
-    for peak, half in zip(found[-1]["peaks"], halves, strict=True):
-        assert peak <= half
+    name, found = two
+    assert _trained(worker, name, **way)["digest"] == found["digest"]
+
+
+@pytest.mark.long
+def test_each_card_s_half_is_enough_for_the_same_bits(
+    worker: Worker, two: tuple[str, Any]
+) -> None:
+    name, found = two
+    halves = [peak // 2 for peak in found["peaks"]]
+    planned = _trained(worker, name, cards=2, budget=halves)
+    assert planned["digest"] == found["digest"]
+    pairs = zip(planned["peaks"], halves, strict=True)
+    assert all(peak <= half for peak, half in pairs)
+
+
+@pytest.mark.long
+def test_four_cards_make_the_bits_of_a_tape_over_the_whole_model(
+    worker: Worker,
+) -> None:
+    plain = _trained(worker, "transformer", plain=True)
+    four = _trained(worker, "transformer", cards=4, stages=4)
+    assert four["digest"] == plain["digest"]
 
 
 def _dense() -> Any:

@@ -14,7 +14,7 @@ Source: re-materialisation in GPipe (Huang et al., NeurIPS 2019, section 2.3).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,10 +34,12 @@ class Stage:
     Args:
         model: A built Keras model or layer; what it returns is the next one's input.
         device: Short name, such as `GPU:1`.
+        is_first: Whether nobody needs the gradients of its inputs.
     """
 
     model: Any
     device: str
+    is_first: bool = False
 
     @cached_property
     def trainable(self) -> list[Any]:
@@ -88,7 +90,7 @@ class Stage:
         weights = [(v, v.value) for v in self.trainable]
         with tf.device(self.device):
             with tf.GradientTape() as tape:
-                tape.watch(_reals(inputs))
+                tape.watch(self._sought(inputs))
                 with keras.StatelessScope([*begun, *weights], collect_losses=True):
                     made = _reals(self._outputs(inputs))
                     own = sum(self.model.losses, tf.zeros([]))
@@ -107,7 +109,7 @@ class Stage:
         """
         with tf.device(self.device):
             with tf.GradientTape() as tape:
-                tape.watch(_reals(inputs))
+                tape.watch(self._sought(inputs))
                 made = self.model(_packed(inputs), training=True)
                 value, scaled = loss(made)
             return value, self._added(tape, [scaled], inputs, None)
@@ -133,6 +135,10 @@ class Stage:
             if variable.value.device != full:
                 compat.move_variable(variable, full)
 
+    def _sought(self, inputs: Sequence[Any]) -> list[Any]:
+        """Inputs whose gradients the stage before needs."""
+        return [] if self.is_first else _reals(inputs)
+
     def _outputs(self, inputs: Sequence[Any]) -> list[Any]:
         return tf.nest.flatten(self.model(_packed(inputs), training=True))
 
@@ -140,7 +146,7 @@ class Stage:
         self, tape: Any, made: list[Any], inputs: Sequence[Any], gradients: Any
     ) -> list[Any]:
         """Add gradients of weights to their sums; those of the inputs."""
-        weights, reals = [v.value for v in self.trainable], _reals(inputs)
+        weights, reals = [v.value for v in self.trainable], self._sought(inputs)
         found = tape.gradient(made, [*weights, *reals], gradients)
         for i, (one, total) in enumerate(zip(found, self.sums, strict=False)):
             if one is None:
@@ -171,8 +177,8 @@ def cut(model: Any, *, after: Sequence[str], devices: Sequence[str]) -> list[Sta
 
     Raises:
         TypeError: If the model is neither functional nor sequential.
-        ValueError: If a layer is not the model's, or not behind the one before, a stage
-            has no device, or a layer is called on both sides of a cut.
+        ValueError: If a layer is not the model's, or not behind the one before, or a
+            stage has no device.
 
     Example:
         >>> import keras
@@ -264,6 +270,7 @@ def read_stages(stages: Sequence[Any]) -> tuple[Stage, ...]:
     found = tuple(map(_read, stages))
     if not found:
         raise ValueError("`stages` must be at least one, got none. Use `lms.cut`.")
+    found = replace(found[0], is_first=True), *found[1:]
     there = [
         device.name.rpartition("/device:")[2]
         for device in tf.config.list_logical_devices()

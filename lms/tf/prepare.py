@@ -122,6 +122,7 @@ class Captured:
         held_back: Why it cannot be planned; None if it may be.
         is_said: Whether it was said of another signature that it cannot be planned.
         on_host: Its variables that lie on the host.
+        lists: Lists of its loops that do.
     """
 
     kind: str
@@ -133,6 +134,7 @@ class Captured:
     held_back: LMSError | None = None
     is_said: bool = False
     on_host: HostVariables
+    lists: tuple[HostLists, ...] = ()
 
     def budget_now(self) -> MemoryBudget:
         """Measure what the step may use now."""
@@ -257,7 +259,7 @@ def capture(
         on_host=away.handles,
     )
     on_host = HostVariables.of(step.variables)
-    for variable in traced.concrete.graph.variables:
+    for variable in traced.concrete.graph.variables if on_host.handles else ():
         let_stay(variable)
     if on_host.handles or away.lists:  # nobody else keeps them there
         step = replace(step, own=None)
@@ -277,6 +279,7 @@ def capture(
         settings=settings,
         held_back=held_back,
         on_host=on_host,
+        lists=away.lists,
     )
     return captured, budget
 
@@ -390,7 +393,7 @@ def _built(
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
     nodes = rewrite(step, planned.plan, device.transport(), begun, guard.late)
-    is_sure = _is_sure(step, planned)
+    is_sure = _is_sure(step, planned) and not captured.lists
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     kept = KeptVariables.of(

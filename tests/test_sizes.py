@@ -69,7 +69,7 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 20_560, 150),
+    "lines of lms": (lambda: lines("lms"), 20_980, 150),
     "lines of lms/workers": (lambda: lines("lms/workers"), 1_160, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 720, 150),
     "lines of lms/emulation/native": (
@@ -80,10 +80,10 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of experiments": (lambda: lines("experiments"), 6_900, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
     "lines of tests": (lambda: lines("tests"), 19_600, 150),
-    "files of lms": (lambda: len(files("lms")), 95, 0),
+    "files of lms": (lambda: len(files("lms")), 96, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),
-    "classes of lms": (classes, 139, 0),
+    "classes of lms": (classes, 141, 0),
     "knobs": (knobs, 10, 0),
     "first lines that begin with What, Whether or That": (first_words, 0, 0),
     "lines of README": (

@@ -79,7 +79,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     ),
     "lines of experiments": (lambda: lines("experiments"), 6_900, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
-    "lines of tests": (lambda: lines("tests"), 19_600, 150),
+    "lines of tests": (lambda: lines("tests"), 19_660, 150),
     "files of lms": (lambda: len(files("lms")), 96, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),

@@ -377,6 +377,10 @@ def graph_def(nodes: Iterable[NodeDef], library: Any) -> GraphDef:
     return result
 
 
+# Methods that give a variable a value: a `tf.train.Checkpoint` calls the second.
+ASSIGNS = ("assign", "_restore_from_tensors")
+
+
 def constant(name: str, value: Any, dtype: tf.DType) -> NodeDef:
     """A node that yields a value."""
     node = NodeDef(name=name, op="Const")

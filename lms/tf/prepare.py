@@ -87,6 +87,7 @@ class Captured:
         held_back: Why it cannot be planned; None if it may be.
         is_said: Whether it was said of another signature that it cannot be planned.
         on_host: Its variables that lie on the host.
+        means: Means by which it needs less than any plan of it.
     """
 
     kind: str
@@ -98,6 +99,7 @@ class Captured:
     held_back: LMSError | None = None
     is_said: bool = False
     on_host: HostVariables
+    means: Means = NOTHING
 
     def budget_now(self) -> MemoryBudget:
         """Measure what the step may use now."""
@@ -223,7 +225,7 @@ def capture(
         size=means.sizes[-1] if means.sizes else None,
     )
     on_host = HostVariables.of(step.variables)
-    for variable in traced.concrete.graph.variables:
+    for variable in traced.concrete.graph.variables if on_host.handles else ():
         let_stay(variable)
     if on_host.handles or means.lists:  # nobody else keeps them there
         step = replace(step, own=None)
@@ -243,6 +245,7 @@ def capture(
         settings=settings,
         held_back=held_back,
         on_host=on_host,
+        means=means,
     )
     return captured, budget
 
@@ -330,7 +333,7 @@ def _built(
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
     nodes = rewrite(step, planned.plan, DeviceCopy(), begun, guard.late)
-    is_sure = _is_sure(step, planned)
+    is_sure = _is_sure(step, planned) and not captured.means.lists
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     kept = KeptVariables.of(

@@ -92,6 +92,9 @@ def said(worker: Worker, folder: Path) -> dict[str, Any]:
     rule = ["--hardware", "v100-pcie", "--budget", "30MiB", "--planner", "threshold"]
     words = {"roofline": there, "refused": little, "rule": rule}
     many = {name: ["plan", f"{SUBJECTS}:resnet", *more] for name, more in words.items()}
+    state = ["--hardware", "v100-pcie", "--budget", "2560KiB"]
+    state += ["--json", str(folder / "state.json")]
+    many["state"] = ["plan", f"{SUBJECTS}:dense", *state]
     for name in BAD:
         file = folder / "broken.py" if name == "broken" else SUBJECTS
         many[name] = ["plan", f"{file}:{name}", "--hardware", "gh200"]
@@ -127,6 +130,16 @@ def test_where_no_plan_fits_the_least_budget_is_said(
     refused = json.loads((folder / "refused.json").read_text())
     assert (refused["fits"], refused["plan"]) == (False, None)
     assert refused["least_budget_bytes"] > MIB
+
+
+def test_state_that_finds_no_room_is_planned_for_on_the_host(
+    said: dict[str, Any], folder: Path
+) -> None:
+    assert said["state"]["code"] == 0, said["state"]["out"]
+    found = json.loads((folder / "state.json").read_text())
+    assert found["on_host_bytes"] % (256 * 256 * 4) == 0
+    assert 0 < found["on_host_bytes"] + found["persistent_bytes"] - 3 * MIB < MIB // 8
+    assert "lie on the host" in said["state"]["out"]
 
 
 def test_the_threshold_planner_can_be_asked(said: dict[str, Any]) -> None:

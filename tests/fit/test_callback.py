@@ -531,6 +531,34 @@ def test_a_step_that_is_not_understood_runs_as_keras_s_where_nobody_gives_a_budg
         trained([lms_callback("1GiB")])
 
 
+class Cell(layers.Layer):
+    """A recurrence whose weights are made when it first runs."""
+
+    state_size = 8
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense: Any = layers.Dense(8, activation="tanh")
+
+    def call(self, x: Any, states: Any) -> Any:
+        made = self.dense(keras.ops.concatenate([x, states[0]], -1))
+        return made, [made]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have a `build\\(\\)`:UserWarning")
+def test_weights_that_the_first_step_makes_are_trained() -> None:
+    def trained(callbacks: list[Any]) -> list[float]:
+        keras.utils.set_random_seed(1)
+        parts = [keras.Input((5, 4)), layers.RNN(Cell()), layers.Dense(1)]
+        model: Any = keras.Sequential(parts)
+        model.compile("adam", "mse")
+        x, y = np.ones([8, 5, 4]), np.ones([8, 1])
+        model.fit(x, y, 4, verbose=SILENT, callbacks=callbacks)
+        return [float(weight.sum()) for weight in model.get_weights()]
+
+    assert trained([lms_callback(None)]) == trained([])
+
+
 def test_predictions_are_made_of_sparse_rows() -> None:
     model = keras.Sequential([keras.Input((40,), sparse=True), layers.Dense(3)])
     rows = tf.sparse.from_dense(np.eye(8, 40, dtype="float32"))

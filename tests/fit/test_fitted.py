@@ -127,6 +127,33 @@ def test_an_open_batch_is_planned_when_it_comes_and_once_for_each_size(
     assert [report.swap_count > 0 for report in fitted.report] == [True, False]
 
 
+@tf.function(experimental_attributes={"_noinline": True})
+def apart(x: Any) -> Any:
+    return tf.square(x)
+
+
+def test_a_shape_that_is_not_understood_leaves_the_others_planned(
+    batch: list[Any],
+) -> None:
+    weights = tf.Variable(tf.ones([16, 16]))
+
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            error = x @ weights - y
+            square = apart if x.shape[0] == 96 else tf.square
+            loss = tf.reduce_mean(square(error))
+        gradient: Any = tape.gradient(loss, weights)
+        weights.assign_sub(0.1 * gradient)
+        return loss
+
+    fitted = fit_in_memory(step, specs(None))
+    losses = [
+        float(fitted(*(tensor[:size] for tensor in batch))) for size in (96, 1024, 96)
+    ]
+    assert losses[2] < losses[0]
+    assert [report.signature for report in fitted.report] == ["1024x16, 1024x16"]
+
+
 def test_what_fits_is_run_as_it_is(batch: list[Any]) -> None:
     step, _ = make_step()
     fitted = fit_in_memory(step, specs(1024), budget="1GiB")

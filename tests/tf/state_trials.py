@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -55,6 +56,15 @@ def _normalised(optimizer: Callable[[], Any]) -> keras.Model:
     return model
 
 
+def _recurrent(optimizer: Callable[[], Any]) -> keras.Model:
+    layer = {"filters": 16, "kernel_size": 3, "padding": "same"}
+    parts = [layers.ConvLSTM2D(**layer, return_sequences=True) for _ in range(2)]
+    ends = [layers.GlobalAveragePooling3D(), layers.Dense(_WIDTH)]
+    model = keras.Sequential([keras.Input((8, 24, 24, 1)), *parts, *ends])
+    model.compile(optimizer(), "mse")
+    return model
+
+
 def _data(*shape: int) -> dict[str, Any]:
     draw = np.random.default_rng(0)
     x = draw.standard_normal((64, *shape)).astype("float32")
@@ -95,13 +105,20 @@ def deep(*, depth: int, planned: bool, failures: int = 0) -> dict[str, Any]:
     }
 
 
-def in_part(*, optimizer: str, policy: str, normalised: bool) -> dict[str, Any]:
+KINDS: dict[str, tuple[Callable[[Any], keras.Model], tuple[int, ...]]] = {
+    "dense": (partial(_dense, 5), (_WIDTH,)),
+    "normalised": (_normalised, (6, 6, 256)),
+    "recurrent": (_recurrent, (8, 24, 24, 1)),
+}
+
+
+def in_part(*, optimizer: str, policy: str, kind: str) -> dict[str, Any]:
     """Train in 0.45 of what plain Keras takes.
 
     Args:
         optimizer: A name in `OPTIMIZERS`.
         policy: Keras's dtype policy.
-        normalised: Whether it is convolutions with batch normalisation, or dense.
+        kind: A name in `KINDS`.
 
     Returns:
         Names of the numbers that `differ`, whether variables lay `on_host`, whether the
@@ -109,9 +126,8 @@ def in_part(*, optimizer: str, policy: str, normalised: bool) -> dict[str, Any]:
     """
     tf.config.experimental.enable_op_determinism()
     made = OPTIMIZERS[optimizer]
-    build = (lambda: _normalised(made)) if normalised else (lambda: _dense(5, made))
-    data = _data(6, 6, 256) if normalised else _data(_WIDTH)
-    case = Case(build=build, fit=data, epochs=2, policy=policy)
+    build, shape = KINDS[kind]
+    case = Case(build=lambda: build(made), fit=_data(*shape), epochs=2, policy=policy)
     plain = training.train(case)
     budget = training.memory("current") + int(0.45 * plain.peak)
     callback, peak = LMSCallback(budget=budget, verbose=0), _Peak()

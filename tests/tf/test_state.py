@@ -50,33 +50,44 @@ def test_a_step_that_runs_out_of_memory_is_undone_and_repeated(worker: Worker) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("optimizer", "policy", "normalised"),
+    ("optimizer", "policy", "kind"),
     [
-        ("adamw", "float32", True),
-        ("momentum", "float32", False),
-        ("rmsprop", "float32", False),
-        ("adagrad", "float32", False),
-        ("lion", "float32", False),
-        ("accumulation", "float32", False),
-        ("averages", "float32", False),
-        ("scaled", "mixed_float16", False),
-        ("clipped", "float32", False),
+        ("adamw", "float32", "normalised"),
+        ("momentum", "float32", "dense"),
+        ("rmsprop", "float32", "dense"),
+        ("adagrad", "float32", "dense"),
+        ("lion", "float32", "dense"),
+        ("accumulation", "float32", "dense"),
+        ("averages", "float32", "dense"),
+        ("scaled", "mixed_float16", "dense"),
+        ("clipped", "float32", "dense"),
     ],
 )
 def test_every_optimizer_trains_in_0_45_of_its_memory(
-    worker: Worker, optimizer: str, policy: str, *, normalised: bool
+    worker: Worker, optimizer: str, policy: str, kind: str
 ) -> None:
     trial = worker.ask(
         f"{_TRIALS}:in_part",
         memory="1GiB",
         optimizer=optimizer,
         policy=policy,
-        normalised=normalised,
+        kind=kind,
     )
     assert trial["differ"] == []
     assert trial["on_host"]
     assert trial["within"]
     assert trial["left"] == 0
+
+
+@pytest.mark.slow
+def test_what_loops_keep_for_their_gradients_may_lie_on_the_host(
+    worker: Worker,
+) -> None:
+    asked: dict[str, Any] = {"optimizer": "momentum", "kind": "recurrent"}
+    asked["policy"] = "float32"
+    trial = worker.ask(f"{_TRIALS}:in_part", memory="1GiB", **asked)
+    assert trial["differ"] == []
+    assert trial["within"]
 
 
 @pytest.mark.slow

@@ -15,18 +15,17 @@ TensorFlow's swap op yields the pinned memory. Its output lies in the host's mem
 a node's attribute says of the assignment that its input does: so the variable takes the
 memory over as it is.
 
-Known weaknesses: what gives a variable another tensor behind its back (an op, a
-`tf.train.Checkpoint`) puts it on the card; before its next step it is moved again. Ops
-in loops and branches read over the link whatever they are. Variables that are written
-in rows (embeddings, by some optimizers) stay on the card, and so do those of several
-workers. Memory of a variable that gets another goes back to TensorFlow's pool at once,
-whatever still runs.
+Known weaknesses: an op that gives a variable another tensor puts it on the card; before
+its next step it is moved again. Ops in loops and branches read over the link whatever
+they are. Variables that are written in rows (embeddings, by some optimizers) stay on
+the card, and so do those of several workers. Memory of a variable that gets another
+goes back to TensorFlow's pool at once, whatever still runs.
 
 Sources: `AssignVariableOp` in resource_variable_ops.cc, `_input_hostmem` in
 memory_types.cc; unified virtual addressing in the CUDA driver API.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -138,21 +137,34 @@ def move_to_device(handle: Any) -> None:
 def let_stay(variable: Any) -> None:
     """Let what is assigned to a variable follow it to the host, as checkpoints are.
 
-    All of a checkpoint that is loaded need not fit on the card.
+    All of a checkpoint that is loaded need not fit on the card: TensorFlow keeps there
+    what it has copied of a tensor for as long as the tensor exists.
     """
-    if not is_moved(variable.handle) or "assign" in vars(variable):
+    if compat.ASSIGNS[0] in vars(variable):
         return
     known = ref(variable)  # or it would hold itself
 
-    def assign(*args: Any, **how: Any) -> Any:
-        own = known()
-        assert own is not None
-        assigned = type(own).assign(own, *args, **how)
-        if tf.executing_eagerly() and is_moved(own.handle):
-            move_to_host(own.handle)
-        return assigned
+    def followed(name: str) -> Callable[..., Any]:
+        def assign(*args: Any, **how: Any) -> Any:
+            own = known()
+            assert own is not None
+            if tf.executing_eagerly():
+                args = tf.nest.map_structure(_of_its_own, args)
+            assigned = getattr(type(own), name)(own, *args, **how)
+            if tf.executing_eagerly() and is_moved(own.handle):
+                move_to_host(own.handle)
+            return assigned
 
-    variable.assign = assign
+        return assign
+
+    for name in compat.ASSIGNS:
+        setattr(variable, name, followed(name))
+
+
+def _of_its_own(value: Any) -> Any:
+    """A copy of a tensor of the host; other values as they are."""
+    on_host = isinstance(value, tf.Tensor) and value.device.endswith("CPU:0")
+    return compat.host_tensor(value.numpy()) if on_host else value
 
 
 @cache

@@ -80,7 +80,11 @@ def make_slots(model: keras.Model) -> None:
     """
     is_own = type(model).train_step is keras.Model.train_step
     optimizer: Any = model.optimizer
-    if not is_own or not model.built or optimizer is None or optimizer.built:
+    if not is_own or optimizer is None or optimizer.built:
+        return
+    parts: Any = model
+    every = parts._flatten_layers()  # noqa: SLF001 - there is no public form
+    if not all(layer.built for layer in every):  # weights are made in the first step
         return
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         with keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does

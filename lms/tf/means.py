@@ -32,9 +32,9 @@ __all__ = ["NOTHING", "Means", "further"]
 # One part of so many of the variables is moved at least.
 _PART = 4
 
-# Ops are cut to one part in so many of what the largest of them needs: first to the
-# former, if some of them are together in the budget.
-_PARTS, _TOGETHER = (4, 16), 3
+# Ops are cut to one part in so many of what the largest of them needs: the first of
+# which some fit into the budget together, then the next.
+_PARTS, _TOGETHER = (4, 8, 16), 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

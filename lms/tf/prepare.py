@@ -177,7 +177,9 @@ def prepare(
         captured = replace(captured, is_said=is_said)
         try:
             with refused_in_words("planning a step"):
-                captured, prepared = _fitted(captured, budget, again)
+                captured, prepared = _fitted(
+                    captured, budget, partial(again, settle=settle)
+                )
         except LMSError as error:  # it runs as it is, if nobody insists on a plan
             if (plain := captured.without_plan(error)) is None:
                 error.args = (f"{error}{_whose(captured)}",)
@@ -230,7 +232,7 @@ def capture(
     if on_host.handles or means.lists:  # nobody else keeps them there
         step = replace(step, own=None)
     if settle:
-        settle_variables(step, device)
+        settle_variables(step, device, anew=bool(means.handles))
     budget = measure_budget(step, settings, device)
     step, held_back = _measured(step, settings, device)
     if kind in _TRAINING:

@@ -300,6 +300,7 @@ class _Cutter:
         self._tensors = graph.tensors
         self._region = {name: each for each in found for name in each.cuts}
         self._made: dict[str, compat.NodeDef] = {}
+        self._constants: dict[tuple[str, str, str], str] = {}
 
     def all(self) -> Iterator[compat.NodeDef]:
         """All nodes."""
@@ -341,10 +342,8 @@ class _Cutter:
             if name.startswith("^"):
                 inputs.append(name)
             elif i in cut.constants:
-                name = f"{node.name}/lms_sizes{i}"  # noqa: PLW2901
-                dtype = self._tensors[_full(node.input[i])].dtype
-                sizes = cut.constants[i]
-                inputs.append(self._constant(name, sizes, tf.as_dtype(dtype), node))
+                dtype = tf.as_dtype(self._tensors[_full(node.input[i])].dtype)
+                inputs.append(self._constant(cut.constants[i], dtype, node))
             elif i == cut.counter:
                 inputs.append(self._counter(node, region, part))
             elif (axis := cut.inputs[i]) is None:
@@ -411,29 +410,31 @@ class _Cutter:
         shape: Sequence[int],
         reader: compat.NodeDef,
     ) -> str:
-        """A slice behind a first axis of one, without which it might be a view."""
+        """A slice; behind a first axis of one where else it might be a view."""
         new = f"{prefix}{piece.label}"
-        if f"{new}{SLICE}" in self._made:
-            return f"{new}{SLICE}_back"
-        sizes = [1, *shape]
-        sizes[piece.axis + 1] //= piece.parts
-        begin = [0] * len(sizes)
-        begin[piece.axis + 1] = piece.number * sizes[piece.axis + 1]
-        where = [
-            self._constant(f"{new}/{key}", value, tf.int32, reader)
-            for key, value in (("first", 0), ("begin", begin), ("size", sizes))
+        is_copy = any(size > 1 for size in shape[: piece.axis])
+        result = f"{new}{SLICE}" if is_copy else f"{new}{SLICE}_back"
+        if result in self._made:
+            return result
+        sizes = [
+            s // piece.parts if i == piece.axis else s for i, s in enumerate(shape)
         ]
-        dtype = piece.dtype
-        rows = self._new(f"{new}/lms_rows", "ExpandDims", dtype, reader)
-        rows.input.extend([whole, where[0]])
-        rows.attr["Tdim"].type = tf.int32.as_datatype_enum
-        cut = self._new(f"{new}{SLICE}", "Slice", dtype, reader)
-        cut.input.extend([rows.name, *where[1:]])
+        begin = [0] * len(sizes)
+        begin[piece.axis] = piece.number * sizes[piece.axis]
+        if not is_copy:
+            begin, sizes = [0, *begin], [1, *sizes]
+            rows = self._new(f"{new}/lms_rows", "ExpandDims", piece.dtype, reader)
+            rows.input.extend([whole, self._constant(0, tf.int32, reader)])
+            rows.attr["Tdim"].type = tf.int32.as_datatype_enum
+            back = self._new(result, "Squeeze", piece.dtype, reader)
+            back.input.append(f"{new}{SLICE}")
+            back.attr["squeeze_dims"].list.i.append(0)
+            whole = rows.name
+        where = [self._constant(value, tf.int32, reader) for value in (begin, sizes)]
+        cut = self._new(f"{new}{SLICE}", "Slice", piece.dtype, reader)
+        cut.input.extend([whole, *where])
         cut.attr["Index"].type = tf.int32.as_datatype_enum
-        back = self._new(f"{new}{SLICE}_back", "Squeeze", dtype, reader)
-        back.input.append(cut.name)
-        back.attr["squeeze_dims"].list.i.append(0)
-        return back.name
+        return result
 
     def _join(
         self,
@@ -443,7 +444,7 @@ class _Cutter:
         dtype: str,
         reader: compat.NodeDef,
     ) -> None:
-        where = self._constant(f"{new}/axis", axis, tf.int32, reader)
+        where = self._constant(axis, tf.int32, reader)
         node = self._new(new, "ConcatV2", dtype, reader)
         node.input.extend([*parts, where])
         node.attr["N"].i = len(parts)
@@ -459,7 +460,7 @@ class _Cutter:
         moved = self._new(new, "AddV2", "uint64", node)
         moved.device = compat.device_name("CPU:0")
         by = [part * made // COUNTED, 0]
-        moved.input.extend([given, self._constant(f"{new}/by", by, tf.uint64, moved)])
+        moved.input.extend([given, self._constant(by, tf.uint64, moved)])
         return new
 
     def _new(
@@ -470,13 +471,15 @@ class _Cutter:
         self._made[name] = node
         return node
 
-    def _constant(
-        self, name: str, value: Any, dtype: tf.DType, reader: compat.NodeDef
-    ) -> str:
-        node = compat.constant(name, value, dtype)
-        node.device = reader.device
-        self._made[name] = node
-        return name
+    def _constant(self, value: Any, dtype: tf.DType, reader: compat.NodeDef) -> str:
+        """The name of a constant on the reader's device, one for all readers."""
+        key = dtype.name, str(value), reader.device
+        if key not in self._constants:
+            name = f"lms{self._number}_constant_{len(self._constants)}"
+            node = compat.constant(name, value, dtype)
+            node.device = reader.device
+            self._constants[key], self._made[name] = name, node
+        return self._constants[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

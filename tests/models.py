@@ -440,7 +440,10 @@ CASES: dict[str, Case] = {
     ),
     "a transformer": Case(build=transformer, fit=_SEQUENCES),
     "mixed_float16": Case(  # convolutions of it are made in float32, in scratch
-        build=transformer, fit=_SEQUENCES, policy="mixed_float16"
+        build=transformer,
+        fit=_SEQUENCES,
+        policy="mixed_float16",
+        knobs={"recompute": False},
     ),
     "mixed_bfloat16": Case(build=resnet, fit=_resnet_data(), policy="mixed_bfloat16"),
     "a strategy for one device": Case(build=on_one_device, fit=_resnet_data(48, 24)),

@@ -30,6 +30,14 @@ def tiny() -> tuple[Any, Any]:
     return model, (tf.TensorSpec([8, 16]), tf.TensorSpec([8, 4]))
 
 
+def dense() -> tuple[Any, Any]:
+    """Layers whose weights are most of what they take, never built before."""
+    hidden = [layers.Dense(256, activation="relu", use_bias=False) for _ in range(4)]
+    model = keras.Sequential([*hidden, layers.Dense(4)])
+    model.compile("adam", "mse")
+    return model, (tf.TensorSpec([8, 256]), tf.TensorSpec([8, 4]))
+
+
 def _residual() -> keras.Model:
     inputs = keras.Input((64, 64, 3))
     x = layers.Conv2D(16, 3, padding="same")(inputs)

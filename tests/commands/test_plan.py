@@ -65,7 +65,7 @@ BAD = {
     "nothing": "got NoneType from the function.",
     "absent": "got a file without a function `absent`.",
     "uncompiled": "got Sequential that is not compiled.",
-    "failing": "got RuntimeError in line 56: no data here.",
+    "failing": "got RuntimeError in line 64: no data here.",
     "eager": "`run_eagerly` must be False",
     "open_batch": "a batch must have known dimensions, got (None, 16).",
     "wrong_batch": "must accept its batch, got ",

@@ -29,11 +29,13 @@ def test_scores_that_exceed_the_card_are_made_head_by_head(worker: Worker) -> No
     assert refused["least"] > 12 << 20
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_products_are_cut_by_rows_only_where_that_is_asked_for(worker: Worker) -> None:
     knobs: dict[str, Any] = {"length": 1024, "heads": 1}
     found = worker.ask(_TRIAL, memory="10MiB", planned=True, slices="any", **knobs)
-    assert found["numbers"] == plain(worker, **knobs)["numbers"]
+    losses = [float.fromhex(each) for each in found["numbers"][:-1]]
+    whole = plain(worker, **knobs)["numbers"][:-1]
+    assert losses == pytest.approx([float.fromhex(each) for each in whole], rel=1e-5)
     refused = worker.ask(_TRIAL, memory="10MiB", planned=True, **knobs)
     assert refused["least"] > 10 << 20
 

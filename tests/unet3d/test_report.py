@@ -137,7 +137,7 @@ def say(folder: Path, names: str) -> None:
     (folder / "predictions.json").write_text(json.dumps(said))
 
 
-def test_a_prediction_that_is_missing_is_named(
+def test_missing_predictions_are_named(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = fill(tmp_path / "p", 9)

@@ -31,7 +31,7 @@ __all__ += ["Volume", "files_in", "stem_of"]
 
 _GRADES = ("HGG", "LGG")
 _FIRST = 3  # so many files of a folder are named
-# What else people's data comes as, by the ends of names, and what to do about it.
+# Other formats of people's data, by the ends of names, and the advice for each.
 _FORMATS = {
     r"\.dcm|\.ima|^DICOMDIR": "Convert each series by dcm2niix, bring a subject's "
     "images to one grid",

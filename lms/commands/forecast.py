@@ -37,7 +37,7 @@ from lms.tf.capture.tracing import (
     read_signature,
     trace,
 )
-from lms.tf.means import NOTHING, Means, further
+from lms.tf.means import NOTHING, Means, Refused, further
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.workload import (
     over_time,
@@ -229,13 +229,14 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
         try:
             planned = _planned(subject, settings)
         except BudgetError as error:
-            more = further(
-                subject.step,
-                subject.means,
-                settings,
-                error,
-                _budget(subject, settings),
+            refused = Refused(
+                step=subject.step,
+                means=subject.means,
+                settings=settings,
+                error=error,
+                budget=_budget(subject, settings),
             )
+            more = further(refused)
             if more == NOTHING:
                 raise
             seconds = subject.seconds

@@ -285,7 +285,7 @@ def _known_course(
     """The last course is kept with the graph: rooms are tried one after another."""
     key, known = (live, movable, leaving, below), graph.memo.get(_MEMO)
     if known is None or known[0] is not steps or known[1] != key:
-        # What is small and stays has a chunk of its own: it is in nobody's way.
+        # Small tensors that stay have chunks of their own, in nobody's way.
         large = [buffer.size >= below or buffer.root in leaving for buffer in live]
         known = steps, key, _course(graph, steps, live, movable, large, below)
         graph.memo[_MEMO] = known

@@ -27,7 +27,7 @@ from lms.tf.capture.slicing import OpSize, regions
 from lms.tf.capture.specialising import TracedStep
 from lms.units import Bytes
 
-__all__ = ["NOTHING", "Means", "further"]
+__all__ = ["NOTHING", "Means", "Refused", "further"]
 
 # One part of so many of the variables is moved at least.
 _PART = 4
@@ -69,14 +69,9 @@ class Means:
 NOTHING = Means()
 
 
-def further(
-    step: TracedStep,
-    means: Means,
-    settings: Settings,
-    error: BudgetError,
-    budget: MemoryBudget,
-) -> Means:
-    """Means beside those that were used; nothing if there are no others.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """A step that found no plan.
 
     Args:
         step: The step, with the means that were used.
@@ -85,61 +80,61 @@ def further(
         error: Says how much it needs at least.
         budget: What it may use.
     """
-    if step.lists:  # all of them: nobody orders what loops do beside
-        return Means(lists=step.lists)
-    room = (error.least_bytes or budget.total or 0) - budget.persistent
+
+    step: TracedStep
+    means: Means
+    settings: Settings
+    error: BudgetError
+    budget: MemoryBudget
+
+
+def further(refused: Refused) -> Means:
+    """Means beside those that were used; nothing if there are no others."""
+    if refused.step.lists:  # all of them: nobody orders what loops do beside
+        return Means(lists=refused.step.lists)
+    budget = refused.budget
+    room = (refused.error.least_bytes or budget.total or 0) - budget.persistent
     ways = (_smaller_ops, _moved_state)
-    if 2 * certain_need(step.graph) < room or budget.step <= 0:
+    if 2 * certain_need(refused.step.graph) < room or budget.step <= 0:
         ways = (_moved_state, _smaller_ops)
-    found = (way(step, means, settings, error, budget) for way in ways)
+    found = (way(refused) for way in ways)
     return next((each for each in found if each != NOTHING), NOTHING)
 
 
-def _smaller_ops(
-    step: TracedStep,
-    means: Means,
-    settings: Settings,
-    error: BudgetError,
-    budget: MemoryBudget,
-) -> Means:
-    del error
-    if not settings.cuts_ops:
-        return NOTHING
-    for size in _sizes(step, means, settings, budget):
-        if regions(step.graph, step.nodes, size):
-            return Means(sizes=(size,))
+def _smaller_ops(refused: Refused) -> Means:
+    """The largest size below those that were tried to which an op can be cut."""
+    step = refused.step
+    if refused.settings.cuts_ops:
+        for size in _sizes(refused):
+            if regions(step.graph, step.nodes, size):
+                return Means(sizes=(size,))
     return NOTHING
 
 
-def _sizes(
-    step: TracedStep, means: Means, settings: Settings, budget: MemoryBudget
-) -> Iterator[OpSize]:
+def _sizes(refused: Refused) -> Iterator[OpSize]:
     """Sizes that were not tried, by what the largest op needs as a whole."""
-    if means.sizes:
-        whole, before = means.sizes[-1].whole, means.sizes[-1].most
+    if refused.means.sizes:
+        last = refused.means.sizes[-1]
+        whole, before = last.whole, last.most
     else:
-        whole = before = max(working_sets(step.graph), default=0)
+        whole = before = max(working_sets(refused.step.graph), default=0)
+    rows = refused.settings.slices == "any"
     for parts in _PARTS:
         most = whole // parts
         is_last = parts == _PARTS[-1]
-        if most < before and (is_last or most * _TOGETHER <= budget.step):
-            yield OpSize(most=most, rows=settings.slices == "any", whole=whole)
+        if most < before and (is_last or most * _TOGETHER <= refused.budget.step):
+            yield OpSize(most=most, rows=rows, whole=whole)
 
 
-def _moved_state(
-    step: TracedStep,
-    means: Means,
-    settings: Settings,
-    error: BudgetError,
-    budget: MemoryBudget,
-) -> Means:
-    del means
-    if settings.state == "device" or joined().size > 1:
+def _moved_state(refused: Refused) -> Means:
+    """The variables that move next: what is short, and a good part of those left."""
+    if refused.settings.state == "device" or joined().size > 1:
         return NOTHING
+    step = refused.step
     there = {id(a.captured) for a in step.arguments if a.lies_on_host}
     left = movable_to_host(step.graph, step.variables, step.device)
     left = [handle for handle in left if id(handle) not in there]
     sizes = list(accumulate(map(size_of, left), initial=0))
-    short = (error.least_bytes or 0) - (budget.total or 0)
+    short = (refused.error.least_bytes or 0) - (refused.budget.total or 0)
     least = max(short, sizes[-1] // _PART)
     return Means(handles=tuple(left[: bisect_left(sizes, least)]))

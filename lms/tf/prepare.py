@@ -33,7 +33,7 @@ from lms.tf.capture.op_facts import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
-from lms.tf.means import NOTHING, Means, further
+from lms.tf.means import NOTHING, Means, Refused, further
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.free_memory import measure_budget
@@ -177,9 +177,7 @@ def prepare(
         captured = replace(captured, is_said=is_said)
         try:
             with refused_in_words("planning a step"):
-                captured, prepared = _fitted(
-                    captured, budget, partial(again, settle=settle)
-                )
+                captured, prepared = _fitted(captured, budget, again)
         except LMSError as error:  # it runs as it is, if nobody insists on a plan
             if (plain := captured.without_plan(error)) is None:
                 error.args = (f"{error}{_whose(captured)}",)
@@ -232,7 +230,7 @@ def capture(
     if on_host.handles or means.lists:  # nobody else keeps them there
         step = replace(step, own=None)
     if settle:
-        settle_variables(step, device, anew=bool(means.handles))
+        settle_variables(step, device)
     budget = measure_budget(step, settings, device)
     step, held_back = _measured(step, settings, device)
     if kind in _TRAINING:
@@ -287,7 +285,14 @@ def _fitted(
             try:
                 return captured, _build(captured, budget)
             except BudgetError as error:
-                more = further(captured.step, means, captured.settings, error, budget)
+                refused = Refused(
+                    step=captured.step,
+                    means=means,
+                    settings=captured.settings,
+                    error=error,
+                    budget=budget,
+                )
+                more = further(refused)
                 if more == NOTHING:
                     raise
             for handle in more.handles:

@@ -34,7 +34,7 @@ __all__ = ["BUFFER_VARIABLE", "SLOTS", "Buffer", "Member", "buffer_path"]
 # Says which buffer it is: `python -m lms launch --groups` sets it.
 BUFFER_VARIABLE: Final = "LMS_BUFFER"
 
-# As many members as there can be at one time.
+# The most members at one time.
 SLOTS: Final = 64
 
 _VERSION: Final = 1  # of this layout of the file
@@ -250,6 +250,6 @@ class Buffer:
         return True
 
     def _set_lock(self, kind: int, at: int) -> None:
-        """Of the open file and not of the process: fcntl(2), struct flock."""
+        """A lock of the open file, not of the process: fcntl(2), struct flock."""
         lock = struct.pack("hhqqi", kind, os.SEEK_SET, at, 1, 0)
         fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)

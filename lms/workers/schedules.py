@@ -54,7 +54,7 @@ def gpipe(stages: int, micro_batches: int) -> Schedule:
 
 
 def one_f_one_b(stages: int, micro_batches: int) -> Schedule:
-    """As many forwards as there are stages behind, then a backward after each.
+    """Forwards for the stages behind, then a forward and a backward in turn.
 
     Example:
         >>> [a.kind[0] for a in one_f_one_b(2, 3)[0]]

@@ -1,4 +1,4 @@
-"""What a group runs: `python -m tests.workers.group_trials DIR`.
+"""The program of a group: `python -m tests.workers.group_trials DIR`.
 
 The group that has the buffer's first slot kills itself once, in the middle.
 """

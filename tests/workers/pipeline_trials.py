@@ -1,4 +1,4 @@
-"""What is asked of pipelines, each in a process with cards of its own."""
+"""Trials of pipelines, each in a process with cards of its own."""
 
 import hashlib
 from typing import Any

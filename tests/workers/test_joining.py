@@ -28,7 +28,7 @@ def _join(
     more: list[dict[str, str]] | None = None,
     timeout: float = 8.0,
 ) -> list[str]:
-    """What each hears."""
+    """The messages that each process hears."""
     each = more or [{} for _ in placements]
     pairs = zip(placements, each, strict=True)
     environs = [cluster_variables(placement) | own for placement, own in pairs]

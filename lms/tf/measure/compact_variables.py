@@ -44,7 +44,7 @@ _settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 @uninterrupted()
-def settle_variables(step: TracedStep, device: Device, *, anew: bool = False) -> None:
+def settle_variables(step: TracedStep, device: Device) -> None:
     """Move each captured variable to memory of its own; values stay.
 
     Large ones come first, and last those that the step gives another tensor.
@@ -56,12 +56,11 @@ def settle_variables(step: TracedStep, device: Device, *, anew: bool = False) ->
     Args:
         step: The traced step.
         device: The device whose memory is planned.
-        anew: Whether those go too that were moved before: others have left holes.
     """
     handles = [
         (handle, dtype)
         for handle, dtype in _on_device(step, device)
-        if anew or _settled.get(id(handle)) is not handle
+        if _settled.get(id(handle)) is not handle
     ]
     needed, there = _needed_and_there(handles)
     now = device.memory.current_bytes or 0

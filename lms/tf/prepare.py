@@ -10,9 +10,8 @@ memory is prepared from the third on, into less.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from lms.errors import BudgetError, LMSError
@@ -123,6 +122,26 @@ class Captured:
             finally:
                 forget_functions()
 
+    def by_other_means(self, error: BudgetError, percent: int) -> PreparedStep | None:
+        """The arguments are those of `StepSource`."""
+        with PREPARING, refused_in_words("planning a step anew"):
+            try:
+                return _fitted(self, self.budget_now(), error, percent)[1]
+            except BudgetError:
+                return None
+            finally:
+                forget_functions()
+
+    def again(
+        self, *, settle: bool = False, means: Means = NOTHING
+    ) -> "tuple[Captured, MemoryBudget]":
+        """The same step as it is by other means, and its memory budget."""
+        specs = [a.spec for a in self.step.arguments if a.captured is None]
+        captured, budget = capture(
+            self.traced, specs, self.settings, kind=self.kind, settle=settle, means=means
+        )
+        return replace(captured, is_said=self.is_said), budget
+
     def without_plan(self, held_back: LMSError) -> PreparedStep | None:
         """The step as TensorFlow runs it, where nobody insists on a plan.
 
@@ -169,15 +188,14 @@ def prepare(
     """
     started = time.perf_counter()
     try:
-        again = partial(capture, traced, inputs, settings, kind=kind)
-        captured, budget = again(settle=settle)
+        captured, budget = capture(traced, inputs, settings, kind=kind, settle=settle)
+        captured = replace(captured, is_said=is_said)
         if _can_come_back(captured, budget):
             captured.on_host.come_back()
-            captured, budget = again(settle=settle)
-        captured = replace(captured, is_said=is_said)
+            captured, budget = captured.again(settle=settle)
         try:
             with refused_in_words("planning a step"):
-                captured, prepared = _fitted(captured, budget, again)
+                captured, prepared = _fitted(captured, budget)
         except LMSError as error:  # it runs as it is, if nobody insists on a plan
             if (plain := captured.without_plan(error)) is None:
                 error.args = (f"{error}{_whose(captured)}",)
@@ -266,30 +284,33 @@ def _can_come_back(captured: Captured, budget: MemoryBudget) -> bool:
 def _fitted(
     captured: Captured,
     budget: MemoryBudget,
-    again: Callable[..., tuple[Captured, MemoryBudget]],
+    error: BudgetError | None = None,
+    percent: int = 100,
 ) -> tuple[Captured, PreparedStep]:
     """The step as it is planned by as few other means as it must have.
 
     Args:
         captured: The step.
         budget: What it may use.
-        again: Captures it anew, by other means.
+        error: What it was refused with as it is; None if it was not planned yet.
+        percent: Percent of its room that it is planned into by other means.
 
     Raises:
         BudgetError: If there is no plan by any means.
     """
     variables, before = captured.step.variables, captured.on_host.handles
-    means, is_said = NOTHING, captured.is_said
     try:
         while True:
             try:
+                if error is not None:
+                    raise error
                 return captured, _build(captured, budget)
-            except BudgetError as error:
+            except BudgetError as refusal:
                 refused = Refused(
                     step=captured.step,
-                    means=means,
+                    means=captured.means,
                     settings=captured.settings,
-                    error=error,
+                    error=refusal,
                     budget=budget,
                 )
                 more = further(refused)
@@ -298,9 +319,9 @@ def _fitted(
             for handle in more.handles:
                 with uninterrupted():
                     move_to_host(handle)
-            means += more
-            captured, budget = again(means=means)
-            captured = replace(captured, is_said=is_said)
+            captured, now = captured.again(means=captured.means + more)
+            budget = now if percent == 100 else now.tighter(now, percent)
+            error = None
     except LMSError:
         HostVariables.of(variables).without(before).come_back()
         raise

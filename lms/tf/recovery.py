@@ -3,8 +3,9 @@
     run ──out of memory──> undo ──> less budget ──> plan, rewrite, rebuild ──> run
 
 Where no plan fits into less, it is another one for the same budget: with as many ops
-recomputed as can be, then with none. Where none is left, and nobody insists on a plan,
-the step runs as without this library; only what that raises is an error.
+recomputed as can be, then with none. Then other means are taken, such as variables on
+the host (`lms.tf.means`). Where none is left, and nobody insists on a plan, the step
+runs as without this library; only what that raises is an error.
 
 A plan is made for a device with a certain amount of memory in use, at certain places.
 Batches that an input pipeline reads ahead, or tensors of other programs, can be in the
@@ -76,6 +77,23 @@ class StepSource(Protocol):
         Raises:
             BudgetError: If no plan fits.
             HostMemoryError: If the host cannot hold what is swapped out.
+        """
+        ...
+
+    def by_other_means(
+        self, error: BudgetError, percent: int
+    ) -> "PreparedStep | None":
+        """The step with less on the card than any plan of it leaves there.
+
+        Args:
+            error: What its last plan was refused with.
+            percent: Percent of the room that is left that it is planned into.
+
+        Returns:
+            None if there are no other means.
+
+        Raises:
+            HostMemoryError: If the host cannot hold what is moved.
         """
         ...
 
@@ -204,25 +222,27 @@ class PreparedStep:
     def planned_anew(self) -> "PreparedStep | None":
         """The same step with another plan, in less budget than the one that failed had.
 
+        Where no plan fits into that, it is a step by other means.
+
         Returns:
-            None if there is no such plan.
+            None if there is none either.
 
         Raises:
             HostMemoryError: If the host cannot hold what would move.
         """
         self.rebuilt = self.small_pool = None  # frees their room for what comes
         now = self.source.budget_now()
+        refused = BudgetError("no other plan", least_bytes=now.total)
         for budget, ways in self._budgets(now):
             try:
                 step = self.source.prepare(budget, recompute=ways[0] if ways else None)
-            except BudgetError:
+            except BudgetError as error:
+                refused = error
                 continue
             if step.predicted.plan != self.predicted.plan:
-                replans = self.predicted.replans + 1
-                step.predicted = replace(step.predicted, replans=replans)
                 step.other_ways = ways[1:] if ways else self.other_ways
                 return step
-        return None
+        return self.source.by_other_means(refused, _LESS_PERCENT[0])
 
     def _budgets(
         self, now: MemoryBudget
@@ -307,6 +327,7 @@ def run_recovering(
             anew = None if step.plan_is_empty else step.source.without_plan(error)
             if anew is None:
                 raise error
-            anew.predicted = replace(anew.predicted, replans=plans)
+        plans = step.predicted.replans + 1
+        anew.predicted = replace(anew.predicted, replans=plans)
         step = anew
         replaced(step)

@@ -25,6 +25,7 @@ from lms.tf import compat
 from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
 from lms.tf.capture.compiled import opened
+from lms.tf.capture.folding import with_folded
 from lms.tf.capture.host_lists import HostLists, with_lists_on_host
 from lms.tf.capture.host_transfers import (
     OPAQUE,
@@ -318,6 +319,7 @@ def _seen(
         replace(op, controls=(*op.controls, *ends[op.name])) if op.name in ends else op
         for op in ops
     ]
+    ops = with_folded(ops, ordered, outputs)
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
     return with_flops(with_writes(graph, handles)), ordered, lists, guessed

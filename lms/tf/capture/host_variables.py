@@ -25,6 +25,7 @@ Sources: `AssignVariableOp` in resource_variable_ops.cc, `_input_hostmem` in
 memory_types.cc; unified virtual addressing in the CUDA driver API.
 """
 
+import ctypes
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from functools import cache
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
+import numpy as np
 import tensorflow as tf
 
 from lms.errors import HostMemoryError
@@ -54,6 +56,7 @@ __all__ = [
     "move_to_device",
     "move_to_host",
     "with_copies_in",
+    "write_on_host",
 ]
 
 COPY_IN = "_CopyFromHostToGpu"
@@ -116,6 +119,20 @@ def move_to_host(handle: Any) -> None:
         ) from error
     _places[id(handle)] = _address(handle, spec.dtype), spec.dtype
     _moved[id(handle)] = handle
+
+
+def write_on_host(handle: Any, value: np.ndarray) -> bool:
+    """Give a variable that lies on the host a value, whatever room the card has.
+
+    Returns:
+        Whether it lies there.
+    """
+    if not lies_on_host(handle):
+        return False
+    tf.test.experimental.sync_devices()  # kernels may not have ended that read it
+    value = np.ascontiguousarray(value)
+    ctypes.memmove(_places[id(handle)][0], value.ctypes.data, value.nbytes)
+    return True
 
 
 def move_to_device(handle: Any) -> None:

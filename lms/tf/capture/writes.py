@@ -21,7 +21,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
-from lms.tf.capture.host_variables import is_moved, move_to_host
+from lms.tf.capture.host_variables import is_moved, move_to_host, write_on_host
 from lms.tf.capture.op_facts import COLLECTIVE, READS_VARIABLES
 from lms.units import KIB, Bytes
 
@@ -175,6 +175,8 @@ class KeptVariables:
         is_full = False
         for (handle, _), value in zip(self.handles, values, strict=True):
             try:
+                if is_moved(handle) and write_on_host(handle, np.array(value)):
+                    continue
                 is_full = _assign(handle, value, is_full=is_full)
                 if is_moved(handle):
                     move_to_host(handle)

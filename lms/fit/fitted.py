@@ -17,6 +17,7 @@ from lms.machine.placement import joined
 from lms.planning.problem import UNLIMITED
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
+from lms.tf import compat
 from lms.tf.capture.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.capture.tracing import (
     PREPARING,
@@ -50,7 +51,11 @@ _AMPLE = 2
 
 _LOG = logging.getLogger("lms")
 
-limit_pinned_memory()  # before TensorFlow takes any
+# Before TensorFlow makes its devices: later it is too late. What is left of a free chunk
+# is a chunk of its own if it is more than this part of the card (bfc_allocator.cc).
+limit_pinned_memory()
+if not compat.devices_are_made():
+    compat.set_gpu_options(internal_fragmentation_fraction=1e-6)
 
 
 def fit_in_memory(

@@ -1,23 +1,23 @@
 """A model of the best-fit-with-coalescing allocator that TensorFlow's devices use.
 
 The allocator hands out chunks: the smallest free one that is large enough, and among
-equals the one at the lowest address. A chunk is split only when it is at least twice
-what was asked for (or 128 MiB larger), so up to half of it may be lost; freed chunks
-merge with free neighbours. What the allocator reports as in use is chunks, not
+equals the one at the lowest address. What is left of a chunk is a chunk of its own: by
+itself TensorFlow hands out all of one that is less than twice what was asked for, and
+less than 128 MiB larger; `lms` tells it not to (`lms.fit.fitted`). Freed chunks merge
+with free neighbours. What the allocator reports as in use is chunks, not
 requests - which is what a limit is compared with.
 
 Source: TensorFlow 2.21, `tsl/framework/bfc_allocator.cc` (`FindChunkPtr`,
-`kMinAllocationSize`, `kMaxInternalFragmentation`); after Lea's dlmalloc.
+`kMinAllocationSize`); after Lea's dlmalloc.
 
 Known weakness: one region of memory, empty at the start. An allocator that grew in
-steps, or that was fragmented before, can lose more.
+steps, that was fragmented before, or that TensorFlow made before `lms` was imported,
+can lose more.
 """
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from lms.units import MIB
 
 __all__ = [
     "NO_POOL",
@@ -27,7 +27,6 @@ __all__ = [
 ]
 
 _ALIGNMENT = 256
-_MAX_LOST = 128 * MIB
 
 _IN_NOOK = -1  # the address of what lies in chunks that are not told apart
 
@@ -89,9 +88,9 @@ class BestFitAllocator:
         >>> allocator = BestFitAllocator(4096)
         >>> a, b = allocator.allocate(1024), allocator.allocate(256)
         >>> allocator.free(a)
-        >>> c = allocator.allocate(768)  # a's chunk, too small to be split
+        >>> c = allocator.allocate(768)  # in a's chunk, of which 256 bytes are left
         >>> allocator.in_use, allocator.peak
-        (1280, 1280)
+        (1024, 1280)
     """
 
     def __init__(self, capacity: int, small_pool: SmallPool = NO_POOL) -> None:
@@ -152,7 +151,7 @@ class BestFitAllocator:
             raise MemoryError(f"no free chunk of {rounded} bytes")
         taken, address = self._free.pop(index)
         left = taken - rounded
-        if left >= rounded or left >= _MAX_LOST:
+        if left:
             self._place(address, rounded)
             self._place(address + rounded, left)
             insort(self._free, (left, address + rounded))

@@ -138,7 +138,12 @@ class Captured:
         """The same step as it is by other means, and its memory budget."""
         specs = [a.spec for a in self.step.arguments if a.captured is None]
         captured, budget = capture(
-            self.traced, specs, self.settings, kind=self.kind, settle=settle, means=means
+            self.traced,
+            specs,
+            self.settings,
+            kind=self.kind,
+            settle=settle,
+            means=means,
         )
         return replace(captured, is_said=self.is_said), budget
 

@@ -80,9 +80,7 @@ class StepSource(Protocol):
         """
         ...
 
-    def by_other_means(
-        self, error: BudgetError, percent: int
-    ) -> "PreparedStep | None":
+    def by_other_means(self, error: BudgetError, percent: int) -> "PreparedStep | None":
         """The step with less on the card than any plan of it leaves there.
 
         Args:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lms.simulation.allocator import BestFitAllocator, SmallPool
-from lms.units import MIB
 
 
 def test_a_request_is_rounded_up_to_256_bytes() -> None:
@@ -35,16 +34,10 @@ def test_of_equal_chunks_the_one_at_the_lowest_address_is_taken() -> None:
     assert allocator.allocate(512) == first
 
 
-def test_a_chunk_less_than_twice_as_large_is_not_split() -> None:
+def test_what_is_left_of_a_chunk_is_a_chunk_of_its_own() -> None:
     allocator = BestFitAllocator(1024)
-    allocator.allocate(768)
-    assert allocator.in_use == 1024
-
-
-def test_a_chunk_128_mib_larger_is_split_though_less_than_twice_as_large() -> None:
-    allocator = BestFitAllocator(428 * MIB)
-    allocator.allocate(300 * MIB)
-    assert allocator.in_use == 300 * MIB
+    assert (allocator.allocate(768), allocator.in_use) == (0, 768)
+    assert (allocator.allocate(256), allocator.in_use) == (768, 1024)
 
 
 def test_a_full_region_raises_memory_error() -> None:

@@ -25,7 +25,7 @@ from tests.tf.recovery_trials import fail
 from tests.tf.steps import descent, grouped, specialised
 
 __all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limits"]
-__all__ += ["link_rates", "no_memory_of_gpu_by_nvml", "recurrent_layers"]
+__all__ += ["link_rates", "memory_of_chunks", "no_memory_of_gpu_by_nvml", "recurrent_layers"]
 __all__ += ["runs_before_planning", "scratch_in_little_room", "whose_steps"]
 
 
@@ -243,3 +243,25 @@ def scratch_in_little_room(channels: int) -> dict[str, Any]:
         "peak": device.memory.peak_bytes,
         "memory": device.limit,
     }
+
+
+def memory_of_chunks() -> dict[str, int]:
+    """Bytes of a tensor in a hole of half as much again, and of an op of constants."""
+    memory = find_device().memory
+
+    def used() -> int:
+        return memory.current_bytes or 0
+
+    hole = tf.zeros([3 << 18])
+    wall = tf.zeros([1])
+    before, free = used(), 3 << 20
+    del hole
+    inside = tf.zeros([2 << 18])
+    split = used() - before + free
+    del inside, wall
+    function = tf.function(lambda x: x * tf.exp(tf.fill([512, 512], 0.5)))
+    x = tf.ones([512, 512])
+    told = specialised(function, x).constant_bytes
+    before = used()
+    np.array(function(x))
+    return {"split": split, "told": told, "kept": used() - before}

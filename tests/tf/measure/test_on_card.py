@@ -62,3 +62,10 @@ def test_products_run_alone_in_each_process_before_they_are_planned(
 ) -> None:
     found = worker.ask(f"{_TRIALS}:runs_before_planning", memory="256MiB")
     assert found == [1, 0, 1]
+
+
+def test_chunks_are_split_and_what_constants_make_is_kept(worker: Worker) -> None:
+    found = worker.ask(f"{_TRIALS}:memory_of_chunks", memory="64MiB")
+    assert found["split"] == 2 << 20
+    assert found["told"] == pytest.approx(1 << 20, abs=1024)
+    assert found["kept"] == pytest.approx(1 << 20, abs=4096)

@@ -244,10 +244,11 @@ class LMSCallback(keras.callbacks.Callback):
             None: on the device, and where there is no plan with all of them there, some
             in the host's memory, with the same bits. "device": on the device.
         slices: How ops are cut where no plan fits with whole ones: into parts that run
-            one after the other. None: where numbers stay the same, as over the examples
-            of a batch and the heads of attention. "any": products over rows and columns
-            too, as the queries of attention; libraries may add up in another order
-            then. "none": not at all.
+            one after the other. None: over the examples of a batch and the heads of
+            attention; under `tf.config.experimental.enable_op_determinism` no products,
+            convolutions and averages, as libraries may add up fewer in another order.
+            "any": those too, and products over rows and columns, as the queries of
+            attention. "none": not at all.
         verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
 
     Raises:

@@ -51,8 +51,8 @@ _AMPLE = 2
 
 _LOG = logging.getLogger("lms")
 
-# Before TensorFlow makes its devices: later it is too late. What is left of a free chunk
-# is a chunk of its own if it is more than this part of the card (bfc_allocator.cc).
+# Before TensorFlow makes its devices: later it is too late. What is left of a chunk is
+# a chunk of its own if it is more than this part of the card (bfc_allocator.cc).
 limit_pinned_memory()
 if not compat.devices_are_made():
     compat.set_gpu_options(internal_fragmentation_fraction=1e-6)

@@ -68,8 +68,9 @@ class Settings:
         host_memory: Bytes of the host's memory that swapped tensors may take; None for
             what is free.
         state: Where variables may lie: None also on the host, "device" nowhere else.
-        slices: How ops may be cut where no plan fits: None with the same bits, "any"
-            products along rows and columns too, "none" not at all.
+        slices: How ops may be cut where no plan fits: None along a batch, with the same
+            bits where TensorFlow's ops are deterministic, "any" products along rows and
+            columns too, "none" not at all.
     """
 
     budget: int | None = None

@@ -21,13 +21,14 @@ from lms.machine.placement import joined
 from lms.planning.placement import certain_need
 from lms.planning.problem import MemoryBudget
 from lms.planning.settings import Settings
+from lms.tf import compat
 from lms.tf.capture.host_lists import HostLists
 from lms.tf.capture.host_variables import movable_to_host, size_of
 from lms.tf.capture.slicing import OpSize, regions
 from lms.tf.capture.specialising import TracedStep
 from lms.units import Bytes
 
-__all__ = ["NOTHING", "Means", "Refused", "further"]
+__all__ = ["NOTHING", "Means", "Refused", "advice", "further"]
 
 # One part of so many of the variables is moved at least.
 _PART = 4
@@ -101,6 +102,14 @@ def further(refused: Refused) -> Means:
     return next((each for each in found if each != NOTHING), NOTHING)
 
 
+def advice(settings: Settings) -> str:
+    """Sentence on the means that would cost the same bits; empty if there is none."""
+    exact = compat.ops_are_deterministic() and settings.slices is None
+    if not (exact and settings.cuts_ops):
+        return ""
+    return ' `slices="any"` cuts products too; their last bits may differ then.'
+
+
 def _smaller_ops(refused: Refused) -> Means:
     """The largest size below those that were tried to which an op can be cut."""
     step = refused.step
@@ -119,11 +128,12 @@ def _sizes(refused: Refused) -> Iterator[OpSize]:
     else:
         whole = before = max(working_sets(refused.step.graph), default=0)
     rows = refused.settings.slices == "any"
+    sums = rows or not compat.ops_are_deterministic()
     for parts in _PARTS:
         most = whole // parts
         is_last = parts == _PARTS[-1]
         if most < before and (is_last or most * _TOGETHER <= refused.budget.step):
-            yield OpSize(most=most, rows=rows, whole=whole)
+            yield OpSize(most=most, sums=sums, rows=rows, whole=whole)
 
 
 def _moved_state(refused: Refused) -> Means:

@@ -32,7 +32,7 @@ from lms.tf.capture.op_facts import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
-from lms.tf.means import NOTHING, Means, Refused, further
+from lms.tf.means import NOTHING, Means, Refused, advice, further
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.free_memory import measure_budget
@@ -320,6 +320,7 @@ def _fitted(
                 )
                 more = further(refused)
                 if more == NOTHING:
+                    refusal.args = (f"{refusal}{advice(captured.settings)}",)
                     raise
             for handle in more.handles:
                 with uninterrupted():

@@ -25,7 +25,12 @@ from tests.tf.recovery_trials import fail
 from tests.tf.steps import descent, grouped, specialised
 
 __all__ = ["full_pinned_memory", "grown_memory", "kept_variables", "known_limits"]
-__all__ += ["link_rates", "memory_of_chunks", "no_memory_of_gpu_by_nvml", "recurrent_layers"]
+__all__ += [
+    "link_rates",
+    "memory_of_chunks",
+    "no_memory_of_gpu_by_nvml",
+    "recurrent_layers",
+]
 __all__ += ["runs_before_planning", "scratch_in_little_room", "whose_steps"]
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras import layers
 
 from lms import LMSCallback
-from lms.errors import LMSError
+from lms.errors import BudgetError, LMSError
 from lms.planning.problem import MemoryBudget
 from lms.tf.recovery import PreparedStep, StepSource
 from tests.models import Case
@@ -29,8 +29,9 @@ def train(*, planned: bool, held: float = 0, failures: int = 0) -> dict[str, Any
         failures: So often the third batch runs out of memory after it has run in part.
 
     Returns:
-        `numbers`, hashes of all losses, weights and slots; `replans` and `swaps` of
-        each report; how many variables were `kept`; the replans that were `said`.
+        `numbers`, hashes of all losses, weights and slots; `replans`, `swaps` and ops
+        `cut` of each report; how many variables were `kept`; the replans that were
+        `said`.
     """
     tf.config.experimental.enable_op_determinism()
     callback = LMSCallback(verbose=0)
@@ -43,6 +44,7 @@ def train(*, planned: bool, held: float = 0, failures: int = 0) -> dict[str, Any
         "numbers": training.hashes(trained.numbers),
         "replans": [report.replans for report in callback.report],
         "swaps": [report.swap_count for report in callback.report],
+        "cut": [report.ops_cut for report in callback.report],
         "kept": trouble.kept,
         "said": said,
     }
@@ -134,6 +136,9 @@ class _Failing:
         following = self._source.prepare(budget, recompute=recompute)
         fail(following, self._failures)
         return following
+
+    def by_other_means(self, error: BudgetError, percent: int) -> PreparedStep | None:
+        return self._source.by_other_means(error, percent)
 
     def without_plan(self, held_back: LMSError) -> PreparedStep | None:
         return self._source.without_plan(held_back)

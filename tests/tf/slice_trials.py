@@ -17,11 +17,11 @@ __all__ = ["attention"]
 _WIDTH, _WORDS = 32, 64
 
 
-def _model(length: int, heads: int, dropout: float) -> keras.Model:
+def _model(length: int, heads: int) -> keras.Model:
     tokens = keras.Input((length,), dtype="int32")
     x = layers.Embedding(_WORDS, _WIDTH)(tokens)
     y = layers.LayerNormalization()(x)
-    attended = layers.MultiHeadAttention(heads, _WIDTH // heads, dropout=dropout)
+    attended = layers.MultiHeadAttention(heads, _WIDTH // heads, dropout=0.2)
     x = x + attended(y, y, use_causal_mask=True)
     model = keras.Model(tokens, layers.Dense(_WORDS)(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -34,18 +34,35 @@ def attention(
     planned: bool,
     length: int,
     heads: int,
-    dropout: float = 0.0,
     slices: Any = None,
+    exact: bool = False,
+    held: int = 0,
 ) -> dict[str, Any]:
-    """Train a transformer's block with op determinism.
+    """Train a transformer's block.
+
+    Args:
+        planned: Whether large model support is used.
+        length: Tokens of a sequence.
+        heads: Of the attention.
+        slices: The knob.
+        exact: Whether ops are deterministic.
+        held: Bytes that others hold from the second batch on.
 
     Returns:
-        Its losses and a digest of all variables, and the predicted peak; the least
+        Its losses, a digest of all variables and the measured peak; the least
         budget where there is no plan.
     """
+    hog: list[Any] = []
+
+    def hold(batch: int, logs: Any = None) -> None:
+        if held and batch == 1 and not (hog or logs):
+            hog.append(tf.raw_ops.Empty(shape=[held], dtype=tf.uint8, init=False))
+
+    holding = keras.callbacks.LambdaCallback(on_train_batch_begin=hold)
     keras.utils.set_random_seed(0)
-    tf.config.experimental.enable_op_determinism()
-    model = _model(length, heads, dropout)
+    if exact:
+        tf.config.experimental.enable_op_determinism()
+    model = _model(length, heads)
     draw = np.random.default_rng(0)
     x = draw.integers(0, _WORDS, (4, length), dtype=np.int32)
     callback = LMSCallback(slices=slices, verbose=0)
@@ -57,16 +74,17 @@ def attention(
             shuffle=False,
             epochs=2,
             verbose=SILENT,
-            callbacks=[callback] if planned else [],
+            callbacks=[callback, holding] if planned else [],
         )
     except BudgetError as error:
-        return {"least": error.least_bytes}
+        return {"least": error.least_bytes, "said": str(error)}
     digest = hashlib.sha256()
     for variable in (*model.variables, *model.optimizer.variables):
         digest.update(np.array(variable).tobytes())
-    numbers = [*(loss.hex() for loss in history.history["loss"]), digest.hexdigest()]
     return {
-        "numbers": numbers,
+        "losses": history.history["loss"],
+        "digest": digest.hexdigest(),
         "peak": tf.config.experimental.get_memory_info("GPU:0")["peak"],
         "cut": [report.ops_cut for report in callback.report],
+        "replans": [report.replans for report in callback.report],
     }

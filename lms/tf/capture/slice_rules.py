@@ -3,14 +3,13 @@
     y = op(x, w)    y[rows of part p] == op(x[rows of part p], w)
 
 A rule says of an axis of the output which axis of each input goes with it, or that the
-input is read whole. A part's numbers are the whole's: each is a function of the same
-numbers, which one kernel computes in the same order. So it is for what works element by
-element, for what moves elements, for reductions over other axes, and for products,
-convolutions and poolings of other examples of a batch. Sums are never split. Products
-of other rows or columns are asked for: libraries may choose another algorithm for them,
-which adds up in another order.
+input is read whole. A part's numbers are the whole's where each is a function of the
+same numbers, which one kernel computes in the same order: what works element by
+element, what moves elements, and reductions over other axes. Sums are never split.
 
-Known weakness: a library may choose another algorithm for a smaller batch too.
+Products, convolutions and averages are made by libraries, which may choose another
+algorithm for fewer examples of a batch, or for other rows or columns. It adds up the
+same numbers in another order, so the last bits may differ: `sums` and `rows`.
 
 Sources: op definitions in tensorflow/core/ops; `FillPhiloxRandom` in
 random_op_cpu.h and random_op_gpu.h: four numbers for each count.
@@ -40,6 +39,7 @@ class Shaped:
         inputs: Shapes of its inputs.
         outputs: Shapes of its outputs.
         constants: Values of those inputs that are small constants, by their positions.
+        sums: Whether what libraries add up may be cut along the examples of a batch.
         rows: Whether products may be cut along rows and columns too.
     """
 
@@ -47,6 +47,7 @@ class Shaped:
     inputs: Sequence[Shape]
     outputs: Sequence[Shape]
     constants: Mapping[int, Any]
+    sums: bool = True
     rows: bool = False
 
     @property
@@ -89,6 +90,15 @@ class Cut:
     counter: int | None = None
 
 
+# Ops whose libraries choose the order in which they add up.
+_SUMS = {
+    *("Einsum", "MatMul", "_FusedMatMul", "BatchMatMul", "BatchMatMulV2"),
+    *("BatchMatMulV3", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D"),
+    *("_FusedConv3D", "Conv2DBackpropInput", "Conv3DBackpropInputV2"),
+    *("DepthwiseConv2dNativeBackpropInput", "AvgPool", "AvgPool3D", "AvgPoolGrad"),
+    *("AvgPool3DGrad", "ResizeBilinearGrad"),
+}
+
 # Axes of the inputs for an axis of the first output, and new constants.
 _Found: TypeAlias = tuple[list[int | None], dict[int, list[int]]] | None
 _Rule: TypeAlias = Callable[[Shaped, int, int], _Found]
@@ -102,7 +112,7 @@ def cuts(op: Shaped, parts: int) -> list[Cut]:
         parts: How many, at least 2.
     """
     rule = _RULES.get(op.node.op)
-    if rule is None or not op.outputs:
+    if rule is None or not op.outputs or (op.node.op in _SUMS and not op.sums):
         return []
     found = (_cut(op, rule, axis, parts) for axis in range(op.rank))
     return [cut for cut in found if cut is not None]

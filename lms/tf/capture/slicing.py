@@ -59,11 +59,13 @@ class OpSize:
 
     Args:
         most: Bytes that it may read and make.
+        sums: Whether what libraries add up may be cut along the examples of a batch.
         rows: Whether products may be cut along rows and columns too.
         whole: Bytes that the largest op needs before any is cut.
     """
 
     most: Bytes
+    sums: bool = True
     rows: bool = False
     whole: Bytes = 0
 
@@ -87,14 +89,20 @@ class Cuts:
     Args:
         graph: The step.
         nodes: Its nodes.
+        sums: Whether what libraries add up may be cut along the examples of a batch.
         rows: Whether products may be cut along rows and columns too.
     """
 
     def __init__(
-        self, graph: GraphView, nodes: Sequence[compat.NodeDef], *, rows: bool
+        self,
+        graph: GraphView,
+        nodes: Sequence[compat.NodeDef],
+        *,
+        sums: bool = True,
+        rows: bool,
     ) -> None:
         self.graph = graph
-        self._rows = rows
+        self._sums, self._rows = sums, rows
         self.nodes = {node.name: node for node in nodes}
         results = set(graph.results)
         self.open = {
@@ -124,6 +132,7 @@ class Cuts:
             inputs=[tensors[name].shape for name in op.inputs],
             outputs=[tensor.shape for tensor in op.outputs],
             constants={i: v for i, v in values.items() if v is not None},
+            sums=self._sums,
             rows=self._rows,
         )
 
@@ -149,7 +158,8 @@ def regions(
         nodes: Its nodes.
         size: What an op may need.
     """
-    steps = [Cuts(graph, nodes, rows=each) for each in (False, True)[: 1 + size.rows]]
+    by_rows = (False, True)[: 1 + size.rows]
+    steps = [Cuts(graph, nodes, sums=size.sums, rows=each) for each in by_rows]
     most = size.most
     needs = dict(zip(graph.by_name, working_sets(graph), strict=True))
     found: dict[str, Region] = {}

@@ -156,6 +156,7 @@ def test_parts_make_the_bits_of_the_whole(name: str) -> None:
     inputs = traced.flat_inputs(given)
     whole = rebuild(traced, step, step.nodes)(inputs).numpy()
     known = Cuts(step.graph, step.nodes, rows=case.rows)
+    exact = Cuts(step.graph, step.nodes, sums=False, rows=False)
     found = [
         Region(cuts={op.name: cut}, parts=parts)
         for op in step.graph.ops
@@ -167,7 +168,10 @@ def test_parts_make_the_bits_of_the_whole(name: str) -> None:
     for region in found:
         cut = with_slices(step.nodes, step.graph, [region], 0)
         parts = rebuild(traced, step, cut)(inputs).numpy()
-        assert whole.tobytes() == parts.tobytes(), region
+        if exact.of(step.graph.by_name[next(iter(region.cuts))], region.parts):
+            assert whole.tobytes() == parts.tobytes(), region
+        else:
+            np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-4)
 
 
 def test_a_region_ends_at_small_tensors_and_at_what_cannot_be_cut() -> None:
@@ -184,6 +188,7 @@ def test_a_region_ends_at_small_tensors_and_at_what_cannot_be_cut() -> None:
     types = {known.graph.by_name[name].type for name in region.cuts}
     assert types == {"Einsum", "Softmax"}
     assert region.parts == 4
+    assert not regions(known.graph, known.nodes, OpSize(most=most, sums=False))
     assert not regions(known.graph, known.nodes, OpSize(most=16 * most))
 
 

@@ -105,26 +105,6 @@ def test_a_buffer_of_another_model_is_refused_before_the_first_step(name: str) -
         _fitted(name, units=3)
 
 
-_FAILS_ONCE = """
-import os, pathlib, sys
-import numpy as np
-from lms.workers.buffer import Buffer
-own = Buffer(os.environ["LMS_BUFFER"], {"w": np.zeros(3)})
-if own.slot == 0 and not own.members():
-    own.push([np.ones(3)], 1)
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_a_group_that_fails_is_started_again_by_the_launcher() -> None:
-    out = io.StringIO()
-    command = [sys.executable, "-c", _FAILS_ONCE]
-    assert launch(command, workers=1, groups=1, out=out) == 0
-    assert "[0] worker 0 ended with signal SIGKILL; starting its group again" in (
-        out.getvalue()
-    )
-
-
 @pytest.mark.long
 def test_a_group_that_is_killed_comes_back_and_all_end_together(tmp_path: Path) -> None:
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
@@ -156,16 +136,13 @@ lms.join(timeout=3600)
 
 
 @pytest.mark.slow
-def test_who_waits_for_a_partner_that_was_killed_is_started_again(
-    tmp_path: Path,
-) -> None:
+def test_who_waits_for_one_that_was_killed_starts_again(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(_MAKES_THE_BUFFER + _DIES_EARLY)
     command = [sys.executable, str(tmp_path / "own.py"), str(tmp_path / "killed")]
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     out = io.StringIO()
     assert launch(command, workers=2, groups=1, environ=environ, out=out) == 0
-    said = "[0] worker 1 ended with signal SIGKILL; starting its group again"
-    assert out.getvalue().splitlines().count(said) == 1
+    assert out.getvalue().count("signal SIGKILL; starting its group again") == 1
 
 
 def test_a_group_that_fails_whenever_it_starts_ends_all() -> None:
@@ -185,15 +162,9 @@ def test_what_fails_before_it_trains_is_not_started_again() -> None:
 
 
 def test_buffers_of_launches_do_not_stay() -> None:
-    code = (
-        "import os, numpy\n"
-        "from lms.workers.buffer import Buffer\n"
-        "print(os.environ['LMS_BUFFER'])\n"
-        "assert Buffer(os.environ['LMS_BUFFER'], {'w': numpy.ones(2)}).path.exists()"
-    )
     out = io.StringIO()
-    command = [sys.executable, "-c", code]
-    launch(command, workers=2, groups=2, out=out)
+    code = f"{_MAKES_THE_BUFFER}print(os.environ['LMS_BUFFER'])"
+    launch([sys.executable, "-c", code], workers=2, groups=2, out=out)
     names = {line.partition("] ")[2] for line in out.getvalue().splitlines()}
     assert len(names) == 1
     assert not buffer_path(names.pop()).exists()

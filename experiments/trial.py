@@ -190,7 +190,7 @@ class _Watch(keras.callbacks.Callback):
             return
         step = len(self._seconds)
         if self._workers is not None and step == 2:
-            self._workers.barrier("steps that count")
+            self._workers.gather("", "steps that count")
         if step:
             tf.config.experimental.reset_memory_stats(_DEVICE)
         if self._asked["held"] and step == 2 and self._peaks:

@@ -237,7 +237,7 @@ def _emulate(options: argparse.Namespace) -> NoReturn:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from lms.workers.launching import launch, launch_groups
+    from lms.workers.launching import launch
 
     command: list[str] = options.command
     command = command[1:] if command[:1] == ["--"] else command
@@ -251,20 +251,11 @@ def _launch(options: argparse.Namespace) -> int:
         from lms.emulation.emulate import environment
 
         environ = environment(sizes[0], cards=options.workers)
-    if options.groups is not None:
-        if len(sizes) > 1:
-            options.parser.error("--groups must come with one --memory. Write one.")
-        return launch_groups(
-            command,
-            workers=options.workers,
-            groups=options.groups,
-            environ=environ,
-            grace=options.grace,
-        )
+    os.environ.update(environ)  # of the process that groups are copies of
     return launch(
         command,
         workers=options.workers,
-        environ=environ,
+        groups=options.groups,
         each=[memory_variable(size) for size in sizes] if len(sizes) > 1 else [],
         grace=options.grace,
     )

@@ -20,14 +20,13 @@ import struct
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from lms.errors import UnsupportedError, WorkersError
-from lms.units import Bytes, Seconds
+from lms.units import Seconds
 
 __all__ = ["BUFFER_VARIABLE", "SLOTS", "Buffer", "Member", "buffer_path"]
 
@@ -63,16 +62,8 @@ def buffer_path(name: str) -> Path:
     return _FOLDER / f"tflms-{name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
-    """One who has pushed.
-
-    Args:
-        slot: Its place.
-        pushes: How often something was pushed there.
-        step: The step of training that the last push was of.
-        age: Seconds since then.
-    """
+class Member(NamedTuple):
+    """One who has pushed: its place, how often, the last one's step, seconds since."""
 
     slot: int
     pushes: int
@@ -97,11 +88,6 @@ class Buffer:
         self._size = sum(one.nbytes for one in self._like.values())
         self._pitch = _HEAD + 2 * -(-self._size // _HEAD) * _HEAD
         self._open()
-
-    @property
-    def size(self) -> Bytes:
-        """Bytes of what is pushed at once."""
-        return self._size
 
     def push(self, values: Sequence[Any], step: int) -> None:
         """Let all see these values of a step, in the order of `like`: all, or none.
@@ -152,9 +138,7 @@ class Buffer:
         """All who ever pushed, the one who did so last first."""
         now = time.monotonic_ns()
         found = [
-            Member(
-                slot=slot, pushes=int(pushes), step=int(step), age=(now - int(at)) / 1e9
-            )
+            Member(slot, int(pushes), int(step), (now - int(at)) / 1e9)
             for slot, (pushes, at, step) in enumerate(self._counts)
             if pushes
         ]
@@ -174,13 +158,9 @@ class Buffer:
         return None
 
     def _arrays(self, whole: Any) -> list[Any]:
-        sizes = np.cumsum([0, *(one.nbytes for one in self._like.values())])
-        return [
-            whole[begin:end].view(like.dtype).reshape(like.shape)
-            for begin, end, like in zip(
-                sizes[:-1], sizes[1:], self._like.values(), strict=True
-            )
-        ]
+        ends = np.cumsum([one.nbytes for one in self._like.values()])
+        parts = zip(np.split(whole, ends[:-1]), self._like.values(), strict=True)
+        return [part.view(like.dtype).reshape(like.shape) for part, like in parts]
 
     def _copy(self, slot: int, count: int) -> Any:
         half = (self._pitch - _HEAD) // 2

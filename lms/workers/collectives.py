@@ -48,15 +48,10 @@ _STANDS_FOR = {4: tf.int32, 8: tf.int64, 2: tf.float16}
 
 @dataclass(slots=True)
 class _Chain:
-    """Reductions of one graph so far.
+    """Reductions of one graph so far."""
 
-    Args:
-        last: The last result, which the next reduction waits for.
-        names: How often each name was used.
-    """
-
-    last: Any = None
-    names: Counter[str] = field(default_factory=Counter)
+    last: Any = None  # the last result, which the next reduction waits for
+    names: Counter[str] = field(default_factory=Counter)  # how often each was used
 
 
 # A graph's chain is kept by the graph itself, so that both end together.
@@ -143,10 +138,6 @@ class Workers:
         place = f"lms/{name}/{_gathered[name]}"
         compat.put_in_cluster(f"{place}/{self.rank}", text)
         return [self._heard(place, rank, timeout) for rank in range(self.size)]
-
-    def barrier(self, name: str = "barrier", *, timeout: Seconds = LONGEST) -> None:
-        """Wait until all workers are here; the arguments are those of `gather`."""
-        self.gather("", name, timeout=timeout)
 
     def take_chiefs(self, variables: Iterable[Any]) -> None:
         """Give variables the chief's values, bit for bit.

@@ -13,6 +13,7 @@ all batches are equally large. A worker whose epoch ends early, by a callback of
 own or for want of data, ends the training of all after a minute.
 """
 
+import os
 from typing import Any
 
 import keras
@@ -22,8 +23,9 @@ from lms.errors import WorkersError
 from lms.units import Seconds
 from lms.workers.agreement import agree
 from lms.workers.averaging import Averaging, average_statistics, optimizers_of
+from lms.workers.buffer import BUFFER_VARIABLE
 from lms.workers.collectives import LONGEST, Workers
-from lms.workers.groups import named_buffer, outer_of
+from lms.workers.groups import outer_of
 from lms.workers.meetings import Meetings
 
 __all__ = ["DataParallel"]
@@ -50,8 +52,7 @@ class DataParallel(keras.callbacks.Callback):
         groups: The name of a buffer in this host's shared memory in which these workers
             meet other groups of workers, which nobody waits for. None takes that of
             `python -m lms launch --groups`; without it there are no groups.
-        outer: The step between groups: "nesterov" (DiLoCo), "elastic", or one of
-            `lms.workers.groups`.
+        outer: The step between groups: "nesterov" (DiLoCo), or "elastic".
         every: Steps from one meeting of groups to the next, at least 1.
 
     Raises:
@@ -74,13 +75,13 @@ class DataParallel(keras.callbacks.Callback):
         workers: Workers,
         *,
         groups: str | None = None,
-        outer: Any = "nesterov",
+        outer: str = "nesterov",
         every: int = 50,
     ) -> None:
         super().__init__()
         if every < 1:
             raise ValueError(f"`every` must be at least 1 step, got {every}.")
-        name, step = named_buffer(groups), outer_of(outer)
+        name, step = groups or os.environ.get(BUFFER_VARIABLE), outer_of(outer)
         self._meetings = Meetings(workers, name, step, every) if name else None
         self._workers = workers
         self._begun: int | None = None  # the epoch
@@ -117,7 +118,7 @@ class DataParallel(keras.callbacks.Callback):
             return
         model: Any = self.model
         model.make_train_function(force=True)  # `Averaging` puts all back
-        self._workers.barrier("the end of training")
+        self._workers.gather("", "the end of training")
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:  # noqa: ARG002
         """Before the first one: the chief's values, which a callback may have read."""

@@ -19,30 +19,17 @@ Sources: Douillard et al., DiLoCo (2023), algorithm 1; Zhang, Choromanska and Le
 Deep learning with elastic averaging SGD (NeurIPS 2015), equations 5 and 6.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 
-from lms.workers.buffer import BUFFER_VARIABLE, Buffer
+from lms.workers.buffer import Buffer
 
-__all__ = ["Elastic", "Groups", "Nesterov", "Outer", "named_buffer", "outer_of"]
+__all__ = ["Elastic", "Groups", "Nesterov", "outer_of"]
 
 _MEETINGS: Final = 2  # of another group, in which the same push counts
-
-
-class Outer(Protocol):
-    """A step between groups."""
-
-    def begin(self, own: Sequence[Any]) -> None:
-        """Begin with these parameters."""
-        ...
-
-    def step(self, own: Sequence[Any], mean: Sequence[Any]) -> list[Any]:
-        """Make a group's parameters from its own and the mean of all groups'."""
-        ...
 
 
 @dataclass(slots=True)
@@ -109,14 +96,12 @@ class Elastic:
 _OUTER = {"nesterov": Nesterov, "elastic": Elastic}
 
 
-def outer_of(outer: Any) -> Outer:
-    """An outer step by its name, or as it was made.
+def outer_of(outer: str) -> Any:
+    """An outer step by its name.
 
     Raises:
         ValueError: If there is none of that name.
     """
-    if not isinstance(outer, str):
-        return outer
     if outer not in _OUTER:
         raise ValueError(
             f"`outer` must be one of {', '.join(_OUTER)}, got {outer!r}. Leave it out "
@@ -137,7 +122,7 @@ class Groups:
         WorkersError: If the buffer is of another model.
     """
 
-    def __init__(self, name: str, outer: Outer, variables: Iterable[Any]) -> None:
+    def __init__(self, name: str, outer: Any, variables: Iterable[Any]) -> None:
         self._outer = outer
         self._variables = list(variables)
         names = map(str, range(len(self._variables)))
@@ -151,10 +136,6 @@ class Groups:
         self._assign(values)
         self._outer.begin(values)
         return step
-
-    def close(self) -> None:
-        """Leave the buffer, which stays."""
-        self.buffer.close()
 
     def meet(self, step: int) -> int:
         """Push, and step towards the mean of all who pushed lately; say how many."""
@@ -184,8 +165,3 @@ class Groups:
     def _assign(self, values: Sequence[Any]) -> None:
         for variable, value in zip(self._variables, values, strict=True):
             variable.assign(value)
-
-
-def named_buffer(groups: str | None) -> str | None:
-    """The buffer that is asked for, else the launcher's, else none."""
-    return groups or os.environ.get(BUFFER_VARIABLE)

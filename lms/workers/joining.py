@@ -80,7 +80,8 @@ def join(
             "tensor, model or data set."
         )
     _take_own_gpu(placement)
-    by = reductions or os.environ.get("LMS_REDUCTIONS") or _usual_reductions()
+    by = reductions or os.environ.get("LMS_REDUCTIONS")
+    by = by or ("nccl" if tf.config.list_physical_devices("GPU") else "ring")
     if by not in ("nccl", "ring"):
         raise WorkersError(
             f"`reductions` must be 'nccl' or 'ring', got {by!r}. Leave it out, or "
@@ -92,10 +93,6 @@ def join(
     _joined.append(workers)
     note_joined(placement)
     return workers
-
-
-def _usual_reductions() -> str:
-    return "nccl" if tf.config.list_physical_devices("GPU") else "ring"
 
 
 def _take_own_gpu(placement: Placement) -> None:

@@ -8,41 +8,40 @@ What workers print comes with their rank before it. The first that fails ends al
 others would wait for it. They are asked to end, and killed after a while. If the
 launcher itself is killed, Linux kills the workers.
 
-Loose groups wait for nobody: each has a launcher of its own, and one that fails is
-started again. `[2] [1] ...` is worker 1 of group 2.
+Loose groups wait for nobody: each is a job of its own, and one that fails is started
+again. `[2] [1] ...` is worker 1 of group 2.
 """
 
 import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from lms.machine.placement import Placement, cluster_variables
 from lms.units import Seconds
 from lms.workers.buffer import BUFFER_VARIABLE, buffer_path
+from lms.workers.processes import Worker, copied, is_program, spawned
 
-__all__ = ["free_addresses", "launch", "launch_groups"]
+__all__ = ["free_addresses", "launch"]
 
 _HOST = "127.0.0.1"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _POLL = 0.1
+
+# Seconds for the others of a group that starts again: nobody keeps what they hold.
 _LAST_WORDS = 2.0
 
-# Becomes the program; 1 asks Linux to kill it when the launcher ends (prctl(2)).
-_BECOME = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
-_ENDS_WITH_LAUNCHER = (sys.executable, "-S", "-c", _BECOME)
+# A group that ends by itself so soon, so often in a row, would do so for ever.
+_SOON: Seconds = 60.0
+_TRIES = 3
 
 # Exit codes of programs that a signal ended begin here, as in a shell.
 _BY_SIGNAL = 128
@@ -52,23 +51,27 @@ def launch(  # noqa: PLR0913 - what is started, and how it ends
     command: Sequence[str],
     *,
     workers: int,
+    groups: int | None = None,
     environ: Mapping[str, str] = os.environ,
     each: Sequence[Mapping[str, str]] = (),
     grace: Seconds = 10.0,
     out: IO[str] | None = None,
-    apart: Callable[[], int] | None = None,
 ) -> int:
-    """Run a command as so many workers, and wait for all.
+    """Run a command as so many workers of one job, or of loose groups; wait for all.
+
+    Groups meet in a buffer of this host. One that fails is started again, but where
+    none has made the buffer yet, and where it has failed by itself three times in a
+    row, each within a minute. Their programs, where they are of this Python, are copies
+    of a process that has imported TensorFlow, in the environment of this one.
 
     Args:
         command: The program and its arguments.
-        workers: How many, at least 1.
+        workers: How many, at least 1; of all groups together.
+        groups: How many loose groups, all of as many workers; None for one job.
         environ: What they are started with, but for what tells them apart.
         each: More variables of each worker, by rank; none for no more.
         grace: How long workers get to end when they are asked to.
         out: Where their lines go; standard output by default.
-        apart: Given for workers that know nothing of one another: one that fails is
-            started again, as often as this says. None for workers of one job.
 
     Returns:
         0 if all ended with 0, else the code of the first that did not; 128 and the
@@ -76,13 +79,41 @@ def launch(  # noqa: PLR0913 - what is started, and how it ends
 
     Raises:
         ValueError: If there is less than one worker, no such program, less GPUs in
-            CUDA_VISIBLE_DEVICES than workers, or `each` has not one for each worker.
+            CUDA_VISIBLE_DEVICES than workers, or they cannot be parted into groups.
 
     Example:
         >>> launch([sys.executable, "-c", "raise SystemExit(3)"], workers=2)
         worker 0 ended with code 3; ending the others
         3
     """
+    own, say = _environs(command, workers, environ, each), _said_to(out)
+    if groups is None:
+        return _run([_Job(command, own, "", spawned, say)], grace, say)
+    if groups < 1 or workers % groups:
+        raise ValueError(
+            f"`workers` must be a multiple of {groups} groups, got {workers}. All "
+            "groups have as many workers."
+        )
+    name = f"launch-{os.getpid()}-{time.monotonic_ns()}"
+    own = [{**one, BUFFER_VARIABLE: name} for one in own]
+    start, size = copied if is_program(command) else spawned, workers // groups
+    jobs = [
+        _Job(command, own[i * size : (i + 1) * size], f"[{i}] ", start, say)
+        for i in range(groups)
+    ]
+    try:
+        return _run(jobs, grace, say, buffer_path(name).exists)
+    finally:
+        buffer_path(name).unlink(missing_ok=True)
+
+
+def _environs(
+    command: Sequence[str],
+    workers: int,
+    environ: Mapping[str, str],
+    each: Sequence[Mapping[str, str]],
+) -> list[dict[str, str]]:
+    """Those of all workers; refuses what cannot be started."""
     if workers < 1:
         raise ValueError(f"`workers` must be at least 1, got {workers}. Use 1 or more.")
     if not command or shutil.which(command[0], path=environ.get("PATH")) is None:
@@ -90,94 +121,8 @@ def launch(  # noqa: PLR0913 - what is started, and how it ends
             "`command` must be a program that can be started, got "
             f"{' '.join(command)!r}. Check its name and path."
         )
-    if each and len(each) != workers:
-        raise ValueError(
-            f"`each` must have one for each of {workers} workers, got {len(each)}. "
-            "Write as many, or none."
-        )
-    gpus = [{}] * workers if apart else _gpus(environ, workers)
-    is_job = workers > 1 and apart is None
-    addresses = free_addresses(workers) if is_job else ()
-    out, lock = out or sys.stdout, threading.Lock()
-
-    def say(line: str) -> None:
-        with lock:
-            print(line.rstrip("\n"), file=out, flush=True)
-
-    with ExitStack() as stack:
-
-        def start(rank: int) -> _Worker:
-            own = {**environ, **gpus[rank], **(each[rank] if each else {})}
-            if is_job:
-                own |= cluster_variables(Placement(addresses=addresses, rank=rank))
-            name = "" if workers == 1 else f"[{rank}] "
-            return stack.enter_context(_Worker(command, rank, own, name, say))
-
-        started = [start(rank) for rank in range(workers)]
-        return _wait(started, grace, say, _Again(start, apart))
-
-
-def launch_groups(  # noqa: PLR0913 - what `launch` takes, and how many groups
-    command: Sequence[str],
-    *,
-    workers: int,
-    groups: int,
-    environ: Mapping[str, str] = os.environ,
-    grace: Seconds = 10.0,
-    restarts: int = 100,
-    out: IO[str] | None = None,
-) -> int:
-    """Run a command as loose groups of workers, which meet in a buffer of this host.
-
-    A group that fails is started again, but where none has made the buffer yet: what
-    fails before it trains would fail again.
-
-    Args:
-        command: The program and its arguments.
-        workers: How many, of all groups.
-        groups: How many groups, all of as many workers.
-        environ: What they are started with, but for what tells them apart.
-        grace: How long workers get to end when they are asked to.
-        restarts: How often groups are started again, all together.
-        out: Where their lines go; standard output by default.
-
-    Returns:
-        0 if all groups ended with 0, else as `launch`.
-
-    Raises:
-        ValueError: If workers cannot be parted so, or as `launch`.
-    """
-    if groups < 1 or workers % groups:
-        raise ValueError(
-            f"`workers` must be a multiple of {groups} groups, got {workers}. All "
-            "groups have as many workers."
-        )
-    name = f"launch-{os.getpid()}-{time.monotonic_ns()}"
     gpus = _gpus(environ, workers)
-    size = workers // groups
-    own = [sys.executable, "-m", "lms", "launch", "-n", str(size), "--grace"]
-    each = [
-        {BUFFER_VARIABLE: name, **_together(gpus[i * size : (i + 1) * size])}
-        for i in range(groups)
-    ]
-    try:
-        return launch(
-            [*own, str(grace), "--", *command],
-            workers=groups,
-            environ=environ,
-            each=each,
-            grace=grace + _LAST_WORDS,
-            out=out,
-            apart=lambda: restarts if buffer_path(name).exists() else 0,
-        )
-    finally:
-        buffer_path(name).unlink(missing_ok=True)
-
-
-def _together(gpus: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The GPUs of a group's workers."""
-    names = [one[_VISIBLE] for one in gpus if one]
-    return {_VISIBLE: ",".join(names)} if names else {}
+    return [{**environ, **a, **b} for a, b in zip(gpus, each or gpus, strict=True)]
 
 
 def free_addresses(count: int) -> tuple[str, ...]:
@@ -192,49 +137,69 @@ def free_addresses(count: int) -> tuple[str, ...]:
         return tuple(f"{_HOST}:{each.getsockname()[1]}" for each in found)
 
 
-class _Worker:
-    """A process and the thread that passes its lines on; ends with its context."""
+_Say = Callable[[str], None]
+_Start = Callable[[Sequence[str], Mapping[str, str], Connection], Any]
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        rank: int,
-        environ: Mapping[str, str],
-        prefix: str,
-        say: Callable[[str], None],
-    ) -> None:
-        self.rank = rank
-        self.process = subprocess.Popen(
-            [*_ENDS_WITH_LAUNCHER, *command],
-            env={**environ, "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # the launcher alone hears of the terminal
-        )
-        self._reader = threading.Thread(target=self._read, args=(prefix, say))
-        self._reader.daemon = True
-        self._reader.start()
 
-    def __enter__(self) -> "_Worker":
-        return self
+def _said_to(out: IO[str] | None) -> _Say:
+    """A function that writes whole lines, whoever else does."""
+    to = out or sys.stdout
 
-    def __exit__(self, *_: Any) -> None:
-        self.signal(signal.SIGKILL)
-        self.process.wait()
-        self._reader.join(_LAST_WORDS)
+    def say(line: str) -> None:
+        to.write(line.rstrip("\n") + "\n")  # at once, so that no other is within
+        to.flush()
 
-    def signal(self, number: int) -> None:
-        """Send a signal to it and to what it has started, if it still runs."""
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, number)
+    return say
 
-    def _read(self, prefix: str, say: Callable[[str], None]) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                say(prefix + line)
+
+@dataclass(slots=True)
+class _Job:
+    """Workers that wait for one another: they begin and end together."""
+
+    command: Sequence[str]
+    environs: Sequence[Mapping[str, str]]
+    name: str
+    start: _Start
+    say: _Say
+    workers: list[Worker] = field(default_factory=list)
+    _begun: Seconds = 0.0
+    _in_vain: int = 0
+
+    def begin(self) -> None:
+        """Start all, on ports that are free now."""
+        self.workers, size = [], len(self.environs)
+        self._begun = time.monotonic()
+        addresses = free_addresses(size) if size > 1 else ()
+        for rank, environ in enumerate(self.environs):
+            own, name = dict(environ), self.name
+            if addresses:
+                own |= cluster_variables(Placement(addresses=addresses, rank=rank))
+                name += f"[{rank}] "
+            self.workers.append(
+                Worker(
+                    lambda out, own=own: self.start(self.command, own, out),
+                    lambda line, name=name: self.say(name + line),
+                )
+            )
+
+    def failed(self) -> tuple[int, str] | None:
+        """The code of one that has failed, as in a shell, and words for it.
+
+        One that a signal ended comes first: it has ended the others.
+        """
+        codes = [(worker.code() or 0, i) for i, worker in enumerate(self.workers)]
+        code, rank = min(((c, i) for c, i in codes if c), default=(0, 0))
+        if not code:
+            return None
+        how = f"code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
+        words = f"{self.name}worker {rank} ended with {how}"
+        return code if code > 0 else _BY_SIGNAL - code, words
+
+    def is_in_vain(self, code: int) -> bool:
+        """Tell whether it would fail for ever; to be asked once of each failure."""
+        is_soon = code < _BY_SIGNAL and time.monotonic() - self._begun < _SOON
+        self._in_vain = self._in_vain + 1 if is_soon else 0
+        return self._in_vain >= _TRIES
 
 
 def _gpus(environ: Mapping[str, str], workers: int) -> list[dict[str, str]]:
@@ -252,52 +217,57 @@ def _gpus(environ: Mapping[str, str], workers: int) -> list[dict[str, str]]:
     return [{_VISIBLE: names[rank]} for rank in range(workers)]
 
 
-class _Again:
-    """Starts workers again that nobody waits for."""
-
-    def __init__(
-        self, start: Callable[[int], _Worker], apart: Callable[[], int] | None
-    ) -> None:
-        self._start = start
-        self._most = apart or (lambda: 0)
-        self._count = 0
-
-    def __call__(self, worker: _Worker) -> _Worker | None:
-        """The worker that takes the place of one that failed; None for the end."""
-        if self._count >= self._most():
-            return None
-        self._count += 1
-        worker.process.wait()
-        return self._start(worker.rank)
-
-
-def _wait(
-    started: list[_Worker],
+def _run(
+    jobs: Sequence[_Job],
     grace: Seconds,
-    say: Callable[[str], None],
-    again: _Again,
+    say: _Say,
+    again: Callable[[], bool] = lambda: False,
 ) -> int:
     """Until all have ended, one has failed, or the launcher is asked to end."""
-    with _heard() as asked:
-        while True:
-            codes = [worker.process.poll() for worker in started]
-            failed = [i for i, code in enumerate(codes) if code]
-            if asked:
-                _end(started, asked[0], grace)
-                return _BY_SIGNAL + asked[0]
-            if failed:
-                code, worker = codes[failed[0]] or 0, started[failed[0]]
-                if other := again(worker):
-                    say(f"{_how_it_ended(worker.rank, code)}; starting it again")
-                    started[failed[0]] = other
-                    continue
-                others = "; ending the others" if len(started) > 1 else ""
-                say(_how_it_ended(worker.rank, code) + others)
-                _end(started, signal.SIGTERM, grace)
-                return code if code > 0 else _BY_SIGNAL - code
-            if all(code == 0 for code in codes):
+    try:
+        with _heard() as asked:
+            for job in jobs:
+                job.begin()
+            code = _watched(jobs, say, again, asked)
+            _end(jobs, asked[0] if asked else signal.SIGTERM, grace)
+            return code
+    finally:
+        _end(jobs, signal.SIGKILL, 0)
+
+
+def _watched(
+    jobs: Sequence[_Job], say: _Say, again: Callable[[], bool], asked: Sequence[int]
+) -> int:
+    """The exit code, when it is known; starts groups again until then."""
+    others = "; ending the others" if sum(len(job.workers) for job in jobs) > 1 else ""
+    while not asked:
+        failed = next((job for job in jobs if job.failed()), None)
+        if failed is None:
+            if all(one.code() == 0 for job in jobs for one in job.workers):
                 return 0
             time.sleep(_POLL)
+            continue
+        code, words = failed.failed() or (0, "")
+        if not again() or failed.is_in_vain(code):
+            say(words + others)
+            return code
+        say(f"{words}; starting its group again")
+        _end([failed], signal.SIGTERM, _LAST_WORDS)
+        failed.begin()
+    return _BY_SIGNAL + asked[0]
+
+
+def _end(jobs: Sequence[_Job], number: int, grace: Seconds) -> None:
+    """Ask all to end, and kill those that still run after a while."""
+    workers = [worker for job in jobs for worker in job.workers]
+    for worker in workers:
+        worker.signal(number)
+        worker.signal(signal.SIGCONT)  # one that was stopped hears of it
+    until = time.monotonic() + grace
+    while time.monotonic() < until and any(one.code() is None for one in workers):
+        time.sleep(_POLL)
+    for worker in workers:
+        worker.kill()
 
 
 @contextmanager
@@ -317,20 +287,3 @@ def _heard() -> Any:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end(started: Sequence[_Worker], number: int, grace: Seconds) -> None:
-    """Ask all to end; what still runs after a while is killed with its context."""
-    for worker in started:
-        worker.signal(number)
-        worker.signal(signal.SIGCONT)  # one that was stopped hears of it
-    until = time.monotonic() + grace
-    while time.monotonic() < until:
-        if all(worker.process.poll() is not None for worker in started):
-            return
-        time.sleep(_POLL)
-
-
-def _how_it_ended(rank: int, code: int) -> str:
-    how = f"code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
-    return f"worker {rank} ended with {how}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from lms.errors import WorkersError
 from lms.workers.collectives import Workers
-from lms.workers.groups import Groups, Outer
+from lms.workers.groups import Groups
 
 __all__ = ["Meetings"]
 
@@ -28,7 +28,7 @@ class Meetings:
         every: Steps from one meeting to the next.
     """
 
-    def __init__(self, workers: Workers, name: str, outer: Outer, every: int) -> None:
+    def __init__(self, workers: Workers, name: str, outer: Any, every: int) -> None:
         self._workers = workers
         self._name = name
         self._outer = outer
@@ -86,7 +86,7 @@ class Meetings:
             return {}
         try:
             if self._groups is not None:
-                self._groups.close()
+                self._groups.buffer.close()
             self._groups = Groups(self._name, self._outer, self._variables)
             return {"error": "", "steps": self._groups.begin()}
         except (WorkersError, OSError, ValueError) as error:

@@ -124,23 +124,11 @@ def _mean_loss(loss: Any) -> Callable[[Any, Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Functions:
-    """The functions of one stage for one shape of micro-batches.
-
-    Args:
-        stage: The stage.
-        forward: Outputs and state of inputs; None for the last stage.
-        backward: Gradients of its inputs; with the loss, for the last stage.
-    """
+    """The functions of one stage for one shape of micro-batches."""
 
     stage: Stage
-    forward: FittedFunction | None
-    backward: FittedFunction
-
-    def report(self) -> Iterator[StepReport]:
-        """Reports of what was planned."""
-        if self.forward is not None:
-            yield from self.forward.report
-        yield from self.backward.report
+    forward: FittedFunction | None  # outputs and state of inputs; not of the last stage
+    backward: FittedFunction  # gradients of its inputs; of the last stage loss, too
 
 
 class PipelineStep:
@@ -175,7 +163,8 @@ class PipelineStep:
     def report(self) -> tuple[StepReport, ...]:
         """One report for each function of each stage that was planned."""
         planned = (one for each in self._planned.values() for one in each)
-        return tuple(report for one in planned for report in one.report())
+        both = (fitted for one in planned for fitted in (one.forward, one.backward))
+        return tuple(report for one in both if one for report in one.report)
 
     def __call__(self, inputs: Any, targets: Any) -> Any:
         """Train on one batch; its first dimension is cut into micro-batches.

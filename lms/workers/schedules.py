@@ -14,6 +14,7 @@ Sources: Huang et al., GPipe (NeurIPS 2019), section 2.3; Narayanan et al., Pipe
 (SOSP 2019), section 3.2, and its flush in Megatron-LM (SC 2021), section 2.2.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -21,8 +22,8 @@ from typing import Literal
 
 from lms.units import Seconds
 
-__all__ = ["SCHEDULES", "Action", "Played", "Schedule", "gpipe", "most_held"]
-__all__ += ["one_f_one_b", "play"]
+__all__ = ["SCHEDULES", "Action", "Schedule", "gpipe", "most_held", "one_f_one_b"]
+__all__ += ["play"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,32 +96,9 @@ def most_held(actions: Sequence[Action]) -> int:
     return most
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """A schedule over time.
-
-    Args:
-        ends: When each stage has ended each of its actions.
-        busy: Seconds that each stage computes.
-    """
-
-    ends: tuple[tuple[Seconds, ...], ...]
-    busy: tuple[Seconds, ...]
-
-    @property
-    def seconds(self) -> Seconds:
-        """Seconds until the last action has ended."""
-        return max(ends[-1] for ends in self.ends)
-
-    @property
-    def bubble(self) -> float:
-        """The share of the stages' time in which they wait."""
-        return 1 - sum(self.busy) / (len(self.busy) * self.seconds)
-
-
 def play(
     schedule: Schedule, seconds: Callable[[int, Action], Seconds], wire: Seconds = 0.0
-) -> Played:
+) -> tuple[Seconds, float]:
     """Play a schedule: a forward waits for the stage before, a backward for the next.
 
     Args:
@@ -128,34 +106,33 @@ def play(
         seconds: Seconds of an action on a stage.
         wire: Seconds between two stages.
 
+    Returns:
+        Seconds until all have ended, and the share of the stages' time in which they
+        wait: the bubble.
+
     Raises:
         ValueError: If stages wait for one another for ever.
 
     Example:
-        >>> round(play(gpipe(2, 3), lambda stage, action: 1.0).bubble, 3)
-        0.25
+        >>> play(gpipe(2, 3), lambda stage, action: 1.0)
+        (8.0, 0.25)
     """
-    ended: dict[tuple[int, Action], Seconds] = {}
-    ends: list[list[Seconds]] = [[] for _ in schedule]
-    while any(len(own) < len(todo) for own, todo in zip(ends, schedule, strict=True)):
+    ended: dict[tuple[int, Action] | None, Seconds] = {None: -wire}
+    ends, busy, todo = [0.0] * len(schedule), 0.0, [deque(own) for own in schedule]
+    while any(todo):
         before = len(ended)
-        for stage, todo in enumerate(schedule):
-            while len(ends[stage]) < len(todo):
-                action = todo[len(ends[stage])]
-                source = _source(stage, action, len(schedule))
-                if source is not None and source not in ended:
-                    break
-                arrives = 0.0 if source is None else ended[source] + wire
-                start = max(arrives, ends[stage][-1] if ends[stage] else 0.0)
-                ended[stage, action] = start + seconds(stage, action)
-                ends[stage].append(ended[stage, action])
+        for stage, own in enumerate(todo):
+            while own and (source := _source(stage, own[0], len(todo))) in ended:
+                takes = seconds(stage, own[0])
+                ends[stage] = max(ended[source] + wire, ends[stage]) + takes
+                ended[stage, own.popleft()] = ends[stage]
+                busy += takes
         if len(ended) == before:
             raise ValueError(
                 "`schedule` must let some stage go on, got one in which all wait. "
                 "Let each backward follow its forward."
             )
-    busy = (sum(seconds(i, one) for one in todo) for i, todo in enumerate(schedule))
-    return Played(ends=tuple(map(tuple, ends)), busy=tuple(busy))
+    return max(ends), 1 - busy / (len(ends) * max(ends))
 
 
 def _source(stage: int, action: Action, stages: int) -> tuple[int, Action] | None:

@@ -17,7 +17,7 @@ import lms
 from lms.errors import WorkersError
 from lms.workers.buffer import buffer_path
 from lms.workers.groups import Elastic, Groups, Nesterov, outer_of
-from lms.workers.launching import launch_groups
+from lms.workers.launching import launch
 from tests.models import SILENT
 
 pytestmark = pytest.mark.tf
@@ -105,56 +105,66 @@ def test_a_buffer_of_another_model_is_refused_before_the_first_step(name: str) -
         _fitted(name, units=3)
 
 
-_FAILS_ONCE = """
-import os, pathlib, sys
-import numpy as np
-from lms.workers.buffer import Buffer
-own = Buffer(os.environ["LMS_BUFFER"], {"w": np.zeros(3)})
-if own.slot == 0 and not own.members():
-    own.push([np.ones(3)], 1)
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_a_group_that_fails_is_started_again_by_the_launcher() -> None:
-    out = io.StringIO()
-    command = [sys.executable, "-c", _FAILS_ONCE]
-    assert launch_groups(command, workers=1, groups=1, out=out) == 0
-    assert "worker 0 ended with code 137; starting it again" in out.getvalue()
-
-
 @pytest.mark.long
 def test_a_group_that_is_killed_comes_back_and_all_end_together(tmp_path: Path) -> None:
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     command = [sys.executable, "-m", "tests.workers.group_trials", str(tmp_path)]
     out = io.StringIO()
-    ended = launch_groups(command, workers=2, groups=2, environ=environ, out=out)
+    ended = launch(command, workers=2, groups=2, environ=environ, out=out)
     assert ended == 0, out.getvalue()
-    assert out.getvalue().count("starting it again") == 1
+    assert out.getvalue().count("starting its group again") == 1
     found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
     assert all(60 <= one["done"] <= 61 for one in found), "who comes late makes one"
     assert all(one["loss"] < 1 for one in found), "it begins at about four"
 
 
+_MAKES_THE_BUFFER = """
+import os, numpy
+from lms.workers.buffer import Buffer
+Buffer(os.environ["LMS_BUFFER"], {"w": numpy.ones(2)})
+"""
+
+_DIES_EARLY = """
+import json, os, pathlib, signal, sys
+killed = pathlib.Path(sys.argv[1])
+if json.loads(os.environ["TF_CONFIG"])["task"]["index"] and not killed.exists():
+    killed.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+import lms
+lms.join(timeout=3600)
+"""
+
+
+@pytest.mark.slow
+def test_who_waits_for_one_that_was_killed_starts_again(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(_MAKES_THE_BUFFER + _DIES_EARLY)
+    command = [sys.executable, str(tmp_path / "own.py"), str(tmp_path / "killed")]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+    out = io.StringIO()
+    assert launch(command, workers=2, groups=1, environ=environ, out=out) == 0
+    assert out.getvalue().count("signal SIGKILL; starting its group again") == 1
+
+
+def test_a_group_that_fails_whenever_it_starts_ends_all() -> None:
+    out = io.StringIO()
+    command = [sys.executable, "-c", _MAKES_THE_BUFFER + "raise SystemExit(3)"]
+    assert launch(command, workers=1, groups=1, out=out) == 3
+    assert out.getvalue().count("starting its group again") == 2
+
+
 def test_what_fails_before_it_trains_is_not_started_again() -> None:
     out = io.StringIO()
     command = [sys.executable, "-c", "raise SystemExit(3)"]
-    assert launch_groups(command, workers=2, groups=2, out=out) == 3
+    assert launch(command, workers=2, groups=2, out=out) == 3
     assert "again" not in out.getvalue()
     with pytest.raises(ValueError, match="a multiple of 2 groups, got 3"):
-        launch_groups(command, workers=3, groups=2)
+        launch(command, workers=3, groups=2)
 
 
 def test_buffers_of_launches_do_not_stay() -> None:
-    code = (
-        "import os, numpy\n"
-        "from lms.workers.buffer import Buffer\n"
-        "print(os.environ['LMS_BUFFER'])\n"
-        "assert Buffer(os.environ['LMS_BUFFER'], {'w': numpy.ones(2)}).path.exists()"
-    )
     out = io.StringIO()
-    command = [sys.executable, "-c", code]
-    launch_groups(command, workers=2, groups=2, out=out)
+    code = f"{_MAKES_THE_BUFFER}print(os.environ['LMS_BUFFER'])"
+    launch([sys.executable, "-c", code], workers=2, groups=2, out=out)
     names = {line.partition("] ")[2] for line in out.getvalue().splitlines()}
     assert len(names) == 1
     assert not buffer_path(names.pop()).exists()

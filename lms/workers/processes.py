@@ -1,0 +1,140 @@
+"""Processes of workers: programs of any kind, and copies of one that has TensorFlow.
+
+    launcher ──> server: imports, once ──> fork ──> program, program, ...
+
+An import takes seconds of a core, more than all else that a small group needs to start
+again. Nothing has run in the server, so that a copy makes its own devices. Linux kills
+all of them when the launcher ends.
+
+Known weakness: what a copy sets in `os.environ` for TensorFlow's or Keras's import
+comes too late. Set it before the launcher starts.
+"""
+
+import ctypes
+import gc
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Worker", "copied", "is_program", "spawned"]
+
+_IMPORTED = ["lms.workers.data_parallel", "lms.workers.joining", "lms.fit.callback"]
+_POLL = 0.01
+_LAST_WORDS = 2.0
+
+# Becomes the program; 1 asks Linux to kill it when the launcher ends (prctl(2)).
+_BECOME = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+_ENDS_WITH_LAUNCHER = (sys.executable, "-S", "-c", _BECOME)
+
+
+class Worker:
+    """A process and the thread that passes its lines on."""
+
+    def __init__(
+        self, start: Callable[[Connection], Any], say: Callable[[str], None]
+    ) -> None:
+        lines, out = Pipe(duplex=False)
+        with out:
+            self._process = start(out)
+        self._reader = threading.Thread(target=_read, args=(lines, say), daemon=True)
+        self._reader.start()
+
+    def code(self) -> int | None:
+        """The code it ended with, negative for a signal; None while it runs."""
+        if isinstance(self._process, subprocess.Popen):
+            return self._process.poll()
+        return self._process.exitcode
+
+    def signal(self, number: int) -> None:
+        """Send a signal to it and to what it has started, if it still runs."""
+        if self.code() is None:
+            with suppress(ProcessLookupError):  # it has just begun, or ended
+                os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it now, and wait for its last lines."""
+        while self.code() is None:
+            self.signal(signal.SIGKILL)
+            time.sleep(_POLL)
+        self._reader.join(_LAST_WORDS)
+
+
+def is_program(command: Sequence[str]) -> bool:
+    """Tell whether a command is a script or module of this very Python.
+
+    Example:
+        >>> is_program([sys.executable, "train.py"]), is_program(["true", "train.py"])
+        (True, False)
+    """
+    this, own = Path(sys.executable), Path(shutil.which(command[0]) or "").absolute()
+    if own.parent != this.parent or not own.samefile(this):
+        return False
+    words = command[1:2]
+    return words == ["-m"] or any(word.endswith(".py") for word in words)
+
+
+def spawned(command: Sequence[str], environ: Mapping[str, str], out: Connection) -> Any:
+    """Start a program; it writes its lines to `out`."""
+    return subprocess.Popen(
+        [*_ENDS_WITH_LAUNCHER, *command],
+        env={**environ, "PYTHONUNBUFFERED": "1"},
+        stdout=out.fileno(),
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # the launcher alone hears of the terminal
+    )
+
+
+def copied(command: Sequence[str], environ: Mapping[str, str], out: Connection) -> Any:
+    """Start a program as a copy; it writes its lines to `out`."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(_IMPORTED)
+    given = (command[1:], dict(environ), out)
+    process = context.Process(target=_become, args=given)
+    process.start()
+    return process
+
+
+def _become(words: Sequence[str], environ: Mapping[str, str], out: Connection) -> None:
+    gc.freeze()  # what is imported stays, and need not be walked again
+    os.setsid()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, 9)  # it is killed when the server ends
+    for number in (1, 2):
+        os.dup2(out.fileno(), number)
+    out.close()
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(line_buffering=True)  # pyright: ignore
+    os.environ.clear()
+    os.environ.update(environ)
+    np.random.seed()  # noqa: NPY002 - else all draw the same
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = list(words)
+        sys.path[0] = str(Path(words[0]).resolve().parent)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def _read(lines: Connection, say: Callable[[str], None]) -> None:
+    with lines, open(lines.fileno(), errors="replace", closefd=False) as text:
+        for line in text:
+            say(line)

@@ -4,7 +4,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/runs
 READY := .venv/ready
-# What is imported is compiled then; to compile all would take as long as to install it.
+# What is imported is compiled then, once; to compile all would take as long as to install
+# it.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # Most tests wait for one core; two at a time do not get in each other's way. A worker
 # that crashes ends the run: with another in its place, xdist may wait for ever.

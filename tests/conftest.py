@@ -14,6 +14,8 @@ from tests.tf.worker import Worker
 
 # Every test measures and plans anew.
 os.environ["LMS_CACHE"] = "off"
+# What programs of tests import is compiled once, not by each of them.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Tests of this process run on an emulated card.
 try:

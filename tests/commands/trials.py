@@ -120,6 +120,7 @@ def by_stored_plan(subject: str, budget: str, file: str) -> dict[str, Any]:
         "said": said,
         "equal": weights[0] == weights[1],
         "measured": report.measured_peak_bytes,
+        "predicted": report.predicted_peak_bytes,
         "replans": report.replans,
         "obeyed": plans == [read_plan(file)],
         "planner": read_plan(file).planner,

@@ -31,7 +31,6 @@ PLAIN = {
     "error": None,
     "seconds": 1.0,
     "peak_bytes": 100 * MIB,
-    "step_seconds": [9.0, 9.0, 0.5],
     "losses": ["0x1p+0", "0x1p-1"],
     "sha256": "a",
 }
@@ -81,11 +80,8 @@ def test_each_limit_follows_from_what_was_measured_and_all_is_drawn(
     monkeypatch.setattr(demo, "measured", measured)
     monkeypatch.setattr(demo, "_arrays", lambda *_: tmp_path / "arrays.npz")
     assert main(["--output", str(tmp_path)]) == 0
-    assert asked == [
-        ("plain", None),
-        ("plain", 50 * MIB),
-        ("callback", 50 * MIB),
-        ("callback", 25 * MIB),
-    ]
+    assert asked[0] == ("plain", None)
+    memories = [("callback", 25 * MIB), ("callback", 50 * MIB), ("plain", 50 * MIB)]
+    assert sorted(asked[1:]) == memories
     assert (tmp_path / "memory.png").exists()
     assert "equal bit for bit" in capsys.readouterr().out

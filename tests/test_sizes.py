@@ -69,7 +69,7 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 21_430, 150),
+    "lines of lms": (lambda: lines("lms"), 21_555, 150),
     "lines of lms/workers": (lambda: lines("lms/workers"), 2_690, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 730, 150),
     "lines of lms/emulation/native": (
@@ -80,11 +80,11 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of unet3d": (lambda: lines("unet3d"), 7_200, 150),
     "lines of experiments": (lambda: lines("experiments"), 5_345, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
-    "lines of tests": (lambda: lines("tests"), 20_725, 150),
-    "files of lms": (lambda: len(files("lms")), 99, 0),
+    "lines of tests": (lambda: lines("tests"), 20_805, 150),
+    "files of lms": (lambda: len(files("lms")), 100, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),
-    "classes of lms": (classes, 141, 0),
+    "classes of lms": (classes, 140, 0),
     "knobs": (knobs, 11, 0),
     "first lines that begin with What, Whether or That": (first_words, 0, 0),
     "lines of README": (

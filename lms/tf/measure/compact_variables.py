@@ -3,10 +3,9 @@
     |v|..|v|....|v|.|v|......|        settle        |v|v|v|v|.................|
 
 Two things are in the way of a plan otherwise. What is free lies in pieces between
-variables, in chunks that may be up to twice as large as they need be; how large a
-tensor fits there is not known. And slots of an optimizer that begin as the same zeros
-share one buffer until they are written: in the first step each would take its own, in
-the middle of what is planned.
+variables; how large a tensor fits there is not known. And slots of an optimizer that
+begin as the same zeros share one buffer until they are written: in the first step each
+would take its own, in the middle of what is planned.
 
 Known weakness: for a moment the variables are on the host alone, and whoever else
 reads them then finds nothing in them.
@@ -21,7 +20,6 @@ import tensorflow as tf
 
 from lms.errors import OutOfMemoryError
 from lms.ir.liveness import new_value
-from lms.simulation.allocator import rounded_up
 from lms.tf import compat
 from lms.tf.capture.host_variables import lies_on_host
 from lms.tf.capture.specialising import TracedStep
@@ -29,10 +27,6 @@ from lms.tf.measure.devices import Device
 from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["settle_variables", "shared_bytes"]
-
-# A tensor loses much where it takes one part of so many more than it needs. Another
-# chunk is looked for while there is free memory for so many of it.
-_MUCH, _SURE = 16, 2
 
 # One part of so many more than all variables must be free, or they stay where they are.
 _SPARE = 2
@@ -163,16 +157,15 @@ def _put_back(held: Iterable[_Held], device: Device) -> None:
     """
     failed: list[_Held] = []
     error: BaseException | None = None
-    packer = _Packer(device)
     with tf.device(device.full_name):
         for handle, value in held:
             try:
-                given = compat.host_tensor(value) if error else packer.place(value)
-                _assign(handle, given)
+                _assign(
+                    handle, compat.host_tensor(value) if error else tf.constant(value)
+                )
             except BaseException as found:
                 failed.append((handle, value))
                 error = error or found
-        packer.release()
         lost = sum(not _is_given(handle, value) for handle, value in failed)
     if lost:
         raise OutOfMemoryError(
@@ -195,42 +188,3 @@ def _is_given(handle: Any, value: Any) -> bool:
 
 def _assign(handle: Any, value: Any) -> None:
     tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-
-
-class _Packer:
-    """Places tensors, the largest first, so that chunks lose little.
-
-    A free chunk of less than twice a tensor's size is not split: all of it is taken. So
-    where a tensor would lose much, its chunk is blocked until smaller ones come, and
-    the tensor lies in the next larger chunk.
-
-    Args:
-        device: Where they lie; its statistics tell what a tensor took.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._memory = device.memory
-        self._limit = device.limit
-        self._blocks: list[Any] = []
-        self._size = 0
-
-    def place(self, value: Any) -> Any:
-        """A tensor of the value."""
-        if value.nbytes != self._size:
-            self.release()
-            self._size = value.nbytes
-        while True:
-            before = self._memory.current_bytes
-            tensor = tf.constant(value)
-            after = self._memory.current_bytes
-            if self._limit is None or before is None or after is None:
-                return tensor
-            lost = after - before - rounded_up(value.nbytes)
-            free = self._limit - after
-            if lost * _MUCH <= value.nbytes or free < _SURE * value.nbytes:
-                return tensor
-            self._blocks.append(tensor)
-
-    def release(self) -> None:
-        """Let go of what is blocked."""
-        self._blocks.clear()

@@ -103,7 +103,7 @@ def test_at_the_edge_of_a_device_only_what_has_the_least_sure_room_is_planned() 
 
 
 def test_the_least_budget_counts_ops_that_run_twice_and_is_the_same_for_all() -> None:
-    (sure,) = {least("own_train_step", size * MIB) for size in (20, 30)}
-    assert sure < least("own_train_step", 30 * MIB, recompute=False)
-    fitted = planned("own_train_step", budget_in(sure, asked=None, persistent=0))
+    (sure,) = {least("drawn_300", size * MIB) for size in (400, 600)}
+    assert sure < least("drawn_300", 600 * MIB, recompute=False)
+    fitted = planned("drawn_300", budget_in(sure, asked=None, persistent=0))
     assert fitted.risk is Risk.NONE

@@ -138,7 +138,10 @@ class _Failing:
         return following
 
     def by_other_means(self, error: BudgetError, percent: int) -> PreparedStep | None:
-        return self._source.by_other_means(error, percent)
+        following = self._source.by_other_means(error, percent)
+        if following is not None:
+            fail(following, self._failures)
+        return following
 
     def without_plan(self, held_back: LMSError) -> PreparedStep | None:
         return self._source.without_plan(held_back)

@@ -135,6 +135,9 @@ def test_a_plan_that_failed_is_not_tried_again(fitted: Any, budget: int) -> None
             budgets.append(budget.total)
             return replace(source.prepare(step.budget), predicted=step.predicted)
 
+        def by_other_means(self, error: Any, percent: int) -> None:
+            pass
+
         def without_plan(self, held_back: Any) -> Any:
             return source.without_plan(held_back)
 

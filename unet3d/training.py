@@ -120,11 +120,11 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
     with precision_of(configuration):
         model = build_for(configuration)  # refuses a bad size before data is read
         check_start(run, configuration, resume=resume)
-        workers.barrier("the run's folder")  # before the chief writes to it
+        workers.gather("", "the run's folder")  # before the chief writes to it
         given = known_split(run, split, group_by=configuration.group_by)
         found = _find(configuration, given)
         if not workers.is_chief:
-            workers.barrier("preparing", timeout=_LONGEST)  # the chief fills the cache
+            workers.gather("", "ready", timeout=_LONGEST)  # the chief fills the cache
         subjects, problems = _prepare(
             found, configuration, cache, bars, skip_bad=skip_bad
         )
@@ -141,7 +141,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
             around = Surroundings(cache=str(cache.resolve()), workers=workers.size)
             write_configuration(run, configuration, left_out=reasons, around=around)
             write_split(run / "split.json", chosen)
-            workers.barrier("preparing")
+            workers.gather("", "ready")
         loads = _loads(subjects, configuration, cache)
         history = _fit(model, configuration, run, chosen, loads, bars, workers)
     return Outcome(

@@ -139,10 +139,6 @@ class Workers:
         compat.put_in_cluster(f"{place}/{self.rank}", text)
         return [self._heard(place, rank, timeout) for rank in range(self.size)]
 
-    def barrier(self, name: str = "barrier", *, timeout: Seconds = LONGEST) -> None:
-        """Wait until all workers are here; the arguments are those of `gather`."""
-        self.gather("", name, timeout=timeout)
-
     def take_chiefs(self, variables: Iterable[Any]) -> None:
         """Give variables the chief's values, bit for bit.
 

@@ -33,7 +33,7 @@ from lms.tf.measure.devices import DeviceMemory, find_device
 from lms.tf.measure.microbenchmark import Bench
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
-from lms.units import KIB, MIB
+from lms.units import MIB
 from tests.models import SILENT
 from tests.tf.steps import specialised
 from unet3d.model import build_unet
@@ -452,7 +452,7 @@ def _all_that_is_free(memory: DeviceMemory) -> list[Any]:
     """Tensors of all sizes that an emulated device has room for."""
     hogs: list[Any] = []
     size = 8 * MIB
-    while size > 128 * KIB:
+    while size >= 256:
         fits = size <= (find_device().limit or 0) - (memory.current_bytes or 0)
         try:  # TensorFlow would wait for what does not fit
             found = tf.raw_ops.Empty(shape=[size], dtype=tf.uint8) if fits else None

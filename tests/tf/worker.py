@@ -138,6 +138,7 @@ def _serve() -> None:
     emulate.load()
     importlib.import_module("keras")
     importlib.import_module("tensorflow")
+    importlib.import_module("lms.fit.fitted")  # before there are devices, as users do
     for line in sys.stdin:
         questions = json.loads(line)
         for question in questions:

@@ -4,8 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/runs
 READY := .venv/ready
-# What is imported is compiled then, once; to compile all would take as long as to install
-# it.
+# Modules are compiled when they are first imported: all of them would take as long as the
+# installation.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # Most tests wait for one core; two at a time do not get in each other's way. A worker

@@ -14,7 +14,7 @@ from tests.tf.worker import Worker
 
 # Every test measures and plans anew.
 os.environ["LMS_CACHE"] = "off"
-# What programs of tests import is compiled once, not by each of them.
+# Bytecode is kept: else each program of a test compiles its imports anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # Tests of this process run on an emulated card.

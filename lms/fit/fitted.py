@@ -51,11 +51,14 @@ _AMPLE = 2
 
 _LOG = logging.getLogger("lms")
 
-# Before TensorFlow makes its devices: later it is too late. What is left of a chunk is
-# a chunk of its own if it is more than this part of the card (bfc_allocator.cc).
+# Chunks are split that are larger than what is asked for by more than this part of the
+# card (`internal_fragmentation_fraction` in config.proto).
+_SPLIT_FROM = 1e-6
+
+# Both are read when TensorFlow makes its devices: later it is too late.
 limit_pinned_memory()
 if not compat.devices_are_made():
-    compat.set_gpu_options(internal_fragmentation_fraction=1e-6)
+    compat.set_gpu_options(internal_fragmentation_fraction=_SPLIT_FROM)
 
 
 def fit_in_memory(

@@ -107,9 +107,9 @@ def judged(
 def middle(peaks: Sequence[int]) -> int:
     """Halfway between the low and the high ones.
 
-    The same plan may peak at 32 or at 36 MiB, by what the allocator loses in the chunk
-    at the region's end, which is not split. Which it will be is not known, so the
-    promise is what is nearest to both. A median is one of the two.
+    The same plan may peak higher in another region, where tensors lie elsewhere. Which
+    it will be is not known, so the promise is what is nearest to both. A median is one
+    of the two.
     """
     ranked = sorted(peaks)
     left_out = len(ranked) * TUNING.outliers_percent // 100

@@ -462,8 +462,7 @@ def _request(
 def _bound(budget: MemoryBudget) -> Bytes:
     """Bytes beyond the step's room that it may be in; no limit where that is all.
 
-    A tensor may take all of the chunk at the device's end, which is not split: then it
-    is as large as the chunk, whatever the device has.
+    A plan that is placed in all of the device cannot take more than there is.
     """
     return UNLIMITED if budget.is_whole_device else budget.margin
 

@@ -1,7 +1,7 @@
 """A model of the best-fit-with-coalescing allocator that TensorFlow's devices use.
 
 The allocator hands out chunks: the smallest free one that is large enough, and among
-equals the one at the lowest address. What is left of a chunk is a chunk of its own: by
+equals the one at the lowest address. The rest of a chunk is a chunk of its own: by
 itself TensorFlow hands out all of one that is less than twice what was asked for, and
 less than 128 MiB larger; `lms` tells it not to (`lms.fit.fitted`). Freed chunks merge
 with free neighbours. What the allocator reports as in use is chunks, not

@@ -124,9 +124,11 @@ class Captured:
 
     def by_other_means(self, error: BudgetError, percent: int) -> PreparedStep | None:
         """The arguments are those of `StepSource`."""
+        settings = replace(self.settings, plan=None)  # a stored one has failed
+        captured = replace(self, settings=settings)
         with PREPARING, refused_in_words("planning a step anew"):
             try:
-                return _fitted(self, self.budget_now(), error, percent)[1]
+                return _fitted(captured, self.budget_now(), error, percent)[1]
             except BudgetError:
                 return None
             finally:

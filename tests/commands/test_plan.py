@@ -55,7 +55,7 @@ def test_a_card_is_planned_for_as_it_is(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     assert found["margin_bytes"] == 64 * MIB // 32
     assert found["budget_bytes"] == 64 * MIB - found["margin_bytes"]
-    assert found["hardware"]["h2d"] > 0
+    assert found["hardware"]["h2d"] == pytest.approx(1e9, rel=0.5)
     assert found["swap_count"] == 0
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["plan.json", "plan.png"]
@@ -183,10 +183,8 @@ def test_a_stored_plan_is_obeyed_with_plain_bits_or_refused(
     assert ", planned into " in found["said"]["out"]
     assert "Largest swapped tensors" in found["said"]["out"]
     told = json.loads((tmp_path / "plan.json.told").read_text())
-    assert told["predicted_peak_bytes"] <= 12 * MIB
-    assert found["predicted"] <= 12 * MIB
-    # The allocator may give a tensor a chunk of up to twice its size.
-    assert found["measured"] <= found["predicted"] + 4 * MIB
+    assert told["predicted_peak_bytes"] == pytest.approx(found["measured"], rel=0.1)
+    assert max(found["measured"], found["predicted"]) <= 12 * MIB
     assert found["replans"] == 0
     assert found["planner"] == "budget"
     assert found["swaps"] > 0

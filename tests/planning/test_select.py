@@ -75,7 +75,7 @@ def test_a_plan_that_only_fits_without_the_holes_is_doubted(
 
 @pytest.mark.parametrize("automatic", [True, False])
 def test_only_a_budget_that_was_given_is_a_bound(*, automatic: bool) -> None:
-    """The chunk at the end of the device is not split: a tensor may take all of it."""
+    """All of the device needs none: a plan that is placed there cannot take more."""
     limit = 100 * MIB
     margin = 4 * MIB if automatic else 0
     budget = MemoryBudget(

@@ -28,7 +28,9 @@ _WIDTH = 512
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "adamw": optimizers.AdamW,
     "momentum": lambda: optimizers.SGD(0.01, momentum=0.9, nesterov=True),
+    "rmsprop": lambda: optimizers.RMSprop(centered=True),
     "adagrad": optimizers.Adagrad,
+    "lion": optimizers.Lion,
     "accumulation": lambda: optimizers.Adam(gradient_accumulation_steps=2),
     "averages": lambda: optimizers.Adam(use_ema=True, ema_overwrite_frequency=2),
     "scaled": lambda: optimizers.LossScaleOptimizer(optimizers.Adam()),

@@ -6,9 +6,8 @@
                                                                value ───┘
 
 `AssignVariableOp` takes the new value's memory as the variable's and frees the old, so
-variables wander: after each step memory has other holes, and since a chunk of less than
-twice a tensor's size is not split, variables may take up to twice their bytes. What was
-planned for one step need not fit into the next.
+variables wander: after each step memory has other holes. A plan for one step need not
+fit into the next.
 
 Here the variable lets go of its memory first. Then nobody but `Select` holds it, which
 so writes its result into it: the new value, whatever the old one was. If somebody else

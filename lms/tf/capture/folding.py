@@ -28,7 +28,7 @@ def with_folded(
 ) -> list[Op]:
     """Ops in order, those whose results TensorFlow keeps as constants.
 
-    What is read by such ops alone takes no memory.
+    Tensors that such ops alone read take no memory.
 
     Args:
         ops: The ops.

@@ -319,10 +319,7 @@ def settle_scattered() -> dict[str, Any]:
 
 
 def settle_shared() -> dict[str, Any]:
-    """Settle variables and slots that share zeros, where free chunks are a bit larger.
-
-    The allocator does not split a chunk of less than twice the size.
-    """
+    """Settle variables and slots that share zeros, where free chunks are larger."""
     size = 3 << 18  # floats: 3 MiB
     zeros = tf.zeros([size])
     slots = [tf.Variable(zeros) for _ in range(3)]

@@ -96,6 +96,7 @@ __all__ = [
     "move_variable",
     "one_replica_s",
     "onednn_is_on",
+    "operations",
     "ops_are_deterministic",
     "optimised_graph",
     "pack_outputs",
@@ -199,6 +200,14 @@ def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
     """The flat tensors of a call's arguments, checked and converted."""
     bound = concrete.function_type.bind(*args)
     return list(concrete.function_type.unpack_inputs(bound))
+
+
+def operations(graph: Any) -> Iterator[tf.Operation]:
+    """The ops of a traced graph, those of the functions that it calls first."""
+    for op in graph.get_operations():
+        if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+            yield from graph._get_function(op.get_attr("f").name).graph.get_operations()
+    yield from graph.get_operations()
 
 
 def one_replica_s(iterator: Any) -> Any:

@@ -52,13 +52,16 @@ def check_model(model: keras.Model) -> None:
 def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
     """One step as Keras would trace it: from an iterator, for predict from a batch.
 
-    As Keras's own, that for predict takes a list of one batch.
+    As Keras's own, that for predict takes a list of one batch, and each calls another
+    function: Grappler orders what `AddN` adds by names and places in the graph.
 
     Args:
         model: A compiled model.
         kind: "train", "test" or "predict".
     """
-    on_data = step_of_data(model, kind)
+    on_data = tf.function(
+        step_of_data(model, kind), reduce_retracing=True, jit_compile=False
+    )
 
     @tf.autograph.experimental.do_not_convert
     def on_iterator(iterator: Any) -> Any:

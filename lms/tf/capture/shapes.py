@@ -88,7 +88,7 @@ def told_shapes(specs: Specs, traced: tf.Graph) -> Specs:
         traced: The graph before it was optimised.
     """
     filled = dict(specs)
-    names = {op.name: op for op in traced.get_operations()}
+    names = {op.name: op for op in compat.operations(traced)}
     for name in filled.keys() & names.keys():
         told = [tensor.shape for tensor in names[name].outputs]
         if any(map(_is_open, filled[name])) and len(told) == len(filled[name]):

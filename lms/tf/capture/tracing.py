@@ -20,7 +20,7 @@ step is traced again.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
@@ -47,6 +47,9 @@ __all__ = [
 PREPARING = RLock()
 
 _TRIES = 20
+
+# Grappler puts it before the names of the ops of a function that a step calls.
+_CALLED = "StatefulPartitionedCall/"
 
 # Where a function's first specs are kept until it is traced: as long as it lives.
 _FIRST = "_lms_first_specs"
@@ -205,12 +208,26 @@ def _undisturbed(
         arguments = [*inputs, *concrete.captured_inputs]
         graph_def = compat.optimised_graph(concrete, arguments)
         if graph_def is not None:
+            _name_as_written(graph_def.node)
             return concrete, graph_def
     raise UnsupportedError(
         "a step must be traced while no other thread calls functions for the first "
         f"time, got {_TRIES} tries in which one did. Run a first step of each thread's "
         "model before the threads run side by side."
     )
+
+
+def _name_as_written(nodes: Iterable[compat.NodeDef]) -> None:
+    """Give nodes of the function that a step calls their own names, if all can be."""
+    there = {node.name for node in nodes}
+    own = {name: name.removeprefix(_CALLED) for name in there}
+    if len(set(own.values())) < len(own):
+        return
+    for node in nodes:
+        node.name = own[node.name]
+        for i, name in enumerate(node.input):
+            mark = "^" if name.startswith("^") else ""
+            node.input[i] = mark + name.removeprefix(mark).removeprefix(_CALLED)
 
 
 def _as_traced_by(own: Any, specs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -65,7 +65,7 @@ BAD = {
     "nothing": "got NoneType from the function.",
     "absent": "got a file without a function `absent`.",
     "uncompiled": "got Sequential that is not compiled.",
-    "failing": "got RuntimeError in line 72: no data here.",
+    "failing": "got RuntimeError in line 67: no data here.",
     "eager": "`run_eagerly` must be False",
     "open_batch": "a batch must have known dimensions, got (None, 16).",
     "wrong_batch": "must accept its batch, got ",
@@ -175,7 +175,7 @@ def test_a_stored_plan_is_obeyed_with_plain_bits_or_refused(
     found = worker.ask(
         f"{TRIALS}:by_stored_plan",
         memory="64MiB",
-        subject=f"{SUBJECTS}:deep",
+        subject=f"{SUBJECTS}:resnet",
         budget="12MiB",
         file=str(tmp_path / "plan.json"),
     )

@@ -20,14 +20,14 @@ from lms.units import Bytes
 
 _MOST_TOGETHER = 16  # ops that run earlier together
 
-__all__ = ["delayed", "hastened", "orders"]
+__all__ = ["hastened", "orders"]
 
 
 def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
     """The graph in two orders: with less to hold while long ops run, and the lower one.
 
     The last is memory-greedy or as given, by the lower peak, then the lower sum of the
-    curve. In the first, ops run earlier or later than in either, wherever less is held
+    curve. In the first, ops run earlier than in either, wherever less is held
     for it.
 
     Args:
@@ -41,7 +41,7 @@ def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
     last = can_come_last(graph) if writes_last else frozenset[str]()
     found = _both(graph, last)
     low = min(found, key=_peak_and_sum)
-    found += [delayed(hastened(order, last)) for order in found]
+    found += [hastened(order, last) for order in found]
     least = min(map(peak, found))
     light = min(found, key=lambda order: _cost(order, least // 2))
     return [light] if light is low else [light, low]
@@ -84,12 +84,7 @@ class _Lives:
         for op, followers in enumerate(self.followers):
             for follower in followers:
                 self.before[follower].append(op)
-        self.when = list(range(len(graph.ops)))  # behind or before which op each runs
-
-    def made_bytes(self, op: int) -> Bytes:
-        """Bytes of what an op makes for others."""
-        made = self.made[op]
-        return sum(buffer.size for buffer in made if buffer.uses or buffer.kept)
+        self.when = list(range(len(graph.ops)))  # behind which op each runs
 
     def earlier(self, group: Sequence[int], to: int) -> int:
         """Bytes that are held less, times positions, where ops run just behind one."""
@@ -160,44 +155,6 @@ def _taken_along(
             break
         group += latest
     return best
-
-
-def delayed(graph: GraphView) -> GraphView:
-    """The graph with each op as late as its readers allow, where that holds no more.
-
-    The mirror image of `hastened`. So an optimizer's two products of a gradient are
-    made when they are written, and only the gradient waits for the writes.
-
-    Args:
-        graph: The graph in an execution order.
-
-    Example:
-        >>> from lms.ir.graph import Op, Tensor
-        >>> def op(name, size, *inputs):
-        ...     made = (Tensor(name=f"{name}:0", size=size),)
-        ...     return Op(name=name, type="T", inputs=inputs, outputs=made)
-        >>> ops = op("a", 4), op("b", 4, "a:0"), op("c", 4, "a:0"), op("d", 9)
-        >>> graph = GraphView(ops=(*ops, op("e", 0, "b:0", "c:0")))
-        >>> [op.name for op in delayed(graph).ops]
-        ['d', 'a', 'b', 'c', 'e']
-    """
-    lives = _Lives(graph)
-    when = lives.when
-    together = [[i] for i in when]  # ops that run just before one, and that, backwards
-    latest: dict[str, int] = {}  # where the readers behind run
-    for i in reversed(range(len(graph.ops))):
-        to = min((when[j] for j in lives.followers[i]), default=i)
-        held = lives.made_bytes(i) * (to - i)
-        for buffer in lives.read[i]:
-            held -= buffer.size * max(0, to - max(i, latest.get(buffer.root, -1)))
-        if to != i and held >= 0:
-            when[i] = to
-            together[to].append(i)
-            together[i] = []
-        for buffer in lives.read[i]:
-            latest[buffer.root] = max(latest.get(buffer.root, -1), when[i])
-    names = (graph.ops[i].name for group in together for i in reversed(group))
-    return graph.reordered(names)
 
 
 class _Delta:

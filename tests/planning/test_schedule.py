@@ -4,7 +4,7 @@ from hypothesis import given, settings
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import memory_curve, peak, working_sets
-from lms.planning.schedule import delayed, hastened, orders
+from lms.planning.schedule import hastened, orders
 from tests.graphs import make_op, scheduled
 from tests.strategies import graphs
 
@@ -85,18 +85,3 @@ def test_a_metric_takes_what_it_waits_for_along() -> None:
     )
     assert names(hastened(graph)) == "lijmgh"
     assert peak(hastened(graph)) == peak(graph)
-
-
-def test_two_products_of_a_gradient_wait_as_the_gradient() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("w", 0),
-            make_op("g", 8, "w"),
-            make_op("a", 8, "g"),
-            make_op("b", 8, "g"),
-            make_op("x", 9, "w"),
-            make_op("y", 0, "x"),
-            make_op("z", 0, "y", "a", "b"),
-        )
-    )
-    assert names(delayed(graph)) == "wxygabz"

@@ -9,9 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 from lms.emulation.counters import begin_trace, counter, end_trace
+from lms.tf.capture.host_variables import move_to_host
 from tests.models import SILENT
 
-__all__ = ["compiled", "copies", "devices", "run_out", "split_over_two"]
+__all__ = [
+    "added_on_host",
+    "compiled",
+    "copies",
+    "devices",
+    "run_out",
+    "split_over_two",
+]
 __all__ += ["traced", "updated_slices"]
 
 
@@ -52,6 +60,19 @@ def copies(size: int) -> dict[str, Any]:
     seconds = time.perf_counter() - start
     moved = {way: counter(way) - count for way, count in before.items()}
     return {"moved": moved, "seconds": seconds, "same": bool((back == array).all())}
+
+
+def added_on_host(size: int) -> dict[str, Any]:
+    """Seconds of an addition to a variable in pinned memory, and its value."""
+    with tf.device("GPU:0"):
+        variable, one = tf.Variable(tf.zeros([size // 4])), tf.ones([size // 4])
+    move_to_host(variable.handle)
+    tf.test.experimental.sync_devices()
+    start = time.perf_counter()
+    tf.raw_ops.AssignAddVariableOp(resource=variable.handle, value=one)
+    tf.test.experimental.sync_devices()
+    seconds = time.perf_counter() - start
+    return {"seconds": seconds, "same": bool((variable.numpy() == 1).all())}
 
 
 def traced(path: str) -> list[str]:

@@ -45,8 +45,13 @@ Launch::~Launch() {
   auto* device = context_->op_device_context();
   if (device == nullptr || device->stream() == nullptr || !context_->status().ok()) return;
   void* stream = device->stream()->platform_specific_handle().stream;
+  const std::string& op = kernel_->type_string();
+  static const std::set<std::string> views = {
+      "Identity", "Reshape", "Squeeze", "ExpandDims", "Shape", "NoOp", "StopGradient",
+      "ReadVariableOp", "AssignVariableOp"};
+  const double link = views.count(op) ? 0 : LinkSeconds(context_, *kernel_);
   if (rates().bandwidth <= 0) {
-    lms_card_pass(stream, 0, "", 0, 1);
+    lms_card_pass(stream, link, "", 0, 1);
     return;
   }
   std::vector<TensorShape> in;
@@ -69,11 +74,8 @@ Launch::~Launch() {
     if (i == 0) type = made->dtype(), out = made->shape();
     bytes += made->TotalBytes();
   }
-  const std::string& op = kernel_->type_string();
-  static const std::set<std::string> views = {"Identity", "Reshape", "Squeeze",
-                                              "ExpandDims", "Shape", "NoOp"};
   const double seconds = views.count(op) ? 0 : Seconds(op, in, out, type, bytes, 1);
-  lms_card_pass(stream, seconds, kernel_->name().c_str(), bytes, 1);
+  lms_card_pass(stream, std::max(seconds, link), kernel_->name().c_str(), bytes, 1);
 }
 
 class Delegate : public OpKernel {

@@ -812,6 +812,7 @@ EXPORT double lms_card_setting(const char* name, double otherwise) {
 
 EXPORT int64_t lms_card_launches() { return launches; }
 EXPORT int lms_card_launch() { return LaunchKernel() ? 0 : 3000; }  // not supported
+EXPORT int lms_card_is_pinned(const void* at) { return pinned_memory().Holds(at); }
 EXPORT void lms_card_pass(void* stream, double seconds, const char* name, int64_t bytes,
                           int computed) {
   counters().kernels += 1;

@@ -134,8 +134,9 @@ class Dry : public OpKernel {
     auto* device = context->op_device_context();
     if (device == nullptr || device->stream() == nullptr) return;
     const double seconds = Seconds(type_string(), in, out, type, bytes, launched);
-    lms_card_pass(device->stream()->platform_specific_handle().stream, seconds,
-                  name().c_str(), bytes, computed);
+    lms_card_pass(device->stream()->platform_specific_handle().stream,
+                  std::max(seconds, LinkSeconds(context, *this)), name().c_str(), bytes,
+                  computed);
   }
   bool IsExpensive() override { return own_->IsExpensive(); }
   const Tensor* const_tensor() const override { return own_->const_tensor(); }

@@ -1,16 +1,21 @@
 // How long an op takes on a card of given rates: its bytes over the bandwidth or its
 // multiplications and additions over the card's rate, whichever is longer (the roofline of
-// Williams, Waterman and Patterson, 2009).
+// Williams, Waterman and Patterson, 2009). What lies in the host's pinned memory comes and
+// goes over the link while the kernel runs (unified addressing).
 #pragma once
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 
 extern "C" double lms_card_setting(const char* name, double otherwise);
+extern "C" int lms_card_is_pinned(const void* at);
 
 namespace card {
 
@@ -22,6 +27,8 @@ struct Rates {  // per second; 0 where time is not modelled
   double bandwidth = lms_card_setting("LMS_CARD_BANDWIDTH", 0);
   double kernel = lms_card_setting("LMS_CARD_KERNEL", 3e-6);  // the least of a launch
   double slowness = lms_card_setting("LMS_CARD_SLOWNESS", 1);  // times the roofline
+  double to_device = lms_card_setting("LMS_CARD_H2D", 0);
+  double to_host = lms_card_setting("LMS_CARD_D2H", 0);
 };
 
 inline const Rates& rates() {
@@ -82,6 +89,36 @@ inline double Seconds(const std::string& op, const std::vector<TensorShape>& in,
   const double work = rate > 0 ? Flops(op, in, out) / rate : 0;
   const double seconds = std::max(work, bytes / rates().bandwidth) * rates().slowness;
   return std::max(seconds, launches * rates().kernel);
+}
+
+// Seconds of the link for what a kernel that ended has read and written on the host.
+inline double LinkSeconds(OpKernelContext* context, const OpKernel& kernel) {
+  if (rates().to_device <= 0 || rates().to_host <= 0) return 0;
+  auto bytes = [](const Tensor& tensor) -> double {
+    return lms_card_is_pinned(tensor.data()) ? tensor.TotalBytes() : 0;
+  };
+  double read = 0, written = 0;
+  const std::string& op = kernel.type_string();
+  const bool updates = Starts(op, "AssignAdd") || Starts(op, "AssignSub") ||
+                       Starts(op, "ResourceApply");
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (!context->has_input(i) || context->input_is_ref(i)) continue;
+    const DataType type = context->input_dtype(i);
+    core::RefCountPtr<Var> variable;
+    if (type == DT_RESOURCE && updates &&
+        LookupResource(context, HandleFromInput(context, i), &variable).ok()) {
+      read += bytes(*variable->tensor());
+      written += bytes(*variable->tensor());
+    } else if (type != DT_RESOURCE && kernel.input_memory_types()[i] == DEVICE_MEMORY) {
+      read += bytes(context->input(i));
+    }
+  }
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    const Tensor* made = context->mutable_output(i);
+    if (made == nullptr || kernel.output_memory_types()[i] == HOST_MEMORY) continue;
+    written += bytes(*made);
+  }
+  return read / rates().to_device + written / rates().to_host;
 }
 
 }  // namespace card

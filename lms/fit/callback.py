@@ -246,7 +246,8 @@ class LMSCallback(keras.callbacks.Callback):
         slices: How ops are cut where no plan fits with whole ones: into parts that run
             one after the other. None: over the examples of a batch and the heads of
             attention; under `tf.config.experimental.enable_op_determinism` no products,
-            convolutions and averages, as libraries may add up fewer in another order.
+            convolutions, averages and sums of columns: fewer of them may be added up in
+            another order.
             "any": those too, and products over rows and columns, as the queries of
             attention. "none": not at all.
         verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.

@@ -5,14 +5,15 @@
 A rule says of an axis of the output which axis of each input goes with it, or that the
 input is read whole. A part's numbers are the whole's where each is a function of the
 same numbers, which one kernel computes in the same order: what works element by
-element, what moves elements, and reductions over other axes. Sums are never split.
+element, what moves elements, and sums of rows. Sums are never split.
 
-Products, convolutions and averages are made by libraries, which may choose another
-algorithm for fewer examples of a batch, or for other rows or columns. It adds up the
-same numbers in another order, so the last bits may differ: `sums` and `rows`.
+Products, convolutions, averages and sums of columns are made by libraries, which may
+choose another algorithm for fewer examples of a batch, or for other rows or columns. It
+adds up the same numbers in another order, so the last bits may differ: `sums` and
+`rows`.
 
-Sources: op definitions in tensorflow/core/ops; `FillPhiloxRandom` in
-random_op_cpu.h and random_op_gpu.h: four numbers for each count.
+Sources: op definitions in tensorflow/core/ops; `FillPhiloxRandom` in random_op_cpu.h
+and random_op_gpu.h: four numbers for each count, or two of 64 bits.
 """
 
 import math
@@ -20,14 +21,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import tensorflow as tf
+
 from lms.tf import compat
 from lms.tf.capture.op_facts import INPLACE
 
-__all__ = ["COUNTED", "Cut", "Shaped", "cuts"]
+__all__ = ["Cut", "Shaped", "counted", "cuts"]
 
 Shape: TypeAlias = tuple[int, ...]
-
-COUNTED = 4  # random numbers for each count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class Shaped:
         inputs: Shapes of its inputs.
         outputs: Shapes of its outputs.
         constants: Values of those inputs that are small constants, by their positions.
-        sums: Whether what libraries add up may be cut along the examples of a batch.
+        sums: Whether parts may add up in another order than the whole.
         rows: Whether products may be cut along rows and columns too.
     """
 
@@ -99,6 +100,15 @@ _SUMS = {
     *("AvgPool3DGrad", "ResizeBilinearGrad"),
 }
 
+# Reductions that have the same bits in any order.
+_ANY_ORDER = {"Max", "Min", "All", "Any"}
+
+# Elements of the largest packet of a processor: those that fill none are computed in
+# another way, with other last bits (Eigen).
+_PACKET = 32
+
+_PAIR = 2  # tensors; their sum has the same bits either way
+
 # Axes of the inputs for an axis of the first output, and new constants.
 _Found: TypeAlias = tuple[list[int | None], dict[int, list[int]]] | None
 _Rule: TypeAlias = Callable[[Shaped, int, int], _Found]
@@ -120,6 +130,8 @@ def cuts(op: Shaped, parts: int) -> list[Cut]:
 
 def _cut(op: Shaped, rule: _Rule, axis: int, parts: int) -> Cut | None:
     if op.outputs[0][axis] % parts or any(len(s) <= axis for s in op.outputs):
+        return None
+    if not op.sums and math.prod(op.outputs[0]) // parts % _PACKET:
         return None
     if any(shape[axis] != op.outputs[0][axis] for shape in op.outputs):
         return None
@@ -146,9 +158,8 @@ def _part(sizes: Sequence[int], axis: int, parts: int) -> list[int]:
     return [s // parts if i == axis and s > 0 else s for i, s in enumerate(sizes)]
 
 
-def _element_wise(op: Shaped, axis: int, parts: int) -> _Found:
+def _element_wise(op: Shaped, axis: int, _: int) -> _Found:
     """Inputs broadcast from the right."""
-    del parts
     from_right = op.rank - axis
     axes: list[int | None] = []
     for shape in op.inputs:
@@ -157,51 +168,50 @@ def _element_wise(op: Shaped, axis: int, parts: int) -> _Found:
     return axes, {}
 
 
-def _with_bias(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
-    channels = 1 if op.text("data_format").startswith("NC") else op.rank - 1
-    return [axis, 0 if axis == channels else None], {}
+def _added(op: Shaped, axis: int, parts: int) -> _Found:
+    """More than two begin with one that nobody else will read (aggregate_ops.cc)."""
+    is_pair = len(op.inputs) <= _PAIR
+    return _element_wise(op, axis, parts) if is_pair or op.sums else None
 
 
-def _chosen(op: Shaped, axis: int, parts: int) -> _Found:
-    """`Select` without broadcasting; a condition may choose whole rows."""
-    del parts
-    if op.inputs[0] == op.outputs[0]:
-        return [axis] * 3, {}
-    if not op.inputs[0]:
-        return [None, axis, axis], {}
-    return ([0] * 3, {}) if axis == 0 else ([None, axis, axis], {})
+def _with_bias(op: Shaped, axis: int, _: int) -> _Found:
+    return [axis, 0 if axis == _channels(op) else None], {}
 
 
-def _by_rows(op: Shaped, axis: int, parts: int) -> _Found:
+def _chosen(op: Shaped, axis: int, _: int) -> _Found:
+    """`Select` without broadcasting; a condition may choose whole rows, or all."""
+    is_chosen = op.inputs[0][axis : axis + 1] == op.outputs[0][axis : axis + 1]
+    return [axis if is_chosen else None, axis, axis], {}
+
+
+def _by_rows(op: Shaped, axis: int, _: int) -> _Found:
     """Reductions of the last axis that keep it."""
-    del parts
     return ([axis], {}) if axis < op.rank - 1 else None
 
 
-def _loss(op: Shaped, axis: int, parts: int) -> _Found:
+def _loss(op: Shaped, axis: int, _: int) -> _Found:
     """A loss and its gradient for each row."""
-    del parts
     pair = [shape[:1] == op.inputs[0][:1] for shape in op.inputs]
     return ([0, 0], {}) if axis == 0 and all(pair) else None
 
 
-def _reduced(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _reduced(op: Shaped, axis: int, _: int) -> _Found:
     given = op.integers(1)
     if given is None:
         return None
     rank = len(op.inputs[0])
     over = {a % rank for a in given} if rank else set[int]()
+    left = [a for a in range(rank) if a not in over]
+    of_rows = left == list(range(len(left)))
+    if not (of_rows or op.sums or op.node.op in _ANY_ORDER):
+        return None
     if op.flag("keep_dims"):
         return None if axis in over else ([axis], {})
-    left = [a for a in range(rank) if a not in over]
     return [left[axis]], {}
 
 
-def _einsum(op: Shaped, axis: int, parts: int) -> _Found:
+def _einsum(op: Shaped, axis: int, _: int) -> _Found:
     """A label that all inputs and the output have counts the examples of a batch."""
-    del parts
     equation = op.text("equation").replace(" ", "")
     told, arrow, made = equation.partition("->")
     if not arrow or "." in equation or _repeats(told):
@@ -219,32 +229,22 @@ def _index(labels: str, label: str) -> int | None:
     return labels.index(label) if label in labels else None
 
 
-def _product(op: Shaped, axis: int, parts: int) -> _Found:
+def _product(op: Shaped, axis: int, _: int) -> _Found:
     """Matrix products of other examples of a batch, or of other rows or columns."""
-    del parts
-    left, right = (_adjoint(op, key) for key in "xy")
+    left = op.flag("adj_x") or op.flag("transpose_a")
+    right = op.flag("adj_y") or op.flag("transpose_b")
     if axis < op.rank - 2:
-        found, _ = _element_wise(op, axis, 0) or ([], {})
+        found = (_element_wise(op, axis, 0) or ([],))[0]
         return None if None in found else (found, {})
     if not op.rows:
         return None
     if axis == op.rank - 2:
         return [len(op.inputs[0]) - (1 if left else 2), None], {}
-    return [None, len(op.inputs[1]) - (2 if right else 1), *_bias(op)], {}
+    added = [0] * (len(op.inputs) - 2)  # to the columns of a fused product
+    return [None, len(op.inputs[1]) - (2 if right else 1), *added], {}
 
 
-def _bias(op: Shaped) -> list[int | None]:
-    """Axes of what a fused product adds to its columns."""
-    return [0] * (len(op.inputs) - 2)
-
-
-def _adjoint(op: Shaped, key: str) -> bool:
-    other = {"x": "transpose_a", "y": "transpose_b"}[key]
-    return op.flag(f"adj_{key}") or op.flag(other)
-
-
-def _transposed(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _transposed(op: Shaped, axis: int, _: int) -> _Found:
     order = op.integers(1)
     return None if order is None else ([order[axis]], {})
 
@@ -263,30 +263,26 @@ def _reshaped(op: Shaped, axis: int, parts: int) -> _Found:
     return [whole[0]], sizes
 
 
-def _joined(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _joined(op: Shaped, axis: int, _: int) -> _Found:
     given = op.integers(len(op.inputs) - 1)
     if given is None or axis == given[0] % op.rank:
         return None
     return [axis] * (len(op.inputs) - 1), {}
 
 
-def _packed(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _packed(op: Shaped, axis: int, _: int) -> _Found:
     new = op.number("axis") % op.rank
     if axis == new:
         return None
     return [axis - (axis > new)] * len(op.inputs), {}
 
 
-def _unpacked(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _unpacked(op: Shaped, axis: int, _: int) -> _Found:
     gone = op.number("axis") % len(op.inputs[0])
     return [axis + (axis >= gone)], {}
 
 
-def _split(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _split(op: Shaped, axis: int, _: int) -> _Found:
     position = 0 if op.node.op == "Split" else 2
     given = op.integers(position)
     if given is None or axis == given[0] % op.rank:
@@ -303,16 +299,14 @@ def _sliced(op: Shaped, axis: int, parts: int) -> _Found:
     return [axis], {2: _part(sizes, axis, parts)}
 
 
-def _rolled(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _rolled(op: Shaped, axis: int, _: int) -> _Found:
     given = op.integers(2)
     if given is None or axis in {a % op.rank for a in given}:
         return None
     return [axis], {}
 
 
-def _padded(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _padded(op: Shaped, axis: int, _: int) -> _Found:
     is_same = op.outputs[0][axis] == op.inputs[0][axis]
     return ([axis], {}) if is_same else None
 
@@ -334,18 +328,24 @@ def _random(op: Shaped, axis: int, parts: int) -> _Found:
     """Numbers of a counter: each part begins where the one before it ends."""
     shape = op.outputs[0]
     is_first = math.prod(shape[:axis]) == 1
-    if op.integers(0) is None or not is_first or math.prod(shape) // parts % COUNTED:
+    made = math.prod(shape) // parts
+    if op.integers(0) is None or not is_first or made % counted(op.node):
         return None
     return [], {0: _part(shape, axis, parts)}
+
+
+def counted(node: compat.NodeDef) -> int:
+    """Random numbers for each count."""
+    dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
+    return 2 if dtype == tf.float64 else 4
 
 
 def _channels(op: Shaped) -> int:
     return 1 if op.text("data_format").startswith("NC") else op.rank - 1
 
 
-def _pooled(op: Shaped, axis: int, parts: int) -> _Found:
+def _pooled(op: Shaped, axis: int, _: int) -> _Found:
     """Poolings and their gradients work on each example and channel by itself."""
-    del parts
     return ([axis] * len(op.inputs), {}) if axis in (0, _channels(op)) else None
 
 
@@ -355,9 +355,8 @@ def _average_gradient(op: Shaped, axis: int, parts: int) -> _Found:
     return [None, axis], {0: _part(op.outputs[0], axis, parts)}
 
 
-def _convolved(op: Shaped, axis: int, parts: int) -> _Found:
+def _convolved(op: Shaped, axis: int, _: int) -> _Found:
     """Convolutions of other examples of a batch; what is added may be their own."""
-    del parts
     is_added = b"Add" in compat.attribute(op.node, "fused_ops").list.s
     return ([0], {}) if axis == 0 and not is_added else None
 
@@ -368,8 +367,7 @@ def _gradient_of_input(op: Shaped, axis: int, parts: int) -> _Found:
     return [None, None, 0], {0: _part(op.outputs[0], axis, parts)}
 
 
-def _resized(op: Shaped, axis: int, parts: int) -> _Found:
-    del parts
+def _resized(op: Shaped, axis: int, _: int) -> _Found:
     if axis not in (0, op.rank - 1):
         return None
     is_bilinear_gradient = op.node.op == "ResizeBilinearGrad"
@@ -396,6 +394,7 @@ _RULES: Mapping[str, _Rule] = {
         ),
         _element_wise,
     ),
+    "AddN": _added,
     "Select": _chosen,
     "BiasAdd": _with_bias,
     **dict.fromkeys(_words("Softmax LogSoftmax"), _by_rows),

@@ -33,7 +33,7 @@ from lms.ir.liveness import working_sets
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 from lms.tf.capture.op_facts import CONSTANT
-from lms.tf.capture.slice_rules import COUNTED, Cut, Shaped, cuts
+from lms.tf.capture.slice_rules import Cut, Shaped, counted, cuts
 from lms.units import Bytes
 
 __all__ = ["SLICE", "Cuts", "OpSize", "Region", "regions", "with_slices"]
@@ -59,7 +59,7 @@ class OpSize:
 
     Args:
         most: Bytes that it may read and make.
-        sums: Whether what libraries add up may be cut along the examples of a batch.
+        sums: Whether parts may add up in another order than the whole.
         rows: Whether products may be cut along rows and columns too.
         whole: Bytes that the largest op needs before any is cut.
     """
@@ -89,7 +89,7 @@ class Cuts:
     Args:
         graph: The step.
         nodes: Its nodes.
-        sums: Whether what libraries add up may be cut along the examples of a batch.
+        sums: Whether parts may add up in another order than the whole.
         rows: Whether products may be cut along rows and columns too.
     """
 
@@ -469,7 +469,7 @@ class _Cutter:
         new = f"{node.name}/lms_counter_{part}"
         moved = self._new(new, "AddV2", "uint64", node)
         moved.device = compat.device_name("CPU:0")
-        by = [part * made // COUNTED, 0]
+        by = [part * made // counted(node), 0]
         moved.input.extend([given, self._constant(by, tf.uint64, moved)])
         return new
 

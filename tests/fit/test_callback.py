@@ -195,6 +195,14 @@ def test_a_step_is_traced_and_planned_once(data: dict[str, Any]) -> None:
     assert len(traces) == len(callback.report) == 1
 
 
+def test_an_optimizer_of_no_weights_is_not_built(model: Any, data: Any) -> None:
+    model.trainable = False
+    model.compile(keras.optimizers.SGD(), "sparse_categorical_crossentropy")
+    with pytest.warns(UserWarning, match="any trainable weights"):
+        model.fit(**data, callbacks=[lms_callback(None)])
+    assert not model.optimizer.built
+
+
 def test_compiling_anew_plans_anew(model: Any, data: dict[str, Any]) -> None:
     callback = planned_quickly()
     model.fit(**data, callbacks=[callback])
@@ -509,8 +517,7 @@ class Apart(keras.Model):
 
 
 def test_a_step_that_is_not_understood_runs_as_keras_s_where_nobody_gives_a_budget(
-    data: dict[str, Any],
-    caplog: pytest.LogCaptureFixture,
+    data: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = tf.data.Dataset.from_tensor_slices((data["x"], data["y"]))
     rows = rows.batch(8, drop_remainder=True)

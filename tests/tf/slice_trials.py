@@ -32,8 +32,8 @@ def _model(length: int, heads: int) -> keras.Model:
 def attention(
     *,
     planned: bool,
-    length: int,
-    heads: int,
+    length: int = 512,
+    heads: int = 2,
     slices: Any = None,
     exact: bool = False,
     held: int = 0,
@@ -66,16 +66,10 @@ def attention(
     draw = np.random.default_rng(0)
     x = draw.integers(0, _WORDS, (4, length), dtype=np.int32)
     callback = LMSCallback(slices=slices, verbose=0)
+    callbacks = [callback, holding] if planned else []
+    given: dict[str, Any] = {"shuffle": False, "epochs": 2, "verbose": SILENT}
     try:
-        history = model.fit(
-            x,
-            np.roll(x, 1),
-            batch_size=2,
-            shuffle=False,
-            epochs=2,
-            verbose=SILENT,
-            callbacks=[callback, holding] if planned else [],
-        )
+        history = model.fit(x, np.roll(x, 1), 2, callbacks=callbacks, **given)
     except BudgetError as error:
         return {"least": error.least_bytes, "said": str(error)}
     digest = hashlib.sha256()

@@ -19,31 +19,28 @@ def plain(worker: Worker, **knobs: Any) -> Any:
 
 
 def test_scores_that_exceed_the_card_are_made_head_by_head(worker: Worker) -> None:
-    knobs: dict[str, Any] = {"length": 512, "heads": 2}
-    found = worker.ask(_TRIAL, memory="8MiB", planned=True, **knobs)
-    whole = plain(worker, **knobs)
+    found = worker.ask(_TRIAL, memory="8MiB", planned=True)
+    whole = plain(worker)
     assert found["losses"] == pytest.approx(whole["losses"], rel=1e-5)
     assert found["cut"][0] > 0
     assert found["peak"] <= 8 << 20 < 0.6 * whole["peak"]
-    refused = worker.ask(_TRIAL, memory="8MiB", planned=True, slices="none", **knobs)
+    refused = worker.ask(_TRIAL, memory="8MiB", planned=True, slices="none")
     assert refused["least"] > 8 << 20
 
 
 def test_products_stay_whole_where_ops_are_deterministic(worker: Worker) -> None:
-    knobs: dict[str, Any] = {"length": 512, "heads": 2, "exact": True}
-    refused = worker.ask(_TRIAL, memory="8MiB", planned=True, **knobs)
+    refused = worker.ask(_TRIAL, memory="8MiB", planned=True, exact=True)
     assert refused["least"] > 8 << 20
     assert 'slices="any"' in refused["said"]
-    found = worker.ask(_TRIAL, memory=refused["least"], planned=True, **knobs)
-    assert found["digest"] == plain(worker, **knobs)["digest"]
+    found = worker.ask(_TRIAL, memory=refused["least"], planned=True, exact=True)
+    assert found["digest"] == plain(worker, exact=True)["digest"]
 
 
 def test_training_goes_on_in_parts_where_others_take_memory(worker: Worker) -> None:
-    knobs: dict[str, Any] = {"length": 512, "heads": 2}
-    found = worker.ask(_TRIAL, memory="16MiB", planned=True, held=8 << 20, **knobs)
+    found = worker.ask(_TRIAL, memory="16MiB", planned=True, held=8 << 20)
     assert found["replans"][0] > 0
     assert found["cut"][0] > 0
-    assert found["losses"] == pytest.approx(plain(worker, **knobs)["losses"], rel=1e-5)
+    assert found["losses"] == pytest.approx(plain(worker)["losses"], rel=1e-5)
 
 
 @pytest.mark.long

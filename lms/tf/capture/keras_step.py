@@ -83,7 +83,7 @@ def make_slots(model: keras.Model) -> None:
     """
     is_own = type(model).train_step is keras.Model.train_step
     optimizer: Any = model.optimizer
-    if not is_own or optimizer is None or optimizer.built:
+    if not (is_own and optimizer and model.trainable_variables) or optimizer.built:
         return
     parts: Any = model
     every = parts._flatten_layers()  # noqa: SLF001 - there is no public form

@@ -339,6 +339,8 @@ def settle_shared() -> dict[str, Any]:
     there = device.memory.current_bytes or 0
     missing = shared_bytes(step, device)
     settle_variables(step, device)
+    for weight in weights:  # from now on what is read is a copy
+        weight.scatter_nd_add([[0]], [0.0])
     return {
         "missing": missing,
         "missing_after": shared_bytes(step, device),

@@ -48,6 +48,7 @@ __all__ = [
     "COPY_IN",
     "HostVariables",
     "bytes_on_host",
+    "is_copied_at_reads",
     "is_moved",
     "let_stay",
     "lies_on_host",
@@ -97,6 +98,12 @@ def lies_on_host(handle: Any) -> bool:
         return False
     address, dtype = _places[id(handle)]
     return _address(handle, dtype) == address
+
+
+def is_copied_at_reads(handle: Any, dtype: tf.DType) -> bool:
+    """Tell whether a variable was ever written in rows: its address is not known."""
+    first = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+    return compat.address_of(first) != _address(handle, dtype)
 
 
 def move_to_host(handle: Any) -> None:
@@ -278,12 +285,12 @@ def movable_to_host(
     }
     found = [
         (name in _copied(graph), -size_of(handle), name)
-        for name, (handle, _) in variables.items()
+        for name, (handle, dtype) in variables.items()
         if handle.device == device
         and compat.has_op(COPY_IN)
         and name not in in_rows
         and size_of(handle) >= _LEAST
-        and not lies_on_host(handle)
+        and not (lies_on_host(handle) or is_copied_at_reads(handle, dtype))
     ]
     return [variables[name][0] for *_, name in sorted(found)]
 

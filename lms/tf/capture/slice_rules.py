@@ -107,8 +107,6 @@ _ANY_ORDER = {"Max", "Min", "All", "Any"}
 # another way, with other last bits (Eigen).
 _PACKET = 32
 
-_PAIR = 2  # tensors; their sum has the same bits either way
-
 # Axes of the inputs for an axis of the first output, and new constants.
 _Found: TypeAlias = tuple[list[int | None], dict[int, list[int]]] | None
 _Rule: TypeAlias = Callable[[Shaped, int, int], _Found]
@@ -129,11 +127,10 @@ def cuts(op: Shaped, parts: int) -> list[Cut]:
 
 
 def _cut(op: Shaped, rule: _Rule, axis: int, parts: int) -> Cut | None:
-    if op.outputs[0][axis] % parts or any(len(s) <= axis for s in op.outputs):
+    size = op.outputs[0][axis]
+    if size % parts or any(s[axis : axis + 1] != (size,) for s in op.outputs):
         return None
     if not op.sums and math.prod(op.outputs[0]) // parts % _PACKET:
-        return None
-    if any(shape[axis] != op.outputs[0][axis] for shape in op.outputs):
         return None
     told = rule(op, axis, parts)
     if told is None:
@@ -170,8 +167,7 @@ def _element_wise(op: Shaped, axis: int, _: int) -> _Found:
 
 def _added(op: Shaped, axis: int, parts: int) -> _Found:
     """More than two begin with one that nobody else will read (aggregate_ops.cc)."""
-    is_pair = len(op.inputs) <= _PAIR
-    return _element_wise(op, axis, parts) if is_pair or op.sums else None
+    return None if op.inputs[2:] and not op.sums else _element_wise(op, axis, parts)
 
 
 def _with_bias(op: Shaped, axis: int, _: int) -> _Found:
@@ -287,9 +283,7 @@ def _split(op: Shaped, axis: int, _: int) -> _Found:
     given = op.integers(position)
     if given is None or axis == given[0] % op.rank:
         return None
-    axes: list[int | None] = [None] * len(op.inputs)
-    axes[1 - position // 2] = axis
-    return axes, {}
+    return ([axis] if position else [None, axis]), {}
 
 
 def _sliced(op: Shaped, axis: int, parts: int) -> _Found:
@@ -307,8 +301,7 @@ def _rolled(op: Shaped, axis: int, _: int) -> _Found:
 
 
 def _padded(op: Shaped, axis: int, _: int) -> _Found:
-    is_same = op.outputs[0][axis] == op.inputs[0][axis]
-    return ([axis], {}) if is_same else None
+    return ([axis], {}) if op.outputs[0][axis] == op.inputs[0][axis] else None
 
 
 def _broadcast(op: Shaped, axis: int, parts: int) -> _Found:
@@ -368,10 +361,8 @@ def _gradient_of_input(op: Shaped, axis: int, parts: int) -> _Found:
 
 
 def _resized(op: Shaped, axis: int, _: int) -> _Found:
-    if axis not in (0, op.rank - 1):
-        return None
-    is_bilinear_gradient = op.node.op == "ResizeBilinearGrad"
-    return ([axis, axis] if is_bilinear_gradient else [axis]), {}
+    count = 1 + (op.node.op == "ResizeBilinearGrad")
+    return ([axis] * count, {}) if axis in (0, op.rank - 1) else None
 
 
 def _words(text: str) -> list[str]:

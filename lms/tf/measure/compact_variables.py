@@ -21,7 +21,7 @@ import tensorflow as tf
 from lms.errors import OutOfMemoryError
 from lms.ir.liveness import new_value
 from lms.tf import compat
-from lms.tf.capture.host_variables import lies_on_host
+from lms.tf.capture.host_variables import is_copied_at_reads, lies_on_host
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.uninterrupted import uninterrupted
@@ -124,9 +124,11 @@ def _needed_and_there(handles: Iterable[tuple[Any, tf.DType]]) -> tuple[int, int
         size = value.shape.num_elements() * dtype.size
         needed += size
         try:
-            address = compat.address_of(value)
+            is_copied = is_copied_at_reads(handle, dtype)
+            address = None if is_copied else compat.address_of(value)
         except (ValueError, BufferError, RuntimeError, tf.errors.OpError):
-            address = -len(by_address) - 1  # of a type that cannot tell
+            address = None  # of a type that cannot tell
+        address = address or -len(by_address) - 1
         by_address[address] = max(size, by_address.get(address, 0))
     return needed, sum(by_address.values())
 

@@ -8,9 +8,8 @@ same numbers, which one kernel computes in the same order: what works element by
 element, what moves elements, and sums of rows. Sums are never split.
 
 Products, convolutions, averages and sums of columns are made by libraries, which may
-choose another algorithm for fewer examples of a batch, or for other rows or columns. It
-adds up the same numbers in another order, so the last bits may differ: `sums` and
-`rows`.
+choose another algorithm for fewer examples of a batch, or for other rows or columns:
+the same numbers in another order, so the last bits may differ: `sums` and `rows`.
 
 Sources: op definitions in tensorflow/core/ops; `FillPhiloxRandom` in random_op_cpu.h
 and random_op_gpu.h: four numbers for each count, or two of 64 bits.
@@ -103,8 +102,7 @@ _SUMS = {
 # Reductions that have the same bits in any order.
 _ANY_ORDER = {"Max", "Min", "All", "Any"}
 
-# Elements of the largest packet of a processor: those that fill none are computed in
-# another way, with other last bits (Eigen).
+# Elements of a processor's largest packet: those that fill none have other last bits.
 _PACKET = 32
 
 # Axes of the inputs for an axis of the first output, and new constants.

@@ -23,6 +23,7 @@ from lms.report.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled
+from lms.tf.capture.host_variables import COPY_IN
 from lms.tf.capture.op_facts import COLLECTIVE, RESERVED, RESERVES
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device
@@ -288,7 +289,8 @@ def _can_run_alone(op: Op) -> bool:
         return False
     if "PyFunc" in op.type:  # the user's own function must not see what is made up
         return False
-    return op.type not in COLLECTIVE  # it would wait for the other workers
+    # It would wait for the other workers, or begin with a copy to the host.
+    return op.type not in COLLECTIVE | {COPY_IN}
 
 
 def is_worth_a_run(graph: GraphView, op: Op) -> bool:

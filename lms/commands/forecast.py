@@ -37,7 +37,7 @@ from lms.tf.capture.tracing import (
     read_signature,
     trace,
 )
-from lms.tf.means import NOTHING, Means, Refused, further
+from lms.tf.means import NOTHING, Means, Refused, further, least_of
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.workload import (
     over_time,
@@ -224,21 +224,23 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
         HostMemoryError: If this host cannot hold what is swapped out.
     """
     started = time.perf_counter()
-    planned = None
+    planned, refusals = None, list[BudgetError]()
     while planned is None:
         try:
             planned = _planned(subject, settings)
         except BudgetError as error:
+            refusals.append(error)
             refused = Refused(
                 step=subject.step,
                 means=subject.means,
                 settings=settings,
                 error=error,
                 budget=_budget(subject, settings),
+                is_here=False,
             )
             more = further(refused)
             if more == NOTHING:
-                raise
+                raise least_of(refusals) from None
             seconds = subject.seconds
             subject = replace(subject.again(subject.means + more), seconds=seconds)
     workload = planned.workload

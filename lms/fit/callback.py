@@ -245,11 +245,10 @@ class LMSCallback(keras.callbacks.Callback):
             in the host's memory, with the same bits. "device": on the device.
         slices: How ops are cut where no plan fits with whole ones: into parts that run
             one after the other. None: over the examples of a batch and the heads of
-            attention; under `tf.config.experimental.enable_op_determinism` no products,
-            convolutions, averages and sums of columns: fewer of them may be added up in
-            another order.
-            "any": those too, and products over rows and columns, as the queries of
-            attention. "none": not at all.
+            attention, and rows of products whose parts were tried and have the same
+            bits; under `tf.config.experimental.enable_op_determinism` nothing else,
+            as libraries may add up fewer in another order. "any": all that can be,
+            such as the queries of attention. "none": not at all.
         verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
 
     Raises:

@@ -9,8 +9,9 @@ needs most of what the step needs; else variables move first. In the end all has
 done that can be, whatever the budget: so the least budget is the same from each.
 """
 
+import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -26,9 +27,10 @@ from lms.tf.capture.host_lists import HostLists
 from lms.tf.capture.host_variables import movable_to_host, size_of
 from lms.tf.capture.slicing import OpSize, regions
 from lms.tf.capture.specialising import TracedStep
+from lms.tf.measure.same_bits import keeps_bits
 from lms.units import Bytes
 
-__all__ = ["NOTHING", "Means", "Refused", "advice", "further"]
+__all__ = ["NOTHING", "Means", "Refused", "advice", "further", "least_of"]
 
 # One part of so many of the variables is moved at least.
 _PART = 4
@@ -80,6 +82,7 @@ class Refused:
         settings: The user's knobs.
         error: Says how much it needs at least.
         budget: What it may use.
+        is_here: Whether it runs on a device of this process.
     """
 
     step: TracedStep
@@ -87,6 +90,7 @@ class Refused:
     settings: Settings
     error: BudgetError
     budget: MemoryBudget
+    is_here: bool = True
 
 
 def further(refused: Refused) -> Means:
@@ -102,12 +106,17 @@ def further(refused: Refused) -> Means:
     return next((each for each in found if each != NOTHING), NOTHING)
 
 
+def least_of(refusals: Sequence[BudgetError]) -> BudgetError:
+    """The refusal that asks for least: ops whose parts are joined again need more."""
+    return min(refusals, key=lambda each: each.least_bytes or math.inf)
+
+
 def advice(settings: Settings) -> str:
     """Sentence on the means that would cost the same bits; empty if there is none."""
     exact = compat.ops_are_deterministic() and settings.slices is None
     if not (exact and settings.cuts_ops):
         return ""
-    return ' `slices="any"` cuts products too; their last bits may differ then.'
+    return ' `slices="any"` cuts more products; their last bits may differ then.'
 
 
 def _smaller_ops(refused: Refused) -> Means:
@@ -129,11 +138,12 @@ def _sizes(refused: Refused) -> Iterator[OpSize]:
         whole = before = max(working_sets(refused.step.graph), default=0)
     rows = refused.settings.slices == "any"
     sums = rows or not compat.ops_are_deterministic()
+    proved = keeps_bits if refused.is_here and not rows else None
     for parts in _PARTS:
         most = whole // parts
         is_last = parts == _PARTS[-1]
         if most < before and (is_last or most * _TOGETHER <= refused.budget.step):
-            yield OpSize(most=most, sums=sums, rows=rows, whole=whole)
+            yield OpSize(most=most, sums=sums, rows=rows, whole=whole, proved=proved)
 
 
 def _moved_state(refused: Refused) -> Means:

@@ -32,7 +32,7 @@ from lms.tf.capture.op_facts import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
-from lms.tf.means import NOTHING, Means, Refused, advice, further
+from lms.tf.means import NOTHING, Means, Refused, advice, further, least_of
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.free_memory import measure_budget
@@ -306,6 +306,7 @@ def _fitted(
         BudgetError: If there is no plan by any means.
     """
     variables, before = captured.step.variables, captured.on_host.handles
+    refusals = list[BudgetError]()
     try:
         while True:
             try:
@@ -313,6 +314,7 @@ def _fitted(
                     raise error
                 return captured, _build(captured, budget)
             except BudgetError as refusal:
+                refusals.append(refusal)
                 refused = Refused(
                     step=captured.step,
                     means=captured.means,
@@ -322,8 +324,9 @@ def _fitted(
                 )
                 more = further(refused)
                 if more == NOTHING:
-                    refusal.args = (f"{refusal}{advice(captured.settings)}",)
-                    raise
+                    least = least_of(refusals)
+                    least.args = (f"{least}{advice(captured.settings)}",)
+                    raise least from None
             for handle in more.handles:
                 with uninterrupted():
                     move_to_host(handle)

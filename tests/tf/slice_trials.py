@@ -34,9 +34,9 @@ def attention(
     planned: bool,
     length: int = 512,
     heads: int = 2,
-    slices: Any = None,
     exact: bool = False,
     held: int = 0,
+    **knobs: Any,
 ) -> dict[str, Any]:
     """Train a transformer's block.
 
@@ -44,9 +44,9 @@ def attention(
         planned: Whether large model support is used.
         length: Tokens of a sequence.
         heads: Of the attention.
-        slices: The knob.
         exact: Whether ops are deterministic.
         held: Bytes that others hold from the second batch on.
+        knobs: The callback's.
 
     Returns:
         Its losses, a digest of all variables and the measured peak; the least
@@ -65,7 +65,7 @@ def attention(
     model = _model(length, heads)
     draw = np.random.default_rng(0)
     x = draw.integers(0, _WORDS, (4, length), dtype=np.int32)
-    callback = LMSCallback(slices=slices, verbose=0)
+    callback = LMSCallback(**knobs, verbose=0)
     callbacks = [callback, holding] if planned else []
     given: dict[str, Any] = {"shuffle": False, "epochs": 2, "verbose": SILENT}
     try:

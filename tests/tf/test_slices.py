@@ -28,11 +28,12 @@ def test_scores_that_exceed_the_card_are_made_head_by_head(worker: Worker) -> No
     assert refused["least"] > 8 << 20
 
 
-def test_products_stay_whole_where_ops_are_deterministic(worker: Worker) -> None:
-    refused = worker.ask(_TRIAL, memory="8MiB", planned=True, exact=True)
-    assert refused["least"] > 8 << 20
-    assert 'slices="any"' in refused["said"]
-    found = worker.ask(_TRIAL, memory=refused["least"], planned=True, exact=True)
+def test_parts_have_the_same_bits_where_ops_are_deterministic(worker: Worker) -> None:
+    known: dict[str, Any] = {"memory": "32MiB", "planned": True, "exact": True}
+    found = worker.ask(_TRIAL, budget="8MiB", **known)
+    if "least" in found:  # parts of this processor's products have other bits
+        assert 'slices="any"' in found["said"]
+        found = worker.ask(_TRIAL, **(known | {"memory": found["least"]}))
     assert found["digest"] == plain(worker, exact=True)["digest"]
 
 

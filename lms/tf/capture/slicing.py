@@ -13,7 +13,8 @@ What a region reads from outside is sliced; what others read of it is joined.
 A region grows from the largest op over all large tensors, as far as the rules of
 `slice_rules` follow the axis. Small tensors end it: to join them costs little. Of the
 axes and numbers of parts the one is chosen that leaves least to the largest op. Once an
-op cannot be cut, smaller ones stay whole too: the step needs as much anyway.
+op cannot be cut, smaller ones stay whole too: the step needs as much anyway. Cuts that
+may have other bits come last: those that were tried and have not.
 
 Known weakness: what an op that cannot be cut reads is joined beside its parts, so both
 are there at once; what sums over the axis, such as the gradient of a layer's weights,
@@ -21,9 +22,9 @@ ends a region.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -53,6 +54,10 @@ _FEW = 16
 _MOST_PARTS = 64
 
 
+_Nodes: TypeAlias = Mapping[str, compat.NodeDef]
+_Proof: TypeAlias = Callable[[GraphView, _Nodes, Op, Cut, int], bool]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSize:
     """Limit of an op, above which it is cut.
@@ -62,12 +67,15 @@ class OpSize:
         sums: Whether parts may add up in another order than the whole.
         rows: Whether products may be cut along rows and columns too.
         whole: Bytes that the largest op needs before any is cut.
+        proved: Tells of the step, its nodes, an op, a cut and the number of parts
+            that the parts have the whole's bits; None where nobody can.
     """
 
     most: Bytes
     sums: bool = True
     rows: bool = False
     whole: Bytes = 0
+    proved: "_Proof | None" = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,20 +97,14 @@ class Cuts:
     Args:
         graph: The step.
         nodes: Its nodes.
-        sums: Whether parts may add up in another order than the whole.
-        rows: Whether products may be cut along rows and columns too.
+        size: What may be cut: without proof, or all that has one.
     """
 
     def __init__(
-        self,
-        graph: GraphView,
-        nodes: Sequence[compat.NodeDef],
-        *,
-        sums: bool = True,
-        rows: bool,
+        self, graph: GraphView, nodes: Sequence[compat.NodeDef], size: OpSize
     ) -> None:
         self.graph = graph
-        self._sums, self._rows = sums, rows
+        self._size = size
         self.nodes = {node.name: node for node in nodes}
         results = set(graph.results)
         self.open = {
@@ -124,7 +126,18 @@ class Cuts:
             self._known[key] = found
         return self._known[key]
 
+    def holds(self, op: Op, cut: Cut, parts: int) -> bool:
+        """Tell whether a cut is allowed: without a proof, or by it."""
+        size, shaped = self._size, self._shaped(op)
+        if size.proved is None:
+            return True
+        free = replace(shaped, sums=size.sums, rows=size.rows)
+        return cut in cuts(free, parts) or size.proved(
+            self.graph, self.nodes, op, cut, parts
+        )
+
     def _shaped(self, op: Op) -> Shaped:
+        may_prove = self._size.proved is not None
         tensors = self.graph.tensors
         values = {i: self._constant(name) for i, name in enumerate(op.inputs)}
         return Shaped(
@@ -132,8 +145,8 @@ class Cuts:
             inputs=[tensors[name].shape for name in op.inputs],
             outputs=[tensor.shape for tensor in op.outputs],
             constants={i: v for i, v in values.items() if v is not None},
-            sums=self._sums,
-            rows=self._rows,
+            sums=self._size.sums or may_prove,
+            rows=self._size.rows or may_prove,
         )
 
     def _constant(self, name: str) -> Any:
@@ -158,8 +171,9 @@ def regions(
         nodes: Its nodes.
         size: What an op may need.
     """
-    by_rows = (False, True)[: 1 + size.rows]
-    steps = [Cuts(graph, nodes, sums=size.sums, rows=each) for each in by_rows]
+    sizes = [replace(size, rows=False, proved=None)]
+    sizes += [size] if size.rows or size.proved else []
+    steps = [Cuts(graph, nodes, each) for each in sizes]
     most = size.most
     needs = dict(zip(graph.by_name, working_sets(graph), strict=True))
     found: dict[str, Region] = {}
@@ -186,6 +200,8 @@ def _best(
     tried = []
     for parts in _numbers(op, needs[op.name] / most):
         for cut in step.of(op, parts):
+            if not step.holds(op, cut, parts):
+                continue
             region = _grown(step, op, cut, parts, most // _LARGE, found)
             left, joined = _left(step, region, needs, found)
             tried.append((max(left, most), joined, parts, len(tried), region))
@@ -227,7 +243,11 @@ def _grown(
             for other in near:
                 if other.name in found or other.name in taken:
                     continue
-                fitting = (c for c in step.of(other, parts) if _fits(other, c, axes))
+                fitting = (
+                    cut
+                    for cut in step.of(other, parts)
+                    if _fits(other, cut, axes) and step.holds(other, cut, parts)
+                )
                 if (chosen := next(fitting, None)) is not None:
                     found[other.name] = chosen
                     waiting.append(other)

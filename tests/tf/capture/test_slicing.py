@@ -1,6 +1,7 @@
 """Parts of ops make the same bits as whole ops, op by op and in regions."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import tensorflow as tf
 from lms.tf.capture.slicing import Cuts, OpSize, Region, regions, with_slices
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import TracedFunction, trace
+from lms.tf.measure.same_bits import keeps_bits
 from lms.tf.rewrite.rebuilding import rebuild
 from tests.tf.steps import DEVICE
 
@@ -156,8 +158,9 @@ def test_parts_make_the_bits_of_the_whole(name: str) -> None:
     traced, step = traced_with(case.op, given)
     inputs = traced.flat_inputs(given)
     whole = rebuild(traced, step, step.nodes)(inputs).numpy()
-    known = Cuts(step.graph, step.nodes, rows=case.rows)
-    exact = Cuts(step.graph, step.nodes, sums=False, rows=False)
+    known = Cuts(step.graph, step.nodes, OpSize(most=0, rows=case.rows))
+    size = OpSize(most=0, sums=False, proved=keeps_bits)
+    exact = Cuts(step.graph, step.nodes, size)
     found = [
         Region(cuts={op.name: cut}, parts=parts)
         for kind in kinds
@@ -170,10 +173,22 @@ def test_parts_make_the_bits_of_the_whole(name: str) -> None:
     for region in found:
         cut = with_slices(step.nodes, step.graph, [region], 0)
         parts = rebuild(traced, step, cut)(inputs).numpy()
-        if exact.of(step.graph.by_name[next(iter(region.cuts))], region.parts):
+        ((name, own),) = region.cuts.items()
+        if exact.holds(step.graph.by_name[name], own, region.parts):
             assert whole.tobytes() == parts.tobytes(), region
         else:
             np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-4)
+
+
+def test_parts_that_are_not_the_op_s_have_other_bits() -> None:
+    given = arrays(((8, 8),))
+    _, step = traced_with(tf.transpose, given)
+    (op,) = (op for op in step.graph.ops if op.type == "Transpose")
+    (cut, *_) = Cuts(step.graph, step.nodes, OpSize(most=0)).of(op, 2)
+    nodes = {node.name: node for node in step.nodes}
+    assert keeps_bits(step.graph, nodes, op, cut, 2)
+    wrong = replace(cut, inputs=(0, None), outputs=(0,))
+    assert not keeps_bits(step.graph, nodes, op, wrong, 2)
 
 
 def test_a_region_ends_at_small_tensors_and_at_what_cannot_be_cut() -> None:

@@ -1,0 +1,128 @@
+"""Bits of an op's parts beside those of the whole op, on the device that is here.
+
+    random numbers ─┬> op ───────────────> y
+                    └> in parts ──> op ──> the same bits, part by part?
+
+A library chooses the order in which it adds up by shapes and addresses, not by numbers:
+what holds for random numbers holds for all.
+
+Known weakness: ops that have no room here beside what is there, as a whole, count as
+having other bits in parts.
+"""
+
+import gc
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from lms.ir.graph import GraphView, Op
+from lms.machine.costs import moved_bytes
+from lms.tf import compat
+from lms.tf.capture.slice_rules import Cut
+from lms.tf.measure.devices import find_device
+from lms.tf.measure.microbenchmark import Bench
+from lms.tf.measure.scratch import LEFT_BEHIND, free_bytes
+
+__all__ = ["keeps_bits"]
+
+# An op is run where there is room for so many times what it reads and makes.
+_SPARE = 1.25
+
+# Ops whose order depends on who else reads their inputs (aggregate_ops.cc).
+_BY_READERS = {"AddN"}
+
+# What was found, by the whole op's bench, cut and number of parts: the same all along.
+_known: dict[tuple[str, str, int], bool] = {}
+
+
+def keeps_bits(
+    graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op, cut: Cut, parts: int
+) -> bool:
+    """Tell whether an op's parts have the whole op's bits; False if nobody knows.
+
+    Args:
+        graph: The step.
+        nodes: Its nodes by names.
+        op: The op, which has no resources and whose inputs may be any numbers.
+        cut: Where it is cut.
+        parts: Into how many.
+    """
+    if op.type in _BY_READERS or cut.counter is not None:
+        return False
+    bench = Bench.of(graph, nodes, op)
+    if bench is None:
+        return False
+    key = bench.key, repr(cut), parts
+    if key not in _known:
+        device = find_device()
+        gathered = device.keep_pool(LEFT_BEHIND)
+        has_room = _SPARE * moved_bytes(graph, op) <= free_bytes(device)
+        try:
+            _known[key] = has_room and _same(bench, cut, parts)
+        except tf.errors.OpError:
+            _known[key] = False
+        del gathered
+        gc.collect()  # what is freed later leaves holes in the middle of a plan
+    return _known[key]
+
+
+def _same(bench: Bench, cut: Cut, parts: int) -> bool:
+    specs = {name: spec for name, spec, _ in bench.arguments}
+    node = compat.NodeDef()
+    node.CopyFrom(bench.nodes[0])
+    if not specs.keys() <= set(node.input):
+        return False  # numbers that another op makes something of
+    constants, arguments, pieces = [], list[compat.Input](), []
+    for i, name in enumerate(node.input):
+        axis = cut.inputs[i]
+        if i in cut.constants:
+            constants.append(compat.constant(f"size_{i}", cut.constants[i], tf.int32))
+            node.input[i] = constants[-1].name
+        elif name in specs:
+            shape = specs[name].shape.as_list()
+            if axis is not None:
+                shape[axis] //= parts
+            node.input[i] = f"piece_{i}"
+            spec = tf.TensorSpec(shape, specs[name].dtype)
+            arguments.append((f"piece_{i}", spec, None))
+            pieces.append((name, axis))
+        elif axis is not None:
+            return False
+    part = replace(
+        bench,
+        nodes=(node, *constants, *bench.nodes[1:]),
+        arguments=tuple(arguments),
+    )
+    random = np.random.default_rng(0)
+    values = {
+        name: random.standard_normal(spec.shape).astype(spec.dtype.as_numpy_dtype)
+        for name, spec in specs.items()
+    }
+    whole = _run(bench, [values[name] for name in specs])
+    expected = [
+        np.split(y, parts, axis) for y, axis in zip(whole, cut.outputs, strict=True)
+    ]
+    given = [_split(values[name], parts, axis) for name, axis in pieces]
+    return all(
+        found.tobytes() == wanted[number].tobytes()
+        for number in range(parts)
+        for found, wanted in zip(
+            _run(part, [each[number] for each in given]), expected, strict=True
+        )
+    )
+
+
+def _split(value: Any, parts: int, axis: int | None) -> list[Any]:
+    return [value] * parts if axis is None else np.split(value, parts, axis)
+
+
+def _run(bench: Bench, values: list[Any]) -> list[Any]:
+    function = compat.build_function(
+        compat.graph_def(bench.nodes, None), bench.arguments, bench.outputs
+    )
+    with compat.planned_as_is():
+        results = function.call_flat(*map(tf.constant, values))
+    return [each.numpy() for each in results]

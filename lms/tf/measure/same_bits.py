@@ -82,7 +82,7 @@ def _same(bench: Bench, cut: Cut, parts: int) -> bool:
             constants.append(compat.constant(f"size_{i}", cut.constants[i], tf.int32))
             node.input[i] = constants[-1].name
         elif name in specs:
-            shape = specs[name].shape.as_list()
+            shape = _shape(specs[name])
             if axis is not None:
                 shape[axis] //= parts
             node.input[i] = f"piece_{i}"
@@ -98,7 +98,7 @@ def _same(bench: Bench, cut: Cut, parts: int) -> bool:
     )
     random = np.random.default_rng(0)
     values = {
-        name: random.standard_normal(spec.shape).astype(spec.dtype.as_numpy_dtype)
+        name: random.standard_normal(_shape(spec)).astype(spec.dtype.as_numpy_dtype)
         for name, spec in specs.items()
     }
     whole = _run(bench, [values[name] for name in specs])
@@ -113,6 +113,10 @@ def _same(bench: Bench, cut: Cut, parts: int) -> bool:
             _run(part, [each[number] for each in given]), expected, strict=True
         )
     )
+
+
+def _shape(spec: tf.TensorSpec) -> list[int]:
+    return [int(size or 0) for size in spec.shape.as_list()]
 
 
 def _split(value: Any, parts: int, axis: int | None) -> list[Any]:

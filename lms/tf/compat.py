@@ -707,3 +707,27 @@ def ops_are_deterministic() -> bool:
 def onednn_is_on() -> bool:
     """Tell whether TensorFlow's ops on the CPU come from oneDNN."""
     return _pywrap_util_port.IsMklEnabled()
+
+
+@contextmanager
+def initialised_one_by_one(then: Callable[[Any], None]) -> Iterator[None]:
+    """Within it, variables that a trace makes get their values one after the other.
+
+    `tf.function` gives all of them theirs at once, when the trace has ended.
+
+    Args:
+        then: Called with each variable that has its value.
+    """
+    kind: Any = type(tf.function(lambda: None))
+    own = kind._initialize_uninitialized_variables
+
+    def each(function: Any, initialisers: Sequence[Any]) -> None:
+        for pair in initialisers:
+            own(function, [pair])
+            then(pair[0])
+
+    kind._initialize_uninitialized_variables = each
+    try:
+        yield
+    finally:
+        kind._initialize_uninitialized_variables = own

@@ -38,9 +38,11 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 }
 
 
-def _dense(depth: int, optimizer: Callable[[], Any]) -> keras.Model:
+def _dense(
+    depth: int, optimizer: Callable[[], Any], *, is_built: bool = True
+) -> keras.Model:
     parts = [layers.Dense(_WIDTH, activation="relu") for _ in range(depth)]
-    model = keras.Sequential([keras.Input((_WIDTH,)), *parts])
+    model = keras.Sequential([*[keras.Input((_WIDTH,))][:is_built], *parts])
     model.compile(optimizer(), "mse")
     return model
 
@@ -107,6 +109,7 @@ def deep(*, depth: int, planned: bool, failures: int = 0) -> dict[str, Any]:
 
 KINDS: dict[str, tuple[Callable[[Any], keras.Model], tuple[int, ...]]] = {
     "dense": (partial(_dense, 5), (_WIDTH,)),
+    "not built": (partial(_dense, 5, is_built=False), (_WIDTH,)),
     "normalised": (_normalised, (6, 6, 256)),
     "recurrent": (_recurrent, (8, 24, 24, 1)),
 }

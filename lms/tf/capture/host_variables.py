@@ -362,6 +362,15 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
         used: Bytes that are in use.
     """
     taken = used
+    late = list[Any]()
+
+    def move(made: Any) -> bool:
+        # Where the host has no room either, it stays on the card.
+        with suppress(HostMemoryError):
+            move_to_host(made.handle)
+            let_stay(made)
+            return True
+        return False
 
     def create(following: Any, **how: Any) -> Any:
         nonlocal taken
@@ -371,14 +380,16 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
         is_full = room is not None and taken > room and compat.has_op(COPY_IN)
         if is_full and size >= _LEAST:
             with tf.init_scope():
-                # One that a trace makes has no value yet.
-                if tf.raw_ops.VarIsInitializedOp(resource=made.handle):
-                    # Where the host has no room either, it stays on the card.
-                    with suppress(HostMemoryError):
-                        move_to_host(made.handle)
-                        let_stay(made)
-                        taken -= size
+                if not tf.raw_ops.VarIsInitializedOp(resource=made.handle):
+                    late.append(made)
+                elif move(made):
+                    taken -= size
         return made
 
-    with tf.variable_creator_scope(create):
+    def settle(made: Any) -> None:
+        if any(made is each for each in late):
+            with tf.init_scope():
+                move(made)
+
+    with tf.variable_creator_scope(create), compat.initialised_one_by_one(settle):
         yield

@@ -166,24 +166,30 @@ class KeptVariables:
         """Let them hold what `values` returned before; whatever happens, all that can.
 
         Where the device has no room for a copy, a variable gives up its own room first;
-        TensorFlow waits ten seconds for room, so the others do so at once.
+        TensorFlow waits ten seconds for room, so the others do so at once. Those that
+        belong on the host leave first, and those that found no room come once more.
 
         Raises:
             BaseException: The first error, once all that can be are put back.
         """
-        error: BaseException | None = None
-        is_full = False
-        for (handle, _), value in zip(self.handles, values, strict=True):
-            try:
-                if is_moved(handle) and write_on_host(handle, np.array(value)):
-                    continue
-                is_full = _assign(handle, value, is_full=is_full)
-                if is_moved(handle):
-                    move_to_host(handle)
-            except BaseException as found:
-                error = error or found
-        if error is not None:
-            raise error
+        pairs = zip((handle for handle, _ in self.handles), values, strict=True)
+        left = sorted(pairs, key=lambda each: not is_moved(each[0]))
+        errors, is_full = list[BaseException](), False
+        for _ in range(2):
+            waiting, left, errors = left, [], []
+            for handle, value in waiting:
+                try:
+                    if is_moved(handle) and write_on_host(handle, np.array(value)):
+                        continue
+                    is_full = _assign(handle, value, is_full=is_full)
+                    if is_moved(handle):
+                        move_to_host(handle)
+                except BaseException as found:
+                    errors.append(found)
+                    left.append((handle, value))
+                    is_full = True
+        if errors:
+            raise errors[0]
 
 
 def _size(handle: tf.Tensor, dtype: tf.DType) -> Bytes | None:

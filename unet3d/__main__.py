@@ -239,8 +239,7 @@ def _check(options: argparse.Namespace, console: Console) -> int:
         group_by=options.group_by,
         labelled=not options.unlabelled,
         json=options.json,
-        console=console,
-        bars=_bars(console, shown=console.is_terminal),
+        bars=_bars(console),
     )
 
 
@@ -345,13 +344,6 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
     folders = zip(names, options.predictions, strict=True)
     sets = [open_set(name, folder, scheme) for name, folder in folders]
     with _bars(console) as progress:
-        bar = progress.add_task("Scoring")
-        count = counting(progress, bar, "Scored")
-
-        def scored(total: int) -> None:
-            progress.update(bar, total=total)
-            count()
-
         report = evaluate(
             options.truth,
             scheme,
@@ -359,7 +351,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             rule=EmptyRule(options.empty_rule),
             size=options.size,
             skip_bad=options.skip_bad,
-            progress=scored,
+            progress=counting(progress, progress.add_task("Scoring"), "Scored"),
         )
     write_report(report, options.output, truth=options.truth, scheme=scheme, sets=sets)
     shown = Console()

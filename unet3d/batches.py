@@ -1,12 +1,15 @@
 """Feeds training: an endless, repeatable sequence of batches as a `tf.data` pipeline.
 
-Which subject comes when, and how it is varied, is a function of (seed, epoch, rank)
-alone: training that starts again at epoch 7 sees what it would have seen.
+Which subject comes when, and how it is varied, is a function of (seed, epoch, place in
+the epoch) alone: training that starts again at epoch 7 sees what it would have seen.
 
 Every batch is full, so that a training step has one shape and one plan: where the
 subjects do not fill the last batch, the next shuffle of them does.
 
 Importing this module does not import TensorFlow; its data sets do when they are made.
+
+Sources: flips and permutations of a cube as in D. G. Ellis's Keras code; shifts and
+scales of intensity as in Myronenko, arXiv 1810.11654, section 3.3.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,19 +18,23 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from unet3d.augmentation import augment
 from unet3d.patches import draw_patch
 from unet3d.reading import Images, Labels
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["Load", "Shape", "epoch_order", "training_batches", "validation_batches"]
+
+__all__ = ["SCALE", "SHIFT", "Load", "Shape", "augment", "epoch_order"]
+__all__ += ["training_batches", "validation_batches"]
 
 # Gives one prepared subject: `functools.partial(load_prepared, files, ...)`.
 Load: TypeAlias = Callable[[], tuple[Images, Labels]]
 # Voxels along each axis, channels, regions.
 Shape: TypeAlias = tuple[int, int, int]
+# In deviations of a normalised modality, and as a part of it.
+SHIFT = 0.1
+SCALE = 0.1
 
 
 def epoch_order(subjects: int, draws: int, *, seed: int, epoch: int) -> list[int]:
@@ -61,20 +68,16 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
     the batch size.
 
     Args:
-        loads: One per subject.
-        shape: Of what they give.
+        loads: One per subject; with `patches` they give whole volumes.
+        shape: Of what an example has.
         steps: Batches per epoch.
         seed: Decides order and variation.
         first_epoch: Where to begin.
         batch_size: Subjects per batch.
         varied: Whether examples are augmented.
-        patches: Whether `loads` give whole volumes, of which patches are drawn.
+        patches: Whether patches are drawn from volumes.
         prefetch: Batches made in advance.
         worker: Its rank, and how many there are; each draws other examples.
-
-    Returns:
-        Pairs of x, float32 of shape (batch, depth, height, width, channel), and y, as
-        uint8 of shape (batch, depth, height, width, region).
     """
 
     def examples() -> Iterator[tuple[Images, Labels]]:
@@ -108,6 +111,28 @@ def validation_batches(
     return dataset.apply(tf.data.experimental.assert_cardinality(len(loads)))
 
 
+def augment(
+    images: Images, regions: Labels, rng: np.random.Generator
+) -> tuple[Images, Labels]:
+    """Turn, mirror and re-colour one example; images and regions move together.
+
+    The background stays 0.
+
+    Example:
+        >>> x, y = np.ones((2, 2, 2, 4), np.float32), np.ones((2, 2, 2, 3), np.uint8)
+        >>> augment(x, y, np.random.default_rng(0))[1].sum()
+        np.uint64(24)
+    """
+    order = (*rng.permutation(3).tolist(), 3)
+    mirrored = tuple(np.flatnonzero(rng.random(3) < 0.5).tolist())
+    channels = images.shape[-1]
+    scale = rng.uniform(1 - SCALE, 1 + SCALE, channels).astype(np.float32)
+    shift = rng.uniform(-SHIFT, SHIFT, channels).astype(np.float32)
+    brain = (images != 0).any(axis=-1, keepdims=True)
+    images = np.where(brain, images * scale + shift, 0).astype(np.float32, copy=False)
+    return _move(images, order, mirrored), _move(regions, order, mirrored)
+
+
 def _dataset(
     examples: Callable[[], Iterator[tuple[Images, Labels]]],
     shape: Shape,
@@ -133,3 +158,9 @@ def _dataset(
     options.experimental_optimization.inject_prefetch = False
     dataset = dataset.with_options(options)
     return dataset.prefetch(prefetch) if prefetch else dataset
+
+
+def _move(
+    volume: np.ndarray, order: tuple[int, ...], mirrored: tuple[int, ...]
+) -> np.ndarray:
+    return np.ascontiguousarray(np.flip(volume.transpose(order), mirrored))

@@ -1,9 +1,12 @@
-"""Keeps prepared subjects on disk: reading and resizing happen once.
+"""Prepares the subjects of a data set once, keeps them on disk, and finds the bad ones.
 
 An entry's name is a hash of all that decides its content: the files with their sizes
 and times of change, the cube's size, the label scheme, and the version of the
 preparing code. So an entry never goes stale, a change makes a new one, and several
 runs and processes may share a folder.
+
+Bad subjects stop everything, unless they may be skipped; either way each is told, a
+reason that many share once. Nothing is left out in silence.
 
 Known weakness: entries of changed data or settings stay until someone deletes them.
 """
@@ -11,6 +14,7 @@ Known weakness: entries of changed data or settings stay until someone deletes t
 import hashlib
 import json
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,27 +22,24 @@ import numpy as np
 
 from lms.storage.files import write_arrays
 from unet3d.data import check_size, prepare
+from unet3d.lines import grouped, several, some
 from unet3d.reading import Images, Labels, read_subject
 from unet3d.schemes import LabelScheme
-from unet3d.subjects import SubjectFiles
+from unet3d.subjects import Found, Problem, SubjectFiles
 
-__all__ = ["cache_entry", "load_prepared"]
+__all__ = ["SKIP", "cache_entry", "load_prepared", "prepare_all", "usable"]
 
 # Raise it when `prepare` or the reading of files changes what comes out.
 VERSION = 3
+# The last words of an error that a flag can turn into a line of a list.
+SKIP = "Or leave bad subjects out with --skip-bad."
+_ENOUGH = 20  # bad subjects, after which no more are read
 
 
 def load_prepared(
     files: SubjectFiles, *, size: int | None, scheme: LabelScheme, cache: Path
 ) -> tuple[Images, Labels]:
-    """Take a prepared subject from the cache, or prepare it and put it there.
-
-    Returns:
-        As `unet3d.data.prepare` gives.
-
-    Raises:
-        FileNotFoundError, ValueError, TypeError: As `read_subject` and `prepare` do.
-    """
+    """Take a prepared subject from the cache, or prepare it and put it there."""
     if size is not None:
         check_size(size)
     path = cache_entry(files, size=size, scheme=scheme, cache=cache)
@@ -55,11 +56,7 @@ def load_prepared(
 def cache_entry(
     files: SubjectFiles, *, size: int | None, scheme: LabelScheme, cache: Path
 ) -> Path:
-    """Name a subject's entry, which may not exist yet.
-
-    Raises:
-        FileNotFoundError: If one of the subject's files is gone.
-    """
+    """Name a subject's entry, which may not exist yet."""
     volumes = [*files.images, *([files.labels] if files.labels else [])]
     decisive: dict[str, Any] = {
         "version": VERSION,
@@ -72,6 +69,57 @@ def cache_entry(
     return cache / f"{files.name}-{size or 'whole'}-{digest}.npz"
 
 
+def usable(found: Found, *, skip_bad: bool) -> tuple[SubjectFiles, ...]:
+    """The subjects whose files are all there."""
+    if found.problems and not skip_bad:
+        raise FileNotFoundError(_together(found.problems))
+    if not found.subjects:
+        raise FileNotFoundError(
+            f"`data` must hold at least one usable subject, got "
+            f"{len(found.problems)} bad ones. The first: {found.problems[0].message}"
+        )
+    return found.subjects
+
+
+def prepare_all(
+    subjects: Sequence[SubjectFiles],
+    *,
+    size: int | None,
+    scheme: LabelScheme,
+    cache: Path,
+    skip_bad: bool,
+    progress: Callable[[], None] = lambda: None,
+) -> Found:
+    """Put every subject into the cache; tell those there and those left out."""
+    good, problems = [], []
+    for files in subjects:
+        try:
+            load_prepared(files, size=size, scheme=scheme, cache=cache)
+            good.append(files)
+        except (FileNotFoundError, ValueError) as error:
+            problems.append(Problem(name=files.name, message=str(error)))
+            if not skip_bad and len(problems) == _ENOUGH:
+                break
+        progress()
+    if problems and not skip_bad:
+        rest = len(subjects) - len(good) - len(problems)
+        unread = f"{several(rest, 'subject')} not read yet.\n" if rest else ""
+        raise ValueError(unread + _together(problems))
+    return Found(subjects=tuple(good), problems=tuple(problems))
+
+
 def _fingerprint(path: Path, index: int | None) -> list[Any]:
     state = path.stat()
     return [str(path.resolve()), index, state.st_size, state.st_mtime_ns]
+
+
+def _together(problems: Sequence[Problem]) -> str:
+    """Reasons, each once with the names of those that have it in common."""
+    reasons = grouped((problem.name, problem.message) for problem in problems)
+    told = [
+        f"{len(names)} subjects are bad, {some(names)}; the first: {reason}"
+        if len(names) > 1
+        else reason
+        for reason, names in reasons.items()
+    ]
+    return "\n".join(told) + f" {SKIP}"

@@ -1,7 +1,7 @@
 """`python -m unet3d check`: shows what was found, and writes it as JSON."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from lms.storage.files import write_json
-from unet3d.checking import Checked, DataSet, check_data
-from unet3d.lines import grouped, some
+from unet3d.checking import DataSet, check_data
+from unet3d.lines import counting, grouped, some
 from unet3d.schemes import LabelScheme
 
 __all__ = ["BAD", "as_data", "check"]
@@ -20,24 +20,16 @@ __all__ = ["BAD", "as_data", "check"]
 BAD = 1  # the exit status where `train` would refuse the data
 
 
-def check(  # noqa: PLR0913 - the words of the command
+def check(
     data: Path,
     scheme: LabelScheme | None,
     *,
     group_by: str | None,
     labelled: bool,
     json: Path | None,
-    console: Console,
     bars: Progress,
 ) -> int:
-    """Check a data set, and say what was found.
-
-    Returns:
-        The exit status: 0 if `train` would take all of it, else `BAD`.
-
-    Raises:
-        FileNotFoundError, ValueError: If there is no subject, or a value is bad.
-    """
+    """Check a data set, say what was found, and give the exit status."""
     if json is not None and json.is_dir():
         raise ValueError(
             f"`json` must be a file to write, got the folder '{json}'. Name a file in "
@@ -49,7 +41,7 @@ def check(  # noqa: PLR0913 - the words of the command
             scheme,
             group_by=group_by,
             labelled=labelled,
-            progress=_progress(console, bars),
+            progress=counting(bars, bars.add_task("Checking subjects"), "Checked"),
         )
     _show(found, Console(soft_wrap=True))
     if json is not None:
@@ -65,23 +57,6 @@ def as_data(found: DataSet, data: Path, scheme: LabelScheme | None) -> dict[str,
         "sound": found.is_sound,
         **asdict(found),
     }
-
-
-def _progress(console: Console, bars: Progress) -> Callable[[Checked, int], None]:
-    """A bar, or about ten lines in a log."""
-    bar = bars.add_task("Checking subjects")
-    seen = Counter[str]()
-
-    def progress(subject: Checked, total: int) -> None:
-        seen["all"] += 1
-        seen["bad"] += bool(subject.reasons)
-        bars.update(bar, total=total, completed=seen["all"])
-        tenths = seen["all"] * 10 // total, (seen["all"] - 1) * 10 // total
-        if not console.is_terminal and tenths[0] > tenths[1]:
-            line = f"Checked {seen['all']} of {total} subjects, {seen['bad']} bad"
-            console.print(line, highlight=False)
-
-    return progress
 
 
 def _show(found: DataSet, console: Console) -> None:

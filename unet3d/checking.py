@@ -19,10 +19,9 @@ from scipy import ndimage
 
 from unet3d.lines import differing_spacings, some
 from unet3d.orientation import voxel_sizes
-from unet3d.patients import by_patient, check_rule
 from unet3d.reading import Looked, look, missing_segmentation
 from unet3d.schemes import MODALITIES, SCHEMES, LabelScheme
-from unet3d.splits import make_split
+from unet3d.splits import by_patient, check_rule, make_split
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
 __all__ = ["Checked", "DataSet", "check_data", "check_subject"]
@@ -90,13 +89,9 @@ def check_data(
     *,
     group_by: str | None = None,
     labelled: bool = True,
-    progress: Callable[[Checked, int], None] = lambda _, __: None,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> DataSet:
-    """Look at every subject of a data set.
-
-    Raises:
-        FileNotFoundError, ValueError: If no subject can be found at all.
-    """
+    """Look at every subject of a data set."""
     check_rule(group_by)
     channels = scheme.channels if scheme else MODALITIES
     found = find_subjects(data, channels)
@@ -106,7 +101,7 @@ def check_data(
     subjects = []
     for result in results:
         subjects.append(_check(result, scheme, channels))
-        progress(subjects[-1], len(results))
+        progress(len(results))
     return _together(found, subjects, scheme, group_by, labelled=labelled)
 
 

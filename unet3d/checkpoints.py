@@ -119,9 +119,6 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
     Returns:
         The rest of the state: `epoch` to go on with, `finished`, `history`, how many
         `workers` there were, and what `watchers` knew. None if no epoch was finished.
-
-    Raises:
-        ValueError: If the file is damaged or of another network.
     """
     path = run / "state.npz"
     if not path.is_file():
@@ -160,12 +157,7 @@ def save_weights(model: Any, path: Path) -> None:
 
 
 def load_weights(model: Any, path: Path) -> None:
-    """Read what `save_weights` wrote.
-
-    Raises:
-        OSError: If the file is not there or may not be read.
-        ValueError: If it is damaged, or has the weights of another network.
-    """
+    """Read what `save_weights` wrote."""
     content = _InMemory(path.read_bytes())
     try:
         with warnings.catch_warnings():

@@ -2,15 +2,12 @@
 
     folder --read_subject--> Subject --prepare--> images, regions
 
-Preparing is: crop to the brain, resize to a cube, normalise each modality over the
-brain, turn label values into three overlapping regions. `unet3d.restoring` is the way
-back, `unet3d.cache` keeps what was prepared, `unet3d.batches` feeds it to training.
+Preparing is: crop to the brain, resize to a cube, normalise each channel over the
+brain, turn label values into overlapping regions. Importing this imports no TensorFlow.
 
-Importing this module does not import TensorFlow.
-
-Sources: cropping, resizing and normalising per modality as in the Keras code of
-D. G. Ellis for Isensee et al., BraTS 2017 - except that the mean and deviation are each
-subject's own, as in the paper, not the data set's.
+Sources: cropping, resizing and normalising as in the Keras code of D. G. Ellis for
+Isensee et al., BraTS 2017 - except that the mean and deviation are each subject's own,
+as in the paper, not the data set's.
 
 Known weakness: shrinking does not smooth first, so fine detail may alias.
 """
@@ -34,16 +31,7 @@ Box = tuple[slice, slice, slice]
 
 
 def brain_box(images: Images) -> Box:
-    """Bounding box of the voxels where any modality is not zero.
-
-    Args:
-        images: Shape (depth, height, width, channel).
-
-    Returns:
-        A slice along each of depth, height and width.
-
-    Raises:
-        ValueError: If every voxel is zero.
+    """The slices of depth, height and width that hold all voxels other than zero.
 
     Example:
         >>> images = np.zeros((3, 4, 5, 1))
@@ -62,15 +50,9 @@ def brain_box(images: Images) -> Box:
 
 
 def resize_images(images: Images, size: int) -> Images:
-    """Resize to a cube, linearly; also for predictions, to compare resolutions.
+    """Resize (depth, height, width, channel) to a cube, linearly.
 
-    Args:
-        images: Shape (depth, height, width, channel).
-        size: Voxels along each axis of the result.
-
-    Returns:
-        float32 of shape (size, size, size, channel). The corners of the volume, not
-        the centres of its corner voxels, stay in place.
+    The corners of the volume, not the centres of its corner voxels, stay in place.
     """
     channels = np.moveaxis(images.astype(np.float32, copy=False), -1, 0)
     cube = (size, size, size)
@@ -85,15 +67,9 @@ def resize_labels(labels: Labels, size: int) -> Labels:
 def resize_volume(
     volume: NDArray[Voxel], shape: tuple[int, int, int], *, order: int = 1
 ) -> NDArray[Voxel]:
-    """Resize one volume to any shape: what the other functions here do it with.
+    """Resize (depth, height, width) to any shape; its corners and its type stay.
 
-    Args:
-        volume: Shape (depth, height, width).
-        shape: Of the result.
-        order: Of the splines: 0 takes the nearest voxel, 1 is linear.
-
-    Returns:
-        The volume's own type; its corners stay in place.
+    `order` 0 takes the nearest voxel, 1 is linear.
     """
     factors = [new / old for new, old in zip(shape, volume.shape, strict=True)]
     resized = ndimage.zoom(volume, factors, order=order, mode="nearest", grid_mode=True)
@@ -101,15 +77,9 @@ def resize_volume(
 
 
 def normalise(images: Images, brain: Mask) -> Images:
-    """Give each modality mean 0 and deviation 1 over the brain, and 0 outside it.
+    """Give each channel mean 0 and deviation 1 over the brain, and 0 outside it.
 
-    Args:
-        images: Shape (depth, height, width, channel), in any unit.
-        brain: Shape (depth, height, width); at least one voxel is true.
-
-    Returns:
-        float32 of the same shape. A modality that is constant over the brain becomes
-        0 everywhere.
+    A channel that is constant over the brain becomes 0 everywhere.
 
     Example:
         >>> images = np.array([[[[9.0], [1.0], [3.0]]]], dtype=np.float32)
@@ -125,14 +95,7 @@ def normalise(images: Images, brain: Mask) -> Images:
 
 
 def to_regions(labels: Labels, scheme: LabelScheme) -> Labels:
-    """Turn label values into one 0/1 channel per region.
-
-    Args:
-        labels: Shape (depth, height, width), values of `scheme`.
-        scheme: What the values mean.
-
-    Returns:
-        uint8 of shape (depth, height, width, region).
+    """Turn label values into one 0/1 channel per region of the scheme.
 
     Example:
         >>> to_regions(np.array([[[0, 1, 2, 4]]], np.uint8), BRATS2017)[0, 0].tolist()
@@ -145,20 +108,11 @@ def to_regions(labels: Labels, scheme: LabelScheme) -> Labels:
 def prepare(
     subject: Subject, size: int | None, scheme: LabelScheme = BRATS2017
 ) -> tuple[Images, Labels]:
-    """Crop, resize and normalise one subject.
-
-    Args:
-        subject: As read.
-        size: Voxels along each axis of the result, at least 1; None keeps them all.
-        scheme: What the labels mean.
+    """Crop, resize and normalise one subject; a `size` of None keeps all voxels.
 
     Returns:
         Images, float32 of shape (size, size, size, channel), and regions, uint8 of
         shape (size, size, size, region).
-
-    Raises:
-        TypeError: If `size` is not an integer.
-        ValueError: If `size` is less than 1 or the subject has no brain.
     """
     try:
         images, box = prepare_images(subject.images, size)
@@ -169,19 +123,7 @@ def prepare(
 
 
 def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
-    """Crop, resize and normalise images without a segmentation.
-
-    Args:
-        images: Shape (depth, height, width, channel), as read.
-        size: As for `prepare`.
-
-    Returns:
-        Images as `prepare` gives, and the box that was cropped to.
-
-    Raises:
-        TypeError: If `size` is not an integer.
-        ValueError: If `size` is less than 1 or there is no brain.
-    """
+    """Images as `prepare` gives, and the box that was cropped to."""
     box = brain_box(images)
     images = images[box]
     brain = (images != 0).any(axis=-1).astype(np.uint8)
@@ -193,12 +135,7 @@ def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
 
 
 def check_size(size: int) -> None:
-    """Refuse what is no size of a cube.
-
-    Raises:
-        TypeError: If `size` is not an integer.
-        ValueError: If `size` is less than 1.
-    """
+    """Refuse what is no size of a cube."""
     if not isinstance(size, int) or isinstance(size, bool):
         kind = type(size).__name__
         raise TypeError(f"`size` must be an integer, got {kind}. Pass an int.")

@@ -48,14 +48,10 @@ _OVERLAY = (GREEN, ORANGE, VERMILION, PURPLE, SKY, BLUE)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Slice:
-    """One axial slice of one subject.
+    """One axial slice (height, width) of one subject.
 
-    Args:
-        name: The subject.
-        image: Shape (height, width), any unit.
-        regions: For the truth and each set, by name: the number of the last region from
-            1, 0 outside; shape (height, width).
-        scores: For each set, by name: what to write under it.
+    For the truth and each set `regions` has the number of the last region from 1, 0
+    outside; `scores` what to write under each set's.
     """
 
     name: str

@@ -20,11 +20,7 @@ _SHOWN = 0  # FLAIR in BraTS, where oedema and core are brighter than the brain
 
 
 def choose_subjects(scores: Sequence[Score]) -> list[str]:
-    """The subjects with the best, a middling and the worst mean Dice over all sets.
-
-    Returns:
-        Three names, or all there are, best first.
-    """
+    """The subjects with the best, a middling and the worst mean Dice over all sets."""
     values: dict[str, list[float]] = {}
     for score in scores:
         values.setdefault(score.subject, []).append(score.dice)
@@ -60,10 +56,7 @@ def gather_slice(
 
 
 def read_logs(sets: Sequence[PredictionSet]) -> dict[str, list[dict[str, float]]]:
-    """The logs of the runs behind the sets, by name; runs that are gone are not there.
-
-    Of several runs with one name the first counts.
-    """
+    """The logs of the runs that are there, by their set's name, the first of a name."""
     logs: dict[str, list[dict[str, float]]] = {}
     for group in sets:
         path = None if group.run is None else Path(group.run) / "log.csv"

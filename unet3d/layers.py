@@ -24,22 +24,13 @@ class InstanceNormalization(keras.layers.Layer):
         output = input * scale + offset
 
     Every sum is over one axis at a time, those of the gradient too (see `unet3d.sums`).
-    Scale and offset have shape (batch, 1, ..., 1, channel) and are then repeated along
-    all spatial axes but the last, where they are still small. So the forward pass makes
-    three tensors of the input's size: the squared difference from the mean (freed once
-    it is averaged), `input * scale` (freed once the offset is added) and the output.
+    Scale and offset are repeated along all spatial axes but the last, where they are
+    still small: the forward pass makes three tensors of the input's size, and keeps the
+    input (with a 16-bit policy its float32 copy too) for the backward pass, never the
+    normalised input of the textbook form.
 
-    What is kept for the backward pass: the input (the gradients of scale and of the
-    variance need it) and a few small tensors; the normalised input of the textbook form
-    is never made. With a 16-bit policy the input's float32 copy, over which mean and
-    variance are taken, is kept as well. A hand-written gradient that keeps the input
-    alone was tried on a CPU and left the peak of a U-Net step as it was, so these stay
-    plain operations.
-
-    Args:
-        epsilon: Added to the variance, in squared units of the input; 1e-3 as in
-            keras-contrib's layer of the same name, which Ellis's network uses.
-        **options: Those of `keras.layers.Layer`.
+    An `epsilon` of 1e-3, in squared units of the input, is that of keras-contrib's
+    layer of the same name, which Ellis's network uses.
 
     Example:
         >>> layer = InstanceNormalization()

@@ -43,11 +43,11 @@ def log(bars: Progress, text: str) -> None:
         tell(bars, text)
 
 
-def counting(bars: Progress, task: TaskID, word: str) -> Callable[[], None]:
-    """Counts one more on a bar, and in a log writes each tenth of many."""
+def counting(bars: Progress, task: TaskID, word: str) -> Callable[..., None]:
+    """Counts one more, of so many, on a bar; in a log writes each tenth of many."""
 
-    def count() -> None:
-        bars.advance(task)
+    def count(total: int | None = None) -> None:
+        bars.update(task, advance=1, total=total)
         done, total = int(bars.tasks[task].completed), int(bars.tasks[task].total or 0)
         if done == total or done % (total // 10 or total) == 0:
             log(bars, f"{word} {done} of {total}")

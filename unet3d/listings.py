@@ -1,4 +1,4 @@
-"""Finds the subjects that a dataset.json lists, as nnU-Net or the Decathlon write it.
+"""Files of a subject, and those that a dataset.json of nnU-Net or the Decathlon lists.
 
     nnU-Net raw   imagesTr/<name>_0000.nii.gz  _0001 ..., labelsTr/<name>.nii.gz
     Decathlon     one file of all volumes per subject, or of one where there is one
@@ -8,14 +8,64 @@ Source: nnU-Net's documentation of its dataset format, first version and second.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unet3d.schemes import LISTING, kind_of, read_listing
-from unet3d.subject_files import NIFTI, Problem, SubjectFiles, Volume, stem_of
 
-__all__ = ["listed_subjects"]
+__all__ = ["NIFTI", "Found", "Problem", "SubjectFiles", "Volume"]
+__all__ += ["listed_subjects", "stem_of"]
+
+NIFTI = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """One volume of a NIfTI file: which of the fourth axis, or None if it has three."""
+
+    path: Path
+    index: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectFiles:
+    """The files of one subject's volumes, one image per channel in the scheme's order.
+
+    `labels` is None if there are none; `is_test` says that none are to be asked for.
+    `others` are files beside them that nothing was made of.
+    """
+
+    name: str
+    images: tuple[Volume, ...]
+    labels: Volume | None
+    is_test: bool = False
+    others: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A subject that cannot be used, and why, in words for the user.
+
+    `rest` is those of its files that are there; None if nobody looked.
+    """
+
+    name: str
+    message: str
+    rest: SubjectFiles | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The content of a folder: subjects, and those that lack a file, by name."""
+
+    subjects: tuple[SubjectFiles, ...]
+    problems: tuple[Problem, ...] = ()
+
+
+def stem_of(name: str) -> str:
+    """A NIfTI file's name without its ending, in capitals or not."""
+    return NIFTI.sub("", name)
 
 
 def listed_subjects(

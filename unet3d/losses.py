@@ -4,15 +4,13 @@ For one sample and one label, with truth t and prediction p summed over all voxe
 
     dice(t, p) = (2 * sum(t * p) + smooth) / (sum(t) + sum(p) + smooth)
 
-Sources: Dice overlap made differentiable, Milletari et al., arXiv 1606.04797; one
-Dice per label, averaged so that small regions weigh as much as large ones ("weighted"),
-Isensee et al., BraTS 2017; the smoothing of 1e-5 as in D. G. Ellis's Keras code
-(`weighted_dice_coefficient`). Ellis minimises -dice; here it is 1 - dice: the same
+Sources: Milletari et al., arXiv 1606.04797; one Dice per label, averaged so that small
+regions weigh as much as large ones, Isensee et al., BraTS 2017; the smoothing of 1e-5
+as in D. G. Ellis's Keras code, who minimises -dice; here it is 1 - dice: the same
 gradient, and 0 when perfect.
 
-Everything is computed in float32: a volume of 144^3 has more voxels than float16 can
-count. A single running sum in float32 would not do either, from 2^24 voxels on it may
-stand still: voxels are added up one axis at a time (see `unet3d.sums`).
+Everything is computed in float32, one axis at a time (see `unet3d.sums`): a volume of
+144^3 has more voxels than float16 can count.
 """
 
 import re
@@ -30,15 +28,9 @@ SMOOTH = 1e-5
 
 
 def soft_dice(y_true: Any, y_pred: Any) -> Any:
-    """Dice of each sample and label from probabilities.
+    """Dice of each sample and label, of shape (batch, label), from probabilities.
 
-    Args:
-        y_true: 0 or 1, shape (batch, depth, height, width, label), any type.
-        y_pred: Probabilities in [0, 1], same shape, any type.
-
-    Returns:
-        float32 of shape (batch, label). A label that is absent and not predicted has
-        Dice 1.
+    A label that is absent and not predicted has Dice 1.
 
     Example:
         >>> truth = ops.reshape(ops.array([1.0, 1.0, 0.0, 0.0]), (1, 1, 1, 4, 1))
@@ -56,11 +48,7 @@ def soft_dice(y_true: Any, y_pred: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="unet3d")
 def weighted_dice_loss(y_true: Any, y_pred: Any) -> Any:
-    """One minus the soft Dice averaged over labels.
-
-    Returns:
-        float32 of shape (batch,), in [0, 1]; 0 is perfect.
-    """
+    """One minus the soft Dice averaged over labels, of shape (batch,); 0 is perfect."""
     mean: Any = ops.mean(soft_dice(y_true, y_pred), axis=-1)
     return 1 - mean
 
@@ -69,14 +57,7 @@ def weighted_dice_loss(y_true: Any, y_pred: Any) -> Any:
 def dice_coefficient(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
     """Dice of the thresholded prediction: what the case study's box plots show.
 
-    Args:
-        y_true: 0 or 1, shape (batch, depth, height, width, label).
-        y_pred: Probabilities in [0, 1], same shape.
-        threshold: A voxel belongs to a label if its probability is greater.
-
-    Returns:
-        float32 of shape (batch, label), in the order of the regions; as a
-        Keras metric it is averaged over both.
+    Of shape (batch, label); as a Keras metric it is averaged over both.
     """
     return soft_dice(y_true, ops.greater(y_pred, threshold))
 

@@ -8,17 +8,13 @@
 
 Every convolution, heads included, has a bias and is followed by instance normalisation
 and leaky ReLU. The heads of the top three levels are upsampled and added; a sigmoid
-gives one probability per label, for labels may overlap.
+gives one probability per label, float32, for labels may overlap.
 
 Sources: IBM's case study "TensorFlow Large Model Support: 3D image segmentation", for
-the network as it was trained, normalised heads included; Isensee et al., "Brain Tumor
-Segmentation and Radiomics Survival Prediction", BraTS 2017, arXiv 1802.10508, figure 1,
-for the architecture, dropout 0.3, the slope 0.01 of leaky ReLU and Adam's 5e-4.
-Convolutions start from Keras's Glorot uniform, as in D. G. Ellis's code.
-
-Channels are last on every device: TensorFlow's 3-D convolutions for CPUs take nothing
-else, and those for GPUs turn them around by themselves where cuDNN wants it. Channels
-first on a GPU was not measured.
+the network as it was trained, normalised heads included; Isensee et al., BraTS 2017,
+arXiv 1802.10508, figure 1, for the architecture, dropout 0.3, the slope 0.01 of leaky
+ReLU and Adam's 5e-4. Convolutions start from Keras's Glorot uniform, as in D. G.
+Ellis's code. Channels are last on every device, as TensorFlow's CPU kernels want it.
 
 Known weakness: a head that ends in leaky ReLU hardly goes below zero, so a healthy
 voxel's probability stays near 0.5. The soft Dice loss levels off far from 0 while the
@@ -69,16 +65,7 @@ def build_unet(  # noqa: PLR0913 - the knobs of the network, each with a default
         labels: Channels of the output.
         batch_size: Samples per batch, to make every shape static; None leaves it open.
         seed: Makes initial weights and dropout repeatable; None draws them anew.
-        linear_heads: Whether heads are convolutions alone, without the case study's
-            normalisation and leaky ReLU.
-
-    Returns:
-        A model from (batch, size, size, size, modalities) to probabilities of shape
-        (batch, size, size, size, labels), float32 under every dtype policy.
-
-    Raises:
-        TypeError: If an argument is not an integer.
-        ValueError: If one is too small, or `size` does not divide.
+        linear_heads: Whether heads are convolutions alone.
 
     Example:
         >>> build_unet(size=16, filters=2, depth=2).output_shape

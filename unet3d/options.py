@@ -29,12 +29,7 @@ _AROUND = tuple(field.name for field in fields(Surroundings))
 def settle(
     options: argparse.Namespace, words: Sequence[str], workers: int
 ) -> Configuration:
-    """The settings of a training; `output`, `cache` and `workers` of `options` are set.
-
-    Raises:
-        FileNotFoundError: If the run or its data is not there.
-        ValueError: If an option is missing, or contradicts the run's.
-    """
+    """The settings of a training; sets `output`, `cache` and `workers` of `options`."""
     given = _given(options.parser, words)
     _take_folder(options)
     before: dict[str, Any] = {}
@@ -66,9 +61,6 @@ def settle(
 
 def check_folder(path: Path, name: str) -> None:
     """Refuse a folder that could not be written to, before anything slow begins.
-
-    Raises:
-        ValueError: If a file is in its place, or this user may not write there.
 
     Example:
         >>> check_folder(Path("/dev/null/run"), "output")

@@ -1,4 +1,4 @@
-"""Turns volumes so that every subject lies the same way, and back.
+"""Turns volumes so that every subject lies the same way, and back; compares grids.
 
     (x, y, z) as stored --to_canonical--> (depth, height, width) --from_canonical-->
 
@@ -7,39 +7,43 @@ its volumes; reversed, they are depth, height, width, so that a slice along the 
 axis is an axial image. Only whole turns and flips are made, so no voxel is resampled:
 an oblique affine keeps its tilt.
 
+Two grids are one if no voxel of the two, and so no corner, is farther apart than a
+quarter of a voxel: up to half of one, each voxel's nearest counterpart is the voxel
+itself. Less than a tenth may be rounding: a header keeps float32, and may keep a
+rotation as a quaternion of which one part is left out, which near half a turn moves the
+far corner of 512 x 512 x 512 voxels by so much.
+
 Source: nibabel's `orientations` module, which pairs each stored axis with the nearest
 anatomical one.
 """
 
+from itertools import product
 from typing import TypeVar
 
+import nibabel
 import numpy as np
 from nibabel import orientations
 from numpy.typing import NDArray
 
-__all__ = ["from_canonical", "to_canonical", "voxel_sizes"]
+__all__ = ["TOLERANCE", "describe_difference", "from_canonical", "same_grid"]
+__all__ += ["to_canonical", "voxel_sizes"]
 
 Voxel = TypeVar("Voxel", bound=np.generic)
 Affine = NDArray[np.float64]
 
 _AXES = ("L", "P", "S")
 
+TOLERANCE = 0.25  # of the shortest side of a voxel
+
 
 def to_canonical(
     voxels: NDArray[Voxel], affine: Affine
 ) -> tuple[NDArray[Voxel], Affine]:
-    """Turn a stored volume into (depth, height, width).
-
-    Args:
-        voxels: Shape (x, y, z), as stored.
-        affine: Shape (4, 4); maps voxel (x, y, z, 1) to millimetres.
+    """Turn a stored volume (x, y, z) into (depth, height, width).
 
     Returns:
-        The volume of shape (depth, height, width), and the affine that maps its voxel
-        (width, height, depth, 1) to the same millimetres.
-
-    Raises:
-        ValueError: If the affine gives a stored axis no direction.
+        The volume, and the affine that maps its voxel (width, height, depth, 1) to the
+        same millimetres as before.
 
     Example:
         >>> stored = np.arange(6).reshape(3, 2, 1)
@@ -54,15 +58,7 @@ def to_canonical(
 
 
 def from_canonical(volume: NDArray[Voxel], affine: Affine) -> NDArray[Voxel]:
-    """Turn (depth, height, width) into the stored axes that `affine` belongs to.
-
-    Args:
-        volume: As `to_canonical` returned it.
-        affine: The stored volume's own affine, not the canonical one.
-
-    Returns:
-        Shape (x, y, z), as stored.
-    """
+    """Turn (depth, height, width) into the stored axes of `affine`, the stored one."""
     turn = orientations.ornt_transform(_canonical(), _orientation(affine))
     return np.asarray(orientations.apply_orientation(volume.T, turn))
 
@@ -70,15 +66,46 @@ def from_canonical(volume: NDArray[Voxel], affine: Affine) -> NDArray[Voxel]:
 def voxel_sizes(affine: Affine) -> tuple[float, float, float]:
     """Millimetres from a voxel to the next along (depth, height, width).
 
-    Args:
-        affine: Shape (4, 4); maps voxel (width, height, depth, 1) to millimetres.
-
     Example:
         >>> voxel_sizes(np.diag([-1.0, -1.0, 3.0, 1.0]))
         (3.0, 1.0, 1.0)
     """
     width, height, depth = np.linalg.norm(affine[:3, :3], axis=0)
     return float(depth), float(height), float(width)
+
+
+def same_grid(first: Affine, other: Affine, shape: tuple[int, ...]) -> bool:
+    """Tell whether affines of (width, height, depth, 1) put all voxels in one place.
+
+    `shape` is (depth, height, width) of both volumes.
+
+    Example:
+        >>> moved = np.eye(4)
+        >>> moved[0, 3] = 0.05
+        >>> same_grid(np.eye(4), moved, (9, 9, 9))
+        True
+        >>> same_grid(np.eye(4), np.diag([1.05, 1, 1, 1]), (9, 9, 9))
+        False
+    """
+    corners = [[*corner, 1] for corner in product(*((0, n - 1) for n in shape[::-1]))]
+    apart = (other - first)[:3] @ np.array(corners, dtype=np.float64).T
+    farthest = np.linalg.norm(apart, axis=0).max()
+    return bool(farthest <= TOLERANCE * min(voxel_sizes(first)))
+
+
+def describe_difference(first: Affine, other: Affine) -> tuple[str, str]:
+    """Say what differs between two affines as stored, in words for each.
+
+    Example:
+        >>> describe_difference(np.eye(4), np.diag([3.0, 3.0, 2.0, 1.0]))
+        ('spacing (1, 1, 1) mm', 'spacing (3, 3, 2) mm')
+    """
+    ours, others = _describe(first), _describe(other)
+    differing = [name for name in ours if ours[name] != others[name]]
+    return (
+        ", ".join(f"{name} {ours[name]}" for name in differing),
+        ", ".join(f"{name} {others[name]}" for name in differing),
+    )
 
 
 def _canonical() -> NDArray[np.float64]:
@@ -95,3 +122,19 @@ def _orientation(affine: Affine) -> NDArray[np.float64]:
             f"{np.asarray(affine).tolist()}. Repair the file's header."
         )
     return np.asarray(axes, dtype=np.float64)
+
+
+def _describe(affine: Affine) -> dict[str, str]:
+    sides = np.linalg.norm(affine[:3, :3], axis=0)
+    directions = affine[:3, :3] / sides
+    return {
+        "axes": "".join(nibabel.aff2axcodes(affine)),
+        "spacing": f"{_text(sides)} mm",
+        "origin": f"{_text(affine[:3, 3])} mm",
+        "directions": f"[{', '.join(_text(row) for row in directions)}]",
+    }
+
+
+def _text(numbers: NDArray[np.float64]) -> str:
+    # Adding 0 takes the sign from a zero.
+    return f"({', '.join(f'{round(float(n), 6) + 0:g}' for n in numbers)})"

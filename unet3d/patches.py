@@ -28,14 +28,7 @@ _DEVIATION = 1 / 8  # of the patch's side
 def draw_patch(
     images: Images, regions: Labels, size: int, rng: np.random.Generator
 ) -> tuple[Images, Labels]:
-    """Cut one cube out of a volume, which is padded by 0 where it is smaller.
-
-    Args:
-        images: Shape (depth, height, width, channel).
-        regions: Shape (depth, height, width, region).
-        size: Voxels along each axis of the patch.
-        rng: Decides where.
-    """
+    """Cut one cube out of a volume, padded by 0 where it is smaller."""
     images, regions = _padded(images, size), _padded(regions, size)
     room = np.array(images.shape[:3]) - size
     corner = rng.integers(0, room + 1)
@@ -51,11 +44,6 @@ def slide(
     images: Images, size: int, predict: Callable[[Images], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
     """Probabilities of a whole volume, by a network that sees patches.
-
-    Args:
-        images: Shape (depth, height, width, channel).
-        size: Voxels along each axis of a patch.
-        predict: From one patch to probabilities of shape (size, size, size, region).
 
     Example:
         >>> volume = np.random.default_rng(0).random((5, 4, 9, 1), np.float32)

@@ -5,9 +5,8 @@ matter whose borders are displaced by smooth random fields; the tumour is three 
 irregular balls (oedema, enhancing rim, necrotic core). Each modality maps tissues to
 its own intensities, then adds partial volume, a smooth bias field and noise.
 
-Assumptions: it has the extents, contrasts, label values and gradients of size that
-exercise a segmentation pipeline; it is not a model of any patient. A network that
-scores well on it has shown that it trains, nothing more.
+Assumptions: it is not a model of any patient. A network that scores well on it has
+shown that it trains, nothing more.
 
 Arrays here have NIfTI's axis order (x, y, z): x to the left, y to the back, z up.
 
@@ -49,11 +48,8 @@ _LABELS = np.array([0, 0, 0, 2, 1, 4], dtype=np.uint8)  # by tissue
 class Phantom:
     """One brain in its bounding box.
 
-    Args:
-        images: Modality name to int16 intensities of shape (x, y, z); zero outside the
-            brain and at least one inside it.
-        labels: uint8 of shape (x, y, z): 0 healthy or outside, 1 necrotic core,
-            2 oedema, 4 enhancing tumour.
+    `images` has int16 intensities (x, y, z) for each modality, 0 outside the brain, at
+    least 1 inside; `labels` 0 healthy or outside, 1 core, 2 oedema, 4 enhancing.
     """
 
     images: dict[str, NDArray[np.int16]]
@@ -63,9 +59,7 @@ class Phantom:
 def draw_phantom(rng: np.random.Generator) -> Phantom:
     """Draw a brain whose size, anatomy and tumour come from `rng` alone.
 
-    Returns:
-        A brain that touches every face of its bounding box, with extents within
-        `EXTENTS` and all three tumour labels present.
+    It touches every face of its bounding box, and has all three labels.
 
     Example:
         >>> phantom = draw_phantom(np.random.default_rng(0))

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from rich.progress import Progress
 
 from lms.storage.files import draft_of, write_arrays, write_json
+from unet3d.cache import SKIP, usable
 from unet3d.checkpoints import load_weights
 from unet3d.data import Box, prepare_images
 from unet3d.lines import log
 from unet3d.memory import memory_support
 from unet3d.patches import slide
-from unet3d.preparing import SKIP, usable
 from unet3d.reading import Images, read_images
 from unet3d.restoring import as_image, restore, to_labels
 from unet3d.runs import Configuration, read_configuration
@@ -40,12 +40,7 @@ __all__ = ["Predicted", "predict"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """The outcome of a prediction.
-
-    Args:
-        names: Subjects that were segmented.
-        problems: Subjects that were left out, and why.
-    """
+    """Subjects that were segmented, and those that were left out."""
 
     names: tuple[str, ...]
     problems: tuple[Problem, ...]
@@ -72,10 +67,6 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
             with: the network is convolutional, so its weights take any size.
         skip_bad: Whether bad subjects are left out and listed, or end it all.
         progress: Shows a bar.
-
-    Raises:
-        FileNotFoundError: If the run, the data or a subject's file is missing.
-        ValueError: If a subject is bad, or one that is asked for is not there.
     """
     configuration = read_configuration(run)
     scheme = configuration.task

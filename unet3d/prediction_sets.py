@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lms.storage.files import DRAFT, as_data, read_json
-from unet3d.preparing import SKIP
+from unet3d.cache import SKIP
 from unet3d.reading import Labels, read_segmentation
 from unet3d.schemes import LabelScheme, scheme_named
 from unet3d.subjects import Problem, SubjectFiles, Volume, stem_of
@@ -42,12 +42,7 @@ class PredictionSet:
 
 
 def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
-    """Look at a folder of predictions.
-
-    Raises:
-        FileNotFoundError: If there is no prediction.
-        ValueError: If `predictions.json` is there but cannot be understood.
-    """
+    """Look at a folder of predictions."""
     files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
     names = {stem_of(path.name) for path in files}
     names = {name for name in names if not name.startswith(DRAFT)}
@@ -72,11 +67,7 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
 def common_subjects(
     sets: Sequence[PredictionSet], *, skip_bad: bool
 ) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """Subjects that are in every set, and those that are in some only.
-
-    Raises:
-        ValueError: If sets differ and `skip_bad` is off, or share nobody.
-    """
+    """Subjects that are in every set, and those that are in some only."""
     everywhere = set.intersection(*(set(group.subjects) for group in sets))
     problems = []
     for group in sets:
@@ -99,14 +90,7 @@ def common_subjects(
 
 
 def named_alike(group: PredictionSet, known: Collection[str]) -> PredictionSet:
-    """The set with its subjects named as in the truth, without a suffix that all share.
-
-    Example:
-        >>> group = PredictionSet(name="A", folder=Path(), scheme=scheme_named("msd"),
-        ...     subjects=("a_pred", "b_pred"), run=None)
-        >>> named_alike(group, ["a", "b"]).subjects
-        ('a', 'b')
-    """
+    """The set with its subjects named as in the truth, without a suffix all share."""
     starts = [(s, k) for s in group.subjects for k in known if s.startswith(k)]
     ends = {start.removeprefix(name) for start, name in starts}
     for end in sorted(ends, key=len, reverse=True):
@@ -124,9 +108,6 @@ def check_complete(
     A mean over the subjects that are left would look like one over all. `predict`
     writes whom it was asked for, by default the validation subjects alone; of a folder
     that does not say, every subject with labels is expected.
-
-    Raises:
-        ValueError: If one is missing and `skip_bad` is off; names all of a folder.
     """
     problems = []
     for group in sets:
@@ -148,15 +129,7 @@ def check_complete(
 def read_prediction(
     group: PredictionSet, files: SubjectFiles
 ) -> tuple[Labels, NDArray[np.float64]]:
-    """One subject's predicted labels on the source's grid, values of the set's scheme.
-
-    Returns:
-        uint8 of shape (depth, height, width), and the affine that goes with it.
-
-    Raises:
-        FileNotFoundError: If there is no file.
-        ValueError: If it cannot be read or holds other labels.
-    """
+    """Predicted labels on the source's grid, and the affine that goes with them."""
     for end in (".nii.gz", ".nii"):
         path = group.folder / f"{files.name}{group.suffix}{end}"
         if path.is_file():
@@ -168,11 +141,7 @@ def read_prediction(
 
 
 def read_cube(group: PredictionSet, files: SubjectFiles) -> Labels:
-    """One subject's labels as the network gave them, shape (size, size, size).
-
-    Raises:
-        ValueError: If there are none, as where others than `predict` wrote the folder.
-    """
+    """Labels as the network gave them, of shape (size, size, size)."""
     path = group.folder / "cubes" / f"{files.name}.npz"
     try:
         with path.open("rb") as file, np.load(file) as arrays:

@@ -5,8 +5,7 @@
 
 NIfTI stores (x, y, z) in any orientation; arrays here are (depth, height, width) =
 (z, y, x), turned so that every subject lies the same way (see `unet3d.orientation`).
-All volumes of a subject must then lie on one grid (see `unet3d.grids`): nothing is
-resampled here.
+All volumes of a subject must then lie on one grid: nothing is resampled here.
 """
 
 from collections.abc import Generator
@@ -18,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from unet3d.grids import describe_difference, same_grid
 from unet3d.lines import several
+from unet3d.orientation import describe_difference, same_grid
 from unet3d.schemes import BRATS2017, MODALITIES, LabelScheme
 from unet3d.subjects import SubjectFiles, Volume, files_in
 from unet3d.volumes import Stored, Turned, read_stored, turn
@@ -39,12 +38,8 @@ _ROUNDING = 0.01  # beside a label, which a scale factor may leave
 class Subject:
     """One subject's volumes.
 
-    Args:
-        name: Unique in its data set.
-        images: float32 of shape (depth, height, width, channel), channels in the order
-            of `MODALITIES`, zero outside the brain.
-        labels: uint8 of shape (depth, height, width), values of a label scheme.
-        affine: Shape (4, 4); maps voxel (width, height, depth, 1) to millimetres.
+    `images` have shape (depth, height, width, channel), 0 outside the brain, `labels`
+    (depth, height, width); `affine` maps voxel (width, height, depth, 1) to mm.
     """
 
     name: str
@@ -58,7 +53,7 @@ class Looked:
     """A subject's files, read.
 
     Args:
-        images: Those modalities that could be read, in the order of the files.
+        images: Those channels that could be read, in the order of the files.
         labels: The segmentation, still float32; None if there is none to be read.
         reasons: Why the subject cannot be used; empty if it can.
     """
@@ -73,10 +68,7 @@ def look(
 ) -> Looked:
     """Read what can be read of a subject, and gather all that speaks against it.
 
-    Args:
-        files: The subject's files.
-        scheme: Which labels may be there; None for any whole number up to 255.
-        labelled: Whether the segmentation is looked at, if there is one.
+    Without a scheme labels may be any whole numbers up to 255.
     """
     reasons: list[str] = []
     grids: list[tuple[Path, Turned]] = []
@@ -107,25 +99,10 @@ def look(
 def read_subject(
     source: SubjectFiles | Path, scheme: LabelScheme = BRATS2017
 ) -> Subject:
-    """Read a subject's modalities and its segmentation.
+    """Read images and segmentation of what was found, or of a BraTS subject's folder.
 
-    Args:
-        source: What `find_subjects` found, or a BraTS subject's folder.
-        scheme: What the segmentation's values mean. The default is for synthetic
-            subjects; whoever has other data must choose.
-
-    Raises:
-        FileNotFoundError: If the folder or a file is missing.
-        ValueError: If a file is no readable NIfTI volume, grids differ, an image holds
-            NaN or infinity or one value everywhere, or a label is not in the scheme.
-            The message has all reasons.
-
-    Example:
-        >>> read_subject(Path("nowhere"))
-        Traceback (most recent call last):
-        ...
-        FileNotFoundError: `folder` must be a subject's folder, got 'nowhere'. Pass \
-one that holds nowhere_flair.nii.gz and its siblings.
+    The default scheme is for synthetic subjects; whoever has other data must choose.
+    The message of an error has all reasons.
     """
     files = source if isinstance(source, SubjectFiles) else files_in(source)
     if files.labels is None:
@@ -138,27 +115,12 @@ one that holds nowhere_flair.nii.gz and its siblings.
 
 
 def read_images(files: SubjectFiles) -> tuple[Images, NDArray[np.float64]]:
-    """Read a subject's modalities.
-
-    Returns:
-        Images as in `Subject`, and the affine that goes with them.
-
-    Raises:
-        ValueError: As `read_subject` does.
-    """
+    """Read a subject's images as in `Subject`, and the affine that goes with them."""
     return _images(look(files, None, labelled=False))
 
 
 def read_labels(files: SubjectFiles, scheme: LabelScheme) -> Labels:
-    """Read a subject's segmentation.
-
-    Returns:
-        uint8 of shape (depth, height, width), values of `scheme`.
-
-    Raises:
-        FileNotFoundError: If the subject has none.
-        ValueError: As `read_subject` does.
-    """
+    """Read a subject's segmentation as in `Subject`."""
     if files.labels is None:
         raise missing_segmentation(files)
     return read_segmentation(files, files.labels, scheme)[0]

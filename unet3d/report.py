@@ -16,8 +16,10 @@ from typing import Any
 from rich.table import Table
 
 from lms.storage.files import write_json, write_text
+from unet3d.cache import SKIP, usable
 from unet3d.evaluation import (
     MEASURES,
+    Comparison,
     Score,
     Summary,
     compare,
@@ -33,10 +35,8 @@ from unet3d.prediction_sets import (
     common_subjects,
     named_alike,
 )
-from unet3d.preparing import SKIP, usable
 from unet3d.schemes import LabelScheme
 from unet3d.scores import EmptyRule
-from unet3d.significance import Comparison
 from unet3d.subjects import Found, Problem, SubjectFiles, find_subjects
 
 __all__ = ["RULES", "Report", "comparison_table", "evaluate", "summary_table"]
@@ -91,11 +91,7 @@ def evaluate(  # noqa: PLR0913 - what with what, and how
     skip_bad: bool = False,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Report:
-    """Score sets of predictions.
-
-    Raises:
-        FileNotFoundError, ValueError: If something is missing or bad.
-    """
+    """Score sets of predictions."""
     _check_regions(sets, scheme)
     found = find_subjects(truth, scheme.channels)
     labelled = {files.name for files in found.subjects if files.labels is not None}

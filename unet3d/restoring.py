@@ -26,16 +26,13 @@ def restore(
     shape: tuple[int, int, int],
     scheme: LabelScheme,
 ) -> Labels:
-    """Turn probabilities on the network's cube into labels on the whole volume.
+    """Turn probabilities on the network's cube into labels of the whole volume.
 
     Args:
         probabilities: Shape (size, size, size, region); any size.
-        box: Where the cube was cropped from.
+        box: Where the cube was cropped from; outside of it all is 0.
         shape: (depth, height, width) of the whole volume.
         scheme: Which values to write.
-
-    Returns:
-        uint8 of `shape`, 0 outside the box.
     """
     extents = (
         box[0].stop - box[0].start,
@@ -52,17 +49,10 @@ def restore(
 
 
 def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Labels:
-    """Turn a probability for each region into label values.
+    """Turn a probability for each region, the last axis, into label values.
 
     A voxel is in a region only inside of those that hold it, so the larger regions stay
     as they were predicted. Of regions that share no value the likelier is written.
-
-    Args:
-        probabilities: Shape (..., region), in the order of the scheme's.
-        scheme: Which values to write.
-
-    Returns:
-        uint8 of shape (...).
 
     Example:
         >>> from unet3d.schemes import BRATS2017
@@ -85,16 +75,10 @@ def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Label
 
 
 def as_image(labels: Labels, source: Nifti1Image) -> Nifti1Image:
-    """Make a NIfTI volume of labels with the source's shape, affine and header.
+    """Make a NIfTI volume of (depth, height, width) labels on the source's grid.
 
-    Args:
-        labels: Shape (depth, height, width).
-        source: The image the subject was read from; of a 4-D one, the first three axes
-            count.
-
-    Returns:
-        uint8, on the source's grid; intensity scaling and display range are the
-        labels' own.
+    Of a 4-D source the first three axes count. Intensity scaling and display range are
+    the labels' own, the rest is the source's header.
     """
     affine = np.asarray(source.affine, dtype=np.float64)
     stored = np.ascontiguousarray(from_canonical(labels, affine))

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from lms.storage.files import read_data, read_json, write_json
-from unet3d.patients import check_rule
 from unet3d.schemes import LabelScheme, scheme_named
+from unet3d.splits import check_rule
 
 __all__ = ["Configuration", "Surroundings", "check_same", "check_start", "versions"]
 __all__ += ["read_configuration", "read_surroundings", "write_configuration"]
@@ -46,17 +46,13 @@ class Configuration:
         batch_size: Subjects per step.
         epochs: Most epochs to train.
         steps_per_epoch: Steps; None for one pass over the subjects.
-        group_by: How a patient is found in a name: see `unet3d.patients`.
+        group_by: How a patient is found in a name: see `unet3d.splits`.
         seed: Decides split, weights, dropout, order and variation.
         mixed_precision: Whether activations are float16.
         linear_heads: Whether heads are convolutions alone; see `unet3d.model`.
         varied: Whether training examples are augmented.
         lms: True, False, or None: only where a step does not fit.
         budget: Device memory for a step in bytes; None takes what there is.
-
-    Raises:
-        ValueError: If a count is too small, `group_by` is no regular expression, or
-            there is a budget but no support.
     """
 
     data: str
@@ -118,12 +114,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The place where a run was trained; it may go on elsewhere.
-
-    Args:
-        cache: Folder of prepared subjects.
-        workers: How many train together.
-    """
+    """Where a run was trained, and by how many workers; it may go on elsewhere."""
 
     cache: str | None = None
     workers: int | None = None
@@ -147,12 +138,7 @@ def write_configuration(
 
 
 def read_configuration(run: Path) -> Configuration:
-    """Read a run's settings.
-
-    Raises:
-        FileNotFoundError: If the folder is no run.
-        ValueError: If its settings are not those of this version.
-    """
+    """Read a run's settings."""
     path = run / "configuration.json"
     if not path.is_file():
         raise FileNotFoundError(
@@ -183,12 +169,7 @@ def read_surroundings(run: Path) -> Surroundings:
 
 
 def check_start(run: Path, configuration: Configuration, *, resume: bool) -> None:
-    """Refuse a folder that a training must not write to.
-
-    Raises:
-        ValueError: If it holds a run and `resume` is off, a run of other settings, or
-            parts of a run.
-    """
+    """Refuse a folder that a training must not write to."""
     if (run / "configuration.json").exists():
         if not resume:
             raise ValueError(
@@ -206,11 +187,7 @@ def check_start(run: Path, configuration: Configuration, *, resume: bool) -> Non
 
 
 def check_same(run: Path, configuration: Configuration) -> None:
-    """Refuse to go on with a run that other settings made.
-
-    Raises:
-        ValueError: If a setting that decides numbers differs; names it.
-    """
+    """Refuse to go on with a run that other settings made."""
     before = read_configuration(run)
     for field in fields(Configuration):
         old, new = getattr(before, field.name), getattr(configuration, field.name)

@@ -56,9 +56,6 @@ class LabelScheme:
         tissues: What a value is called; for comparing with another scheme.
         channels: The kinds of image that a subject has, in order.
 
-    Raises:
-        ValueError: If a region has no value of its own to be written, or a bad one.
-
     Example:
         >>> SCHEMES["msd"].regions["tumour core"], SCHEMES["msd"].written
         ((2, 3), (1, 2, 3))
@@ -129,18 +126,7 @@ def kind_of(text: str) -> str:
 
 
 def scheme_named(name: str) -> LabelScheme:
-    """Find a scheme by its name, or in a file.
-
-    Raises:
-        ValueError: If there is none.
-
-    Example:
-        >>> scheme_named("brats2016")
-        Traceback (most recent call last):
-        ...
-        ValueError: `label scheme` must be one of brats2017, brats2023, brats2024, \
-msd, or a JSON file, got 'brats2016'. Choose the one that the data's description gives.
-    """
+    """Find a scheme by its name, or in a file."""
     if name in SCHEMES:
         return SCHEMES[name]
     if Path(name).is_file():
@@ -152,11 +138,7 @@ msd, or a JSON file, got 'brats2016'. Choose the one that the data's description
 
 
 def choose_scheme(name: str | None, data: Path) -> LabelScheme | None:
-    """The scheme of a data set: by its name, or the data's own; None if none is known.
-
-    Raises:
-        ValueError: If the named one contradicts the data's own file.
-    """
+    """A data set's scheme: by its name, or the data's own; None if none is known."""
     path = data / LISTING
     said = read_listing(path) if path.is_file() else {}
     own = _scheme_in(said, path) if "labels" in said or (said and not name) else None
@@ -182,11 +164,7 @@ def as_text(path: Path) -> str:
 
 
 def read_listing(path: Path) -> dict[str, Any]:
-    """Read a dataset.json, or a file of a scheme.
-
-    Raises:
-        ValueError: If it is no JSON object.
-    """
+    """Read a dataset.json, or a file of a scheme."""
     try:
         content = json.loads(as_text(path))
         if isinstance(content, dict):

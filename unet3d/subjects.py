@@ -22,9 +22,16 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from unet3d.listings import listed_subjects
+from unet3d.listings import (
+    NIFTI,
+    Found,
+    Problem,
+    SubjectFiles,
+    Volume,
+    listed_subjects,
+    stem_of,
+)
 from unet3d.schemes import LISTING, MODALITIES, kind_of
-from unet3d.subject_files import NIFTI, Found, Problem, SubjectFiles, Volume, stem_of
 
 __all__ = ["MODALITIES", "Found", "Problem", "SubjectFiles", "find_subjects"]
 __all__ += ["Volume", "files_in", "stem_of"]
@@ -42,20 +49,7 @@ _FORMATS = {
 
 
 def find_subjects(data: Path, channels: Sequence[str] = MODALITIES) -> Found:
-    """List the subjects of a data set.
-
-    Raises:
-        FileNotFoundError: If there is no such folder, or no subject in it.
-        ValueError: If it is another layout, `dataset.json` cannot be understood, or
-            two subjects share a name.
-
-    Example:
-        >>> find_subjects(Path("nowhere"))
-        Traceback (most recent call last):
-        ...
-        FileNotFoundError: `data` must be a folder of subjects, got 'nowhere'. Pass \
-the folder that holds the subjects' folders, or dataset.json.
-    """
+    """List the subjects of a data set."""
     data = Path(data)
     if not data.is_dir():
         raise FileNotFoundError(
@@ -81,12 +75,7 @@ the folder that holds the subjects' folders, or dataset.json.
 
 
 def files_in(folder: Path) -> SubjectFiles:
-    """Name the files of one BraTS subject's folder.
-
-    Raises:
-        FileNotFoundError: If the folder or a modality is missing. A segmentation may
-            be; whoever needs it says so.
-    """
+    """Name the files of one BraTS subject's folder; a segmentation may be missing."""
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(

@@ -23,9 +23,8 @@ Sum = Callable[[Any], Any]
 def measure(size: int) -> dict[str, tuple[Values, Values | None, Values]]:
     """Sums over a volume of `size`^3, and numbers that are made of such sums.
 
-    Returns:
-        For each its values by TensorFlow's own sums, one axis at a time, and in
-        float64; None where TensorFlow's own is the only one.
+    For each its values by TensorFlow's own sums, one axis at a time, and in float64;
+    None where TensorFlow's own is the only one.
 
     Example:
         >>> own, ours, exact = measure(8)["loss"]

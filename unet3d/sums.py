@@ -2,23 +2,17 @@
 
 TensorFlow merges neighbouring axes, and Eigen then adds all voxels to one running sum,
 which stands still at 2^24 ones: `docs/sums.md` has what was measured, and the sources.
-One axis at a time, no running sum is longer than an axis.
+One axis at a time, no running sum is longer than an axis; the width comes first, for
+its voxels lie together, and what is left is a width-th of the input.
 
-    (batch, depth, height, width, channel)   width first: its voxels lie together, and
-    (batch, depth, height, channel)          what is left is a width-th of the input
-    (batch, depth, channel)
-    (batch, channel)
-
-Gradients are sums too wherever a small tensor meets a volume: the gradient of `scale`
-in `volume * scale` is a sum over all voxels, which TensorFlow makes in the same way.
-`spread` repeats a small tensor along all spatial axes but the last, so that the product
-broadcasts along one axis only and the gradient's sums have one axis each.
-
-On GPUs, whose kernels sum otherwise, this costs a few small ops.
+Gradients are sums too wherever a small tensor meets a volume: that of `scale` in
+`volume * scale` is one over all voxels. `spread` repeats a small tensor along all
+spatial axes but the last, so that the product broadcasts along one axis only.
 
 Known weaknesses: the gradient of a convolution's bias is TensorFlow's own sum, 0.4 %
 off at 256^3 where all its terms are alike. In front of an instance normalisation it is
-zero, so only linear heads have it. Half precision is summed in half precision.
+zero, so only linear heads have it. Half precision is summed in half precision. On GPUs,
+whose kernels sum otherwise, this costs a few small ops.
 """
 
 import math
@@ -32,15 +26,7 @@ __all__ = ["mean", "moments", "spread", "total"]
 
 
 def total(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
-    """Sum over `axes`, the last of them first.
-
-    Args:
-        values: Floating point, of any shape.
-        axes: Not negative; none twice.
-        keepdims: Whether these axes stay, with size 1.
-
-    Returns:
-        Of the type of `values`.
+    """Sum over `axes`, which are not negative, the last of them first.
 
     Example:
         >>> total(tf.ones((2, 3, 4, 5)), (1, 2)).shape
@@ -82,17 +68,10 @@ def moments(values: Any, axes: Sequence[int]) -> tuple[Any, Any]:
 
 
 def spread(values: Any, volume: Any) -> Any:
-    """Repeat along all axes of `volume` but its last spatial one.
+    """Repeat (1 or batch, 1, ..., 1, channel) along all but the last axis of `volume`.
 
-    What is made has a width-th of the volume's size. The values stay as they are; what
-    becomes exact is the gradient of a product or a sum with `volume`.
-
-    Args:
-        values: Shape (1 or batch, 1, ..., 1, channel).
-        volume: Shape (batch, ..., width, channel); only its shape is read.
-
-    Returns:
-        Shape (batch, ..., 1, channel).
+    The last spatial axis: what is made has a width-th of the volume's size. The values
+    stay as they are; what becomes exact is the gradient of a product or a sum with it.
 
     Example:
         >>> spread(tf.ones((1, 1, 1, 1, 3)), tf.ones((2, 4, 5, 6, 3))).shape

@@ -1,23 +1,26 @@
 """Writes synthetic subjects to disk in the layout of BraTS.
 
-One folder per subject with four modalities and the segmentation, each a NIfTI file of
-240 x 240 x 155 voxels of 1 mm:
+One folder per subject with four modalities (int16) and the segmentation (uint8, labels
+0, 1, 2 and 4), each a NIfTI file of 240 x 240 x 155 voxels of 1 mm, such as
+synthetic_000/synthetic_000_flair.nii.gz. The same seed gives the same voxels; subject 7
+is the same whether 8 or 80 are made. Bytes may differ between machines whose linear
+algebra rounds differently.
 
-    synthetic_000/synthetic_000_flair.nii.gz     int16
-    synthetic_000/synthetic_000_t1.nii.gz        int16
-    synthetic_000/synthetic_000_t1ce.nii.gz      int16
-    synthetic_000/synthetic_000_t2.nii.gz        int16
-    synthetic_000/synthetic_000_seg.nii.gz       uint8, labels 0, 1, 2 and 4
+Coarse ones are as a scanner of larger voxels would have seen them:
 
-The same seed gives the same voxels; subject 7 is the same whether 8 or 80 are made.
-Bytes may differ between machines whose linear algebra rounds differently.
+    240 x 240 x 155 voxels of 1 mm  --blocks of 4^3-->  60 x 60 x 39 voxels of 4 mm
 
-Known weakness: an interrupted run leaves a `partial-*` file behind, never a half
-written subject file.
+An image's voxel is the mean of its block, a label's voxel the label in the middle of
+the block.
+
+Known weaknesses: an interrupted run leaves a `partial-*` file behind, never a half
+written subject file. At the edge of the brain a block's mean holds background too, as
+partial volume does in a scanner.
 """
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nibabel
 import numpy as np
@@ -26,7 +29,8 @@ from numpy.typing import NDArray
 from lms.storage.files import draft_of
 from unet3d.phantom import Phantom, draw_phantom
 
-__all__ = ["AFFINE", "GRID", "synthesize", "write_subject"]
+__all__ = ["AFFINE", "GRID", "coarsen", "make_coarse_subjects", "synthesize"]
+__all__ += ["write_subject"]
 
 # The grid of BraTS in (x, y, z) voxels, and its affine to millimetres: x runs to the
 # patient's left and y to the back (BraTS 2017 data, registered to the SRI24 atlas).
@@ -44,27 +48,10 @@ def synthesize(
     seed: int,
     progress: Callable[[Path], None] | None = None,
 ) -> tuple[Path, ...]:
-    """Write `subjects` synthetic subjects below `output`.
+    """Write synthetic subjects below `output`, and give their folders.
 
-    Args:
-        output: Folder of the data set; made if missing. Subjects of the same name are
-            replaced, other files stay.
-        subjects: How many to write, at least 1.
-        seed: Not negative; the same seed gives the same voxels.
-        progress: Called with a subject's folder as soon as it is complete.
-
-    Returns:
-        The subjects' folders, in order.
-
-    Raises:
-        TypeError: If `subjects` or `seed` is not an integer.
-        ValueError: If `subjects` is less than 1 or `seed` is negative.
-
-    Example:
-        >>> synthesize(Path("data"), subjects=0, seed=0)
-        Traceback (most recent call last):
-        ...
-        ValueError: `subjects` must be at least 1, got 0. Ask for one or more.
+    Subjects of the same name are replaced, other files stay. `progress` is called with
+    a subject's folder as soon as it is complete.
     """
     _check_integer("subjects", subjects, least=1, advice="Ask for one or more.")
     _check_integer("seed", seed, least=0, advice="Use 0 or a positive number.")
@@ -82,20 +69,57 @@ def synthesize(
 def write_subject(
     folder: Path, phantom: Phantom, *, corner: tuple[int, int, int]
 ) -> None:
-    """Write one subject's five files.
-
-    Args:
-        folder: The subject's folder; made if missing. Its name starts every file name.
-        phantom: The brain to write.
-        corner: Voxel (x, y, z) of `GRID` at which the brain's bounding box starts.
-    """
+    """Write one subject's five files, its box from `corner` (x, y, z) of `GRID`."""
     folder.mkdir(parents=True, exist_ok=True)
     shape = phantom.labels.shape
     brain = tuple(slice(c, c + n) for c, n in zip(corner, shape, strict=True))
     for name, box in {**phantom.images, "seg": phantom.labels}.items():
         volume: NDArray[np.integer] = np.zeros(GRID, dtype=box.dtype, order="F")
         volume[brain] = box
-        _save(volume, folder / f"{folder.name}_{name}.nii.gz")
+        _save(volume, AFFINE, folder / f"{folder.name}_{name}.nii.gz")
+
+
+def make_coarse_subjects(
+    folder: Path,
+    *,
+    subjects: int,
+    seed: int,
+    factor: int,
+    progress: Callable[[Path], None] | None = None,
+) -> Path:
+    """Write subjects below `folder`, and give the folder of the coarse ones.
+
+    What is complete stays. `factor` is of voxels along each axis that become one.
+    """
+    coarse = folder / "coarse"
+    wanted = [coarse / f"synthetic_{i:03d}" for i in range(subjects)]
+    if all((path / "complete").exists() for path in wanted):
+        return coarse
+    fine = synthesize(folder / "fine", subjects=subjects, seed=seed, progress=progress)
+    for subject in fine:
+        for path in sorted(subject.glob(f"{subject.name}_*.nii.gz")):
+            _coarsen_file(path, coarse / subject.name / path.name, factor)
+        (coarse / subject.name / "complete").touch()
+    return coarse
+
+
+def coarsen(volume: NDArray[Any], factor: int, *, labels: bool) -> NDArray[Any]:
+    """Make one voxel of each block; what is missing at the end counts as background.
+
+    Example:
+        >>> coarsen(np.arange(8).reshape(2, 2, 2), 2, labels=False)
+        array([[[4]]])
+        >>> coarsen(np.arange(8).reshape(2, 2, 2), 2, labels=True)
+        array([[[7]]])
+    """
+    missing = [(0, -length % factor) for length in volume.shape]
+    padded = np.pad(volume, missing)
+    if labels:
+        middle = slice(factor // 2, None, factor)
+        return padded[middle, middle, middle]
+    parts = [n for length in padded.shape for n in (length // factor, factor)]
+    means = padded.reshape(parts).mean(axis=(1, 3, 5))
+    return np.rint(means).astype(volume.dtype)
 
 
 def _check_integer(name: str, value: int, *, least: int, advice: str) -> None:
@@ -114,9 +138,19 @@ def _place(extents: tuple[int, ...], rng: np.random.Generator) -> tuple[int, int
     return int(x), int(y), int(z)
 
 
-def _save(volume: NDArray[np.integer], path: Path) -> None:
+def _save(volume: NDArray[np.integer], affine: NDArray[Any], path: Path) -> None:
     """Write under a temporary name, then rename: a file is complete or absent."""
-    image = nibabel.Nifti1Image(volume, AFFINE)
+    image = nibabel.Nifti1Image(volume, affine)
     image.header.set_xyzt_units("mm", "sec")
     with draft_of(path) as draft:
         nibabel.save(image, draft)
+
+
+def _coarsen_file(source: Path, target: Path, factor: int) -> None:
+    image: Any = nibabel.load(source)
+    volume = np.asanyarray(image.dataobj)
+    coarse = coarsen(volume, factor, labels=source.name.endswith("_seg.nii.gz"))
+    affine = image.affine @ np.diag([factor, factor, factor, 1.0])
+    # A block's middle lies half a block from the first voxel's.
+    affine[:3, 3] += image.affine[:3, :3] @ np.full(3, (factor - 1) / 2)
+    _save(coarse, affine, target)

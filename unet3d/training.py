@@ -29,7 +29,7 @@ from lms.machine.placement import Placement
 from lms.storage.files import remove_drafts
 from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches
-from unet3d.cache import load_prepared
+from unet3d.cache import load_prepared, prepare_all, usable
 from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
 from unet3d.lines import counting, differing_spacings, log, several, tell
 from unet3d.losses import dice_coefficient, dice_of
@@ -41,7 +41,6 @@ from unet3d.memory import (
 )
 from unet3d.model import build_unet
 from unet3d.patches import draw_patch
-from unet3d.preparing import prepare_all, usable
 from unet3d.progress import Shown
 from unet3d.runs import (
     Configuration,
@@ -65,13 +64,9 @@ ALONE = Workers(placement=Placement())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The outcome of a training.
+    """Complete epochs, earlier starts included, and the best validation Dice.
 
-    Args:
-        epochs: Complete epochs of the run, earlier starts included.
-        best: Highest validation Dice, the mean over regions and subjects.
-        split: Who was trained and validated with.
-        problems: Subjects that were left out, and why.
+    `split` says who was trained and validated with, `problems` who was left out.
     """
 
     epochs: int
@@ -95,26 +90,11 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
 
     Several workers (`lms.join`) call this with the same arguments: each takes its part
     of the subjects, the learning rate grows with their number, and the chief writes.
-    The folders must be the same for all.
+    The folders must be the same for all. `split` is a file; None draws a split, or
+    takes the run's when resuming.
 
     For weights that are equal bit for bit after a kill, turn on
     `tf.config.experimental.enable_op_determinism` first, as the command line does.
-
-    Args:
-        configuration: The settings.
-        run: Folder to write; empty or missing, unless `resume`.
-        cache: Folder of prepared subjects.
-        split: A split file; None draws a split, or takes the run's when resuming.
-        resume: Whether to go on with what is in `run`.
-        skip_bad: Whether bad subjects are left out and listed, or end it all.
-        progress: Shows bars.
-        workers: Those that train together.
-
-    Raises:
-        FileNotFoundError: If data, split or files of a subject are missing.
-        ValueError: If data or settings are bad, or `run` is another's.
-        tensorflow.errors.ResourceExhaustedError: If the device is too small and large
-            model support is off.
     """
     bars = progress or Progress(disable=True)
     with precision_of(configuration):
@@ -153,12 +133,7 @@ def train(  # noqa: PLR0913 - the run, where it is, and what may happen
 
 
 def build_for(configuration: Configuration, size: int | None = None) -> Any:
-    """Build a run's network, its optimizer's variables included.
-
-    Args:
-        configuration: The run's settings.
-        size: Voxels along each axis, if not the run's; the weights are the same.
-    """
+    """Build a run's network and optimizer; `size` changes no weight."""
     model: Any = build_unet(
         size=size or configuration.side,
         filters=configuration.filters,
@@ -375,11 +350,7 @@ def _beginning(
 
 
 def _check_epochs(workers: Workers, first: int) -> None:
-    """Refuse workers that see other folders.
-
-    Raises:
-        ValueError: If they do not go on with the same epoch.
-    """
+    """Refuse workers that see other folders."""
     epochs = workers.gather(str(first), "the epoch to go on with")
     if len(set(epochs)) > 1:
         raise ValueError(

@@ -43,12 +43,9 @@ _UNITS = {1: "metres", 3: "micrometres"}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stored:
-    """The content of a file.
+    """The content of a file: voxels (x, y, z) or (x, y, z, volume), and their affine.
 
-    Args:
-        voxels: float32 of shape (x, y, z) or (x, y, z, volume).
-        affine: Shape (4, 4); maps voxel (x, y, z, 1) to millimetres.
-        doubts: Where the header speaks against itself, in words for the user.
+    `doubts` say where the header speaks against itself, in words for the user.
     """
 
     voxels: NDArray[np.float32]
@@ -58,12 +55,9 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turned:
-    """One volume, turned as `unet3d.orientation` does.
+    """One volume as `unet3d.orientation` turns it, and the file it is from.
 
-    Args:
-        voxels: float32 of shape (depth, height, width).
-        affine: Shape (4, 4); maps voxel (width, height, depth, 1) to millimetres.
-        stored: The file that it is from.
+    `affine` maps voxel (width, height, depth, 1) to millimetres.
     """
 
     voxels: NDArray[np.float32]
@@ -85,11 +79,7 @@ class _Header:
 
 
 def read_stored(path: Path, subject: str) -> Stored:
-    """Read a file.
-
-    Raises:
-        ValueError: If it cannot be read, is cut short, or promises what no volume is.
-    """
+    """Read a file."""
     header = _attempt(_read_header, path, subject)
     _check_numbers(header, path, subject)
     _check_spacing(header, path, subject)
@@ -112,14 +102,8 @@ def header_spacing(files: SubjectFiles) -> tuple[float, ...] | None:
 def turn(stored: Stored, volume: Volume, subject: str) -> Turned:
     """Take one volume of a file, in (depth, height, width).
 
-    Args:
-        stored: What the file holds. Axes of one voxel behind those that are wanted are
-            left out, as FSL and SPM write them.
-        volume: Which one.
-        subject: Whose it is, for messages.
-
-    Raises:
-        ValueError: If there are too few or too many axes, or the affine is none.
+    Axes of one voxel behind those that are wanted are left out, as FSL and SPM write
+    them.
     """
     name, axes = volume.path.name, 3 if volume.index is None else 4
     voxels = stored.voxels

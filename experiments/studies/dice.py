@@ -51,7 +51,7 @@ def parts(_: Any) -> tuple[str, ...]:
 
 def measure(book: Book, _: str, options: Any) -> None:
     """Train, segment and compare; finished models are kept, also half a training."""
-    from unet3d.coarse import make_coarse_subjects  # needs nibabel
+    from unet3d.synthesis import make_coarse_subjects  # needs nibabel
 
     folder = book.folder / "dice"
     sets = (("seen", options.subjects), ("unseen", options.unseen))

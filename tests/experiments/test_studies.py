@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from experiments.studies import dice, sums
-from unet3d.coarse import coarsen
 from unet3d.schemes import REGIONS
+from unet3d.synthesis import coarsen
 
 
 def test_an_image_is_averaged_and_a_label_is_not() -> None:

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unet3d.tiny import example
-from unet3d.augmentation import augment
-from unet3d.batches import epoch_order, training_batches, validation_batches
+from unet3d.batches import augment, epoch_order, training_batches, validation_batches
 
 LOADS = [partial(example, 4, seed) for seed in range(3)]
 

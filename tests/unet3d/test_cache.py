@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from tests.unet3d.tiny import save, volumes, write_folder
-from unet3d.cache import cache_entry, load_prepared
+from unet3d.cache import cache_entry, load_prepared, prepare_all, usable
 from unet3d.data import prepare
-from unet3d.preparing import prepare_all, usable
 from unet3d.reading import read_subject
 from unet3d.schemes import BRATS2017, SCHEMES
 from unet3d.subjects import SubjectFiles, files_in, find_subjects

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unet3d.patients import by_patient
 from unet3d.splits import (
     Split,
+    by_patient,
     check_patients,
     known_split,
     make_split,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unet3d.significance import holm, wilcoxon
+from unet3d.evaluation import holm, wilcoxon
 
 
 def test_six_equal_signs_have_p_of_two_in_64() -> None:

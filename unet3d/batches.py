@@ -64,20 +64,9 @@ def training_batches(  # noqa: PLR0913 - each decides what comes
 ) -> "tf.data.Dataset":
     """Batches without end; an epoch is `steps` of them.
 
-    The batches of several workers are together what one would draw with as many times
-    the batch size.
-
-    Args:
-        loads: One per subject; with `patches` they give whole volumes.
-        shape: Of what an example has.
-        steps: Batches per epoch.
-        seed: Decides order and variation.
-        first_epoch: Where to begin.
-        batch_size: Subjects per batch.
-        varied: Whether examples are augmented.
-        patches: Whether patches are drawn from volumes.
-        prefetch: Batches made in advance.
-        worker: Its rank, and how many there are; each draws other examples.
+    Each worker, a rank of so many, draws other examples: together what one would draw
+    with as many times the batch size. `shape` is an example's; with `patches`, `loads`
+    give volumes that patches are drawn from; `varied` examples are augmented.
     """
 
     def examples() -> Iterator[tuple[Images, Labels]]:
@@ -117,11 +106,6 @@ def augment(
     """Turn, mirror and re-colour one example; images and regions move together.
 
     The background stays 0.
-
-    Example:
-        >>> x, y = np.ones((2, 2, 2, 4), np.float32), np.ones((2, 2, 2, 3), np.uint8)
-        >>> augment(x, y, np.random.default_rng(0))[1].sum()
-        np.uint64(24)
     """
     order = (*rng.permutation(3).tolist(), 3)
     mirrored = tuple(np.flatnonzero(rng.random(3) < 0.5).tolist())

@@ -1,16 +1,12 @@
 """Saves after each epoch all that training goes on from, in one file.
 
 A run that is killed starts again at the end of its last complete epoch. Since order
-and variation of the examples follow from (seed, epoch), and weights, optimizer slots,
-states of seed generators and of callbacks come from the file, it ends in the same
-weights, bit for bit, as one that was never killed. What was done of the epoch in which
-it died is done again.
+and variation of the examples follow from (seed, epoch), and all other state comes from
+the file, it ends in the same weights, bit for bit, as one that was never killed, if
+kernels are deterministic, as `train` asks for.
 
-`state.npz` holds the model's variables and the optimizer's in Keras's order, and the
-rest as JSON. It is replaced by a rename, as the last file of an epoch: from whichever
-moment before it a run goes on, it writes the others again.
-
-Known weakness: kernels must be deterministic for the last bit, as `train` asks for.
+`state.npz` is replaced by a rename, as the last file of an epoch: from whichever moment
+before it a run goes on, it writes the others again.
 """
 
 import io
@@ -44,15 +40,9 @@ _WATCHED = ("best", "wait", "cooldown_counter", "stopped_epoch", "best_epoch")
 class ResumePoint(keras.callbacks.Callback):
     """Writes state, best and last weights, and the log, after each epoch.
 
-    It comes after the callbacks it saves, so that it sees what they decided, and puts
-    back what they knew after they began anew.
-
-    Args:
-        run: Folder to write to.
-        watchers: Callbacks whose decisions depend on earlier epochs.
-        known: What `restore_state` returned, or None at the first start.
-        workers: How many train together.
-        writes: Whether files are written; of several workers one does.
+    It comes after the callbacks it saves, `watchers` whose decisions depend on earlier
+    epochs, so that it sees what they decided, and puts back what they knew (`known`, as
+    `restore_state` gives it) after they began anew. Of several workers one writes.
     """
 
     def __init__(

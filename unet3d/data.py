@@ -1,9 +1,13 @@
-"""Turns subjects into the network's arrays.
+"""Turns subjects into the network's arrays, and its answers into files.
 
     folder --read_subject--> Subject --prepare--> images, regions
+    probabilities --resize--> brain's box --threshold--> regions --to_labels--> labels
+        --paste--> (depth, height, width) --from_canonical--> (x, y, z) as stored
 
 Preparing is: crop to the brain, resize to a cube, normalise each channel over the
-brain, turn label values into overlapping regions. Importing this imports no TensorFlow.
+brain, turn label values into overlapping regions. On the way back probabilities are
+resized, not labels: a linear mean of labels 1 and 4 would be neither. Importing this
+imports no TensorFlow.
 
 Sources: cropping, resizing and normalising as in the Keras code of D. G. Ellis for
 Isensee et al., BraTS 2017 - except that the mean and deviation are each subject's own,
@@ -15,13 +19,16 @@ Known weakness: shrinking does not smooth first, so fine detail may alias.
 from typing import TypeVar
 
 import numpy as np
+from nibabel.nifti1 import Nifti1Image
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from unet3d.orientation import from_canonical
 from unet3d.reading import Images, Labels, Subject, read_subject
 from unet3d.schemes import BRATS2017, MODALITIES, REGIONS, LabelScheme
 
-__all__ = ["MODALITIES", "REGIONS", "Box", "Subject", "brain_box", "check_size"]
+__all__ = ["as_image", "restore", "to_labels"]
+__all__ += ["MODALITIES", "REGIONS", "Box", "Subject", "brain_box", "check_size"]
 __all__ += ["normalise", "prepare", "prepare_images", "read_subject", "resize_images"]
 __all__ += ["resize_labels", "resize_volume", "to_regions"]
 
@@ -29,16 +36,11 @@ Voxel = TypeVar("Voxel", bound=np.generic)
 Mask = NDArray[np.bool_]
 Box = tuple[slice, slice, slice]
 
+THRESHOLD = 0.5
+
 
 def brain_box(images: Images) -> Box:
-    """The slices of depth, height and width that hold all voxels other than zero.
-
-    Example:
-        >>> images = np.zeros((3, 4, 5, 1))
-        >>> images[0, 1, 2] = 7
-        >>> brain_box(images)
-        (slice(0, 1, None), slice(1, 2, None), slice(2, 3, None))
-    """
+    """The slices of depth, height and width that hold all voxels other than zero."""
     brain = (images != 0).any(axis=-1)
     if not brain.any():
         raise ValueError(
@@ -80,11 +82,6 @@ def normalise(images: Images, brain: Mask) -> Images:
     """Give each channel mean 0 and deviation 1 over the brain, and 0 outside it.
 
     A channel that is constant over the brain becomes 0 everywhere.
-
-    Example:
-        >>> images = np.array([[[[9.0], [1.0], [3.0]]]], dtype=np.float32)
-        >>> normalise(images, np.array([[[False, True, True]]])).ravel().tolist()
-        [0.0, -1.0, 1.0]
     """
     voxels = images[brain].astype(np.float64)
     deviation = voxels.std(axis=0)
@@ -144,3 +141,71 @@ def check_size(size: int) -> None:
             f"`size` must be at least 1 voxel, got {size}. Ask for a size the network "
             "takes, such as 144."
         )
+
+
+def restore(
+    probabilities: NDArray[np.float32],
+    box: Box,
+    shape: tuple[int, int, int],
+    scheme: LabelScheme,
+) -> Labels:
+    """Turn probabilities on the network's cube into labels of the whole volume.
+
+    Outside of the box that the cube was cropped from all is 0.
+    """
+    extents = (
+        box[0].stop - box[0].start,
+        box[1].stop - box[1].start,
+        box[2].stop - box[2].start,
+    )
+    resized = [
+        resize_volume(probabilities[..., k].astype(np.float32), extents)
+        for k in range(probabilities.shape[-1])
+    ]
+    labels = np.zeros(shape, dtype=np.uint8)
+    labels[box] = to_labels(np.stack(resized, axis=-1), scheme)
+    return labels
+
+
+def to_labels(probabilities: NDArray[np.floating], scheme: LabelScheme) -> Labels:
+    """Turn a probability for each region, the last axis, into label values.
+
+    A voxel is in a region only inside of those that hold it, so the larger regions stay
+    as they were predicted. Of regions that share no value the likelier is written.
+
+    Example:
+        >>> masks = np.array([[0, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1]], float)
+        >>> to_labels(masks, BRATS2017).tolist()
+        [0, 2, 1, 4]
+    """
+    labels = np.zeros(probabilities.shape[:-1], dtype=np.uint8)
+    sets = [set(values) for values in scheme.regions.values()]
+    for k, written in enumerate(scheme.written):
+        assert written is not None  # or there were no such scheme
+        inside = probabilities[..., k] > THRESHOLD
+        for other in range(len(sets)):
+            if sets[other] > sets[k]:
+                inside &= probabilities[..., other] > THRESHOLD
+            elif other < k and not sets[other] & sets[k]:
+                inside &= probabilities[..., k] > probabilities[..., other]
+        labels[inside] = written
+    return labels
+
+
+def as_image(labels: Labels, source: Nifti1Image) -> Nifti1Image:
+    """Make a NIfTI volume of (depth, height, width) labels on the source's grid.
+
+    Of a 4-D source the first three axes count. Intensity scaling and display range are
+    the labels' own, the rest is the source's header.
+    """
+    affine = np.asarray(source.affine, dtype=np.float64)
+    stored = np.ascontiguousarray(from_canonical(labels, affine))
+    header = source.header.copy()
+    header.set_data_shape(stored.shape)
+    header.set_data_dtype(np.uint8)
+    header.set_slope_inter(1, 0)
+    header["cal_min"], header["cal_max"] = 0, 0
+    # Without an affine nibabel keeps the header's own qform and sform, codes included.
+    image = Nifti1Image(stored, None, header)
+    image.header["descrip"] = b"segmentation by unet3d"
+    return image

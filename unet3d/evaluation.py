@@ -157,13 +157,12 @@ def compare(scores: Sequence[Score], measure: str = "dice") -> tuple[Comparison,
     """Test each pair of sets on each region; correct for the number of tests."""
     names = list(dict.fromkeys(score.set for score in scores))
     pairs = [(a, b, r) for a, b in combinations(names, 2) for r in _regions(scores)]
-    values = [
-        (_values(scores, a, r, measure), _values(scores, b, r, measure))
+    apart = [
+        np.subtract(_values(scores, b, r, measure), _values(scores, a, r, measure))
         for a, b, r in pairs
     ]
-    p_values = [wilcoxon(first, second) for first, second in values]
-    known = [np.subtract(second, first) for first, second in values]
-    known = [differences[np.isfinite(differences)] for differences in known]
+    known = [differences[np.isfinite(differences)] for differences in apart]
+    p_values = [wilcoxon(differences) for differences in known]
     return tuple(
         Comparison(
             region=region,
@@ -180,21 +179,10 @@ def compare(scores: Sequence[Score], measure: str = "dice") -> tuple[Comparison,
     )
 
 
-def wilcoxon(first: Sequence[float], second: Sequence[float]) -> float:
-    """Two-sided p-value of the signed-rank test; pairs with a NaN are left out.
-
-    1 where no pair differs, NaN where there is none.
-
-    Example:
-        >>> wilcoxon([1, 2, 3, 4, 5], [2, 4, 6, 8, 10])  # 2 of 2^5 signs are as extreme
-        0.0625
-    """
-    differences = np.subtract(second, first)
-    differences = differences[np.isfinite(differences)]
-    if differences.size == 0:
-        return float("nan")
+def wilcoxon(differences: NDArray[np.float64]) -> float:
+    """Two-sided p-value of the signed-rank test; 1 where no pair differs."""
     if not differences.any():
-        return 1.0
+        return 1.0 if differences.size else float("nan")
     result: Any = stats.wilcoxon(differences)
     return float(result.pvalue)
 

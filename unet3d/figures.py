@@ -180,6 +180,7 @@ def _box(
     """One box, and beside it its subjects as dots, spread so that each is seen."""
     if not values:
         return
+    line: Any = {"color": colour, "linewidth": 1.3}
     axes.boxplot(
         [list(values)],
         positions=[centre - 0.4 * width],
@@ -194,8 +195,8 @@ def _box(
             "linewidth": 1.3,
         },
         medianprops={"color": INK, "linewidth": 2.0, "solid_capstyle": "butt"},
-        whiskerprops={"color": colour, "linewidth": 1.3},
-        capprops={"color": colour, "linewidth": 1.3},
+        whiskerprops=line,
+        capprops=line,
     )
     # Steps of the golden section keep neighbours in value apart.
     steps = np.arange(len(values)) * 0.618 % 1

@@ -13,12 +13,7 @@ __all__ += ["several", "some", "tell"]
 
 
 def several(count: int, noun: str) -> str:
-    """A number and what is counted.
-
-    Example:
-        >>> several(1, "subject"), several(2, "subject")
-        ('1 subject', '2 subjects')
-    """
+    """A number and what is counted."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -75,12 +70,7 @@ def grouped(reasons: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def some(names: Sequence[str], most: int = 5) -> str:
-    """The first few of many names.
-
-    Example:
-        >>> some(["a", "b", "c"], most=2)
-        'a, b and 1 more'
-    """
+    """The first few of many names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -60,15 +60,7 @@ def settle(
 
 
 def check_folder(path: Path, name: str) -> None:
-    """Refuse a folder that could not be written to, before anything slow begins.
-
-    Example:
-        >>> check_folder(Path("/dev/null/run"), "output")
-        Traceback (most recent call last):
-        ...
-        ValueError: `output` must be a folder, got '/dev/null/run', where '/dev/null' \
-is a file. Choose another path.
-    """
+    """Refuse a folder that could not be written to, before anything slow begins."""
     nearest = path.absolute()
     while not os.path.lexists(nearest):
         nearest = nearest.parent

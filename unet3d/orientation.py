@@ -2,19 +2,13 @@
 
     (x, y, z) as stored --to_canonical--> (depth, height, width) --from_canonical-->
 
-Canonical axes run to the patient's left, back and top (LPS), which is how BraTS stores
-its volumes; reversed, they are depth, height, width, so that a slice along the first
-axis is an axial image. Only whole turns and flips are made, so no voxel is resampled:
-an oblique affine keeps its tilt.
+Canonical axes run to the patient's left, back and top (LPS), as BraTS stores volumes;
+reversed, they are depth, height, width. Only whole turns and flips are made, so no
+voxel is resampled: an oblique affine keeps its tilt.
 
 Two grids are one if no voxel of the two, and so no corner, is farther apart than a
 quarter of a voxel: up to half of one, each voxel's nearest counterpart is the voxel
-itself. Less than a tenth may be rounding: a header keeps float32, and may keep a
-rotation as a quaternion of which one part is left out, which near half a turn moves the
-far corner of 512 x 512 x 512 voxels by so much.
-
-Source: nibabel's `orientations` module, which pairs each stored axis with the nearest
-anatomical one.
+itself. Less than a tenth may be rounding, of a rotation kept as a quaternion.
 """
 
 from itertools import product

@@ -43,13 +43,7 @@ def draw_patch(
 def slide(
     images: Images, size: int, predict: Callable[[Images], NDArray[np.float32]]
 ) -> NDArray[np.float32]:
-    """Probabilities of a whole volume, by a network that sees patches.
-
-    Example:
-        >>> volume = np.random.default_rng(0).random((5, 4, 9, 1), np.float32)
-        >>> bool(np.allclose(slide(volume, 4, lambda patch: patch), volume))
-        True
-    """
+    """Probabilities of a whole volume, by a network that sees patches."""
     shape, padded = images.shape[:3], _padded(images, size)
     window, total = _window(size), None
     weights = np.zeros(padded.shape[:3], np.float32)

@@ -22,12 +22,11 @@ from rich.progress import Progress
 from lms.storage.files import draft_of, write_arrays, write_json
 from unet3d.cache import SKIP, usable
 from unet3d.checkpoints import load_weights
-from unet3d.data import Box, prepare_images
+from unet3d.data import Box, as_image, prepare_images, restore, to_labels
 from unet3d.lines import log
 from unet3d.memory import memory_support
 from unet3d.patches import slide
 from unet3d.reading import Images, read_images
-from unet3d.restoring import as_image, restore, to_labels
 from unet3d.runs import Configuration, read_configuration
 from unet3d.schemes import as_text
 from unet3d.splits import read_split

@@ -1,4 +1,4 @@
-"""Agreement of a predicted region with the true one: Dice and HD95.
+"""Agreement of a predicted region with the true one: Dice and HD95, whole or by lesion.
 
     dice(t, p) = 2 |t and p| / (|t| + |p|)
     hd95(t, p) = max(P95 of d(s, surface of p) for s on the surface of t,
@@ -6,31 +6,24 @@
 
 Distances are from voxel centre to voxel centre, in mm. A surface is made of the voxels
 of a region that have one of their six neighbours, or the volume's edge, outside of it.
-P95 is the 95th percentile, interpolated linearly.
-
 Where a region is empty, neither formula means anything, and a rule decides:
 
     rule    both empty             only one of them empty
     brats   Dice 1, HD95 0         Dice 0, HD95 373.13 mm
     nan     no number, left out    Dice 0, HD95 no number
 
-Lesion by lesion, by BraTS 2023's rules:
-
-    truth, dilated 3 times --components--> lesions: what grows together is one
-    prediction --components--> finds; those that touch a dilated lesion are its own
-
-A lesion's scores are those of all its finds together. Lesions of at most 50 mm3 are
+Lesion by lesion, by BraTS 2023's rules: what grows together in a truth dilated 3 times
+is one lesion, and finds that touch it so are its own. Lesions of at most 50 mm3 are
 left out, with their finds; a find that touches no lesion, or a lesion without one, has
 Dice 0 and HD95 374 mm. The score is the mean over lesions and false finds.
 
 Sources: Menze et al., IEEE TMI 34(10), 2015, for both measures; the evaluation of the
-BraTS challenges for its rule. 373.13 mm is the diagonal of 240 x 240 x 155 mm. The
-evaluation of BraTS 2023 (github.com/rachitsaluja/BraTS-2023-Metrics) for lesions of
-gliomas; DeepMind's surface-distance, as there, for their distances: it weighs surface
-by its area, so that HD95 differs a little.
+BraTS challenges for its rule: 373.13 mm is the diagonal of 240 x 240 x 155 mm; that of
+BraTS 2023 (github.com/rachitsaluja/BraTS-2023-Metrics) for lesions of gliomas, with
+DeepMind's surface-distance, which weighs surface by its area.
 
-Known weaknesses: axes are taken to be at right angles, as in BraTS: a sheared affine
-would need other distances. Dilation counts voxels, whatever their size, as there.
+Known weaknesses: axes are taken to be at right angles, as in BraTS. Dilation counts
+voxels, whatever their size, as there.
 """
 
 import math
@@ -83,12 +76,6 @@ def hd95(
     """The larger of the two directed 95th percentiles of surface distance, in mm.
 
     `spacing` is mm from voxel to voxel along (depth, height, width).
-
-    Example:
-        >>> a, b = np.zeros((2, 1, 1, 9), bool)
-        >>> a[..., 1], b[..., 5] = True, True
-        >>> hd95(a, b, (1.0, 1.0, 2.0))
-        8.0
     """
     if not truth.any() or not prediction.any():
         return _empty(rule, both=not truth.any() and not prediction.any())
@@ -106,14 +93,7 @@ def lesion_scores(
     spacing: Spacing,
     rule: EmptyRule = EmptyRule.BRATS,
 ) -> tuple[float, float]:
-    """Lesion-wise Dice and HD95; arguments as for `unet3d.scores.hd95`.
-
-    Example:
-        >>> a, b = np.zeros((2, 9, 9, 9), bool)
-        >>> a[:5, :5, :5] = b[:5, :5, :5] = b[8, 8, 8] = True
-        >>> lesion_scores(a, b, (1.0, 1.0, 1.0))
-        (0.5, 187.0)
-    """
+    """Lesion-wise Dice and HD95; arguments as for `unet3d.scores.hd95`."""
     scores, strangers = _each(truth, prediction, spacing)
     scores += [(0.0, _MISSED)] * strangers
     if not scores:

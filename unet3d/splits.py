@@ -49,13 +49,7 @@ class Split:
 def make_split(
     names: Sequence[str], seed: int, *, group_by: str | None = None
 ) -> Split:
-    """Draw patients for validation, up to a fifth of the subjects, at least one.
-
-    Example:
-        >>> split = make_split([f"s{k}" for k in range(285)], seed=0)
-        >>> len(split.training), len(split.validation)
-        (228, 57)
-    """
+    """Draw patients for validation, up to a fifth of the subjects, at least one."""
     scans = by_patient(names, group_by)
     if len(names) < 2:
         raise ValueError(
@@ -159,8 +153,7 @@ def patient_of(name: str, rule: str | None = None) -> str:
     """The patient of a scan.
 
     A rule is a regular expression that is searched for in the name: its first group is
-    the patient, or all that it matches. `NO_GROUPS` takes the name itself, and None
-    knows the names of BraTS and takes others themselves.
+    the patient, or all that it matches. `NO_GROUPS` takes the name itself.
 
     Example:
         >>> [patient_of(name) for name in ("BraTS-GLI-00001-101", "Brats18_2013_0_1")]

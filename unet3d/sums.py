@@ -26,24 +26,14 @@ __all__ = ["mean", "moments", "spread", "total"]
 
 
 def total(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
-    """Sum over `axes`, which are not negative, the last of them first.
-
-    Example:
-        >>> total(tf.ones((2, 3, 4, 5)), (1, 2)).shape
-        TensorShape([2, 5])
-    """
+    """Sum over `axes`, which are not negative, the last of them first."""
     for axis in sorted(axes, reverse=True):
         values = tf.reduce_sum(values, axis, keepdims=keepdims)
     return values
 
 
 def mean(values: Any, axes: Sequence[int], *, keepdims: bool = False) -> Any:
-    """Mean over `axes`; arguments and result as those of `total`.
-
-    Example:
-        >>> float(mean(tf.constant([[1.0, 2.0], [3.0, 6.0]]), (0, 1)))
-        3.0
-    """
+    """Mean over `axes`; arguments and result as those of `total`."""
     sizes = _sizes(values)
     count = math.prod(sizes[axis] for axis in axes)
     # The sum is small: dividing it, and not the input, makes no tensor of the input's
@@ -55,11 +45,6 @@ def moments(values: Any, axes: Sequence[int]) -> tuple[Any, Any]:
     """Mean and variance over `axes`, which stay with size 1.
 
     The variance takes the mean as given in the gradient too: there its part is zero.
-
-    Example:
-        >>> middle, variance = moments(tf.constant([[1.0, 5.0]]), (1,))
-        >>> float(middle[0, 0]), float(variance[0, 0])
-        (3.0, 4.0)
     """
     middle = mean(values, axes, keepdims=True)
     # As one op: a difference and its square would be two tensors of the input's size.
@@ -72,10 +57,6 @@ def spread(values: Any, volume: Any) -> Any:
 
     The last spatial axis: what is made has a width-th of the volume's size. The values
     stay as they are; what becomes exact is the gradient of a product or a sum with it.
-
-    Example:
-        >>> spread(tf.ones((1, 1, 1, 1, 3)), tf.ones((2, 4, 5, 6, 3))).shape
-        TensorShape([2, 4, 5, 1, 3])
     """
     sizes, shape = _sizes(volume), _sizes(values)
     for axis in range(len(sizes) - 2):

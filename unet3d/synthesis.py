@@ -1,21 +1,16 @@
 """Writes synthetic subjects to disk in the layout of BraTS.
 
 One folder per subject with four modalities (int16) and the segmentation (uint8, labels
-0, 1, 2 and 4), each a NIfTI file of 240 x 240 x 155 voxels of 1 mm, such as
-synthetic_000/synthetic_000_flair.nii.gz. The same seed gives the same voxels; subject 7
-is the same whether 8 or 80 are made. Bytes may differ between machines whose linear
-algebra rounds differently.
+0, 1, 2 and 4) of 240 x 240 x 155 voxels of 1 mm. The same seed gives the same voxels;
+subject 7 is the same whether 8 or 80 are made.
 
-Coarse ones are as a scanner of larger voxels would have seen them:
-
-    240 x 240 x 155 voxels of 1 mm  --blocks of 4^3-->  60 x 60 x 39 voxels of 4 mm
-
-An image's voxel is the mean of its block, a label's voxel the label in the middle of
-the block.
+Coarse ones are as a scanner of larger voxels would have seen them: an image's voxel is
+the mean of its block, a label's the label in the middle of the block.
 
 Known weaknesses: an interrupted run leaves a `partial-*` file behind, never a half
 written subject file. At the edge of the brain a block's mean holds background too, as
-partial volume does in a scanner.
+partial volume does in a scanner. Bytes may differ between machines whose linear algebra
+rounds differently.
 """
 
 from collections.abc import Callable
@@ -104,14 +99,7 @@ def make_coarse_subjects(
 
 
 def coarsen(volume: NDArray[Any], factor: int, *, labels: bool) -> NDArray[Any]:
-    """Make one voxel of each block; what is missing at the end counts as background.
-
-    Example:
-        >>> coarsen(np.arange(8).reshape(2, 2, 2), 2, labels=False)
-        array([[[4]]])
-        >>> coarsen(np.arange(8).reshape(2, 2, 2), 2, labels=True)
-        array([[[7]]])
-    """
+    """Make one voxel of each block; what is missing at the end counts as background."""
     missing = [(0, -length % factor) for length in volume.shape]
     padded = np.pad(volume, missing)
     if labels:

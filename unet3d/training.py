@@ -34,6 +34,7 @@ from unet3d.checkpoints import MONITOR, ResumePoint, restore_state
 from unet3d.lines import counting, differing_spacings, log, several, tell
 from unet3d.losses import dice_coefficient, dice_of
 from unet3d.memory import (
+    Shown,
     memory_in_words,
     memory_support,
     plan_in_words,
@@ -41,7 +42,6 @@ from unet3d.memory import (
 )
 from unet3d.model import build_unet
 from unet3d.patches import draw_patch
-from unet3d.progress import Shown
 from unet3d.runs import (
     Configuration,
     Surroundings,

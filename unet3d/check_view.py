@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -15,7 +14,7 @@ from unet3d.checking import DataSet, check_data
 from unet3d.lines import counting, grouped, some
 from unet3d.schemes import LabelScheme
 
-__all__ = ["BAD", "as_data", "check"]
+__all__ = ["BAD", "check"]
 
 BAD = 1  # the exit status where `train` would refuse the data
 
@@ -45,18 +44,9 @@ def check(
         )
     _show(found, Console(soft_wrap=True))
     if json is not None:
-        write_json(json, as_data(found, data, scheme))
+        known = {"data": str(data), "label scheme": scheme.name if scheme else None}
+        write_json(json, known | {"sound": found.is_sound} | asdict(found))
     return 0 if found.is_sound else BAD
-
-
-def as_data(found: DataSet, data: Path, scheme: LabelScheme | None) -> dict[str, Any]:
-    """All that was found, as JSON takes it."""
-    return {
-        "data": str(data),
-        "label scheme": scheme.name if scheme else None,
-        "sound": found.is_sound,
-        **asdict(found),
-    }
 
 
 def _show(found: DataSet, console: Console) -> None:
@@ -66,10 +56,7 @@ def _show(found: DataSet, console: Console) -> None:
         title = several if len(names) > 1 else f"{names[0]} is bad:"
         _list(console, title, [reason], "red")
     _list(console, "The data set cannot be trained with:", found.reasons, "red")
-    warned: dict[str, list[str]] = {}
-    for subject in found.subjects:
-        for warning in subject.warnings:
-            warned.setdefault(warning, []).append(subject.name)
+    warned = grouped((s.name, w) for s in found.subjects for w in s.warnings)
     told = [f"{warning}: {some(names)}" for warning, names in warned.items()]
     _list(console, "Beware:", [*found.warnings, *told], "yellow")
     console.print(_table(found))

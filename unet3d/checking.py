@@ -60,11 +60,8 @@ class Checked:
 class DataSet:
     """A data set, as it was seen.
 
-    Args:
-        subjects: By name.
-        patients: Scans of each patient, those of bad subjects left out.
-        reasons: Why `train` would refuse the sound ones together.
-        warnings: Of several subjects.
+    `patients` are without scans of bad subjects; `reasons` say why `train` would refuse
+    the sound ones together; `warnings` are of several subjects.
     """
 
     subjects: tuple[Checked, ...]
@@ -157,6 +154,8 @@ def _warnings(
     for path in dict.fromkeys(volume.path for volume in volumes):
         if path.suffix == ".gz" and path.with_suffix("").is_file():
             yield f"{path.name} is read, {path.stem} beside it is not"
+    for path in files.passed:
+        yield f"another file than {path.name} of its kind is read"
     turned = [*looked.images, *([looked.labels] if looked.labels else [])]
     yield from dict.fromkeys(doubt for one in turned for doubt in one.stored.doubts)
     images = [image.voxels for image in looked.images]
@@ -164,7 +163,7 @@ def _warnings(
         yield from _alike(images, channels)
     if len({image.shape for image in images}) == 1:
         brain = np.logical_or.reduce([image != 0 for image in images])
-        yield from _about_brain(brain)
+        yield from _about_brain(brain, skull="flair" in channels)
         if looked.labels is not None:
             yield from _about_labels(looked.labels.voxels != 0, brain)
 
@@ -178,17 +177,17 @@ def _alike(
             yield f"{one} and {other} hold the same voxels"
 
 
-def _about_brain(brain: Mask) -> Iterator[str]:
-    if brain.all():
+def _about_brain(brain: Mask, *, skull: bool) -> Iterator[str]:
+    if brain.all() and skull:
         yield "no voxel is 0 in every modality: is the skull stripped?"
     elif brain.any():
         box = brain[ndimage.find_objects(brain.astype(np.int8))[0]]
         if min(box.shape) == 1:
-            yield "the brain is one voxel thick"
+            yield "what is not 0 is one voxel thick"
         if box.mean() < _FILLED:
             yield (
-                f"only {box.mean():.0%} of the box around the brain is not 0: is there "
-                "noise outside of it?"
+                f"only {box.mean():.0%} of the box around what is not 0 is not 0: is "
+                "there noise outside of it?"
             )
 
 
@@ -198,7 +197,7 @@ def _about_labels(labelled: Mask, brain: Mask) -> Iterator[str]:
     elif labelled.shape == brain.shape:
         outside = np.count_nonzero(labelled & ~brain) / np.count_nonzero(labelled)
         if outside > _OUTSIDE:
-            yield f"{outside:.0%} of the labelled voxels lie outside of the brain"
+            yield f"{outside:.0%} of the labelled voxels lie where images are 0"
 
 
 def _values(labels: NDArray[np.float32]) -> tuple[int, ...] | None:

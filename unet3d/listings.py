@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unet3d.schemes import LISTING, kind_of, read_listing
+from unet3d.schemes import LISTING, channels_in, read_listing
 
 __all__ = ["NIFTI", "Found", "Problem", "SubjectFiles", "Volume"]
 __all__ += ["listed_subjects", "stem_of"]
@@ -33,7 +33,8 @@ class SubjectFiles:
     """The files of one subject's volumes, one image per channel in the scheme's order.
 
     `labels` is None if there are none; `is_test` says that none are to be asked for.
-    `others` are files beside them that nothing was made of.
+    `others` are files beside them that nothing was made of, `passed` those that
+    another of their kind was taken for.
     """
 
     name: str
@@ -41,6 +42,7 @@ class SubjectFiles:
     labels: Volume | None
     is_test: bool = False
     others: tuple[Path, ...] = ()
+    passed: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,18 +76,24 @@ def listed_subjects(
     """Subjects of nnU-Net or the Decathlon, training and test."""
     path = data / LISTING
     listing = read_listing(path)
-    named = listing.get("channel_names") or listing.get("modality") or {}
+    end = str(listing.get("file_ending", ".nii"))
+    if not NIFTI.search(f".{end}"):
+        raise ValueError(
+            f"`{path}` must list NIfTI files, got the ending {end}. Convert them, such "
+            'as by SimpleITK, and write "file_ending": ".nii.gz" there.'
+        )
     try:
-        places = {kind_of(str(value)): int(key) for key, value in named.items()}
-        if len(places) < len(named):  # such as "MRI" twice
-            places = {f"channel{k}": k for k in range(len(named))}
+        places = {kind: place for place, kind in enumerate(channels_in(listing))}
         order = [places[kind] for kind in channels]
         cases = list(_cases(data, listing, len(places)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        named = listing.get("channel_names") or listing.get("modality")
+        advice = "Choose the label scheme of these images, or leave it out"
+        if not named:
+            advice = 'Name them there, such as "channel_names": {"0": "CT"}'
         raise ValueError(
             f"`{path}` must list images of {', '.join(channels)} as nnU-Net or the "
-            f"Decathlon does, got channels {named} ({error!r}). Choose the label "
-            "scheme of these images, or leave it out, to take the data's own."
+            f"Decathlon does, got channels {named} ({error!r}). {advice}."
         ) from error
     for images, label, is_test in cases:
         name = re.sub(r"_0000$", "", stem_of(images[0].name))
@@ -116,25 +124,39 @@ def _cases(
     data: Path, listing: Mapping[str, Any], channels: int
 ) -> Iterator[tuple[list[Path], Path | None, bool]]:
     """Of each subject its images, its label, and whether it is to have none."""
-    end = listing.get("file_ending", ".nii.gz")
-    if not NIFTI.search(end):
-        raise ValueError(f"files end in {end}: convert them to NIfTI")
     for entry in listing.get("training", []):
-        yield _parts(data / entry["image"], channels), data / entry["label"], False
+        image = entry["image"]  # a list of them in MONAI's
+        several = isinstance(image, list)
+        parts = [data / i for i in image] if several else _parts(data / image, channels)
+        yield parts, data / entry["label"], False
     for image in listing.get("test", []):
         yield _parts(data / image, channels), None, True
     for entry in listing.get("dataset", {}).values():
         yield [data / image for image in entry["images"]], data / entry["label"], False
     if "training" in listing or "dataset" in listing:
         return
-    for folder, truth in (("imagesTr", "labelsTr"), ("imagesTs", None)):
-        parts = data.glob(f"{folder}/*_????{end}")
-        names = {part.name.removesuffix(end)[:-5] for part in parts}
-        if truth:
-            names |= {p.name.removesuffix(end) for p in data.glob(f"{truth}/*{end}")}
-        for name in sorted(n for n in names if not n.startswith(".")):
-            label = data / truth / f"{name}{end}" if truth else None
-            yield _parts(data / folder / f"{name}{end}", channels), label, not truth
+    for folder, truth in (("imagesTr", "labelsTr"), ("imagesTs", "")):
+        images, labels = _in_folder(data, folder), _in_folder(data, truth)
+        numbered = {s[:-5] for s in images if re.search(r"_\d{4}$", s)}
+        for name in sorted(numbered | {*labels}):
+            stems = [f"{name}_{k:04d}" for k in range(channels)]
+            parts = [images.get(s, data / folder / f"{s}.nii.gz") for s in stems]
+            if name in images and name not in numbered:
+                parts = [images[name]]
+            label = labels.get(name, data / truth / f"{name}.nii.gz")
+            yield parts, label if truth else None, not truth
+
+
+def _in_folder(data: Path, name: str) -> dict[str, Path]:
+    """NIfTI files by their stems; packed or not, in capitals or not."""
+    files = sorted(
+        file
+        for folder in data.iterdir()
+        if folder.name.lower() == name.lower() and folder.is_dir()
+        for file in folder.iterdir()
+        if NIFTI.search(file.name) and not file.name.startswith(".")
+    )
+    return {stem_of(file.name): file for file in files}
 
 
 def _parts(image: Path, channels: int) -> list[Path]:

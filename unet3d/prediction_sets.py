@@ -45,7 +45,7 @@ def open_set(name: str, folder: Path, scheme: LabelScheme) -> PredictionSet:
     """Look at a folder of predictions."""
     files = [*folder.glob("*.nii.gz"), *folder.glob("*.nii")]
     names = {stem_of(path.name) for path in files}
-    names = {name for name in names if not name.startswith(DRAFT)}
+    names = {name for name in names if not name.startswith((DRAFT, "."))}
     if not names:
         raise FileNotFoundError(
             f"`predictions` must be folders of NIfTI files, got '{folder}' without "

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from unet3d.lines import several
 from unet3d.orientation import describe_difference, same_grid
-from unet3d.schemes import BRATS2017, MODALITIES, LabelScheme
+from unet3d.schemes import BRATS2017, MODALITIES, SCHEMES, LabelScheme
 from unet3d.subjects import SubjectFiles, Volume, files_in
 from unet3d.volumes import Stored, Turned, read_stored, turn
 
@@ -50,12 +50,9 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Looked:
-    """A subject's files, read.
+    """A subject's files, as far as they could be read, and why it cannot be used.
 
-    Args:
-        images: Those channels that could be read, in the order of the files.
-        labels: The segmentation, still float32; None if there is none to be read.
-        reasons: Why the subject cannot be used; empty if it can.
+    `images` are in the order of the files; `labels` are still float32.
     """
 
     images: tuple[Turned, ...]
@@ -139,11 +136,11 @@ def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
     """The error of a subject without labels, where they are needed."""
     folder = files.images[0].path.parent
     beside = ", ".join(path.name for path in files.others)
-    asked = f", with {beside}: is one of them it? Name" if beside else ". Add"
+    asked = f", with {beside}: is one of them it? Save" if beside else ". Add"
     return FileNotFoundError(
         f"`folder` must hold the segmentation too, got subject {files.name} without "
-        f"its segmentation in {folder}{asked} it {files.name}_seg.nii.gz, or leave the "
-        "subject out."
+        f"its segmentation in {folder}{asked} it as {files.name}_seg.nii.gz, or leave "
+        "the subject out."
     )
 
 
@@ -193,7 +190,7 @@ def _check_image(files: SubjectFiles, path: Path, image: Images) -> None:
         )
     if image.min() == image.max():
         raise ValueError(
-            f"`{path.name}` of subject {files.name} must show a brain, got "
+            f"`{path.name}` of subject {files.name} must show something, got "
             f"{image.flat[0]:g} in every voxel. Repair {path} or leave the subject out."
         )
 
@@ -234,7 +231,10 @@ def _check_labels(
         *most, last = scheme.values
         rule = f"the labels {', '.join(map(str, most))} and {last} of label scheme "
         rule += scheme.name
-        advice = f"Choose the data's own scheme, or map the labels of {path} first"
+        own = f"Add them to {scheme.name}"
+        if scheme.name in SCHEMES:
+            own = "Choose the data's own scheme"
+        advice = f"{own}, or map the labels of {path} first"
     if not known.all():
         values = labels.voxels[~known]
         wrong = _first(values)

@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import Any
 
 __all__ = ["BRATS2017", "LISTING", "MODALITIES", "REGIONS", "SCHEMES", "LabelScheme"]
-__all__ += ["as_text", "choose_scheme", "kind_of", "read_listing", "scheme_named"]
+__all__ += [
+    "as_text",
+    "channels_in",
+    "choose_scheme",
+    "kind_of",
+    "read_listing",
+    "scheme_named",
+]
 
 LISTING = "dataset.json"
 MODALITIES = ("flair", "t1", "t1ce", "t2")
@@ -72,7 +79,8 @@ class LabelScheme:
             raise ValueError(
                 f"`labels` of {self.name} must give each region whole numbers from 1 "
                 f"to 255, one of them in no later region, got {self.regions} for "
-                f"channels {self.channels}. List the outer region first."
+                f"channels {self.channels}. Number labels so, and list the outer "
+                "region first."
             )
 
     @property
@@ -174,26 +182,31 @@ def read_listing(path: Path) -> dict[str, Any]:
         reason = str(error)
     raise ValueError(
         f"`{path}` must be a {LISTING} of nnU-Net or the Decathlon, got one that "
-        f"cannot be understood ({reason}). Copy it again."
+        f"cannot be understood ({reason}). Mend it, or copy it again."
     )
+
+
+def channels_in(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """The kinds of image that a dataset.json names, in order."""
+    named = content.get("channel_names") or content.get("modality") or {}
+    numbered = enumerate(named) if isinstance(named, list) else named.items()
+    names = sorted(numbered, key=lambda item: int(item[0]))
+    kinds = tuple(kind_of(str(name)) for _, name in names)
+    alike = len({*kinds}) < len(kinds)  # such as "MRI" twice
+    return tuple(f"channel{k}" for k in range(len(kinds))) if alike else kinds
 
 
 def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
     """The scheme that a file describes."""
     try:
         labels = dict(_labels(content["labels"]))
-        named = content.get("channel_names") or content.get("modality") or {}
-        numbered = enumerate(named) if isinstance(named, list) else named.items()
-        names = sorted(numbered, key=lambda item: int(item[0]))
+        channels = channels_in(content) or MODALITIES
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise ValueError(
             f"`{path}` must give each label a whole number or a list of them, got "
             f"{content.get('labels')}, channels {content.get('channel_names')} "
-            f"({error}). Write it as nnU-Net does."
+            f"({error}). Mend it."
         ) from error
-    channels = tuple(kind_of(str(name)) for _, name in names) or MODALITIES
-    if len({*channels}) < len(channels):  # such as "MRI" twice
-        channels = tuple(f"channel{k}" for k in range(len(channels)))
     name = LISTING if path.name == LISTING else str(path.resolve())
     tissues = {_tissue(n): v[0] for n, v in labels.items() if len(v) == 1}
     if {"core", "oedema", "enhancing"} <= {*tissues} <= {*_TISSUES}:

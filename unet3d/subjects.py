@@ -8,12 +8,9 @@
 The last words of a file's name say which kind of image it is, however they are written
 (`unet3d.schemes.kind_of`); what a label means is never concluded from them. A folder
 that holds one file stands for it. Where two files could be meant, both are named and
-none is taken. Each file may be `.nii.gz` or `.nii`.
+none is taken. Nothing is opened here but `dataset.json`.
 
 Sources: the data descriptions of BraTS, nnU-Net and the Medical Segmentation Decathlon.
-
-Known weakness: nothing is opened here but `dataset.json`; `unet3d.reading` finds out
-what is inside the volumes.
 """
 
 import re
@@ -37,14 +34,15 @@ __all__ = ["MODALITIES", "Found", "Problem", "SubjectFiles", "find_subjects"]
 __all__ += ["Volume", "files_in", "stem_of"]
 
 _GRADES = ("HGG", "LGG")
+_KINDS = r"(?i)^(ima?ges?|imgs?|scans?|labels?|masks?|seg(mentation)?s?|gt)(t[rs])?$"
 _FIRST = 3  # so many files of a folder are named
 # Other formats of people's data, by the ends of names, and the advice for each.
+_VOLUMES = r"\.(mha|mhd|nrrd|img|mgz|mnc|h5|npy)$"
 _FORMATS = {
-    r"\.dcm|\.ima|^DICOMDIR": "Convert each series by dcm2niix, bring a subject's "
+    r"(\.dcm|\.ima|^DICOMDIR)$": "Convert each series by dcm2niix, bring a subject's "
     "images to one grid",
-    r"\.zip|\.tgz|\.tar(\.[gx]z)?|\.7z": "Unpack it",
-    r"\.mha|\.mhd|\.nrrd|\.img|\.mgz|\.mnc|\.h5|\.npy": "Convert volumes to it, such "
-    "as by SimpleITK",
+    r"\.(zip|tgz|tar(\.[gx]z)?|7z)$": "Unpack it",
+    _VOLUMES: "Convert volumes to it, such as by SimpleITK",
 }
 
 
@@ -58,14 +56,19 @@ def find_subjects(data: Path, channels: Sequence[str] = MODALITIES) -> Found:
         )
     listed = (data / LISTING).is_file()
     results = list((listed_subjects if listed else _in_folders)(data, channels))
-    if not any(map(_seen, results)):
+    usable = any(isinstance(result, SubjectFiles) for result in results)
+    is_bids = (data / "dataset_description.json").is_file()
+    if not any(map(_seen, results)) or (is_bids and not usable):
         _refuse_other_layouts(data)
     if not results:
         raise FileNotFoundError(
             f"`data` must hold at least one subject, got '{data}' without any. "
-            "Pass the folder that holds the subjects' folders, or write synthetic "
-            "ones with `python -m unet3d synthesize`."
+            "Pass the folder that holds the subjects' folders, or dataset.json beside "
+            "imagesTr/<name>_0000.nii.gz, or write synthetic ones with `python -m "
+            "unet3d synthesize`."
         )
+    if not listed and not usable:
+        _refuse_folders_of_kinds(data, results)
     results.sort(key=lambda result: result.name)
     _check_names([result.name for result in results])
     return Found(
@@ -99,6 +102,9 @@ def _look_in(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
         images=tuple(volumes[kind] for kind in channels if kind in volumes),
         labels=volumes.get("seg"),
         others=others,
+        passed=tuple(
+            p for k, ps in there.items() if found[k] for p in ps if p != found[k]
+        ),
     )
     if doubted:
         named = _some(there[doubted[0]], folder)
@@ -112,7 +118,8 @@ def _look_in(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
         reason = (
             f"`folder` must hold every modality, got subject {folder.name} without its "
             f"{'modality' if len(missing) == 1 else 'modalities'} "
-            f"{', '.join(map(repr, missing))}{beside}. Add {', '.join(wanted)}"
+            f"{', '.join(map(repr, missing))}{beside}. Add {', '.join(wanted)}, "
+            "name the images that there are in a file for --label-scheme"
         )
     else:
         return files
@@ -137,7 +144,8 @@ def _by_kind(
             others.append(path)
     if len(channels) == 1 and channels[0] not in there and len(others) == 1:
         there[channels[0]] = [others.pop()]
-    return there, tuple(others)
+    foreign = (p for p in sorted(folder.iterdir()) if re.search(_VOLUMES, p.name, re.I))
+    return there, (*others, *foreign)
 
 
 def _kind(stem: str) -> str:
@@ -195,7 +203,7 @@ def _in_folders(
                 f"leads nowhere. Mend or remove {folder}."
             )
             yield Problem(name=folder.name, message=message)
-        if not folder.is_dir() or folder.name.startswith((".", "__MACOSX")):
+        if not folder.is_dir() or folder.name.startswith((".", "@", "__MACOSX")):
             continue
         if folder.name in _GRADES:
             yield from _in_folders(folder, channels)
@@ -218,7 +226,9 @@ def _in_folders(
 
 def _seen(result: SubjectFiles | Problem) -> bool:
     files = result if isinstance(result, SubjectFiles) else result.rest
-    return files is not None and bool(files.images or files.others)
+    return files is not None and bool(
+        files.images or any(NIFTI.search(path.name) for path in files.others)
+    )
 
 
 def _readable(folder: Path, channels: Sequence[str]) -> SubjectFiles | Problem:
@@ -264,11 +274,27 @@ def _refuse_other_layouts(data: Path) -> None:
         )
     for path in filter(Path.is_file, deeper):
         for ends, advice in _FORMATS.items():
-            if re.search(f"({ends})$", _typed(path), re.IGNORECASE):
+            if re.search(ends, _typed(path), re.IGNORECASE):
                 raise ValueError(
                     f"`data` must hold NIfTI files, got {path}. {advice}, and name "
                     "images such as a1/a1_flair.nii.gz."
                 )
+
+
+def _refuse_folders_of_kinds(
+    data: Path, results: Sequence[SubjectFiles | Problem]
+) -> None:
+    """Say of a folder for images and one for masks how they are listed."""
+    kinds = [result for result in results if re.search(_KINDS, result.name)]
+    if len(kinds) > 1:
+        first, other = (result.name for result in kinds[:2])
+        raise ValueError(
+            f"`data` must hold a folder for each subject, or {LISTING}, got '{data}' "
+            f"with {first} and {other} alone. Write {LISTING} there as nnU-Net does, "
+            'with "channel_names", "labels" and, where files are not named as its '
+            f'are, "training": [{{"image": "{first}/a.nii.gz", "label": '
+            f'"{other}/a.nii.gz"}}].'
+        )
 
 
 def _typed(path: Path) -> str:

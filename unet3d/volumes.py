@@ -82,7 +82,6 @@ def read_stored(path: Path, subject: str) -> Stored:
     """Read a file."""
     header = _attempt(_read_header, path, subject)
     _check_numbers(header, path, subject)
-    _check_spacing(header, path, subject)
     _check_room(header, path, subject)
     image = _attempt(_read_voxels, path, subject)
     return replace(image, doubts=tuple(_doubts(header)))
@@ -148,7 +147,8 @@ def _attempt(read: Callable[[Path], Result], path: Path, subject: str) -> Result
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(
             f"`{path.name}` of subject {subject} must be a NIfTI volume, got a file "
-            f"that cannot be read ({reason}). Copy or download {path} again."
+            f"that cannot be read ({reason}). Save {path} anew, or copy or download "
+            "it again."
         ) from error
 
 
@@ -233,9 +233,6 @@ def _check_numbers(header: _Header, path: Path, subject: str) -> None:
             f"`{path.name}` of subject {subject} must hold one real number for each "
             f"voxel, got {header.kind_name}. Save {path} as integers or floats."
         )
-
-
-def _check_spacing(header: _Header, path: Path, subject: str) -> None:
     for spacing in header.spacings.values():
         if not all(0 < side < np.inf for side in spacing):
             raise ValueError(

@@ -90,7 +90,7 @@ def test_what_would_train_all_the_same_is_warned_of(data: Path) -> None:
     assert warnings["a"] == ["the segmentation is empty"]
     assert warnings["b"] == [
         "flair and t1 hold the same voxels",
-        "25% of the labelled voxels lie outside of the brain",
+        "25% of the labelled voxels lie where images are 0",
     ]
     assert "no voxel is 0 in every modality: is the skull stripped?" in warnings["c"]
     spacings, twice = said["warnings"]
@@ -105,6 +105,7 @@ def test_what_a_header_and_a_volume_leave_in_doubt_is_warned_of(data: Path) -> N
     content[123] = 3  # xyzt_units
     path.write_bytes(gzip.compress(bytes(content)))
     save(data / "b" / "b_t1.nii", volumes()[2])
+    save(data / "b" / "b_brain_t1.nii.gz", volumes()[2])
     for path in (data / "c").iterdir():
         voxels = np.pad(volumes()[4 if "seg" in path.name else 0], ((0, 9),) * 3)
         voxels[-1, -1, -1] = "seg" not in path.name
@@ -119,9 +120,11 @@ def test_what_a_header_and_a_volume_leave_in_doubt_is_warned_of(data: Path) -> N
     assert (
         "pixdim (2.0, 2.0, 2.0) and sform (1.0, 1.0, 1.0), which is taken" in spacings
     )
-    assert warnings["b"] == ["b_t1.nii.gz is read, b_t1.nii beside it is not"]
-    assert warnings["c"][-1].startswith("only 1% of the box around the brain is not 0")
-    assert warnings["d"][-1] == "the brain is one voxel thick"
+    packed, other = warnings["b"]
+    assert packed == "b_t1.nii.gz is read, b_t1.nii beside it is not"
+    assert other == "another file than b_brain_t1.nii.gz of its kind is read"
+    assert warnings["c"][-1].startswith("only 1% of the box around what is not 0 is")
+    assert warnings["d"][-1] == "what is not 0 is one voxel thick"
 
 
 def test_several_scans_of_a_patient_are_named(data: Path) -> None:

@@ -76,6 +76,7 @@ MENDED: dict[str, Callable[[Path], object]] = {
     "a folder for each file": a_folder_each,
     "labels beside whole numbers": float_labels,
     "unpacked by macOS": lambda f: save(f.parent / "__MACOSX/a/x.nii.gz", volumes()[0]),
+    "a disk station's": lambda f: save(f.parent / "@eaDir/a/x.nii.gz", volumes()[0]),
     "resource forks": lambda f: (f / "._a_t1.nii.gz").write_bytes(b"Mac OS X"),
 }
 
@@ -157,6 +158,14 @@ SAID: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: [p.rename(f.parent / p.name) for p in f.iterdir()],
         "with files, such as .*Pass the folder above",
     ),
+    "a folder of images and one of masks": (
+        lambda f: (
+            save(f.parent / "imagesTr" / "x.nii.gz", volumes()[0]),
+            save(f.parent / "masks" / "x.nii.gz", volumes()[4]),
+            renamed(f, lambda _: "notes.txt"),
+        ),
+        r"with imagesTr and masks alone\. Write dataset\.json there",
+    ),
     "two folders too high": (
         lambda f: [
             write_folder(f.parent / "train" / "b"),
@@ -182,11 +191,12 @@ def test_the_one_folder_that_holds_subjects_is_taken(tmp_path: Path) -> None:
     assert [files.name for files in find_subjects(tmp_path).subjects] == ["a"]
 
 
+@pytest.mark.parametrize("name", ["final_v2.nii.gz", "a.seg.nrrd"])
 def test_a_segmentation_that_is_missing_is_asked_for_by_what_lies_there(
-    tmp_path: Path,
+    tmp_path: Path, name: str
 ) -> None:
-    renamed(write_folder(tmp_path / "a"), lambda n: n.replace("a_seg", "final_v2"))
-    with pytest.raises(FileNotFoundError, match=r"final_v2.*is one of them it\? Name"):
+    renamed(write_folder(tmp_path / "a"), lambda n: n.replace("a_seg.nii.gz", name))
+    with pytest.raises(FileNotFoundError, match=f"{name}: is one of them it. Save it"):
         read_subject(tmp_path / "a")
 
 
@@ -194,6 +204,7 @@ def test_a_segmentation_that_is_missing_is_asked_for_by_what_lies_there(
 def test_predictions_may_share_a_suffix(tmp_path: Path, end: str) -> None:
     for name in ("a", "a1"):
         save(tmp_path / f"{name}{end}.nii.gz", volumes()[4])
+    (tmp_path / f"._a{end}.nii.gz").write_bytes(b"Mac OS X")
     group = named_alike(open_set("A", tmp_path, BRATS2017), ["a", "a1", "b"])
     assert (tuple(sorted(group.subjects)), group.suffix) == (("a", "a1"), end)
 

@@ -108,16 +108,21 @@ def test_nnu_net_s_files_are_read_with_or_without_a_list(
     save(tmp_path / "imagesTs" / "case_3_0000.nii.gz", images[0])
     content: dict[str, Any] = {"channel_names": FOUR, "labels": TISSUES}
     content["file_ending"] = ".nii.gz"
+    if not listed:  # and written by hand
+        content |= {"channel_names": [*FOUR.values()], "file_ending": "nii"}
+        (tmp_path / "imagesTr").rename(tmp_path / "imagestr")
     if listed:
         content["training"] = [
             {"image": f"imagesTr/{n}.nii.gz", "label": f"labelsTr/{n}.nii.gz"}
             for n in ("case_1", "case_2")
-        ]
+        ]  # MONAI lists each channel
+        monai = [f"imagesTr/case_2_{k:04d}.nii.gz" for k in range(4)]
+        content["training"][1]["image"] = monai
     scheme = own(tmp_path, content)
     found = find_subjects(tmp_path, scheme.channels)
     assert [files.name for files in found.subjects] == ["case_1", "case_2"]
     assert [problem.name for problem in found.problems] == ["case_3"][listed:]
     subject = read_subject(found.subjects[0], scheme)
     np.testing.assert_array_equal(subject.images[..., 2], images[2].T)
-    with pytest.raises(ValueError, match=r"files end in \.mha: convert them"):
+    with pytest.raises(ValueError, match=r"got the ending \.mha. Convert them"):
         find_subjects(written(tmp_path, content | {"file_ending": ".mha"}))

@@ -4,9 +4,8 @@ Which subject comes when, and how it is varied, is a function of (seed, epoch, p
 the epoch) alone: training that starts again at epoch 7 sees what it would have seen.
 
 Every batch is full, so that a training step has one shape and one plan: where the
-subjects do not fill the last batch, the next shuffle of them does.
-
-Importing this module does not import TensorFlow; its data sets do when they are made.
+subjects do not fill the last batch, the next shuffle of them does. Importing this does
+not import TensorFlow; its data sets do when they are made.
 
 Sources: flips and permutations of a cube as in D. G. Ellis's Keras code; shifts and
 scales of intensity as in Myronenko, arXiv 1810.11654, section 3.3.

@@ -35,16 +35,10 @@ _OUTSIDE = 0.01  # part of the labelled voxels that may lie outside of the brain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """A subject, as it was seen.
+    """A subject: reasons why `train` would refuse it, and warnings where it would not.
 
-    Args:
-        name: The subject's.
-        reasons: Why `train` would refuse it, each in words for the user.
-        warnings: What it would train with all the same.
-        shape: (x, y, z) voxels, turned as all subjects are; None if nothing was read.
-        spacing: Millimetres along the same axes.
-        labels: Values that its segmentation holds; None if it was not read.
-        digest: Of all its images, to find those that are there twice.
+    `shape` and `spacing` in mm are along (x, y, z), turned as all subjects are; None,
+    as `labels`, where nothing was read. `digest` finds images that are there twice.
     """
 
     name: str
@@ -58,10 +52,9 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSet:
-    """A data set, as it was seen.
+    """A data set; `reasons` say why subjects that are sound cannot train together.
 
-    `patients` are without scans of bad subjects; `reasons` say why `train` would refuse
-    the sound ones together; `warnings` are of several subjects.
+    `patients` are without scans of bad subjects; `warnings` are of several subjects.
     """
 
     subjects: tuple[Checked, ...]

@@ -6,9 +6,8 @@
 Sets of one name are models of one kind: a subject's score is their mean, as in the case
 study, where four models per resolution went into one box.
 
-On the source's grid by default. With a `size`, as in the case study: the truth is
-cropped and resized to size^3, the network's own cubes are resized to it with the same
-function, and both are compared there.
+On the source's grid by default. With a `size`, as in the case study, the cropped truth
+and the network's own cubes are resized to size^3 and compared there.
 
 Sources: Wilcoxon, Biometrics Bulletin 1(6), 1945, by way of scipy; Holm, Scandinavian
 Journal of Statistics 6(2), 1979, for the correction of the tests' number.
@@ -188,12 +187,7 @@ def wilcoxon(differences: NDArray[np.float64]) -> float:
 
 
 def holm(values: Sequence[float]) -> tuple[float, ...]:
-    """Correct p-values for their number; NaNs stay and do not count.
-
-    Example:
-        >>> holm([0.01, 0.04, 0.03])
-        (0.03, 0.06, 0.06)
-    """
+    """Correct p-values for their number; NaNs stay and do not count."""
     known = [k for k, value in enumerate(values) if not np.isnan(value)]
     corrected = [float(value) for value in values]
     largest = 0.0

@@ -57,12 +57,7 @@ def dice_coefficient(y_true: Any, y_pred: Any, threshold: float = 0.5) -> Any:
 
 
 def dice_of(regions: Iterable[str]) -> list[Callable[[Any, Any], Any]]:
-    """A metric for each region alone: Dice of the thresholded prediction.
-
-    Example:
-        >>> [metric.__name__ for metric in dice_of(("whole tumour", "liver"))]
-        ['dice_whole', 'dice_liver']
-    """
+    """A metric for each region alone: Dice of the thresholded prediction."""
 
     def metric(index: int, region: str) -> Callable[[Any, Any], Any]:
         def dice(y_true: Any, y_pred: Any) -> Any:

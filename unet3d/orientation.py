@@ -58,12 +58,7 @@ def from_canonical(volume: NDArray[Voxel], affine: Affine) -> NDArray[Voxel]:
 
 
 def voxel_sizes(affine: Affine) -> tuple[float, float, float]:
-    """Millimetres from a voxel to the next along (depth, height, width).
-
-    Example:
-        >>> voxel_sizes(np.diag([-1.0, -1.0, 3.0, 1.0]))
-        (3.0, 1.0, 1.0)
-    """
+    """Millimetres from a voxel to the next along (depth, height, width)."""
     width, height, depth = np.linalg.norm(affine[:3, :3], axis=0)
     return float(depth), float(height), float(width)
 

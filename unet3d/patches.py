@@ -61,12 +61,7 @@ def slide(
 
 
 def starts(extent: int, size: int) -> list[int]:
-    """Places where patches begin along an axis: evenly, at most half a patch apart.
-
-    Example:
-        >>> starts(10, 4), starts(4, 4)
-        ([0, 2, 4, 6], [0])
-    """
+    """Places where patches begin along an axis: evenly, at most half a patch apart."""
     count = int(np.ceil((extent - size) / (size / 2))) + 1
     return np.linspace(0, extent - size, count).round().astype(int).tolist()
 

@@ -55,17 +55,10 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> Predicted:
-    """Segment subjects and write their labels.
+    """Segment subjects by the weights of a run's best epoch, and write their labels.
 
-    Args:
-        run: Folder of a training; the weights of its best epoch are used.
-        data: Folder of subjects; segmentations are not looked at.
-        output: Folder to write to.
-        subjects: `validation`, `all`, a name, or a text file with a name per line.
-        size: Voxels along each axis that the network sees, if not those it was trained
-            with: the network is convolutional, so its weights take any size.
-        skip_bad: Whether bad subjects are left out and listed, or end it all.
-        progress: Shows a bar.
+    `subjects` are `validation`, `all`, a name, or a text file with a name per line. The
+    network is convolutional, so that a `size` other than the run's may be asked for.
     """
     configuration = read_configuration(run)
     scheme = configuration.task

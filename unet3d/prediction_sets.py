@@ -20,16 +20,10 @@ __all__ += ["read_cube", "read_prediction"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionSet:
-    """One folder of predictions.
+    """One folder of predictions; sets of one name are averaged.
 
-    Args:
-        name: What tables and figures call it; sets of one name are averaged.
-        folder: Where the files are.
-        scheme: What their values mean.
-        subjects: Who is in it, sorted.
-        run: The training that made it; None if not known.
-        suffix: What follows each subject's name in its file's.
-        promised: Who should be in it, as `predict` wrote; None if not known.
+    Its `run` and who was `promised` are what `predict` wrote; None if not known. A
+    `suffix` follows each subject's name in its file's.
     """
 
     name: str

@@ -60,16 +60,10 @@ _BEST = {"dice": "1 is perfect", "hd95": "0 is perfect"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """An evaluation.
+    """An evaluation: scores, their summaries, and by measure tests of pairs of sets.
 
-    Args:
-        scores: One per set, subject and region.
-        summaries: One per set, region and measure.
-        tests: By measure: pairs of sets, region by region.
-        rule: What empty regions score.
-        size: Voxels along each axis of the common cube; None for the source's grid.
-        problems: Subjects that were left out, and why.
-        unasked: Subjects with labels that nobody was asked to predict.
+    `size` is that of the common cube; None for the source's grid. `unasked` are those
+    with labels that nobody was asked to predict.
     """
 
     scores: tuple[Score, ...]

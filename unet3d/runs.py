@@ -33,26 +33,11 @@ _FREE = frozenset({"data", "epochs", "lms", "budget"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """Settings of a run.
+    """Settings of a run, as `python -m unet3d train --help` says them.
 
-    Args:
-        data: Folder of the data set.
-        label_scheme: A name of `unet3d.schemes.SCHEMES`, or a file.
-        scheme: What a file said; None for a scheme of that name.
-        size: Voxels along each axis of a volume that is resized to be trained with.
-        patch: Voxels along each axis of a patch of one that is not; None resizes.
-        filters: Channels of the network's top level.
-        depth: Levels of the network.
-        batch_size: Subjects per step.
-        epochs: Most epochs to train.
-        steps_per_epoch: Steps; None for one pass over the subjects.
-        group_by: How a patient is found in a name: see `unet3d.splits`.
-        seed: Decides split, weights, dropout, order and variation.
-        mixed_precision: Whether activations are float16.
-        linear_heads: Whether heads are convolutions alone; see `unet3d.model`.
-        varied: Whether training examples are augmented.
-        lms: True, False, or None: only where a step does not fit.
-        budget: Device memory for a step in bytes; None takes what there is.
+    `scheme` is what the file `label_scheme` said, None where that is a name of
+    `unet3d.schemes.SCHEMES`; without a `patch` volumes are resized to `size`; `lms` of
+    None steps in where a step does not fit; `budget` is in bytes.
     """
 
     data: str
@@ -75,14 +60,8 @@ class Configuration:
 
     def __post_init__(self) -> None:
         """Refuse what no training can start with; the network checks its own."""
-        least = {
-            "batch_size": 1,
-            "epochs": 1,
-            "steps_per_epoch": 1,
-            "seed": 0,
-            "patch": 1,
-        }
-        for name, bound in least.items():
+        for name in ("batch_size", "epochs", "steps_per_epoch", "seed", "patch"):
+            bound = 0 if name == "seed" else 1
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise ValueError(

@@ -191,12 +191,7 @@ def check_rule(rule: str | None) -> None:
 def by_patient(
     names: Iterable[str], rule: str | None = None
 ) -> dict[str, tuple[str, ...]]:
-    """The scans of each patient, both in the order of names.
-
-    Example:
-        >>> by_patient(["b_2", "a_1", "b_1"], "[a-z]")
-        {'a': ('a_1',), 'b': ('b_1', 'b_2')}
-    """
+    """The scans of each patient, both in the order of names."""
     scans: dict[str, tuple[str, ...]] = {}
     for name in sorted(names):
         patient = patient_of(name, rule)

@@ -3,13 +3,11 @@
     path --header, judged--> voxels as stored, affine --turn--> Turned
 
 A header is judged before room is made for what it promises: a damaged one may promise
-more than any machine holds.
+more than any machine holds. Free memory is what the system says, which may be more than
+a container is given.
 
 Assumptions: deflate, which `.nii.gz` is packed by, makes nothing smaller than one byte
 of 1032 (Mark Adler, zlib's technical details).
-
-Known weakness: the host's free memory is what the system says, which may be more than
-a container is given.
 """
 
 import gzip

@@ -112,12 +112,13 @@ def test_nnu_net_s_files_are_read_with_or_without_a_list(
         content |= {"channel_names": [*FOUR.values()], "file_ending": "nii"}
         (tmp_path / "imagesTr").rename(tmp_path / "imagestr")
     if listed:
-        content["training"] = [
+        entries: list[dict[str, Any]] = [
             {"image": f"imagesTr/{n}.nii.gz", "label": f"labelsTr/{n}.nii.gz"}
             for n in ("case_1", "case_2")
         ]  # MONAI lists each channel
         monai = [f"imagesTr/case_2_{k:04d}.nii.gz" for k in range(4)]
-        content["training"][1]["image"] = monai
+        entries[1]["image"] = monai
+        content["training"] = entries
     scheme = own(tmp_path, content)
     found = find_subjects(tmp_path, scheme.channels)
     assert [files.name for files in found.subjects] == ["case_1", "case_2"]

@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -335,6 +336,8 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             f"`names` must be at most {MOST_SETS} different ones, to stay apart in a "
             f"figure, got {len(set(names))}. Evaluate some of them at a time."
         )
+    # A name in letters that the font lacks is boxes in figures, and right in tables.
+    warnings.filterwarnings("ignore", "Glyph")
     scheme = choose_scheme(options.label_scheme, options.truth)
     if scheme is None:
         raise ValueError(

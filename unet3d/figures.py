@@ -116,7 +116,9 @@ def draw_losses(
             epochs = [row["epoch"] + 1 for row in rows]
             for prefix, style in (("", (0, (4, 2))), ("val_", "-")):
                 heights = [row[prefix + column] for row in rows]
-                axes.plot(epochs, heights, color=colour, linestyle=style, linewidth=1.5)
+                mark = "o" if len(rows) == 1 else ""  # no line is drawn to be seen
+                line: Any = {"color": colour, "linestyle": style, "marker": mark}
+                axes.plot(epochs, heights, linewidth=1.5, **line)
         axes.set_xlabel("epoch", fontsize=FONT, color=INK)
         axes.set_ylabel(label, fontsize=FONT, color=INK)
         axes.set_xlim(left=0)

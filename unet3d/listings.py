@@ -88,12 +88,13 @@ def listed_subjects(
         cases = list(_cases(data, listing, len(places)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         named = listing.get("channel_names") or listing.get("modality")
+        reason = f"without {error}" if isinstance(error, KeyError) else repr(error)
         advice = "Choose the label scheme of these images, or leave it out"
         if not named:
             advice = 'Name them there, such as "channel_names": {"0": "CT"}'
         raise ValueError(
             f"`{path}` must list images of {', '.join(channels)} as nnU-Net or the "
-            f"Decathlon does, got channels {named} ({error!r}). {advice}."
+            f"Decathlon does, got channels {named} ({reason}). {advice}."
         ) from error
     for images, label, is_test in cases:
         name = re.sub(r"_0000$", "", stem_of(images[0].name))

@@ -123,12 +123,7 @@ SCHEMES = {
 
 
 def kind_of(text: str) -> str:
-    """One word for each kind of image, however it is written.
-
-    Example:
-        >>> [kind_of(text) for text in ("FLAIR", "T1-Gd", "t1n", "CT")]
-        ['flair', 't1ce', 't1', 'ct']
-    """
+    """One word for each kind of image, however it is written."""
     plain = re.sub(r"[^a-z0-9]", "", text.lower())
     return _KINDS.get(plain, plain)
 

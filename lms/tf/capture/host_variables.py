@@ -337,7 +337,18 @@ def with_copies_in(
                     new.input[i] = copies[source_of(name)]
             node = new  # noqa: PLW2901 - the one that takes its place
         changed.append(node)
-    return [*changed, *made]
+    return [*(_after_copied(node, copies) for node in changed), *made]
+
+
+def _after_copied(node: compat.NodeDef, copies: Mapping[str, str]) -> compat.NodeDef:
+    """The node, which waits for both reads where it waited for one: an update does."""
+    more = [f"{n}/lms_host" for n in node.input if n[:1] == "^" and n[1:] in copies]
+    if not more:
+        return node
+    new = compat.NodeDef()
+    new.CopyFrom(node)
+    new.input.extend(more)
+    return new
 
 
 def _copy_in(read: compat.NodeDef) -> tuple[compat.NodeDef, compat.NodeDef]:

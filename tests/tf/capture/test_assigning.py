@@ -4,6 +4,7 @@ import pytest
 import tensorflow as tf
 
 from lms.tf.capture.assigning import PLACED
+from lms.tf.capture.host_variables import with_copies_in
 from tests.tf.steps import specialised
 from tests.tf.worker import Worker
 
@@ -71,3 +72,18 @@ def test_only_large_variables_that_one_op_writes_and_none_reads_in_pieces_stay()
     # What lies in the variable's memory takes none of the step's.
     (size,) = (t.size for name in placed for t in planned.graph.by_name[name].outputs)
     assert size == 0
+
+
+def test_updates_wait_for_copies_of_variables_on_the_host() -> None:
+    weights = tf.Variable(tf.ones([8, 8]))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        largest = tf.reduce_max(weights)
+        weights.assign_sub(tf.linalg.matmul(x, x))
+        return largest
+
+    nodes = specialised(step, tf.ones([8, 8])).nodes
+    (read,) = (node for node in nodes if node.op == "ReadVariableOp")
+    changed = with_copies_in(nodes, {read.input[0]}, ())
+    (update,) = (node for node in changed if node.op == "AssignSubVariableOp")
+    assert {f"^{read.name}", f"^{read.name}/lms_host"} <= set(update.input)

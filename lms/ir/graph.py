@@ -78,8 +78,8 @@ class Op:
         replaces_state: Whether its second input becomes the value of the variable that
             it writes, as it is and without a copy.
         varies: Whether the shapes of its outputs depend on values, so that their sizes
-            are what they are at most, or whether they come from the host: they never
-            move, and it is never recomputed.
+            are what they are at most: it is never recomputed.
+        from_host: Whether its outputs come from the host: they vary, and never move.
     """
 
     name: str
@@ -100,6 +100,7 @@ class Op:
     reads_state: bool = False
     replaces_state: bool = False
     varies: bool = False
+    from_host: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

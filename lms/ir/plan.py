@@ -236,11 +236,8 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
         raise PlanError(f"size of {swap.tensor!r} must be {tensor.size}")
     if producer.persistent or producer.fixed or swap.tensor in _kept(graph):
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
-    if producer.varies:
-        raise PlanError(
-            f"{swap.tensor!r} cannot move: its shape depends on values, or the host "
-            "makes it"
-        )
+    if producer.from_host:
+        raise PlanError(f"{swap.tensor!r} cannot move: the host makes it, or keeps it")
     if any(op.fixed for op in readers.values()):
         raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
     made = position[producer.name]

@@ -125,7 +125,7 @@ def test_what_a_loop_touches_cannot_move(tensor: str) -> None:
 @pytest.mark.parametrize(
     ("change", "results", "why"),
     [
-        ({"varies": True}, (), "its shape depends on"),
+        ({"from_host": True}, (), "the host makes it"),
         ({"persistent": True}, (), "it lives outside"),
         ({}, ("a:0",), "it lives outside"),
     ],

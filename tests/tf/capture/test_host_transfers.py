@@ -50,4 +50,4 @@ def test_what_a_gpu_keeps_in_the_host_s_memory_takes_none_of_its_own() -> None:
 
     read = with_host_memory([*ops[:2], made("cast", "sum:0")], nodes, gpu)
     assert [op.outputs[0].size for op in read] == [64, 0, 64]
-    assert [op.varies for op in read] == [True, False, False], "it is received"
+    assert [op.from_host for op in read] == [True, False, False], "it is received"

@@ -19,7 +19,6 @@ LONG = {
     "a residual network with recomputed ops",
     "a strategy for one device",
     "a transformer",
-    "a transformer with recomputed ops",
     "an embedding",
     "an embedding whose equal words' gradients are added up",
     "an unrolled LSTM",

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.bound_values import Shape, Values, all_equal, attribute, full_name
-from lms.tf.capture.loops import source_of
+from lms.tf.capture.bound_values import Shape, Values, all_equal, attribute
+from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.op_facts import RESERVED, RESERVES
 
 __all__ = ["PARTS_OF", "RULES", "SIZED", "Partial", "Shapes", "partial_shape"]
@@ -49,8 +49,7 @@ class Shapes:
 
     def elements(self, name: str) -> Shape | None:
         """The same; of a flat one as if it had one axis."""
-        source, _, index = full_name(name).rpartition(":")
-        shape = self.specs[source][int(index)].shape
+        shape = self.specs[source_of(name)][index_of(name)].shape
         return whole(shape.as_list()) if shape.is_fully_defined() else None
 
     def data(self, node: compat.NodeDef) -> list[str]:

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
+from lms.tf.capture.loops import index_of, source_of
 
-__all__ = ["Shape", "Values", "all_equal", "attribute", "full_name"]
+__all__ = ["Shape", "Values", "all_equal", "attribute"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -52,14 +53,14 @@ class Values:
 
     def constant(self, name: str) -> Shape | None:
         """The numbers of a constant, row by row."""
-        node = self._nodes.get(_source(name))
+        node = self._nodes.get(source_of(name))
         if node is None or node.op != "Const":
             return None
         return _numbers(node)
 
     def of(self, name: str) -> Shape | None:
         """The largest of each number in a vector, of one in a scalar; or None."""
-        node, shape = self._nodes.get(_source(name)), self._bound(name)
+        node, shape = self._nodes.get(source_of(name)), self._bound(name)
         if node is None or shape is None or len(shape) > 1:
             return None
         if node.op in _HANDS_ON:
@@ -68,7 +69,7 @@ class Values:
         if node.op in _COMBINES:
             return self._combined(node)
         rule = _RULES.get(node.op)
-        return None if rule is None else rule(self, node, _index(name))
+        return None if rule is None else rule(self, node, index_of(name))
 
     def constants(self, node: compat.NodeDef, _: int) -> Shape | None:
         """The numbers of a constant; none if one is negative."""
@@ -148,7 +149,7 @@ class Values:
     def merged(self, node: compat.NodeDef, index: int) -> Shape | None:
         """The larger of two branches' numbers; a loop's may grow."""
         names = [name for name in node.input if not name.startswith("^")]
-        sources = [self._nodes.get(_source(name)) for name in names]
+        sources = [self._nodes.get(source_of(name)) for name in names]
         if index or any(s is None or s.op in _OF_LOOPS for s in sources):
             return None
         return _pairwise(max, [self.of(name) for name in names])
@@ -181,16 +182,6 @@ _RULES: dict[str, _Rule] = {
 }
 
 
-def full_name(name: str) -> str:
-    """A tensor's name with its index.
-
-    Example:
-        >>> full_name("a"), full_name("a:1")
-        ('a:0', 'a:1')
-    """
-    return name if ":" in name else f"{name}:0"
-
-
 def all_equal(values: Sequence[Any]) -> bool:
     """Tell whether there is no more than one value.
 
@@ -205,14 +196,6 @@ def attribute(node: compat.NodeDef, *names: str) -> int:
     """The first of a node's attributes that is neither absent nor zero; else 0."""
     given = (node.attr[name] for name in names if name in node.attr)
     return next((value.i or int(value.b) for value in given if value.i or value.b), 0)
-
-
-def _source(name: str) -> str:
-    return full_name(name).rpartition(":")[0]
-
-
-def _index(name: str) -> int:
-    return int(full_name(name).rpartition(":")[2])
 
 
 def _numbers(node: compat.NodeDef) -> Shape | None:

@@ -28,8 +28,8 @@ from lms.tf.capture.bound_rules import (
     Shapes,
     partial_shape,
 )
-from lms.tf.capture.bound_values import Shape, full_name
-from lms.tf.capture.loops import source_of
+from lms.tf.capture.bound_values import Shape
+from lms.tf.capture.loops import index_of, source_of
 
 __all__ = ["bounded_shapes"]
 
@@ -73,7 +73,7 @@ class _Bounds(Shapes):
             size = self.nodes.get(source_of(name))
         if size is None or size.op not in ("Shape", "ShapeN"):
             return None
-        return source_of(size.input[int(full_name(name).rpartition(":")[2])])
+        return source_of(size.input[index_of(name)])
 
     def fill(self, node: compat.NodeDef) -> bool:
         """Bound an op's open outputs; whether it has such."""

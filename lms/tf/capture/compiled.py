@@ -33,7 +33,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
+from lms.tf.capture.loops import full_name, source_of
 
 __all__ = ["compiled_scratch", "is_compiled", "opened"]
 
@@ -228,7 +228,7 @@ def _opened(call: compat.NodeDef, body: _Body) -> _Opened:
             computed += 1
         else:
             argument = body.reads.get(_node(result), result)
-            tensors[f"{call.name}:{i}"] = _full(given[argument])
+            tensors[f"{call.name}:{i}"] = full_name(given[argument])
     if not computed:
         return _Opened(nodes=tuple(reads.values()), function=None, tensors=tensors)
     function = _smaller(body)
@@ -290,7 +290,7 @@ def _reading(node: compat.NodeDef, found: Mapping[str, _Opened]) -> compat.NodeD
     copy = compat.NodeDef()
     copy.CopyFrom(node)
     del copy.input[:]
-    copy.input.extend(_followed(_full(name), found) for name in _data(node))
+    copy.input.extend(_followed(full_name(name), found) for name in _data(node))
     waits = (name for name in node.input if name.startswith("^"))
     copy.input.extend(dict.fromkeys(_waited_for(waits, found)))
     return copy
@@ -309,7 +309,3 @@ def _followed(name: str, found: Mapping[str, _Opened]) -> str:
     if one is None or source_of(following) in {node.name for node in one.nodes}:
         return following
     return _followed(following, found)
-
-
-def _full(name: str) -> str:
-    return name if ":" in name else f"{name}:0"

@@ -34,6 +34,8 @@ __all__ = [
     "Trips",
     "control_flow",
     "frames_around",
+    "full_name",
+    "index_of",
     "loop_ends",
     "one_round_at_a_time",
     "source_of",
@@ -175,6 +177,21 @@ def source_of(name: str) -> str:
         ('a', 'a')
     """
     return name.removeprefix("^").partition(":")[0]
+
+
+def full_name(name: str) -> str:
+    """A tensor's name with its index.
+
+    Example:
+        >>> full_name("a"), full_name("a:1")
+        ('a:0', 'a:1')
+    """
+    return name if ":" in name else f"{name}:0"
+
+
+def index_of(name: str) -> int:
+    """The index of a tensor among the outputs of its op."""
+    return int(name.partition(":")[2] or 0)
 
 
 def control_flow(ordered: Sequence[compat.NodeDef]) -> frozenset[str]:

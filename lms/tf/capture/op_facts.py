@@ -20,6 +20,7 @@ __all__ = [
     "CONSTANT",
     "CONTROL_FLOW",
     "INPLACE",
+    "LOOPS",
     "NOT_REPEATABLE",
     "PERSISTENT",
     "READS_STATE",
@@ -41,6 +42,9 @@ ALIAS = _words(
     """Reshape Squeeze ExpandDims Identity StopGradient PreventGradient EnsureShape
     Switch Enter Exit NextIteration Merge Assign AssignAdd DestroyTemporaryVariable"""
 )
+
+# Loops that are one op, whose rounds call a function (`tf.nn.ctc_loss` has two).
+LOOPS = _words("While StatelessWhile")
 
 # Ops that pass one buffer on and write into it. Grappler makes them of sums of large
 # tensors, to add up the parts as they come (memory_optimizer.cc, `SchedulingPass`):

@@ -25,7 +25,8 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
+from lms.tf.capture.loops import index_of, source_of
+from lms.tf.capture.op_facts import LOOPS
 
 __all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes", "told_shapes"]
 
@@ -120,9 +121,9 @@ def guessed_shapes(
     filled = dict(specs)
     for name in branched:
         filled[name] = [
-            spec
-            if _opaque(spec) or spec.shape.is_fully_defined()
-            else tf.TensorSpec([-(-largest // spec.dtype.size)], spec.dtype)
+            tf.TensorSpec([-(-largest // spec.dtype.size)], spec.dtype)
+            if _is_open(spec)
+            else spec
             for spec in specs[name]
         ]
     return filled
@@ -149,7 +150,7 @@ def guessed_by_inputs(
             continue
         guessed.append(node.name)
         names = (name for name in node.input if not name.startswith("^"))
-        read = (filled[source_of(name)][_index(name)] for name in names)
+        read = (filled[source_of(name)][index_of(name)] for name in names)
         most = max((int(spec.shape.num_elements() or 0) for spec in read), default=1)
         filled[node.name] = [
             tf.TensorSpec([max(1, most)], spec.dtype) if _is_open(spec) else spec
@@ -189,6 +190,12 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
     back_edges = {node.name for node in nodes if node.op == "NextIteration"}
     straight: list[compat.NodeDef] = []
     for node in nodes:
+        if node.op in LOOPS:  # one told no shapes has those that enter it
+            copy = compat.NodeDef()
+            copy.CopyFrom(node)
+            copy.attr["output_shapes"].Clear()
+            straight.append(copy)
+            continue
         if node.op not in ("Enter", "Merge"):
             straight.append(node)
             continue
@@ -212,7 +219,7 @@ def _element_shape(
     while pending:
         node = by_name[pending.pop()]
         if node.op == "TensorListPushBack":
-            pushed = specs[source_of(node.input[1])][_index(node.input[1])].shape
+            pushed = specs[source_of(node.input[1])][index_of(node.input[1])].shape
             if pushed.is_fully_defined():
                 shapes.append(tuple(int(size or 0) for size in pushed))
         sources = node.input if node.op == "Merge" else node.input[:1]
@@ -250,10 +257,6 @@ def _with_element_shapes(
         copy.input[0] = name
         popped += [shape, limit, made, copy]
     return popped
-
-
-def _index(tensor: str) -> int:
-    return int(tensor.partition(":")[2] or 0)
 
 
 def _opaque(spec: tf.TensorSpec) -> bool:

@@ -32,7 +32,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
+from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.op_facts import CONSTANT
 from lms.tf.capture.slice_rules import Cut, Shaped, counted, cuts
 from lms.units import Bytes
@@ -372,7 +372,7 @@ class _Cutter:
             if name.startswith("^"):
                 inputs.append(name)
             elif i in cut.constants:
-                dtype = tf.as_dtype(self._tensors[_full(node.input[i])].dtype)
+                dtype = tf.as_dtype(self._tensors[full_name(node.input[i])].dtype)
                 inputs.append(self._constant(cut.constants[i], dtype, node))
             elif i == cut.counter:
                 inputs.append(self._counter(node, region, part))
@@ -387,20 +387,20 @@ class _Cutter:
         region = None if name.startswith("^") else self._region.get(source_of(name))
         if region is None:
             return name
-        source, index = _split(name)
+        source, index = source_of(name), index_of(name)
         axis = region.cuts[source].outputs[index]
         new = f"{source}/lms_whole{index}"
         if new not in self._made:
             parts = [f"{_part(source, i)}:{index}" for i in range(region.parts)]
-            self._join(new, parts, axis, self._tensors[_full(name)].dtype, reader)
+            self._join(new, parts, axis, self._tensors[full_name(name)].dtype, reader)
         return new
 
     def _slice(
         self, name: str, axis: int, region: Region, part: int, reader: compat.NodeDef
     ) -> str:
         """A part's own input: made in parts, sliced, or joined of slices of parts."""
-        source, index = _split(name)
-        tensor = self._tensors[_full(name)]
+        source, index = source_of(name), index_of(name)
+        tensor = self._tensors[full_name(name)]
         piece = _Piece(axis=axis, parts=region.parts, number=part, dtype=tensor.dtype)
         shape = tensor.shape
         other = self._region.get(source)
@@ -529,13 +529,3 @@ class _Piece:
 
 def _part(name: str, number: int) -> str:
     return f"{name}/lms_part{number}"
-
-
-def _full(name: str) -> str:
-    return name if ":" in name else f"{name}:0"
-
-
-def _split(name: str) -> tuple[str, int]:
-    """The op that makes a tensor, and the number of its output."""
-    source, _, index = _full(name).rpartition(":")
-    return source, int(index)

@@ -41,6 +41,7 @@ from lms.tf.capture.op_facts import (
     CHEAP,
     CONSTANT,
     INPLACE,
+    LOOPS,
     NOT_REPEATABLE,
     PERSISTENT,
     READS_STATE,
@@ -243,7 +244,8 @@ def specialise(
             outputs=tuple(outputs),
             device=device,
             own=own,
-            unknown_loops=found.unknown,
+            unknown_loops=found.unknown
+            + tuple(node.name for node in ordered if node.op in LOOPS),
             guessed=guessed,
             lists=found.movable,
         )
@@ -504,6 +506,8 @@ def _op(
         outputs=tuple(outputs),
         alias=data[0] if shares and not elsewhere else None,
         inplace=node.op in INPLACE,
+        # A round's values beside the next one's; what it computes is not known.
+        scratch=sum(t.size for t in outputs) if node.op in LOOPS else 0,
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,
         repeatable=_is_repeatable(node, data, outputs)

@@ -30,7 +30,7 @@ import tensorflow as tf
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
 from lms.tf.capture.host_lists import COPY_OUT, HostLists, movable_lists
-from lms.tf.capture.loops import Trips, frames_around, source_of
+from lms.tf.capture.loops import Trips, frames_around, index_of, source_of
 from lms.tf.capture.op_facts import ALIAS, PERSISTENT
 from lms.units import KIB
 
@@ -267,4 +267,4 @@ class _Finder:
         return spec.dtype.size * (spec.shape.num_elements() or 0)
 
     def _spec(self, name: str) -> tf.TensorSpec:
-        return self._specs[source_of(name)][int(name.partition(":")[2] or 0)]
+        return self._specs[source_of(name)][index_of(name)]

@@ -24,7 +24,7 @@ from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.compiled import compiled_scratch, is_compiled
 from lms.tf.capture.host_variables import COPY_IN
-from lms.tf.capture.op_facts import COLLECTIVE, RESERVED, RESERVES
+from lms.tf.capture.op_facts import COLLECTIVE, LOOPS, RESERVED, RESERVES
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.measure.measurements import Measurements, measurements_of
@@ -289,8 +289,8 @@ def _can_run_alone(op: Op) -> bool:
         return False
     if "PyFunc" in op.type:  # the user's own function must not see what is made up
         return False
-    # It would wait for the other workers, or begin with a copy to the host.
-    return op.type not in COLLECTIVE | {COPY_IN}
+    # It would wait for others, begin with a copy to the host, or run for ever.
+    return op.type not in COLLECTIVE | LOOPS | {COPY_IN}
 
 
 def is_worth_a_run(graph: GraphView, op: Op) -> bool:

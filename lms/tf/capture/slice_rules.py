@@ -179,8 +179,9 @@ def _chosen(op: Shaped, axis: int, _: int) -> _Found:
 
 
 def _by_rows(op: Shaped, axis: int, _: int) -> _Found:
-    """Reductions of the last axis that keep it."""
-    return ([axis], {}) if axis < op.rank - 1 else None
+    """Ops along the last axis, which stays the last."""
+    is_last = op.node.op != "OneHot" or op.number("axis") == -1
+    return ([axis], {}) if axis < op.rank - 1 and is_last else None
 
 
 def _loss(op: Shaped, axis: int, _: int) -> _Found:
@@ -386,12 +387,12 @@ _RULES: Mapping[str, _Rule] = {
     "AddN": _added,
     "Select": _chosen,
     "BiasAdd": _with_bias,
-    **dict.fromkeys(_words("Softmax LogSoftmax"), _by_rows),
+    **dict.fromkeys(_words("Softmax LogSoftmax TopKV2 OneHot"), _by_rows),
     **dict.fromkeys(
         _words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
         _loss,
     ),
-    **dict.fromkeys(_words("Sum Mean Max Min Prod All Any"), _reduced),
+    **dict.fromkeys(_words("Sum Mean Max Min Prod All Any ArgMax ArgMin"), _reduced),
     "Einsum": _einsum,
     **dict.fromkeys(
         _words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _product

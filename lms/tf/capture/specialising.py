@@ -506,7 +506,6 @@ def _op(
         outputs=tuple(outputs),
         alias=data[0] if shares and not elsewhere else None,
         inplace=node.op in INPLACE,
-        # A round's values beside the next one's; what it computes is not known.
         scratch=sum(t.size for t in outputs) if node.op in LOOPS else 0,
         persistent=node.op in PERSISTENT or elsewhere,
         fixed=node.name in fixed,

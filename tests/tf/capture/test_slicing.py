@@ -75,6 +75,9 @@ CASES = {
     "AddN": Case(shared, CUBE * 3),
     "Sigmoid": Case(tf.sigmoid, ((4, 6, 33),)),
     "Max": Case(lambda x: tf.reduce_max(x, -1, keepdims=True), CUBE),
+    "ArgMax": Case(lambda x: tf.argmax(x, 1), CUBE),
+    "TopKV2": Case(lambda x: tf.math.top_k(x, 4).values, CUBE),
+    "OneHot": Case(lambda x: tf.one_hot(tf.cast(x, tf.int32), 8), CUBE),
     "Transpose": Case(lambda x: tf.transpose(x, [2, 0, 1]), CUBE),
     "Reshape": Case(lambda x: tf.reshape(x, [64, 4, 32]), CUBE),
     "Squeeze": Case(lambda x: tf.squeeze(x, 1), ((8, 1, 32, 32),)),
@@ -112,10 +115,6 @@ CASES = {
     "Conv2D Conv2DBackpropInput": Case(
         gradient(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME")),
         (*IMAGE, (3, 3, 16, 16)),
-    ),
-    "Conv3D": Case(
-        lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"),
-        ((4, 6, 6, 6, 16), (3, 3, 3, 16, 16)),
     ),
     "DepthwiseConv2dNative": Case(
         lambda x, w: tf.nn.depthwise_conv2d(x, w, [1] * 4, "SAME"),

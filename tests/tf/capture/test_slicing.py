@@ -112,6 +112,10 @@ CASES = {
     "MatMul, rows": Case(
         lambda x, y: tf.matmul(x, y, transpose_b=True), ((96, 16), (64, 16)), rows=True
     ),
+    "Conv3D": Case(
+        lambda x, w: tf.nn.conv3d(x, w, [1] * 5, "SAME"),
+        ((4, 6, 6, 6, 16), (3, 3, 3, 16, 16)),
+    ),
     "Conv2D Conv2DBackpropInput": Case(
         gradient(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME")),
         (*IMAGE, (3, 3, 16, 16)),

@@ -141,7 +141,8 @@ def test_who_waits_for_one_that_was_killed_starts_again(tmp_path: Path) -> None:
     command = [sys.executable, str(tmp_path / "own.py"), str(tmp_path / "killed")]
     environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
     out = io.StringIO()
-    assert launch(command, workers=2, groups=1, environ=environ, out=out) == 0
+    code = launch(command, workers=2, groups=1, environ=environ, out=out)
+    assert code == 0, out.getvalue()
     assert out.getvalue().count("signal SIGKILL; starting its group again") == 1
 
 

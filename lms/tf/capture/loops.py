@@ -22,7 +22,7 @@ a counter.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -53,18 +53,15 @@ class Trips:
     Args:
         nodes: The step's nodes by their names.
         frames: The loops around each node's outputs, the innermost one last.
-        sizes: Gives the numbers in what was picked of a shape; None if not known.
     """
 
     def __init__(
         self,
         nodes: Mapping[str, compat.NodeDef],
         frames: Mapping[str, tuple[str, ...]],
-        sizes: Callable[[str], tuple[int, ...] | None],
     ) -> None:
         self._nodes = nodes
         self._frames = frames
-        self._sizes = sizes
         self._conditions = {
             frames[name]: node for name, node in nodes.items() if node.op == "LoopCond"
         }
@@ -87,8 +84,6 @@ class Trips:
         if node.op == "Const":
             value: Any = tf.make_ndarray(compat.attribute(node, "value").tensor)
             return int(value) if value.ndim == 0 and value.dtype.kind in "iu" else None
-        if node.op == "StridedSlice":
-            return (self._sizes(name) or (None,))[0]
         if node.op == "Merge":
             return self._invariant(node, depth)
         if node.op == "Exit":

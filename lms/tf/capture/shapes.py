@@ -25,7 +25,6 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.tf import compat
-from lms.tf.capture.bound_values import Values
 from lms.tf.capture.loops import index_of, source_of
 from lms.tf.capture.op_facts import LOOPS
 
@@ -34,23 +33,16 @@ __all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes", "told_shape
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
 
-# How deep lists may depend on each other: a gradient's lists on its loop's, a layer's
-# on those of the layer before it.
-_ROUNDS = 32
+# How deep lists may depend on each other: a gradient's lists on its loop's.
+_ROUNDS = 4
 
 # Ops that hand a list on; `Merge` from either input.
 _HANDS_ON = frozenset({"Identity", "Enter", "Exit", "NextIteration", "Switch", "Merge"})
-_KEEPS_LENGTH = _HANDS_ON | {"TensorListSetItem", "ZerosLike", "AddN"}
-_LISTS = _KEEPS_LENGTH | {
-    *("TensorListPushBack", "TensorListPopBack", "TensorListFromTensor")
+_LIST_IS_INPUT = _HANDS_ON | {
+    "TensorListPushBack",
+    "TensorListPopBack",
+    "TensorListSetItem",
 }
-
-# Ops that put elements into a list, and which input of theirs does.
-_PUTS = {"TensorListPushBack": 1, "TensorListSetItem": 2, "TensorListFromTensor": 0}
-
-# Ops that read a list: the output that is read, and the input that asks for its shape.
-_OF_LISTS = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack": 0}
-_ASKED = {"TensorListGetItem": 2, "TensorListStack": 1}
 
 
 def inferred_shapes(
@@ -74,22 +66,17 @@ def inferred_shapes(
     except ValueError as error:
         raise UnsupportedError(_not_imported(error)) from error
     by_name = {node.name: node for node in nodes}
-    told, known = set[str](), dict[str, int]()
     for _ in range(_ROUNDS):
         elements = {
             node.name: shape
             for node in nodes
-            if node.op in _OF_LISTS
-            and node.name not in told
-            and not specs[node.name][_OF_LISTS[node.op]].shape.is_fully_defined()
+            if node.op == "TensorListPopBack"
+            and not specs[node.name][1].shape.is_fully_defined()
             and (shape := _element_shape(node, by_name, specs)) is not None
         }
-        lengths = _lengths(by_name, specs)
-        if not elements and lengths == known:
+        if not elements:
             break
-        told |= elements.keys()
-        known = lengths
-        straight = _with_lengths(_with_element_shapes(straight, elements), lengths)
+        straight = _with_element_shapes(straight, elements)
         specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
     return specs
 
@@ -226,80 +213,29 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
 def _element_shape(
     pop: compat.NodeDef, by_name: Mapping[str, compat.NodeDef], specs: Specs
 ) -> tuple[int, ...] | None:
-    """The largest shape of what is put into the list that is read."""
+    """The largest shape of what is pushed onto the list that is popped from."""
     shapes: list[tuple[int, ...]] = []
     pending, seen = [pop.name], {pop.name}
     while pending:
         node = by_name[pending.pop()]
-        if node.op in _PUTS:
-            given = node.input[_PUTS[node.op]]
-            put = specs[source_of(given)][index_of(given)].shape
-            if put.is_fully_defined():
-                shape = tuple(int(size or 0) for size in put)
-                shapes.append(shape[node.op == "TensorListFromTensor" :])
+        if node.op == "TensorListPushBack":
+            pushed = specs[source_of(node.input[1])][index_of(node.input[1])].shape
+            if pushed.is_fully_defined():
+                shapes.append(tuple(int(size or 0) for size in pushed))
         sources = node.input if node.op == "Merge" else node.input[:1]
         for name in map(source_of, sources):
             source = by_name.get(name)
-            if source is None or name in seen or source.op not in _LISTS:
+            if source is None or name in seen or source.op not in _LIST_IS_INPUT:
                 continue
             seen.add(name)
             pending.append(name)
     return max(shapes, key=math.prod, default=None)
 
 
-def _lengths(by_name: Mapping[str, compat.NodeDef], specs: Specs) -> dict[str, int]:
-    """How many elements lists have that are stacked, where nothing told it."""
-
-    def shape_of(name: str) -> tuple[int, ...] | None:
-        shape = specs[source_of(name)][index_of(name)].shape
-        known = shape.is_fully_defined()
-        return tuple(int(size or 0) for size in shape) if known else None
-
-    values = Values(by_name, shape_of)
-
-    def length(name: str) -> int | None:
-        """Elements of a list that was made with all of them."""
-        node, seen = by_name.get(source_of(name)), set[str]()
-        while node and node.op in _KEEPS_LENGTH and node.name not in seen:
-            seen.add(node.name)
-            node = by_name.get(source_of(node.input[0]))
-        if node and node.op == "TensorListFromTensor":
-            return (shape_of(node.input[0]) or (None,))[0]
-        if not node or node.op != "TensorListReserve":
-            return None
-        counted = by_name.get(source_of(node.input[1]))
-        if counted and counted.op == "TensorListLength":
-            return length(counted.input[0])
-        return (values.of(node.input[1]) or (None,))[0]
-
-    found: dict[str, int] = {}
-    for node in by_name.values():
-        if node.op == "TensorListStack":
-            shape = specs[node.name][0].shape
-            is_open = shape.rank is None or shape.rank == 0 or shape[0] is None
-            if is_open and (known := length(node.input[0])) is not None:
-                found[node.name] = known
-    return found
-
-
-def _with_lengths(
-    nodes: Sequence[compat.NodeDef], lengths: Mapping[str, int]
-) -> list[compat.NodeDef]:
-    stacked: list[compat.NodeDef] = []
-    for node in nodes:
-        copy = node
-        if node.name in lengths:
-            copy = compat.NodeDef()
-            copy.CopyFrom(node)
-            copy.attr["num_elements"].i = lengths[node.name]
-        stacked.append(copy)
-    return stacked
-
-
 def _with_element_shapes(
     nodes: Sequence[compat.NodeDef], elements: Mapping[str, tuple[int, ...]]
 ) -> list[compat.NodeDef]:
-    """Let ops read elements of such shapes, and `TensorListPopBack` from new lists.
+    """Let `TensorListPopBack` pop from new lists of such elements.
 
     It looks at its list, not at the shape that it is asked for.
     """
@@ -312,10 +248,6 @@ def _with_element_shapes(
         copy.CopyFrom(node)
         name = f"lms/{node.name}"
         shape = compat.constant(f"{name}/shape", elements[node.name], tf.int32)
-        if node.op != "TensorListPopBack":
-            copy.input[_ASKED[node.op]] = shape.name
-            popped += [shape, copy]
-            continue
         limit = compat.constant(f"{name}/limit", -1, tf.int32)
         made = compat.NodeDef(
             name=name, op="EmptyTensorList", input=[shape.name, limit.name]

@@ -8,9 +8,7 @@ import pytest
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.specialising import specialise
-from lms.tf.capture.tracing import trace
-from tests.tf.steps import DEVICE, specialised
+from tests.tf.steps import specialised
 
 pytestmark = pytest.mark.tf
 
@@ -148,22 +146,3 @@ def test_what_depends_on_values_is_not_made_again() -> None:
     varying = [op for op in graph.ops if op.varies]
     assert {"GatherV2", "Exp", "Mul"} <= {op.type for op in varying}
     assert not any(op.repeatable or op.inplace for op in varying)
-
-
-def test_lists_of_a_loop_have_the_shapes_that_the_batch_tells() -> None:
-    def step(x: Any) -> Any:
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            count = tf.shape(x)[0]
-            rows = tf.TensorArray(tf.float32, count, element_shape=[None])
-            for i in tf.range(count):
-                rows = rows.write(i, tf.square(x[i]))
-            loss = tf.reduce_sum(tf.exp(rows.stack()))
-        return tape.gradient(loss, x)
-
-    traced = trace(tf.function(step), [tf.TensorSpec([None, 4])])
-    found = specialise(traced, [tf.TensorSpec([6, 4])], device=DEVICE)
-    stacked = [op for op in found.graph.ops if op.type == "TensorListStack"]
-    assert {op.outputs[0].shape for op in stacked} == {(6, 4)}
-    assert not found.unknown_loops
-    assert not found.guessed

@@ -34,7 +34,7 @@ _SPARE = 1.25
 # Ops whose order depends on who else reads their inputs (aggregate_ops.cc).
 _BY_READERS = {"AddN"}
 
-# What was found, by the whole op's bench, cut and number of parts: the same all along.
+# Answers by the whole op's bench, cut and number of parts; a process keeps them.
 _known: dict[tuple[str, str, int], bool] = {}
 
 

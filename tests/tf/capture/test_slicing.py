@@ -49,7 +49,7 @@ def noise(x: Any, dtype: tf.DType = tf.float32) -> Any:
 
 
 def shared(x: Any, y: Any, z: Any) -> Any:
-    """What is added up first, others read later."""
+    """A sum of three tensors, of which two have readers that come later."""
     x, y, z = (tf.tanh(each) for each in (x, y, z))
     made = tf.add_n([x, y, z])
     with tf.control_dependencies([made]):

@@ -11,7 +11,7 @@ having other bits in parts.
 """
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,17 +59,18 @@ def keeps_bits(
     if key not in _known:
         device = find_device()
         gathered = device.keep_pool(LEFT_BEHIND)
+        dtypes = [graph.tensors[name].dtype for name in op.inputs]
         has_room = _SPARE * moved_bytes(graph, op) <= free_bytes(device)
         try:
-            _known[key] = has_room and _same(bench, cut, parts)
-        except tf.errors.OpError:
+            _known[key] = has_room and _same(bench, cut, parts, dtypes)
+        except (tf.errors.OpError, ValueError):  # not alone, or not on such numbers
             _known[key] = False
         del gathered
         gc.collect()  # what is freed later leaves holes in the middle of a plan
     return _known[key]
 
 
-def _same(bench: Bench, cut: Cut, parts: int) -> bool:
+def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
     specs = {name: spec for name, spec, _ in bench.arguments}
     node = compat.NodeDef()
     node.CopyFrom(bench.nodes[0])
@@ -79,7 +80,8 @@ def _same(bench: Bench, cut: Cut, parts: int) -> bool:
     for i, name in enumerate(node.input):
         axis = cut.inputs[i]
         if i in cut.constants:
-            constants.append(compat.constant(f"size_{i}", cut.constants[i], tf.int32))
+            dtype = tf.as_dtype(dtypes[i])
+            constants.append(compat.constant(f"size_{i}", cut.constants[i], dtype))
             node.input[i] = constants[-1].name
         elif name in specs:
             shape = _shape(specs[name])

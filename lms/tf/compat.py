@@ -710,23 +710,29 @@ def onednn_is_on() -> bool:
 
 
 @contextmanager
-def initialised_one_by_one(then: Callable[[Any], None]) -> Iterator[None]:
-    """Within it, variables that a trace makes get their values one after the other.
+def initialised_late(
+    late: Sequence[Any], then: Callable[[Any], None]
+) -> Iterator[None]:
+    """Within it, some variables that a trace makes get their values one by one.
 
     `tf.function` gives all of them theirs at once, when the trace has ended.
 
     Args:
-        then: Called with each variable that has its value.
+        late: Those variables, filled while they are made.
+        then: Called with each of them once it has its value.
     """
     kind: Any = type(tf.function(lambda: None))
     own = kind._initialize_uninitialized_variables
 
-    def each(function: Any, initialisers: Sequence[Any]) -> None:
-        for pair in initialisers:
-            own(function, [pair])
-            then(pair[0])
+    def initialise(function: Any, pairs: Sequence[Any]) -> None:
+        ones = {id(variable) for variable in late}
+        own(function, [pair for pair in pairs if id(pair[0]) not in ones])
+        for pair in pairs:
+            if id(pair[0]) in ones:
+                own(function, [pair])
+                then(pair[0])
 
-    kind._initialize_uninitialized_variables = each
+    kind._initialize_uninitialized_variables = initialise
     try:
         yield
     finally:

@@ -398,9 +398,8 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
         return made
 
     def settle(made: Any) -> None:
-        if any(made is each for each in late):
-            with tf.init_scope():
-                move(made)
+        with tf.init_scope():
+            move(made)
 
-    with tf.variable_creator_scope(create), compat.initialised_one_by_one(settle):
+    with tf.variable_creator_scope(create), compat.initialised_late(late, settle):
         yield

@@ -12,7 +12,6 @@ from keras import layers, optimizers
 
 from experiments.models.data import CROSS_ENTROPY, MODELS, Ready, classes, images, model
 
-# Some classes have a module's name, but for their capitals.
 _CLASSES = {each.lower(): each for each in dir(keras.applications) if each[0].isupper()}
 
 

@@ -48,11 +48,13 @@ class Means:
         lists: Lists of loops that lie on the host.
         handles: Variables that lie there.
         sizes: What ops may need: the last one holds; larger ones are cut.
+        guesses: Whether sizes that only values tell are guessed, not bounded.
     """
 
     lists: tuple[HostLists, ...] = ()
     handles: tuple[Any, ...] = ()
     sizes: tuple[OpSize, ...] = ()
+    guesses: bool = False
 
     def __add__(self, other: "Means") -> "Means":
         """Both."""
@@ -60,6 +62,7 @@ class Means:
             lists=self.lists + other.lists,
             handles=self.handles + other.handles,
             sizes=self.sizes + other.sizes,
+            guesses=self.guesses or other.guesses,
         )
 
     @property

@@ -134,6 +134,20 @@ class Captured:
             finally:
                 forget_functions()
 
+    def by_guesses(self) -> PreparedStep | None:
+        """The arguments are those of `StepSource`."""
+        is_open = self.step.guessed or any(op.varies for op in self.step.graph.ops)
+        if self.means.guesses or not is_open:
+            return None
+        with PREPARING, refused_in_words("planning a step anew"):
+            try:
+                guessing = self.means + Means(guesses=True)
+                prepared = _fitted(*self.again(means=guessing))[1]
+            finally:
+                forget_functions()
+        prepared.predicted = replace(prepared.predicted, replans=1)
+        return prepared
+
     def again(
         self, *, settle: bool = False, means: Means = NOTHING
     ) -> "tuple[Captured, MemoryBudget]":
@@ -248,6 +262,7 @@ def capture(
         lists=means.lists,
         on_host=means.handles,
         size=means.sizes[-1] if means.sizes else None,
+        guesses=means.guesses,
     )
     on_host = HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables if on_host.handles else ():
@@ -257,7 +272,7 @@ def capture(
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device)
-    step, held_back = _measured(step, settings, device)
+    step, held_back = _measured(step, settings, device, guesses=means.guesses)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
         say_what_is_not_planned(device, (node.device for node in step.nodes))
@@ -339,11 +354,12 @@ def _fitted(
 
 
 def _measured(
-    step: TracedStep, settings: Settings, device: Device
+    step: TracedStep, settings: Settings, device: Device, *, guesses: bool
 ) -> tuple[TracedStep, LMSError | None]:
     """The step with measured scratch, or why it cannot be planned."""
+    is_limited = device.limit is not None or settings.budget is not None
     try:
-        if device.limit is not None or settings.budget is not None:
+        if is_limited and not guesses:
             refuse_guesses(step)
         with refused_in_words("measuring a step"):
             return with_measured_scratch(step, device), None
@@ -372,7 +388,8 @@ def _built(
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
     nodes = rewrite(step, planned.plan, DeviceCopy(), begun, guard.late)
-    is_sure = _is_sure(step, planned) and not captured.means.lists
+    means = captured.means
+    is_sure = _is_sure(step, planned) and not (means.lists or means.guesses)
     if not is_sure:
         nodes = one_round_at_a_time(nodes)
     kept = KeptVariables.of(

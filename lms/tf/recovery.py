@@ -5,7 +5,8 @@
 Where no plan fits into less, it is another one for the same budget: with as many ops
 recomputed as can be, then with none. Then other means are taken, such as variables on
 the host (`lms.tf.means`). Where none is left, and nobody insists on a plan, the step
-runs as without this library; only what that raises is an error.
+runs as without this library; only what that raises is an error. A step that could not
+be planned, as nobody knows its sizes, is planned by guesses of them then.
 
 A plan is made for a device with a certain amount of memory in use, at certain places.
 Batches that an input pipeline reads ahead, or tensors of other programs, can be in the
@@ -100,6 +101,17 @@ class StepSource(Protocol):
 
         Args:
             held_back: Why there is no plan: raised if it runs out of memory.
+        """
+        ...
+
+    def by_guesses(self) -> "PreparedStep | None":
+        """The step as it is planned where sizes that only values tell are guessed.
+
+        Returns:
+            None if it was planned so before, or nothing is to be guessed.
+
+        Raises:
+            LMSError: If there is no such plan.
         """
         ...
 
@@ -230,12 +242,14 @@ class PreparedStep:
         """
         self.rebuilt = self.small_pool = None  # frees their room for what comes
         now = self.source.budget_now()
-        refused = BudgetError("no other plan", least_bytes=now.total)
+        refused, least = BudgetError("no other plan", least_bytes=now.total), 0
         for budget, ways in self._budgets(now):
+            if (budget.total or 0) < least:
+                continue
             try:
                 step = self.source.prepare(budget, recompute=ways[0] if ways else None)
             except BudgetError as error:
-                refused = error
+                refused, least = error, error.least_bytes or 0
                 continue
             if step.predicted.plan != self.predicted.plan:
                 step.other_ways = ways[1:] if ways else self.other_ways
@@ -312,6 +326,15 @@ def run_recovering(
         except _Aborted as aborted:
             reason = str(aborted)
         if step.held_back is not None:
+            guessed = None
+            try:
+                guessed = step.source.by_guesses() if step.failures == 1 else None
+            except LMSError as error:  # it may yet run in another order
+                error.__traceback__ = None
+                step.held_back = error
+            if guessed is not None:
+                step = guessed
+                replaced(step)
             continue
         if step.commit_flag.begun:
             text = unwatched if step.plan_is_empty else half_written

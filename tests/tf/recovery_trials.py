@@ -19,11 +19,15 @@ __all__ = ["fail", "train"]
 _BATCHES = 3
 
 
-def train(*, planned: bool, held: float = 0, failures: int = 0) -> dict[str, Any]:
+def train(
+    *, planned: bool, held: float = 0, failures: int = 0, counted: bool = False
+) -> dict[str, Any]:
     """Train an epoch with op determinism.
 
     Args:
         planned: Whether large model support is used.
+        counted: Whether the loss weighs classes by how many there are of each, which
+            makes a tensor that may be of any size.
         held: From the third batch on, others hold all that the step leaves of the
             device, and so much of what it takes.
         failures: So often the third batch runs out of memory after it has run in part.
@@ -38,7 +42,8 @@ def train(*, planned: bool, held: float = 0, failures: int = 0) -> dict[str, Any
     said: list[int] = []
     callback._say = lambda report: said.append(report.replans)
     trouble = _Trouble(callback, held, failures)
-    case = Case(build=_model, fit=lambda: {"x": _data()}, epochs=1)
+    loss = _balanced if counted else "mse"
+    case = Case(build=lambda: _model(loss), fit=lambda: {"x": _data()}, epochs=1)
     trained = training.train(case, [trouble, callback] if planned else [])
     return {
         "numbers": training.hashes(trained.numbers),
@@ -47,10 +52,19 @@ def train(*, planned: bool, held: float = 0, failures: int = 0) -> dict[str, Any
         "cut": [report.ops_cut for report in callback.report],
         "kept": trouble.kept,
         "said": said,
+        "unknown": [len(report.unknown_memory) for report in callback.report],
     }
 
 
-def _model() -> keras.Model:
+def _balanced(targets: Any, made: Any) -> Any:
+    """The error of each row, by how many rows are of its class."""
+    classes = tf.argmax(targets, -1, tf.int32)
+    shares = 1.0 / tf.cast(tf.math.bincount(classes), tf.float32)
+    errors = tf.reduce_mean(tf.square(targets - made), -1)
+    return errors * tf.gather(shares, classes)
+
+
+def _model(loss: Any) -> keras.Model:
     """Dropout writes random state early, Adam and batch normalisation write late."""
     inputs = keras.Input((64, 64, 3))
     x = inputs
@@ -60,7 +74,7 @@ def _model() -> keras.Model:
         x = dropout(layers.ReLU()(layers.BatchNormalization()(x)))
     x = layers.GlobalAveragePooling2D()(x)
     model = keras.Model(inputs, layers.Dense(5)(x))
-    model.compile(optimizer="adam", loss="mse", metrics=["mae"])
+    model.compile(optimizer="adam", loss=loss, metrics=["mae"])
     return model
 
 
@@ -142,6 +156,9 @@ class _Failing:
         if following is not None:
             fail(following, self._failures)
         return following
+
+    def by_guesses(self) -> PreparedStep | None:
+        return self._source.by_guesses()
 
     def without_plan(self, held_back: LMSError) -> PreparedStep | None:
         return self._source.without_plan(held_back)

@@ -35,6 +35,18 @@ def test_training_goes_on_in_less_when_others_take_memory(worker: Worker) -> Non
     assert trial["numbers"] == plain(worker)["numbers"]
 
 
+@pytest.mark.slow
+def test_a_step_of_unknown_sizes_that_runs_out_is_planned_by_guesses(
+    worker: Worker,
+) -> None:
+    whole = worker.ask(TRAIN, memory="2GiB", planned=False, counted=True)
+    trial = worker.ask(TRAIN, memory=LIMIT, planned=True, counted=True)
+    assert trial["replans"] == [1]
+    assert min(trial["unknown"]) > 0
+    assert min(trial["swaps"]) > 0
+    assert trial["numbers"] == whole["numbers"]
+
+
 def test_small_early_writes_are_kept_on_the_device(worker: Worker) -> None:
     found = worker.ask("tests.tf.card_trials:kept_variables", memory="256MiB")
     assert found == {

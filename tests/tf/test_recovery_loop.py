@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from lms import fit_in_memory
 from lms.errors import BudgetError, OutOfMemoryError, UnsupportedError
+from lms.tf.prepare import Captured
 from tests.room import above_what_is_held
 from tests.tf import recovery_trials
 from tests.tf.steps import descent
@@ -198,8 +199,9 @@ def test_a_step_that_seemed_to_fit_is_planned_when_it_runs_out(fitted: Any) -> N
 
 
 def test_a_step_without_a_plan_runs_until_memory_is_used_up(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Captured, "by_guesses", lambda _: None)  # no plan by them
     state = tf.Variable(tf.constant(0.0))
 
     def step(x: tf.Tensor) -> tf.Tensor:
@@ -229,6 +231,27 @@ def test_a_step_without_a_plan_runs_until_memory_is_used_up(
         made(x)
     assert isinstance(refused.value.__cause__, tf.errors.ResourceExhaustedError)
     assert state.numpy() == 3.0
+
+
+def test_a_step_of_unknown_size_is_planned_by_a_guess_when_it_runs_out() -> None:
+    state = tf.Variable(tf.constant(0.0))
+
+    def step(x: tf.Tensor) -> tf.Tensor:
+        state.assign_add(1.0)
+        return tf.zeros([tf.reduce_max(x)], name="rows")
+
+    made = fit_in_memory(step, [tf.TensorSpec([3], tf.int32)])
+    x = tf.constant([1, 2, 3])
+
+    def failing(inputs: Any) -> Any:
+        state.assign_add(1.0)  # it has written before it fails
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM")
+
+    prepared(made).rebuilt = failing
+    assert made(x).shape == [3]
+    assert made.report[0].replans == 1
+    assert "rows" in made.report[0].unknown_memory
+    assert state.numpy() == 1.0
 
 
 def test_a_step_whose_variables_were_not_kept_is_never_repeated(fitted: Any) -> None:

@@ -18,7 +18,15 @@ from lms.tf.capture.bound_values import Shape, Values, all_equal, attribute
 from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.op_facts import RESERVED, RESERVES
 
-__all__ = ["PARTS_OF", "RULES", "SIZED", "Partial", "Shapes", "partial_shape"]
+__all__ = [
+    "COMBINES",
+    "PARTS_OF",
+    "RULES",
+    "SIZED",
+    "Partial",
+    "Shapes",
+    "partial_shape",
+]
 
 Partial: TypeAlias = list[int | None] | None
 """A shape as far as TensorFlow's inference knows it; None if not even its rank."""
@@ -340,6 +348,10 @@ RULES: dict[str, Rule] = {
     "Transpose": _transpose,
     "Where": _where,
 }
+
+
+COMBINES = {op for op, rule in RULES.items() if rule in (_broadcast, _product)}
+"""Ops whose output may have more elements than all that they read."""
 
 
 def _largest(shapes: Sequence[Shape | None]) -> Shape | None:

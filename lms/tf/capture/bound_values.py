@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.loops import index_of, source_of
+from lms.tf.capture.loops import index_of, put_into, source_of
 
 __all__ = ["Shape", "Values", "all_equal", "attribute"]
 
@@ -154,6 +154,12 @@ class Values:
             return None
         return _pairwise(max, [self.of(name) for name in names])
 
+    def popped(self, node: compat.NodeDef, _: int) -> Shape | None:
+        """The largest of what a loop has put into the list."""
+        return _pairwise(
+            max, [self.of(name) for _, name in put_into(node, self._nodes)]
+        )
+
     def _combined(self, node: compat.NodeDef) -> Shape | None:
         if compat.attribute(node, "T").type not in _WHOLE:
             return None
@@ -179,6 +185,7 @@ _RULES: dict[str, _Rule] = {
     "GatherV2": Values.picked,
     "StridedSlice": Values.sliced,
     "Merge": Values.merged,
+    "TensorListPopBack": Values.popped,
 }
 
 

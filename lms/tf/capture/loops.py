@@ -22,7 +22,7 @@ a counter.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -31,6 +31,7 @@ from lms.tf import compat
 from lms.tf.capture.op_facts import CONTROL_FLOW
 
 __all__ = [
+    "HANDS_ON",
     "Trips",
     "control_flow",
     "frames_around",
@@ -38,10 +39,18 @@ __all__ = [
     "index_of",
     "loop_ends",
     "one_round_at_a_time",
+    "put_into",
     "source_of",
 ]
 
 _SAME = frozenset({"Identity", "Enter", "Cast", "Switch"})
+
+# Ops that hand a list on; `Merge` from either input.
+HANDS_ON = frozenset({"Identity", "Enter", "Exit", "NextIteration", "Switch", "Merge"})
+
+# Ops that put elements into a list, and which input of theirs does.
+_PUTS = {"TensorListPushBack": 1, "TensorListSetItem": 2, "TensorListFromTensor": 0}
+_LISTS = HANDS_ON | _PUTS.keys() | {"TensorListPopBack", "ZerosLike", "AddN"}
 
 # How deep a value may be hidden.
 _DEEP = 64
@@ -53,15 +62,18 @@ class Trips:
     Args:
         nodes: The step's nodes by their names.
         frames: The loops around each node's outputs, the innermost one last.
+        sizes: Gives the numbers in what was picked of a shape; None if not known.
     """
 
     def __init__(
         self,
         nodes: Mapping[str, compat.NodeDef],
         frames: Mapping[str, tuple[str, ...]],
+        sizes: Callable[[str], tuple[int, ...] | None],
     ) -> None:
         self._nodes = nodes
         self._frames = frames
+        self._sizes = sizes
         self._conditions = {
             frames[name]: node for name, node in nodes.items() if node.op == "LoopCond"
         }
@@ -84,6 +96,8 @@ class Trips:
         if node.op == "Const":
             value: Any = tf.make_ndarray(compat.attribute(node, "value").tensor)
             return int(value) if value.ndim == 0 and value.dtype.kind in "iu" else None
+        if node.op == "StridedSlice":
+            return (self._sizes(name) or (None,))[0]
         if node.op == "Merge":
             return self._invariant(node, depth)
         if node.op == "Exit":
@@ -192,6 +206,24 @@ def full_name(name: str) -> str:
 def index_of(name: str) -> int:
     """The index of a tensor among the outputs of its op."""
     return int(name.partition(":")[2] or 0)
+
+
+def put_into(
+    reader: compat.NodeDef, nodes: Mapping[str, compat.NodeDef]
+) -> Iterator[tuple[compat.NodeDef, str]]:
+    """Ops that put elements into the list that an op reads, and what they put there."""
+    pending, seen = [reader.name], {reader.name}
+    while pending:
+        node = nodes[pending.pop()]
+        if node.op in _PUTS:
+            yield node, node.input[_PUTS[node.op]]
+        sources = node.input if node.op == "Merge" else node.input[:1]
+        for name in map(source_of, sources):
+            source = nodes.get(name)
+            if source is None or name in seen or source.op not in _LISTS:
+                continue
+            seen.add(name)
+            pending.append(name)
 
 
 def control_flow(ordered: Sequence[compat.NodeDef]) -> frozenset[str]:

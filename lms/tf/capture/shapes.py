@@ -25,7 +25,9 @@ import tensorflow as tf
 
 from lms.errors import UnsupportedError
 from lms.tf import compat
-from lms.tf.capture.loops import index_of, source_of
+from lms.tf.capture.bound_rules import COMBINES
+from lms.tf.capture.bound_values import Values
+from lms.tf.capture.loops import HANDS_ON, index_of, put_into, source_of
 from lms.tf.capture.op_facts import LOOPS
 
 __all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes", "told_shapes"]
@@ -33,20 +35,24 @@ __all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes", "told_shape
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
 
-# How deep lists may depend on each other: a gradient's lists on its loop's.
-_ROUNDS = 4
+# How deep lists may depend on each other: a gradient's lists on its loop's, a layer's
+# on those of the layer before it.
+_ROUNDS = 32
 
-# Ops that hand a list on; `Merge` from either input.
-_HANDS_ON = frozenset({"Identity", "Enter", "Exit", "NextIteration", "Switch", "Merge"})
-_LIST_IS_INPUT = _HANDS_ON | {
-    "TensorListPushBack",
-    "TensorListPopBack",
-    "TensorListSetItem",
-}
+# Ops that hand a list on with as many elements.
+_KEEPS_LENGTH = HANDS_ON | {"TensorListSetItem", "ZerosLike", "AddN"}
+
+# Ops that read a list: the output that is read, and the input that asks for its shape.
+_OF_LISTS = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack": 0}
+_ASKED = {"TensorListGetItem": 2, "TensorListStack": 1}
 
 
 def inferred_shapes(
-    nodes: Sequence[compat.NodeDef], library: Any, inputs: Sequence[compat.Input]
+    nodes: Sequence[compat.NodeDef],
+    library: Any,
+    inputs: Sequence[compat.Input],
+    *,
+    stacked: bool = False,
 ) -> Specs:
     """Infer all shapes from the inputs'.
 
@@ -54,6 +60,7 @@ def inferred_shapes(
         nodes: The step's nodes.
         library: The functions that they call.
         inputs: The arguments, as `compat.build_function` takes them.
+        stacked: Whether lists that are stacked are followed too, from loop to loop.
 
     Raises:
         UnsupportedError: If TensorFlow does not import what it made itself, or keeps
@@ -66,17 +73,23 @@ def inferred_shapes(
     except ValueError as error:
         raise UnsupportedError(_not_imported(error)) from error
     by_name = {node.name: node for node in nodes}
+    told, known = set[str](), dict[str, int]()
+    read = _OF_LISTS if stacked else {"TensorListPopBack": 1}
     for _ in range(_ROUNDS):
         elements = {
             node.name: shape
             for node in nodes
-            if node.op == "TensorListPopBack"
-            and not specs[node.name][1].shape.is_fully_defined()
+            if node.op in read
+            and node.name not in told
+            and not specs[node.name][read[node.op]].shape.is_fully_defined()
             and (shape := _element_shape(node, by_name, specs)) is not None
         }
-        if not elements:
+        lengths = _lengths(by_name, specs) if stacked else {}
+        if not elements and lengths == known:
             break
-        straight = _with_element_shapes(straight, elements)
+        told |= elements.keys()
+        known = lengths
+        straight = _with_lengths(_with_element_shapes(straight, elements), lengths)
         specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
     return specs
 
@@ -130,7 +143,9 @@ def guessed_shapes(
 
 
 def guessed_by_inputs(
-    ordered: Sequence[compat.NodeDef], specs: Mapping[str, list[tf.TensorSpec]]
+    ordered: Sequence[compat.NodeDef],
+    specs: Mapping[str, list[tf.TensorSpec]],
+    bounded: Set[str] = frozenset(),
 ) -> tuple[Specs, tuple[str, ...]]:
     """Open shapes filled in: as many elements as the largest of an op's inputs has.
 
@@ -140,23 +155,37 @@ def guessed_by_inputs(
     Args:
         ordered: Nodes after their inputs.
         specs: What is known.
+        bounded: Names of the ops whose sizes are bounds: a product of two bounds is
+            taken for the larger one, and what is made of it is no larger.
 
     Returns:
         All specs, and the names of the ops whose shapes were guessed.
     """
-    filled, guessed = dict(specs), list[str]()
+    filled, guessed = dict(specs), dict[str, None]()
+    by_name = {node.name: node for node in ordered}
     for node in ordered:
-        if not any(_is_open(spec) for spec in filled[node.name]):
-            continue
-        guessed.append(node.name)
-        names = (name for name in node.input if not name.startswith("^"))
-        read = (filled[source_of(name)][index_of(name)] for name in names)
-        most = max((int(spec.shape.num_elements() or 0) for spec in read), default=1)
-        filled[node.name] = [
-            tf.TensorSpec([max(1, most)], spec.dtype) if _is_open(spec) else spec
-            for spec in filled[node.name]
-        ]
+        read = [_measured(name, by_name) for name in node.input if name[0] != "^"]
+        sources = {source_of(name) for name in read}
+        grows = node.op in COMBINES or not sources.isdisjoint(guessed)
+        sizes = (_elements(filled[source_of(n)][index_of(n)]) for n in read)
+        most = max((1, *sizes))
+        limit = most if node.name in bounded and grows else math.inf
+        found = [_is_open(one) or _elements(one) > limit for one in filled[node.name]]
+        if any(found):
+            guessed[node.name] = None
+            filled[node.name] = [
+                tf.TensorSpec([most], spec.dtype) if each else spec
+                for spec, each in zip(filled[node.name], found, strict=True)
+            ]
     return filled, tuple(guessed)
+
+
+def _measured(name: str, nodes: Mapping[str, compat.NodeDef]) -> str:
+    """The tensor whose shape an op reads, or else what it reads."""
+    node = nodes.get(source_of(name))
+    if node is None or node.op not in ("Shape", "ShapeN"):
+        return name
+    return node.input[index_of(name)]
 
 
 def _is_open(spec: tf.TensorSpec) -> bool:
@@ -213,29 +242,69 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
 def _element_shape(
     pop: compat.NodeDef, by_name: Mapping[str, compat.NodeDef], specs: Specs
 ) -> tuple[int, ...] | None:
-    """The largest shape of what is pushed onto the list that is popped from."""
+    """The largest shape of what is put into the list that is read."""
     shapes: list[tuple[int, ...]] = []
-    pending, seen = [pop.name], {pop.name}
-    while pending:
-        node = by_name[pending.pop()]
-        if node.op == "TensorListPushBack":
-            pushed = specs[source_of(node.input[1])][index_of(node.input[1])].shape
-            if pushed.is_fully_defined():
-                shapes.append(tuple(int(size or 0) for size in pushed))
-        sources = node.input if node.op == "Merge" else node.input[:1]
-        for name in map(source_of, sources):
-            source = by_name.get(name)
-            if source is None or name in seen or source.op not in _LIST_IS_INPUT:
-                continue
-            seen.add(name)
-            pending.append(name)
+    for node, given in put_into(pop, by_name):
+        put = specs[source_of(given)][index_of(given)].shape
+        if put.is_fully_defined():
+            shape = tuple(int(size or 0) for size in put)
+            shapes.append(shape[node.op == "TensorListFromTensor" :])
     return max(shapes, key=math.prod, default=None)
+
+
+def _lengths(by_name: Mapping[str, compat.NodeDef], specs: Specs) -> dict[str, int]:
+    """How many elements lists have that are stacked, where nothing told it."""
+
+    def shape_of(name: str) -> tuple[int, ...] | None:
+        shape = specs[source_of(name)][index_of(name)].shape
+        known = shape.is_fully_defined()
+        return tuple(int(size or 0) for size in shape) if known else None
+
+    values = Values(by_name, shape_of)
+
+    def length(name: str) -> int | None:
+        """Elements of a list that was made with all of them."""
+        node, seen = by_name.get(source_of(name)), set[str]()
+        while node and node.op in _KEEPS_LENGTH and node.name not in seen:
+            seen.add(node.name)
+            node = by_name.get(source_of(node.input[0]))
+        if node and node.op == "TensorListFromTensor":
+            return (shape_of(node.input[0]) or (None,))[0]
+        if not node or node.op != "TensorListReserve":
+            return None
+        counted = by_name.get(source_of(node.input[1]))
+        if counted and counted.op == "TensorListLength":
+            return length(counted.input[0])
+        return (values.of(node.input[1]) or (None,))[0]
+
+    found: dict[str, int] = {}
+    for node in by_name.values():
+        if node.op == "TensorListStack":
+            shape = specs[node.name][0].shape
+            is_open = shape.rank is None or shape.rank == 0 or shape[0] is None
+            if is_open and (known := length(node.input[0])) is not None:
+                found[node.name] = known
+    return found
+
+
+def _with_lengths(
+    nodes: Sequence[compat.NodeDef], lengths: Mapping[str, int]
+) -> list[compat.NodeDef]:
+    stacked: list[compat.NodeDef] = []
+    for node in nodes:
+        copy = node
+        if node.name in lengths:
+            copy = compat.NodeDef()
+            copy.CopyFrom(node)
+            copy.attr["num_elements"].i = lengths[node.name]
+        stacked.append(copy)
+    return stacked
 
 
 def _with_element_shapes(
     nodes: Sequence[compat.NodeDef], elements: Mapping[str, tuple[int, ...]]
 ) -> list[compat.NodeDef]:
-    """Let `TensorListPopBack` pop from new lists of such elements.
+    """Let ops read elements of such shapes, and `TensorListPopBack` from new lists.
 
     It looks at its list, not at the shape that it is asked for.
     """
@@ -248,6 +317,10 @@ def _with_element_shapes(
         copy.CopyFrom(node)
         name = f"lms/{node.name}"
         shape = compat.constant(f"{name}/shape", elements[node.name], tf.int32)
+        if node.op != "TensorListPopBack":
+            copy.input[_ASKED[node.op]] = shape.name
+            popped += [shape, copy]
+            continue
         limit = compat.constant(f"{name}/limit", -1, tf.int32)
         made = compat.NodeDef(
             name=name, op="EmptyTensorList", input=[shape.name, limit.name]
@@ -263,5 +336,9 @@ def _opaque(spec: tf.TensorSpec) -> bool:
     return spec.dtype in (tf.resource, tf.variant, tf.string)
 
 
+def _elements(spec: tf.TensorSpec) -> int:
+    return 0 if _opaque(spec) else int(spec.shape.num_elements() or 0)
+
+
 def _bytes(spec: tf.TensorSpec) -> int:
-    return spec.dtype.size * (spec.shape.num_elements() or 0)
+    return spec.dtype.size * _elements(spec)

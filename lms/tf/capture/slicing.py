@@ -107,6 +107,8 @@ class Cuts:
         self._size = size
         self.nodes = {node.name: node for node in nodes}
         results = set(graph.results)
+        # A slice has a fixed size, so what it is of must have one.
+        self._varying = {t.name for op in graph.ops if op.varies for t in op.outputs}
         self.open = {
             op.name
             for op in graph.ops
@@ -123,7 +125,14 @@ class Cuts:
         key = op.name, parts
         if key not in self._known:
             found = cuts(self._shaped(op), parts) if op.name in self.open else []
-            self._known[key] = found
+            self._known[key] = [
+                cut
+                for cut in found
+                if not any(
+                    axis is not None and name in self._varying
+                    for name, axis in zip(op.inputs, cut.inputs, strict=True)
+                )
+            ]
         return self._known[key]
 
     def holds(self, op: Op, cut: Cut, parts: int) -> bool:

@@ -198,7 +198,7 @@ PASSES = (_signs, _opened, _state, _assignments)
 """Rewrites of a step before it is planned, in this order; none changes a number."""
 
 
-def specialise(
+def specialise(  # noqa: PLR0913 - one for each means
     traced: TracedFunction,
     inputs: Sequence[Any],
     *,
@@ -206,6 +206,7 @@ def specialise(
     lists: Sequence[HostLists] = (),
     on_host: Sequence[Any] = (),
     size: OpSize | None = None,
+    guesses: bool = False,
 ) -> TracedStep:
     """Give a traced function the shapes of one call.
 
@@ -216,6 +217,7 @@ def specialise(
         lists: Lists of loops that lie on the host.
         on_host: Handles of variables that are taken to lie there.
         size: What an op may need; larger ones are cut, as far as they can be.
+        guesses: Whether sizes that only values tell are guessed, not bounded.
 
     Returns:
         The step as plain data beside its nodes.
@@ -229,12 +231,11 @@ def specialise(
     def step_of(
         nodes: Sequence[compat.NodeDef], library: Any, own: TracedStep | None
     ) -> TracedStep:
-        shapes = inferred_shapes(
-            nodes, library, [(a.name, a.spec, a.variable) for a in arguments]
-        )
+        inputs = [(a.name, a.spec, a.variable) for a in arguments]
+        shapes = inferred_shapes(nodes, library, inputs, stacked=guesses)
         shapes = told_shapes(shapes, traced.concrete.graph)
         graph, ordered, found, guessed = _seen(
-            nodes, arguments, outputs, shapes, device
+            nodes, arguments, outputs, shapes, device, guesses=guesses
         )
         return TracedStep(
             graph=graph,
@@ -299,6 +300,8 @@ def _seen(
     outputs: Sequence[str],
     shapes: Mapping[str, list[tf.TensorSpec]],
     device: str,
+    *,
+    guesses: bool,
 ) -> tuple[GraphView, list[compat.NodeDef], Lists, tuple[str, ...]]:
     """The planners' graph, nodes in order, loops' lists, and ops of guessed shapes."""
     ends = loop_ends(_sorted(nodes, arguments, {}))
@@ -307,7 +310,9 @@ def _seen(
     shapes, varying = bounded_shapes(ordered, shapes)
     fixed = control_flow(ordered)
     shapes = guessed_shapes(shapes, fixed)
-    shapes, guessed = guessed_by_inputs(ordered, shapes)
+    bounded = varying if guesses else frozenset[str]()
+    shapes, guessed = guessed_by_inputs(ordered, shapes, bounded)
+    varying |= set(guessed)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
     lists = find_lists(ordered, shapes)
     fixed |= lists.sizes.keys() | lists.shared

@@ -29,6 +29,7 @@ import tensorflow as tf
 
 from lms.simulation.allocator import rounded_up
 from lms.tf import compat
+from lms.tf.capture.bound_values import Values
 from lms.tf.capture.host_lists import COPY_OUT, HostLists, movable_lists
 from lms.tf.capture.loops import Trips, frames_around, index_of, source_of
 from lms.tf.capture.op_facts import ALIAS, PERSISTENT
@@ -85,7 +86,8 @@ class _Finder:
         self._specs = specs
         self._nodes = {node.name: node for node in ordered}
         self._frames = frames_around(ordered)
-        self._trips = Trips(self._nodes, self._frames)
+        sizes = Values(self._nodes, self._shape).of
+        self._trips = Trips(self._nodes, self._frames, sizes)
         self._counted: set[str] = set()
         self._unknown: dict[str, None] = {}
 
@@ -265,6 +267,11 @@ class _Finder:
         if spec.dtype in (tf.resource, tf.variant, tf.string):
             return 0
         return spec.dtype.size * (spec.shape.num_elements() or 0)
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        shape = self._spec(name).shape
+        known = shape.is_fully_defined()
+        return tuple(int(size or 0) for size in shape) if known else None
 
     def _spec(self, name: str) -> tf.TensorSpec:
         return self._specs[source_of(name)][index_of(name)]

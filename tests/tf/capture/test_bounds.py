@@ -8,7 +8,9 @@ import pytest
 import tensorflow as tf
 
 from lms.tf import compat
-from tests.tf.steps import specialised
+from lms.tf.capture.specialising import specialise
+from lms.tf.capture.tracing import trace
+from tests.tf.steps import DEVICE, specialised
 
 pytestmark = pytest.mark.tf
 
@@ -146,3 +148,45 @@ def test_what_depends_on_values_is_not_made_again() -> None:
     varying = [op for op in graph.ops if op.varies]
     assert {"GatherV2", "Exp", "Mul"} <= {op.type for op in varying}
     assert not any(op.repeatable or op.inplace for op in varying)
+
+
+def test_lists_of_a_loop_have_the_shapes_that_the_batch_tells() -> None:
+    def step(x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            count = tf.shape(x)[0]
+            rows = tf.TensorArray(tf.float32, count, element_shape=[None])
+            for i in tf.range(count):
+                rows = rows.write(i, tf.square(x[i]))
+            loss = tf.reduce_sum(tf.exp(rows.stack()))
+        return tape.gradient(loss, x)
+
+    traced, given = (
+        trace(tf.function(step), [tf.TensorSpec([None, 4])]),
+        [tf.TensorSpec([6, 4])],
+    )
+    assert specialise(traced, given, device=DEVICE).guessed
+    found = specialise(traced, given, device=DEVICE, guesses=True)
+    stacked = [op for op in found.graph.ops if op.type == "TensorListStack"]
+    assert {op.outputs[0].shape for op in stacked} == {(6, 4)}
+    assert not found.unknown_loops
+    assert not found.guessed
+
+
+def test_a_bound_that_is_too_large_to_be_likely_is_a_guess() -> None:
+    def step(x: Any) -> Any:
+        kept = tf.boolean_mask(x, x > 0)
+        return tf.reduce_sum(tf.abs(kept[:, None] - kept), -1)
+
+    traced, given = (
+        trace(tf.function(step), [tf.TensorSpec([64])]),
+        [tf.TensorSpec([64])],
+    )
+
+    def pairs(*, guesses: bool) -> list[int]:
+        found = specialise(traced, given, device=DEVICE, guesses=guesses)
+        made = (op for op in found.graph.ops if op.type in ("Sub", "Abs"))
+        return [op.outputs[0].size for op in made]
+
+    assert set(pairs(guesses=False)) == {64 * 64 * 4}
+    assert set(pairs(guesses=True)) == {64 * 4}

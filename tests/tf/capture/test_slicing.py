@@ -214,3 +214,16 @@ def test_a_region_ends_at_small_tensors_and_at_what_cannot_be_cut() -> None:
 def test_an_op_whose_parts_are_joined_at_once_stays_whole() -> None:
     _, known = traced_with(lambda x: tf.cumsum(tf.tanh(x)), arrays(((4, 64, 64),)))
     assert not regions(known.graph, known.nodes, OpSize(most=1 << 14))
+
+
+def test_an_op_that_reads_what_varies_in_size_stays_whole() -> None:
+    """A slice of its input would have a size that the input may not have."""
+
+    def step(x: Any) -> Any:
+        kept = tf.boolean_mask(x, x[:, 0] > 0)
+        return tf.linalg.matmul(kept, kept, transpose_a=True)
+
+    _, known = traced_with(step, arrays(((64, 32),)))
+    (product,) = (op for op in known.graph.ops if op.type == "MatMul")
+    assert not product.varies
+    assert not Cuts(known.graph, known.nodes, OpSize(most=0, rows=True)).of(product, 2)

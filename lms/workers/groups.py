@@ -7,7 +7,7 @@ Within a group gradients are averaged in each step. Between groups each pushes i
 parameters, reads what the others pushed last, and takes a step towards the mean: a
 group that is late, stopped or gone stops nobody. What a group pushed counts in at most
 two meetings of another one, so that one that is gone does not hold the others back. One
-that comes back begins with what was pushed last.
+that comes back begins with what was pushed last; one that is alone just trains.
 
     nesterov   d = anchor - mean,  v = m v + d,  anchor -= r (d + m v)     DiLoCo
     elastic    own -= s (own - mean)                                       EASGD
@@ -146,6 +146,9 @@ class Groups:
             for slot, (count, values) in self.buffer.read().items()
             if slot == self.buffer.slot or self._is_new(slot, count)
         ]
+        if len(lately) == 1:
+            self._outer.begin(own)  # or momentum would carry it beyond what it learned
+            return 1
         mean = [
             sum(parts) / np.float32(len(parts)) for parts in zip(*lately, strict=True)
         ]

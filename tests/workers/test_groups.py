@@ -56,6 +56,15 @@ def test_groups_that_meet_at_one_time_agree(name: str) -> None:
     assert groups[0][1].numpy() == pytest.approx([1 - 0.7 * 1.9] * 2)
 
 
+def test_a_group_that_is_alone_just_trains(name: str) -> None:
+    group, variable = _group(name, 4.0, Nesterov())
+    group.begin()
+    for value in (2.0, 1.0):
+        variable.assign([value, value])
+        assert group.meet(1) == 1
+        assert variable.numpy() == pytest.approx([value, value])
+
+
 def test_who_is_gone_counts_in_two_meetings_only(name: str) -> None:
     here, variable = _group(name, 4.0, Elastic())
     gone, _ = _group(name, 0.0, Elastic())

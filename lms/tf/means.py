@@ -12,7 +12,7 @@ done that can be, whatever the budget: so the least budget is the same from each
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -136,9 +136,11 @@ def _sizes(refused: Refused) -> Iterator[OpSize]:
     """Sizes that were not tried, by what the largest op needs as a whole."""
     if refused.means.sizes:
         last = refused.means.sizes[-1]
-        whole, before = last.whole, last.most
+        whole, before, scratch = last.whole, last.most, last.scratch
     else:
-        whole = before = max(working_sets(refused.step.graph), default=0)
+        graph = refused.step.graph
+        whole = before = max(working_sets(graph), default=0)
+        scratch = {op.name: op.scratch for op in graph.ops if op.scratch}
     rows = refused.settings.slices == "any"
     sums = rows or not compat.ops_are_deterministic()
     proved = keeps_bits if refused.is_here and not rows else None
@@ -146,7 +148,8 @@ def _sizes(refused: Refused) -> Iterator[OpSize]:
         most = whole // parts
         is_last = parts == _PARTS[-1]
         if most < before and (is_last or most * _TOGETHER <= refused.budget.step):
-            yield OpSize(most=most, sums=sums, rows=rows, whole=whole, proved=proved)
+            size = OpSize(most=most, sums=sums, rows=rows, whole=whole, proved=proved)
+            yield replace(size, scratch=scratch)
 
 
 def _moved_state(refused: Refused) -> Means:

@@ -67,6 +67,7 @@ class OpSize:
         sums: Whether parts may add up in another order than the whole.
         rows: Whether products may be cut along rows and columns too.
         whole: Bytes that the largest op needs before any is cut.
+        scratch: Bytes of scratch of ops by name, as they were measured then.
         proved: Tells of the step, its nodes, an op, a cut and the number of parts
             that the parts have the whole's bits; None where nobody can.
     """
@@ -75,6 +76,7 @@ class OpSize:
     sums: bool = True
     rows: bool = False
     whole: Bytes = 0
+    scratch: Mapping[str, Bytes] = field(default_factory=dict[str, Bytes])
     proved: "_Proof | None" = field(default=None, compare=False)
 
 
@@ -185,6 +187,8 @@ def regions(
     steps = [Cuts(graph, nodes, each) for each in sizes]
     most = size.most
     needs = dict(zip(graph.by_name, working_sets(graph), strict=True))
+    for name in size.scratch.keys() & needs.keys():  # where it is not measured yet
+        needs[name] += max(0, size.scratch[name] - graph.by_name[name].scratch)
     found: dict[str, Region] = {}
     for name in sorted(needs, key=lambda name: -needs[name]):
         if needs[name] <= most:

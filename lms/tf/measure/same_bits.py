@@ -29,7 +29,7 @@ from lms.tf.measure.scratch import LEFT_BEHIND, free_bytes
 __all__ = ["keeps_bits"]
 
 # An op is run where there is room for so many times what it reads and makes.
-_SPARE = 1.25
+_SPARE = 1.1
 
 # Ops whose order depends on who else reads their inputs (aggregate_ops.cc).
 _BY_READERS = {"AddN"}

@@ -196,7 +196,7 @@ def _elsewhere(
         device=find_device().full_name,
         lists=means.lists,
         on_host=means.handles,
-        size=means.sizes[-1] if means.sizes else None,
+        size=means.op_size,
     )
     refuse_guesses(step)
     speeds = Speeds(costs=roofline(step.graph, hardware), hardware=hardware)

@@ -47,7 +47,7 @@ class Means:
     Args:
         lists: Lists of loops that lie on the host.
         handles: Variables that lie there.
-        sizes: What ops may need: the last one holds; larger ones are cut.
+        sizes: What ops may need: the last one that helps holds; larger ones are cut.
         guesses: Whether sizes that only values tell are guessed, not bounded.
     """
 
@@ -64,6 +64,16 @@ class Means:
             sizes=self.sizes + other.sizes,
             guesses=self.guesses or other.guesses,
         )
+
+    @property
+    def op_size(self) -> OpSize | None:
+        """The size that holds."""
+        return next((each for each in reversed(self.sizes) if each.helps), None)
+
+    def without_last_size(self) -> "Means":
+        """The same where the last size was tried, and did not help."""
+        *others, last = self.sizes
+        return replace(self, sizes=(*others, replace(last, helps=False)))
 
     @property
     def size(self) -> Bytes:

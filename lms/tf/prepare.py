@@ -261,7 +261,7 @@ def capture(
         device=device.full_name,
         lists=means.lists,
         on_host=means.handles,
-        size=means.sizes[-1] if means.sizes else None,
+        size=means.op_size,
         guesses=means.guesses,
     )
     on_host = HostVariables.of(step.variables)
@@ -321,7 +321,7 @@ def _fitted(
         BudgetError: If there is no plan by any means.
     """
     variables, before = captured.step.variables, captured.on_host.handles
-    refusals = list[BudgetError]()
+    refusals, more, whole = list[BudgetError](), NOTHING, (captured, budget)
     try:
         while True:
             try:
@@ -330,14 +330,18 @@ def _fitted(
                 return captured, _build(captured, budget)
             except BudgetError as refusal:
                 refusals.append(refusal)
+                if more.sizes and least_of(refusals[-2:]) is not refusal:
+                    means, (captured, budget) = captured.means, whole
+                    captured = replace(captured, means=means.without_last_size())
+                    refusals[-2:] = reversed(refusals[-2:])
                 refused = Refused(
                     step=captured.step,
                     means=captured.means,
                     settings=captured.settings,
-                    error=refusal,
+                    error=refusals[-1],
                     budget=budget,
                 )
-                more = further(refused)
+                more, whole = further(refused), (captured, budget)
                 if more == NOTHING:
                     least = least_of(refusals)
                     least.args = (f"{least}{advice(captured.settings)}",)

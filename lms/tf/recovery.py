@@ -26,6 +26,8 @@ from itertools import product
 from threading import Lock
 from typing import Any, Protocol
 
+import tensorflow as tf
+
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
 from lms.planning.problem import MemoryBudget
 from lms.report.step import StepReport, StepTimeline
@@ -51,8 +53,9 @@ __all__ = ["PreparedStep", "StepSource", "run_recovering"]
 # with which there is another plan. So often a step is planned anew in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
-# So often in turn a step that cannot be planned may run out of memory.
-_ATTEMPTS = 3
+# So often in turn a step that cannot be planned may run out of memory and be undone;
+# then it runs as Keras runs it, since old values of variables take room too.
+_ATTEMPTS = 2
 
 # So many calls of a step that is not planned may run out of memory and be planned.
 _WATCHED = 3
@@ -147,6 +150,7 @@ class PreparedStep:
         source: Prepares it anew.
         other_ways: Values of `recompute` that were not tried yet.
         held_back: What is raised if a step that cannot be planned runs out of memory.
+        is_kept: Whether there is room for what undoes it.
     """
 
     rebuilt: RebuiltStep | None
@@ -164,6 +168,7 @@ class PreparedStep:
     source: "StepSource"
     other_ways: Sequence[bool] = ()
     held_back: LMSError | None = None
+    is_kept: bool = True
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     failures: int = 0
@@ -185,8 +190,9 @@ class PreparedStep:
         with self.lock, uninterrupted():
             self.memory.watch(self)
             self.on_host.settle()
-            kept = self._is_watched or not self.plan_is_empty
-            values = self.kept.values() if kept else []
+            kept = self.is_kept and (self._is_watched or not self.plan_is_empty)
+            values = self._values() if kept else []
+            kept = kept and self.is_kept
             self.commit_flag.begun = not (kept and self.can_repeat)
             try:
                 result = self.rebuilt(inputs)
@@ -195,7 +201,7 @@ class PreparedStep:
                 if on_host or not (ran_out(error) and self._may_go_on(kept)):
                     is_undone = kept and not self.commit_flag.begun
                     if is_undone:
-                        self.kept.put_back(values)
+                        self._put_back(values)
                     if on_host:
                         said = host_is_full(first_words(error), is_undone)
                         raise HostMemoryError(said) from error
@@ -209,7 +215,7 @@ class PreparedStep:
                 self._measure()
                 return result
             if kept:
-                self.kept.put_back(values)
+                self._put_back(values)
         # Not within the handler: the error holds on to frames and their tensors.
         raise _Aborted(reason)
 
@@ -217,8 +223,25 @@ class PreparedStep:
         """Count a failure; tell whether a plan, or ops in another order, may help."""
         self.failures += 1
         is_undone = kept and not self.commit_flag.begun
-        again = self.held_back is not None and self.failures < _ATTEMPTS and is_undone
-        return self.can_be_planned or again
+        is_held = self.held_back is not None
+        self.is_kept = self.is_kept and not (is_held and self.failures == _ATTEMPTS)
+        return self.can_be_planned or (is_held and is_undone)
+
+    def _put_back(self, values: Sequence[Any]) -> None:
+        try:
+            self.kept.put_back(values)
+        except tf.errors.ResourceExhaustedError as error:
+            raise OutOfMemoryError(half_written(first_words(error))) from error
+
+    def _values(self) -> list[Any]:
+        """Old values of its variables, if there is room for those that are copied."""
+        try:
+            return self.kept.values()
+        except tf.errors.ResourceExhaustedError:
+            if not self.plan_is_empty:
+                raise
+            self.is_kept = False
+            return []
 
     def note_peak(self) -> None:
         """Take the peak of steps that Keras's own function ran."""

@@ -97,7 +97,9 @@ def lies_on_host(handle: Any) -> bool:
     if not is_moved(handle):
         return False
     address, dtype = _places[id(handle)]
-    return _address(handle, dtype) == address
+    with suppress(ValueError, tf.errors.ResourceExhaustedError):  # copied at reads
+        return _address(handle, dtype) == address
+    return False
 
 
 def is_copied_at_reads(handle: Any, dtype: tf.DType) -> bool:
@@ -385,7 +387,14 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
 
     def create(following: Any, **how: Any) -> Any:
         nonlocal taken
-        made = following(**how)
+        made = None
+        with suppress(tf.errors.ResourceExhaustedError):  # of what its value is made of
+            made = following(**how)
+        if made is None:  # behind the error, which holds on to those tensors
+            value = how["initial_value"]
+            with tf.device("CPU:0"):
+                value = value() if callable(value) else value
+            made = following(**how | {"initial_value": value})
         size = size_of(made.handle) if made.handle.device == device else 0
         taken += size
         is_full = room is not None and taken > room and compat.has_op(COPY_IN)

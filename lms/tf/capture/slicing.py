@@ -68,6 +68,7 @@ class OpSize:
         rows: Whether products may be cut along rows and columns too.
         whole: Bytes that the largest op needs before any is cut.
         scratch: Bytes of scratch of ops by name, as they were measured then.
+        helps: Whether the step needs less so than before.
         proved: Tells of the step, its nodes, an op, a cut and the number of parts
             that the parts have the whole's bits; None where nobody can.
     """
@@ -77,6 +78,7 @@ class OpSize:
     rows: bool = False
     whole: Bytes = 0
     scratch: Mapping[str, Bytes] = field(default_factory=dict[str, Bytes])
+    helps: bool = True
     proved: "_Proof | None" = field(default=None, compare=False)
 
 

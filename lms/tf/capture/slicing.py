@@ -33,7 +33,7 @@ from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
 from lms.tf.capture.loops import full_name, index_of, source_of
-from lms.tf.capture.op_facts import CONSTANT
+from lms.tf.capture.op_facts import CONSTANT, INPLACE
 from lms.tf.capture.slice_rules import Cut, Shaped, counted, cuts
 from lms.units import Bytes
 
@@ -47,6 +47,9 @@ _LARGE = 4
 
 # An op's parts are worth it if the largest need falls to so much of it.
 _WORTH = 0.75
+
+# Ops that never hand on the memory of what they read.
+_MAKE_NEW = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "DepthwiseConv")
 
 # Constants of more elements are no axes or sizes.
 _FEW = 16
@@ -144,7 +147,8 @@ class Cuts:
         size, shaped = self._size, self._shaped(op)
         if size.proved is None:
             return True
-        free = replace(shaped, sums=size.sums, rows=size.rows)
+        sums = size.sums or self._adds_in_order(op)
+        free = replace(shaped, sums=sums, rows=size.rows)
         return cut in cuts(free, parts) or size.proved(
             self.graph, self.nodes, op, cut, parts
         )
@@ -158,9 +162,27 @@ class Cuts:
             inputs=[tensors[name].shape for name in op.inputs],
             outputs=[tensor.shape for tensor in op.outputs],
             constants={i: v for i, v in values.items() if v is not None},
-            sums=self._size.sums or may_prove,
+            sums=self._size.sums or may_prove or self._adds_in_order(op),
             rows=self._size.rows or may_prove,
         )
+
+    def _adds_in_order(self, op: Op) -> bool:
+        """Tell whether the kernel begins with the first input, whole and in parts.
+
+        It begins with the first whose memory it may write into (aggregate_ops.cc).
+        """
+        first = op.inputs[0] if op.type == "AddN" else ""
+        return op.inputs.count(first) == 1 and self._is_read_once(first)
+
+    def _is_read_once(self, name: str) -> bool:
+        """Tell whether nobody but one op ever holds the memory of a tensor."""
+        made, producer = self.graph.tensors[name], self.graph.by_name[op_of(name)]
+        if len(self.graph.consumers[name]) > 1 or producer.name not in self.open:
+            return False
+        if producer.type in INPLACE or producer.type.startswith(_MAKE_NEW):
+            return True
+        sizes = [(each, self.graph.tensors[each].size) for each in producer.inputs]
+        return all(self._is_read_once(each) for each, n in sizes if n >= made.size)
 
     def _constant(self, name: str) -> Any:
         node = self.nodes.get(op_of(name))

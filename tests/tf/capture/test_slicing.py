@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,12 +49,12 @@ def noise(x: Any, dtype: tf.DType = tf.float32) -> Any:
     return x * tf.cast(drawn, tf.float32)
 
 
-def shared(x: Any, y: Any, z: Any) -> Any:
+def shared(*given: Any, first: bool = True) -> Any:
     """A sum of three tensors, of which two have readers that come later."""
-    x, y, z = (tf.tanh(each) for each in (x, y, z))
+    x, y, z = (tf.tanh(each) for each in given)
     made = tf.add_n([x, y, z])
     with tf.control_dependencies([made]):
-        return made + 1e-30 * (tf.cumsum(x) - tf.cumsum(y))
+        return made + 1e-30 * (tf.cumsum(x if first else z) - tf.cumsum(y))
 
 
 def scores(x: Any, y: Any) -> Any:
@@ -73,6 +74,7 @@ CASES = {
     "Sum, columns": Case(lambda x: tf.reduce_sum(x, [0]), ((64, 12, 20),)),
     "Mean": Case(lambda x: tf.reduce_mean(x, [2]), ((4, 4, 32, 33),)),
     "AddN": Case(shared, CUBE * 3),
+    "AddN, in order": Case(partial(shared, first=False), CUBE * 3),
     "Sigmoid": Case(tf.sigmoid, ((4, 6, 33),)),
     "Max": Case(lambda x: tf.reduce_max(x, -1, keepdims=True), CUBE),
     "ArgMax": Case(lambda x: tf.argmax(x, 1), CUBE),
@@ -181,6 +183,15 @@ def test_parts_make_the_bits_of_the_whole(name: str) -> None:
             assert whole.tobytes() == parts.tobytes(), region
         else:
             np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_is_cut_whose_first_input_nobody_else_reads() -> None:
+    exact = OpSize(most=0, sums=False, proved=keeps_bits)
+    for first in (False, True):
+        _, step = traced_with(partial(shared, first=first), arrays(CUBE * 3))
+        (op,) = (op for op in step.graph.ops if op.type == "AddN")
+        known = Cuts(step.graph, step.nodes, exact)
+        assert any(known.holds(op, cut, 2) for cut in known.of(op, 2)) is not first
 
 
 def test_parts_that_are_not_the_op_s_have_other_bits() -> None:

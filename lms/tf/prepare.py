@@ -9,6 +9,7 @@ memory is prepared from the third on, into less.
 """
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -145,7 +146,6 @@ class Captured:
                 prepared = _fitted(*self.again(means=guessing))[1]
             finally:
                 forget_functions()
-        prepared.predicted = replace(prepared.predicted, replans=1)
         return prepared
 
     def again(
@@ -330,7 +330,7 @@ def _fitted(
                 return captured, _build(captured, budget)
             except BudgetError as refusal:
                 refusals.append(refusal)
-                if more.sizes and least_of(refusals[-2:]) is not refusal:
+                if more.sizes and _is_worse(*refusals[-2:]):
                     means, (captured, budget) = captured.means, whole
                     captured = replace(captured, means=means.without_last_size())
                     refusals[-2:] = reversed(refusals[-2:])
@@ -355,6 +355,11 @@ def _fitted(
     except LMSError:
         HostVariables.of(variables).without(before).come_back()
         raise
+
+
+def _is_worse(before: BudgetError, after: BudgetError) -> bool:
+    """Tell whether a step needs more than before."""
+    return (after.least_bytes or 0) > (before.least_bytes or math.inf)
 
 
 def _measured(

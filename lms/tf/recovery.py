@@ -151,6 +151,7 @@ class PreparedStep:
         other_ways: Values of `recompute` that were not tried yet.
         held_back: What is raised if a step that cannot be planned runs out of memory.
         is_kept: Whether there is room for what undoes it.
+        was_guessed: Whether a plan by guesses was asked for.
     """
 
     rebuilt: RebuiltStep | None
@@ -169,6 +170,7 @@ class PreparedStep:
     other_ways: Sequence[bool] = ()
     held_back: LMSError | None = None
     is_kept: bool = True
+    was_guessed: bool = False
     lock: Any = field(default_factory=Lock)
     calls: int = 0
     failures: int = 0
@@ -191,6 +193,7 @@ class PreparedStep:
             self.memory.watch(self)
             self.on_host.settle()
             kept = self.is_kept and (self._is_watched or not self.plan_is_empty)
+            self.commit_flag.begun = False
             values = self._values() if kept else []
             kept = kept and self.is_kept
             self.commit_flag.begun = not (kept and self.can_repeat)
@@ -231,17 +234,23 @@ class PreparedStep:
         try:
             self.kept.put_back(values)
         except tf.errors.ResourceExhaustedError as error:
-            raise OutOfMemoryError(half_written(first_words(error))) from error
+            text = unwatched if self.plan_is_empty else half_written
+            raise OutOfMemoryError(text(first_words(error))) from error
 
     def _values(self) -> list[Any]:
-        """Old values of its variables, if there is room for those that are copied."""
+        """Old values of its variables, if there is room for those that are copied.
+
+        Raises:
+            _Aborted: If there is none, and a plan may be made.
+        """
         try:
             return self.kept.values()
-        except tf.errors.ResourceExhaustedError:
-            if not self.plan_is_empty:
-                raise
-            self.is_kept = False
-            return []
+        except tf.errors.ResourceExhaustedError as error:
+            reason = first_words(error)
+        if self.can_be_planned:
+            raise _Aborted(reason)
+        self.is_kept = False
+        return []
 
     def note_peak(self) -> None:
         """Take the peak of steps that Keras's own function ran."""
@@ -267,7 +276,8 @@ class PreparedStep:
         now = self.source.budget_now()
         refused, least = BudgetError("no other plan", least_bytes=now.total), 0
         for budget, ways in self._budgets(now):
-            if (budget.total or 0) < least:
+            total = budget.total or least
+            if not ways and total * 100 < least * _LESS_PERCENT[1]:
                 continue
             try:
                 step = self.source.prepare(budget, recompute=ways[0] if ways else None)
@@ -351,11 +361,14 @@ def run_recovering(
         if step.held_back is not None:
             guessed = None
             try:
-                guessed = step.source.by_guesses() if step.failures == 1 else None
+                guessed = None if step.was_guessed else step.source.by_guesses()
             except LMSError as error:  # it may yet run in another order
                 error.__traceback__ = None
                 step.held_back = error
+            step.was_guessed = True
             if guessed is not None:
+                plans = step.predicted.replans + 1
+                guessed.predicted = replace(guessed.predicted, replans=plans)
                 step = guessed
                 replaced(step)
             continue

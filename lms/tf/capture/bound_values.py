@@ -50,6 +50,7 @@ class Values:
     ) -> None:
         self._nodes = nodes
         self._bound = bound
+        self._popping: set[str] = set()
 
     def constant(self, name: str) -> Shape | None:
         """The numbers of a constant, row by row."""
@@ -103,7 +104,8 @@ class Values:
         numbers, indices = self.of(node.input[0]), self.constant(node.input[1])
         if numbers is None or indices is None or attribute(node, "batch_dims"):
             return None
-        return tuple(numbers[i] for i in indices)
+        inside = all(-len(numbers) <= i < len(numbers) for i in indices)
+        return tuple(numbers[i] for i in indices) if inside else None
 
     def sliced(self, node: compat.NodeDef, _: int) -> Shape | None:
         """A slice of a vector."""
@@ -115,7 +117,7 @@ class Values:
             return None
         begin, end, step = (limit[0] for limit in limits if limit)
         if attribute(node, "shrink_axis_mask"):
-            return (numbers[begin],)
+            return (numbers[begin],) if -len(numbers) <= begin < len(numbers) else None
         first = None if attribute(node, "begin_mask") else begin
         last = None if attribute(node, "end_mask") else end
         return numbers[first:last:step]
@@ -156,9 +158,12 @@ class Values:
 
     def popped(self, node: compat.NodeDef, _: int) -> Shape | None:
         """The largest of what a loop has put into the list."""
-        return _pairwise(
-            max, [self.of(name) for _, name in put_into(node, self._nodes)]
-        )
+        if node.name in self._popping:  # it was put there by what it depends on
+            return None
+        self._popping.add(node.name)
+        found = [self.of(name) for _, name in put_into(node, self._nodes)]
+        self._popping.remove(node.name)
+        return _pairwise(max, found)
 
     def _combined(self, node: compat.NodeDef) -> Shape | None:
         if compat.attribute(node, "T").type not in _WHOLE:

@@ -373,6 +373,9 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
         device: Full name of the card.
         room: Bytes that variables may take of it; None for no limit.
         used: Bytes that are in use.
+
+    Known weakness: where the card has no room for what an initial value is made of, it
+    is made once more, on the CPU: random ones are others then.
     """
     taken = used
     late = list[Any]()

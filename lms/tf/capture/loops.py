@@ -50,6 +50,7 @@ HANDS_ON = frozenset({"Identity", "Enter", "Exit", "NextIteration", "Switch", "M
 
 # Ops that put elements into a list, and which input of theirs does.
 _PUTS = {"TensorListPushBack": 1, "TensorListSetItem": 2, "TensorListFromTensor": 0}
+_EMPTY = {"EmptyTensorList", "TensorListReserve"}
 _LISTS = HANDS_ON | _PUTS.keys() | {"TensorListPopBack", "ZerosLike", "AddN"}
 
 # How deep a value may be hidden.
@@ -62,14 +63,15 @@ class Trips:
     Args:
         nodes: The step's nodes by their names.
         frames: The loops around each node's outputs, the innermost one last.
-        sizes: Gives the numbers in what was picked of a shape; None if not known.
+        sizes: Gives the numbers in what was picked of a shape, at most; None where a
+            count must be sure.
     """
 
     def __init__(
         self,
         nodes: Mapping[str, compat.NodeDef],
         frames: Mapping[str, tuple[str, ...]],
-        sizes: Callable[[str], tuple[int, ...] | None],
+        sizes: Callable[[str], tuple[int, ...] | None] | None,
     ) -> None:
         self._nodes = nodes
         self._frames = frames
@@ -96,7 +98,7 @@ class Trips:
         if node.op == "Const":
             value: Any = tf.make_ndarray(compat.attribute(node, "value").tensor)
             return int(value) if value.ndim == 0 and value.dtype.kind in "iu" else None
-        if node.op == "StridedSlice":
+        if node.op == "StridedSlice" and self._sizes is not None:
             return (self._sizes(name) or (None,))[0]
         if node.op == "Merge":
             return self._invariant(node, depth)
@@ -211,19 +213,26 @@ def index_of(name: str) -> int:
 def put_into(
     reader: compat.NodeDef, nodes: Mapping[str, compat.NodeDef]
 ) -> Iterator[tuple[compat.NodeDef, str]]:
-    """Ops that put elements into the list that an op reads, and what they put there."""
+    """Ops that put elements into the list that an op reads, and what they put there.
+
+    Where nobody knows that, it is "".
+    """
     pending, seen = [reader.name], {reader.name}
     while pending:
         node = nodes[pending.pop()]
         if node.op in _PUTS:
             yield node, node.input[_PUTS[node.op]]
-        sources = node.input if node.op == "Merge" else node.input[:1]
-        for name in map(source_of, sources):
+        if node.op == "TensorListFromTensor":
+            continue
+        for name in map(
+            source_of, node.input if node.op == "Merge" else node.input[:1]
+        ):
             source = nodes.get(name)
-            if source is None or name in seen or source.op not in _LISTS:
-                continue
-            seen.add(name)
-            pending.append(name)
+            if source is None or source.op not in _LISTS | _EMPTY:
+                yield node, ""
+            elif name not in seen and source.op in _LISTS:
+                seen.add(name)
+                pending.append(name)
 
 
 def control_flow(ordered: Sequence[compat.NodeDef]) -> frozenset[str]:

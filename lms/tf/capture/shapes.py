@@ -11,7 +11,7 @@ TensorFlow's inference leaves open what changes, or could change, while a step r
                               size in any: index sets of sparse gradients are no larger
 
 Known weakness: the last is a guess. Outside of loops and branches, a shape without a
-bound stays open.
+bound stays open, or is a guess where a plan is made by guesses.
 
 Sources: `Enter`, `Merge` in control_flow_ops.cc and `TensorListPopBack` in list_ops.cc,
 tensorflow/core/ops.
@@ -41,6 +41,9 @@ _ROUNDS = 32
 
 # Ops that hand a list on with as many elements.
 _KEEPS_LENGTH = HANDS_ON | {"TensorListSetItem", "ZerosLike", "AddN"}
+
+# Ops that make of all that they read one tensor.
+_JOINS = frozenset({"ConcatV2", "Pack"})
 
 # Ops that read a list: the output that is read, and the input that asks for its shape.
 _OF_LISTS = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack": 0}
@@ -90,7 +93,10 @@ def inferred_shapes(
         told |= elements.keys()
         known = lengths
         straight = _with_lengths(_with_element_shapes(straight, elements), lengths)
-        specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
+        try:
+            specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
+        except ValueError:  # elements differ from each other in shape
+            break
     return specs
 
 
@@ -166,9 +172,10 @@ def guessed_by_inputs(
     for node in ordered:
         read = [_measured(name, by_name) for name in node.input if name[0] != "^"]
         sources = {source_of(name) for name in read}
-        grows = node.op in COMBINES or not sources.isdisjoint(guessed)
-        sizes = (_elements(filled[source_of(n)][index_of(n)]) for n in read)
-        most = max((1, *sizes))
+        grows = node.op in COMBINES and len(sources & bounded) > 1
+        grows = grows or not sources.isdisjoint(guessed)
+        sizes = [_elements(filled[source_of(n)][index_of(n)]) for n in read]
+        most = max(1, sum(sizes) if node.op in _JOINS else max(sizes, default=1))
         limit = most if node.name in bounded and grows else math.inf
         found = [_is_open(one) or _elements(one) > limit for one in filled[node.name]]
         if any(found):
@@ -245,6 +252,8 @@ def _element_shape(
     """The largest shape of what is put into the list that is read."""
     shapes: list[tuple[int, ...]] = []
     for node, given in put_into(pop, by_name):
+        if not given:
+            continue
         put = specs[source_of(given)][index_of(given)].shape
         if put.is_fully_defined():
             shape = tuple(int(size or 0) for size in put)

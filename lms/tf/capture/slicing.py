@@ -48,6 +48,9 @@ _LARGE = 4
 # An op's parts are worth it if the largest need falls to so much of it.
 _WORTH = 0.75
 
+# How the names of tensors end that were joined of parts, before their index.
+_WHOLE = "/lms_whole"
+
 # Ops that never hand on the memory of what they read.
 _MAKE_NEW = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "DepthwiseConv")
 
@@ -114,8 +117,10 @@ class Cuts:
         self._size = size
         self.nodes = {node.name: node for node in nodes}
         results = set(graph.results)
-        # A slice has a fixed size, so what it is of must have one.
-        self._varying = {t.name for op in graph.ops if op.varies for t in op.outputs}
+        # A slice has a fixed size, so what it is of must have one; what leaves a loop
+        # or a branch may have been bounded.
+        moving = (op for op in graph.ops if op.varies or op.fixed)
+        self._varying = {tensor.name for op in moving for tensor in op.outputs}
         self.open = {
             op.name
             for op in graph.ops
@@ -179,7 +184,11 @@ class Cuts:
         made, producer = self.graph.tensors[name], self.graph.by_name[op_of(name)]
         if len(self.graph.consumers[name]) > 1 or producer.name not in self.open:
             return False
-        if producer.type in INPLACE or producer.type.startswith(_MAKE_NEW):
+        if len(producer.outputs) > 1 or _WHOLE in producer.name:  # views, or joined
+            return False
+        if (
+            producer.type in INPLACE and producer.type != "AddN"
+        ) or producer.type.startswith(_MAKE_NEW):
             return True
         sizes = [(each, self.graph.tensors[each].size) for each in producer.inputs]
         return all(self._is_read_once(each) for each, n in sizes if n >= made.size)
@@ -426,7 +435,7 @@ class _Cutter:
             return name
         source, index = source_of(name), index_of(name)
         axis = region.cuts[source].outputs[index]
-        new = f"{source}/lms_whole{index}"
+        new = f"{source}{_WHOLE}{index}"
         if new not in self._made:
             parts = [f"{_part(source, i)}:{index}" for i in range(region.parts)]
             self._join(new, parts, axis, self._tensors[full_name(name)].dtype, reader)

@@ -314,7 +314,7 @@ def _seen(
     shapes, guessed = guessed_by_inputs(ordered, shapes, bounded)
     varying |= set(guessed)
     fixed |= {node.name for node in ordered if node.op in BY_REFERENCE}
-    lists = find_lists(ordered, shapes)
+    lists = find_lists(ordered, shapes, guesses=guesses)
     fixed |= lists.sizes.keys() | lists.shared
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")

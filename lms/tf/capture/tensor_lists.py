@@ -63,15 +63,19 @@ class Lists:
 
 
 def find_lists(
-    ordered: Sequence[compat.NodeDef], specs: Mapping[str, Sequence[tf.TensorSpec]]
+    ordered: Sequence[compat.NodeDef],
+    specs: Mapping[str, Sequence[tf.TensorSpec]],
+    *,
+    guesses: bool = False,
 ) -> Lists:
     """Find what lists hold.
 
     Args:
         ordered: Nodes after their inputs, the edge back to Merge left out.
         specs: Types and shapes of their outputs.
+        guesses: Whether loops run as often as the largest shapes tell.
     """
-    return _Finder(ordered, specs).found()
+    return _Finder(ordered, specs, guesses=guesses).found()
 
 
 class _Finder:
@@ -81,12 +85,14 @@ class _Finder:
         self,
         ordered: Sequence[compat.NodeDef],
         specs: Mapping[str, Sequence[tf.TensorSpec]],
+        *,
+        guesses: bool,
     ) -> None:
         self._ordered = ordered
         self._specs = specs
         self._nodes = {node.name: node for node in ordered}
         self._frames = frames_around(ordered)
-        sizes = Values(self._nodes, self._shape).of
+        sizes = Values(self._nodes, self._shape).of if guesses else None
         self._trips = Trips(self._nodes, self._frames, sizes)
         self._counted: set[str] = set()
         self._unknown: dict[str, None] = {}

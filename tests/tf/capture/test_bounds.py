@@ -173,6 +173,24 @@ def test_lists_of_a_loop_have_the_shapes_that_the_batch_tells() -> None:
     assert not found.guessed
 
 
+def test_a_loop_may_be_told_its_end_by_a_tensor_of_any_shape() -> None:
+    def step(x: Any) -> Any:
+        rows: Any = tf.numpy_function(lambda a: a, [x], tf.float32)
+        rows.set_shape([None, None])
+        y = x
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            for _ in tf.range(tf.shape(rows)[1]):
+                y = tf.tanh(y)
+        return tape.gradient(y, x)
+
+    given = [tf.TensorSpec([6, 4])]
+    traced = trace(tf.function(step), given)
+    for guesses in (False, True):
+        found = specialise(traced, given, device=DEVICE, guesses=guesses)
+        assert found.unknown_memory
+
+
 def test_a_bound_that_is_too_large_to_be_likely_is_a_guess() -> None:
     def step(x: Any) -> Any:
         kept = tf.boolean_mask(x, x > 0)

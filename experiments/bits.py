@@ -80,11 +80,11 @@ def _row(
         variables = row.pop("variables", [])
         row["of"] = kind_of(key["model"])
         if not plain:
-            digests = [digest[:_DIGITS] for _, digest in variables]
-            return row | {"digests": "".join(digests)}
+            return row | {"digests": "".join(one[:_DIGITS] for _, one in variables)}
         if budget and row.get("refused"):
             least = device_for(row["refused"]["least_bytes"], plain[0]["batch_bytes"])
             row["refused"] = {**row["refused"], "least_bytes": least}
+        row["of_peak"] = memory / max(one["peak_bytes"] for one in plain)
         return row | {"differing": _differing(variables, plain[0]["digests"])}
 
     return book.row(key, Trial(model=key["model"], way=way, **known), told=told)

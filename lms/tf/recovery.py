@@ -53,9 +53,8 @@ __all__ = ["PreparedStep", "StepSource", "run_recovering"]
 # with which there is another plan. So often a step is planned anew in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
-# So often in turn a step that cannot be planned may run out of memory and be undone;
-# then it runs as Keras runs it, since old values of variables take room too.
-_ATTEMPTS = 2
+# So often in turn a step that cannot be planned may run out of memory.
+_ATTEMPTS = 3
 
 # So many calls of a step that is not planned may run out of memory and be planned.
 _WATCHED = 3
@@ -226,9 +225,8 @@ class PreparedStep:
         """Count a failure; tell whether a plan, or ops in another order, may help."""
         self.failures += 1
         is_undone = kept and not self.commit_flag.begun
-        is_held = self.held_back is not None
-        self.is_kept = self.is_kept and not (is_held and self.failures == _ATTEMPTS)
-        return self.can_be_planned or (is_held and is_undone)
+        again = self.held_back is not None and self.failures < _ATTEMPTS and is_undone
+        return self.can_be_planned or again
 
     def _put_back(self, values: Sequence[Any]) -> None:
         try:

@@ -12,6 +12,7 @@ Seconds are the card's: those of the clock over its slow motion. Sizes are bytes
 """
 
 import ctypes
+import gc
 import hashlib
 import json
 import os
@@ -143,6 +144,8 @@ def _built(asked: Mapping[str, Any]) -> tuple[Ready, int]:
     keras.utils.set_random_seed(_SEED)
     with suppress(tf.errors.ResourceExhaustedError):
         return built(*given)
+    keras.backend.clear_session()
+    gc.collect()  # layers that were made refer to each other
     keras.utils.set_random_seed(_SEED)
     with on_host() if asked["way"] == "callback" else nullcontext():
         return built(*given)

@@ -22,6 +22,7 @@ __all__ = [
     "lower_bound",
     "memory_curve",
     "new_value",
+    "old_values",
     "peak",
     "reused_bytes",
     "working_sets",
@@ -218,6 +219,50 @@ def _find_curve(graph: GraphView) -> list[int]:
         live[i] + op.scratch - reused_bytes(op, dying.get(i, ()))
         for i, op in enumerate(ops)
     ]
+
+
+def old_values(graph: GraphView) -> list[int]:
+    """Bytes of variables' old values while each op runs.
+
+    A variable that is written while ops are still to read its old value gets new memory
+    (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h). With decoupled
+    weight decay that may be all weights, at the step's very start.
+
+    Returns:
+        One number for each op. It comes on top of `memory_curve`.
+
+    Example:
+        >>> from lms.ir.graph import Tensor
+        >>> value, weights = Tensor(name="read:0", size=8), Tensor(name="w:0", size=8)
+        >>> w = Op(name="w", type="V", outputs=(weights,), persistent=True)
+        >>> read = Op(
+        ...     name="read",
+        ...     type="R",
+        ...     inputs=("w:0",),
+        ...     outputs=(value,),
+        ...     persistent=True,
+        ...     reads_state=True,
+        ... )
+        >>> add = Op(name="add", type="A", inputs=("w:0",), writes=("w:0",))
+        >>> use = Op(name="use", type="U", inputs=("read:0",))
+        >>> old_values(GraphView(ops=(w, read, add, use)))
+        [0, 0, 8, 8]
+    """
+    ops, roots = graph.ops, graph.roots
+    last = {roots[name]: i for i, op in enumerate(ops) for name in op.inputs}
+    reads: dict[str, tuple[int, int]] = {}
+    change = [0] * (len(ops) + 1)
+    for position, op in enumerate(ops):
+        if op.reads_state and op.inputs:
+            value, variable = op.outputs[0], roots[op.inputs[0]]
+            end, _ = reads.get(variable, (0, 0))
+            reads[variable] = max(end, last.get(roots[value.name], 0)), value.size
+        for handle in op.writes:
+            end, size = reads.pop(roots[handle], (0, 0))
+            if end > position:
+                change[position] += size
+                change[end + 1] -= size
+    return list(accumulate(change[:-1]))
 
 
 def peak(graph: GraphView) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from lms.ir.graph import GraphView
+from lms.ir.liveness import old_values
 from lms.ir.plan import SwapPlan
 from lms.planning.prefetch import Speeds
 from lms.planning.risk import FittedPlan, Risk
@@ -181,8 +182,9 @@ class Workload:
     def plain_memory(self) -> MemoryTimeline:
         """Predicted memory of the step in TensorFlow's own way."""
         found = simulate_memory(self.own, self.plain.plan)
+        both = zip(found.device, old_values(self.own), strict=True)
         kept = self.kept_bytes
-        return replace(found, device=tuple(kept + used for used in found.device))
+        return replace(found, device=tuple(kept + used + old for used, old in both))
 
 
 class Reason(Enum):

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable
+from operator import add
 
 from lms.errors import BudgetError
 from lms.ir.graph import GraphView
-from lms.ir.liveness import buffers
+from lms.ir.liveness import buffers, memory_curve, old_values
 from lms.ir.plan import SwapPlan
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import UNLIMITED, MemoryBudget, Workload
@@ -36,6 +37,8 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
             they belong to the peak.
     """
     reached = allocator_peak(own, _as_ready(own), capacity=UNLIMITED) or 0
+    curve = memory_curve(own)
+    reached += max(map(add, curve, old_values(own)), default=0) - max(curve, default=0)
     beside = sum(sorted(op.scratch for op in own.ops)[-TUNING.concurrent_scratch : -1])
     if has_loops(own):
         beside += math.ceil(reached * TUNING.loop_excess)

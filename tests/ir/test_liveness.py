@@ -9,6 +9,7 @@ from lms.ir.liveness import (
     buffers,
     lower_bound,
     memory_curve,
+    old_values,
     peak,
     reused_bytes,
     working_sets,
@@ -127,3 +128,17 @@ def test_the_curve_is_what_a_naive_recomputation_gives(graph: GraphView) -> None
 def test_no_op_needs_more_by_itself_than_with_the_others(graph: GraphView) -> None:
     pairs = zip(working_sets(graph), memory_curve(graph), strict=True)
     assert all(alone <= together for alone, together in pairs)
+
+
+def test_a_variable_that_is_written_while_it_is_read_is_there_twice() -> None:
+    ops = (
+        make_op("w", 8, persistent=True),
+        make_op("first", 8, "w", persistent=True, reads_state=True),
+        make_op("again", 8, "w", persistent=True, reads_state=True),
+        make_op("late", 1, "again"),
+        make_op("add", 0, "w", writes=("w:0",)),
+        make_op("later", 1, "first"),
+        make_op("more", 0, "w", writes=("w:0",)),  # nobody reads what it was by then
+        make_op("end", 1, "later"),
+    )
+    assert old_values(GraphView(ops=ops)) == [0, 0, 0, 0, 8, 8, 0, 0]

@@ -12,7 +12,6 @@ Seconds are the card's: those of the clock over its slow motion. Sizes are bytes
 """
 
 import ctypes
-import gc
 import hashlib
 import json
 import os
@@ -133,8 +132,7 @@ def _trained(asked: Mapping[str, Any]) -> dict[str, Any]:
         row["report"] = _report(ours, asked["slow_motion"])
         if asked["curves"] and ours.timelines:
             row["curves"] = _curves(ours.timelines[0])
-    if workers is not None:
-        row |= {"rank": workers.rank}
+    row |= {} if workers is None else {"rank": workers.rank}
     return row | ({} if refused else _digests(model))
 
 
@@ -144,8 +142,7 @@ def _built(asked: Mapping[str, Any]) -> tuple[Ready, int]:
     keras.utils.set_random_seed(_SEED)
     with suppress(tf.errors.ResourceExhaustedError):
         return built(*given)
-    keras.backend.clear_session()
-    gc.collect()  # layers that were made refer to each other
+    keras.utils.clear_session()  # layers that were made refer to each other
     keras.utils.set_random_seed(_SEED)
     with on_host() if asked["way"] == "callback" else nullcontext():
         return built(*given)

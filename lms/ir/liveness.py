@@ -225,27 +225,20 @@ def old_values(graph: GraphView) -> list[int]:
     """Bytes of variables' old values while each op runs.
 
     A variable that is written while ops are still to read its old value gets new memory
-    (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h). With decoupled
-    weight decay that may be all weights, at the step's very start.
-
-    Returns:
-        One number for each op. It comes on top of `memory_curve`.
+    (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h): with decoupled
+    weight decay all weights, at the step's very start. This adds to `memory_curve`.
 
     Example:
         >>> from lms.ir.graph import Tensor
-        >>> value, weights = Tensor(name="read:0", size=8), Tensor(name="w:0", size=8)
-        >>> w = Op(name="w", type="V", outputs=(weights,), persistent=True)
-        >>> read = Op(
-        ...     name="read",
-        ...     type="R",
-        ...     inputs=("w:0",),
-        ...     outputs=(value,),
-        ...     persistent=True,
-        ...     reads_state=True,
+        >>> w, value = (Tensor(name=name, size=8) for name in ("w:0", "read:0"))
+        >>> known = {"type": "Op", "inputs": ("w:0",)}
+        >>> ops = (
+        ...     Op(name="w", type="Op", outputs=(w,)),
+        ...     Op(name="read", outputs=(value,), reads_state=True, **known),
+        ...     Op(name="add", writes=("w:0",), **known),
+        ...     Op(name="use", type="Op", inputs=("read:0",)),
         ... )
-        >>> add = Op(name="add", type="A", inputs=("w:0",), writes=("w:0",))
-        >>> use = Op(name="use", type="U", inputs=("read:0",))
-        >>> old_values(GraphView(ops=(w, read, add, use)))
+        >>> old_values(GraphView(ops=ops))
         [0, 0, 8, 8]
     """
     ops, roots = graph.ops, graph.roots

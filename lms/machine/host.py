@@ -1,8 +1,4 @@
-"""The host: cores that this process may use, time that it lost, memory to pin.
-
-What is timed on a shared virtual machine tells little while a hypervisor gives its
-processors to others: a step whose threads wait for each other may take twice as long.
-Linux counts such time as `steal` (proc_stat(5)); psutil reads it.
+"""The host: cores that this process may use, memory to pin.
 
 Tensors leave a GPU through TensorFlow's pool of pinned memory, `gpu_host_bfc`. It is
 made with the devices, grows by regions that double, and gives none back. Its memory is
@@ -21,14 +17,13 @@ from typing import Final
 
 import psutil
 
-from lms.units import GIB, MIB, Bytes, Seconds
+from lms.units import GIB, MIB, Bytes
 
 __all__ = [
     "PINNED_VARIABLE",
     "is_number",
     "pinned_limit",
     "processor_name",
-    "stolen_seconds",
     "swappable",
     "usable_cores",
 ]
@@ -94,19 +89,3 @@ def usable_cores() -> int:
         return len(psutil.Process().cpu_affinity() or ()) or os.cpu_count() or 1
     except AttributeError:  # macOS
         return os.cpu_count() or 1
-
-
-def stolen_seconds() -> Seconds:
-    """Time that others got since this machine started, of all cores together.
-
-    Returns:
-        Seconds; 0 where nobody counts them.
-
-    Example:
-        >>> stolen_seconds() >= 0
-        True
-    """
-    try:
-        return float(getattr(psutil.cpu_times(), "steal", 0.0))
-    except (OSError, RuntimeError):  # a container that hides it
-        return 0.0

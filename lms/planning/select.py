@@ -36,15 +36,14 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
         kept: Bytes of constants that it keeps and the graph to be planned does not:
             they belong to the peak.
     """
-    reached = allocator_peak(own, _as_ready(own), capacity=UNLIMITED) or 0
+    plan = SwapPlan(planner="none", order=tuple(op.name for op in own.ops))
+    reached = allocator_peak(own, plan, capacity=UNLIMITED) or 0
     curve = memory_curve(own)
     reached += max(map(add, curve, old_values(own)), default=0) - max(curve, default=0)
     beside = sum(sorted(op.scratch for op in own.ops)[-TUNING.concurrent_scratch : -1])
     if has_loops(own):
         beside += math.ceil(reached * TUNING.loop_excess)
-    return FittedPlan(
-        plan=_as_ready(own), small_pool=NO_POOL, peak=kept + reached, beside=beside
-    )
+    return FittedPlan(plan=plan, small_pool=NO_POOL, peak=kept + reached, beside=beside)
 
 
 def workload_of(
@@ -54,10 +53,6 @@ def workload_of(
     kept = own.constant_bytes - graph.constant_bytes
     plain = plain_plan(own, kept)
     return Workload(graph=graph, own=own, plain=plain, speeds=speeds)
-
-
-def _as_ready(graph: GraphView) -> SwapPlan:
-    return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
 
 
 def choose_plan(

@@ -11,7 +11,6 @@ Known weakness: an op whose scratch or time depends on values is measured on one
 
 import gc
 import hashlib
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,7 +20,6 @@ from typing import Any
 import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op, Tensor, op_of
-from lms.machine.host import stolen_seconds
 from lms.tf import compat
 from lms.tf.capture.op_facts import RESERVED, RESERVES
 from lms.tf.measure.devices import DeviceMemory, sync_devices
@@ -37,9 +35,6 @@ _AGAIN = 4
 
 # A call that takes so many seconds is as long without another one just before it.
 _SLOW = 0.02
-
-# How often they are tried while a hypervisor gives more of the cores to others.
-_TRIES, _DISTURBED = 3, 0.02
 
 # The input of cuDNN's layers that says how long sequences are.
 _LENGTHS = 4
@@ -253,31 +248,21 @@ def idle_seconds(arguments: int) -> Seconds:
 def seconds_of(call: Callable[[], Any], *, set_up: bool = False) -> Seconds:
     """Seconds of a call after the first one, what it started included.
 
-    The median of a few calls: what disturbs a call disturbs steps as often. Not so
-    what a hypervisor takes: then a few more are made, and if it goes on, the shortest
-    counts.
+    The median of a few calls: what disturbs a call disturbs steps as often.
 
     Args:
         call: What to time.
         set_up: Whether it was called before. Then the first call counts if it is slow;
             else it is made to warm up, and a slow call takes twice as long to time.
     """
-    found, disturbed = _timed(call, runs=1)
-    if not set_up or found[0] < _SLOW:
-        found.clear()
-    elif not disturbed:
-        return found[0]
-    for _ in range(_TRIES):
-        taken, disturbed = _timed(call, runs=_RUNS)
-        if not disturbed:
-            return median(taken)
-        found += taken
-    return min(found)
+    (first,) = _timed(call, runs=1)
+    if set_up and first >= _SLOW:
+        return first
+    return median(_timed(call, runs=_RUNS))
 
 
-def _timed(call: Callable[[], Any], *, runs: int) -> tuple[list[Seconds], bool]:
-    """Seconds of each of a few calls, and whether a hypervisor held them up."""
-    stolen, started = stolen_seconds(), time.perf_counter()
+def _timed(call: Callable[[], Any], *, runs: int) -> list[Seconds]:
+    """Seconds of each of a few calls."""
     taken: list[Seconds] = []
     while len(taken) < runs and sum(taken) < _ENOUGH:
         sync_devices()
@@ -286,8 +271,7 @@ def _timed(call: Callable[[], Any], *, runs: int) -> tuple[list[Seconds], bool]:
         sync_devices()
         taken.append(time.perf_counter() - begun)
         del results
-    elapsed = (time.perf_counter() - started) * (os.cpu_count() or 1)
-    return taken, stolen_seconds() - stolen > _DISTURBED * elapsed
+    return taken
 
 
 def _has_other_values(producer: Op, tensor: str) -> bool:

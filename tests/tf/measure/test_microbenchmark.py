@@ -15,10 +15,10 @@ Timing = Callable[..., tuple[float, int]]
 def timing(monkeypatch: pytest.MonkeyPatch) -> Timing:
     """Time a call of given lengths, the last for all that follow.
 
-    What is yielded takes them, and of each how many seconds were stolen from it; it
-    returns the seconds found and how many calls were made.
+    What is yielded takes them; it returns the seconds found and how many calls were
+    made.
     """
-    now, stolen = [0.0], [0.0]
+    now = [0.0]
 
     class Clock:
         @staticmethod
@@ -26,15 +26,13 @@ def timing(monkeypatch: pytest.MonkeyPatch) -> Timing:
             return now[0]
 
     monkeypatch.setattr(microbenchmark, "time", Clock)
-    monkeypatch.setattr(microbenchmark, "stolen_seconds", lambda: stolen[0])
 
-    def take(*lengths: float, lost: float = 0.0, set_up: bool = False) -> object:
+    def take(*lengths: float, set_up: bool = False) -> object:
         calls: list[float] = []
 
         def call() -> None:
             calls.append(lengths[min(len(calls), len(lengths) - 1)])
             now[0] += calls[-1]
-            stolen[0] += lost
 
         return microbenchmark.seconds_of(call, set_up=set_up), len(calls)
 
@@ -50,12 +48,3 @@ def test_a_slow_first_call_counts_where_it_was_set_up_before(timing: Timing) -> 
     assert timing(9.0, 2.0) == (2.0, 2)
     assert timing(9.0, 2.0, set_up=True) == (9.0, 1)
     assert timing(0.01, 0.008, set_up=True) == (pytest.approx(0.008), 1 + 3)
-
-
-def test_the_shortest_counts_where_each_try_was_disturbed(timing: Timing) -> None:
-    assert timing(9.0, 3.0, 2.0, 4.0, lost=1.0) == (2.0, 1 + 3)
-    assert timing(1.0, 3.0, 2.0, 4.0, lost=1.0, set_up=True) == (1.0, 1 + 3)
-
-
-def test_a_call_that_was_not_disturbed_is_made_no_more(timing: Timing) -> None:
-    assert timing(9.0, 3.0, 2.0) == (3.0, 1 + 1)

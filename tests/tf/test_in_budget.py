@@ -87,3 +87,11 @@ def test_the_need_of_recurrent_layers_is_foreseen(worker: Worker) -> None:
     assert trial["unknown"] == []
     assert trial["swaps"] == 0
     assert trial["measured"] == pytest.approx(trial["predicted"], rel=0.15)
+
+
+def test_weights_that_decay_while_they_are_read_are_foreseen_twice(
+    worker: Worker,
+) -> None:
+    trial = worker.ask("tests.tf.trials:fit_decayed", memory="256MiB")
+    assert trial["swaps"] == 0
+    assert trial["measured"] == pytest.approx(trial["predicted"], rel=0.03)

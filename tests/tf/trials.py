@@ -8,6 +8,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -213,9 +214,20 @@ def fit_recurrent() -> dict[str, Any]:
             layers.Dense(4),
         ]
     )
-    model.compile("adam", "mse")
-    callback = LMSCallback(verbose=0)
     x, y = np.ones([128, 60, 32]), np.ones([128, 4])
+    return _foreseen(model, "adam", x, y)
+
+
+def fit_decayed() -> dict[str, Any]:
+    """Fit layers whose weights decay before any gradient is there."""
+    layer: Any = partial(keras.layers.Dense, 512, activation="relu")
+    model = keras.Sequential([keras.Input((512,)), *(layer() for _ in range(6))])
+    return _foreseen(model, "adamw", *np.ones([2, 128, 512]))
+
+
+def _foreseen(model: keras.Model, optimizer: str, x: Any, y: Any) -> dict[str, Any]:
+    model.compile(optimizer, "mse")
+    callback = LMSCallback(verbose=0)
     model.fit(x, y, 32, verbose=SILENT, callbacks=[callback])
     (report,) = callback.report
     return {

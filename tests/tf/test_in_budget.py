@@ -94,4 +94,4 @@ def test_weights_that_decay_while_they_are_read_are_foreseen_twice(
 ) -> None:
     trial = worker.ask("tests.tf.trials:fit_decayed", memory="256MiB")
     assert trial["swaps"] == 0
-    assert trial["measured"] == pytest.approx(trial["predicted"], rel=0.03)
+    assert 0.95 * trial["predicted"] <= trial["measured"] <= trial["predicted"]

@@ -222,13 +222,13 @@ def fit_decayed() -> dict[str, Any]:
     """Fit layers whose weights decay before any gradient is there."""
     layer: Any = partial(keras.layers.Dense, 512, activation="relu")
     model = keras.Sequential([keras.Input((512,)), *(layer() for _ in range(6))])
-    return _foreseen(model, "adamw", *np.ones([2, 128, 512]))
+    return _foreseen(model, "adamw", *np.ones([2, 4096, 512]))
 
 
 def _foreseen(model: keras.Model, optimizer: str, x: Any, y: Any) -> dict[str, Any]:
     model.compile(optimizer, "mse")
     callback = LMSCallback(verbose=0)
-    model.fit(x, y, 32, verbose=SILENT, callbacks=[callback])
+    model.fit(x, y, len(x) // 4, verbose=SILENT, callbacks=[callback])
     (report,) = callback.report
     return {
         "predicted": report.unplanned_peak_bytes,

@@ -294,7 +294,7 @@ def _noting(method: Any, sizes: list[str]) -> Any:
 
     def noting(bench: Bench, *args: Any) -> Any:
         most = max(spec.shape.num_elements() for _, spec, _ in bench.arguments)
-        sizes.append("large" if most > 8 * MIB else "small")
+        sizes.append("large" if most > 32 * MIB else "small")
         return method(bench, *args)
 
     return noting

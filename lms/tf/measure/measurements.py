@@ -30,7 +30,6 @@ class Measurements:
         scratch: Bytes that ops need beside inputs and outputs, by the keys of their
             benches.
         reserved: Bytes that cuDNN's layers leave to their gradients, by the same keys.
-        largest: By op type, what the largest op that was run moves and needs, in bytes.
         seconds: Of a call of an op alone, by the keys of their benches.
         link: Rates of copies to the host and back.
         rates: Rates of computing and of memory, each with the bytes of the tensors that
@@ -39,9 +38,6 @@ class Measurements:
 
     scratch: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
     reserved: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
-    largest: dict[str, tuple[float, float]] = field(
-        default_factory=dict[str, tuple[float, float]]
-    )
     seconds: dict[str, Seconds] = field(default_factory=dict[str, Seconds])
     link: LinkRates | None = None
     rates: dict[str, tuple[int, float]] = field(

@@ -11,8 +11,9 @@ Known weakness: an op whose scratch or time depends on values is measured on one
 
 import gc
 import hashlib
+import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -21,11 +22,11 @@ import tensorflow as tf
 
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 from lms.tf import compat
-from lms.tf.capture.op_facts import RESERVED, RESERVES
+from lms.tf.capture.op_facts import CONSTANT, RESERVED, RESERVES
 from lms.tf.measure.devices import DeviceMemory, sync_devices
 from lms.units import Seconds
 
-__all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of"]
+__all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of", "sizes_of"]
 
 # Runs of one op: fewer when it is slow.
 _RUNS, _ENOUGH = 9, 0.02
@@ -35,6 +36,9 @@ _AGAIN = 4
 
 # A call that takes so many seconds is as long without another one just before it.
 _SLOW = 0.02
+
+# Types of constants that may be shapes.
+_SIZES = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
 
 # The input of cuDNN's layers that says how long sequences are.
 _LENGTHS = 4
@@ -124,8 +128,7 @@ class Bench:
         layer.CopyFrom(node)
         read = layer.input[0]
         axis = 0 if compat.attribute(node, "time_major").b else 1
-        shape = {name: spec for name, spec, _ in self.arguments}[read].shape
-        sizes = [int(size or 0) for size in shape.as_list()]
+        sizes = sizes_of({name: spec for name, spec, _ in self.arguments}[read])
         steps = max(1, int(sizes[axis] * part))
         lengths = compat.constant("lengths", [steps] * sizes[1 - axis], tf.int32)
         if len(layer.input) > _LENGTHS:
@@ -142,6 +145,43 @@ class Bench:
             key=f"{self.key} {steps}",
         )
         return bench, steps / sizes[axis]
+
+    def of_first_rows(self, part: float) -> "tuple[Bench, float] | None":
+        """The same on a part of its largest input, along the first axis that has parts.
+
+        Args:
+            part: Rows to keep, over all that there are: at least one is kept.
+
+        Returns:
+            The bench, and the part that was kept; None if there is no such axis.
+        """
+        shapes = [sizes_of(spec) for _, spec, _ in self.arguments]
+        largest = max(shapes, key=math.prod, default=())
+        axis = next((i for i, size in enumerate(largest) if size > 1), None)
+        if axis is None:
+            return None
+        rows = largest[axis]
+        kept = max(1, int(rows * part))
+
+        def cut(sizes: Sequence[int]) -> list[int]:
+            is_of_rows = len(sizes) > axis and sizes[axis] == rows
+            return [*sizes[:axis], kept, *sizes[axis + 1 :]] if is_of_rows else [*sizes]
+
+        arguments = tuple(
+            (name, tf.TensorSpec(cut(shape), spec.dtype), handle)
+            for (name, spec, handle), shape in zip(self.arguments, shapes, strict=True)
+        )
+        nodes = list(self.nodes)
+        for i, node in enumerate(nodes):
+            value = compat.attribute(node, "value").tensor
+            if node.op in CONSTANT and value.dtype in _SIZES and value.tensor_shape.dim:
+                sizes = tf.make_ndarray(value)
+                dtype = tf.as_dtype(value.dtype)
+                nodes[i] = compat.constant(node.name, cut(sizes.tolist()), dtype)
+                nodes[i].device = node.device
+        key = f"{self.key} {axis} {kept}"
+        new = replace(self, nodes=tuple(nodes), arguments=arguments, key=key)
+        return new, kept / rows
 
     def scratch(self, memory: DeviceMemory, moved: int) -> int | None:
         """Scratch bytes of the second run; None if it cannot be run alone.
@@ -204,6 +244,11 @@ class Bench:
             return results
 
         return call
+
+
+def sizes_of(spec: tf.TensorSpec) -> list[int]:
+    """The sizes of a tensor whose shape is known."""
+    return [int(size or 0) for size in spec.shape.as_list()]
 
 
 def _peak_of(call: Callable[[], Any], memory: DeviceMemory) -> int:

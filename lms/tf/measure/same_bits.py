@@ -23,7 +23,7 @@ from lms.machine.costs import moved_bytes
 from lms.tf import compat
 from lms.tf.capture.slice_rules import Cut
 from lms.tf.measure.devices import find_device
-from lms.tf.measure.microbenchmark import Bench
+from lms.tf.measure.microbenchmark import Bench, sizes_of
 from lms.tf.measure.scratch import LEFT_BEHIND, free_bytes
 
 __all__ = ["keeps_bits"]
@@ -84,7 +84,7 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
             constants.append(compat.constant(f"size_{i}", cut.constants[i], dtype))
             node.input[i] = constants[-1].name
         elif name in specs:
-            shape = _shape(specs[name])
+            shape = sizes_of(specs[name])
             if axis is not None:
                 shape[axis] //= parts
             node.input[i] = f"piece_{i}"
@@ -100,7 +100,7 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
     )
     random = np.random.default_rng(0)
     values = {
-        name: random.standard_normal(_shape(spec)).astype(spec.dtype.as_numpy_dtype)
+        name: random.standard_normal(sizes_of(spec)).astype(spec.dtype.as_numpy_dtype)
         for name, spec in specs.items()
     }
     whole = _run(bench, [values[name] for name in specs])
@@ -115,10 +115,6 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
             _run(part, [each[number] for each in given]), expected, strict=True
         )
     )
-
-
-def _shape(spec: tf.TensorSpec) -> list[int]:
-    return [int(size or 0) for size in spec.shape.as_list()]
 
 
 def _split(value: Any, parts: int, axis: int | None) -> list[Any]:

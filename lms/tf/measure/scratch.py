@@ -2,7 +2,7 @@
 
     is it worth a run? ──> room for it here? ──yes──> run alone: the allocator's peak
                                 │no                   less what is in use afterwards
-                                └──> as much as the largest op of its type for its bytes
+                                └──> as its first rows that have room
 
 What cuDNN and cuBLAS choose for an op, they choose once in a process, by what is free
 then: so convolutions and products are run in each process, with room, before any step.
@@ -46,8 +46,7 @@ __all__ = [
 _LARGE = 64 * KIB
 
 # An op whose scratch is not known is run alone only where there is room for so many
-# times what it reads and makes. Elsewhere it counts what the largest op of its type
-# that was run needs for its bytes (small ones need more, as a part of theirs), or this.
+# times what it reads and makes. Where no row of it has, it counts such a share of that.
 _TIMES, _USUAL_SHARE = 3, 0.5
 
 # Bytes known to be needed must be free so many times: a chunk is not split that is
@@ -87,14 +86,13 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
         and _may_need_much(step.graph, nodes, op)
         and (bench := Bench.of(step.graph, nodes, op)) is not None
     ]
-    failed = _measure(cases, device, measured)
+    failed, by_rows = _measure(cases, device, measured)
     for case in cases:
-        known = measured.scratch.get(case.bench.key)
+        known = measured.scratch.get(case.bench.key, by_rows.get(case.bench.key))
         if known is not None:
             found[case.op.name] = known
         elif case.bench.key not in failed:
-            largest, needed = measured.largest.get(case.op.type, (1.0, _USUAL_SHARE))
-            found[case.op.name] = math.ceil(needed / largest * case.moved)
+            found[case.op.name] = math.ceil(_USUAL_SHARE * case.moved)
     return found
 
 
@@ -107,15 +105,19 @@ class Case:
     moved: int
 
 
-def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> set[str]:
+def _measure(
+    cases: Sequence[Case], device: Device, measured: Measurements
+) -> tuple[set[str], dict[str, Bytes]]:
     """Run ops whose scratch is not known, here or where there is room.
 
     Returns:
-        The keys of those that cannot be run on values that are made up.
+        The keys of those that cannot be run on values that are made up, and the scratch
+        of those of which only the first rows have room.
     """
     unknown = {case.bench.key: case for case in cases if _is_to_run(case, measured)}
+    by_rows: dict[str, Bytes] = {}
     if not unknown:
-        return set()
+        return set(), by_rows
     gathered = device.keep_pool(LEFT_BEHIND)
     free = free_bytes(device)
     failed: set[str] = set()
@@ -123,6 +125,8 @@ def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> s
         if not has_room(case, device, free):
             reserved = _reserved_by_part(case, free)
             if reserved is None:
+                if (scratch := _by_rows(case, device, measured, free)) is not None:
+                    by_rows[key] = scratch
                 continue
             measured.reserved[key] = reserved
             if case.moved - case.op.outputs[RESERVED].size + reserved > free:
@@ -131,11 +135,30 @@ def _measure(cases: Sequence[Case], device: Device, measured: Measurements) -> s
         if found is None:
             failed.add(key)
             continue
-        _note_scratch(case, measured, found)
+        measured.scratch[key] = found
+        _chosen.add(key)
         if case.op.type in RESERVES and (made := case.bench.output_bytes()):
             measured.reserved[key] = made[RESERVED]
     del gathered
-    return failed
+    return failed, by_rows
+
+
+def _by_rows(
+    case: Case, device: Device, measured: Measurements, free: float
+) -> Bytes | None:
+    """Scratch of an op, as of its first rows that have room; None if none have."""
+    found = case.bench.of_first_rows(free / _TIMES / case.moved)
+    if found is None or case.op.type in RESERVES:
+        return None
+    bench, part = found
+    if case.moved * part * _TIMES > free:  # one row has no room
+        return None
+    if bench.key not in measured.scratch:
+        scratch = bench.scratch(device.memory, math.ceil(case.moved * part))
+        if scratch is None:
+            return None
+        measured.scratch[bench.key] = scratch
+    return math.ceil(measured.scratch[bench.key] / part)
 
 
 def _reserved_by_part(case: Case, free: float) -> Bytes | None:
@@ -153,14 +176,6 @@ def _is_to_run(case: Case, measured: Measurements) -> bool:
     is_chosen = not case.op.flops or key in _chosen
     is_known = case.op.type not in RESERVES or key in measured.reserved
     return not (is_chosen and is_known and key in measured.scratch)
-
-
-def _note_scratch(case: Case, measured: Measurements, scratch: int) -> None:
-    """Keep what an op needs, and whether it is the largest of its type."""
-    measured.scratch[case.bench.key] = scratch
-    _chosen.add(case.bench.key)
-    largest = measured.largest.get(case.op.type, (0.0, 0.0))
-    measured.largest[case.op.type] = max(largest, (case.moved, scratch))
 
 
 def _scratch_of_compiled(

@@ -228,21 +228,11 @@ def old_values(graph: GraphView) -> list[int]:
     (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h): with decoupled
     weight decay all weights, at the step's very start. This adds to `memory_curve`.
 
-    Example:
-        >>> from lms.ir.graph import Tensor
-        >>> w, value = (Tensor(name=name, size=8) for name in ("w:0", "read:0"))
-        >>> known = {"type": "Op", "inputs": ("w:0",)}
-        >>> ops = (
-        ...     Op(name="w", type="Op", outputs=(w,)),
-        ...     Op(name="read", outputs=(value,), reads_state=True, **known),
-        ...     Op(name="add", writes=("w:0",), **known),
-        ...     Op(name="use", type="Op", inputs=("read:0",)),
-        ... )
-        >>> old_values(GraphView(ops=ops))
-        [0, 0, 8, 8]
+    Known weakness: a call or loop that has a variable counts as writing it.
     """
     ops, roots = graph.ops, graph.roots
     last = {roots[name]: i for i, op in enumerate(ops) for name in op.inputs}
+    last |= dict.fromkeys((roots[name] for name in graph.results), len(ops) - 1)
     reads: dict[str, tuple[int, int]] = {}
     change = [0] * (len(ops) + 1)
     for position, op in enumerate(ops):
@@ -251,9 +241,9 @@ def old_values(graph: GraphView) -> list[int]:
             end, _ = reads.get(variable, (0, 0))
             reads[variable] = max(end, last.get(roots[value.name], 0)), value.size
         for handle in op.writes:
-            end, size = reads.pop(roots[handle], (0, 0))
-            if end > position:
-                change[position] += size
+            end, size = reads.pop(roots.get(handle, handle), (0, 0))
+            if end > position:  # what replaces the value is a buffer until then
+                change[position + op.replaces_state] += size
                 change[end + 1] -= size
     return list(accumulate(change[:-1]))
 

@@ -139,6 +139,10 @@ def test_a_variable_that_is_written_while_it_is_read_is_there_twice() -> None:
         make_op("add", 0, "w", writes=("w:0",)),
         make_op("later", 1, "first"),
         make_op("more", 0, "w", writes=("w:0",)),  # nobody reads what it was by then
-        make_op("end", 1, "later"),
+        make_op("last", 8, "w", persistent=True, reads_state=True),
+        make_op("reduce", 1, "later", writes=("reduce",)),  # a collective: no variable
+        make_op("new", 0, "w", writes=("w:0",), replaces_state=True),
+        make_op("end", 1, "reduce"),
     )
-    assert old_values(GraphView(ops=ops)) == [0, 0, 0, 0, 8, 8, 0, 0]
+    found = old_values(GraphView(ops=ops, results=("last:0",)))
+    assert found == [0, 0, 0, 0, 8, 8, 0, 0, 0, 0, 8]

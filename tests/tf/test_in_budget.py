@@ -89,9 +89,7 @@ def test_the_need_of_recurrent_layers_is_foreseen(worker: Worker) -> None:
     assert trial["measured"] == pytest.approx(trial["predicted"], rel=0.15)
 
 
-def test_weights_that_decay_while_they_are_read_are_foreseen_twice(
-    worker: Worker,
-) -> None:
+def test_weights_that_decay_while_read_are_foreseen_twice(worker: Worker) -> None:
     trial = worker.ask("tests.tf.trials:fit_decayed", memory="256MiB")
     assert trial["swaps"] == 0
     assert 0.95 * trial["predicted"] <= trial["measured"] <= trial["predicted"]

@@ -149,35 +149,45 @@ class Bench:
     def of_first_rows(self, part: float) -> "tuple[Bench, float] | None":
         """The same on a part of its largest input, along the first axis that has parts.
 
+        Filters of convolutions stay whole. What cannot be cut so fails when it is run.
+
         Args:
-            part: Rows to keep, over all that there are: at least one is kept.
+            part: Rows to keep at most, over all that there are.
 
         Returns:
-            The bench, and the part that was kept; None if there is no such axis.
+            The bench, and the part that was kept, of a power of two of rows so that few
+            parts are tried; None if there is no such axis, or not one row may be kept.
         """
-        shapes = [sizes_of(spec) for _, spec, _ in self.arguments]
-        largest = max(shapes, key=math.prod, default=())
+        op = self.nodes[0]
+        whole = op_of(op.input[1]) if "Conv" in op.op else ""
+        shapes = {name: sizes_of(spec) for name, spec, _ in self.arguments}
+        inputs = (sizes for name, sizes in shapes.items() if name != whole)
+        largest = max(inputs, key=math.prod, default=[])
         axis = next((i for i, size in enumerate(largest) if size > 1), None)
-        if axis is None:
+        rows = 1 if axis is None else largest[axis]
+        if axis is None or rows * part < 1:
             return None
-        rows = largest[axis]
-        kept = max(1, int(rows * part))
+        kept = 1 << (int(rows * min(part, 1)).bit_length() - 1)
 
-        def cut(sizes: Sequence[int]) -> list[int]:
-            is_of_rows = len(sizes) > axis and sizes[axis] == rows
-            return [*sizes[:axis], kept, *sizes[axis + 1 :]] if is_of_rows else [*sizes]
+        def cut(name: str, sizes: Sequence[int]) -> list[int]:
+            if name == whole or sizes[axis : axis + 1] != [rows]:
+                return [*sizes]
+            return [*sizes[:axis], kept, *sizes[axis + 1 :]]
 
         arguments = tuple(
-            (name, tf.TensorSpec(cut(shape), spec.dtype), handle)
-            for (name, spec, handle), shape in zip(self.arguments, shapes, strict=True)
+            (name, tf.TensorSpec(cut(name, shapes[name]), spec.dtype), handle)
+            for name, spec, handle in self.arguments
         )
         nodes = list(self.nodes)
         for i, node in enumerate(nodes):
             value = compat.attribute(node, "value").tensor
-            if node.op in CONSTANT and value.dtype in _SIZES and value.tensor_shape.dim:
-                sizes = tf.make_ndarray(value)
+            if node.op not in (*CONSTANT, "HostConst") or value.dtype not in _SIZES:
+                continue
+            sizes = tf.make_ndarray(value).tolist()
+            if value.tensor_shape.dim and len(sizes) == len(largest):  # a shape
+                sizes = cut(node.name, sizes)
                 dtype = tf.as_dtype(value.dtype)
-                nodes[i] = compat.constant(node.name, cut(sizes.tolist()), dtype)
+                nodes[i] = compat.constant(node.name, sizes, dtype)
                 nodes[i].device = node.device
         key = f"{self.key} {axis} {kept}"
         new = replace(self, nodes=tuple(nodes), arguments=arguments, key=key)
@@ -199,7 +209,7 @@ class Bench:
             found = _peak_of(call, memory)
             if found > moved:
                 found = max(found, *(_peak_of(call, memory) for _ in range(_AGAIN)))
-        except tf.errors.OpError:
+        except (tf.errors.OpError, ValueError):
             return None  # no room to run it alone, or not on these values
         return found
 

@@ -46,7 +46,8 @@ __all__ = [
 _LARGE = 64 * KIB
 
 # An op whose scratch is not known is run alone only where there is room for so many
-# times what it reads and makes. Where no row of it has, it counts such a share of that.
+# times what it reads and makes: as a whole, or its first rows. Such a share of that
+# counts where neither can be.
 _TIMES, _USUAL_SHARE = 3, 0.5
 
 # Bytes known to be needed must be free so many times: a chunk is not split that is
@@ -147,18 +148,18 @@ def _by_rows(
     case: Case, device: Device, measured: Measurements, free: float
 ) -> Bytes | None:
     """Scratch of an op, as of its first rows that have room; None if none have."""
+    if case.op.type in RESERVES or case.bench.key in measured.scratch:
+        return None
     found = case.bench.of_first_rows(free / _TIMES / case.moved)
-    if found is None or case.op.type in RESERVES:
+    if found is None:
         return None
     bench, part = found
-    if case.moved * part * _TIMES > free:  # one row has no room
-        return None
     if bench.key not in measured.scratch:
         scratch = bench.scratch(device.memory, math.ceil(case.moved * part))
         if scratch is None:
             return None
         measured.scratch[bench.key] = scratch
-    return math.ceil(measured.scratch[bench.key] / part)
+    return min(math.ceil(measured.scratch[bench.key] / part), _TIMES * case.moved)
 
 
 def _reserved_by_part(case: Case, free: float) -> Bytes | None:

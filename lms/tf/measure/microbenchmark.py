@@ -147,9 +147,7 @@ class Bench:
         return bench, steps / sizes[axis]
 
     def of_first_rows(self, part: float) -> "tuple[Bench, float] | None":
-        """The same on a part of its largest input, along the first axis that has parts.
-
-        Filters of convolutions stay whole. What cannot be cut so fails when it is run.
+        """The same on a part of its largest input but filters; it may fail when run.
 
         Args:
             part: Rows to keep at most, over all that there are.
@@ -190,8 +188,7 @@ class Bench:
                 nodes[i] = compat.constant(node.name, sizes, dtype)
                 nodes[i].device = node.device
         key = f"{self.key} {axis} {kept}"
-        new = replace(self, nodes=tuple(nodes), arguments=arguments, key=key)
-        return new, kept / rows
+        return replace(self, nodes=(*nodes,), arguments=arguments, key=key), kept / rows
 
     def scratch(self, memory: DeviceMemory, moved: int) -> int | None:
         """Scratch bytes of the second run; None if it cannot be run alone.

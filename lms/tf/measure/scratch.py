@@ -147,19 +147,22 @@ def _measure(
 def _by_rows(
     case: Case, device: Device, measured: Measurements, free: float
 ) -> Bytes | None:
-    """Scratch of an op, as of its first rows that have room; None if none have."""
+    """Scratch of an op, as that of its first rows grows; None if too few have room."""
     if case.op.type in RESERVES or case.bench.key in measured.scratch:
         return None
-    found = case.bench.of_first_rows(free / _TIMES / case.moved)
-    if found is None:
-        return None
-    bench, part = found
-    if bench.key not in measured.scratch:
-        scratch = bench.scratch(device.memory, math.ceil(case.moved * part))
-        if scratch is None:
+    part, tried = free / _TIMES / case.moved, list[tuple[float, Bytes]]()
+    for rows in (part, part / 2):  # libraries take a part of it for any rows
+        if (found := case.bench.of_first_rows(rows)) is None:
             return None
-        measured.scratch[bench.key] = scratch
-    return min(math.ceil(measured.scratch[bench.key] / part), _TIMES * case.moved)
+        bench, kept = found
+        if bench.key not in measured.scratch:
+            scratch = bench.scratch(device.memory, math.ceil(case.moved * kept))
+            if scratch is None:
+                return None
+            measured.scratch[bench.key] = scratch
+        tried.append((kept, measured.scratch[bench.key]))
+    (more, most), (less, least) = tried
+    return math.ceil(most + max(0, most - least) / (more - less) * (1 - more))
 
 
 def _reserved_by_part(case: Case, free: float) -> Bytes | None:

@@ -242,7 +242,7 @@ def old_values(graph: GraphView) -> list[int]:
             reads[variable] = max(end, last.get(roots[value.name], 0)), value.size
         for handle in op.writes:
             end, size = reads.pop(roots.get(handle, handle), (0, 0))
-            if end > position:  # what replaces the value is a buffer until then
+            if end > position:  # a value given whole is a buffer until then
                 change[position + op.replaces_state] += size
                 change[end + 1] -= size
     return list(accumulate(change[:-1]))

@@ -147,7 +147,7 @@ class Bench:
         return bench, steps / sizes[axis]
 
     def of_first_rows(self, part: float) -> "tuple[Bench, float] | None":
-        """The same on a part of its largest input but filters; it may fail when run.
+        """The op on a part of its largest input, filters aside; it may fail when run.
 
         Args:
             part: Rows to keep at most, over all that there are.

@@ -151,7 +151,7 @@ def _by_rows(
     if case.op.type in RESERVES or case.bench.key in measured.scratch:
         return None
     part, tried = free / _TIMES / case.moved, list[tuple[float, Bytes]]()
-    for rows in (part, part / 2):  # libraries take a part of it for any rows
+    for rows in (part, part / 2):  # some scratch is the same for any rows
         if (found := case.bench.of_first_rows(rows)) is None:
             return None
         bench, kept = found

@@ -44,7 +44,7 @@ def test_what_has_no_room_is_not_run_and_counts_by_the_roofline(worker: Worker) 
     """TensorFlow would wait ten seconds for each."""
     found = worker.ask("tests.tf.memory_trials:measure_in_little_room", memory="64MiB")
     assert "large" not in (*found["timed"], *found["scratch_run"])
-    # What is too large to be run is taken to need as little as its first rows.
+    # The large op counts as little scratch as its first rows, which have room.
     assert found["scratch"] == {"small": 0, "large": 0}
     assert found["seconds"]["large"] == found["roofline"]["large"] > 0
 

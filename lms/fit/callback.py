@@ -78,8 +78,7 @@ class FunctionHook:
             ValueError: If another callback's is there, in the same `fit`.
         """
         self._refuse_another()
-        run = self._predict if self._kind == "predict" else self._run_steps
-        setattr(self._model, f"{self._kind}_function", run)
+        setattr(self._model, f"{self._kind}_function", self._run)
         made = f"make_{self._kind}_function"
         self._others = self._model.__dict__.get(made)  # that of `DataParallel`
         self._model.__dict__[made] = self._make
@@ -94,14 +93,22 @@ class FunctionHook:
                 "same step. Leave one."
             )
 
+    @property
+    def _run(self) -> Callable[..., Any]:
+        return self._predict if self._kind == "predict" else self._run_steps
+
     def remove(self) -> None:
-        """Put back what was replaced; harmless when done twice."""
-        made = f"make_{self._kind}_function"
+        """Put back what was replaced; harmless when done twice.
+
+        What another put in place of ours stays: a model that is compiled anew has none.
+        """
+        made, function = f"make_{self._kind}_function", f"{self._kind}_function"
         if self._model.__dict__.get(made) == self._make:
             del self._model.__dict__[made]
             if self._others is not None:
                 self._model.__dict__[made] = self._others
-            setattr(self._model, f"{self._kind}_function", self._own)
+            if getattr(self._model, function) == self._run:
+                setattr(self._model, function, self._own)
             self.fitted.note_peak()
             if self._kind == "train":
                 self.fitted.give_back()

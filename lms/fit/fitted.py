@@ -315,9 +315,10 @@ class FittedFunction:
         device = find_device()
         used = device.memory.current_bytes or 0
         free = UNLIMITED if device.limit is None else device.limit - used
-        graphs = [traced.concrete.graph for traced in self._traced.values()]
-        found = {id(v.handle): v.handle for g in graphs for v in g.variables}
-        moved = HostVariables(tuple(h for h in found.values() if lies_on_host(h)))
+        found = {
+            id(one): one for step in self._traced.values() for one in step.captures
+        }
+        moved = HostVariables(tuple(filter(lies_on_host, found.values())))
         if moved.size * _AMPLE <= free:
             moved.come_back()
 

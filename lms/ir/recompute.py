@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 PREFIX = "lms/again/"
+_MEMO = "recomputed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +88,14 @@ def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> Graph
     """
     if not recomputed:
         return graph
-    for item in recomputed:
-        _check(graph, item)
-    return GraphView(ops=tuple(_Builder(graph, recomputed).ops), results=graph.results)
+    chosen = tuple(recomputed)
+    last, made = graph.memo.get(_MEMO, (None, None))
+    if last != chosen:  # it is asked for several times in a row
+        for item in chosen:
+            _check(graph, item)
+        made = GraphView(ops=tuple(_Builder(graph, chosen).ops), results=graph.results)
+        graph.memo[_MEMO] = chosen, made
+    return made
 
 
 class _Builder:

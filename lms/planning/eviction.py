@@ -91,21 +91,21 @@ def _measure_needs(
 ) -> None:
     """Sweep the positions, counting only what the position's step touches."""
     dying = _dying(live)
-    last = [len(graph.ops) if buffer.kept else buffer.last for buffer in live]
-    position = 0
-    for number, step in enumerate(steps):
-        present = {i: live[i].size for i in step.reads}
-        makes = sorted(step.makes, key=lambda i: live[i].producer, reverse=True)
-        while position < len(graph.ops) and step_at[position] == number:
-            op = graph.ops[position]
-            while makes and live[makes[-1]].producer == position:
-                made = makes.pop()
-                present[made] = live[made].size
-            reused = reused_bytes(op, dying.get(position, ()))
-            step.need = max(step.need, sum(present.values()) + op.scratch - reused)
-            for i in [i for i in present if last[i] == position]:
-                del present[i]
-            position += 1
+    begin: dict[int, int] = {}  # bytes that begin and end at a position
+    end: dict[int, int] = {}
+    for buffer in live:
+        begin[buffer.producer] = begin.get(buffer.producer, 0) + buffer.size
+        if not buffer.kept:
+            end[buffer.last] = end.get(buffer.last, 0) + buffer.size
+    number, present = -1, 0
+    for position, op in enumerate(graph.ops):
+        if step_at[position] != number:
+            number = step_at[position]
+            present = sum(live[i].size for i in steps[number].reads)
+        present += begin.get(position, 0)
+        reused = reused_bytes(op, dying.get(position, ()))
+        steps[number].need = max(steps[number].need, present + op.scratch - reused)
+        present -= end.get(position, 0)
 
 
 def _dying(live: Sequence[Buffer]) -> dict[int, list[int]]:
@@ -409,6 +409,7 @@ class Walk:
         self._drops = drops
         self._leaving = list(leaving)
         self._leavers = {i for _, i in leaving}
+        self._due = {i: at for at, i in leaving}  # of those that were not evicted yet
         self._by_window = by_window
         self.late: dict[int, set[int]] = {}  # evictions that `drops` did not foresee
         self._chunk: dict[int, int] = {}  # resident buffers and their chunks
@@ -512,7 +513,7 @@ class Walk:
         touched = self._course.stages[self._number].touched
         if i is None or i in touched or use <= self._number:
             return math.inf
-        is_to_leave = any(i == j for at, j in self._leaving if at <= self._number)
+        is_to_leave = self._due.get(i, math.inf) <= self._number
         part = _OF_LEAVING if is_to_leave else 1.0
         return part * self._course.sizes[i] / (use - self._number)
 
@@ -521,6 +522,7 @@ class Walk:
         touched = self._course.stages[self._number].touched
         while self._leaving and self._leaving[-1][0] <= self._number:
             _, i = self._leaving.pop()
+            del self._due[i]
             if i in self._chunk and i not in touched:
                 self.late.setdefault(self._number, set()).add(i)
                 self._drop(i)

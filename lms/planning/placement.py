@@ -45,7 +45,6 @@ __all__ = ["PlanRequest", "certain_need", "find_plan", "least_plan", "ranked"]
 
 # An execution order, the chunks kept for small tensors, and a plan of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
-_ANY = 1 << 62
 
 
 def least_plan(
@@ -68,16 +67,17 @@ def least_plan(
     budget, op_name = min(needs, key=lambda need: need[0])
     recent: deque[_Made] = deque(maxlen=TUNING.least_budget_below * len(orders))
     while True:
-        headroom = Headroom(free=budget // TUNING.least_budget_part, bound=_ANY)
+        headroom = Headroom(free=budget // TUNING.least_budget_part)
         recent.extendleft(_made(graph, budget, filters) for graph in orders)
         for i, (graph, small_pool, plan) in enumerate(recent):
             fitted = _in_room(graph, small_pool, plan, budget)
             is_at_edge = i < len(orders)
             if fitted is None or (is_at_edge and fitted.plan.swaps):
                 continue
-            _, fitted = judged(graph, fitted, budget, headroom)
-            if fitted.risk is not Risk.PLACE:
-                return budget, fitted, op_name
+            regions = regions_of(budget, headroom, small_pool)
+            peaks = allocator_peaks(graph, fitted.plan, regions)
+            if peaks is not None:
+                return budget, replace(fitted, peak=middle(peaks)), op_name
         budget += max(TUNING.least_budget_step, budget // TUNING.least_budget_part)
 
 

@@ -45,6 +45,8 @@ __all__ = ["Fates", "LinkShare", "Terms", "choose_fates"]
 # Added to the seconds of a bargain: some ops take none by a roofline.
 _INSTANT: Seconds = 1e-6
 
+_MEMO = "step as it is"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkShare:
@@ -155,6 +157,10 @@ class StepAsItIs:
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
                 self._written.setdefault(graph.roots.get(handle, handle), position)
+
+    def is_for(self, terms: Terms) -> bool:
+        """Tell whether the facts are those of such a choice."""
+        return (self.least, self._cheap) == (terms.least, terms.cheap)
 
     def _made(self, op: Op) -> tuple[Buffer, ...]:
         named = (self.buffers.get(tensor.name) for tensor in op.outputs)
@@ -332,7 +338,7 @@ def choose_fates(
     Returns:
         Nothing if the step fits, or nothing can be recomputed in time.
     """
-    step = StepAsItIs(graph, costs, terms)
+    step = _known_step(graph, costs, terms)
     chosen = Chosen(step, terms.budget)
     large = [
         step.buffers[root]
@@ -355,6 +361,15 @@ def choose_fates(
         recomputed=before.recomputed + chosen.recomputed(),
         leaving=tuple(leaving.items()),
     )
+
+
+def _known_step(graph: GraphView, costs: Costs, terms: Terms) -> StepAsItIs:
+    """The facts; the last ones are kept, as a step is asked about by other terms."""
+    step = graph.memo.get(_MEMO)
+    if step is None or step.costs is not costs or not step.is_for(terms):
+        step = StepAsItIs(graph, costs, terms)
+        graph.memo[_MEMO] = step
+    return step
 
 
 def _take_bargains(

@@ -18,6 +18,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph
 from lms.ir.recompute import with_recomputed
+from lms.ir.write_guard import can_come_last
 from lms.machine.costs import roofline
 from lms.machine.hardware import preset
 from lms.planning.candidates import movable, smallest_worth_moving
@@ -329,6 +330,7 @@ def _find(
     return replace(option, plan=replace(option.plan, recomputed=fates.recomputed))
 
 
+@collector_paused()
 def plan_by_budget(
     graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
 ) -> FittedPlan:
@@ -340,9 +342,8 @@ def plan_by_budget(
     have the least room in which a plan is sure, or had it when the training began: a
     step that runs out of memory waits, and is planned anew.
     """
-    orders = [
-        cache(partial(_orders, graph, writes_last=last)) for last in (True, False)
-    ]
+    may_wait = (True, False) if can_come_last(graph) else (True,)
+    orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
     found: list[FittedPlan] = []
     sure: list[FittedPlan] = []
     for percent in TUNING.taken_percent:

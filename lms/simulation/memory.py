@@ -11,7 +11,7 @@ Known weakness: positions, not seconds. A new value of a variable that is read a
 was assigned is taken to go with its last reader.
 """
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -35,6 +35,7 @@ __all__ = [
 
 
 _MEMO = "requests"
+_PLANS = 6  # of a graph, whose requests are kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +178,14 @@ def allocator_curve(
 def _requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
     """Requests to the allocator by position, ascending, in pieces of `least` bytes.
 
-    Those of the last plan are kept: it is tried in one region after another.
+    Those of the last plans are kept: they are tried in one region after another.
     """
-    known = graph.memo.get(_MEMO)
-    if known is None or known[0] is not plan or known[1] != least:
-        known = (plan, least, _find_requests(graph, plan, least))
-        graph.memo[_MEMO] = known
-    return known[2]
+    known = graph.memo.setdefault(_MEMO, deque(maxlen=_PLANS))
+    for tried, pieces, requests in known:
+        if tried is plan and pieces == least:
+            return requests
+    known.append((plan, least, _find_requests(graph, plan, least)))
+    return known[-1][2]
 
 
 def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:

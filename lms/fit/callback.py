@@ -37,6 +37,7 @@ from lms.tf.capture.keras_step import (
     own_function,
     step_of,
     step_of_data,
+    without_optionals,
 )
 from lms.tf.capture.tracing import flat_specs
 from lms.tf.compat import one_replica_s
@@ -153,6 +154,7 @@ class FunctionHook:
 
     def _predict_one(self, data: Any) -> Any:
         """Volumes of several sizes come in turn: each size has a plan, or none."""
+        data = without_optionals(data)
         if self._may_step_aside and self.fitted.runs_plain([data]):
             return self._own([data])
         with _Guard(self):

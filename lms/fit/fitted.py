@@ -396,7 +396,7 @@ class FittedFunction:
             return key
         larger = (
             k
-            for k, shapes in self._sure.items()
+            for k, shapes in list(self._sure.items())  # other threads add
             if _is_of(k, traced) and all(map(_holds, shapes, inputs))
         )
         return next(larger, key)

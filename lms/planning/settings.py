@@ -262,7 +262,7 @@ def _filters(**filters: Sequence[str]) -> Filters:
                 f"Write thresholds={{'{name}': ...}}."
                 if name in own
                 else "Knobs are budget, thresholds, recompute, plan, host_memory, "
-                f"state, {', '.join(sorted(known))}."
+                f"state, slices, {', '.join(sorted(known))}."
             )
             raise TypeError(f"`{name}` is no knob of large model support. {instead}")
         if not _is_names(value):

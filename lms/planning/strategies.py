@@ -88,7 +88,7 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
     if min(map(peak, orders)) <= request.budget:
         for graph in orders:
             moving = _find(graph, request, Fates(), THOROUGH)
-            if moving and not moving.plan.swaps:
+            if moving and not moving.plan.swaps and moving.risk is Risk.NONE:
                 return [moving]
     search = _Search(orders, request)
     search.run()

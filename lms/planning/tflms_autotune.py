@@ -227,6 +227,14 @@ def search_thresholds(
         if found.peak <= budget.step:
             break
     assert found is not None  # or the first search has raised
+    if found.peak > budget.step:
+        least = format_bytes(found.peak, at_least=True)
+        raise BudgetError(
+            f"`budget` must be at least {least} for any thresholds that were tried, as "
+            f"tensors lie in memory, got {format_bytes(budget.step)}. Plan by "
+            "budget instead, or use a smaller batch or volume.",
+            least_bytes=found.peak,
+        )
     return found
 
 

@@ -83,6 +83,7 @@ __all__ = [
     "device_name",
     "devices_are_made",
     "flat_element",
+    "flat_element_specs",
     "flat_inputs",
     "get_from_cluster",
     "graph_def",
@@ -197,9 +198,17 @@ def pack_outputs(concrete: Any, flat: Sequence[tf.Tensor]) -> Any:
 
 
 def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
-    """The flat tensors of a call's arguments, checked and converted."""
-    bound = concrete.function_type.bind(*args)
-    return list(concrete.function_type.unpack_inputs(bound))
+    """The flat tensors of a call's arguments, checked and converted.
+
+    Those that were left out are what they were when the function was traced.
+    """
+    called = concrete.function_type
+    bound = called.bind_partial(*args)
+    for name, parameter in called.parameters.items():
+        kind = parameter.type_constraint
+        if name not in bound.arguments and not isinstance(kind, tf.TypeSpec):
+            bound.arguments[name] = kind.placeholder_value(None)
+    return list(called.unpack_inputs(called.bind(*bound.args, **bound.kwargs)))
 
 
 def operations(graph: Any) -> Iterator[tf.Operation]:
@@ -226,6 +235,11 @@ def one_replica_s(iterator: Any) -> Any:
 def flat_element(iterator_spec: Any, element: Any) -> list[tf.Tensor]:
     """An iterator's element as the outputs of its `IteratorGetNext` op."""
     return _structure.to_tensor_list(iterator_spec, element)
+
+
+def flat_element_specs(iterator_spec: Any) -> list[tf.TensorSpec]:
+    """Specs of `flat_element`: a sparse or ragged part is one tensor."""
+    return _structure.get_flat_tensor_specs(iterator_spec)
 
 
 def allocator_limit(device: str) -> int | None:

@@ -60,10 +60,12 @@ def with_assignments_in_place(
                 in_pieces.add(name)
     once = {name for name, count in written.items() if count == 1} - in_pieces
     large = {name for name in once if _is_large(variables[name])}
+    there = {node.name for node in nodes}
     changed: list[compat.NodeDef] = []
     for node in nodes:
         if node.op == "AssignVariableOp" and source_of(node.input[0]) in large:
-            changed += _in_place(node)
+            made = source_of(node.input[1])  # an argument is there from the beginning
+            changed += _in_place(node, [f"^{made}"] if made in there else [])
         else:
             changed.append(node)
     return changed
@@ -75,7 +77,7 @@ def _is_large(spec: tf.TensorSpec) -> bool:
     return spec.shape.num_elements() * spec.dtype.size >= _LEAST
 
 
-def _in_place(node: compat.NodeDef) -> list[compat.NodeDef]:
+def _in_place(node: compat.NodeDef, value_made: Sequence[str]) -> list[compat.NodeDef]:
     """The assignment, and what goes before it."""
     handle, value, *controls = node.input
     dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
@@ -97,7 +99,7 @@ def _in_place(node: compat.NodeDef) -> list[compat.NodeDef]:
     emptied = made(
         "/lms_emptied",
         "AssignVariableOp",
-        [handle, nothing.name, f"^{read.name}", f"^{source_of(value)}"],
+        [handle, nothing.name, f"^{read.name}", *value_made],
         "dtype",
     )
     # One row of a condition: for a scalar `Select` just hands on what it chooses.

@@ -18,6 +18,7 @@ __all__ = [
     "own_function",
     "step_of",
     "step_of_data",
+    "without_optionals",
 ]
 
 _LOG = logging.getLogger("lms")
@@ -119,7 +120,7 @@ def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
 
     @tf.autograph.experimental.do_not_convert
     def on_data(data: Any) -> Any:
-        return strategy.run(one_step, args=(_without_optionals(data),))
+        return strategy.run(one_step, args=(without_optionals(data),))
 
     return on_data
 
@@ -173,7 +174,7 @@ def _spec(value: Any) -> tf.TensorSpec | None:
     return tf.TensorSpec(value.shape, dtype)
 
 
-def _without_optionals(data: Any) -> Any:
+def without_optionals(data: Any) -> Any:
     """Absent parts of the data as None, as Keras's own steps see them."""
     return keras.tree.map_structure(
         lambda part: None if isinstance(part, tf.experimental.Optional) else part, data

@@ -18,6 +18,7 @@ tensorflow/core/ops.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
@@ -108,8 +109,9 @@ def told_shapes(specs: Specs, traced: tf.Graph) -> Specs:
         traced: The graph before it was optimised.
     """
     filled = dict(specs)
-    names = {op.name: op for op in compat.operations(traced)}
-    for name in filled.keys() & names.keys():
+    ops = [*compat.operations(traced)]
+    names, often = {op.name: op for op in ops}, Counter(op.name for op in ops)
+    for name in filled.keys() & {name for name in names if often[name] == 1}:
         told = [tensor.shape for tensor in names[name].outputs]
         if any(map(_is_open, filled[name])) and len(told) == len(filled[name]):
             filled[name] = [
@@ -254,9 +256,9 @@ def _element_shape(
     for node, given in put_into(pop, by_name):
         if not given:
             continue
-        put = specs[source_of(given)][index_of(given)].shape
-        if put.is_fully_defined():
-            shape = tuple(int(size or 0) for size in put)
+        put = specs[source_of(given)][index_of(given)]
+        if put.shape.is_fully_defined() and put.dtype != tf.variant:  # no list of lists
+            shape = tuple(int(size or 0) for size in put.shape)
             shapes.append(shape[node.op == "TensorListFromTensor" :])
     return max(shapes, key=math.prod, default=None)
 

@@ -209,14 +209,14 @@ def _einsum(op: Shaped, axis: int, _: int) -> _Found:
     """A label that all inputs and the output have counts the examples of a batch."""
     equation = op.text("equation").replace(" ", "")
     told, arrow, made = equation.partition("->")
-    if not arrow or "." in equation or _repeats(told):
+    if not arrow or "." in equation or _repeats(f"{told},{made}"):
         return None
     axes = [_index(each, made[axis]) for each in told.split(",")]
     return (axes, {}) if op.rows or None not in axes else None
 
 
 def _repeats(told: str) -> bool:
-    """Tell whether an input has a label twice: its diagonal is taken."""
+    """Tell whether a tensor has a label twice: of it, the diagonal is meant."""
     return any(len(set(each)) < len(each) for each in told.split(","))
 
 

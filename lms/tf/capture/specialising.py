@@ -519,7 +519,7 @@ def _op(
         cheap=node.op in CHEAP or node.op == "AddN",
         constant=node.op in CONSTANT,
         reads_state=node.op in READS_STATE,
-        replaces_state=node.op in REPLACES_STATE,
+        replaces_state=node.op in REPLACES_STATE and not elsewhere,
     )
 
 

@@ -120,7 +120,7 @@ def flat_specs(signature: Sequence[Any]) -> list[tf.TensorSpec]:
 
 
 def _as_spec(value: Any) -> Any:
-    if isinstance(value, tf.TypeSpec):
+    if value is None or isinstance(value, tf.TypeSpec):
         return value
     if isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
         return tf.type_spec_from_value(value)
@@ -149,7 +149,7 @@ def signature_key(tensors: Sequence[Any]) -> str:
 def input_specs(traced: TracedFunction) -> list[tf.TensorSpec]:
     """Specs of the flat inputs, as they were traced."""
     if traced.iterator_spec is not None:
-        return tf.nest.flatten(traced.iterator_spec, expand_composites=True)
+        return compat.flat_element_specs(traced.iterator_spec)
     return _specs(traced.concrete)
 
 

@@ -22,7 +22,7 @@ from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
 from lms.tf.capture.host_variables import is_moved, move_to_host, write_on_host
-from lms.tf.capture.op_facts import COLLECTIVE, READS_VARIABLES
+from lms.tf.capture.op_facts import ALIAS, COLLECTIVE, READS_VARIABLES
 from lms.units import KIB, Bytes
 
 __all__ = ["CommitFlag", "KeptVariables", "with_writes"]
@@ -43,7 +43,7 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
     known = frozenset(handles)
     writes: dict[str, dict[str, None]] = defaultdict(dict)
     for op in graph.ops:
-        if op.alias is not None or op.persistent or op.type in READS_VARIABLES:
+        if op.type in ALIAS or op.type in READS_VARIABLES:
             continue
         found = {graph.roots[name]: None for name in op.inputs}
         found = {name: None for name in found if name in known}

@@ -63,7 +63,7 @@ def keeps_bits(
         has_room = _SPARE * moved_bytes(graph, op) <= free_bytes(device)
         try:
             _known[key] = has_room and _same(bench, cut, parts, dtypes)
-        except (tf.errors.OpError, ValueError):  # not alone, or not on such numbers
+        except (tf.errors.OpError, ValueError, MemoryError):  # not alone, or too large
             _known[key] = False
         del gathered
         gc.collect()  # what is freed later leaves holes in the middle of a plan
@@ -100,7 +100,9 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
     )
     random = np.random.default_rng(0)
     values = {
-        name: random.standard_normal(sizes_of(spec)).astype(spec.dtype.as_numpy_dtype)
+        name: random.standard_normal(
+            sizes_of(spec), np.float64 if spec.dtype == tf.float64 else np.float32
+        ).astype(spec.dtype.as_numpy_dtype, copy=False)
         for name, spec in specs.items()
     }
     whole = _run(bench, [values[name] for name in specs])

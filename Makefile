@@ -8,9 +8,10 @@ READY := .venv/ready
 # installation.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-# Most tests wait for one core; two at a time do not get in each other's way. A worker
-# that crashes ends the run: with another in its place, xdist may wait for ever.
-PARALLEL := --numprocesses 2 --dist loadfile --max-worker-restart 0
+# Three at a time for two cores, as many tests wait: for copies in slow motion, or for
+# memory that TensorFlow hopes for ten seconds long. A worker that crashes ends the run:
+# with another in its place, xdist may wait for ever.
+PARALLEL := --numprocesses 3 --dist loadfile --max-worker-restart 0
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all gpu-check lint format clean

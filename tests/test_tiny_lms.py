@@ -16,7 +16,7 @@ def test_it_is_short() -> None:
 
 
 @pytest.mark.tf
-@pytest.mark.slow
+@pytest.mark.long
 def test_it_trains_in_half_of_the_memory_with_equal_bits() -> None:
     ended = subprocess.run(
         [sys.executable, str(PROGRAM)],

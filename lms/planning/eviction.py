@@ -13,7 +13,7 @@ these, so memory is made for all of them. Tensors come back at their readers her
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lms.ir.graph import GraphView, Op
@@ -520,10 +520,13 @@ class Walk:
     def _evict(self) -> None:
         """Drop what is to leave, else what is used farthest away; nothing in use."""
         touched = self._course.stages[self._number].touched
-        if (i := self._next_leaver(touched)) is not None:
-            self.late.setdefault(self._number, set()).add(i)
-            self._drop(i)
-            return
+        while self._leaving and self._leaving[-1][0] <= self._number:
+            _, i = self._leaving.pop()
+            del self._due[i]
+            if i in self._chunk and i not in touched:
+                self.late.setdefault(self._number, set()).add(i)
+                self._drop(i)
+                return
         passed: list[tuple[int, int]] = []
         while self._farthest:
             entry = heapq.heappop(self._farthest)
@@ -539,20 +542,6 @@ class Walk:
             heapq.heappush(self._farthest, entry)
         self.late.setdefault(self._number, set()).add(i)
         self._drop(i)
-
-    def _next_leaver(self, touched: Collection[int]) -> int | None:
-        """The first that is to leave by now and is not in use; None if none is."""
-        busy: list[tuple[int, int]] = []
-        found = None
-        while found is None and self._leaving and self._leaving[-1][0] <= self._number:
-            entry = self._leaving.pop()
-            if entry[1] in self._chunk and entry[1] in touched:
-                busy.append(entry)
-                continue
-            del self._due[entry[1]]
-            found = entry[1] if entry[1] in self._chunk else None
-        self._leaving += reversed(busy)
-        return found
 
     def _drop(self, i: int) -> None:
         """Take a buffer off the device at this step."""

@@ -25,6 +25,7 @@ Known weakness: choices are never taken back.
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -45,7 +46,7 @@ __all__ = ["Fates", "LinkShare", "Terms", "choose_fates"]
 # Added to the seconds of a bargain: some ops take none by a roofline.
 _INSTANT: Seconds = 1e-6
 
-_MEMO = "step as it is"
+_TOO_LONG = "too long"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +158,6 @@ class StepAsItIs:
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
                 self._written.setdefault(graph.roots.get(handle, handle), position)
-
-    def is_for(self, terms: Terms) -> bool:
-        """Tell whether the facts are those of such a choice."""
-        return (self.least, self._cheap) == (terms.least, terms.cheap)
 
     def _made(self, op: Op) -> tuple[Buffer, ...]:
         named = (self.buffers.get(tensor.name) for tensor in op.outputs)
@@ -338,7 +335,10 @@ def choose_fates(
     Returns:
         Nothing if the step fits, or nothing can be recomputed in time.
     """
-    step = _known_step(graph, costs, terms)
+    # Others ask about the same step by other terms; it holds the costs that name it.
+    key = f"step as it is, {terms.least}, {terms.cheap}, {id(costs)}"
+    step = graph.memo.get(key) or StepAsItIs(graph, costs, terms)
+    graph.memo[key] = step
     chosen = Chosen(step, terms.budget)
     large = [
         step.buffers[root]
@@ -361,15 +361,6 @@ def choose_fates(
         recomputed=before.recomputed + chosen.recomputed(),
         leaving=tuple(leaving.items()),
     )
-
-
-def _known_step(graph: GraphView, costs: Costs, terms: Terms) -> StepAsItIs:
-    """The facts; the last ones are kept, as a step is asked about by other terms."""
-    step = graph.memo.get(_MEMO)
-    if step is None or step.costs is not costs or not step.is_for(terms):
-        step = StepAsItIs(graph, costs, terms)
-        graph.memo[_MEMO] = step
-    return step
 
 
 def _take_bargains(
@@ -429,12 +420,11 @@ def bargain_of(chosen: Chosen, buffer: Buffer, terms: Terms) -> Bargain | None:
 
 
 def _second_run(chosen: Chosen, buffer: Buffer, at: int, terms: Terms) -> Change | None:
-    trial = _Trial(chosen, of=buffer)
-    try:
+    trial = _Trial(chosen, of=buffer, most=terms.most(buffer.size))
+    with suppress(_NotPossibleError):
         trial.run(op_of(buffer.root), at)
-    except _NotPossibleError:
-        return None
-    return trial.change if trial.change.seconds <= terms.most(buffer.size) else None
+        return trial.change
+    return None
 
 
 def _move(
@@ -476,24 +466,29 @@ class _Trial:
     Args:
         chosen: What is recomputed already.
         of: The tensor.
+        most: How long it may take.
     """
 
-    def __init__(self, chosen: Chosen, *, of: Buffer) -> None:
+    def __init__(self, chosen: Chosen, *, of: Buffer, most: Seconds) -> None:
         self.change = Change()
         self._chosen = chosen
         self._step = chosen.step
         self._size = of.size
+        self._most = most
 
     def run(self, name: str, at: int, depth: int = 0) -> None:
         """Run an op again before a position.
 
         Raises:
-            _NotPossibleError: If it may not run twice, or what it reads is not there.
+            _NotPossibleError: If it may not run twice, what it reads is not there, or
+                it takes too long.
         """
         if depth > TUNING.recompute_depth or not self._step.may_run_again(name):
             raise _NotPossibleError
         self.change.second[name] = at
         self.change.seconds += self._step.costs.of(name)
+        if self.change.seconds > self._most:
+            raise _NotPossibleError(_TOO_LONG)
         for buffer in self._step.made[name]:
             self._make_again(buffer, at)
         for root in self._step.read[name]:
@@ -563,7 +558,9 @@ class _Trial:
             before = self.change.copy()
             try:
                 self.run(op_of(buffer.root), at, depth)
-            except _NotPossibleError:
+            except _NotPossibleError as error:
+                if _TOO_LONG in error.args:  # as do most that are tried
+                    raise
                 self.change = before
             else:
                 return

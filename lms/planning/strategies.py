@@ -274,9 +274,10 @@ class _Search:
         return choose_fates(graph, able, request.speeds.costs, terms, before)
 
     def _fates_of(self, choice: _Choice) -> Fates:
-        if choice not in self._fates:
-            self._fates[choice] = self._chosen(choice)
-        return self._fates[choice]
+        key = replace(choice, window=0)  # it is no part of what is chosen
+        if key not in self._fates:
+            self._fates[key] = self._chosen(choice)
+        return self._fates[key]
 
     def _share(self, choice: _Choice) -> LinkShare | None:
         price = TUNING.search_prices[choice.price]
@@ -402,7 +403,9 @@ def _least_recomputing(
             found[step] = replace(option, seconds=None)
         return option is None
 
-    last = bisect_left(rooms, 1, key=is_too_small)
+    if is_too_small(rooms[0]):  # to fail takes longest: so it does in all the others
+        return least, found[least]
+    last = bisect_left(rooms, 1, 1, key=is_too_small)
     if last > 1 and rooms[last - 2] not in found:
         is_too_small(rooms[last - 2])
     step = min((room for room in found if room not in rooms[last - 1 :]), default=least)

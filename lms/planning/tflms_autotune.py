@@ -212,30 +212,20 @@ def search_thresholds(
         rule = ThresholdRule(**given, sync_mode=asked.sync_mode)
         return _placed_by_threshold(trials, rule)
     room = budget.free if budget.is_whole_device else budget.step
-    found: FittedPlan | None = None
+    placed: dict[ThresholdRule, Bytes] = {}
     for percent in TUNING.tuned_percent:
         part = min(budget.step, room * percent // 100)
         try:
             rule = tune(trials, part, asked.numbers, asked.sync_mode)
         except BudgetError as error:
-            if found is None:
+            if not placed:
                 raise _for_all_the_room(error, percent) from error
             break
         option = _placed_by_threshold(trials, rule)
-        if found is None or option.peak < found.peak:
-            found = option
-        if found.peak <= budget.step:
-            break
-    assert found is not None  # or the first search has raised
-    if found.peak > budget.step:
-        least = format_bytes(found.peak, at_least=True)
-        raise BudgetError(
-            f"`budget` must be at least {least} for any thresholds that were tried, as "
-            f"tensors lie in memory, got {format_bytes(budget.step)}. Plan by "
-            "budget instead, or use a smaller batch or volume.",
-            least_bytes=found.peak,
-        )
-    return found
+        if option.peak <= budget.step:
+            return option
+        placed[rule] = option.peak
+    raise _nothing_fits(placed, budget.step)
 
 
 def _for_all_the_room(error: BudgetError, percent: int) -> BudgetError:

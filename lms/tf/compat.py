@@ -76,9 +76,9 @@ __all__ = [
     "attribute",
     "build_function",
     "calls_in",
-    "collected_graphs",
     "compiled_scratch",
     "constant",
+    "copied",
     "define_functions",
     "device_name",
     "devices_are_made",
@@ -94,6 +94,7 @@ __all__ = [
     "infer_shapes",
     "is_pure",
     "is_stateful_or_calls",
+    "made_node",
     "move_variable",
     "one_replica_s",
     "onednn_is_on",
@@ -198,10 +199,7 @@ def pack_outputs(concrete: Any, flat: Sequence[tf.Tensor]) -> Any:
 
 
 def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
-    """The flat tensors of a call's arguments, checked and converted.
-
-    Those that were left out are what they were when the function was traced.
-    """
+    """The flat tensors of a call's arguments; what is left out is as it was traced."""
     called = concrete.function_type
     bound = called.bind_partial(*args)
     for name, parameter in called.parameters.items():
@@ -402,6 +400,23 @@ def graph_def(nodes: Iterable[NodeDef], library: Any) -> GraphDef:
 
 # Methods that give a variable a value: a `tf.train.Checkpoint` calls the second.
 ASSIGNS = ("assign", "_restore_from_tensors")
+
+
+def copied(node: NodeDef) -> NodeDef:
+    """Another node like it."""
+    copy = NodeDef()
+    copy.CopyFrom(node)
+    return copy
+
+
+def made_node(
+    name: str, op: str, inputs: Iterable[str], device: str = "", **types: Any
+) -> NodeDef:
+    """A node with attributes that are types."""
+    node = NodeDef(name=name, op=op, input=inputs, device=device)
+    for key, dtype in types.items():
+        node.attr[key].type = tf.as_dtype(dtype).as_datatype_enum
+    return node
 
 
 def constant(name: str, value: Any, dtype: tf.DType) -> NodeDef:
@@ -665,24 +680,6 @@ def _calls_with(options: ConfigProto) -> Iterator[None]:
         yield
     finally:
         context.function_call_options = before
-
-
-@contextmanager
-def collected_graphs(found: list[GraphDef]):
-    """Take the graphs that devices get of functions that are first called within it.
-
-    Args:
-        found: Where they go, one for each function and device.
-    """
-    context = _eager_context()
-    context.enable_graph_collection()
-    try:
-        yield
-        metadata = context.export_run_metadata()
-    finally:
-        context.disable_graph_collection()
-    for function in metadata.function_graphs:
-        found += function.partition_graphs
 
 
 def set_gpu_options(**options: Any) -> None:

@@ -26,6 +26,17 @@ def resnet() -> tuple[Any, Any]:
     return _residual(), (x, np.arange(8))
 
 
+def small() -> tuple[Any, Any]:
+    """Three convolutions."""
+    inputs = keras.Input((64, 64, 3))
+    x = inputs
+    for _ in range(3):
+        x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
+    model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))
+    model.compile("adam", "mse")
+    return model, (tf.TensorSpec([8, 64, 64, 3]), tf.TensorSpec([8, 1]))
+
+
 def tiny() -> tuple[Any, Any]:
     """One layer."""
     model = keras.Sequential([layers.Dense(4)])

@@ -85,13 +85,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def said(worker: Worker, folder: Path) -> dict[str, Any]:
     """Texts of commands where there is no card, all from one process."""
-    there = ["--hardware", "v100-pcie", "--link", "gh200", "--budget", "14MiB"]
+    there = ["--hardware", "v100-pcie", "--link", "gh200", "--budget", "8MiB"]
     there += ["--recompute", "never", "--json", str(folder / "roofline.json")]
     little = ["--hardware", "gh200", "--budget", "1MiB"]
     little += ["--json", str(folder / "refused.json")]
-    rule = ["--hardware", "v100-pcie", "--budget", "16MiB", "--planner", "threshold"]
+    rule = ["--hardware", "v100-pcie", "--budget", "8MiB", "--planner", "threshold"]
     words = {"roofline": there, "refused": little, "rule": rule}
-    many = {name: ["plan", f"{SUBJECTS}:resnet", *more] for name, more in words.items()}
+    many = {name: ["plan", f"{SUBJECTS}:small", *more] for name, more in words.items()}
     state = ["--hardware", "v100-pcie", "--budget", "2560KiB"]
     state += ["--json", str(folder / "state.json")]
     many["state"] = ["plan", f"{SUBJECTS}:dense", *state]
@@ -112,7 +112,7 @@ def test_hardware_that_is_not_here_gets_a_roofline(
     assert 0 < found["utilisation"] <= 1
     assert found["hardware"]["flops"] == PRESETS["v100-pcie"].flops
     assert found["hardware"]["d2h"] == PRESETS["gh200"].d2h
-    assert found["predicted_peak_bytes"] <= 14 * MIB
+    assert found["predicted_peak_bytes"] <= 8 * MIB
     plan = SwapPlan.from_json(json.dumps(found["plan"]))
     assert plan.swapped_out_bytes == found["swapped_out_bytes"] > 0
     first = found["moved"][0]

@@ -4,6 +4,7 @@ Budgets are bytes above what the card of this process holds already, the model i
 """
 
 import copy
+import gc
 import logging
 import pickle
 import re
@@ -325,6 +326,33 @@ def test_after_another_callback_s_error_a_plain_fit_is_keras_s(
         assert not is_replaced(model)
     model.fit(**data, callbacks=[callback])
     assert len(callback.report) == 1, "the plan still holds"
+
+
+def test_after_an_error_a_model_is_trained_as_it_is_compiled_anew(
+    model: Any, data: dict[str, Any]
+) -> None:
+    def fail(_: Any) -> None:
+        raise KeyboardInterrupt
+
+    callback = lms_callback("1GiB")  # Keras's own step runs
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(**data, callbacks=[callback, at("on_train_batch_end", fail)])
+    model.compile(keras.optimizers.SGD(0.0), "sparse_categorical_crossentropy")
+    gc.collect()  # the optimizer that was there
+    before = [variable.numpy() for variable in model.trainable_variables]
+    model.fit(**data, callbacks=[callback])
+    for one, other in zip(before, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(one, other.numpy())
+
+
+def test_targets_that_are_absent_are_no_part_of_a_prediction(
+    model: Any, data: dict[str, Any]
+) -> None:
+    batches = tf.data.Dataset.from_tensor_slices(data["x"]).batch(8)
+    absent: Any = batches.map(lambda x: (x, None))
+    expected = model.predict(absent, verbose=SILENT)
+    found = model.predict(absent, verbose=SILENT, callbacks=[lms_callback("1GiB")])
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -25,7 +25,8 @@ def make_step() -> tuple[Callable[..., Any], Any]:
     start = np.linspace(-0.5, 0.5, 6 * 16 * 16, dtype="float32").reshape(6, 16, 16)
     weights = tf.Variable(tf.constant(start))
 
-    def step(x: tf.Tensor, y: tf.Tensor) -> dict[str, Any]:
+    def step(x: tf.Tensor, y: tf.Tensor, *, summed: bool = False) -> dict[str, Any]:
+        assert not summed
         with tf.GradientTape() as tape:
             for layer in tf.unstack(weights):
                 x = tf.nn.tanh(tf.linalg.matmul(x, layer))
@@ -104,6 +105,15 @@ def test_a_loop_by_a_stored_plan_has_plain_numbers_and_no_other_step_takes_it(
         fit_in_memory(
             step, specs(1024), budget=above_what_is_held(320 * KIB), plan=path
         )
+
+
+def test_a_step_may_keep_what_it_is_given(batch: list[Any]) -> None:
+    kept = tf.Variable(tf.zeros([1024, 16]))
+    fitted = fit_in_memory(
+        lambda x: tf.identity(kept.assign(x)), specs(1024)[:1], budget="1GiB"
+    )
+    fitted(batch[0])
+    np.testing.assert_array_equal(kept.numpy(), batch[0].numpy())
 
 
 def test_example_tensors_are_a_signature_too(batch: list[Any]) -> None:

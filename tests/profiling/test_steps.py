@@ -17,8 +17,8 @@ from profiling.timelines import timeline_from_json
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 # So slow that copies are waited for.
-CARD = {"card": "v100-pcie", "slow_motion": 400}
-LINK = LinkRates(h2d=12e9 / 400, d2h=12e9 / 400)
+CARD = {"card": "v100-pcie", "slow_motion": 100}
+LINK = LinkRates(h2d=12e9 / 100, d2h=12e9 / 100)
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,8 @@ import pytest
 
 from tests.tf.worker import Worker
 
-pytestmark = [pytest.mark.tf, pytest.mark.slow]
+# `test_recovery` has steps that run out, and `test_state` one that is repeated.
+pytestmark = [pytest.mark.tf, pytest.mark.long]
 
 POINTS = 50
 MEMORY = "20MiB"  # the plain training takes about 32 MiB
@@ -17,13 +18,7 @@ def plain(worker: Worker) -> dict[str, str]:
     return worker.ask("tests.tf.fault_trials:plain", memory="2GiB")
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param(point, marks=() if point < 1 else pytest.mark.long)
-        for point in range(POINTS)
-    ],
-)
+@pytest.mark.parametrize("point", range(POINTS))
 def test_an_allocation_that_fails_ends_no_training(point: int, worker: Worker) -> None:
     trial = worker.ask("tests.tf.fault_trials:fault", memory=MEMORY, point=point)
     assert trial["taken"] > 0, "nothing failed: the trial says nothing"

@@ -18,7 +18,7 @@ def plain(worker: Worker) -> dict[str, Any]:
     return worker.ask(TRAIN, memory="2GiB", planned=False)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_after_two_failures_training_ends_with_the_same_numbers(worker: Worker) -> None:
     trial = worker.ask(TRAIN, memory=LIMIT, planned=True, failures=2)
     assert trial["replans"] == [2]

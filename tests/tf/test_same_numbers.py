@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 LONG = {
     "a 3D U-Net with recomputed ops",
+    "a train_step of its own",  # as has "two optimizers"
+    "an LSTM in a loop",  # what loops keep has its bits compared too
     "a loss of as many words as have labels",
     "a residual network",  # a stored plan's training has its bits compared too
     "a residual network with recomputed ops",

@@ -9,6 +9,9 @@ from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
+# They move as the others do.
+LONG = ("momentum", "rmsprop", "lion", "accumulation", "averages", "clipped")
+
 _TRIALS = "tests.tf.state_trials"
 _MIB = 1 << 20
 
@@ -49,14 +52,12 @@ def test_weights_and_slots_of_three_cards_train_and_a_step_is_undone_and_repeate
     ("optimizer", "policy", "kind"),
     [
         ("adamw", "float32", "normalised"),
-        ("momentum", "float32", "dense"),
-        ("rmsprop", "float32", "dense"),
         ("adagrad", "float32", "not built"),
-        ("lion", "float32", "dense"),
-        ("accumulation", "float32", "dense"),
-        ("averages", "float32", "dense"),
         ("scaled", "mixed_float16", "dense"),
-        ("clipped", "float32", "dense"),
+        *(
+            pytest.param(optimizer, "float32", "dense", marks=pytest.mark.long)
+            for optimizer in LONG
+        ),
     ],
 )
 def test_every_optimizer_trains_in_0_45_of_its_memory(

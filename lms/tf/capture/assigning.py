@@ -83,10 +83,8 @@ def _in_place(node: compat.NodeDef, value_made: Sequence[str]) -> list[compat.No
     dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
 
     def made(name: str, op: str, inputs: Sequence[str], key: str) -> compat.NodeDef:
-        new = compat.NodeDef(name=f"{node.name}{name}", op=op, device=node.device)
-        new.input.extend(inputs)
-        new.attr[key].type = dtype.as_datatype_enum
-        return new
+        types, name = {key: dtype}, f"{node.name}{name}"
+        return compat.made_node(name, op, inputs, node.device, **types)
 
     first = compat.constant(f"{node.name}/lms_first", 0, tf.int32)
     no = compat.constant(f"{node.name}/lms_no", [False], tf.bool)
@@ -111,8 +109,7 @@ def _in_place(node: compat.NodeDef, value_made: Sequence[str]) -> list[compat.No
     placed = made(PLACED, "Select", rows, "T")
     whole = made("/lms_whole", "Squeeze", [placed.name], "T")
     whole.attr["squeeze_dims"].list.i.append(0)
-    assigned = compat.NodeDef()
-    assigned.CopyFrom(node)
+    assigned = compat.copied(node)
     assigned.input[1] = whole.name
     assigned.attr["validate_shape"].b = False
     return [

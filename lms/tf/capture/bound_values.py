@@ -161,9 +161,8 @@ class Values:
         if node.name in self._popping:  # it was put there by what it depends on
             return None
         self._popping.add(node.name)
-        found = [
-            self.of(name) if name else None for _, name in put_into(node, self._nodes)
-        ]
+        names = [name for _, name in put_into(node, self._nodes)]
+        found = [self.of(name) if name else None for name in names]
         self._popping.remove(node.name)
         return _pairwise(max, found)
 

@@ -265,8 +265,7 @@ def _smaller(body: _Body) -> Any:
 
 def _call(call: compat.NodeDef, function: Any, inputs: Sequence[str]) -> compat.NodeDef:
     """A call like the one given, of a function without variables."""
-    node = compat.NodeDef()
-    node.CopyFrom(call)
+    node = compat.copied(call)
     node.op = "PartitionedCall"
     del node.input[:]
     node.input.extend(inputs)
@@ -287,8 +286,7 @@ def _reading(node: compat.NodeDef, found: Mapping[str, _Opened]) -> compat.NodeD
     """A node that reads what calls have become."""
     if not any(source_of(name) in found for name in node.input):
         return node
-    copy = compat.NodeDef()
-    copy.CopyFrom(node)
+    copy = compat.copied(node)
     del copy.input[:]
     copy.input.extend(_followed(full_name(name), found) for name in _data(node))
     waits = (name for name in node.input if name.startswith("^"))

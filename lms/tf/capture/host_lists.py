@@ -141,8 +141,7 @@ def with_lists_on_host(
     copies: dict[str, compat.NodeDef] = {}
     changed: list[compat.NodeDef] = []
     for node in nodes:
-        new = compat.NodeDef()
-        new.CopyFrom(node)
+        new = compat.copied(node)
         if node.name in pushes:
             new.attr["_input_hostmem"].list.i.append(1)
             made = node.input[1]
@@ -161,7 +160,5 @@ def with_lists_on_host(
 
 
 def _copy(kind: str, source: str, node: compat.NodeDef, name: str) -> compat.NodeDef:
-    copy = compat.NodeDef(name=f"{node.name}/{name}", op=kind, device=node.device)
-    copy.input.append(source)
-    copy.attr["T"].type = node.attr["element_dtype"].type
-    return copy
+    name, dtype = f"{node.name}/{name}", node.attr["element_dtype"].type
+    return compat.made_node(name, kind, [source], node.device, T=dtype)

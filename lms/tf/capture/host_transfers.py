@@ -74,14 +74,12 @@ def _int(node: compat.NodeDef | None) -> int | None:
 def _on_device(less: compat.NodeDef) -> list[compat.NodeDef]:
     one = compat.constant(f"{less.name}/one", _ONE, tf.int32)
     zero = compat.constant(f"{less.name}/zero", 0.0, tf.float32)
-    bits = compat.NodeDef(name=f"{less.name}/bits", op="BitwiseOr")
-    bits.input.extend([less.input[0], one.name])
-    bits.attr["T"].type = tf.int32.as_datatype_enum
-    sign = compat.NodeDef(name=f"{less.name}/sign", op="Bitcast", input=[bits.name])
-    sign.attr["T"].type = tf.int32.as_datatype_enum
-    sign.attr["type"].type = tf.float32.as_datatype_enum
-    made = compat.NodeDef()
-    made.CopyFrom(less)
+    both = [less.input[0], one.name]
+    bits = compat.made_node(f"{less.name}/bits", "BitwiseOr", both, T=tf.int32)
+    sign = compat.made_node(
+        f"{less.name}/sign", "Bitcast", [bits.name], T=tf.int32, type=tf.float32
+    )
+    made = compat.copied(less)
     made.input[0], made.input[1] = sign.name, zero.name
     made.attr["T"].type = tf.float32.as_datatype_enum
     for node in (one, zero, bits, sign):

@@ -196,12 +196,12 @@ def _of_its_own(value: Any) -> Any:
 @cache
 def _mover(device: str, dtype: tf.DType) -> Any:
     """A function of a handle and its value, which becomes one in pinned memory."""
-    pinned = compat.NodeDef(name="pinned", op="_CopyFromGpuToHost", device=device)
-    pinned.input.append("value")
-    pinned.attr["T"].type = dtype.as_datatype_enum
-    assign = compat.NodeDef(name="assign", op="AssignVariableOp", device=device)
-    assign.input.extend(["handle", pinned.name])
-    assign.attr["dtype"].type = dtype.as_datatype_enum
+    pinned = compat.made_node(
+        "pinned", "_CopyFromGpuToHost", ["value"], device, T=dtype
+    )
+    assign = compat.made_node(
+        "assign", "AssignVariableOp", ["handle", pinned.name], device, dtype=dtype
+    )
     assign.attr["_input_hostmem"].list.i.append(1)
     done = compat.constant("done", 0, tf.int32)
     done.device = compat.device_name("CPU:0")
@@ -332,8 +332,7 @@ def with_copies_in(
                 pair = _copy_in(reads[name])
                 made += pair
                 copies[name] = pair[-1].name
-            new = compat.NodeDef()
-            new.CopyFrom(node)
+            new = compat.copied(node)
             for i, name in enumerate(node.input):
                 if name in sources:
                     new.input[i] = copies[source_of(name)]
@@ -347,22 +346,18 @@ def _after_copied(node: compat.NodeDef, copies: Mapping[str, str]) -> compat.Nod
     more = [f"{n}/lms_host" for n in node.input if n[:1] == "^" and n[1:] in copies]
     if not more:
         return node
-    new = compat.NodeDef()
-    new.CopyFrom(node)
+    new = compat.copied(node)
     new.input.extend(more)
     return new
 
 
 def _copy_in(read: compat.NodeDef) -> tuple[compat.NodeDef, compat.NodeDef]:
     """A read that says where the memory is, and a copy of it on the card."""
-    host = compat.NodeDef()
-    host.CopyFrom(read)
+    host = compat.copied(read)
     host.name = f"{read.name}/lms_host"
     host.attr["_output_hostmem"].list.i.append(0)
-    copy = compat.NodeDef(name=f"{read.name}/lms_copy", op=COPY_IN, device=read.device)
-    copy.input.append(host.name)
-    copy.attr["T"].type = read.attr["dtype"].type
-    return host, copy
+    name, dtype = f"{read.name}/lms_copy", read.attr["dtype"].type
+    return host, compat.made_node(name, COPY_IN, [host.name], read.device, T=dtype)
 
 
 @contextmanager

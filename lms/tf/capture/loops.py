@@ -196,13 +196,13 @@ def source_of(name: str) -> str:
 
 
 def full_name(name: str) -> str:
-    """A tensor's name with its index.
+    """A tensor's name with its index; `^a` names an op and has none.
 
     Example:
         >>> full_name("a"), full_name("a:1")
         ('a:0', 'a:1')
     """
-    return name if ":" in name else f"{name}:0"
+    return name if ":" in name or name.startswith("^") else f"{name}:0"
 
 
 def index_of(name: str) -> int:
@@ -316,7 +316,6 @@ def one_round_at_a_time(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]
 
 
 def _alone(enter: compat.NodeDef) -> compat.NodeDef:
-    copy = compat.NodeDef()
-    copy.CopyFrom(enter)
+    copy = compat.copied(enter)
     copy.attr["parallel_iterations"].i = 1
     return copy

@@ -229,8 +229,7 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
     straight: list[compat.NodeDef] = []
     for node in nodes:
         if node.op in LOOPS:  # one told no shapes has those that enter it
-            copy = compat.NodeDef()
-            copy.CopyFrom(node)
+            copy = compat.copied(node)
             copy.attr["output_shapes"].Clear()
             straight.append(copy)
             continue
@@ -305,8 +304,7 @@ def _with_lengths(
     for node in nodes:
         copy = node
         if node.name in lengths:
-            copy = compat.NodeDef()
-            copy.CopyFrom(node)
+            copy = compat.copied(node)
             copy.attr["num_elements"].i = lengths[node.name]
         stacked.append(copy)
     return stacked
@@ -324,8 +322,7 @@ def _with_element_shapes(
         if node.name not in elements:
             popped.append(node)
             continue
-        copy = compat.NodeDef()
-        copy.CopyFrom(node)
+        copy = compat.copied(node)
         name = f"lms/{node.name}"
         shape = compat.constant(f"{name}/shape", elements[node.name], tf.int32)
         if node.op != "TensorListPopBack":

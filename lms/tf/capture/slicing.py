@@ -392,8 +392,7 @@ class _Cutter:
     def _copied(
         self, node: compat.NodeDef, inputs: Sequence[str], name: str | None = None
     ) -> compat.NodeDef:
-        new = compat.NodeDef()
-        new.CopyFrom(node)
+        new = compat.copied(node)
         new.name = name or node.name
         del new.input[:]
         controls = [each for each in inputs if each.startswith("^")]
@@ -542,8 +541,7 @@ class _Cutter:
     def _new(
         self, name: str, op: str, dtype: str, reader: compat.NodeDef
     ) -> compat.NodeDef:
-        node = compat.NodeDef(name=name, op=op, device=reader.device)
-        node.attr["T"].type = tf.as_dtype(dtype).as_datatype_enum
+        node = compat.made_node(name, op, (), reader.device, T=dtype)
         self._made[name] = node
         return node
 

@@ -34,7 +34,7 @@ from lms.tf.capture.host_transfers import (
     with_signs_on_device,
 )
 from lms.tf.capture.host_variables import lies_on_host, with_copies_in
-from lms.tf.capture.loops import control_flow, loop_ends, source_of
+from lms.tf.capture.loops import control_flow, full_name, loop_ends, source_of
 from lms.tf.capture.op_facts import (
     ALIAS,
     BY_REFERENCE,
@@ -365,13 +365,13 @@ def _cut(
         for name, capture in zip(names[len(inputs) :], traced.captures, strict=True)
     ]
     outputs = [
-        renamed.get(_full(results[i].input[0]), _full(results[i].input[0]))
+        renamed.get(full_name(results[i].input[0]), full_name(results[i].input[0]))
         for i in range(len(results))
     ]
     return (
         [_renamed(node, renamed) for node in inner],
         tuple(arguments),
-        [_full(name) for name in outputs],
+        [full_name(name) for name in outputs],
     )
 
 
@@ -396,20 +396,14 @@ def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:
     return draws[0]
 
 
-def _full(name: str) -> str:
-    """A data input with its output index: `a` means `a:0`."""
-    return name if ":" in name or name.startswith("^") else f"{name}:0"
-
-
 def _tensor(op: str, index: int) -> str:
     return f"{op}:{index}"
 
 
 def _renamed(node: compat.NodeDef, renamed: Mapping[str, str]) -> compat.NodeDef:
     """A copy whose inputs have new names, and without notes of earlier passes."""
-    copy = compat.NodeDef()
-    copy.CopyFrom(node)
-    names = [renamed.get(_full(name), name) for name in node.input]
+    copy = compat.copied(node)
+    names = [renamed.get(full_name(name), name) for name in node.input]
     del copy.input[:]
     copy.input.extend(name for name in names if name)
     for key in ("_output_shapes", "_class", "_XlaHasReferenceVars"):
@@ -467,7 +461,7 @@ def _completed(
             known[node.name] = [tf.TensorSpec([0], s.dtype) for s in known[node.name]]
         if node.op != "_UnaryOpsComposition":
             continue
-        source, _, index = _full(node.input[0]).rpartition(":")
+        source, _, index = full_name(node.input[0]).rpartition(":")
         shape = known[source][int(index)].shape
         known[node.name] = [tf.TensorSpec(shape, s.dtype) for s in known[node.name]]
     return known
@@ -490,7 +484,7 @@ def _op(
     device: str,
     lists: Lists,
 ) -> Op:
-    data = [_full(name) for name in node.input if not name.startswith("^")]
+    data = [full_name(name) for name in node.input if not name.startswith("^")]
     data = [name for name in data if source_of(name) not in back_edges]
     controls = [name[1:] for name in node.input if name.startswith("^")]
     elsewhere = _is_elsewhere(node, device)

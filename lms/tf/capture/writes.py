@@ -118,9 +118,8 @@ class CommitFlag:
         note.attr["token"].s = token.encode()
         for key in ("Tin", "Tout"):
             note.attr[key].list.type.append(tf.int32.as_datatype_enum)
-        begin = compat.NodeDef(name="lms/writes_begin", op="Identity", device=device)
-        begin.input.append(note.name)
-        begin.attr["T"].type = tf.int32.as_datatype_enum
+        name = "lms/writes_begin"
+        begin = compat.made_node(name, "Identity", [note.name], device, T=tf.int32)
         return ended, note, begin
 
     def _note(self, ended: np.ndarray) -> np.ndarray:

@@ -17,7 +17,6 @@ from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import idle_seconds, seconds_of
 from lms.tf.measure.scratch import free_bytes
 from lms.tf.out_of_memory import ran_out
-from lms.tf.rewrite.transports import made_node
 from lms.units import KIB, MIB, Seconds, format_bytes
 
 __all__ = ["call_seconds", "measure_hardware", "small_kernel_seconds"]
@@ -188,8 +187,8 @@ def _carried_rates(device: Device, size: int) -> LinkRates:
 def _carrier(place: str, output: str) -> Any:
     """A function that copies its argument to a device, and one of what it makes."""
     nodes = [
-        made_node("copied", "Identity", ["argument"], place, T=tf.uint8),
-        made_node("shape", "Shape", ["copied"], place, T=tf.uint8),
+        compat.made_node("copied", "Identity", ["argument"], place, T=tf.uint8),
+        compat.made_node("shape", "Shape", ["copied"], place, T=tf.uint8),
     ]
     argument = ("argument", tf.TensorSpec([None], tf.uint8), None)
     return compat.build_function(compat.graph_def(nodes, None), [argument], [output])

@@ -124,8 +124,7 @@ class Bench:
             The bench, and the part that was kept.
         """
         node, *others = self.nodes
-        layer = compat.NodeDef()
-        layer.CopyFrom(node)
+        layer = compat.copied(node)
         read = layer.input[0]
         axis = 0 if compat.attribute(node, "time_major").b else 1
         sizes = sizes_of({name: spec for name, spec, _ in self.arguments}[read])
@@ -286,8 +285,7 @@ def idle_seconds(arguments: int) -> Seconds:
         arguments: How many scalars it takes, at least one.
     """
     specs = [(f"argument_{i}", tf.TensorSpec([]), None) for i in range(arguments)]
-    node = compat.NodeDef(name="passed", op="Identity", input=["argument_0"])
-    node.attr["T"].type = tf.float32.as_datatype_enum
+    node = compat.made_node("passed", "Identity", ["argument_0"], T=tf.float32)
     bench = Bench(
         nodes=(node,),
         arguments=tuple(specs),
@@ -335,8 +333,7 @@ def _has_other_values(producer: Op, tensor: str) -> bool:
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:
     """The op without what it waits for, for any process: tasks have other names."""
-    copy = compat.NodeDef()
-    copy.CopyFrom(node)
+    copy = compat.copied(node)
     copy.device = "".join(copy.device.rpartition("/device:")[1:])
     del copy.input[:]
     copy.input.extend(name for name in node.input if not name.startswith("^"))
@@ -376,10 +373,7 @@ def _bitcast(
 ) -> compat.NodeDef:
     """The same bits as another type: `SOURCE_TYPE`."""
     name = f"{source.replace(':', '_')}_{wanted.name}"
-    node = compat.NodeDef(name=name, op="Bitcast", input=[source], device=device)
-    node.attr["T"].type = dtype.as_datatype_enum
-    node.attr["type"].type = wanted.as_datatype_enum
-    return node
+    return compat.made_node(name, "Bitcast", [source], device, T=dtype, type=wanted)
 
 
 def _ones_of_int32(shape: tf.TensorShape) -> tf.Tensor:
@@ -390,8 +384,7 @@ def _ones_of_int32(shape: tf.TensorShape) -> tf.Tensor:
 
 
 def _unnamed(node: compat.NodeDef) -> bytes:
-    copy = compat.NodeDef()
-    copy.CopyFrom(node)
+    copy = compat.copied(node)
     copy.name = ""
     del copy.input[:]
     return copy.SerializeToString(deterministic=True)

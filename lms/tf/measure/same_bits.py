@@ -72,8 +72,7 @@ def keeps_bits(
 
 def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
     specs = {name: spec for name, spec, _ in bench.arguments}
-    node = compat.NodeDef()
-    node.CopyFrom(bench.nodes[0])
+    node = compat.copied(bench.nodes[0])
     if not specs.keys() <= set(node.input):
         return False  # numbers that another op makes something of
     constants, arguments, pieces = [], list[compat.Input](), []

@@ -49,8 +49,7 @@ def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
 
 def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:
     """The node of an op that reads what a plan adds, or recomputes one."""
-    node = compat.NodeDef()
-    node.CopyFrom(given[original_name(op.name)])
+    node = compat.copied(given[original_name(op.name)])
     controls = [name for name in node.input if name.startswith("^")]
     is_copy = node.name != op.name
     node.name = op.name

@@ -125,7 +125,7 @@ def rewrite(
     Raises:
         PlanError: If the plan would make ops wait for each other in a circle.
     """
-    nodes = {node.name: _copy(node) for node in step.nodes}
+    nodes = {node.name: compat.copied(node) for node in step.nodes}
     resolved = resolve(step.graph, plan)
     waits = Waits(resolved)
     added: list[compat.NodeDef] = []
@@ -160,12 +160,6 @@ def rewrite(
     return result
 
 
-def _copy(node: compat.NodeDef) -> compat.NodeDef:
-    copy = compat.NodeDef()
-    copy.CopyFrom(node)
-    return copy
-
-
 def _spec(graph: GraphView, name: str) -> tf.TensorSpec:
     tensor = graph.tensors[name]
     return tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
@@ -196,12 +190,9 @@ def _keeper(
     if until == 0 and (last < 0 or not any(op.inplace for op in near)):
         return None, 0
     names = [*ordered, *resolved.plan.chain[max(0, until - 1) : until]]
-    extender = compat.NodeDef(name=f"{prefix}/keep", op="Shape", device=device)
-    extender.input.append(swap.buffer.root)
-    extender.input.extend(f"^{name}" for name in dict.fromkeys(names))
-    dtype = tf.as_dtype(graph.tensors[swap.buffer.root].dtype)
-    extender.attr["T"].type = dtype.as_datatype_enum
-    extender.attr["out_type"].type = tf.int32.as_datatype_enum
+    inputs = [swap.buffer.root, *(f"^{name}" for name in dict.fromkeys(names))]
+    types = {"T": graph.tensors[swap.buffer.root].dtype, "out_type": tf.int32}
+    extender = compat.made_node(f"{prefix}/keep", "Shape", inputs, device, **types)
     return extender, max(last + 1, until)
 
 
@@ -220,7 +211,7 @@ def _reroute(
     def moved(tensor: str) -> str:
         if tensor not in on_copy:
             op = graph.by_name[op_of(tensor)]
-            alias = _copy(nodes[op.name])
+            alias = compat.copied(nodes[op.name])
             alias.name = f"{copy}/{suffix}/{op.name}"
             source = moved(op.alias or root)
             rest = list(alias.input[1:])

@@ -26,8 +26,9 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from lms.tf import compat
+from lms.tf.compat import made_node
 
-__all__ = ["CopyOps", "DeviceCopy", "made_node"]
+__all__ = ["CopyOps", "DeviceCopy"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,13 +72,3 @@ class DeviceCopy:
         settled = made_node(f"{name}/settled", "NoOp", [f"^{begin.name}"], device)
         nodes = (begin, copy, settled)
         return CopyOps(nodes=nodes, start=begin, end=copy, settled=settled)
-
-
-def made_node(
-    name: str, op: str, inputs: list[str], device: str, **types: tf.DType
-) -> compat.NodeDef:
-    """A node with attributes that are types."""
-    node = compat.NodeDef(name=name, op=op, input=inputs, device=device)
-    for key, dtype in types.items():
-        node.attr[key].type = dtype.as_datatype_enum
-    return node

@@ -206,10 +206,6 @@ def test_a_step_that_swaps_has_the_same_numbers(worker: Worker) -> None:
     assert trial["different"] == []
     for copied, planned in zip(trial["copied"], trial["planned"], strict=True):
         assert 0 <= copied - planned <= _FEW_BYTES, trial
-    # In the graphs after placement, partition, and the passes of the runtime.
-    ran = trial["ran"]
-    assert ran["out _CopyFromGpuToHost GPU:0"] == trial["swaps"]
-    assert ran["in _CopyFromHostToGpu GPU:0"] >= trial["swaps"]
 
 
 @pytest.mark.slow

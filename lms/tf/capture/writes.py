@@ -43,7 +43,8 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
     known = frozenset(handles)
     writes: dict[str, dict[str, None]] = defaultdict(dict)
     for op in graph.ops:
-        if op.type in ALIAS or op.type in READS_VARIABLES:
+        hands_on = op.alias is not None or (op.persistent and op.type in ALIAS)
+        if hands_on or op.type in READS_VARIABLES:
             continue
         found = {graph.roots[name]: None for name in op.inputs}
         found = {name: None for name in found if name in known}

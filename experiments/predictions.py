@@ -37,7 +37,8 @@ def all_rows() -> list[Row]:
 
 def _counts(row: Row) -> bool:
     report = row.get("report") or {"replans": 1}
-    return trained(row) and not report.get("replans") and not report.get("not_planned")
+    is_own = trained(row) and row.get("way") in (None, "callback")
+    return is_own and not report.get("replans") and not report.get("not_planned")
 
 
 def answer(rows: Rows) -> Answer:
@@ -91,7 +92,6 @@ def _line(name: str, rows: Rows) -> list[str]:
 
 def _panel(title: str, offs: Sequence[float]) -> Panel:
     """Each training's measured value over its promise, in order."""
-    points = [(i + 1, 1 + off) for i, off in enumerate(sorted(offs))]
-    series = [Series(points=points, marker=".")]
+    line = Series(points=[*enumerate(sorted(1 + off for off in offs), 1)], marker=".")
     x, y = "trainings, sorted", "measured over promised"
-    return Panel(title=title, x=x, y=y, series=series, level=1.0)
+    return Panel(title=title, x=x, y=y, series=[line], level=1.0)

@@ -212,20 +212,22 @@ def search_thresholds(
         rule = ThresholdRule(**given, sync_mode=asked.sync_mode)
         return _placed_by_threshold(trials, rule)
     room = budget.free if budget.is_whole_device else budget.step
-    placed: dict[ThresholdRule, Bytes] = {}
+    found: FittedPlan | None = None
     for percent in TUNING.tuned_percent:
         part = min(budget.step, room * percent // 100)
         try:
             rule = tune(trials, part, asked.numbers, asked.sync_mode)
         except BudgetError as error:
-            if not placed:
+            if found is None:
                 raise _for_all_the_room(error, percent) from error
             break
         option = _placed_by_threshold(trials, rule)
-        if option.peak <= budget.step:
-            return option
-        placed[rule] = option.peak
-    raise _nothing_fits(placed, budget.step)
+        if found is None or option.peak < found.peak:
+            found = option
+        if found.peak <= budget.step:
+            break
+    assert found is not None  # or the first search has raised
+    return found
 
 
 def _for_all_the_room(error: BudgetError, percent: int) -> BudgetError:

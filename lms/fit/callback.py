@@ -79,7 +79,8 @@ class FunctionHook:
             ValueError: If another callback's is there, in the same `fit`.
         """
         self._refuse_another()
-        setattr(self._model, f"{self._kind}_function", self._run)
+        run = self._predict if self._kind == "predict" else self._run_steps
+        setattr(self._model, f"{self._kind}_function", run)
         made = f"make_{self._kind}_function"
         self._others = self._model.__dict__.get(made)  # that of `DataParallel`
         self._model.__dict__[made] = self._make
@@ -94,21 +95,14 @@ class FunctionHook:
                 "same step. Leave one."
             )
 
-    @property
-    def _run(self) -> Callable[..., Any]:
-        return self._predict if self._kind == "predict" else self._run_steps
-
     def remove(self) -> None:
-        """Put back what was replaced; harmless when done twice.
-
-        What another put in place of ours stays: a model that is compiled anew has none.
-        """
+        """Put back what was replaced, unless it was compiled anew; once or twice."""
         made, function = f"make_{self._kind}_function", f"{self._kind}_function"
         if self._model.__dict__.get(made) == self._make:
             del self._model.__dict__[made]
             if self._others is not None:
                 self._model.__dict__[made] = self._others
-            if getattr(self._model, function) == self._run:
+            if getattr(self._model, function) is not None:
                 setattr(self._model, function, self._own)
             self.fitted.note_peak()
             if self._kind == "train":

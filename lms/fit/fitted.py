@@ -315,9 +315,7 @@ class FittedFunction:
         device = find_device()
         used = device.memory.current_bytes or 0
         free = UNLIMITED if device.limit is None else device.limit - used
-        found = {
-            id(one): one for step in self._traced.values() for one in step.captures
-        }
+        found = {id(h): h for step in self._traced.values() for h in step.captures}
         moved = HostVariables(tuple(filter(lies_on_host, found.values())))
         if moved.size * _AMPLE <= free:
             moved.come_back()

@@ -338,7 +338,8 @@ def choose_fates(
     # Others ask about the same step by other terms; it holds the costs that name it.
     key = f"step as it is, {terms.least}, {terms.cheap}, {id(costs)}"
     step = graph.memo.get(key) or StepAsItIs(graph, costs, terms)
-    graph.memo[key] = step
+    if before is None:  # else the graph is one of many, and nothing is to keep it
+        graph.memo[key] = step
     chosen = Chosen(step, terms.budget)
     large = [
         step.buffers[root]

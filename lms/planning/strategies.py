@@ -85,14 +85,16 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
     orders = [graph for graph in orders if certain_need(graph) <= request.budget]
     if not orders:
         return []
+    options: list[FittedPlan] = []
     if min(map(peak, orders)) <= request.budget:
         for graph in orders:
             moving = _find(graph, request, Fates(), THOROUGH)
-            if moving and not moving.plan.swaps and moving.risk is Risk.NONE:
-                return [moving]
+            if moving and not moving.plan.swaps:
+                options.append(moving)
+                if moving.risk is Risk.NONE:
+                    return [moving]
     search = _Search(orders, request)
     search.run()
-    options: list[FittedPlan] = []
     sure = 0  # of those that were tried, in all regions too
     for place, choice in enumerate(search.ranked()):
         tried = search.judged(choice)

@@ -243,7 +243,7 @@ class PreparedStep:
         """
         try:
             return self.kept.values()
-        except tf.errors.ResourceExhaustedError as error:
+        except (tf.errors.ResourceExhaustedError, MemoryError) as error:
             reason = first_words(error)
         if self.can_be_planned:
             raise _Aborted(reason)

@@ -28,8 +28,7 @@ def resnet() -> tuple[Any, Any]:
 
 def small() -> tuple[Any, Any]:
     """Three convolutions."""
-    inputs = keras.Input((64, 64, 3))
-    x = inputs
+    x = inputs = keras.Input((64, 64, 3))
     for _ in range(3):
         x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)
     model = keras.Model(inputs, layers.Dense(1)(layers.GlobalAveragePooling2D()(x)))

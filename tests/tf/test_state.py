@@ -9,7 +9,6 @@ from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
-# They move as the others do.
 LONG = ("momentum", "rmsprop", "lion", "accumulation", "averages", "clipped")
 
 _TRIALS = "tests.tf.state_trials"

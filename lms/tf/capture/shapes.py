@@ -18,7 +18,6 @@ tensorflow/core/ops.
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
@@ -109,10 +108,12 @@ def told_shapes(specs: Specs, traced: tf.Graph) -> Specs:
         traced: The graph before it was optimised.
     """
     filled = dict(specs)
-    ops = [*compat.operations(traced)]
-    names, often = {op.name: op for op in ops}, Counter(op.name for op in ops)
-    for name in filled.keys() & {name for name in names if often[name] == 1}:
-        told = [tensor.shape for tensor in names[name].outputs]
+    names: dict[str, list[tf.TensorShape]] = {}
+    for op in compat.operations(traced):  # those of one name may not be one op
+        told = [tensor.shape for tensor in op.outputs]
+        names[op.name] = told if names.get(op.name, told) == told else []
+    for name in filled.keys() & names.keys():
+        told = names[name]
         if any(map(_is_open, filled[name])) and len(told) == len(filled[name]):
             filled[name] = [
                 tf.TensorSpec(shape, spec.dtype)

@@ -40,14 +40,16 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
         graph: The graph.
         handles: Names of the tensors that are variables' handles.
     """
-    known = frozenset(handles)
+    known = {name: name for name in handles}
     writes: dict[str, dict[str, None]] = defaultdict(dict)
     for op in graph.ops:
-        hands_on = op.alias is not None or (op.persistent and op.type in ALIAS)
-        if hands_on or op.type in READS_VARIABLES:
+        if op.alias is not None or op.type in READS_VARIABLES:
             continue
-        found = {graph.roots[name]: None for name in op.inputs}
-        found = {name: None for name in found if name in known}
+        roots = [graph.roots[name] for name in op.inputs]
+        found = {known[name]: None for name in roots if name in known}
+        if op.persistent and op.type in ALIAS:  # elsewhere: it hands a handle on
+            known |= {t.name: name for name in found for t in op.outputs}
+            continue
         if op.type in COLLECTIVE:  # others count on it: it is not recomputed
             found[op.name] = None
         gate = _gate(graph, op) if op.fixed and found else None

@@ -153,8 +153,9 @@ def rewrite(
             )
     waits.wire(nodes)
     added += commit_flag
-    for name in late:
-        wait_for(nodes[name], [node.name for node in commit_flag[-1:]])
+    for name in late:  # on the host at once: the way back waits for the whole device
+        begin = -1 if nodes[name].device in ("", step.device) else -2
+        wait_for(nodes[name], [commit_flag[begin].name])
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)
     return result

@@ -101,7 +101,8 @@ def answer(rows: Rows) -> Answer:
         peer = max(others, key=others.__getitem__, default="")
         told = f"{named(peer)} {others[peer]:.2f}" if peer else "nothing"
         ours = times.get("callback", 0.0)
-        sizes = [str(best.get(w) or "nothing") for w in ("plain", "callback", *RULES)]
+        ways = "plain", "callback", *RULES
+        sizes = [str(best.get(way, "not run") or "nothing") for way in ways]
         body.append([subject.title, memory, *sizes, f"{ours:.2f}", told])
         if "callback" in best and model == "unet":
             text = f"{subject.title}: {ours:.2f} times plain's voxels train, wanted"
@@ -131,13 +132,12 @@ def _largest(rows: Rows, way: str) -> int:
 def _panel(subject: Subject, best: dict[str, int], times: dict[str, float]) -> Panel:
     bars = [
         Bar(
-            label=named(way) if ":" not in way else way,
+            label=", ".join([named(way), *way.split(":")[1:]]),
             length=times[way],
             colour=COLOURS[short(way)],
             text=f"{times[way]:.2f}: {best[way]}" if best[way] else "does not train",
         )
         for way in sorted(best, key=lambda way: times[way])
     ]
-    unit = "voxels" if subject.knob == "size" else "batch"
-    x = f"{unit}, over plain Keras's"
+    x = ("voxels" if subject.knob == "size" else "batch") + ", over plain Keras's"
     return Panel(title=subject.title, x=x, bars=bars, level=1.0)

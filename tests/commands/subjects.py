@@ -27,7 +27,6 @@ def resnet() -> tuple[Any, Any]:
 
 
 def small() -> tuple[Any, Any]:
-    """Three convolutions."""
     x = inputs = keras.Input((64, 64, 3))
     for _ in range(3):
         x = layers.Conv2D(16, 3, padding="same", activation="relu")(x)

@@ -65,7 +65,7 @@ BAD = {
     "nothing": "got NoneType from the function.",
     "absent": "got a file without a function `absent`.",
     "uncompiled": "got Sequential that is not compiled.",
-    "failing": "got RuntimeError in line 67: no data here.",
+    "failing": "got RuntimeError in line 76: no data here.",
     "eager": "`run_eagerly` must be False",
     "open_batch": "a batch must have known dimensions, got (None, 16).",
     "wrong_batch": "must accept its batch, got ",
@@ -89,9 +89,10 @@ def said(worker: Worker, folder: Path) -> dict[str, Any]:
     there += ["--recompute", "never", "--json", str(folder / "roofline.json")]
     little = ["--hardware", "gh200", "--budget", "1MiB"]
     little += ["--json", str(folder / "refused.json")]
-    rule = ["--hardware", "v100-pcie", "--budget", "8MiB", "--planner", "threshold"]
-    words = {"roofline": there, "refused": little, "rule": rule}
+    rule = ["--hardware", "v100-pcie", "--budget", "16MiB", "--planner", "threshold"]
+    words = {"roofline": there, "refused": little}
     many = {name: ["plan", f"{SUBJECTS}:small", *more] for name, more in words.items()}
+    many["rule"] = ["plan", f"{SUBJECTS}:resnet", *rule]
     state = ["--hardware", "v100-pcie", "--budget", "2560KiB"]
     state += ["--json", str(folder / "state.json")]
     many["state"] = ["plan", f"{SUBJECTS}:dense", *state]

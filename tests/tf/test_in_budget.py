@@ -1,6 +1,6 @@
-"""What TensorFlow cannot run in half of its memory runs there when it is planned.
+"""A planned step runs in half of what the plain one takes, as predicted.
 
-The limits are the allocator's own: the CPU is a device of that memory.
+The limits are the allocator's own, on an emulated card of that memory.
 """
 
 from functools import cache
@@ -22,7 +22,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "step": {"kind": "step", "size": 48, "depth": 2},
 }
 
-# The others run out of memory, and run planned, as training does.
+# The others run planned as training does.
 KINDS = [
     pytest.param(kind, marks=() if kind == "train" else pytest.mark.long)
     for kind in SIZES

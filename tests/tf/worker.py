@@ -7,7 +7,8 @@ safe as long as the server runs no op, since TensorFlow starts its threads with 
 first one. The emulated card's libraries are loaded before; each child sets its card up
 and then hands TensorFlow the card's kernels. Children's garbage collectors leave out
 what the server has imported: to go through it again and again takes a good part of a
-short training.
+short training. What one child has measured of a card the next ones of a server find, as
+a user's next run does.
 """
 
 import ctypes
@@ -17,9 +18,11 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from lms.emulation import emulate
@@ -37,10 +40,13 @@ class Worker:
     """A server of fresh processes."""
 
     def __init__(self) -> None:
+        self._kept = tempfile.TemporaryDirectory()
+        (Path(self._kept.name) / "emulation").symlink_to(built().parent)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             env=_without_card(os.environ)
             | {
+                "LMS_CACHE": self._kept.name,
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "TF_ENABLE_ONEDNN_OPTS": "1",
                 "XLA_FLAGS": "--xla_gpu_autotune_level=0",
@@ -117,6 +123,7 @@ class Worker:
         """End the server."""
         self._process.kill()
         self._process.communicate()
+        self._kept.cleanup()
 
 
 def _without_card(environ: Mapping[str, str]) -> dict[str, str]:

@@ -2,18 +2,28 @@
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from lms.emulation import emulate
+from lms.emulation.build import built
 from lms.errors import UnsupportedError
 from tests.tf.worker import Worker
 
-# Every test measures and plans anew.
+# What one test has measured of a card the others find, as a user's next run does. The
+# card itself stays for the next session.
 os.environ["LMS_CACHE"] = "off"
+_IS_FIRST = "LMS_TESTS" not in os.environ  # xdist's others have it from this one
+if _IS_FIRST:
+    os.environ["LMS_TESTS"] = tempfile.mkdtemp(prefix="lms-tests-")
+_KEPT = Path(os.environ["LMS_TESTS"])
 # Bytecode is kept: else each program of a test compiles its imports anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -25,6 +35,9 @@ except UnsupportedError as error:
     _CARD, _NO_CARD = {}, str(error)
 else:
     _NO_CARD = None
+    with suppress(FileExistsError):
+        (_KEPT / "emulation").symlink_to(built().parent)
+    os.environ["LMS_CACHE"] = str(_KEPT)
 os.environ.update(_CARD)
 
 
@@ -51,6 +64,12 @@ def _set_apart() -> None:
     """Leave what was imported out of collections: to go through it takes long."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Who made the folder removes it."""
+    if _IS_FIRST:
+        shutil.rmtree(_KEPT, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

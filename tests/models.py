@@ -110,12 +110,6 @@ def on_two_cards() -> keras.Model:
     return model
 
 
-def on_one_device() -> keras.Model:
-    """A network under the strategy for one device."""
-    with tf.distribute.OneDeviceStrategy("GPU:0").scope():
-        return conv_net()
-
-
 def _residual(x: Any, filters: int, stride: int) -> Any:
     short = layers.Conv2D(filters, 1, strides=stride, use_bias=False)(x)
     x = layers.Conv2D(filters, 3, strides=stride, padding="same", use_bias=False)(x)
@@ -451,7 +445,6 @@ CASES: dict[str, Case] = {
         knobs={"recompute": False},
     ),
     "mixed_bfloat16": Case(build=resnet, fit=_resnet_data(), policy="mixed_bfloat16"),
-    "a strategy for one device": Case(build=on_one_device, fit=_resnet_data(48, 24)),
     "a mirrored strategy of one replica": Case(build=mirrored, fit=_resnet_data()),
     "two steps per execution, averaged weights": Case(
         build=lambda: conv_net(

@@ -37,8 +37,9 @@ def cache_folder() -> Path | None:
     """The folder of entries; None where none are kept.
 
     Example:
-        >>> os.environ[VARIABLE] = "off"
-        >>> cache_folder() is None
+        >>> from unittest.mock import patch
+        >>> with patch.dict(os.environ, {VARIABLE: "off"}):
+        ...     cache_folder() is None
         True
     """
     named = os.environ.get(VARIABLE, "")

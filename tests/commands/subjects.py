@@ -7,15 +7,6 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from unet3d.model import build_unet
-
-
-def unet() -> tuple[Any, Any]:
-    """The case study's network with 2 levels, on a volume of 32 x 32 x 32."""
-    model = build_unet(size=32, filters=8, depth=2)
-    x = tf.TensorSpec([1, 32, 32, 32, 4])
-    return model, (x, tf.TensorSpec([1, 32, 32, 32, 3], tf.uint8))
-
 
 def resnet() -> tuple[Any, Any]:
     """Residual blocks on images, never built before; inputs as arrays of doubles.

@@ -22,7 +22,7 @@ from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.prepare import capture
 from tests.models import SILENT, resnet
 
-__all__ = ["both_plans", "by_stored_plan", "command", "commands", "train"]
+__all__ = ["both_plans", "by_stored_plan", "command", "commands"]
 
 _STEPS = 4
 
@@ -41,20 +41,6 @@ def command(arguments: list[str]) -> dict[str, Any]:
 def commands(many: Mapping[str, list[str]]) -> dict[str, dict[str, Any]]:
     """Run several in this process."""
     return {name: command(arguments) for name, arguments in many.items()}
-
-
-def train(subject: str) -> dict[str, Any]:
-    """Train a few steps with the callback; what it measured."""
-    read = read_subject(subject)
-    callback = LMSCallback(verbose=0)
-    data = _data(batch_specs(read.batch))
-    read.model.fit(data, verbose=SILENT, callbacks=[callback])
-    (report,) = callback.report
-    return {
-        "measured": report.measured_peak_bytes,
-        "swaps": report.swap_count,
-        "replans": report.replans,
-    }
 
 
 def _data(specs: tuple[Any, ...]) -> tf.data.Dataset:

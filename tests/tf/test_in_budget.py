@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 BATCH_BYTES = 48**3 * (4 + 3) * 4
 RUN = "tests.tf.memory_trials:run"
 SIZES: dict[str, dict[str, Any]] = {
-    "train": {"kind": "train", "size": 48, "depth": 4},
+    "train": {"kind": "train", "size": 48, "depth": 2},
     "test": {"kind": "test", "size": 48, "depth": 20},
     "predict": {"kind": "predict", "size": 48, "depth": 20},
     "step": {"kind": "step", "size": 48, "depth": 2},

@@ -19,7 +19,6 @@ LONG = {
     "a loss of as many words as have labels",
     "a residual network",  # a stored plan's training has its bits compared too
     "a residual network with recomputed ops",
-    "a strategy for one device",
     "a transformer",
     "an embedding",
     "an embedding whose equal words' gradients are added up",

@@ -39,11 +39,11 @@ def test_a_variable_that_is_put_back_stays_on_the_host(worker: Worker) -> None:
 def test_weights_and_slots_of_three_cards_train_and_a_step_is_undone_and_repeated(
     worker: Worker,
 ) -> None:
-    arguments = {"memory": "16MiB", "depth": 16, "planned": True, "failures": 1}
+    arguments = {"memory": "9MiB", "depth": 8, "planned": True, "failures": 1}
     trial = worker.ask(f"{_TRIALS}:deep", **arguments)
-    assert trial["bytes"] > 3 * 15 * _MIB
+    assert trial["bytes"] > 3 * 8 * _MIB
     assert trial["replans"] == [1]
-    assert trial["numbers"] == plain(worker, "deep", depth=16)["numbers"]
+    assert trial["numbers"] == plain(worker, "deep", depth=8)["numbers"]
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ safe as long as the server runs no op, since TensorFlow starts its threads with 
 first one. The emulated card's libraries are loaded before; each child sets its card up
 and then hands TensorFlow the card's kernels. Children's garbage collectors leave out
 what the server has imported: to go through it again and again takes a good part of a
-short training. What one child has measured of a card the next ones of a server find, as
-a user's next run does.
+short training. Plans are searched for with fewer tries: nobody here asks how fast they
+are.
 """
 
 import ctypes
@@ -18,18 +18,21 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from lms.emulation import emulate
 from lms.emulation.build import COMPUTING, built
 from lms.emulation.card import card_variables
+from lms.planning import tuning
+from lms.storage.cache import VARIABLE
 
 __all__ = ["Worker", "WorkerError"]
+
+_TRIES = (4, 8)
 
 
 class WorkerError(Exception):
@@ -40,13 +43,10 @@ class Worker:
     """A server of fresh processes."""
 
     def __init__(self) -> None:
-        self._kept = tempfile.TemporaryDirectory()
-        (Path(self._kept.name) / "emulation").symlink_to(built().parent)
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             env=_without_card(os.environ)
             | {
-                "LMS_CACHE": self._kept.name,
                 "TF_CPP_MIN_LOG_LEVEL": "3",
                 "TF_ENABLE_ONEDNN_OPTS": "1",
                 "XLA_FLAGS": "--xla_gpu_autotune_level=0",
@@ -78,9 +78,9 @@ class Worker:
         Raises:
             WorkerError: If it raised, or the process died.
         """
-        variables = {"CUDA_VISIBLE_DEVICES": "-1"}
+        variables = {"CUDA_VISIBLE_DEVICES": "-1", VARIABLE: os.environ[VARIABLE]}
         if memory is not None:
-            variables = card_variables(memory, **(card or {}))
+            variables |= card_variables(memory, **(card or {}))
             count = int(variables["LMS_CARD_COUNT"])
             variables["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, range(count)))
         variables |= environ or {}
@@ -123,7 +123,6 @@ class Worker:
         """End the server."""
         self._process.kill()
         self._process.communicate()
-        self._kept.cleanup()
 
 
 def _without_card(environ: Mapping[str, str]) -> dict[str, str]:
@@ -140,6 +139,8 @@ def _without_card(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _serve() -> None:
     """Answer until the questions end; what else is printed goes to the error stream."""
+    assert "lms.planning.strategies" not in sys.modules, "it has a value of its own"
+    tuning.TUNING = replace(tuning.TUNING, search_tries=_TRIES)
     answers = os.dup(1)
     os.dup2(2, 1)
     emulate.load()

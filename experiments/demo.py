@@ -67,8 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = _rows(output, arrays, console)
     failures = failed_claims(rows)
     results, figure = output / "results.json", output / "memory.png"
-    told = {"failed_claims": failures, "trials": rows}
-    write_json(results, circumstances() | told)
+    write_json(results, circumstances() | {"failed_claims": failures, "trials": rows})
     if not failures:
         _print_table(rows, console)
         _draw(rows, figure)

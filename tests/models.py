@@ -399,9 +399,6 @@ _SENTENCES = {"x": _classes(128 * 64, 50).reshape(128, 64), "batch_size": 64}
 
 CASES: dict[str, Case] = {
     "a 3D U-Net": Case(build=unet, fit=_unet_data()),
-    "a 3D U-Net with recomputed ops": Case(
-        build=unet, fit=_unet_data(), share=0.5, knobs={"recompute": True}
-    ),
     "a residual network with recomputed ops": Case(
         build=resnet, fit=_resnet_data(), share=0.6, knobs={"recompute": True}
     ),
@@ -486,7 +483,6 @@ CASES: dict[str, Case] = {
         fit={"x": _noise(24, 16, 16, 32), "y": _noise(24, 1), "batch_size": 8},
         share=0.8,
     ),
-    "an embedding": Case(build=embedding, fit=_SENTENCES | {"y": _classes(128, 2)}),
     "an embedding whose equal words' gradients are added up": Case(
         build=lambda: embedding("adafactor"),
         fit=_SENTENCES | {"y": _classes(128, 2)},

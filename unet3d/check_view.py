@@ -31,8 +31,7 @@ def check(
     """Check a data set, say what was found, and give the exit status."""
     if json is not None and json.is_dir():
         raise ValueError(
-            f"`json` must be a file to write, got the folder '{json}'. Name a file in "
-            "it."
+            f"`json` must be a file, got the folder '{json}'. Name a file in it."
         )
     with bars:
         found = check_data(

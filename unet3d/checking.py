@@ -88,6 +88,7 @@ def check_data(
     if not labelled:
         found = _without_labels(found)
     results = sorted((*found.subjects, *found.problems), key=lambda r: r.name)
+    by_patient([files.name for files in found.subjects if not files.is_test], group_by)
     subjects = []
     for result in results:
         subjects.append(_check(result, scheme, channels))

@@ -23,6 +23,7 @@ from nibabel.nifti1 import Nifti1Image
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from unet3d.lines import check_integer
 from unet3d.orientation import from_canonical
 from unet3d.reading import Images, Labels, Subject, read_subject
 from unet3d.schemes import BRATS2017, MODALITIES, REGIONS, LabelScheme
@@ -133,14 +134,7 @@ def prepare_images(images: Images, size: int | None) -> tuple[Images, Box]:
 
 def check_size(size: int) -> None:
     """Refuse what is no size of a cube."""
-    if not isinstance(size, int) or isinstance(size, bool):
-        kind = type(size).__name__
-        raise TypeError(f"`size` must be an integer, got {kind}. Pass an int.")
-    if size < 1:
-        raise ValueError(
-            f"`size` must be at least 1 voxel, got {size}. Ask for a size the network "
-            "takes, such as 144."
-        )
+    check_integer("size", size, advice="Ask for one the network takes, such as 144.")
 
 
 def restore(

@@ -77,7 +77,5 @@ def _nested(labels: Labels, scheme: LabelScheme) -> Labels:
 
 def _text(scores: Sequence[Score], name: str, subject: str) -> str:
     """Dice of the regions, to be written under a picture."""
-    values = [
-        score.dice for score in scores if (score.set, score.subject) == (name, subject)
-    ]
+    values = [s.dice for s in scores if (s.set, s.subject) == (name, subject)]
     return "Dice " + " / ".join(f"{value:.2f}" for value in values)

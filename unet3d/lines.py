@@ -8,8 +8,8 @@ from typing import Any
 
 from rich.progress import Progress, TaskID
 
-__all__ = ["as_csv", "counting", "differing_spacings", "grouped", "log"]
-__all__ += ["several", "some", "tell"]
+__all__ = ["as_csv", "check_integer", "counting", "differing_spacings", "grouped"]
+__all__ += ["log", "several", "some", "tell"]
 
 
 def several(count: int, noun: str) -> str:
@@ -24,6 +24,15 @@ def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+def check_integer(name: str, value: int, *, least: int = 1, advice: str) -> None:
+    """Refuse what is no integer, or too little."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        kind = type(value).__name__
+        raise TypeError(f"`{name}` must be an integer, got {kind}. Pass an int.")
+    if value < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {value}. {advice}")
 
 
 def tell(bars: Progress, text: str) -> None:
@@ -86,10 +95,9 @@ def differing_spacings(
     """
     groups: dict[str, list[str]] = {}
     for name, sides in spacings.items():
-        if sides is None:
-            continue
-        words = " x ".join(f"{side:.3g}" for side in sides)
-        groups.setdefault(words, []).append(name)
+        if sides is not None:
+            words = " x ".join(f"{side:.3g}" for side in sides)
+            groups.setdefault(words, []).append(name)
     if len(groups) > 1:
         told = [f"{words} mm in {some(names)}" for words, names in groups.items()]
         yield f"spacings differ between subjects: {'; '.join(told)}"

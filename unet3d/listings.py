@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unet3d.schemes import LISTING, channels_in, read_listing
+from unet3d.schemes import LISTING, MODALITIES, channels_in, kind_of, read_listing
 
 __all__ = ["NIFTI", "Found", "Problem", "SubjectFiles", "Volume"]
 __all__ += ["listed_subjects", "stem_of"]
@@ -64,6 +64,11 @@ class Found:
     subjects: tuple[SubjectFiles, ...]
     problems: tuple[Problem, ...] = ()
 
+    @property
+    def names(self) -> set[str]:
+        """All names."""
+        return {each.name for each in (*self.subjects, *self.problems)}
+
 
 def stem_of(name: str) -> str:
     """A NIfTI file's name without its ending, in capitals or not."""
@@ -86,7 +91,8 @@ def listed_subjects(
         places = {kind: place for place, kind in enumerate(channels_in(listing))}
         order = [places[kind] for kind in channels]
         cases = list(_cases(data, listing, len(places)))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        all(i[0 if len(i) == 1 else len(places) - 1] for i, *_ in cases)  # or too few
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
         named = listing.get("channel_names") or listing.get("modality")
         reason = f"without {error}" if isinstance(error, KeyError) else repr(error)
         advice = "Choose the label scheme of these images, or leave it out"
@@ -98,6 +104,9 @@ def listed_subjects(
         ) from error
     for images, label, is_test in cases:
         name = re.sub(r"_0000$", "", stem_of(images[0].name))
+        named = re.fullmatch(r"(.+)[-_](\w+)", name) if len(images) > 1 else None
+        if named and kind_of(named[2]) in MODALITIES:
+            name = named[1]
         one_file = len(images) == 1 and len(places) > 1
         wanted = [images[0] if one_file else images[k] for k in order]
         volumes = tuple(

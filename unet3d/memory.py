@@ -17,13 +17,8 @@ from unet3d.checkpoints import MONITOR
 from unet3d.lines import log, tell
 from unet3d.runs import Configuration
 
-__all__ = [
-    "Shown",
-    "memory_in_words",
-    "memory_support",
-    "plan_in_words",
-    "write_memory",
-]
+__all__ = ["Shown", "memory_in_words", "memory_support", "plan_in_words"]
+__all__ += ["write_memory"]
 
 
 class Shown(keras.callbacks.Callback):
@@ -89,11 +84,9 @@ def plan_in_words(swapping: LMSCallback | None) -> str:
     if swapping is None:
         return "LMS is off: a step takes what plain Keras takes."
     report = _training(swapping)
-    return (
-        "LMS: memory has no limit here, nothing is planned."
-        if report is None
-        else headline(report)
-    )
+    if report is None:
+        return "LMS: memory has no limit here, nothing is planned."
+    return headline(report)
 
 
 def memory_in_words(swapping: LMSCallback | None) -> str:

@@ -34,6 +34,7 @@ import keras
 from keras import layers
 
 from unet3d.layers import InstanceNormalization
+from unet3d.lines import check_integer
 from unet3d.losses import dice_coefficient, weighted_dice_loss
 
 __all__ = ["DROPOUT", "HEADS", "LEARNING_RATE", "SLOPE", "build_unet"]
@@ -166,16 +167,9 @@ def _add_heads(heads: list[Any]) -> Any:
 
 
 def _check(size: int, **sizes: int) -> None:
-    least = {"depth": 2}
+    advice = "Ask for more, or leave it out for the case study's."
     for name, value in {"size": size, **sizes}.items():
-        if not isinstance(value, int) or isinstance(value, bool):
-            kind = type(value).__name__
-            raise TypeError(f"`{name}` must be an integer, got {kind}. Pass an int.")
-        if value < least.get(name, 1):
-            raise ValueError(
-                f"`{name}` must be at least {least.get(name, 1)}, got {value}. "
-                "Ask for more, or leave it out for the case study's."
-            )
+        check_integer(name, value, least=1 + (name == "depth"), advice=advice)
     step = 2 ** (sizes["depth"] - 1)
     if size % step:
         below = size - size % step

@@ -17,7 +17,7 @@ from unet3d.runs import (
     read_configuration,
     read_surroundings,
 )
-from unet3d.schemes import SCHEMES, choose_scheme
+from unet3d.schemes import SCHEMES, choose_scheme, scheme_named
 
 __all__ = ["check_folder", "settle"]
 
@@ -37,6 +37,8 @@ def settle(
         before = asdict(read_configuration(options.output))
         if given.get("lms") is False:
             before["budget"] = None
+        if given.get("label_scheme"):
+            given["label_scheme"] = scheme_named(given["label_scheme"]).name
         _take_surroundings(options, given, workers)
     settings = {name: vars(options)[name] for name in _SETTINGS}
     settings |= before | {n: given[n] for n in _SETTINGS if n in given}

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import Progress
 
-from lms.storage.files import draft_of, write_arrays, write_json
+from lms.storage.files import draft_of, read_json, write_arrays, write_json
 from unet3d.cache import SKIP, usable
 from unet3d.checkpoints import load_weights
 from unet3d.data import Box, as_image, prepare_images, restore, to_labels
@@ -61,7 +61,13 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     network is convolutional, so that a `size` other than the run's may be asked for.
     """
     configuration = read_configuration(run)
-    scheme = configuration.task
+    scheme, written = configuration.task, output / "predictions.json"
+    other = read_json(written).get("run") if written.is_file() else str(run.resolve())
+    if other != str(run.resolve()):
+        raise ValueError(
+            "`output` must be a folder without predictions of another run, got "
+            f"'{output}' with those of '{other}'. Choose another folder."
+        )
     found = find_subjects(data, scheme.channels)
     # A bad subject stops it only if it was asked for.
     wanted = _wanted(run, subjects)
@@ -74,7 +80,8 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
     bar = bars.add_task("Segmenting", total=len(chosen))
     problems, names = list(bad), []
     with precision_of(configuration):
-        model = build_for(configuration, size or configuration.side)
+        side = configuration.side if size is None else size
+        model = build_for(configuration, side)
         load_weights(model, _weights(run))
         support = memory_support(configuration)
         callbacks = [support] if support else []
@@ -89,12 +96,12 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
                 problems.append(Problem(name=files.name, message=str(error)))
             bars.advance(bar)
     write_json(
-        output / "predictions.json",
+        written,
         {
             "run": str(run.resolve()),
             "label scheme": scheme.name,
             "scheme": asdict(scheme),
-            "size": size or configuration.side,
+            "size": side,
             "subjects": names,
             "left out": [problem.message for problem in problems],
         },
@@ -151,6 +158,8 @@ def _segment(
     callbacks: list[Any],
 ) -> None:
     """Predict one subject and write its files; those of patches have no cube."""
+    path = output / f"{files.name}.nii.gz"
+    path.unlink(missing_ok=True)  # else what was there would count if this fails
     images, scheme = read_images(files)[0], configuration.task
     probabilities, box = _probabilities(model, files, images, configuration, callbacks)
     depth, height, width = images.shape[:3]
@@ -159,7 +168,6 @@ def _segment(
     if configuration.patch is None:
         cube = to_labels(probabilities, scheme)
         write_arrays(output / "cubes" / f"{files.name}.npz", {"labels": cube})
-    path = output / f"{files.name}.nii.gz"
     with draft_of(path) as draft:
         nibabel.save(as_image(labels, source), draft)
 

@@ -87,7 +87,7 @@ def named_alike(group: PredictionSet, known: Collection[str]) -> PredictionSet:
     """The set with its subjects named as in the truth, without a suffix all share."""
     starts = [(s, k) for s in group.subjects for k in known if s.startswith(k)]
     ends = {start.removeprefix(name) for start, name in starts}
-    for end in sorted(ends, key=len, reverse=True):
+    for end in sorted(ends, key=len):
         names = tuple(name.removesuffix(end) for name in group.subjects)
         if {*names} <= {*known} and all(n.endswith(end) for n in group.subjects):
             return replace(group, subjects=names, suffix=end)

@@ -17,6 +17,7 @@ from rich.table import Table
 
 from lms.storage.files import write_json, write_text
 from unet3d.cache import SKIP, usable
+from unet3d.data import check_size
 from unet3d.evaluation import (
     MEASURES,
     Comparison,
@@ -87,9 +88,11 @@ def evaluate(  # noqa: PLR0913 - what with what, and how
 ) -> Report:
     """Score sets of predictions."""
     _check_regions(sets, scheme)
+    if size is not None:
+        check_size(size)
     found = find_subjects(truth, scheme.channels)
     labelled = {files.name for files in found.subjects if files.labels is not None}
-    sets = [named_alike(group, labelled) for group in sets]
+    sets = [named_alike(group, found.names) for group in sets]
     lost = check_complete(sets, labelled, skip_bad=skip_bad)
     names, left_out = common_subjects(sets, skip_bad=skip_bad)
     told = {problem.name for problem in lost}
@@ -161,9 +164,9 @@ def write_report(
         note = "One line per run; Dice is the mean over regions and subjects."
         draw_losses(logs, output / "losses.png", note=note)
     chosen = choose_subjects(report.scores)
-    found = find_subjects(truth, scheme.channels).subjects
-    by_name = {files.name: files for files in found}
-    sets = [named_alike(group, by_name) for group in sets]
+    found = find_subjects(truth, scheme.channels)
+    by_name = {files.name: files for files in found.subjects}
+    sets = [named_alike(group, found.names) for group in sets]
     draw_gallery(
         [gather_slice(by_name[n], sets, scheme, report.scores) for n in chosen],
         output / "gallery.png",

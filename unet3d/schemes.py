@@ -21,14 +21,8 @@ from pathlib import Path
 from typing import Any
 
 __all__ = ["BRATS2017", "LISTING", "MODALITIES", "REGIONS", "SCHEMES", "LabelScheme"]
-__all__ += [
-    "as_text",
-    "channels_in",
-    "choose_scheme",
-    "kind_of",
-    "read_listing",
-    "scheme_named",
-]
+__all__ += ["as_text", "channels_in", "choose_scheme", "kind_of", "read_listing"]
+__all__ += ["scheme_named"]
 
 LISTING = "dataset.json"
 MODALITIES = ("flair", "t1", "t1ce", "t2")
@@ -40,6 +34,7 @@ _SYNONYMS = {
     "t1ce": "t1ce t1c t1gd t1post t1wce t1cew t1contrast",
     "t2": "t2 t2w",
     "seg": "seg segm segmentation tumorsegmentation mask label labels gt truth",
+    "brain": "brainmask betmask skullmask",  # where tissue is, and no tumour
 }
 _KINDS = {word: kind for kind, words in _SYNONYMS.items() for word in words.split()}
 # By what words data sets call BraTS's tissues and regions; the first that fits counts.
@@ -47,8 +42,8 @@ _TISSUES = {
     "oedema": r"o?edema|snfh|^ed$",
     "cavity": r"cavity|^rc$",
     "whole tumour": r"whole|^wt$",
-    "tumour core": r"tumou?r core|^tc$",
     "core": r"non.?enhanc|necro|^ncr|netc|^core$",
+    "tumour core": r"tumou?r core|^tc$",
     "enhancing": r"enhanc|^et$",
 }
 
@@ -78,9 +73,9 @@ class LabelScheme:
         if not self.regions or not self.channels or None in self.written:
             raise ValueError(
                 f"`labels` of {self.name} must give each region whole numbers from 1 "
-                f"to 255, one of them in no later region, got {self.regions} for "
-                f"channels {self.channels}. Number labels so, and list the outer "
-                "region first."
+                "to 255, one of them in no later region, and later regions lie in it "
+                f"or apart, got {self.regions} for channels {self.channels}. Number "
+                "labels so, and list the outer region first."
             )
 
     @property
@@ -93,8 +88,10 @@ class LabelScheme:
         """The value that each region alone is written with."""
         sets, own = list(self.regions.values()), []
         for place, values in enumerate(sets):
-            left = sorted(set(values).difference(*sets[place + 1 :]))
+            later = [*map(set, sets[place + 1 :])]
+            left = sorted(set(values).difference(*later))
             good = all(0 < value < 256 for value in values)
+            good &= all(each.isdisjoint(values) or each < {*values} for each in later)
             own.append(left[0] if left and good else None)
         return tuple(own)
 
@@ -203,8 +200,10 @@ def _scheme_in(content: Mapping[str, Any], path: Path) -> LabelScheme:
             f"({error}). Mend it."
         ) from error
     name = LISTING if path.name == LISTING else str(path.resolve())
-    tissues = {_tissue(n): v[0] for n, v in labels.items() if len(v) == 1}
-    if {"core", "oedema", "enhancing"} <= {*tissues} <= {*_TISSUES}:
+    single = [(_tissue(n), v[0]) for n, v in labels.items() if len(v) == 1]
+    tissues = dict(single)
+    is_brats = {"core", "oedema", "enhancing"} <= {*tissues} <= {*_TISSUES}
+    if is_brats and len(tissues) == len(single):
         return replace(_brats(name, **tissues), channels=channels)
     return LabelScheme(name=name, regions=labels, tissues=labels, channels=channels)
 

@@ -154,7 +154,7 @@ def _kind(stem: str) -> str:
     kinds = [kind_of("".join(words[-count:])) for count in (2, 1)]
     two, one = kinds
     known = {*MODALITIES, "seg"}
-    return two if two in known and one not in known else one
+    return two if two == "brain" or (two in known and one not in known) else one
 
 
 def _volumes(folder: Path) -> list[tuple[str, Path]]:

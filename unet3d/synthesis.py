@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lms.storage.files import draft_of
+from unet3d.lines import check_integer
 from unet3d.phantom import Phantom, draw_phantom
 
 __all__ = ["AFFINE", "GRID", "coarsen", "make_coarse_subjects", "synthesize"]
@@ -48,8 +49,8 @@ def synthesize(
     Subjects of the same name are replaced, other files stay. `progress` is called with
     a subject's folder as soon as it is complete.
     """
-    _check_integer("subjects", subjects, least=1, advice="Ask for one or more.")
-    _check_integer("seed", seed, least=0, advice="Use 0 or a positive number.")
+    check_integer("subjects", subjects, least=1, advice="Ask for one or more.")
+    check_integer("seed", seed, least=0, advice="Use 0 or a positive number.")
     folders = []
     for index in range(subjects):
         phantom = draw_phantom(rng := np.random.default_rng([seed, index]))
@@ -108,14 +109,6 @@ def coarsen(volume: NDArray[Any], factor: int, *, labels: bool) -> NDArray[Any]:
     parts = [n for length in padded.shape for n in (length // factor, factor)]
     means = padded.reshape(parts).mean(axis=(1, 3, 5))
     return np.rint(means).astype(volume.dtype)
-
-
-def _check_integer(name: str, value: int, *, least: int, advice: str) -> None:
-    if not isinstance(value, int) or isinstance(value, bool):
-        kind = type(value).__name__
-        raise TypeError(f"`{name}` must be an integer, got {kind}. Pass an int.")
-    if value < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {value}. {advice}")
 
 
 def _place(extents: tuple[int, ...], rng: np.random.Generator) -> tuple[int, int, int]:

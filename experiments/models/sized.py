@@ -32,8 +32,7 @@ def _small_transformer() -> Ready:
     x = layers.GlobalAveragePooling1D()(x)
     made = keras.Model(inputs, layers.Dense(10, activation="softmax")(x))
     made.compile(keras.optimizers.AdamW(1e-3), CROSS_ENTROPY)
-    sentences = images(8, 64, 4).reshape(-1, 512, 32)
-    return made, sentences, classes(8), 8
+    return made, images(8, 64, 4).reshape(-1, 512, 32), classes(8), 8
 
 
 @model
@@ -54,4 +53,6 @@ def _scans(path: str, filters: int, depth: int) -> Ready:
     """The same network on volumes and labels of a file, one at a time."""
     with np.load(path) as arrays:
         x, y = arrays["x"], arrays["y"]
-    return build_unet(x.shape[1], filters, depth, seed=0), x, y, 1
+    network = build_unet(x.shape[1], filters, depth, seed=0)
+    network.optimizer.build(network.trainable_variables)  # else it is traced twice
+    return network, x, y, 1

@@ -13,14 +13,12 @@ pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
 
 LONG = {
-    "a 3D U-Net with recomputed ops",
     "a train_step of its own",  # as has "two optimizers"
     "an LSTM in a loop",  # what loops keep has its bits compared too
     "a loss of as many words as have labels",
     "a residual network",  # a stored plan's training has its bits compared too
     "a residual network with recomputed ops",
     "a transformer",
-    "an embedding",
     "an embedding whose equal words' gradients are added up",
     "an unrolled LSTM",
     "class weights and validation inside fit",

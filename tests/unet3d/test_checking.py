@@ -167,6 +167,6 @@ def test_no_data_and_no_file_to_write_are_refused(
 ) -> None:
     assert check(tmp_path / "nowhere") == 2
     assert check(data, "--json", str(tmp_path)) == 2
-    assert "`json` must be a file to write" in capsys.readouterr().err
+    assert "`json` must be a file, got" in capsys.readouterr().err
     assert check(data, "--group-by", "(") == 2
     assert "`group by` must be a regular expression" in capsys.readouterr().err

@@ -150,10 +150,8 @@ def test_regions_are_the_same_tissue_under_every_scheme(
 
 
 def test_sizes_are_checked(small: Path) -> None:
-    with pytest.raises(ValueError, match="`size` must be at least 1 voxel, got 0"):
+    with pytest.raises(ValueError, match="`size` must be at least 1, got 0"):
         prepare(read_subject(small), 0)
-    with pytest.raises(TypeError, match="`size` must be an integer, got float"):
-        prepare(read_subject(small), 8.0)  # pyright: ignore[reportArgumentType]
 
 
 def test_importing_the_package_and_its_data_does_not_import_tensorflow() -> None:

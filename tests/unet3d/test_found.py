@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import nibabel
@@ -191,7 +192,7 @@ def test_the_one_folder_that_holds_subjects_is_taken(tmp_path: Path) -> None:
     assert [files.name for files in find_subjects(tmp_path).subjects] == ["a"]
 
 
-@pytest.mark.parametrize("name", ["final_v2.nii.gz", "a.seg.nrrd"])
+@pytest.mark.parametrize("name", ["final_v2.nii.gz", "a.seg.nrrd", "a_bet_mask.nii"])
 def test_a_segmentation_that_is_missing_is_asked_for_by_what_lies_there(
     tmp_path: Path, name: str
 ) -> None:
@@ -207,6 +208,7 @@ def test_predictions_may_share_a_suffix(tmp_path: Path, end: str) -> None:
     (tmp_path / f"._a{end}.nii.gz").write_bytes(b"Mac OS X")
     group = named_alike(open_set("A", tmp_path, BRATS2017), ["a", "a1", "b"])
     assert (tuple(sorted(group.subjects)), group.suffix) == (("a", "a1"), end)
+    assert named_alike(replace(group, subjects=("a1",)), ["a", "a1"]).suffix == ""
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

@@ -89,6 +89,9 @@ def test_the_validation_subjects_or_a_file_s_are_taken(
         predict(run, data, tmp_path / "q", subjects=str(tmp_path / "names"))
     with pytest.raises(ValueError, match=r"got everyone, .* Pass --subjects all"):
         predict(run, data, tmp_path / "q", subjects="everyone")
+    (tmp_path / "p" / "predictions.json").write_text('{"run": "another"}')
+    with pytest.raises(ValueError, match="with those of 'another'"):
+        predict(run, data, tmp_path / "p")
 
 
 def test_a_run_without_weights_is_refused(

@@ -17,6 +17,7 @@ LIVER = {"modality": {"0": "CT"}, "labels": {"0": "background", "1": "liver"}}
 KIDNEY = {"kidney": [1, 2], "tumour": 2, "background": 0}
 TISSUES = {"background": 0, "edema": 1, "NCR": 2, "enhancing tumor": 3}
 FOUR = {"0": "FLAIR", "1": "T1", "2": "T1ce", "3": "T2"}
+WORDS = {"necrotic tumor core": 1, "peritumoral edema": 2, "GD-enhancing tumor": 4}
 NESTED = {"whole tumor": [1, 2, 3], "tumor core": [2, 3], "enhancing tumor": [3]}
 
 
@@ -49,6 +50,7 @@ def own(folder: Path, content: Any) -> LabelScheme:
             ("flair", "t1", "t1ce", "t2"),
             SCHEMES["msd"].regions,
         ),
+        (SPLEEN | {"labels": WORDS}, ("ct",), SCHEMES["brats2017"].regions),
     ],
 )
 def test_the_data_s_own_file_gives_channels_and_regions(
@@ -84,7 +86,10 @@ def test_the_decathlon_s_own_labels_are_msd_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "labels",
-    [{"a": 1, "b": 1}, {"a": 300}, {"a": "one"}, {}, {"a": 1, "ignore": 2}],
+    [
+        *({"a": 1, "b": 1}, {"a": 300}, {"a": "one"}, {}, {"a": 1, "ignore": 2}),
+        {"a": [1, 4], "b": [1, 2]},  # neither apart nor one in the other
+    ],
 )
 def test_labels_that_cannot_be_written_are_refused(tmp_path: Path, labels: Any) -> None:
     with pytest.raises(ValueError, match="must give"):

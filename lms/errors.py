@@ -4,15 +4,8 @@ Every child is also the built-in error of its kind, so code that knows nothing o
 still catches it. A message says the rule, the value and the next step.
 """
 
-__all__ = [
-    "BudgetError",
-    "HostMemoryError",
-    "LMSError",
-    "OutOfMemoryError",
-    "PlanError",
-    "UnsupportedError",
-    "WorkersError",
-]
+__all__ = ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
+__all__ += ["PlanError", "UnsupportedError", "WorkersError"]
 
 
 class LMSError(Exception):

@@ -21,9 +21,8 @@ from tests.tf.worker import Worker
 # card itself stays for the next session.
 os.environ["LMS_CACHE"] = "off"
 _IS_FIRST = "LMS_TESTS" not in os.environ  # xdist's others have it from this one
-if _IS_FIRST:
-    os.environ["LMS_TESTS"] = tempfile.mkdtemp(prefix="lms-tests-")
-_KEPT = Path(os.environ["LMS_TESTS"])
+_KEPT = Path(os.environ.get("LMS_TESTS") or tempfile.mkdtemp(prefix="lms-tests-"))
+os.environ["LMS_TESTS"] = str(_KEPT)
 # Bytecode is kept: else each program of a test compiles its imports anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

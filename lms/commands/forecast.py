@@ -174,6 +174,8 @@ def _here(
         )
     inputs, settings = input_specs(traced), Settings(budget=budget)
     captured, found = capture(traced, inputs, settings, kind="plan", means=means)
+    if captured.held_back is not None:
+        raise captured.held_back
     there = sum(map(size_of, means.handles))  # as if it were
     return DeviceWorkload(
         step=captured.step,

@@ -275,9 +275,9 @@ class FittedFunction:
 
     def run_without_batch(self, iterator: Any) -> None:
         """Run the ops that need no batch of a step that was drawn from an iterator."""
-        if self._unplanned is not None:
+        traced = self._traced.get(signature_key([iterator.element_spec]))
+        if self._unplanned is not None or traced is None:
             return
-        traced = self._trace((), iterator)
         steps = (step for key, step in self._steps.items() if _is_of(key, traced))
         if (step := next(steps, None)) is not None:
             step.source.run_without_batch()

@@ -16,18 +16,8 @@ from itertools import accumulate
 
 from lms.ir.graph import GraphView, Op
 
-__all__ = [
-    "Buffer",
-    "buffers",
-    "lower_bound",
-    "memory_curve",
-    "new_value",
-    "old_values",
-    "peak",
-    "reused_bytes",
-    "working_sets",
-    "written_over",
-]
+__all__ = ["Buffer", "buffers", "lower_bound", "memory_curve", "new_value"]
+__all__ += ["old_values", "peak", "reused_bytes", "working_sets", "written_over"]
 
 _MEMO, _CURVE = "buffers", "curve"
 

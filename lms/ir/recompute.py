@@ -17,13 +17,7 @@ from dataclasses import dataclass, replace
 from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, Tensor, op_of
 
-__all__ = [
-    "PREFIX",
-    "Recomputed",
-    "copy_name",
-    "original_name",
-    "with_recomputed",
-]
+__all__ = ["PREFIX", "Recomputed", "copy_name", "original_name", "with_recomputed"]
 
 PREFIX = "lms/again/"
 _MEMO = "recomputed"

@@ -19,14 +19,8 @@ import psutil
 
 from lms.units import GIB, MIB, Bytes
 
-__all__ = [
-    "PINNED_VARIABLE",
-    "is_number",
-    "pinned_limit",
-    "processor_name",
-    "swappable",
-    "usable_cores",
-]
+__all__ = ["PINNED_VARIABLE", "is_number", "pinned_limit", "processor_name"]
+__all__ += ["swappable", "usable_cores"]
 
 PINNED_VARIABLE: Final = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
 

@@ -102,7 +102,9 @@ def write_entry(kind: str, name: str, value: Any) -> None:
         return
     try:
         write_file(path, lambda file: file.write(msgspec.json.encode(value)))
-        entries = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime)
+        entries = sorted(
+            path.parent.glob("[!p]*.json"), key=lambda p: p.stat().st_mtime
+        )
         for old in entries[:-_MOST]:
             old.unlink(missing_ok=True)
     except OSError as error:

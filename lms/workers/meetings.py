@@ -55,7 +55,8 @@ class Meetings:
             if self._done:
                 said = "This group goes on with the buffer %r, at step %d."
                 _LOG.warning(said, self._name, self._done)
-        steps = params.get("steps")
+        each = model.steps_per_execution  # so many count, also where an epoch has fewer
+        steps = params.get("steps") and -(-params["steps"] // each) * each
         self._until += float("inf") if steps is None else params["epochs"] * steps
         self._workers.take_chiefs(self._variables)
 

@@ -32,6 +32,7 @@ from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport
 from lms.tf.capture.tracing import signature_key
 from lms.tf.measure.devices import planned_on
+from lms.tf.uninterrupted import uninterrupted
 from lms.workers.schedules import SCHEDULES, Action, Schedule, most_held
 from lms.workers.stages import Stage, read_stages
 
@@ -320,10 +321,10 @@ class _Inbox:
     backward: SimpleQueue[Any] = field(default_factory=SimpleQueue)
     room: Semaphore = field(default_factory=Semaphore)
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException, waits: int) -> None:
         self.forward.put(error)
         self.backward.put(error)
-        self.room.release()
+        self.room.release(waits)
 
 
 class _Run:
@@ -342,7 +343,7 @@ class _Run:
 
     def losses(self, schedule: Schedule) -> list[list[Any]]:
         """The losses of each stage by micro-batch, when all stages have ended."""
-        with ThreadPoolExecutor(len(schedule)) as threads:
+        with uninterrupted(), ThreadPoolExecutor(len(schedule)) as threads:
             threads.map(self._follow, range(len(schedule)), schedule)
         if self._errors:
             raise self._errors[0]
@@ -361,7 +362,7 @@ class _Run:
         except BaseException as error:
             self._errors.append(error)
             for inbox in self._inboxes:
-                inbox.fail(error)
+                inbox.fail(error, len(actions))
 
     def _forward(self, stage: int) -> list[Any]:
         """Send on what the next stage reads; return what the backward needs."""

@@ -22,7 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import Pipe, get_context
+from multiprocessing import Pipe, get_context, set_start_method
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -106,14 +106,14 @@ def copied(command: Sequence[str], environ: Mapping[str, str], out: Connection) 
     """Start a program as a copy; it writes its lines to `out`."""
     context = get_context("forkserver")
     context.set_forkserver_preload(_IMPORTED)
-    given = (command[1:], dict(environ), out)
-    process = context.Process(target=_become, args=given)
+    process = context.Process(target=_become, args=(command[1:], dict(environ), out))
     process.start()
     return process
 
 
 def _become(words: Sequence[str], environ: Mapping[str, str], out: Connection) -> None:
     gc.freeze()  # what is imported stays, and need not be walked again
+    set_start_method(None, force=True)  # the program may choose
     os.setsid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, 9)  # it is killed when the server ends

@@ -136,11 +136,18 @@ def _check_shape(shape: tf.TensorShape, name: str) -> None:
         )
 
 
+_COMPOSITE = ("Sparse", "Ragged")  # tensors and their specs
+
+
 def signature_key(tensors: Sequence[Any]) -> str:
     """Text that is equal for tensors and specs of equal types and shapes."""
     return str(
         tf.nest.map_structure(
-            lambda t: (t.dtype.name, str(t.shape)) if hasattr(t, "dtype") else str(t),
+            lambda t: (
+                (type(t).__name__.startswith(_COMPOSITE), t.dtype.name, str(t.shape))
+                if hasattr(t, "dtype")
+                else str(t)
+            ),
             list(tensors),
         )
     )

@@ -95,5 +95,9 @@ def _model(device: Device) -> str | None:
     if not device.is_gpu:
         return None
     index = int(device.name.rpartition(":")[2])
-    physical = tf.config.list_physical_devices("GPU")
+    physical = [
+        gpu
+        for gpu in tf.config.get_visible_devices("GPU")
+        for _ in tf.config.get_logical_device_configuration(gpu) or [None]
+    ]
     return str(tf.config.experimental.get_device_details(physical[index]))

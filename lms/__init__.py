@@ -11,17 +11,18 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from lms.errors import (
+    BudgetError,
+    HostMemoryError,
+    LMSError,
+    OutOfMemoryError,
+    PlanError,
+    UnsupportedError,
+    WorkersError,
+)
+
 if TYPE_CHECKING:
     from lms.emulation import emulate
-    from lms.errors import (
-        BudgetError,
-        HostMemoryError,
-        LMSError,
-        OutOfMemoryError,
-        PlanError,
-        UnsupportedError,
-        WorkersError,
-    )
     from lms.fit.callback import LMSCallback
     from lms.fit.fitted import fit_in_memory, on_host
     from lms.ir.plan import SwapPlan
@@ -37,17 +38,10 @@ __all__ += ["PlanError", "UnsupportedError", "WorkersError"]
 __all__ += ["cut", "fit_in_memory", "join", "on_host", "pipeline_step"]
 
 _HOMES = {
-    "BudgetError": "lms.errors",
     "DataParallel": "lms.workers.data_parallel",
-    "HostMemoryError": "lms.errors",
     "LMSCallback": "lms.fit.callback",
-    "LMSError": "lms.errors",
-    "OutOfMemoryError": "lms.errors",
-    "PlanError": "lms.errors",
     "StepReport": "lms.report.step",
     "SwapPlan": "lms.ir.plan",
-    "UnsupportedError": "lms.errors",
-    "WorkersError": "lms.errors",
     "cut": "lms.workers.stages",
     "emulate": "lms.emulation",
     "fit_in_memory": "lms.fit.fitted",

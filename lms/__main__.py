@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -162,7 +163,7 @@ def _add_plan(subcommands: Any) -> None:
     )
     plan.add_argument(
         "--budget",
-        type=_type(_budget),
+        type=_type(partial(parse_size, name="budget")),
         metavar="SIZE",
         help="device memory, such as 96MiB; by default the device's less a margin",
     )
@@ -305,9 +306,9 @@ def _add_link_options(parser: argparse.ArgumentParser) -> None:
 def _link(
     options: argparse.Namespace, parser: argparse.ArgumentParser
 ) -> LinkRates | None:
-    given = (options.h2d, options.d2h)
+    given, latency = (options.h2d, options.d2h), options.latency
     if options.link is None and given == (None, None):
-        if options.latency is not None:
+        if latency is not None:
             parser.error("--latency must come with a link. Add --link NAME.")
         return None
     if options.link is not None and given != (None, None):
@@ -315,18 +316,11 @@ def _link(
     if options.link is None and None in given:
         parser.error("--h2d and --d2h must be given together. Add the other one.")
     try:
-        return _rates(options)
+        own = LINKS.get(options.link or "")
+        rates = own or LinkRates(h2d=options.h2d, d2h=options.d2h)
+        return rates if latency is None else replace(rates, latency=latency)
     except ValueError as error:
         parser.error(str(error))
-
-
-def _rates(options: argparse.Namespace) -> LinkRates:
-    """The link that the options name."""
-    if options.link is not None:
-        rates = LINKS[options.link]
-    else:
-        rates = LinkRates(h2d=options.h2d, d2h=options.d2h)
-    return rates if options.latency is None else replace(rates, latency=options.latency)
 
 
 def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -357,10 +351,6 @@ def _rate(text: str) -> float:
             f"a rate must be bytes per second above 0, got {text!r}. Write 12GB/s."
         )
     return float(parse_size(text.removesuffix("/s"), name="rate"))
-
-
-def _budget(text: str) -> int:
-    return parse_size(text, name="budget")
 
 
 def _subject(text: str) -> str:

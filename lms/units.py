@@ -69,7 +69,16 @@ def parse_size(size: str | SupportsIndex, *, name: str = "size") -> Bytes:
 number and a unit: B, KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB \
 (powers of 1000).
     """
-    count = _count_bytes(size, name)
+    if isinstance(size, str):
+        count = _count_bytes(size, name)
+    elif isinstance(size, bool) or not isinstance(size, numbers.Integral):
+        raise TypeError(
+            f"`{name}` must be text such as '1.5GiB' or a whole number of bytes, "
+            f"got {size!r} of type {type(size).__name__}. Write the unit in a text, "
+            "or convert the number of bytes with int()."
+        )
+    else:
+        count = int(size)
     if count < 1:
         raise ValueError(
             f"`{name}` must be at least 1 byte, got {size!r}. "
@@ -117,20 +126,7 @@ def format_seconds(seconds: Seconds) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
-def _count_bytes(size: object, name: str) -> Bytes:
-    """Return `size` in bytes, of either sign."""
-    if isinstance(size, str):
-        return _count_bytes_in_text(size, name)
-    if isinstance(size, bool) or not isinstance(size, numbers.Integral):
-        raise TypeError(
-            f"`{name}` must be text such as '1.5GiB' or a whole number of bytes, "
-            f"got {size!r} of type {type(size).__name__}. Write the unit in a text, "
-            "or convert the number of bytes with int()."
-        )
-    return int(size)
-
-
-def _count_bytes_in_text(text: str, name: str) -> Bytes:
+def _count_bytes(text: str, name: str) -> Bytes:
     """Return the bytes that `text` says; the sign is not part of a size."""
     match = _SIZE.fullmatch(text.strip())
     number, unit = match.groups() if match else ("", "?")

@@ -69,8 +69,8 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 22_140, 150),
-    "lines of lms/workers": (lambda: lines("lms/workers"), 2_695, 150),
+    "lines of lms": (lambda: lines("lms"), 21_900, 150),
+    "lines of lms/workers": (lambda: lines("lms/workers"), 2_690, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 730, 150),
     "lines of lms/emulation/native": (
         lambda: lines("lms/emulation", "cc h"),
@@ -78,13 +78,13 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
         150,
     ),
     "lines of unet3d": (lambda: lines("unet3d"), 6_300, 150),
-    "lines of experiments": (lambda: lines("experiments"), 5_345, 150),
+    "lines of experiments": (lambda: lines("experiments"), 5_340, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_150, 150),
     "lines of tests": (lambda: lines("tests"), 21_020, 150),
     "files of lms": (lambda: len(files("lms")), 101, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),
-    "classes of lms": (classes, 140, 0),
+    "classes of lms": (classes, 138, 0),
     "knobs": (knobs, 11, 0),
     "first lines that begin with What, Whether or That": (first_words, 0, 0),
     "lines of README": (

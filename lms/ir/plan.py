@@ -94,11 +94,6 @@ class SwapPlan:
         return not (self.chain or self.swaps or self.recomputed)
 
     @property
-    def orders_large_ops(self) -> bool:
-        """Tell whether all large ops run in the plan's order."""
-        return not (self.is_empty or self.chain_is_partial)
-
-    @property
     def swapped_out_bytes(self) -> int:
         """Bytes copied from device to host in one step."""
         return sum(swap.size for swap in self.swaps)
@@ -234,7 +229,8 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
     readers = _readers(graph, swap.tensor)
     if tensor.size != swap.size:
         raise PlanError(f"size of {swap.tensor!r} must be {tensor.size}")
-    if producer.persistent or producer.fixed or swap.tensor in _kept(graph):
+    kept = {graph.roots[name] for name in graph.results}
+    if producer.persistent or producer.fixed or swap.tensor in kept:
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
     if producer.from_host:
         raise PlanError(f"{swap.tensor!r} cannot move: the host makes it, or keeps it")
@@ -285,7 +281,3 @@ def _readers(graph: GraphView, root: str) -> dict[str, Any]:
                     continue
             found[op.name] = op
     return found
-
-
-def _kept(graph: GraphView) -> frozenset[str]:
-    return frozenset(graph.roots[name] for name in graph.results)

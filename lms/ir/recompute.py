@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lms.errors import PlanError
-from lms.ir.graph import GraphView, Op, Tensor, op_of
+from lms.ir.graph import GraphView, Op, op_of
 
 __all__ = ["PREFIX", "Recomputed", "copy_name", "original_name", "with_recomputed"]
 
@@ -138,7 +138,7 @@ def _reading_copies(op: Op, name: str, sources: frozenset[str]) -> Op:
     alias = None if op.alias is None else renamed(op.alias)
     if name == op.name:
         return op if not sources else replace(op, inputs=inputs, alias=alias)
-    outputs = tuple(_copied(tensor) for tensor in op.outputs)
+    outputs = tuple(replace(made, name=PREFIX + made.name) for made in op.outputs)
     return replace(
         op,
         name=name,
@@ -148,10 +148,6 @@ def _reading_copies(op: Op, name: str, sources: frozenset[str]) -> Op:
         controls=(),
         writes=(),
     )
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return replace(tensor, name=PREFIX + tensor.name)
 
 
 def _check(graph: GraphView, item: Recomputed) -> None:

@@ -99,7 +99,6 @@ class ResolvedPlan:
     Args:
         plan: The plan.
         ops: All ops in the plan's order. The graph is not held: it holds this.
-        position: The position of each op, by its name.
         chain: Positions of the ops of the chain, ascending.
         link_of: The number in the chain of each op that is in it, by the op's name.
         buffers: The step's buffers by their roots, in the order in which they are made.
@@ -110,16 +109,11 @@ class ResolvedPlan:
 
     plan: SwapPlan
     ops: tuple[Op, ...]
-    position: Mapping[str, int]
     chain: tuple[int, ...]
     link_of: Mapping[str, int]
     buffers: Mapping[str, Buffer]
     swaps: tuple[ResolvedSwap, ...]
     residencies: tuple[Residency, ...]
-
-    def link_after(self, position: int) -> int:
-        """The first link of the chain after a position; their count if none is."""
-        return bisect_right(self.chain, position)
 
 
 class _Order(NamedTuple):
@@ -166,7 +160,6 @@ def _resolved(ordered: GraphView, plan: SwapPlan) -> ResolvedPlan:
     return ResolvedPlan(
         plan=plan,
         ops=ordered.ops,
-        position=order.position,
         chain=chain,
         link_of=link_of,
         buffers=order.buffers,

@@ -206,7 +206,7 @@ def _next_begin(resolved: ResolvedPlan, copy: ResolvedSwapIn, trigger: int) -> i
 
     `ResolvedSwapIn.starts` may be earlier: at the next op, where no link follows.
     """
-    link = resolved.link_after(trigger)
+    link = bisect_right(resolved.chain, trigger)
     return min((copy.first_read, *resolved.chain[link : link + 1]))
 
 

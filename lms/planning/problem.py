@@ -54,11 +54,6 @@ class MemoryBudget:
         return UNLIMITED if self.total is None else self.total - self.persistent
 
     @property
-    def most(self) -> int:
-        """The most bytes in use, with the margin."""
-        return UNLIMITED if self.total is None else self.total + self.margin
-
-    @property
     def is_whole_device(self) -> bool:
         """Tell whether only a margin is kept from the step, as without a budget."""
         if self.total is None:
@@ -174,16 +169,11 @@ class Workload:
     speeds: Callable[[], Speeds]
 
     @property
-    def kept_bytes(self) -> Bytes:
-        """Bytes of constants that only TensorFlow's own graph keeps."""
-        return self.own.constant_bytes - self.graph.constant_bytes
-
-    @property
     def plain_memory(self) -> MemoryTimeline:
         """Predicted memory of the step in TensorFlow's own way."""
         found = simulate_memory(self.own, self.plain.plan)
         both = zip(found.device, old_values(self.own), strict=True)
-        kept = self.kept_bytes
+        kept = self.own.constant_bytes - self.graph.constant_bytes
         return replace(found, device=tuple(kept + used + old for used, old in both))
 
 
@@ -234,11 +224,6 @@ class PlannedStep:
     def host_bytes(self) -> Bytes:
         """Bytes that the host must have for swapped tensors."""
         return self.memory.host_peak
-
-    @property
-    def plain_peak_bytes(self) -> Bytes:
-        """The same of the step without a plan."""
-        return self.budget.persistent + self.workload.plain.peak
 
     @property
     def runs_plain(self) -> bool:

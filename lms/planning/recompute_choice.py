@@ -28,6 +28,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -369,28 +370,23 @@ def _take_bargains(
 ) -> None:
     """Choose tensors, the best bargain first, until the step fits or none is left."""
     found = ((bargain_of(chosen, b, terms), b) for b in candidates)
-    queue = [(-bargain.worth, b.root) for bargain, b in found if bargain is not None]
+    queue = [(-bargain[0], b.root) for bargain, b in found if bargain is not None]
     heapq.heapify(queue)
     while queue and chosen.exceeds:
         _, root = heapq.heappop(queue)
         bargain = bargain_of(chosen, chosen.step.buffers[root], terms)
         if bargain is None:
             continue
-        if queue and bargain.worth < -queue[0][0] * TUNING.about_as_good:
-            heapq.heappush(queue, (-bargain.worth, root))
+        worth, change = bargain
+        if queue and worth < -queue[0][0] * TUNING.about_as_good:
+            heapq.heappush(queue, (-worth, root))
         else:
-            chosen.take(bargain.change)
+            chosen.take(change)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bargain:
-    """A change, and the bytes above the budget that it saves for each second."""
-
-    worth: float
-    change: Change
-
-
-def bargain_of(chosen: Chosen, buffer: Buffer, terms: Terms) -> Bargain | None:
+def bargain_of(
+    chosen: Chosen, buffer: Buffer, terms: Terms
+) -> tuple[float, Change] | None:
     """The better of recomputing a tensor after its longest idle time, and moving it.
 
     Args:
@@ -399,7 +395,8 @@ def bargain_of(chosen: Chosen, buffer: Buffer, terms: Terms) -> Bargain | None:
         terms: The budget, and what may be done.
 
     Returns:
-        None if neither can be, it takes too long, or it saves nothing.
+        The bytes above the budget that it saves for each second, and the change. None
+        if neither can be, it takes too long, or it saves nothing.
     """
     idle = _longest_gap(buffer.producer, chosen.uses[buffer.root])
     if (
@@ -413,11 +410,11 @@ def bargain_of(chosen: Chosen, buffer: Buffer, terms: Terms) -> Bargain | None:
         _move(chosen, buffer, idle, terms),
     )
     found = [
-        Bargain(worth=saved / (change.seconds + _INSTANT), change=change)
+        (saved / (change.seconds + _INSTANT), change)
         for change in changes
         if change is not None and (saved := chosen.saved(change, idle[1])) > 0
     ]
-    return max(found, key=lambda bargain: bargain.worth, default=None)
+    return max(found, key=itemgetter(0), default=None)
 
 
 def _second_run(chosen: Chosen, buffer: Buffer, at: int, terms: Terms) -> Change | None:

@@ -39,23 +39,13 @@ def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
         The two; one if they are the same.
     """
     last = can_come_last(graph) if writes_last else frozenset[str]()
-    found = _both(graph, last)
-    low = min(found, key=_peak_and_sum)
+    names = [_list_schedule(graph, each, last) for each in (_Delta(graph), None)]
+    found = [graph.reordered(order) for order in names]
+    low = min(found, key=lambda order: (peak(order), sum(memory_curve(order))))
     found += [hastened(order, last) for order in found]
     least = min(map(peak, found))
     light = min(found, key=lambda order: _cost(order, least // 2))
     return [light] if light is low else [light, low]
-
-
-def _both(graph: GraphView, last: Collection[str]) -> list[GraphView]:
-    priorities = _Delta(graph), None
-    names = (_list_schedule(graph, priority, last) for priority in priorities)
-    return [graph.reordered(order) for order in names]
-
-
-def _peak_and_sum(graph: GraphView) -> tuple[int, int]:
-    curve = memory_curve(graph)
-    return max(curve, default=0), sum(curve)
 
 
 def _cost(graph: GraphView, budget: Bytes) -> tuple[int, int]:
@@ -63,10 +53,9 @@ def _cost(graph: GraphView, budget: Bytes) -> tuple[int, int]:
 
     An op that is no product takes as long as it moves its bytes.
     """
-    curve = memory_curve(graph)
-    above = (max(0, used - budget) for used in curve)
+    above = (max(0, used - budget) for used in memory_curve(graph))
     weighed = zip(above, working_sets(graph), strict=True)
-    return sum(bytes_ * touched for bytes_, touched in weighed), max(curve, default=0)
+    return sum(bytes_ * touched for bytes_, touched in weighed), peak(graph)
 
 
 class _Lives:

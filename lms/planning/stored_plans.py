@@ -148,4 +148,5 @@ def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) ->
 
 
 def _room(budget: MemoryBudget) -> Bytes:
-    return UNLIMITED if budget.total is None else budget.most - budget.persistent
+    """Bytes of the step, with the margin."""
+    return budget.step if budget.total is None else budget.step + budget.margin

@@ -69,12 +69,7 @@ def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan |
     Returns:
         A plan for `planned_graph(graph, plan)`.
     """
-    with collector_paused():
-        return _best(_options(orders, request))
-
-
-def _best(options: Sequence[FittedPlan]) -> FittedPlan | None:
-    """The least doubt; then the least time, or a little more if less is moved."""
+    options = _options(orders, request)
     least = min((option.risk for option in options), default=Risk.NONE)
     likeliest = [option for option in options if option.risk is least]
     return ranked(likeliest)[0] if likeliest else None
@@ -360,7 +355,8 @@ def plan_by_budget(
             sure.append(option)
     every = [order for family in orders for order in family()]
     least, placed, op_name = least_plan(every, filters=settings.filters)
-    if settings.recompute is not False and not _is_enough(least, budget):
+    is_enough = budget.device_has(least) and least <= budget.step
+    if settings.recompute is not False and not is_enough:
         least, placed = _least_recomputing(every, settings, least, placed)
     if budget.device_has(least):
         request = _request(settings, budget, speeds, _ALL)
@@ -377,10 +373,6 @@ def plan_by_budget(
         op_name=op_name,
         least_bytes=least,
     )
-
-
-def _is_enough(least: Bytes, budget: MemoryBudget) -> bool:
-    return budget.device_has(least) and least <= budget.step
 
 
 def _least_recomputing(

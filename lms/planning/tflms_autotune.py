@@ -218,8 +218,9 @@ def search_thresholds(
         try:
             rule = tune(trials, part, asked.numbers, asked.sync_mode)
         except BudgetError as error:
-            if found is None:
-                raise _for_all_the_room(error, percent) from error
+            if found is None:  # it speaks of a part of the room
+                least = math.ceil((error.least_bytes or 0) * 100 / percent)
+                raise BudgetError(str(error), least_bytes=least) from error
             break
         option = _placed_by_threshold(trials, rule)
         if found is None or option.peak < found.peak:
@@ -228,12 +229,6 @@ def search_thresholds(
             break
     assert found is not None  # or the first search has raised
     return found
-
-
-def _for_all_the_room(error: BudgetError, percent: int) -> BudgetError:
-    """Turn an error about a part of the room into one about all."""
-    least = math.ceil((error.least_bytes or 0) * 100 / percent)
-    return BudgetError(str(error), least_bytes=least)
 
 
 def _placed_by_threshold(trials: Trials, rule: ThresholdRule) -> FittedPlan:

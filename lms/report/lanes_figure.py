@@ -10,6 +10,7 @@ Hatched is where the device waits: for a swap-in, or for room that a swap-out fr
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -29,18 +30,13 @@ from lms.report.style import (
     save,
     tint,
 )
-from lms.simulation.timeline import Cause, Interval, Lane, Stall, Timeline
+from lms.simulation.timeline import Cause, Interval, Lane, Timeline
 from lms.units import Seconds
 
 __all__ = ["draw_lanes"]
 
 _LANES = (Lane.COMPUTE, Lane.H2D, Lane.D2H)  # from below
 _COLOUR = dict(zip(_LANES, (GREEN, BLUE, VERMILION), strict=True))
-_NAMES = {
-    Lane.COMPUTE: "compute",
-    Lane.H2D: "host to device",
-    Lane.D2H: "device to host",
-}
 _WAIT = {
     Cause.SWAP_IN: _COLOUR[Lane.H2D],
     Cause.SWAP_OUT: _COLOUR[Lane.D2H],
@@ -115,24 +111,15 @@ def _draw_busy(axes: Axes, label: str, timeline: Timeline, longest: Seconds) -> 
     for height, lane in enumerate(_LANES):
         spans = _merged(timeline.lane(lane), least)
         axes.broken_barh(spans, (height + 0.1, 0.8), color=_COLOUR[lane], linewidth=0)
-        axes.annotate(
-            f"busy {timeline.busy_seconds(lane) / timeline.seconds:.0%}"
-            if lane is Lane.COMPUTE
-            else f"{timeline.throughput(lane) / 1e9:.3g} GB/s",
-            xy=(1.0, height + 0.5),
-            xycoords=("axes fraction", "data"),
-            xytext=(8, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=FONT - 1,
-            color=_COLOUR[lane],
-        )
+        busy = f"busy {timeline.utilisation:.0%}"
+        rate = f"{timeline.throughput(lane) / 1e9:.3g} GB/s"
+        said = busy if lane is Lane.COMPUTE else rate
+        beside(axes, height + 0.5, said, _COLOUR[lane])
     for stall in timeline.stalls:
-        _draw_wait(axes, stall)
+        span = [(stall.start, stall.seconds)]
+        axes.broken_barh(span, (0.1, 0.8), **_hatched(stall.cause))
     axes.set_ylim(0, len(_LANES))
-    axes.set_yticks(
-        [i + 0.5 for i in range(len(_LANES))], [_NAMES[lane] for lane in _LANES]
-    )
+    axes.set_yticks([i + 0.5 for i in range(len(_LANES))], _LANES)
     axes.tick_params(length=0, labelsize=FONT - 1, labelcolor=INK)
     axes.tick_params(axis="x", labelbottom=False)
     axes.spines[:].set_visible(False)
@@ -141,16 +128,10 @@ def _draw_busy(axes: Axes, label: str, timeline: Timeline, longest: Seconds) -> 
     )
 
 
-def _draw_wait(axes: Axes, stall: Stall) -> None:
-    """Draw where the device waits, in the colour of the lane it waits for."""
-    axes.broken_barh(
-        [(stall.start, stall.seconds)],
-        (0.1, 0.8),
-        facecolor=tint(_WAIT[stall.cause]),
-        edgecolor=_WAIT[stall.cause],
-        hatch="////",
-        linewidth=0,
-    )
+def _hatched(cause: Cause) -> dict[str, Any]:
+    """The look of a wait, in the colour of the lane that is waited for."""
+    colours = {"facecolor": tint(_WAIT[cause]), "edgecolor": _WAIT[cause]}
+    return {**colours, "hatch": "////", "linewidth": 0}
 
 
 def _merged(
@@ -179,21 +160,11 @@ def _draw_memory(axes: Axes, timeline: Timeline, most: int) -> None:
 
 
 def _explain(axes: Axes) -> None:
-    patches = [
-        Patch(
-            facecolor=tint(_WAIT[cause]),
-            edgecolor=_WAIT[cause],
-            hatch="////",
-            linewidth=0,
-            label=label,
-        )
-        for cause, label in (
-            (Cause.SWAP_IN, "waits for a swap-in"),
-            (Cause.SWAP_OUT, "waits for room: a swap-out"),
-        )
-    ]
     axes.legend(
-        handles=patches,
+        handles=[
+            Patch(label="waits for a swap-in", **_hatched(Cause.SWAP_IN)),
+            Patch(label="waits for room: a swap-out", **_hatched(Cause.SWAP_OUT)),
+        ],
         loc="lower right",
         bbox_to_anchor=(1.0, 1.0),
         ncols=2,

@@ -202,12 +202,14 @@ class _Finder:
             if op.persistent:
                 continue
             own = [self._key[t.name] for t in op.outputs if t.name in self._key]
-            over = self._written_over(position, own)
+            dying = self._dying[position]
+            sizes = {root: self._size[key] for root, key in dying.items()}
+            over = written_over(op, self._roots, sizes)
             for key in own:
                 size = self._size[key]
                 if over is not None and key == self._key.get(op.outputs[0].name):
-                    self.found.gives[position].remove(over)
-                    actual[key] = actual.get(over, over)
+                    self.found.gives[position].remove(dying[over])
+                    actual[key] = actual.get(dying[over], dying[over])
                     size = 0
                 take = Take(
                     key=actual.get(key, key), size=size, holders=self._holders[key]
@@ -218,14 +220,3 @@ class _Finder:
         for copy in self.found.copies:
             if copy.gives is not None:
                 copy.gives = actual.get(copy.gives, copy.gives)
-
-    def _written_over(self, position: int, own: list[int]) -> int | None:
-        op = self._plan.ops[position]
-        if not op.inplace or not op.outputs or op.outputs[0].name not in self._key:
-            return None
-        dying = {
-            root: key for root, key in self._dying[position].items() if key not in own
-        }
-        sizes = {root: self._size[key] for root, key in dying.items()}
-        over = written_over(op, self._roots, sizes)
-        return None if over is None else dying[over]

@@ -203,7 +203,7 @@ def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _R
     scratched = (i for i, op in enumerate(resolved.ops) if op.scratch >= need)
     for position in sorted({*starts, *ends, *scratched}):
         op, ending = resolved.ops[position], ends.get(position, ())
-        taken = _take(op, graph.roots, position, starts.get(position, ()), ending, held)
+        taken = _take(op, graph.roots, starts.get(position, ()), ending, held)
         value = graph.roots.get(new_value(op) or "")
         given: list[int] = []
         replaced: list[tuple[str, int, int]] = []
@@ -221,7 +221,6 @@ def _find_requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _R
 def _take(
     op: Op,
     roots: Mapping[str, str],
-    position: int,
     starting: Sequence[tuple[int, Residency]],
     ending: Sequence[tuple[int, Residency]],
     held: dict[int, int],
@@ -231,7 +230,7 @@ def _take(
     dying = {
         life.root: (key, life.size)
         for key, life in ending
-        if first is not None and life.dies_at == position
+        if first is not None and life.dies_at is not None
     }
     over = written_over(op, roots, {root: size for root, (_, size) in dying.items()})
     taken: list[tuple[int, int]] = []

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
-from lms.simulation.allocator import NO_POOL, BestFitAllocator, SmallPool
+from lms.simulation.allocator import BestFitAllocator
 from lms.units import Bytes, Seconds
 
 __all__ = ["Cause", "Interval", "Lane", "Request", "Stall", "Timeline"]
@@ -138,11 +138,6 @@ class Timeline:
         """The most bytes of the step on the device at once."""
         return max((used for _, used in self.device_curve()), default=0)
 
-    @property
-    def host_peak(self) -> Bytes:
-        """The most bytes of swapped-out tensors on the host at once."""
-        return max((used for _, used in _curve(self.host_requests)), default=0)
-
     def lane(self, lane: Lane) -> tuple[Interval, ...]:
         """The intervals of one lane."""
         return tuple(i for i in self.intervals if i.lane is lane)
@@ -172,19 +167,16 @@ class Timeline:
         """Bytes of swapped tensors on the host from each moment on."""
         return tuple(_curve(self.host_requests))
 
-    def allocator_peak(
-        self, *, capacity: Bytes, small_pool: SmallPool = NO_POOL
-    ) -> Bytes | None:
+    def allocator_peak(self, *, capacity: Bytes) -> Bytes | None:
         """The peak that the device's allocator reports, rounding and loss included.
 
         Args:
             capacity: Bytes that the step may use.
-            small_pool: Chunks kept for small tensors.
 
         Returns:
             Bytes of chunks in use at most; None if the allocator runs out of memory.
         """
-        allocator = BestFitAllocator(capacity, small_pool)
+        allocator = BestFitAllocator(capacity)
         chunks: dict[int, int] = {}
         try:
             for request in self.requests:

@@ -402,10 +402,13 @@ def graph_def(nodes: Iterable[NodeDef], library: Any) -> GraphDef:
 ASSIGNS = ("assign", "_restore_from_tensors")
 
 
-def copied(node: NodeDef) -> NodeDef:
-    """Another node like it."""
+def copied(node: NodeDef, inputs: Iterable[str] | None = None) -> NodeDef:
+    """Another node like it; with other inputs where they are given."""
     copy = NodeDef()
     copy.CopyFrom(node)
+    if inputs is not None:
+        del copy.input[:]
+        copy.input.extend(inputs)
     return copy
 
 
@@ -419,9 +422,9 @@ def made_node(
     return node
 
 
-def constant(name: str, value: Any, dtype: tf.DType) -> NodeDef:
+def constant(name: str, value: Any, dtype: tf.DType, device: str = "") -> NodeDef:
     """A node that yields a value."""
-    node = NodeDef(name=name, op="Const")
+    node = NodeDef(name=name, op="Const", device=device)
     node.attr["dtype"].type = dtype.as_datatype_enum
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype=dtype))
     return node

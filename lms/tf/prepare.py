@@ -55,7 +55,6 @@ from lms.tf.rewrite.rebuilding import (
     with_constants,
 )
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import DeviceCopy
 from lms.tf.uninterrupted import uninterrupted
 from lms.units import Seconds, format_bytes
 
@@ -396,7 +395,7 @@ def _built(
     step = _step_of(captured, planned)
     guard, commit_flag = _guard(planned), CommitFlag()
     begun = commit_flag.nodes(guard, step.device)
-    nodes = rewrite(step, planned.plan, DeviceCopy(), begun, guard.late)
+    nodes = rewrite(step, planned.plan, begun, guard.late)
     means = captured.means
     is_sure = _is_sure(step, planned) and not (means.lists or means.guesses)
     if not is_sure:
@@ -451,7 +450,7 @@ def _step_of(captured: Captured, planned: PlannedStep) -> TracedStep:
 
 
 def _guard(planned: PlannedStep) -> WriteGuard:
-    if not planned.plan.orders_large_ops:
+    if planned.plan.is_empty or planned.plan.chain_is_partial:
         return WriteGuard()
     ordered = planned.graph.reordered(planned.plan.order)
     return guard_writes(ordered, planned.memory.device, planned.budget.step)

@@ -116,7 +116,7 @@ class Workers:
             return given
         _refuse_unknown(there)
         sent = [tf.cast(one, _REDUCED.get(one.dtype, one.dtype)) for one in there]
-        reduce = self._reduced if _in_graph(there) else self._eagerly
+        reduce = self._eagerly if hasattr(there[0], "numpy") else self._reduced
         summed = zip(reduce(sent, name), there, strict=True)
         found = (tf.cast(result, one.dtype) for result, one in summed)
         return [None if one is None else next(found) for one in given]
@@ -257,10 +257,6 @@ def _refuse_unknown(tensors: Sequence[Any]) -> None:
                 "what is averaged over workers must have a known shape, got "
                 f"{one.shape} of {one.name!r}. Set it with `tf.ensure_shape`."
             )
-
-
-def _in_graph(tensors: Sequence[Any]) -> bool:
-    return not hasattr(tensors[0], "numpy")
 
 
 def _key(name: str, dtype: tf.DType, shape: tf.TensorShape) -> int:

@@ -237,8 +237,5 @@ def _average_numbers(workers: Workers, logs: dict[str, Any]) -> None:
 
 
 def _names_of_numbers(logs: dict[str, Any]) -> list[str]:
-    return sorted(name for name, value in logs.items() if _is_number(value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    numbers = (name for name, one in logs.items() if isinstance(one, (int, float)))
+    return sorted(name for name in numbers if not isinstance(logs[name], bool))

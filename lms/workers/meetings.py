@@ -45,7 +45,8 @@ class Meetings:
         Raises:
             WorkersError: On all workers of the group, if it is of another model.
         """
-        self._variables = [v.value for v in model.variables if _is_real(v)]
+        values = (variable.value for variable in model.variables)
+        self._variables = [value for value in values if value.dtype.is_floating]
         found = self._workers.gather(json.dumps(self._opened()), "the buffer")
         told = json.loads(found[0])
         if told["error"]:
@@ -92,7 +93,3 @@ class Meetings:
             return {"error": "", "steps": self._groups.begin()}
         except (WorkersError, OSError, ValueError) as error:
             return {"error": str(error)}
-
-
-def _is_real(variable: Any) -> bool:
-    return variable.value.dtype.is_floating

@@ -266,7 +266,7 @@ def memory_of_chunks() -> dict[str, int]:
     del inside, wall
     function = tf.function(lambda x: x * tf.exp(tf.fill([512, 512], 0.5)))
     x = tf.ones([512, 512])
-    told = specialised(function, x).constant_bytes
+    told = specialised(function, x).graph.constant_bytes
     before = used()
     np.array(function(x))
     return {"split": split, "told": told, "kept": used() - before}

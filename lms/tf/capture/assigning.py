@@ -86,11 +86,9 @@ def _in_place(node: compat.NodeDef, value_made: Sequence[str]) -> list[compat.No
         types, name = {key: dtype}, f"{node.name}{name}"
         return compat.made_node(name, op, inputs, node.device, **types)
 
-    first = compat.constant(f"{node.name}/lms_first", 0, tf.int32)
-    no = compat.constant(f"{node.name}/lms_no", [False], tf.bool)
-    empty = compat.constant(f"{node.name}/lms_empty", [], dtype)
-    for constant in (first, no, empty):
-        constant.device = node.device
+    first = compat.constant(f"{node.name}/lms_first", 0, tf.int32, node.device)
+    no = compat.constant(f"{node.name}/lms_no", [False], tf.bool, node.device)
+    empty = compat.constant(f"{node.name}/lms_empty", [], dtype, node.device)
     nothing = made(NOTHING, "PlaceholderWithDefault", [empty.name], "dtype")
     nothing.attr["shape"].shape.unknown_rank = True
     read = made("/lms_read", "ReadVariableOp", [handle, *controls], "dtype")

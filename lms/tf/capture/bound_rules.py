@@ -14,9 +14,9 @@ from typing import TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.bound_values import Shape, Values, all_equal, attribute
+from lms.tf.capture.bound_values import Shape, Values, attribute
 from lms.tf.capture.loops import full_name, index_of, source_of
-from lms.tf.capture.op_facts import RESERVED, RESERVES
+from lms.tf.capture.op_facts import RESERVED, RESERVES, words
 
 __all__ = [
     "COMBINES",
@@ -68,10 +68,6 @@ class Shapes:
 Rule: TypeAlias = Callable[[Shapes, compat.NodeDef, int], Shape | None]
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
-
-
 def _as_first(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
     return known.of(node.input[0])
 
@@ -90,9 +86,9 @@ def _merge(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
     names = known.data(node)
     sources = [known.nodes.get(source_of(name)) for name in names]
     shapes = [known.of(name) for name in names]
-    ranks = [None if shape is None else len(shape) for shape in shapes]
+    ranks = {None if shape is None else len(shape) for shape in shapes}
     loops = any(s is None or s.op in ("NextIteration", "Enter") for s in sources)
-    return None if index or loops or not all_equal(ranks) else _largest(shapes)
+    return None if index or loops or len(ranks) > 1 else _largest(shapes)
 
 
 def _tile(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
@@ -198,7 +194,7 @@ def _concat(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
     *names, last = known.data(node)
     shapes = [known.of(name) for name in names]
     axis, largest = known.values.constant(last), _largest(shapes)
-    if axis is None or not largest or not all_equal([len(s) for s in shapes if s]):
+    if axis is None or not largest or len({len(s) for s in shapes if s}) > 1:
         return None
     at = axis[0] % len(largest)
     total = sum(shape[at] for shape in shapes if shape)
@@ -268,7 +264,7 @@ _RESERVED_EACH, _ALGORITHM = 16, 64
 
 _MOST_AXES = 32  # more than any kernel takes
 
-_ALIKE = _words(
+_ALIKE = words(
     """Identity StopGradient PreventGradient EnsureShape CheckNumerics Snapshot DeepCopy
     Switch Cast ZerosLike OnesLike Cumsum Cumprod ReverseV2 BiasAdd Neg Abs Sqrt Rsqrt
     Square Exp Expm1 Log Log1p Tanh Sigmoid Sign Floor Ceil Round Rint Reciprocal Inv
@@ -283,7 +279,7 @@ SIZED = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")
 # Ops whose outputs have no more elements than this input of theirs.
 PARTS_OF = dict.fromkeys(
     _ALIKE
-    + _words(
+    | words(
         """Reshape Squeeze ExpandDims StridedSlice Slice Transpose Sum Mean Prod Max Min
         All Any ArgMax ArgMin DynamicPartition SplitV Unpack UniqueV2"""
     ),
@@ -294,7 +290,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(PARTS_OF, lambda *_: None),
     **dict.fromkeys((*_ALIKE, "ListDiff"), _as_first),
     **dict.fromkeys(
-        _words(
+        words(
             """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan FloorDiv FloorMod Maximum
             Minimum Pow SquaredDifference Xdivy Xlogy Atan2 LogicalAnd LogicalOr Greater
             GreaterEqual Less LessEqual Equal NotEqual SelectV2 AddN TanhGrad
@@ -303,8 +299,8 @@ RULES: dict[str, Rule] = {
         ),
         _broadcast,
     ),
-    **dict.fromkeys(_words("Sum Mean Prod Max Min All Any"), _reduce),
-    **dict.fromkeys(_words("Unique UniqueWithCounts UniqueV2"), _unique),
+    **dict.fromkeys(words("Sum Mean Prod Max Min All Any"), _reduce),
+    **dict.fromkeys(words("Unique UniqueWithCounts UniqueV2"), _unique),
     **dict.fromkeys(
         [f"UnsortedSegment{how}" for how in ("Sum", "Prod", "Max", "Min")], _segments
     ),
@@ -312,22 +308,20 @@ RULES: dict[str, Rule] = {
         [f"Segment{how}" for how in ("Sum", "Mean", "Prod", "Max", "Min")],
         _sorted_segments,
     ),
+    **dict.fromkeys(words("ResourceGather ResourceGatherNd GatherNd Gather"), _rows_of),
+    **dict.fromkeys(words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2"), _product),
     **dict.fromkeys(
-        _words("ResourceGather ResourceGatherNd GatherNd Gather"), _rows_of
-    ),
-    **dict.fromkeys(_words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2"), _product),
-    **dict.fromkeys(
-        _words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
+        words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
         _entropy,
     ),
     **dict.fromkeys(
-        _words(
+        words(
             "Fill RandomUniform RandomStandardNormal TruncatedNormal StridedSliceGrad"
         ),
         _given(0),
     ),
     **dict.fromkeys(SIZED, _given(0)),
-    **dict.fromkeys(_words("BroadcastTo Reshape"), _given(1)),
+    **dict.fromkeys(words("BroadcastTo Reshape"), _given(1)),
     **dict.fromkeys(RESERVES, _recurrent),
     "ScatterNd": _given(2),
     "ConcatV2": _concat,

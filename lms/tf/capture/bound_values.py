@@ -9,14 +9,14 @@ no bound.
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from lms.tf import compat
 from lms.tf.capture.loops import index_of, put_into, source_of
 
-__all__ = ["Shape", "Values", "all_equal", "attribute"]
+__all__ = ["Shape", "Values", "attribute"]
 
 Shape: TypeAlias = tuple[int, ...]
 
@@ -193,16 +193,6 @@ _RULES: dict[str, _Rule] = {
     "Merge": Values.merged,
     "TensorListPopBack": Values.popped,
 }
-
-
-def all_equal(values: Sequence[Any]) -> bool:
-    """Tell whether there is no more than one value.
-
-    Example:
-        >>> all_equal([2, 2]), all_equal([2, 3])
-        (True, False)
-    """
-    return len(set(values)) < 2
 
 
 def attribute(node: compat.NodeDef, *names: str) -> int:

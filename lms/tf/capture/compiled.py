@@ -265,10 +265,8 @@ def _smaller(body: _Body) -> Any:
 
 def _call(call: compat.NodeDef, function: Any, inputs: Sequence[str]) -> compat.NodeDef:
     """A call like the one given, of a function without variables."""
-    node = compat.copied(call)
+    node = compat.copied(call, inputs)
     node.op = "PartitionedCall"
-    del node.input[:]
-    node.input.extend(inputs)
     node.attr["f"].func.name = function.signature.name
     for key, args in (
         ("Tin", function.signature.input_arg),
@@ -286,9 +284,8 @@ def _reading(node: compat.NodeDef, found: Mapping[str, _Opened]) -> compat.NodeD
     """A node that reads what calls have become."""
     if not any(source_of(name) in found for name in node.input):
         return node
-    copy = compat.copied(node)
-    del copy.input[:]
-    copy.input.extend(_followed(full_name(name), found) for name in _data(node))
+    data = (_followed(full_name(name), found) for name in _data(node))
+    copy = compat.copied(node, data)
     waits = (name for name in node.input if name.startswith("^"))
     copy.input.extend(dict.fromkeys(_waited_for(waits, found)))
     return copy

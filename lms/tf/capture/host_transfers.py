@@ -72,18 +72,15 @@ def _int(node: compat.NodeDef | None) -> int | None:
 
 
 def _on_device(less: compat.NodeDef) -> list[compat.NodeDef]:
-    one = compat.constant(f"{less.name}/one", _ONE, tf.int32)
-    zero = compat.constant(f"{less.name}/zero", 0.0, tf.float32)
-    both = [less.input[0], one.name]
-    bits = compat.made_node(f"{less.name}/bits", "BitwiseOr", both, T=tf.int32)
-    sign = compat.made_node(
-        f"{less.name}/sign", "Bitcast", [bits.name], T=tf.int32, type=tf.float32
-    )
+    name, device = less.name, less.device
+    one = compat.constant(f"{name}/one", _ONE, tf.int32, device)
+    zero = compat.constant(f"{name}/zero", 0.0, tf.float32, device)
+    both, types = [less.input[0], one.name], {"T": tf.int32, "type": tf.float32}
+    bits = compat.made_node(f"{name}/bits", "BitwiseOr", both, device, T=tf.int32)
+    sign = compat.made_node(f"{name}/sign", "Bitcast", [bits.name], device, **types)
     made = compat.copied(less)
     made.input[0], made.input[1] = sign.name, zero.name
     made.attr["T"].type = tf.float32.as_datatype_enum
-    for node in (one, zero, bits, sign):
-        node.device = less.device
     return [one, zero, bits, sign, made]
 
 

@@ -203,8 +203,7 @@ def _mover(device: str, dtype: tf.DType) -> Any:
         "assign", "AssignVariableOp", ["handle", pinned.name], device, dtype=dtype
     )
     assign.attr["_input_hostmem"].list.i.append(1)
-    done = compat.constant("done", 0, tf.int32)
-    done.device = compat.device_name("CPU:0")
+    done = compat.constant("done", 0, tf.int32, compat.device_name("CPU:0"))
     done.input.append(f"^{assign.name}")
     unknown: Any = None  # what `TensorSpec` takes, though its types do not say so
     any_shape = tf.TensorSpec(unknown, dtype)

@@ -30,31 +30,33 @@ __all__ = [
     "RESERVES",
     "flops_of",
     "with_flops",
+    "words",
 ]
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
+    """Types of ops that are written in a row."""
     return frozenset(text.split())
 
 
 # Ops whose outputs share their first input's buffer.
-ALIAS = _words(
+ALIAS = words(
     """Reshape Squeeze ExpandDims Identity StopGradient PreventGradient EnsureShape
     Switch Enter Exit NextIteration Merge Assign AssignAdd DestroyTemporaryVariable"""
 )
 
 # Loops that are one op, whose rounds call a function (`tf.nn.ctc_loss` has two).
-LOOPS = _words("While StatelessWhile")
+LOOPS = words("While StatelessWhile")
 
 # Ops that pass one buffer on and write into it. Grappler makes them of sums of large
 # tensors, to add up the parts as they come (memory_optimizer.cc, `SchedulingPass`):
 # neither their order nor their buffer may change.
-BY_REFERENCE = _words("TemporaryVariable Assign AssignAdd DestroyTemporaryVariable")
+BY_REFERENCE = words("TemporaryVariable Assign AssignAdd DestroyTemporaryVariable")
 
 # Ops that may write into an input that nobody else will read: TensorFlow's
 # element-wise kernels (`forward_input_or_allocate_output` in cwise_ops_common.h,
 # relu_op.cc, aggregate_ops.cc).
-INPLACE = _words(
+INPLACE = words(
     """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Maximum Minimum Pow
     SquaredDifference Neg Abs Sqrt Rsqrt Square Exp Expm1 Log Log1p Tanh Sigmoid Sign
     Floor Round Reciprocal Inv Erf TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad Relu
@@ -66,14 +68,14 @@ INPLACE = _words(
 
 # Ops that all workers run together, each with the others' numbers. They reduce in their
 # input's memory if nobody else reads it (base_collective_executor.h).
-COLLECTIVE = _words("CollectiveReduceV2")
+COLLECTIVE = words("CollectiveReduceV2")
 
 # Ops that take about as long as copying their tensors: they work on each element by
 # itself, or move it to another place.
 CHEAP = (
-    INPLACE - _words("Softmax LogSoftmax AddN CollectiveReduceV2")
-    | _words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient")
-    | _words(
+    INPLACE - words("Softmax LogSoftmax AddN CollectiveReduceV2")
+    | words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient")
+    | words(
         """Cast ConcatV2 Pack Tile BroadcastTo Pad PadV2 MirrorPad Transpose ReverseV2
         ResizeNearestNeighbor DepthToSpace SpaceToDepth Greater GreaterEqual Less
         LessEqual Equal NotEqual"""
@@ -84,35 +86,35 @@ CHEAP = (
 # two inputs in an order that depends on whose memory it may write into
 # (aggregate_ops.cc). Slices may be views that keep the whole input (split_op.cc), and
 # a Bitcast is one. oneDNN's poolings leave their gradients more than their outputs.
-NOT_REPEATABLE = _words(
+NOT_REPEATABLE = words(
     """AddN Slice StridedSlice Split SplitV Unpack Bitcast MaxPool MaxPool3D LRN"""
 )
 
-PERSISTENT = _words(
+PERSISTENT = words(
     "Const VarHandleOp ReadVariableOp Placeholder _Arg VariableShape HostConst"
 )
 
 # Ops whose outputs the kernel keeps as long as the graph's executor exists
 # (constant_op.cc).
-CONSTANT = _words("Const")
+CONSTANT = words("Const")
 
 # Ops whose output shares the memory that a variable has then; and ops that make their
 # second input's memory the variable's (resource_variable_ops.cc).
-READS_STATE = _words("ReadVariableOp")
-REPLACES_STATE = _words("AssignVariableOp")
+READS_STATE = words("ReadVariableOp")
+REPLACES_STATE = words("AssignVariableOp")
 
 # Ops that leave a variable whose handle they get as it is (resource_variable_ops.cc,
 # gather ops); any other op with a variable's handle may write it.
-READS_VARIABLES = _words(
+READS_VARIABLES = words(
     """ReadVariableOp _ReadVariablesOp VariableShape VarIsInitializedOp ResourceGather
     ResourceGatherNd"""
 )
 
 # Ops of which an output is as large as cuDNN says when they run: it is left to their
 # gradients (cudnn_rnn_ops.cc). The number of that output.
-RESERVES, RESERVED = _words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), 3
+RESERVES, RESERVED = words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), 3
 
-CONTROL_FLOW = _words(
+CONTROL_FLOW = words(
     """Switch RefSwitch _SwitchN Merge RefMerge Enter RefEnter Exit RefExit
     NextIteration RefNextIteration LoopCond"""
 )

@@ -301,13 +301,10 @@ def _lengths(by_name: Mapping[str, compat.NodeDef], specs: Specs) -> dict[str, i
 def _with_lengths(
     nodes: Sequence[compat.NodeDef], lengths: Mapping[str, int]
 ) -> list[compat.NodeDef]:
-    stacked: list[compat.NodeDef] = []
-    for node in nodes:
-        copy = node
+    stacked = [compat.copied(n) if n.name in lengths else n for n in nodes]
+    for node in stacked:
         if node.name in lengths:
-            copy = compat.copied(node)
-            copy.attr["num_elements"].i = lengths[node.name]
-        stacked.append(copy)
+            node.attr["num_elements"].i = lengths[node.name]
     return stacked
 
 

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.op_facts import INPLACE
+from lms.tf.capture.op_facts import INPLACE, words
 
 __all__ = ["Cut", "Shaped", "counted", "cuts"]
 
@@ -364,19 +364,15 @@ def _resized(op: Shaped, axis: int, _: int) -> _Found:
     return ([axis] * count, {}) if axis in (0, op.rank - 1) else None
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
 _COUNTER = 2
-_RANDOM = frozenset(_words("StatelessRandomUniformV2"))
+_RANDOM = words("StatelessRandomUniformV2")
 _MAKES = _RANDOM | {"Fill"}
-_NOT_ELEMENT_WISE = _words("Softmax LogSoftmax BiasAdd CollectiveReduceV2")
+_NOT_ELEMENT_WISE = words("Softmax LogSoftmax BiasAdd CollectiveReduceV2")
 
 _RULES: Mapping[str, _Rule] = {
-    **dict.fromkeys(INPLACE - set(_NOT_ELEMENT_WISE), _element_wise),
+    **dict.fromkeys(INPLACE - _NOT_ELEMENT_WISE, _element_wise),
     **dict.fromkeys(
-        _words(
+        words(
             """Cast Greater GreaterEqual Less LessEqual Equal NotEqual ZerosLike
             OnesLike Identity StopGradient PreventGradient Erfc Erfinv Sin Cos Tan Atan
             Sinh Cosh Asinh Acosh Log1p FloorDiv FloorMod Rint Ceil IsNan IsInf IsFinite
@@ -387,45 +383,45 @@ _RULES: Mapping[str, _Rule] = {
     "AddN": _added,
     "Select": _chosen,
     "BiasAdd": _with_bias,
-    **dict.fromkeys(_words("Softmax LogSoftmax TopKV2 OneHot"), _by_rows),
+    **dict.fromkeys(words("Softmax LogSoftmax TopKV2 OneHot"), _by_rows),
     **dict.fromkeys(
-        _words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
+        words("SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"),
         _loss,
     ),
-    **dict.fromkeys(_words("Sum Mean Max Min Prod All Any ArgMax ArgMin"), _reduced),
+    **dict.fromkeys(words("Sum Mean Max Min Prod All Any ArgMax ArgMin"), _reduced),
     "Einsum": _einsum,
     **dict.fromkeys(
-        _words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _product
+        words("MatMul _FusedMatMul BatchMatMul BatchMatMulV2 BatchMatMulV3"), _product
     ),
     "Transpose": _transposed,
-    **dict.fromkeys(_words("Reshape ExpandDims Squeeze"), _reshaped),
+    **dict.fromkeys(words("Reshape ExpandDims Squeeze"), _reshaped),
     "ConcatV2": _joined,
     "Pack": _packed,
     "Unpack": _unpacked,
-    **dict.fromkeys(_words("Split SplitV"), _split),
+    **dict.fromkeys(words("Split SplitV"), _split),
     "Slice": _sliced,
     "Roll": _rolled,
-    **dict.fromkeys(_words("Pad PadV2 MirrorPad Tile"), _padded),
+    **dict.fromkeys(words("Pad PadV2 MirrorPad Tile"), _padded),
     "BroadcastTo": _broadcast,
     "Fill": _filled,
     **dict.fromkeys(_RANDOM, _random),
     **dict.fromkeys(
-        _words("MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad"),
+        words("MaxPool AvgPool MaxPool3D AvgPool3D MaxPoolGrad MaxPool3DGrad"),
         _pooled,
     ),
-    **dict.fromkeys(_words("AvgPoolGrad AvgPool3DGrad"), _average_gradient),
+    **dict.fromkeys(words("AvgPoolGrad AvgPool3DGrad"), _average_gradient),
     **dict.fromkeys(
-        _words("Conv2D Conv3D DepthwiseConv2dNative _FusedConv2D _FusedConv3D"),
+        words("Conv2D Conv3D DepthwiseConv2dNative _FusedConv2D _FusedConv3D"),
         _convolved,
     ),
     **dict.fromkeys(
-        _words(
+        words(
             """Conv2DBackpropInput Conv3DBackpropInputV2
             DepthwiseConv2dNativeBackpropInput"""
         ),
         _gradient_of_input,
     ),
     **dict.fromkeys(
-        _words("ResizeBilinear ResizeNearestNeighbor ResizeBilinearGrad"), _resized
+        words("ResizeBilinear ResizeNearestNeighbor ResizeBilinearGrad"), _resized
     ),
 }

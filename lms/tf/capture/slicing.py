@@ -24,7 +24,7 @@ ends a region.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -392,11 +392,9 @@ class _Cutter:
     def _copied(
         self, node: compat.NodeDef, inputs: Sequence[str], name: str | None = None
     ) -> compat.NodeDef:
-        new = compat.copied(node)
+        new = compat.copied(node, (each for each in inputs if each[0] != "^"))
         new.name = name or node.name
-        del new.input[:]
-        controls = [each for each in inputs if each.startswith("^")]
-        new.input.extend(each for each in inputs if not each.startswith("^"))
+        controls = [each for each in inputs if each[0] == "^"]
         new.input.extend(dict.fromkeys(self._controls(controls)))
         return new
 
@@ -446,32 +444,20 @@ class _Cutter:
         """A part's own input: made in parts, sliced, or joined of slices of parts."""
         source, index = source_of(name), index_of(name)
         tensor = self._tensors[full_name(name)]
-        piece = _Piece(axis=axis, parts=region.parts, number=part, dtype=tensor.dtype)
+        label = f"/lms{self._number}_{index}_{axis}_{region.parts}_{part}"
+        piece = _Piece(axis, region.parts, part, tensor.dtype, label)
         shape = tensor.shape
         other = self._region.get(source)
-        if other is None:
-            return self._cut(
-                name, f"{source}/lms{self._number}_{index}", piece, shape, reader
-            )
-        made = other.cuts[source].outputs[index]
+        made = axis if other is None else other.cuts[source].outputs[index]
         if other is region and made == axis:
             return f"{_part(source, part)}:{index}"
-        if made == axis:
-            whole = self._whole(name, reader)
-            return self._cut(
-                whole, f"{source}/lms{self._number}_{index}", piece, shape, reader
-            )
+        if other is None or made == axis:
+            return self._cut(self._whole(name, reader), source, piece, shape, reader)
         shape = tuple(s // other.parts if i == made else s for i, s in enumerate(shape))
-        new = f"{source}/lms{self._number}_{index}{piece.label}/lms_blocks"
+        new = f"{source}{label}/lms_blocks"
         if new not in self._made:
             blocks = [
-                self._cut(
-                    f"{own}:{index}",
-                    f"{own}/lms{self._number}_{index}",
-                    piece,
-                    shape,
-                    reader,
-                )
+                self._cut(f"{own}:{index}", own, piece, shape, reader)
                 for own in (_part(source, number) for number in range(other.parts))
             ]
             self._join(new, blocks, made, tensor.dtype, reader)
@@ -480,13 +466,13 @@ class _Cutter:
     def _cut(
         self,
         whole: str,
-        prefix: str,
+        source: str,
         piece: "_Piece",
         shape: Sequence[int],
         reader: compat.NodeDef,
     ) -> str:
         """A slice; behind a first axis of one where else it might be a view."""
-        new = f"{prefix}{piece.label}"
+        new = f"{source}{piece.label}"
         is_copy = any(size > 1 for size in shape[: piece.axis])
         result = f"{new}{SLICE}" if is_copy else f"{new}{SLICE}_back"
         if result in self._made:
@@ -550,25 +536,19 @@ class _Cutter:
         key = dtype.name, str(value), reader.device
         if key not in self._constants:
             name = f"lms{self._number}_constant_{len(self._constants)}"
-            node = compat.constant(name, value, dtype)
-            node.device = reader.device
+            node = compat.constant(name, value, dtype, reader.device)
             self._constants[key], self._made[name] = name, node
         return self._constants[key]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
-    """A part of a tensor: which axis is cut into how many, and its number."""
+class _Piece(NamedTuple):
+    """A part of a tensor: its axis, of how many, its number, and how its names end."""
 
     axis: int
     parts: int
     number: int
     dtype: str
-
-    @property
-    def label(self) -> str:
-        """Its part of a node's name."""
-        return f"_{self.axis}_{self.parts}_{self.number}"
+    label: str
 
 
 def _part(name: str, number: int) -> str:

@@ -148,21 +148,17 @@ class TracedStep:
     @property
     def held_bytes(self) -> int:
         """Bytes that lie on the device before the step, as far as they are its own."""
-        return self.captured_bytes + self.input_bytes + self.constant_bytes
+        own = self.captured_bytes + self.input_bytes
+        return own + self.graph.constant_bytes
 
     @property
     def variables(self) -> dict[str, tuple[tf.Tensor, tf.DType]]:
         """Handles and types of the captured variables, by names in the graph."""
         return {
-            _tensor(a.name, 0): (a.captured, a.variable.dtype)
+            f"{a.name}:0": (a.captured, a.variable.dtype)
             for a in self.arguments
             if a.captured is not None and a.variable is not None
         }
-
-    @property
-    def constant_bytes(self) -> int:
-        """Bytes of the constants that the graph holds while it exists."""
-        return self.graph.constant_bytes
 
     @property
     def _inputs(self) -> list[Argument]:
@@ -328,7 +324,7 @@ def _seen(
     ]
     ops = with_folded(ops, ordered, outputs)
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
-    handles = [_tensor(a.name, 0) for a in arguments if a.variable is not None]
+    handles = [f"{a.name}:0" for a in arguments if a.variable is not None]
     return with_flops(with_writes(graph, handles)), ordered, lists, guessed
 
 
@@ -347,7 +343,7 @@ def _cut(
         draw = _draw(inner, names[0])
         inner.remove(draw)
         names = [f"lms_input_{i}" for i in range(len(inputs))] + names[1:]
-        renamed = {_tensor(draw.name, i): names[i] for i in range(len(inputs))}
+        renamed = {f"{draw.name}:{i}": names[i] for i in range(len(inputs))}
         renamed[f"^{draw.name}"] = ""
     renamed |= {f"^{name}": "" for name in names}
     arguments = [
@@ -396,16 +392,10 @@ def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:
     return draws[0]
 
 
-def _tensor(op: str, index: int) -> str:
-    return f"{op}:{index}"
-
-
 def _renamed(node: compat.NodeDef, renamed: Mapping[str, str]) -> compat.NodeDef:
     """A copy whose inputs have new names, and without notes of earlier passes."""
-    copy = compat.copied(node)
-    names = [renamed.get(full_name(name), name) for name in node.input]
-    del copy.input[:]
-    copy.input.extend(name for name in names if name)
+    names = (renamed.get(full_name(name), name) for name in node.input)
+    copy = compat.copied(node, filter(None, names))
     for key in ("_output_shapes", "_class", "_XlaHasReferenceVars"):
         copy.attr.pop(key, None)
     copy.ClearField("experimental_debug_info")
@@ -471,7 +461,7 @@ def _argument_op(argument: Argument) -> Op:
     return Op(
         name=argument.name,
         type="Placeholder",
-        outputs=(_described(_tensor(argument.name, 0), argument.spec),),
+        outputs=(_described(f"{argument.name}:0", argument.spec),),
         persistent=True,
     )
 
@@ -492,7 +482,7 @@ def _op(
     held = 0 if elsewhere else lists.sizes.get(node.name, 0)
     shares = (node.op in ALIAS and not held) or node.name in lists.shared
     outputs = [
-        _described(_tensor(node.name, i), spec, counted=not (elsewhere or placed))
+        _described(f"{node.name}:{i}", spec, counted=not (elsewhere or placed))
         for i, spec in enumerate(specs[node.name])
     ]
     if held:

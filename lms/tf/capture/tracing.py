@@ -206,8 +206,11 @@ def _undisturbed(
     function: Callable[..., Any], specs: Sequence[Any], iterator: Any
 ) -> tuple[Any, compat.GraphDef]:
     """A concrete function and its graph, into which no other thread's has come."""
+    python = getattr(function, "python_function", function)
     for _ in range(_TRIES):
-        concrete = _without_xla(function).get_concrete_function(*specs)
+        # Inside an XLA cluster device placement is lost.
+        traced = tf.function(python, jit_compile=False)
+        concrete = traced.get_concrete_function(*specs)
         if iterator is None:
             inputs = [tf.zeros([], spec.dtype) for spec in _specs(concrete)]
         else:
@@ -263,12 +266,6 @@ def as_function(function: Callable[..., Any]) -> Any:
     if isinstance(function, tf.types.experimental.PolymorphicFunction):
         return function
     return tf.function(function)
-
-
-def _without_xla(function: Callable[..., Any]) -> Any:
-    """The function for tracing; inside an XLA cluster device placement is lost."""
-    python = getattr(function, "python_function", function)
-    return tf.function(python, jit_compile=False)
 
 
 def _specs(concrete: Any) -> list[tf.TensorSpec]:

@@ -111,8 +111,7 @@ class CommitFlag:
         if not guard.late:
             return ()
         self._functions.append(self._note)
-        ended = compat.constant("lms/writes_may_begin", 0, tf.int32)
-        ended.device = device
+        ended = compat.constant("lms/writes_may_begin", 0, tf.int32, device)
         ended.input.extend(f"^{name}" for name in guard.barrier)
         host = compat.device_name("CPU:0")
         note = compat.NodeDef(name="lms/writes_noted", op="PyFunc", device=host)

@@ -131,7 +131,11 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
             if known is not None:
                 return known[1]
             if size <= _LEAST_COPIED:
-                raise OutOfMemoryError(_no_room(device, size)) from error
+                raise OutOfMemoryError(
+                    f"{device.name} must have room for tensors of {format_bytes(size)} "
+                    "to be measured, got none. Delete other models and tensors on it, "
+                    "or use a smaller model."
+                ) from error
             size = max(_LEAST_COPIED, size // _HELD)
             continue
         if size < usual:
@@ -139,14 +143,6 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
             _LOG.warning("Measured on %s: no room for %s (%s).", *sizes, kind)
         measured.rates[kind] = size, found
         return found
-
-
-def _no_room(device: Device, size: int) -> str:
-    return (
-        f"{device.name} must have room for tensors of {format_bytes(size)} to be "
-        "measured, got none. Delete other models and tensors on it, or use a smaller "
-        "model."
-    )
 
 
 def _link_rates(device: Device) -> LinkRates:

@@ -88,7 +88,7 @@ def measure_budget(
         (device.memory.settled_bytes() or 0) + shared_bytes(step, device),
         step.captured_bytes,
     )
-    persistent += step.input_bytes + step.constant_bytes
+    persistent += step.input_bytes + step.graph.constant_bytes
     return budget_in(device.limit, asked=settings.budget, persistent=persistent)
 
 

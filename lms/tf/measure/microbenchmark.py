@@ -184,8 +184,7 @@ class Bench:
             if value.tensor_shape.dim and len(sizes) == len(largest):  # a shape
                 sizes = cut(node.name, sizes)
                 dtype = tf.as_dtype(value.dtype)
-                nodes[i] = compat.constant(node.name, sizes, dtype)
-                nodes[i].device = node.device
+                nodes[i] = compat.constant(node.name, sizes, dtype, node.device)
         key = f"{self.key} {axis} {kept}"
         return replace(self, nodes=(*nodes,), arguments=arguments, key=key), kept / rows
 
@@ -333,10 +332,8 @@ def _has_other_values(producer: Op, tensor: str) -> bool:
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:
     """The op without what it waits for, for any process: tasks have other names."""
-    copy = compat.copied(node)
+    copy = compat.copied(node, (n for n in node.input if not n.startswith("^")))
     copy.device = "".join(copy.device.rpartition("/device:")[1:])
-    del copy.input[:]
-    copy.input.extend(name for name in node.input if not name.startswith("^"))
     return copy
 
 
@@ -384,9 +381,8 @@ def _ones_of_int32(shape: tf.TensorShape) -> tf.Tensor:
 
 
 def _unnamed(node: compat.NodeDef) -> bytes:
-    copy = compat.copied(node)
+    copy = compat.copied(node, ())
     copy.name = ""
-    del copy.input[:]
     return copy.SerializeToString(deterministic=True)
 
 

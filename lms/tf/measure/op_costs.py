@@ -180,9 +180,10 @@ def _times(benches: Sequence[Bench], measured: Measurements) -> dict[str, Second
     times: dict[str, Seconds] = {}
     distinct = {bench.key: bench for bench in benches}
     for bench in track("measuring ops", [*distinct.values()]):
-        taken = _taken(bench, measured)
+        before = measured.seconds.get(bench.key)
+        taken = bench.seconds() if before is None else before
         if taken is not None:
-            times[bench.key] = taken
+            times[bench.key] = measured.seconds[bench.key] = taken
     uses = Counter(bench.key for bench in benches if bench.key in times)
     share = {key: times[key] * count for key, count in uses.items()}
     left = sum(share.values()) * _TWICE_PERCENT / 100
@@ -195,12 +196,3 @@ def _times(benches: Sequence[Bench], measured: Measurements) -> dict[str, Second
         if again is not None:
             times[key] = measured.seconds[key] = (times[key] + again) / 2
     return times
-
-
-def _taken(bench: Bench, measured: Measurements) -> Seconds | None:
-    if bench.key not in measured.seconds:
-        taken = bench.seconds()
-        if taken is None:
-            return None
-        measured.seconds[bench.key] = taken
-    return measured.seconds[bench.key]

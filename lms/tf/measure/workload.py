@@ -60,7 +60,7 @@ def report_of(
         margin_bytes=budget.margin,
         predicted_peak_bytes=planned.peak_bytes,
         measured_peak_bytes=None,
-        unplanned_peak_bytes=planned.plain_peak_bytes,
+        unplanned_peak_bytes=budget.persistent + planned.workload.plain.peak,
         persistent_bytes=budget.persistent,
         lower_bound_bytes=lower_bound(planned.workload.graph),
         swapped_out_bytes=plan.swapped_out_bytes,

@@ -49,12 +49,11 @@ def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
 
 def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:
     """The node of an op that reads what a plan adds, or recomputes one."""
-    node = compat.copied(given[original_name(op.name)])
-    controls = [name for name in node.input if name.startswith("^")]
-    is_copy = node.name != op.name
+    own = given[original_name(op.name)]
+    controls = [name for name in own.input if name.startswith("^")]
+    is_copy = own.name != op.name
+    node = compat.copied(own, [*op.inputs, *(() if is_copy else controls)])
     node.name = op.name
-    del node.input[:]
-    node.input.extend([*op.inputs, *(() if is_copy else controls)])
     return node
 
 

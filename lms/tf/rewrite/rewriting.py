@@ -31,7 +31,7 @@ from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedPlan, ResolvedSwap, ResolvedSwapIn, resolve
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.rewrite.transports import CopyOps, DeviceCopy
+from lms.tf.rewrite.transports import CopyOps, swap_in, swap_out
 
 __all__ = ["Waits", "rewrite", "wait_for"]
 
@@ -106,7 +106,6 @@ class Waits:
 def rewrite(
     step: TracedStep,
     plan: SwapPlan,
-    transport: DeviceCopy,
     commit_flag: Sequence[compat.NodeDef] = (),
     late: Sequence[str] = (),
 ) -> list[compat.NodeDef]:
@@ -115,7 +114,6 @@ def rewrite(
     Args:
         step: The traced step.
         plan: A plan that `validate_plan` accepts for `step.graph`.
-        transport: Makes the nodes that carry tensors.
         commit_flag: Nodes of which the last is what late writes wait for.
         late: Names of the ops that wait for it.
 
@@ -132,9 +130,9 @@ def rewrite(
     for number, swap in enumerate(resolved.swaps):
         tensor = swap.buffer.root
         producer = nodes[op_of(tensor)]
-        spec = _spec(step.graph, tensor)
+        dtype = step.graph.tensors[tensor].dtype
         prefix = f"lms/{number}/{producer.name}"
-        out = transport.swap_out(f"{prefix}/out", tensor, spec, device=producer.device)
+        out = swap_out(f"{prefix}/out", tensor, dtype, producer.device)
         added += out.nodes
         waits.leave(swap, out)
         extender, at = _keeper(step.graph, swap, prefix, producer.device, resolved)
@@ -142,9 +140,7 @@ def rewrite(
             added.append(extender)
             waits.released[at].append(extender.name)
         for k, copy in enumerate(swap.swap_ins):
-            back = transport.swap_in(
-                f"{prefix}/in{k}", out, spec, device=producer.device
-            )
+            back = swap_in(f"{prefix}/in{k}", out, dtype, producer.device)
             added += back.nodes
             waits.come(copy, back)
             readers = [plan.order[position] for position in copy.readers]
@@ -159,11 +155,6 @@ def rewrite(
     result = [*nodes.values(), *added]
     _refuse_cycle(result, step.graph)
     return result
-
-
-def _spec(graph: GraphView, name: str) -> tf.TensorSpec:
-    tensor = graph.tensors[name]
-    return tf.TensorSpec(tensor.shape, tf.as_dtype(tensor.dtype))
 
 
 def _keeper(
@@ -214,10 +205,7 @@ def _reroute(
             op = graph.by_name[op_of(tensor)]
             alias = compat.copied(nodes[op.name])
             alias.name = f"{copy}/{suffix}/{op.name}"
-            source = moved(op.alias or root)
-            rest = list(alias.input[1:])
-            del alias.input[:]
-            alias.input.extend([source, *rest])
+            alias.input[0] = moved(op.alias or root)
             made.append(alias)
             on_copy[tensor] = f"{alias.name}:{tensor.rpartition(':')[2]}"
         return on_copy[tensor]

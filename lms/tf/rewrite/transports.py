@@ -5,8 +5,9 @@
                   │               │
     reader <── _CopyFromHostToGpu <┘
 
-A transport makes nodes; the rewriter wires them. There is one op that starts a copy and
-one that ends when the copy has ended, or yields it.
+Nodes are made here; the rewriter wires them. There is one op that starts a copy and one
+that ends when the copy has ended, or yields it. Copies are made by TensorFlow's own ops
+for swaps, which Grappler's swapper left: ops of a GPU, so a step stays in one piece.
 
 A copy to the device waits for all that was launched before it. So launches must not run
 ahead while a swap-in has its trigger but not yet its tensor:
@@ -23,12 +24,10 @@ copies wait for), `executor.cc` (`inline_ready`: first come, first served).
 
 from dataclasses import dataclass
 
-import tensorflow as tf
-
 from lms.tf import compat
 from lms.tf.compat import made_node
 
-__all__ = ["CopyOps", "DeviceCopy"]
+__all__ = ["CopyOps", "swap_in", "swap_out"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,26 +48,17 @@ class CopyOps:
     settled: compat.NodeDef | None = None
 
 
-class DeviceCopy:
-    """The transport: TensorFlow's own ops for swaps, which Grappler's swapper left.
+def swap_out(name: str, source: str, dtype: str, device: str) -> CopyOps:
+    """A copy into pinned memory."""
+    node = made_node(name, "_CopyFromGpuToHost", [source], device, T=dtype)
+    return CopyOps(nodes=(node,), start=node, end=node)
 
-    Both are ops of a GPU, so a step stays in one piece: all control edges are ordinary.
-    """
 
-    def swap_out(
-        self, name: str, source: str, spec: tf.TensorSpec, *, device: str
-    ) -> CopyOps:
-        """A copy into pinned memory."""
-        node = made_node(name, "_CopyFromGpuToHost", [source], device, T=spec.dtype)
-        return CopyOps(nodes=(node,), start=node, end=node)
-
-    def swap_in(
-        self, name: str, out: CopyOps, spec: tf.TensorSpec, *, device: str
-    ) -> CopyOps:
-        """A copy from there, queued once it may begin."""
-        begin = made_node(f"{name}/begin", "NoOp", [f"^{out.end.name}"], device)
-        inputs = [out.end.name, f"^{begin.name}"]
-        copy = made_node(name, "_CopyFromHostToGpu", inputs, device, T=spec.dtype)
-        settled = made_node(f"{name}/settled", "NoOp", [f"^{begin.name}"], device)
-        nodes = (begin, copy, settled)
-        return CopyOps(nodes=nodes, start=begin, end=copy, settled=settled)
+def swap_in(name: str, out: CopyOps, dtype: str, device: str) -> CopyOps:
+    """A copy from there, queued once it may begin."""
+    begin = made_node(f"{name}/begin", "NoOp", [f"^{out.end.name}"], device)
+    inputs = [out.end.name, f"^{begin.name}"]
+    copy = made_node(name, "_CopyFromHostToGpu", inputs, device, T=dtype)
+    settled = made_node(f"{name}/settled", "NoOp", [f"^{begin.name}"], device)
+    nodes = (begin, copy, settled)
+    return CopyOps(nodes=nodes, start=begin, end=copy, settled=settled)

@@ -105,7 +105,7 @@ def test_constants_and_what_reads_or_replaces_a_variable_are_known() -> None:
         op = of_type(step, kind)[0]
         known = ("constant", "reads_state", "replaces_state")
         assert [name for name in known if getattr(op, name)] == expected
-    assert step.constant_bytes == sum(
+    assert step.graph.constant_bytes == sum(
         tensor.size for op in of_type(step, "Const") for tensor in op.outputs
     )
 

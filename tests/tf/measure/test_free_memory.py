@@ -34,7 +34,10 @@ def device(*, holes: tuple[int, ...] | None = ()) -> Any:
 STEP = cast(
     "Any",
     SimpleNamespace(
-        input_bytes=4 * MIB, captured_bytes=10 * MIB, constant_bytes=MIB, variables={}
+        input_bytes=4 * MIB,
+        captured_bytes=10 * MIB,
+        graph=SimpleNamespace(constant_bytes=MIB),
+        variables={},
     ),
 )
 

@@ -20,7 +20,6 @@ from lms.tf.capture.tracing import trace
 from lms.tf.measure.devices import find_device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import DeviceCopy
 from tests.graphs import scheduled
 from tests.tf.steps import DEVICE
 
@@ -51,7 +50,7 @@ def swap_and_compare() -> dict[str, Any]:
     )
     fitted = find_plan(graph, asked)
     assert fitted is not None
-    swapped = rebuild(traced, step, rewrite(step, fitted.plan, DeviceCopy()))
+    swapped = rebuild(traced, step, rewrite(step, fitted.plan))
     losses = [swapped(inputs).numpy()]
     before = [counter(name) for name in _COPIES]
     losses += [swapped(inputs).numpy() for _ in range(2)]
@@ -121,7 +120,7 @@ def swap_in_among_kernels() -> dict[str, Any]:
         chain=tuple(op.name for op in ops),
         swaps=(swap,),
     )
-    function = rebuild(traced, known, rewrite(known, plan, DeviceCopy()))
+    function = rebuild(traced, known, rewrite(known, plan))
     function(inputs)[0].numpy()
     path = Path(tempfile.mkstemp()[1])
     begin_trace()

@@ -11,7 +11,6 @@ from lms.machine.hardware import LinkRates
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.rewrite.rewriting import rewrite
-from lms.tf.rewrite.transports import DeviceCopy
 from tests.graphs import make_op
 from tests.tf.worker import Worker
 
@@ -102,7 +101,7 @@ def traced_step(graph: GraphView) -> Any:
 
 
 def rewritten(graph: GraphView, plan: SwapPlan) -> str:
-    return text(rewrite(traced_step(graph), plan, DeviceCopy()))
+    return text(rewrite(traced_step(graph), plan))
 
 
 def text(nodes: Any) -> str:
@@ -122,7 +121,7 @@ def test_a_tensor_leaves_the_device_and_comes_back_for_its_late_reader() -> None
 
 def test_the_nodes_given_are_not_changed() -> None:
     step = traced_step(GRAPH)
-    rewrite(step, PLAN, DeviceCopy())
+    rewrite(step, PLAN)
     assert text(step.nodes) == BEFORE
 
 

@@ -144,8 +144,9 @@ def _summary(cells: _Cells) -> list[str]:
     shares = sorted({key[1] for key in cells.tries if key[1]}, reverse=True)
     good = [s for s in shares if ("callback", s, None) in cells.costs] or shares
     share = good[-1] if good else None
-    costs = [cells.costs.get((way, share, None)) for way in _WAYS]
-    texts = ["does not train" if one is None else stats.said(one) for one in costs]
+    told = dict.fromkeys(cells.tries, "does not train")
+    told |= {key: stats.said(cost) for key, cost in cells.costs.items()}
+    texts = [told.get((way, share, None), "not run") for way in _WAYS]
     others = [
         (one.median, f"{one.median:.2f}, {named(key[0])} in {cells.at(key):.0%}")
         for key, one in cells.costs.items()

@@ -55,8 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    folder = Path("build/demo")
-    parser.add_argument("--output", type=Path, default=folder, help="folder to fill")
+    parser.add_argument("--output", type=Path, default=Path("build/demo"), help="place")
     output: Path = parser.parse_args(arguments).output
     console = Console(soft_wrap=True)
     started = time.perf_counter()

@@ -34,6 +34,10 @@ _SPARE = 1.1
 # Ops whose order depends on who else reads their inputs (aggregate_ops.cc).
 _BY_READERS = {"AddN"}
 
+# Sums of 32 bits are rounded to these: another order shows in one element of 65,536,
+# with some numbers, and with others in none.
+_ROUNDED = {"float16", "bfloat16"}
+
 # Answers by the whole op's bench, cut and number of parts; a process keeps them.
 _known: dict[tuple[str, str, int], bool] = {}
 
@@ -51,6 +55,8 @@ def keeps_bits(
         parts: Into how many.
     """
     if op.type in _BY_READERS or cut.counter is not None:
+        return False
+    if any(tensor.dtype in _ROUNDED for tensor in op.outputs):
         return False
     bench = Bench.of(graph, nodes, op)
     if bench is None:

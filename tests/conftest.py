@@ -17,8 +17,8 @@ from lms.emulation.build import built
 from lms.errors import UnsupportedError
 from tests.tf.worker import Worker
 
-# What one test has measured of a card the others find, as a user's next run does. The
-# card itself stays for the next session.
+# Measurements of a card are shared by all tests, as by all runs of a user. The compiled
+# card stays for the next session.
 os.environ["LMS_CACHE"] = "off"
 _IS_FIRST = "LMS_TESTS" not in os.environ  # xdist's others have it from this one
 _KEPT = Path(os.environ.get("LMS_TESTS") or tempfile.mkdtemp(prefix="lms-tests-"))
@@ -66,7 +66,7 @@ def _set_apart() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """Who made the folder removes it."""
+    """Remove the folder, in the process that made it."""
     if _IS_FIRST:
         shutil.rmtree(_KEPT, ignore_errors=True)
 

@@ -30,9 +30,7 @@ def check(
 ) -> int:
     """Check a data set, say what was found, and give the exit status."""
     if json is not None and json.is_dir():
-        raise ValueError(
-            f"`json` must be a file, got the folder '{json}'. Name a file in it."
-        )
+        raise ValueError(f"`json` must be a file, got '{json}'. Name a file in it.")
     with bars:
         found = check_data(
             data,

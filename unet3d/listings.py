@@ -91,7 +91,8 @@ def listed_subjects(
         places = {kind: place for place, kind in enumerate(channels_in(listing))}
         order = [places[kind] for kind in channels]
         cases = list(_cases(data, listing, len(places)))
-        all(i[0 if len(i) == 1 else len(places) - 1] for i, *_ in cases)  # or too few
+        # A subject with too few images is an IndexError.
+        all(i[0 if len(i) == 1 else len(places) - 1] for i, *_ in cases)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         named = listing.get("channel_names") or listing.get("modality")
         reason = f"without {error}" if isinstance(error, KeyError) else repr(error)

@@ -94,6 +94,7 @@ def predict(  # noqa: PLR0913 - by what, of whom, where to
                 if not skip_bad:
                     raise ValueError(f"{error} {SKIP}") from error
                 problems.append(Problem(name=files.name, message=str(error)))
+                (output / f"{files.name}.nii.gz").unlink(missing_ok=True)  # an older
             bars.advance(bar)
     write_json(
         written,
@@ -159,7 +160,6 @@ def _segment(
 ) -> None:
     """Predict one subject and write its files; those of patches have no cube."""
     path = output / f"{files.name}.nii.gz"
-    path.unlink(missing_ok=True)  # else what was there would count if this fails
     images, scheme = read_images(files)[0], configuration.task
     probabilities, box = _probabilities(model, files, images, configuration, callbacks)
     depth, height, width = images.shape[:3]

@@ -35,7 +35,7 @@ def same_numbers(name: str) -> dict[str, Any]:
     callback, planned = planned_tightly(case, plain)
     found = different(plain.numbers, planned)
     again = [train(case).numbers for _ in range(4 * bool(found))]
-    # Whether Keras counts a step that finds no batch is a race that it seldom loses.
+    # A race in Keras decides if a step that finds no batch counts: mostly it does.
     if again and not all(different(numbers, planned) for numbers in again):
         found = []
     return {

@@ -4,7 +4,7 @@
                     └> in parts ──> op ──> the same bits, part by part?
 
 A library chooses the order in which it adds up by shapes and addresses, not by numbers:
-what holds for random numbers holds for all.
+what holds for random numbers holds for all, unless results are rounded to 16 bits.
 
 Known weakness: ops that have no room here beside what is there, as a whole, count as
 having other bits in parts.

@@ -8,12 +8,12 @@ Known weakness: Python hears of a signal when the op that runs has ended.
 
 import os
 import signal
-import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
 from lms.errors import LMSError
+from lms.tf.uninterrupted import handled
 
 __all__ = ["end_well"]
 
@@ -86,11 +86,6 @@ def _listening(heard: list[signal.Signals]) -> Generator[None, None, None]:
         raise KeyboardInterrupt
 
     own = (signal.SIG_DFL, signal.default_int_handler)  # not what was ignored before
-    is_main = threading.current_thread() is threading.main_thread()
-    numbers = [n for n in _NAMES if is_main and signal.getsignal(n) in own]
-    before = {number: signal.signal(number, end) for number in numbers}
-    try:
+    numbers = [number for number in _NAMES if signal.getsignal(number) in own]
+    with handled(dict.fromkeys(numbers, end)):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

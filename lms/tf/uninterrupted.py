@@ -6,35 +6,44 @@ leave some of the variables old and some new.
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["uninterrupted"]
+__all__ = ["handled", "uninterrupted"]
 
 # The first handler that raises is the last one.
 _WAIT = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let handlers of Ctrl-C and SIGTERM wait within it; they are called at its end.
+def handled(handlers: Mapping[Any, Any]) -> Iterator[None]:
+    """Let signals have other handlers within it: in the main thread, which hears them.
 
-    Other threads than the main one hear of no signals anyway.
+    Args:
+        handlers: Those, by the signals' numbers.
     """
-    if threading.current_thread() is not threading.main_thread():
+    is_main = threading.current_thread() is threading.main_thread()
+    before: dict[int, Any] = {}
+    try:
+        for number, handler in handlers.items() if is_main else ():
+            before[number] = signal.signal(number, handler)
         yield
-        return
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let handlers of Ctrl-C and SIGTERM wait within it; they are called at its end."""
     heard: dict[int, Any] = {}
     owns = {number: signal.getsignal(number) for number in _WAIT}
     owns = {number: own for number, own in owns.items() if callable(own)}
     try:
-        for number in owns:
-            signal.signal(number, heard.__setitem__)
-        yield
+        with handled(dict.fromkeys(owns, heard.__setitem__)):
+            yield
     finally:
-        for number, own in owns.items():
-            signal.signal(number, own)
         for number in owns:
             if number in heard:
                 owns[number](number, heard[number])

@@ -11,12 +11,14 @@ one that is missing then wait until time is up. While it waits, TensorFlow swall
 SIGTERM: launchers then kill it after their grace.
 """
 
+import atexit
 import os
 import re
 import signal
-import threading
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Literal
 
 import keras
@@ -31,6 +33,7 @@ from lms.machine.placement import (
 )
 from lms.tf import compat
 from lms.tf.lost import first_words
+from lms.tf.uninterrupted import handled
 from lms.units import Seconds
 from lms.workers.agreement import agree
 from lms.workers.collectives import Workers
@@ -38,6 +41,7 @@ from lms.workers.collectives import Workers
 __all__ = ["join"]
 
 _joined: list[Workers] = []
+_FAREWELL: Seconds = 10.0
 
 
 def join(
@@ -92,7 +96,23 @@ def join(
     _refuse_unlike(workers, timeout)
     _joined.append(workers)
     note_joined(placement)
+    atexit.register(_leave, workers)
     return workers
+
+
+def _leave(workers: Workers) -> None:
+    """Let the chief end last: it serves what others may not have heard yet.
+
+    After an error, and after a while, it waits for nobody.
+    """
+    error, until = sys.exc_info()[1], time.monotonic() + _FAREWELL
+    if hasattr(sys, "last_type") or not isinstance(error, SystemExit | None):
+        return
+    with suppress(tf.errors.OpError):
+        compat.put_in_cluster(f"lms/left/{workers.rank}", "")
+        for rank in range(workers.size) if workers.is_chief else ():
+            left = max(0.0, until - time.monotonic())
+            compat.get_from_cluster(f"lms/left/{rank}", left)
 
 
 def _take_own_gpu(placement: Placement) -> None:
@@ -126,17 +146,9 @@ def _ended_by_ctrl_c() -> Iterator[None]:
     Python's own handlers would run when TensorFlow has returned, whose notifier of
     preemption would go on to swallow SIGTERM, by which launchers end a program.
     """
-    # Python sets signals in its main thread alone; Ray trains in another one.
-    if threading.current_thread() is not threading.main_thread():
+    own = signal.getsignal(signal.SIGTERM)
+    with handled({signal.SIGTERM: own, signal.SIGINT: signal.SIG_DFL}):
         yield
-        return
-    terminate = signal.getsignal(signal.SIGTERM)
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, terminate)
-        signal.signal(signal.SIGINT, interrupt)
 
 
 def _why_not(placement: Placement, error: tf.errors.OpError) -> str:

@@ -17,7 +17,6 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -26,6 +25,7 @@ from multiprocessing.connection import Connection
 from typing import IO, Any
 
 from lms.machine.placement import Placement, cluster_variables
+from lms.tf.uninterrupted import handled
 from lms.units import Seconds
 from lms.workers.buffer import BUFFER_VARIABLE, buffer_path
 from lms.workers.processes import Worker, copied, is_program, spawned
@@ -38,7 +38,6 @@ _POLL = 0.1
 
 # Seconds for the others of a group that starts again: nobody keeps what they hold.
 _LAST_WORDS = 2.0
-
 # A group that ends by itself so soon, so often in a row, would do so for ever.
 _SOON: Seconds = 60.0
 _TRIES = 3
@@ -275,15 +274,5 @@ def _heard() -> Any:
     """Signals that ask this process to end, as they come."""
     asked: list[int] = []
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    if threading.current_thread() is not threading.main_thread():
+    with handled(dict.fromkeys(numbers, lambda got, _: asked.append(got))):
         yield asked
-        return
-    before = {
-        number: signal.signal(number, lambda got, _: asked.append(got))
-        for number in numbers
-    }
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

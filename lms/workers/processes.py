@@ -10,6 +10,7 @@ Known weakness: what a copy sets in `os.environ` for TensorFlow's or Keras's imp
 comes too late. Set it before the launcher starts.
 """
 
+import atexit
 import ctypes
 import gc
 import os
@@ -125,13 +126,16 @@ def _become(words: Sequence[str], environ: Mapping[str, str], out: Connection) -
     os.environ.clear()
     os.environ.update(environ)
     np.random.seed()  # noqa: NPY002 - else all draw the same
-    if words[0] == "-m":
-        sys.argv = list(words[1:])
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv = list(words)
-        sys.path[0] = str(Path(words[0]).resolve().parent)
-        runpy.run_path(words[0], run_name="__main__")
+    try:
+        if words[0] == "-m":
+            sys.argv = list(words[1:])
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = list(words)
+            sys.path[0] = str(Path(words[0]).resolve().parent)
+            runpy.run_path(words[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # noqa: SLF001 - multiprocessing does not
 
 
 def _read(lines: Connection, say: Callable[[str], None]) -> None:

@@ -4,8 +4,8 @@
         libcuda.so.1, libcudart.so.12, ...     the driver and what TensorFlow asks for
         computing.so, dry.so                   the two fronts
 
-A build is made in a folder of its own and renamed when it is complete. A lock keeps
-others waiting meanwhile; a build that was killed is removed by the next one.
+A build is made in a folder of its own and renamed when it is complete. Others wait
+meanwhile, where files can be locked; the next build removes one that was killed.
 
 Known weakness: the fronts use private C++ of one version of TensorFlow (priorities of
 kernels, its registry), so another version is refused.
@@ -28,13 +28,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from lms.emulation.missing import missing_functions, names_in
+from lms.emulation import missing
 from lms.errors import UnsupportedError
 from lms.storage.cache import VARIABLE, cache_folder, digest
 
 __all__ = ["COMPUTING", "DRIVER", "DRY", "built"]
 
-COMPUTING, DRY, DRIVER = "computing.so", "dry.so", "libcuda.so.1"
+_FRONTS = COMPUTING, DRY = "computing.so", "dry.so"
+DRIVER: Final = "libcuda.so.1"
 
 _NATIVE: Final = Path(__file__).parent / "native"
 _VERSION: Final = "2.21."
@@ -75,13 +76,17 @@ def built() -> Path:
     """
     tools = _tools()
     folder = _kept_in() / _digest(tools)
-    if (folder / DRY).exists():
+    if _is_whole(folder):
         return folder
-    with _alone(folder.parent, tools.version):
-        if not (folder / DRY).exists():  # another process may have been first
-            _remove_unfinished(folder.parent)
+    with _alone(folder.parent):
+        if not _is_whole(folder):  # another process may have been first
+            shutil.rmtree(folder, ignore_errors=True)  # what a cleaner has left
             _build(tools, folder)
     return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    return all((folder / name).exists() for name in (DRIVER, *_LIBRARIES, *_FRONTS))
 
 
 def _tools() -> _Tools:
@@ -131,21 +136,31 @@ def _kept_in() -> Path:
     folder = cache_folder()
     if folder is not None:
         return folder / "emulation"
-    return Path(tempfile.gettempdir()) / f"lms-emulation-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / f"lms-emulation-{os.getuid()}"
+    with suppress(OSError):  # `_alone` says what is wrong
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise UnsupportedError(
+                f"{str(folder)!r} must be a folder that you alone can write, as code "
+                f"is loaded from it, got one of user {found.st_uid} with mode "
+                f"{found.st_mode & 0o777:o}. Remove it, or set {VARIABLE} to another."
+            )
+    return folder
 
 
 def _digest(tools: _Tools) -> str:
     """A name for all that a build depends on."""
-    sources = sorted((path.name, path.read_text()) for path in _NATIVE.iterdir())
+    files = (*_NATIVE.iterdir(), Path(__file__), Path(missing.__file__))
+    sources = sorted((path.name, path.read_text()) for path in files)
     libraries = sorted(tools.tensorflow.glob("libtensorflow_*.so.2"))
     built_with = [(path.name, path.stat().st_size) for path in libraries]
-    own = Path(__file__).read_text()
-    return digest(sources, own, built_with, tools.version, tools.compiler)[:16]
+    return digest(sources, built_with, tools.version, tools.compiler)[:16]
 
 
 @contextmanager
-def _alone(folder: Path, version: str) -> Iterator[None]:
-    """One build at a time; says how long it takes, or that another one is under way."""
+def _alone(folder: Path) -> Iterator[None]:
+    """One build at a time, if there are locks; says that another one is under way."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("w")
@@ -155,25 +170,21 @@ def _alone(folder: Path, version: str) -> Iterator[None]:
             f"{str(folder)!r} ({error.strerror}). Set {VARIABLE} to another folder."
         ) from error
     with lock:
+        is_alone = True
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             _say("Waiting for another process that compiles the emulated card.")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        else:
-            _say(
-                f"Compiling the emulated card for TensorFlow {version}: a minute, once."
-            )
+        except OSError:  # NFS or Lustre without locks: each compiles for itself
+            is_alone = False
+        for path in folder.glob("unfinished-*") if is_alone else ():
+            shutil.rmtree(path, ignore_errors=True)
         yield
 
 
 def _say(text: str) -> None:
     sys.stderr.write(f"{text}\n")
-
-
-def _remove_unfinished(folder: Path) -> None:
-    for path in folder.glob("unfinished-*"):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _build(tools: _Tools, folder: Path) -> None:
@@ -182,18 +193,21 @@ def _build(tools: _Tools, folder: Path) -> None:
     Raises:
         UnsupportedError: If the compiler fails; says what it said.
     """
+    _say(f"Compiling the emulated card for TensorFlow {tools.version}: a minute, once.")
     start = time.monotonic()
     at = Path(tempfile.mkdtemp(prefix="unfinished-", dir=folder.parent))
     try:
-        stubs = names_in(tools.tensorflow / "libtensorflow_framework.so.2")
-        (at / "missing.cc").write_text(missing_functions(stubs))
+        stubs = missing.names_in(tools.tensorflow / "libtensorflow_framework.so.2")
+        (at / "missing.cc").write_text(missing.missing_functions(stubs))
         _compile([_driver(tools, at)])
         _compile([_library(tools, at, name) for name in _LIBRARIES])
-        _compile([_front(tools, at, name) for name in (COMPUTING, DRY)])
+        _compile([_front(tools, at, name) for name in _FRONTS])
         at.rename(folder)
-    except BaseException:
+    except OSError:
+        if not _is_whole(folder):  # without locks another one may have been first
+            raise
+    finally:
         shutil.rmtree(at, ignore_errors=True)
-        raise
     _say(f"Compiled in {time.monotonic() - start:.0f} s, kept in {folder}.")
 
 

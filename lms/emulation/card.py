@@ -13,14 +13,13 @@ from typing import Final
 from lms.machine.hardware import PRESETS, Hardware, LinkRates
 from lms.units import MIB, Bytes, parse_size
 
-__all__ = ["CAPABILITIES", "LEAST_MEMORY", "card_variables", "emulated_memory"]
-__all__ += ["memory_variable"]
+__all__ = ["CAPABILITIES", "card_variables", "emulated_memory", "memory_variable"]
 
 _MEMORY: Final = "LMS_CARD_MEMORY"
 _MOST_CARDS: Final = 8
 
 # Below this TensorFlow's runtime itself finds no room.
-LEAST_MEMORY: Final[Bytes] = MIB
+_LEAST_MEMORY: Final[Bytes] = MIB
 
 # CUDA's compute capability times ten, by the beginning of a preset's name: from 80 on
 # TensorFlow leaves the channels of float32 convolutions last.
@@ -76,9 +75,10 @@ def card_variables(
             "`memory` must be given without a card, got None. Write a size such as "
             "'96MiB'."
         )
-    if not 1 <= cards <= _MOST_CARDS:
+    if cards not in range(1, _MOST_CARDS + 1):
         raise ValueError(
-            f"`cards` must be from 1 to {_MOST_CARDS}, got {cards}. Leave it out for 1."
+            f"`cards` must be from 1 to {_MOST_CARDS}, got {cards!r}. Write a whole "
+            "number, or leave it out for 1."
         )
     if not 1 <= slow_motion < math.inf:
         raise ValueError(
@@ -87,21 +87,19 @@ def card_variables(
     count = hardware.memory if hardware else 0
     if memory is not None:
         count = parse_size(memory, name="memory")
-    if count < LEAST_MEMORY:
+    if count < _LEAST_MEMORY:
         raise ValueError(
-            f"`memory` must be at least {LEAST_MEMORY // MIB} MiB, which TensorFlow's "
+            f"`memory` must be at least {_LEAST_MEMORY // MIB} MiB, which TensorFlow's "
             f"runtime takes itself, got {memory!r}. Write a size such as '96MiB'."
         )
-    if hardware and link is None:
-        h2d, d2h, latency = hardware.h2d, hardware.d2h, hardware.latency
-        link = LinkRates(h2d=h2d, d2h=d2h, latency=latency)
+    paced = link or hardware
     return {
         _MEMORY: str(count),
-        "LMS_CARD_COUNT": str(cards),
+        "LMS_CARD_COUNT": str(int(cards)),
         "LMS_CARD_DRY": "1" if dry else "0",
         "LMS_CARD_TIME_SCALE": repr(float(slow_motion)),
         **(_rates(card or "", hardware) if hardware else {}),
-        **(_link(link) if link else {}),
+        **(_link(paced) if paced else {}),
     }
 
 
@@ -145,7 +143,7 @@ def _rates(card: str, hardware: Hardware) -> dict[str, str]:
     }
 
 
-def _link(link: LinkRates) -> dict[str, str]:
+def _link(link: LinkRates | Hardware) -> dict[str, str]:
     return {
         "LMS_CARD_H2D": repr(float(link.h2d)),
         "LMS_CARD_D2H": repr(float(link.d2h)),

@@ -1,6 +1,7 @@
 """Counts of what this process's emulated card has done, kept by its driver."""
 
 import ctypes
+import os
 from functools import cache
 from typing import Any
 
@@ -12,6 +13,11 @@ __all__ = ["begin_trace", "counter", "end_trace", "now"]
 @cache
 def _driver() -> Any:
     library = ctypes.CDLL(DRIVER)
+    if not hasattr(library, "lms_card_now"):
+        raise OSError(
+            f"{DRIVER} must be an emulated card's, got another driver's. Start the "
+            "program with `python -m lms emulate`."
+        )
     library.lms_card_counter.restype = ctypes.c_int64
     library.lms_card_now.restype = ctypes.c_double
     return library
@@ -27,7 +33,7 @@ def counter(name: str) -> int:
             `busy_d2h_ns` for nanoseconds of the card's time.
 
     Raises:
-        OSError: If the process has no card.
+        OSError: If the process has no emulated card.
         ValueError: If there is no such count.
     """
     found = _driver().lms_card_counter(name.encode())
@@ -51,5 +57,9 @@ def end_trace(path: str) -> None:
 
     Lane (0 kernels, 1 to the device, 2 to the host), the seconds of its begin, its end
     and of when the host queued it, bytes, name.
+
+    Raises:
+        OSError: If the file cannot be written; what was noted is kept.
     """
-    _driver().lms_card_trace(path.encode())
+    if failed := _driver().lms_card_trace(path.encode()):
+        raise OSError(failed, os.strerror(failed), path)

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn, cast
 
 from lms.emulation.build import COMPUTING, DRIVER, DRY, built
@@ -22,7 +21,6 @@ from lms.machine.hardware import LinkRates
 __all__ = ["become", "environment", "limit_memory", "load", "run"]
 
 _LIBRARY_PATH: Final = "LD_LIBRARY_PATH"
-_PLUGIN: Final = "TF_PLUGGABLE_DEVICE_LIBRARY_PATH"
 
 
 def environment(
@@ -53,15 +51,19 @@ def environment(
             subprocess.run([sys.executable, "train.py"], env=variables)
     """
     own = card_variables(memory, **card)
-    _refuse_nested(inherited)
-    folder = built()
+    if (nested := emulated_memory(inherited)) is not None:
+        raise LMSError(
+            "a card must not be emulated within a program that has one, got one of "
+            f"{nested} bytes. Start the program outside of it."
+        )
+    folder, front = built(), DRY if own["LMS_CARD_DRY"] == "1" else COMPUTING
     path = [str(folder), *filter(None, [inherited.get(_LIBRARY_PATH)])]
     return {
         **inherited,
         **own,
-        **_settings(own),
+        **_settings(own, inherited.get("XLA_FLAGS", "")),
         _LIBRARY_PATH: os.pathsep.join(path),
-        _PLUGIN: str(folder / _front(own)),
+        "TF_PLUGGABLE_DEVICE_LIBRARY_PATH": str(folder / front),
     }
 
 
@@ -73,8 +75,8 @@ def limit_memory(memory: str | int | None = None, **card: Any) -> None:
         **card: As in `environment`.
 
     Raises:
-        LMSError: If TensorFlow was imported already, or the process has a card that is
-            emulated.
+        LMSError: If TensorFlow was imported already, or the process has another
+            emulated card. The same one, as in children that are spawned, stays.
         TypeError: As in `environment`.
         UnsupportedError: As in `environment`.
         ValueError: As in `environment`.
@@ -92,25 +94,22 @@ def limit_memory(memory: str | int | None = None, **card: Any) -> None:
             "got a process in which it already is. Call it on the first line of the "
             "program, or start the program with `python -m lms emulate`."
         )
-    variables = environment(memory, **card)
+    own = card_variables(memory, **card)
+    if own.items() - os.environ.items():
+        own = environment(memory, **card)
     load()
-    os.environ.update(variables)
+    os.environ.update(own)
 
 
-def load() -> Path:
+def load() -> None:
     """Load the card's libraries into this process, so that TensorFlow finds them.
 
     For a server that imports TensorFlow and forks: `LMS_CARD_*` are read when the first
     op runs, so each child may have a card of its own. A child calls `TF_InitKernel` of
     the front first.
-
-    Returns:
-        The folder of the libraries.
     """
-    folder = built()
-    for name in sorted(folder.glob("lib*.so.*"), key=lambda path: path.name != DRIVER):
+    for name in sorted(built().glob("lib*.so.*"), key=lambda path: path.name != DRIVER):
         ctypes.CDLL(str(name), mode=ctypes.RTLD_GLOBAL)
-    return folder
 
 
 def run(
@@ -118,8 +117,6 @@ def run(
     *,
     memory: str | int | None = None,
     link: LinkRates | None = None,
-    env: Mapping[str, str] | None = None,
-    check: bool = False,
     **options: Any,
 ) -> subprocess.CompletedProcess[Any]:
     """Run a command on an emulated card and wait for its end.
@@ -128,21 +125,17 @@ def run(
         command: The program and its arguments; at least the program.
         memory: As in `environment`.
         link: As in `environment`.
-        env: Variables to add those of `environment` to; None for this process's.
-        check: Whether an exit code other than 0 is an error.
         **options: The other arguments of `subprocess.run`.
 
     Raises:
-        CalledProcessError: If `check` is given and the command fails.
         LMSError: As in `environment`.
         OSError: If the program cannot be started.
         TypeError: As in `environment`.
         UnsupportedError: As in `environment`.
         ValueError: As in `environment`.
     """
-    inherited = os.environ if env is None else env
-    started = environment(memory, inherited=inherited, link=link)
-    return cast(Any, subprocess.run)(command, env=started, check=check, **options)
+    started = environment(memory, link=link)
+    return cast(Any, subprocess.run)(command, env=started, **options)
 
 
 def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
@@ -169,20 +162,7 @@ def become(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
         ) from error
 
 
-def _refuse_nested(inherited: Mapping[str, str]) -> None:
-    memory = emulated_memory(inherited)
-    if memory is not None:
-        raise LMSError(
-            "a card must not be emulated within a program that has one, got one of "
-            f"{memory} bytes. Start the program outside of it."
-        )
-
-
-def _front(card: Mapping[str, str]) -> str:
-    return DRY if card["LMS_CARD_DRY"] == "1" else COMPUTING
-
-
-def _settings(card: Mapping[str, str]) -> dict[str, str]:
+def _settings(card: Mapping[str, str], xla: str) -> dict[str, str]:
     """TensorFlow's own variables.
 
     oneDNN is switched on: without it, 3D convolutions need about three times the
@@ -194,7 +174,7 @@ def _settings(card: Mapping[str, str]) -> dict[str, str]:
     dry = card["LMS_CARD_DRY"] == "1"
     return {
         "TF_ENABLE_ONEDNN_OPTS": "1",
-        "XLA_FLAGS": "--xla_gpu_autotune_level=0",
+        "XLA_FLAGS": f"{xla} --xla_gpu_autotune_level=0".strip(),
         "LMS_REDUCTIONS": "ring",
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, cards)),
         **({"TF_CUDNN_USE_AUTOTUNE": "0"} if dry else {}),

@@ -104,26 +104,28 @@ class _Builder:
             for reader in item.readers:
                 self._needed.setdefault(reader, []).append(item.op)
         for op in graph.ops:
-            self._supply(op.name)
-            self._add(op, op.name)
+            self._place(op.name, op.name)
         unread = [item.op for item in recomputed if item.op not in self._made]
         if unread:
             raise PlanError(f"the recomputed op {unread[0]!r} must be read by the step")
 
-    def _supply(self, name: str) -> None:
-        """Recompute what an op reads; before that, what the recomputed ops read."""
-        for source in self._needed.get(name, ()):
-            if source not in self._made:
-                self._made.add(source)
-                self._supply(copy_name(source))
-                if source not in self._found:
-                    raise PlanError(f"the recomputed op {source!r} must run before")
-                self._add(self._found[source], copy_name(source))
-
-    def _add(self, op: Op, name: str) -> None:
-        read = frozenset(self._needed.get(name, ()))
-        self.ops.append(_reading_copies(op, name, read))
-        self._found[name] = self.ops[-1]
+    def _place(self, source: str, name: str) -> None:
+        """List an op under a name, after the copies that it and these read."""
+        path = [(source, name, iter(self._needed.get(name, ())))]
+        while path:
+            source, name, others = path[-1]
+            other = next((one for one in others if one not in self._made), None)
+            if other is not None:
+                self._made.add(other)
+                copy = copy_name(other)
+                path.append((other, copy, iter(self._needed.get(copy, ()))))
+                continue
+            path.pop()
+            if source not in self._found:
+                raise PlanError(f"the recomputed op {source!r} must run before")
+            read = frozenset(self._needed.get(name, ()))
+            self.ops.append(_reading_copies(self._found[source], name, read))
+            self._found[name] = self.ops[-1]
 
 
 def _reading_copies(op: Op, name: str, sources: frozenset[str]) -> Op:
@@ -134,20 +136,13 @@ def _reading_copies(op: Op, name: str, sources: frozenset[str]) -> Op:
             tensor = PREFIX + tensor
         return tensor
 
-    inputs = tuple(renamed(tensor) for tensor in op.inputs)
-    alias = None if op.alias is None else renamed(op.alias)
+    if sources:
+        alias = None if op.alias is None else renamed(op.alias)
+        op = replace(op, inputs=tuple(map(renamed, op.inputs)), alias=alias)
     if name == op.name:
-        return op if not sources else replace(op, inputs=inputs, alias=alias)
+        return op
     outputs = tuple(replace(made, name=PREFIX + made.name) for made in op.outputs)
-    return replace(
-        op,
-        name=name,
-        inputs=inputs,
-        alias=alias,
-        outputs=outputs,
-        controls=(),
-        writes=(),
-    )
+    return replace(op, name=name, outputs=outputs, controls=(), writes=())
 
 
 def _check(graph: GraphView, item: Recomputed) -> None:

@@ -69,9 +69,7 @@ LINKS: Final[Mapping[str, LinkRates]] = {
     "c2c": LinkRates(h2d=375e9, d2h=297e9, latency=1e-5),
 }
 
-
-_RATES = ("flops", "memory_bandwidth", "h2d", "d2h")
-_POSITIVE = ("memory", *_RATES)
+_POSITIVE = ("memory", "flops", "memory_bandwidth", "h2d", "d2h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +92,6 @@ class Hardware:
         source: Where the numbers come from.
 
     Example:
-        >>> from lms.machine.hardware import preset
         >>> preset("v100-pcie").copy_seconds(12_000_000_000, to_device=True)
         1.00008
     """
@@ -136,7 +133,6 @@ class Hardware:
         """Floating-point operations per second of products of a type.
 
         Example:
-            >>> from lms.machine.hardware import preset
             >>> card = preset("v100-pcie")
             >>> [card.rate_of(name) / 1e12 for name in ("float32", "float16")]
             [14.0, 112.0]

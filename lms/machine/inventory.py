@@ -14,17 +14,8 @@ from typing import Any
 from lms.errors import LMSError
 from lms.units import Bytes
 
-__all__ = [
-    "Driver",
-    "Facts",
-    "Gpu",
-    "Installation",
-    "NoDriverError",
-    "ask",
-    "known",
-    "open_nvml",
-    "read_driver",
-]
+__all__ = ["Driver", "Facts", "Gpu", "Installation", "NoDriverError", "ask", "known"]
+__all__ += ["open_nvml", "read_driver"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,15 +1,17 @@
 """The place of this process in a job of several workers, and of the others.
 
-    TF_CONFIG ──> else Slurm's variables ──> else an MPI launcher's ──> else alone
+    TF_CONFIG ──> else an MPI launcher's variables ──> else Slurm's ──> else alone
 
 `python -m lms launch`, Ray Train, Kubeflow and Vertex AI set TF_CONFIG; `srun` and
 `mpirun` set variables of their own. Slurm's list names the nodes, so addresses follow
-from it. MPI launchers name no hosts: there, all workers must be on one.
+from it. MPI launchers name no hosts: there, all workers must be on one. What they start
+inherits Slurm's variables, where Slurm started them.
 
 Sources: TF_CONFIG as `tf.distribute.cluster_resolver.TFConfigClusterResolver` reads it;
 srun(1), "OUTPUT ENVIRONMENT VARIABLES"; Open MPI's and MPICH's (Hydra) documentation.
 """
 
+import itertools
 import json
 import os
 import re
@@ -30,15 +32,10 @@ _CONFIG: Final = "TF_CONFIG"
 _PORTS: Final = 20_000, 32_000
 _PORTS_EACH: Final = 64
 
-# Rank, workers, rank on this host, workers on this host: of Open MPI, and of Hydra.
+# Rank, workers, and workers on this host: of Open MPI, and of Hydra.
 _MPI: Final = (
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-    ),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
 )
 
 
@@ -125,12 +122,11 @@ def read_placement(environ: Mapping[str, str] = os.environ) -> Placement:
     """
     if environ.get(_CONFIG, "").strip():
         return _of_tensorflow(environ[_CONFIG])
-    if _count(environ, "SLURM_STEP_NUM_TASKS") > 1:
-        return _of_slurm(environ)
-    for names in _MPI:
-        if _count(environ, names[1]) > 1:
-            return _of_mpi(environ, names)
-    return Placement()
+    mpi = next((names for names in _MPI if _count(environ, names[1]) > 1), None)
+    is_slurm = _count(environ, "SLURM_STEP_NUM_TASKS") > 1
+    if mpi and (mpi[2] in environ or not is_slurm):  # `srun` may set the first two
+        return _of_mpi(environ, mpi)
+    return _of_slurm(environ) if is_slurm else Placement()
 
 
 def _of_tensorflow(text: str) -> Placement:
@@ -142,6 +138,8 @@ def _of_tensorflow(text: str) -> Placement:
         jobs = {str(job): tuple(map(str, names)) for job, names in cluster.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise _unreadable(f"JSON as TensorFlow's guide shows it ({error})") from error
+    if not all(isinstance(names, list) for names in cluster.values()):
+        raise _unreadable(f"a list of addresses for each job, got {cluster}")
     # A chief is a worker that comes first, and has a list of its own.
     chiefs = jobs.get("chief", ())
     workers = chiefs + jobs.get("worker", ())
@@ -177,7 +175,7 @@ def _of_slurm(environ: Mapping[str, str]) -> Placement:
             f"with {each} of them. Start the program with `srun`."
         )
     number = f"{_needed(environ, 'SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID', 0)}"
-    rank = int(_needed(environ, "SLURM_PROCID"))
+    rank = _rank(environ, "SLURM_PROCID", size)
     found = Placement(
         rank=rank,
         addresses=_addresses(zip(nodes, each, strict=True), number),
@@ -192,9 +190,10 @@ def _of_slurm(environ: Mapping[str, str]) -> Placement:
     return found
 
 
-def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str, str]) -> Placement:
-    rank, size = (int(_needed(environ, name)) for name in names[:2])
-    if _count(environ, names[3], 0) != size:
+def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str]) -> Placement:
+    size = _count(environ, names[1])
+    rank = _rank(environ, names[0], size)
+    if _count(environ, names[2], 0) != size:
         raise WorkersError(
             f"an MPI launcher must start all {size} workers on one host, or set "
             f"`{_CONFIG}`: it does not say where the others are. Use Slurm, Ray or "
@@ -217,18 +216,20 @@ def _nodes(text: str) -> Iterator[str]:
     """Names in a Slurm list.
 
     Example:
-        >>> list(_nodes("gpu[01-03,7],login"))
-        ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
+        >>> list(_nodes("gpu[01-02,7]-ib,login,r[1-2]n[3-4]"))
+        ['gpu01-ib', 'gpu02-ib', 'gpu7-ib', 'login', 'r1n3', 'r1n4', 'r2n3', 'r2n4']
     """
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\])?", text):
-        prefix, _, inner = part.partition("[")
-        if not inner:
-            yield prefix
-            continue
-        for piece in inner.rstrip("]").split(","):
-            first, _, last = piece.partition("-")
-            for number in range(int(first), int(last or first) + 1):
-                yield f"{prefix}{number:0{len(first)}}"
+    for part in re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text):
+        prefix, *rest = re.split(r"\[(.*?)\]", part)
+        numbers = [list(_numbers(inner)) for inner in rest[::2]]
+        for chosen in itertools.product(*numbers):
+            yield prefix + "".join(map("".join, zip(chosen, rest[1::2], strict=True)))
+
+
+def _numbers(text: str) -> Iterator[str]:
+    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
+        for number in range(int(first), int(last or first) + 1):
+            yield f"{number:0{len(first)}}"
 
 
 def _tasks(text: str) -> Iterator[int]:
@@ -245,6 +246,16 @@ def _tasks(text: str) -> Iterator[int]:
 def _count(environ: Mapping[str, str], name: str, without: int = 1) -> int:
     text = environ.get(name, "")
     return int(text) if text.isdecimal() else without
+
+
+def _rank(environ: Mapping[str, str], name: str, size: int) -> int:
+    text = _needed(environ, name)
+    if _count(environ, name, size) >= size:
+        raise WorkersError(
+            f"`{name}` must be a whole number below {size}, the workers, got {text!r}. "
+            f"Start the program with the launcher itself, or set `{_CONFIG}`."
+        )
+    return int(text)
 
 
 def _needed(environ: Mapping[str, str], name: str) -> str:

@@ -16,14 +16,14 @@ from lms.storage.files import draft_of
 from lms.units import GIB, MIB
 
 __all__ = ["BLUE", "GREEN", "ORANGE", "PURPLE", "SKY", "VERMILION"]
-__all__ += ["BAND", "COLOURS", "FONT", "INK", "MUTED", "Scale"]
+__all__ += ["COLOURS", "FONT", "INK", "MUTED", "Scale"]
 __all__ += ["beside", "calm", "new_figure", "plain", "save", "tint"]
 
 BLUE, SKY, GREEN = "#0072B2", "#56B4E9", "#009E73"
 VERMILION, ORANGE, PURPLE = "#D55E00", "#E69F00", "#CC79A7"
 COLOURS = (VERMILION, BLUE, GREEN)
 # Greys for what is not a curve.
-INK, MUTED, BAND = "#222222", "#6B6B6B", "#DADADA"
+INK, MUTED = "#222222", "#6B6B6B"
 _DPI = 150
 FONT = 11.0  # points
 

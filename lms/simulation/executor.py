@@ -38,7 +38,7 @@ from lms.simulation.dependencies import Copy, Take, find_dependencies
 from lms.simulation.timeline import Cause, Interval, Lane, Request, Stall, Timeline
 from lms.units import Bytes, Seconds
 
-__all__ = ["Clock", "collector_paused", "simulate"]
+__all__ = ["collector_paused", "simulate"]
 
 
 @contextmanager

@@ -3,14 +3,15 @@
 A compiler that only touches its output stands for g++ here.
 """
 
+import errno
 import os
 import platform
 import signal
-import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,6 +61,10 @@ def test_it_is_compiled_once_and_says_so(
     assert build.built() == folder
     assert (tmp_path / "calls").read_text() == calls
     assert capsys.readouterr().err == ""
+    (folder / "libcudnn.so.9").unlink()  # as one who cleans up old files does
+    assert {path.name for path in build.built().iterdir()} == names
+    monkeypatch.setattr(build.missing, "__file__", str(tmp_path / "calls"))
+    assert build.built() != folder
 
 
 def test_two_that_start_at_once_compile_once(cache: Path, tmp_path: Path) -> None:
@@ -72,6 +77,32 @@ def test_two_that_start_at_once_compile_once(cache: Path, tmp_path: Path) -> Non
     assert len((tmp_path / "calls").read_text().split()) == alone
 
 
+def test_where_files_cannot_be_locked_each_compiles_for_itself(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_lock = Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
+    monkeypatch.setattr(build.fcntl, "flock", no_lock)
+    monkeypatch.setenv("CXX", compiler(tmp_path))
+    other = cache / "unfinished-other"
+    other.mkdir(parents=True)
+    folder = build.built()
+    build._build(build._tools(), folder)  # as if the other one had been faster
+    assert {path.name for path in cache.iterdir()} == {folder.name, "lock", other.name}
+
+
+def test_a_temporary_folder_that_others_can_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LMS_CACHE", "off")
+    monkeypatch.setenv("CXX", compiler(tmp_path))
+    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    folder = build.built().parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    with pytest.raises(UnsupportedError, match=r"you alone can write.* mode 770"):
+        build.built()
+
+
 def test_a_build_that_was_killed_leaves_nothing_that_counts(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,9 +113,7 @@ def test_a_build_that_was_killed_leaves_nothing_that_counts(
     killed.communicate()
     monkeypatch.setenv("CXX", compiler(tmp_path))
     folder = build.built()
-    assert sorted(path.name for path in cache.iterdir()) == sorted(
-        [folder.name, "lock"]
-    )
+    assert {path.name for path in cache.iterdir()} == {folder.name, "lock"}
 
 
 def test_what_a_compiler_says_is_told_and_nothing_is_left(
@@ -145,8 +174,3 @@ def test_another_tensorflow_is_refused(
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     with pytest.raises(UnsupportedError, match=said):
         build.built()
-
-
-def test_the_sources_are_in_the_package() -> None:
-    mode = (build._NATIVE / "driver.cc").stat().st_mode
-    assert stat.S_ISREG(mode)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from lms.emulation import counters
 from lms.emulation.card import CAPABILITIES, card_variables, emulated_memory
 from lms.machine.hardware import LINKS, PRESETS, LinkRates
 
@@ -37,6 +38,7 @@ def test_memory_and_link_take_the_place_of_the_preset_s() -> None:
         ({"memory": "1KiB"}, "`memory` must be at least 1 MiB"),
         ({"memory": "1GiB", "cards": 0}, "`cards` must be from 1 to 8, got 0"),
         ({"memory": "1GiB", "cards": 9}, "`cards` must be from 1 to 8, got 9"),
+        ({"memory": "1GiB", "cards": 2.5}, r"got 2\.5\. Write a whole number"),
         ({"memory": "1GiB", "dry": True}, "`card` must be named"),
         ({"card": "abacus"}, "`card` must be one of v100-pcie"),
         ({"memory": "1GiB", "slow_motion": 0.1}, "`slow_motion` must be at least 1"),
@@ -51,3 +53,9 @@ def test_what_breaks_a_rule_is_refused(words: dict[str, Any], said: str) -> None
 def test_a_link_of_nothing_is_refused(rate: float) -> None:
     with pytest.raises(ValueError, match="`h2d` must be bytes per second above 0"):
         LinkRates(h2d=rate, d2h=1e9)
+
+
+def test_another_driver_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counters, "DRIVER", "libc.so.6")
+    with pytest.raises(OSError, match="must be an emulated card's, got another"):
+        counters._driver.__wrapped__()

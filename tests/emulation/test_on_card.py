@@ -65,6 +65,11 @@ def test_slices_are_updated_without_xla(worker: Worker) -> None:
     assert worker.ask(f"{TRIALS}:updated_slices", memory="64MiB") == [True, True]
 
 
+def test_pixels_become_channels_where_those_come_first(worker: Worker) -> None:
+    card = {"card": "v100-pcie"}
+    assert worker.ask(f"{TRIALS}:shuffled", memory="64MiB", card=card) == [True, True]
+
+
 def test_what_would_be_compiled_is_interpreted(worker: Worker) -> None:
     found = worker.ask(f"{TRIALS}:compiled", memory="64MiB")
     assert found["auto"] == [True, *found["never"][1:]]
@@ -80,6 +85,7 @@ def test_a_step_may_be_split_over_two_cards(worker: Worker) -> None:
 def test_a_program_limits_itself_on_its_first_line() -> None:
     code = (
         "import lms; lms.emulate.limit_memory('32MiB')\n"
+        "lms.emulate.limit_memory('32MiB')\n"  # again, as a spawned child does
         "import tensorflow as tf\n"
         "held = [tf.ones([1 << 20]) for _ in range(6)]\n"
         "print(held[0].device)\n"
@@ -93,6 +99,11 @@ def test_a_program_limits_itself_on_its_first_line() -> None:
         "/job:localhost/replica:0/task:0/device:GPU:0",
         "full",
     ]
+
+
+def test_flags_of_xla_are_added_to_those_there_are() -> None:
+    made = lms.emulate.environment("32MiB", inherited={"XLA_FLAGS": "--xla_a=1"})
+    assert made["XLA_FLAGS"] == "--xla_a=1 --xla_gpu_autotune_level=0"
 
 
 def test_it_is_too_late_once_tensorflow_is_there() -> None:

@@ -1,6 +1,7 @@
 """What the worker runs on emulated cards of its own."""
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,8 @@ from lms.emulation.counters import begin_trace, counter, end_trace
 from lms.tf.capture.host_variables import move_to_host
 from tests.models import SILENT
 
-__all__ = [
-    "added_on_host",
-    "compiled",
-    "copies",
-    "devices",
-    "run_out",
-    "split_over_two",
-]
-__all__ += ["traced", "updated_slices"]
+__all__ = ["added_on_host", "compiled", "copies", "devices", "run_out", "shuffled"]
+__all__ += ["split_over_two", "traced", "updated_slices"]
 
 
 def devices() -> dict[str, Any]:
@@ -80,8 +74,25 @@ def traced(path: str) -> list[str]:
     one = tf.ones([256, 256])
     begin_trace()
     tf.linalg.matmul(one, one).numpy()
+    with suppress(FileNotFoundError):
+        end_trace(f"{path}/none")
     end_trace(path)
     return sorted({line.split()[0] for line in Path(path).read_text().splitlines()})
+
+
+def shuffled() -> list[bool]:
+    """Tell whether pixels become channels, and channels pixels, as on the CPU."""
+    x = np.random.default_rng(0).random((2, 8, 8, 4), "float32")
+
+    def same(shuffle: Any) -> bool:
+        def made(x: Any) -> Any:
+            return shuffle(tf.nn.conv2d(x, tf.ones([3, 3, 4, 4]), 1, "SAME"), 2)
+
+        with tf.device("CPU:0"):
+            on_cpu = made(x)
+        return np.allclose(tf.function(made)(tf.constant(x)), on_cpu)
+
+    return [same(tf.nn.depth_to_space), same(tf.nn.space_to_depth)]
 
 
 def compiled() -> dict[str, Any]:
@@ -89,12 +100,8 @@ def compiled() -> dict[str, Any]:
 
     def losses(jit: Any) -> list[float]:
         keras.utils.set_random_seed(1)
-        layers = [
-            keras.Input((8,)),
-            keras.layers.Dense(4, "gelu"),
-            keras.layers.Dense(1),
-        ]
-        model = keras.Sequential(layers)
+        hidden = keras.layers.Dense(4, "gelu")
+        model = keras.Sequential([keras.Input((8,)), hidden, keras.layers.Dense(1)])
         model.compile("adam", "mse", jit_compile=jit)
         x = np.linspace(0, 1, 64, dtype="float32").reshape(8, 8)
         found = model.fit(x, x[:, :1], epochs=3, verbose=SILENT)

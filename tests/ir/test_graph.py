@@ -60,17 +60,9 @@ def test_reordering_keeps_ops_and_results() -> None:
     assert swapped.results == ("c:0",)
 
 
-@pytest.mark.parametrize(
-    "order",
-    [
-        ["a", "b", "c", "d"],
-        ["a", "b", "c", "d", "d"],
-        ["b", "a", "c", "d", "e"],
-        ["a", "b", "c", "d", "nobody"],
-    ],
-    ids=["one is missing", "one is there twice", "not executable", "unknown"],
-)
-def test_an_order_that_cannot_be_executed_is_refused(order: list[str]) -> None:
+# One is missing, one is there twice, it cannot be executed, one is unknown.
+@pytest.mark.parametrize("order", ["abcd", "abcdd", "bacde", "abcdx"])
+def test_an_order_that_cannot_be_executed_is_refused(order: str) -> None:
     with pytest.raises(ValueError, match="must"):
         SKIP.graph.reordered(order)
 

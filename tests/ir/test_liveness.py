@@ -56,14 +56,13 @@ def test_an_alias_that_outlives_the_step_keeps_its_buffer() -> None:
 
 
 def test_persistent_and_empty_tensors_are_no_buffers() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("weights", 1000, persistent=True),
-            make_op("same", 1000, "weights", alias="weights:0"),
-            make_op("nothing", 0),
-            make_op("a", 5, "same", "nothing"),
-        )
+    ops = (
+        make_op("weights", 1000, persistent=True),
+        make_op("same", 1000, "weights", alias="weights:0"),
+        make_op("nothing", 0),
+        make_op("a", 5, "same", "nothing"),
     )
+    graph = GraphView(ops=ops)
     assert [buffer.root for buffer in buffers(graph)] == ["a:0"]
     assert peak(graph) == 5
 

@@ -10,37 +10,29 @@ from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from tests.graphs import LOOP, RESHAPE, SKIP, TWICE, make_op
 
+COPY = SwapIn(trigger="c", readers=("e",))
+SWAP = Swap(tensor="a:0", size=100, release="c", swap_ins=(COPY,))
 PLAN = SwapPlan(
-    planner="by hand",
-    order=("a", "b", "c", "d", "e"),
-    chain=("a", "b", "c", "e"),
-    swaps=(
-        Swap(
-            tensor="a:0",
-            size=100,
-            release="c",
-            swap_ins=(SwapIn(trigger="c", readers=("e",)),),
-        ),
-    ),
+    planner="by hand", order=tuple("abcde"), chain=tuple("abce"), swaps=(SWAP,)
 )
 
 
 def moved(**changes: object) -> SwapPlan:
     """The plan with its swap changed."""
-    return replace(PLAN, swaps=(replace(PLAN.swaps[0], **changes),))
+    return replace(PLAN, swaps=(replace(SWAP, **changes),))
 
 
-def copied(*copies: SwapIn) -> SwapPlan:
-    """The plan with other swap-ins."""
-    return moved(swap_ins=copies)
+def copied(trigger: str | None, readers: str) -> SwapPlan:
+    """The plan with another swap-in."""
+    return moved(swap_ins=(SwapIn(trigger=trigger, readers=tuple(readers)),))
 
 
 @pytest.mark.parametrize(
     "plan",
     [
         PLAN,
-        copied(SwapIn(trigger=None, readers=("e",))),  # once the copy out has ended
-        copied(SwapIn(trigger="a", readers=("e",))),  # after its producer
+        copied(None, "e"),  # once the copy out has ended
+        copied("a", "e"),  # after its producer
         moved(release=None),  # nothing waits for the copy out
     ],
 )
@@ -78,21 +70,12 @@ def test_bytes_are_counted_once_out_and_for_each_copy_back() -> None:
         (moved(size=99), "size of 'a:0' must be 100"),
         (moved(release="a"), "release of 'a:0' must be an op after its producer"),
         (moved(release="x"), "release of 'a:0' must be an op after its producer"),
-        (copied(SwapIn(trigger="c", readers=())), "must have readers, got none"),
-        (copied(SwapIn(trigger="b", readers=("d",))), "'d' must read 'a:0'"),
-        (
-            copied(*[SwapIn(trigger="c", readers=("e",))] * 2),
-            "'e' must read one copy of 'a:0', got two",
-        ),
-        (
-            copied(SwapIn(trigger="e", readers=("e",))),
-            "trigger of 'a:0' must lie between .*, got 'e'",
-        ),
-        (
-            copied(SwapIn(trigger="c", readers=("b", "e"))),
-            "trigger of 'a:0' must lie between .*, got 'c'",
-        ),
-        (copied(SwapIn(trigger="x", readers=("e",))), "must lie between .*, got 'x'"),
+        (copied("c", ""), "must have readers, got none"),
+        (copied("b", "d"), "'d' must read 'a:0'"),
+        (moved(swap_ins=(COPY, COPY)), "'e' must read one copy of 'a:0', got two"),
+        (copied("e", "e"), "trigger of 'a:0' must lie between .*, got 'e'"),
+        (copied("c", "be"), "trigger of 'a:0' must lie between .*, got 'c'"),
+        (copied("x", "e"), "must lie between .*, got 'x'"),
     ],
 )
 def test_a_broken_rule_is_named(plan: SwapPlan, rule: str) -> None:
@@ -102,7 +85,7 @@ def test_a_broken_rule_is_named(plan: SwapPlan, rule: str) -> None:
 
 def test_a_copy_back_cannot_start_before_its_tensor_is_made() -> None:
     graph = GraphView(ops=(make_op("early", 1), *SKIP.graph.ops))
-    plan = copied(SwapIn(trigger="early", readers=("e",)))
+    plan = copied("early", "e")
     with pytest.raises(PlanError, match="must lie between its producer"):
         validate_plan(graph, replace(plan, order=("early", *PLAN.order)))
 
@@ -160,11 +143,7 @@ def test_json_gives_the_plan_back(indent: int | None) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "{",
-        "[]",
-        "null",
-        "{}",
+        *("", "{", "[]", "null", "{}"),
         json.dumps({"planner": "", "order": [1, 2]}),
         json.dumps({"planner": "", "order": [], "chain": [], "swaps": [{}]}),
         json.dumps({"planner": "", "order": 3, "chain": [], "swaps": []}),

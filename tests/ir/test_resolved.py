@@ -3,13 +3,14 @@
 import gc
 import weakref
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer
 from lms.ir.plan import Swap, SwapIn, SwapPlan
-from lms.ir.resolved import Residency, ResolvedSwap, ResolvedSwapIn, resolve
+from lms.ir.resolved import Residency, ResolvedSwap, resolve
 from tests.graphs import FORK, RESHAPE, SKIP, TWICE, TWO_WAITING, make_op
 
 Chain = tuple[str, ...]
@@ -25,9 +26,7 @@ def planned(
     chain: Chain = (),
 ) -> SwapPlan:
     """A plan that moves `a:0`; a copy is its trigger and its readers."""
-    swap_ins = tuple(
-        SwapIn(trigger=trigger, readers=tuple(readers)) for trigger, readers in copies
-    )
+    swap_ins = tuple(SwapIn(trigger=t, readers=tuple(read)) for t, read in copies)
     size = graph.tensors["a:0"].size
     swap = Swap(tensor="a:0", size=size, release=release, swap_ins=swap_ins)
     order = tuple(op.name for op in graph.ops)
@@ -35,21 +34,10 @@ def planned(
 
 
 def the_swap(
-    graph: GraphView,
-    *copies: tuple[str | None, str],
-    release: str | None = None,
-    chain: Chain = (),
+    graph: GraphView, *copies: tuple[str | None, str], **others: Any
 ) -> ResolvedSwap:
-    plan = planned(graph, *copies, release=release, chain=chain)
-    (swap,) = resolve(graph, plan).swaps
+    (swap,) = resolve(graph, planned(graph, *copies, **others)).swaps
     return swap
-
-
-def the_swap_in(trigger: str | None, readers: str, chain: Chain = ()) -> ResolvedSwapIn:
-    """A swap-in of SKIP's first tensor, or of TWICE's if it has another reader."""
-    graph = SKIP.graph if readers == "e" else TWICE.graph
-    (copy,) = the_swap(graph, (trigger, readers), chain=chain).swap_ins
-    return copy
 
 
 def spans(graph: GraphView, plan: SwapPlan) -> list[tuple[str, int, int, int | None]]:
@@ -134,7 +122,8 @@ def test_a_swap_in_has_a_first_and_a_last_reader() -> None:
 def test_a_swap_in_takes_its_room_beside_the_op_after_its_trigger(
     trigger: str | None, readers: str, chain: Chain, starts: int
 ) -> None:
-    copy = the_swap_in(trigger, readers, chain)
+    graph = SKIP.graph if readers == "e" else TWICE.graph
+    (copy,) = the_swap(graph, (trigger, readers), chain=chain).swap_ins
     assert copy.starts == starts
     assert (copy.trigger is None) is (trigger is None)
 

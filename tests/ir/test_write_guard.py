@@ -43,16 +43,15 @@ def test_writes_come_last_with_what_follows_them() -> None:
 def test_on_demand_writes_come_when_they_are_ready() -> None:
     # a (100) ─┬─> b (100) ─> gradient_b (8) ─> update_b
     #          └─> gradient_a (8) ─> update_a
-    graph = GraphView(
-        ops=(
-            make_op("a", 100),
-            make_op("gradient_a", 8, "a"),
-            make_op("update_a", 0, "gradient_a", writes=("v:0",)),
-            make_op("b", 100, "a"),
-            make_op("gradient_b", 8, "b"),
-            make_op("update_b", 0, "gradient_b", writes=("w:0",)),
-        )
+    ops = (
+        make_op("a", 100),
+        make_op("gradient_a", 8, "a"),
+        make_op("update_a", 0, "gradient_a", writes=("v:0",)),
+        make_op("b", 100, "a"),
+        make_op("gradient_b", 8, "b"),
+        make_op("update_b", 0, "gradient_b", writes=("w:0",)),
     )
+    graph = GraphView(ops=ops)
     early = scheduled(graph, writes_last=False)
     assert names(early).index("update_a") < names(early).index("update_b") - 1
     assert peak(early) == 200

@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from lms.machine.inventory import (
-    Driver,
-    NoDriverError,
-    open_nvml,
-    read_driver,
-)
+from lms.machine.inventory import Driver, NoDriverError, open_nvml, read_driver
 from lms.units import GIB
 from tests.profiling.recorded import A100, Recorded, RecordedError
 

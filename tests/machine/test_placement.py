@@ -18,7 +18,7 @@ SLURM = {
 }
 
 
-def _config(workers: list[str], index: int = 0, kind: str = "worker") -> str:
+def _config(workers: list[str] | str, index: int = 0, kind: str = "worker") -> str:
     task = {"type": kind, "index": index}
     return json.dumps({"cluster": {"worker": workers}, "task": task})
 
@@ -52,21 +52,21 @@ def test_slurms_tasks_have_an_address_on_their_node() -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        (
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-        ),
-        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+        "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE OMPI_COMM_WORLD_LOCAL_SIZE",
+        "PMI_RANK PMI_SIZE MPI_LOCALNRANKS",
     ],
 )
-def test_an_mpi_launcher_places_workers_on_one_host(names: tuple[str, ...]) -> None:
-    variables = dict(zip(names, ("1", "2", "1", "2"), strict=True))
+def test_an_mpi_launcher_places_workers_on_one_host(names: str) -> None:
+    rank, size, here = names.split()
+    variables = {rank: "1", size: "2", here: "2"}
     found = read_placement(variables)
     assert (found.rank, found.size, found.local_size) == (1, 2, 2)
+    assert read_placement({**SLURM, **variables}) == found  # Slurm's are a daemon's
     with pytest.raises(WorkersError, match="does not say where the others are"):
-        read_placement({**variables, names[3]: "1"})
+        read_placement({**variables, here: "1"})
+    for wrong in ("2", "-1", "x"):
+        with pytest.raises(WorkersError, match=f"`{rank}` must .* 2, .* got '{wrong}'"):
+            read_placement({**variables, rank: wrong})
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,8 @@ def test_an_mpi_launcher_places_workers_on_one_host(names: tuple[str, ...]) -> N
         ({"TF_CONFIG": _config(["a:1", "b:1"], 2)}, "a task below 2"),
         ({"TF_CONFIG": _config(["a:1", "a:1"])}, "one address for each worker"),
         ({"TF_CONFIG": _config(["a:1", "b:1"], kind="ps")}, "got 'ps'"),
+        ({"TF_CONFIG": _config("a:1")}, r"a list of addresses .*, got {'worker': 'a"),
+        ({**SLURM, "SLURM_PROCID": "5"}, "`SLURM_PROCID` must .* below 5, .* got '5'"),
         ({**SLURM, "SLURM_STEP_NODELIST": "one"}, "must agree, got 5 tasks on 1 nodes"),
         ({**SLURM, "SLURM_LOCALID": "0"}, "--distribution=block"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "`OMPI_COMM_WORLD_RANK` must be set"),

@@ -144,7 +144,6 @@ lms.join(timeout=3600)
 """
 
 
-@pytest.mark.long
 def test_who_waits_for_one_that_was_killed_starts_again(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(_MAKES_THE_BUFFER + _DIES_EARLY)
     command = [sys.executable, str(tmp_path / "own.py"), str(tmp_path / "killed")]

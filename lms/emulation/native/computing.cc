@@ -74,7 +74,7 @@ Launch::~Launch() {
     if (i == 0) type = made->dtype(), out = made->shape();
     bytes += made->TotalBytes();
   }
-  const double seconds = views.count(op) ? 0 : Seconds(op, in, out, type, bytes, 1);
+  const double seconds = views.count(op) ? 0 : Seconds(kernel_->def(), in, out, type, bytes, 1);
   lms_card_pass(stream, std::max(seconds, link), kernel_->name().c_str(), bytes, 1);
 }
 

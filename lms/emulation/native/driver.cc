@@ -6,6 +6,7 @@
 #include "third_party/gpus/cuda/include/cuda.h"
 #include "third_party/gpus/cuda/include/cuda_runtime_api.h"
 
+#include <cerrno>
 #include <string>
 
 #include "engine.h"
@@ -65,7 +66,7 @@ int Capability() { return static_cast<int>(Setting("LMS_CARD_CAPABILITY", 80)); 
 std::string Name() {
   uint32_t all = 2166136261u;  // FNV-1a
   for (const char* name : {"H2D", "D2H", "LATENCY", "FLOPS", "HALF_FLOPS", "BANDWIDTH",
-                           "LAUNCH", "TIME_SCALE", "DRY", "SMALL", "PIN", "WORKSPACE"}) {
+                           "TIME_SCALE", "DRY"}) {
     const double value = Setting((std::string("LMS_CARD_") + name).c_str(), 0);
     const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
     for (size_t i = 0; i < sizeof(value); ++i) all = (all ^ bytes[i]) * 16777619u;
@@ -90,15 +91,9 @@ void* At(CUdeviceptr at) { return reinterpret_cast<void*>(at); }
 
 thread_local int64_t launches = 0;  // of the calling thread
 
-void Launch() {  // LMS_CARD_LAUNCH: seconds that a launch takes the host, as the card's
-  static double each = Setting("LMS_CARD_LAUNCH", 0);
+void Launch() {
   ++launches;
   counters().launches += 1;
-  if (each > 0) {
-    const double end = Now() + each;
-    while (Now() < end) {
-    }
-  }
 }
 
 // A kernel for a GPU: done on a dry card; on a computing one it cannot be.
@@ -756,9 +751,13 @@ EXPORT int nvmlDeviceGetUUID(void*, char* uuid, unsigned int length) {
   std::snprintf(uuid, length, "GPU-00000000-0000-0000-0000-000000000001");
   return 0;
 }
+// The first with 16 lanes as fast as the link; not supported are NVLink, and no limit.
 EXPORT int nvmlDeviceGetMaxPcieLinkGeneration(void*, unsigned int* generation) {
-  *generation = 4;
-  return 0;
+  const double rate = Setting("LMS_CARD_H2D", 0);
+  for (*generation = 1; *generation <= 5; ++*generation) {
+    if (0 < rate && rate <= 1.97e9 * (1 << *generation)) return 0;
+  }
+  return 3;
 }
 EXPORT int nvmlDeviceGetMaxPcieLinkWidth(void*, unsigned int* width) {
   *width = 16;
@@ -768,13 +767,12 @@ EXPORT int nvmlSystemGetCudaDriverVersion_v2(int* version) {
   *version = 12050;
   return 0;
 }
-EXPORT int nvmlDeviceGetCurrPcieLinkGeneration(void*, unsigned int* generation) {
-  *generation = 4;
-  return 0;
+EXPORT int nvmlDeviceGetCurrPcieLinkGeneration(void* device, unsigned int* generation) {
+  if (nvmlDeviceGetMaxPcieLinkGeneration(device, generation) != 0) *generation = 4;
+  return 0;  // else TensorFlow complains
 }
-EXPORT int nvmlDeviceGetCurrPcieLinkWidth(void*, unsigned int* width) {
-  *width = 16;
-  return 0;
+EXPORT int nvmlDeviceGetCurrPcieLinkWidth(void* device, unsigned int* width) {
+  return nvmlDeviceGetMaxPcieLinkWidth(device, width);
 }
 EXPORT int nvmlDeviceGetNvLinkState(void*, unsigned int, unsigned int*) { return 3; }
 EXPORT int nvmlDeviceGetGpuFabricInfoV(void*, void*) { return 3; }
@@ -821,18 +819,20 @@ EXPORT void lms_card_pass(void* stream, double seconds, const char* name, int64_
 }
 // Begins a trace, or ends it and writes it: one line for each kernel and copy, with the
 // lane (0 kernels, 1 to the device, 2 to the host), the seconds of its begin, end and of
-// when the host queued it, bytes, name.
-EXPORT void lms_card_trace(const char* path) {
+// when the host queued it, bytes, name. Returns `errno` where it cannot be written.
+EXPORT int lms_card_trace(const char* path) {
   std::lock_guard<std::mutex> lock(trace().mutex);
   if (path != nullptr) {
     FILE* file = std::fopen(path, "w");
+    if (file == nullptr) return errno;
     for (const Span& span : trace().spans) {
       std::fprintf(file, "%d %.7f %.7f %.7f %lld %s\n", span.lane, span.begin, span.end,
                    span.queued, static_cast<long long>(span.bytes), span.name.c_str());
     }
-    std::fclose(file);
+    if (std::fclose(file) != 0) return errno;
   }
   trace().spans.clear();
   trace().on = path == nullptr;
+  return 0;
 }
 EXPORT double lms_card_now() { return Now(); }

@@ -42,10 +42,7 @@ namespace card {
 
 using namespace tensorflow;
 
-int64_t Small() {  // bytes up to which values are kept true
-  static const auto bytes = static_cast<int64_t>(lms_card_setting("LMS_CARD_SMALL", 16384));
-  return bytes;
-}
+constexpr int64_t kSmall = 16384;  // bytes up to which values are kept true, as in engine.h
 
 // Kernels of TensorFlow that neither compute nor launch, or must not be run twice or
 // elsewhere: they stay as they are.
@@ -106,7 +103,7 @@ class Dry : public OpKernel {
                 context->input_dtype(k) == type && context->input(k).SharesBufferWith(input);
       }
       if (!again) bytes += input.TotalBytes();
-      small &= static_cast<int64_t>(input.TotalBytes()) <= Small();
+      small &= static_cast<int64_t>(input.TotalBytes()) <= kSmall;
     }
     const bool computed = on_cpu_ != nullptr && small && MakesLittle(context, in);
     const int64_t before = lms_card_launches();
@@ -127,13 +124,13 @@ class Dry : public OpKernel {
       if (i == 0) type = made->dtype(), out = made->shape();
       const int64_t size = made->TotalBytes();
       bytes += size;
-      if (!computed && size > 0 && size <= Small()) {
+      if (!computed && size > 0 && size <= kSmall) {
         std::memset(made->data(), made->dtype() == DT_BOOL ? 1 : 0, size);
       }
     }
     auto* device = context->op_device_context();
     if (device == nullptr || device->stream() == nullptr) return;
-    const double seconds = Seconds(type_string(), in, out, type, bytes, launched);
+    const double seconds = Seconds(def(), in, out, type, bytes, launched);
     lms_card_pass(device->stream()->platform_specific_handle().stream,
                   std::max(seconds, LinkSeconds(context, *this)), name().c_str(), bytes,
                   computed);
@@ -176,7 +173,7 @@ class Dry : public OpKernel {
       for (int k = 0; k < inference.Rank(shape); ++k) {
         size *= inference.Value(inference.Dim(shape, k));
       }
-      little = size <= Small();
+      little = size <= kSmall;
     }
     if (!has_host_input_) {
       mutex_lock lock(mutex_);

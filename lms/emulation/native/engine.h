@@ -238,20 +238,14 @@ inline void GiveDevice(void* start) {
   counters().device_bytes[region.owner] -= region.size;
 }
 
-// LMS_CARD_PINNED: the most bytes that the host can pin; LMS_CARD_PIN: seconds to pin one.
 inline void* TakePinned(size_t size) {
-  static double most = Setting("LMS_CARD_PINNED", 1e18), each = Setting("LMS_CARD_PIN", 0);
+  void* found = pinned_memory().Take(size, 0);
+  if (found == nullptr) return nullptr;
   Counters& all = counters();
   const int64_t now = all.pinned_bytes.fetch_add(size) + size;
-  void* found = now > most ? nullptr : pinned_memory().Take(size, 0);
-  if (found == nullptr) {
-    all.pinned_bytes -= size;
-    return nullptr;
-  }
   int64_t peak = all.pinned_peak;
   while (now > peak && !all.pinned_peak.compare_exchange_weak(peak, now)) {
   }
-  if (each > 0) SleepUntil(Now() + each * size);
   return found;
 }
 
@@ -259,14 +253,8 @@ inline void GivePinned(void* start) {
   counters().pinned_bytes -= pinned_memory().Give(start).size;
 }
 
-// Bytes up to which a dry card keeps values true.
-inline int64_t SmallBytes() {
-  static int64_t bytes = static_cast<int64_t>(Setting("LMS_CARD_SMALL", 16384));
-  return bytes;
-}
-inline bool IsTrue(size_t size) {
-  return !IsDry() || static_cast<int64_t>(size) <= SmallBytes();
-}
+// A dry card keeps small values true.
+inline bool IsTrue(size_t size) { return !IsDry() || size <= 16384; }
 
 // Counts a copy, moves its bytes, and says how long it takes; no time at a rate of 0.
 inline double Copy(Direction direction, void* to, const void* from, size_t size) {

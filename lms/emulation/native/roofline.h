@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,11 @@ struct Rates {  // per second; 0 where time is not modelled
   double flops = lms_card_setting("LMS_CARD_FLOPS", 0);
   double half_flops = lms_card_setting("LMS_CARD_HALF_FLOPS", flops);  // of 2 bytes
   double bandwidth = lms_card_setting("LMS_CARD_BANDWIDTH", 0);
-  double kernel = lms_card_setting("LMS_CARD_KERNEL", 3e-6);  // the least of a launch
-  double slowness = lms_card_setting("LMS_CARD_SLOWNESS", 1);  // times the roofline
   double to_device = lms_card_setting("LMS_CARD_H2D", 0);
   double to_host = lms_card_setting("LMS_CARD_D2H", 0);
 };
+
+constexpr double kLeast = 3e-6;  // seconds of a launch
 
 inline const Rates& rates() {
   static const Rates* one = new Rates;
@@ -44,9 +45,26 @@ inline int64_t Product(const TensorShape& shape, int begin, int end) {
 
 inline bool Starts(const std::string& text, const char* with) { return text.rfind(with, 0) == 0; }
 
+// Two for each element of the space that an equation's labels span; 0 with an ellipsis.
+inline double EinsumFlops(const std::string& equation, const std::vector<TensorShape>& in) {
+  std::map<char, int64_t> sizes;
+  size_t input = 0;
+  int axis = 0;
+  for (char label : equation.substr(0, equation.find("->"))) {
+    if (label == ',') ++input, axis = 0;
+    if (label == ',' || label == ' ') continue;
+    if (label == '.' || input >= in.size() || axis >= in[input].dims()) return 0;
+    sizes[label] = in[input].dim_size(axis++);
+  }
+  double all = 2;
+  for (auto [label, size] : sizes) all *= size;
+  return all;
+}
+
 // Multiplications and additions of convolutions, matrix products and RNNs; 0 for others.
-inline double Flops(const std::string& type, const std::vector<TensorShape>& in,
-             const TensorShape& out) {
+inline double Flops(const NodeDef& node, const std::vector<TensorShape>& in,
+                    const TensorShape& out) {
+  const std::string& type = node.op();
   const std::string kind = Starts(type, "_Fused") ? type.substr(6) : type;
   auto convolution = [](const TensorShape& kernel, const TensorShape& made) {
     return 2.0 * Product(kernel, 0, kernel.dims() - 1) * made.num_elements();
@@ -64,6 +82,7 @@ inline double Flops(const std::string& type, const std::vector<TensorShape>& in,
     return kind.find("Backprop") == std::string::npos ? all : 2 * all;
   }
   if (in.size() < 2) return 0;
+  if (kind == "Einsum") return EinsumFlops(node.attr().at("equation").s(), in);
   if (Starts(kind, "DepthwiseConv2dNative")) {
     const TensorShape& many = out.num_elements() > in[0].num_elements() ? out : in[0];
     return 2.0 * many.num_elements() * Product(in[1], 0, 2);
@@ -80,15 +99,14 @@ inline double Flops(const std::string& type, const std::vector<TensorShape>& in,
 }
 
 // Seconds of an op that reads and makes so many bytes with so many launches.
-inline double Seconds(const std::string& op, const std::vector<TensorShape>& in,
+inline double Seconds(const NodeDef& node, const std::vector<TensorShape>& in,
                       const TensorShape& out, DataType type, int64_t bytes,
                       int64_t launches) {
   if (rates().bandwidth <= 0) return 0;
   const bool is_half = type == DT_HALF || type == DT_BFLOAT16;
   const double rate = is_half ? rates().half_flops : rates().flops;
-  const double work = rate > 0 ? Flops(op, in, out) / rate : 0;
-  const double seconds = std::max(work, bytes / rates().bandwidth) * rates().slowness;
-  return std::max(seconds, launches * rates().kernel);
+  const double work = rate > 0 ? Flops(node, in, out) / rate : 0;
+  return std::max({work, bytes / rates().bandwidth, launches * kLeast});
 }
 
 // Seconds of the link for what a kernel that ended has read and written on the host.

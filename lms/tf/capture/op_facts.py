@@ -8,30 +8,16 @@ are as fast as their bytes are moved, so theirs counts as none.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from lms.ir.graph import GraphView, Op
 
-__all__ = [
-    "ALIAS",
-    "BY_REFERENCE",
-    "CHEAP",
-    "COLLECTIVE",
-    "CONSTANT",
-    "CONTROL_FLOW",
-    "INPLACE",
-    "LOOPS",
-    "NOT_REPEATABLE",
-    "PERSISTENT",
-    "READS_STATE",
-    "READS_VARIABLES",
-    "REPLACES_STATE",
-    "RESERVED",
-    "RESERVES",
-    "flops_of",
-    "with_flops",
-    "words",
-]
+__all__ = ["ALIAS", "BY_REFERENCE", "CHEAP", "COLLECTIVE", "CONSTANT", "CONTROL_FLOW"]
+__all__ += ["INPLACE", "LOOPS", "NOT_REPEATABLE", "PERSISTENT", "READS_STATE"]
+__all__ += ["READS_VARIABLES", "REPLACES_STATE", "RESERVED", "RESERVES"]
+__all__ += ["flops_of", "with_flops", "words"]
 
 
 def words(text: str) -> frozenset[str]:
@@ -120,17 +106,21 @@ CONTROL_FLOW = words(
 )
 
 
-def with_flops(graph: GraphView) -> GraphView:
-    """The graph with `Op.flops` filled in."""
-    ops = (replace(op, flops=flops_of(graph, op)) for op in graph.ops)
-    return GraphView(ops=tuple(ops), results=graph.results)
+def with_flops(graph: GraphView, nodes: Iterable[Any] = ()) -> GraphView:
+    """The graph with `Op.flops` filled in; TensorFlow's nodes tell equations."""
+    sums = (node for node in nodes if node.op == "Einsum")
+    told = {node.name: node.attr["equation"].s.decode() for node in sums}
+    ops = ((op, flops_of(graph, op, told.get(op.name, ""))) for op in graph.ops)
+    made = tuple(replace(op, flops=count) for op, count in ops)
+    return GraphView(ops=made, results=graph.results)
 
 
-def flops_of(graph: GraphView, op: Op) -> int:
+def flops_of(graph: GraphView, op: Op, equation: str = "") -> int:
     """Floating-point operations of a convolution or matrix product; 0 for others.
 
     A convolution makes two for each element of its output and of the kernel above it,
-    and its two gradients as many each.
+    and its two gradients as many each; an einsum, by its equation, two for each element
+    of the space that its labels span, and none that are counted with an ellipsis.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -141,6 +131,9 @@ def flops_of(graph: GraphView, op: Op) -> int:
         >>> conv = Op(name="y", type="Conv2D", inputs=("x:0", "w:0"), outputs=out)
         >>> graph = GraphView(ops=(made("x", 1, 8, 8, 4), made("w", 3, 3, 4, 16), conv))
         >>> flops_of(graph, conv) == 2 * (8 * 8 * 16) * (3 * 3 * 4)
+        True
+        >>> einsum = replace(conv, type="Einsum")
+        >>> flops_of(graph, einsum, "bijc, hwcn -> bijn") == flops_of(graph, conv)
         True
     """
     made = op.outputs[0].shape if op.outputs else ()
@@ -154,6 +147,8 @@ def flops_of(graph: GraphView, op: Op) -> int:
         return 2 * math.prod(made) * math.prod(second[:2])
     if kind.startswith(("Conv2D", "Conv3D")):
         return _convolution(second, made)
+    if kind == "Einsum" and "." not in equation:
+        return _einsum(equation, first, second)
     if "MatMul" in kind and first and made:
         return 2 * math.prod(made) * _contracted(first, made)
     return 0
@@ -172,6 +167,13 @@ def _convolution(kernel: tuple[int, ...], made: tuple[int, ...]) -> int:
     with as many elements, come to the same.
     """
     return 2 * math.prod(kernel[:-1]) * math.prod(made)
+
+
+def _einsum(equation: str, first: tuple[int, ...], second: tuple[int, ...]) -> int:
+    told = equation.replace(" ", "").partition("->")[0].split(",")
+    if [len(labels) for labels in told] != [len(first), len(second)]:
+        return 0
+    return 2 * math.prod(dict(zip("".join(told), first + second, strict=True)).values())
 
 
 def _contracted(left: tuple[int, ...], made: tuple[int, ...]) -> int:

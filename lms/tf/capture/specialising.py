@@ -325,7 +325,7 @@ def _seen(
     ops = with_folded(ops, ordered, outputs)
     graph = GraphView(ops=tuple(ops), results=tuple(dict.fromkeys(outputs)))
     handles = [f"{a.name}:0" for a in arguments if a.variable is not None]
-    return with_flops(with_writes(graph, handles)), ordered, lists, guessed
+    return with_flops(with_writes(graph, handles), ordered), ordered, lists, guessed
 
 
 def _cut(

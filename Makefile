@@ -37,9 +37,9 @@ test-all: lint  ## the tests that take long too: a quarter of an hour
 
 gpu-check: $(RUNS)  ## on a machine with a GPU: eight minutes, what works there
 	@! command -v nvidia-smi || $(INSTALL) -e '.[gpu]'
-	$(BIN)/python -m experiments run gpu --card real --minutes 5
+	$(BIN)/python -m experiments run gpu --card real --minutes 5; failed=$$?; \
 	$(BIN)/python -m experiments run bits --card real --minutes 3 --repeats 1 \
-		--models gru seq2seq float16_cnn --shares 0.8
+		--models gru seq2seq float16_cnn --shares 0.8 && exit $$failed
 
 lint: $(READY)  ## style, formatting, types, import layers
 	$(BIN)/ruff check

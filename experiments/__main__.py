@@ -94,6 +94,9 @@ def _add_settings(parser: Any, module: Any) -> None:
 
 def _run(options: Any) -> int:
     module = module_of(options.question)
+    if getattr(options, "small", False) and not options.results:
+        sys.stderr.write("--small is a rehearsal: give a file for it as --results.\n")
+        return 2
     book = Book(
         path=options.results or _path(options),
         card=options.card,

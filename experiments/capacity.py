@@ -4,8 +4,7 @@ The memory is 1.05 times the peak that plain Keras measures at a base size, whic
 the case study's network is its largest on 16 GB, 144^3. From there sizes rise by
 trials of three steps until one fails: in coarse steps first, then from the last that
 trained in fine ones. Cards are dry V100s: memory is TensorFlow's own allocator's, and
-numbers are not computed. IBM's rule is tuned for less where it dies. A size that
-failed is tried once more.
+numbers are not computed. A size that failed is tried once more.
 """
 
 from collections.abc import Callable
@@ -109,7 +108,8 @@ def answer(rows: Rows) -> Answer:
             verdicts.append((ours >= _GOAL, f"{text} {_GOAL}"))
         if "callback" in best and peer:
             holds = None if ours == others[peer] else ours > others[peer]
-            text = f"{subject.title}: the callback trains {ours:.2f} times plain's size"
+            text = f"{subject.title}: the callback trains {ours:.2f} times plain's "
+            text += "voxels" if power > 1 else "batch"
             verdicts.append((holds, f"{text}, {told}"))
     columns = ["model", "memory", "plain", "callback", "IBM's rule", "serialised"]
     names = ["model", "way", "memory", "largest", "times plain's", "the next size"]

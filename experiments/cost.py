@@ -73,7 +73,7 @@ class _Cells:
         base = self.good.pop(("plain", None, None), [])
         self.tries.pop(("plain", None, None), None)
         self.peak = max((row["peak_bytes"] for row in base), default=0)
-        plain = estimate([step_of(row) for row in base]) if base else None
+        plain = self.plain = estimate([*map(step_of, base)]) if base else None
         self.costs: dict[_Key, Estimate] = {
             key: stats.ratio(estimate([step_of(row) for row in own]), plain)
             for key, own in self.good.items()
@@ -87,7 +87,8 @@ class _Cells:
 
     def promise(self, key: _Key) -> float | None:
         """Its step over plain Keras's as it was promised, or None."""
-        found = [one for row in self.good[key] if (one := stats.promised(row))]
+        plain = self.plain and self.plain.median
+        found = [one for row in self.good[key] if (one := stats.promised(row, plain))]
         return estimate(found).median if found else None
 
 
@@ -102,15 +103,16 @@ def answer(rows: Rows) -> Answer:
     finding = (
         f"Against each other way at its own memory the callback is faster in {won} "
         f"of {len(verdicts)} pairs, slower in {lost}; the rest is undecided. "
-        "Where a way is faster, the table says so. Mixed precision computes other "
-        "numbers, all else the same up to the order of sums."
+        "The table names each further way that no other one beats in both time and "
+        "memory. Mixed precision computes other numbers, and so does accumulation "
+        "where a batch is normalised."
     )
-    columns = ["model", "memory", "callback", "IBM's rule", "serialised", "best other"]
+    columns = ["model", "card", "callback", "IBM's rule", "serialised", "others"]
     names = ["model", "way", "card or peak", "peak", "over plain Keras", "promised"]
     full = [line for one in cells for line in _lines(one)]
     panels = [_panel(one) for one in cells]
     width = min(3, max(1, len(panels)))
-    panels += [Panel()] * (-len(panels) % width)
+    panels += [Panel()] * (-len(panels) % width)  # nothing is drawn
     return Answer(
         finding=finding,
         table=("A step over plain Keras's", columns, [*map(_summary, cells)]),
@@ -130,12 +132,14 @@ def _verdicts(cells: _Cells) -> Iterator[Verdict]:
             continue
         if share is None and cells.at(key) > _LESS:
             continue
-        where = f"{cells.title} in {cells.at(key):.0%}"
+        card = f"a card of {share:.0%}" if share else f"the peak of {named(way)}"
+        where = f"{cells.title} in {card}"
         own = cells.costs.get(our_key)
         if own is None:
             yield False, f"{where}: {named(way)} trains, the callback does not"
             continue
-        text = f"{where}: {own.median:.2f} against {other.median:.2f} of {named(way)}"
+        text = f"{where}: {own.median:.2f}, peak {cells.at(our_key):.0%}, against "
+        text += f"{other.median:.2f}, peak {cells.at(key):.0%}, of {named(way)}"
         yield (own.median < other.median if stats.differ(own, other) else None), text
 
 
@@ -147,13 +151,15 @@ def _summary(cells: _Cells) -> list[str]:
     told = dict.fromkeys(cells.tries, "does not train")
     told |= {key: stats.said(cost) for key, cost in cells.costs.items()}
     texts = [told.get((way, share, None), "not run") for way in _WAYS]
-    others = [
-        (one.median, f"{one.median:.2f}, {named(key[0])} in {cells.at(key):.0%}")
+    others = sorted(
+        (cells.at(key), one.median, named(key[0]))
         for key, one in cells.costs.items()
         if key[0] not in _WAYS and key[1] in (None, share)
-    ]
-    where = f"{share:.0%} of plain's" if share else ""
-    return [cells.title, where, *texts, min(others, default=(0.0, ""))[1]]
+    )
+    front = (o for o in others if all(o[1] < one[1] for one in others if one < o))
+    named_ = [f"{time:.2f} in {at:.0%}, {name}" for at, time, name in front]
+    where = f"{share:.0%} of plain's peak" if share else ""
+    return [cells.title, where, *texts, "; ".join(named_)]
 
 
 def _lines(cells: _Cells) -> Iterator[list[str]]:
@@ -187,8 +193,11 @@ def _panel(cells: _Cells) -> Panel:
             label = NAMES[way]
             one = Series(points=points, label=label, line=line, spans=spans, **known)
             series.append(one)
-        failed = [(cells.at(key), 0.04) for key in keys if key not in cells.costs]
-        series.append(Series(points=failed, marker="x", **known))
+        # Those of other ways lie beside them.
+        height = 0.06 * len({one.colour for one in series})
+        failed = [(cells.at(key), height) for key in keys if key not in cells.costs]
+        label = f"{NAMES[way]}: did not train" if failed else ""
+        series.append(Series(points=failed, marker="x", label=label, **known))
         hollow = [(cells.at(k), one) for k in keys if (one := cells.promise(k))]
         if hollow and way == "callback":
             label = "promised before the first step"

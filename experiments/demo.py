@@ -25,7 +25,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from experiments.demo_figure import MemoryCurve, draw_memory
+from experiments.drawing import draw_panels
+from experiments.question import COLOURS, Panel, Series
 from experiments.runner import OUT_OF_MEMORY, Book, Trial, measured
 from experiments.stats import Row, Rows, ending, trained
 from lms.emulation.build import built
@@ -173,19 +174,33 @@ def _print_table(rows: Rows, console: Console) -> None:
 def _draw(rows: Rows, path: Path) -> None:
     """Memory over a step of plain Keras, and of the callback in half of the memory."""
     planned, report = rows[2], rows[2]["report"]
-    curves = {name: tuple(values) for name, values in planned["curves"].items()}
+    size, always = planned["memory_bytes"], report["persistent_bytes"]
+
+    def line(label: str, values: Sequence[int], way: str, above: int = 0) -> Series:
+        text = f"{label}: {format_bytes(max(values) + above)}"
+        points = [(i, (one + above) / MIB) for i, one in enumerate(values)]
+        colour = COLOURS[way]
+        return Series(points=points, colour=colour, label=text, marker="", line="-")
+
+    curves, op = planned["curves"], "op, in the order of execution"
+    least = [report["lower_bound_bytes"]] * len(curves["planned"])
+    lines = [
+        line("plain Keras, at most", curves["plain"], "plain", always),
+        line("the callback, at most", curves["planned"], "callback", always),
+        line("largest op and what is always there", least, "rule", always),
+    ]
+    host = [line("swapped-out tensors, at most", curves["host"], "serialised")]
     own, ours = (format_bytes(row["peak_bytes"]) for row in (rows[0], planned))
-    lines = [MemoryCurve(label="plain Keras", device=curves["plain"])]
-    known = {"device": curves["planned"], "host": curves["host"]}
-    draw_memory(
-        [*lines, MemoryCurve(label="the callback", **known)],
+    device = f"on the device; dashed: its {format_bytes(size)}"
+    draw_panels(
+        [
+            [Panel(title=device, x=op, y="MiB", series=lines, level=size / MIB)],
+            [Panel(title="on the host", x=op, y="MiB", series=host)],
+        ],
         path,
         title="A 3D U-Net trains in half of the memory that its step takes",
         note="Predicted, by sizes of tensors. Measured by the allocator: plain Keras "
         f"{own}, the callback {ours}.",
-        persistent=report["persistent_bytes"],
-        memory=planned["memory_bytes"],
-        lower_bound=report["lower_bound_bytes"],
     )
 
 

@@ -57,6 +57,9 @@ def _legend(figure: Any, height: float) -> float:
 
 
 def _fill(axes: Axes, panel: Panel) -> None:
+    if not (panel.series or panel.bars):
+        axes.set_axis_off()
+        return
     calm(axes)
     from_ = f" (axis from {panel.xlim[0]:g})" if panel.xlim[0] else ""
     axes.set_title(panel.title, loc="left", fontsize=11, color=INK)

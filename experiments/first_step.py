@@ -16,7 +16,7 @@ from typing import Any
 from experiments.bits import parts
 from experiments.names import TITLES
 from experiments.question import Answer, Bar, Panel, Verdict, sentences
-from experiments.runner import Book, Trial
+from experiments.runner import Book, Trial, measured
 from experiments.stats import Estimate, Rows, estimate, said, trained
 from experiments.subjects import in_mib
 from lms.units import GIB
@@ -44,9 +44,12 @@ def measure(book: Book, model: str, options: Any) -> None:
         cache = (book.folder / "caches" / f"{model}-{repeat}").resolve()
         for kind in _GOALS:
             key |= {"way": "callback", "kind": kind}
+            own = Trial(cache=str(cache), **known)
             if kind == "cold" and book.find(key) is None:
                 shutil.rmtree(cache, ignore_errors=True)
-            book.row(key, Trial(cache=str(cache), **known))
+            elif kind == "warm" and not cache.exists() and book.find(key) is None:
+                measured(own, book, f"{model}-{repeat}-again")  # what was kept is gone
+            book.row(key, own)
 
 
 def answer(rows: Rows) -> Answer:

@@ -41,7 +41,11 @@ def measure(book: Book, _: str, options: Any) -> None:
     cache = str((book.folder / "cache").resolve())
     known: dict[str, Any] = {"cache": cache, "longest": 400.0}
     machine = Trial(probe="machine", **known)
-    flops = book.row({"name": "machine"}, machine)["hardware"]["flops"]
+    found = book.row({"name": "machine"}, machine)
+    if found["error"]:
+        book.path.unlink()  # it is asked anew
+        raise SystemExit(f"gpu: the machine cannot be asked: {found['error']}")
+    flops = found["hardware"]["flops"]
     for name, trial in _catalogue(options, flops).items():
         if options.trials and name not in options.trials:
             continue

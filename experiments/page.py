@@ -41,11 +41,11 @@ _INTRODUCTION = f"""\
 
 # Results
 
-Eight questions; each has a finding, a figure, a small table, and a full table on a
-page of its own. All of it is computed from the rows in `experiments/results`."""
+Eight questions; each with rows has a finding, a figure, a small table, and a full
+table on a page of its own. All is computed from the rows in `experiments/results`."""
 _NEVER = """\
 - Never tested: a real GPU. No byte has left one; times are of emulated cards.
-- Never tested: several machines, models above 16 GB, hours of training."""
+- Never tested: several machines, hours of training."""
 _WORDS = """\
 **Words.** *Plain Keras* is a training without this library, *the callback* one with
 `LMSCallback`, *IBM's rule* one with `LMSCallback(thresholds={})`, tuned as IBM's TFLMS

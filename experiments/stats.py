@@ -48,10 +48,9 @@ def step_of(row: Row) -> float:
     return statistics.median(seconds[_WARM:] or seconds[-1:])
 
 
-def promised(row: Row) -> float | None:
-    """The predicted step over the predicted one with room for all."""
-    report = row.get("report") or {}
-    own, plain = report.get("predicted_seconds"), report.get("unplanned_seconds")
+def promised(row: Row, plain: float | None) -> float | None:
+    """The predicted step over plain Keras's, which was measured."""
+    own = (row.get("report") or {}).get("predicted_seconds")
     return own / plain if own and plain else None
 
 

@@ -115,7 +115,7 @@ SUBJECTS: Mapping[str, Subject] = {
         peers=_PEERS,
     ),
     "resnet50": _batches("resnet50", "ResNet50", _RESNET50, 32, 64, 16),
-    "gpt2": _batches("gpt2", "GPT-2 small", _GPT2, 2, 4, 1),
+    "gpt2": _batches("gpt2", "GPT-2 small", _GPT2, 2, 4, 2),
     "bert": _batches("bert", "BERT base", _BERT, 4, 8, 2),
     "vit": _batches("vit", "ViT base", _VIT, 16, 16, 4),
 }

@@ -129,8 +129,8 @@ def answer(rows: Rows) -> Answer:
         gains = {region: tests[region]["median_difference"] for region in REGIONS}
         sure = all(tests[r]["corrected_p"] < _SIGNIFICANT for r in REGIONS)
         text = ", ".join(f"{region} {gain:+.3f}" for region, gain in gains.items())
-        good = sure and min(gains.values()) > 0
-        verdicts.append((good or None, f"from {low}^3 to {high}^3 Dice gains {text}"))
+        good = min(gains.values()) > 0 if sure else None
+        verdicts.append((good, f"from {low}^3 to {high}^3 Dice gains {text}"))
         for region, gain in gains.items():
             means = [f"{_mean(row, f'{size}^3', region):.3f}" for size in (low, high)]
             odds = [f"{tests[region][name]:.3g}" for name in ("p", "corrected_p")]

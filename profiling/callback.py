@@ -1,8 +1,10 @@
 """Utilisation of some steps of `fit`, as a Keras callback."""
 
+import logging
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,15 @@ from profiling.utilisation import summarise
 
 __all__ = ["UtilisationCallback"]
 
+_LOG = logging.getLogger("lms")
+
 
 class UtilisationCallback(keras.callbacks.Callback):
     """Samples the device while some steps run, and writes one file.
 
-    The case study looked at steps 20 to 50 of the second epoch, as this does.
+    The case study looked at steps 20 to 50 of the second epoch, as this does. Where
+    several steps are one execution, those that reach into the range are watched, and
+    each step gets its part. What cannot be watched is logged; training goes on.
 
     Args:
         output: The file.
@@ -28,16 +34,10 @@ class UtilisationCallback(keras.callbacks.Callback):
         interval: Seconds between samples.
 
     Example:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> from profiling.record import read_result
-        >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
-        >>> model.compile("sgd", "mse")
-        >>> x, y, path = np.ones((8, 4)), np.ones((8, 2)), tempfile.mkdtemp() + "/use"
-        >>> watch = UtilisationCallback(path, epoch=0, steps=(0, 2))
-        >>> _ = model.fit(x, y, batch_size=2, verbose=0, callbacks=[watch])
-        >>> len(read_result(Path(path))["step_seconds"])
-        2
+        Not run here, as it needs a card:
+
+            watch = UtilisationCallback("use.json", epoch=0)
+            model.fit(x, y, callbacks=[watch])
     """
 
     def __init__(
@@ -54,28 +54,37 @@ class UtilisationCallback(keras.callbacks.Callback):
         self._steps = steps
         self._interval = interval
         self._now = -1
+        self._first: int | None = None  # of the steps that are watched
+        self._batch = 0
         self._begun: Seconds = 0.0
         self._seconds: list[Seconds] = []
-        self._open: ExitStack | None = None  # the sampler's
-        self._folder: Any = None
+        self._open = ExitStack()  # the sampler's
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Forget an earlier training, which may have ended early."""
+        self._end()
+        self._first, self._seconds = None, []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Note which epoch it is."""
         self._now = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Begin with the first of the steps."""
-        if self._now == self._epoch and batch == self._steps[0]:
-            self._folder = tempfile.TemporaryDirectory()
-            self._open = ExitStack()
-            self._open.enter_context(sampling(self._interval, self._samples()))
-        self._begun = time.monotonic()
+        """Begin with the first execution that reaches into the steps."""
+        first, after = self._steps
+        together = getattr(self.model, "steps_per_execution", 1)
+        reached = first < batch + together and batch < after
+        if reached and self._now == self._epoch and self._first is None:
+            self._first = batch
+            self._sample()
+        self._batch, self._begun = batch, time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """End with the last of the steps."""
-        if self._open is None:
+        """Note how long each step took; end with the last one."""
+        if self._now != self._epoch or self._first is None:
             return
-        self._seconds.append(time.monotonic() - self._begun)
+        count = batch + 1 - self._batch
+        self._seconds += [(time.monotonic() - self._begun) / count] * count
         if batch + 1 >= self._steps[1]:
             self._end()
 
@@ -83,21 +92,37 @@ class UtilisationCallback(keras.callbacks.Callback):
         """End where the epoch has fewer steps."""
         self._end()
 
+    def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Say so if nothing was watched."""
+        if self._first is None:
+            text = "%s is not written: no step from %d to %d of epoch %d was trained."
+            _LOG.warning(text, self._output, *self._steps, self._epoch)
+
+    def _sample(self) -> None:
+        with _going_on():
+            folder = self._open.enter_context(tempfile.TemporaryDirectory())
+            samples = Path(folder, "samples")
+            self._open.callback(self._write, samples)
+            self._open.enter_context(sampling(self._interval, samples))
+
     def _end(self) -> None:
-        if self._open is None:
-            return
-        self._open.close()
-        self._open = None
-        with self._folder:
-            head, samples = read_samples(self._samples())
-        settings = {
-            "epoch": self._epoch,
-            "steps": list(self._steps),
-            "interval": self._interval,
-        }
-        results = {"step_seconds": self._seconds, "seconds": sum(self._seconds)}
-        results |= summarise(head, samples)
+        with _going_on():
+            self._open.close()
+
+    def _write(self, samples: Path) -> None:
+        settings = {"epoch": self._epoch, "steps": list(self._steps)}
+        settings |= {"interval": self._interval}
+        first, seconds = self._first or 0, self._seconds
+        results = {"watched": [first, first + len(seconds)], "step_seconds": seconds}
+        results |= {"seconds": sum(seconds)}
+        results |= summarise(*read_samples(samples))
         write_result(self._output, "utilisation", settings, results)
 
-    def _samples(self) -> Path:
-        return Path(self._folder.name, "samples")
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """A part of training that may fail without ending it."""
+    try:
+        yield
+    except Exception as error:
+        _LOG.warning("Steps are not watched: %s", error)

@@ -9,10 +9,11 @@ Known weakness: not yet run on a GPU.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from lms.machine.inventory import ask, known
+from lms.machine.inventory import NoDriverError, ask, known, open_nvml
 from lms.units import KIB
 
-__all__ = ["describe_gpus", "read_counters", "throttle_reasons"]
+__all__ = ["describe_gpu", "describe_gpus", "open_gpus", "read_counters"]
+__all__ += ["throttle_reasons"]
 
 # Bits of nvmlClocksEventReasons in nvml.h; idleness and none are no throttling.
 _REASONS: Final = {
@@ -30,17 +31,37 @@ _REASONS: Final = {
 _ALL_LINKS: Final = 0xFFFFFFFF
 
 
+def open_gpus(api: Any = None) -> Any:
+    """NVML, which knows of a GPU.
+
+    Args:
+        api: As for `open_nvml`.
+
+    Raises:
+        NoDriverError: If there is no driver, or no GPU.
+    """
+    api = open_nvml(api)
+    if known(ask(api, api.nvmlDeviceGetCount)):
+        return api
+    reason = "NVML counts none"
+    raise NoDriverError(
+        f"no GPU found: {reason}. Run this where `nvidia-smi` lists one.", reason=reason
+    )
+
+
 def describe_gpus(api: Any) -> list[dict[str, Any]]:
-    """Lasting facts of each GPU for a record: driver, name, memory and links.
+    """Lasting facts of each GPU for a record, in NVML's order."""
+    indices = range(known(ask(api, api.nvmlDeviceGetCount)) or 0)
+    handles = (ask(api, api.nvmlDeviceGetHandleByIndex, index) for index in indices)
+    return [describe_gpu(api, known(handle)) for handle in handles]
+
+
+def describe_gpu(api: Any, handle: Any) -> dict[str, Any]:
+    """Driver, name, memory and links of one GPU.
 
     "nvlinks" are NVML's version of each active link, and whether the CPU is at its
     other end. What is not known is {"not available": NVML's reason}.
     """
-    return [_described(api, index) for index in range(api.nvmlDeviceGetCount())]
-
-
-def _described(api: Any, index: int) -> dict[str, Any]:
-    handle = known(ask(api, api.nvmlDeviceGetHandleByIndex, index))
     asked: dict[str, Callable[[Any], Any]] = {
         "name": api.nvmlDeviceGetName,
         "uuid": api.nvmlDeviceGetUUID,
@@ -51,7 +72,7 @@ def _described(api: Any, index: int) -> dict[str, Any]:
     }
     driver = ask(api, api.nvmlSystemGetDriverVersion)
     found = {name: ask(api, question, handle) for name, question in asked.items()}
-    return {"index": index, "driver": driver, **found}
+    return {"driver": driver, **found}
 
 
 def read_counters(api: Any, index: int) -> dict[str, Any]:
@@ -68,8 +89,6 @@ def read_counters(api: Any, index: int) -> dict[str, Any]:
         "used_memory": lambda h: api.nvmlDeviceGetMemoryInfo(h).used,
         "pcie_received": lambda h: _pcie(api, h, api.NVML_PCIE_UTIL_RX_BYTES),
         "pcie_sent": lambda h: _pcie(api, h, api.NVML_PCIE_UTIL_TX_BYTES),
-        "pcie_generation": api.nvmlDeviceGetCurrPcieLinkGeneration,
-        "pcie_width": api.nvmlDeviceGetCurrPcieLinkWidth,
         "nvlink_received": lambda h: _nvlink(
             api, h, api.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
         ),

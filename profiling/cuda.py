@@ -12,12 +12,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_float, c_int, c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from lms.errors import LMSError
 from lms.units import Bytes, Seconds
 
 __all__ = ["CudaError", "CudaLink", "describe_cuda_device", "open_cuda_link"]
+
+_NO_GPU: Final = "See `nvidia-smi`, and CUDA_VISIBLE_DEVICES, which hides GPUs."
+_ADVICE: Final = {  # by CUresult: out of memory, no device, no such device
+    2: "Use a smaller --largest, or end other programs that use the GPU.",
+    100: _NO_GPU,
+    101: _NO_GPU,
+}
 
 
 class CudaError(LMSError):
@@ -135,22 +142,25 @@ def open_cuda_link(index: int, size: Bytes) -> Iterator[CudaLink]:
         call("cuDevicePrimaryCtxRelease_v2", device)
 
 
-def describe_cuda_device(index: int) -> tuple[str, Bytes]:
-    """Name and memory of a GPU.
+def describe_cuda_device(index: int) -> dict[str, Any]:
+    """Facts of a GPU: "device" (a name), "memory", "bus", and the "count" of all.
 
     Raises:
         CudaError: If there is no driver, or it refuses.
     """
-    driver, device, memory = _driver(), c_int(), c_size_t()
-    name = ctypes.create_string_buffer(256)
+    driver, count, device, memory = _driver(), c_int(), c_int(), c_size_t()
+    name, bus = (ctypes.create_string_buffer(256) for _ in range(2))
     for function, arguments in (
         ("cuInit", (0,)),
+        ("cuDeviceGetCount", (byref(count),)),
         ("cuDeviceGet", (byref(device), index)),
         ("cuDeviceGetName", (name, len(name), device)),
         ("cuDeviceTotalMem_v2", (byref(memory), device)),
+        ("cuDeviceGetPCIBusId", (bus, len(bus), device)),
     ):
         _check(driver, function, getattr(driver, function)(*arguments))
-    return name.value.decode(errors="replace"), memory.value
+    told = {"device": name.value.decode(errors="replace"), "bus": bus.value.decode()}
+    return told | {"memory": memory.value, "count": count.value}
 
 
 def _driver() -> Any:
@@ -168,7 +178,5 @@ def _check(driver: Any, name: str, code: int) -> None:
     text = ctypes.c_char_p()
     driver.cuGetErrorName(code, byref(text))
     reason = (text.value or b"unknown").decode()
-    raise CudaError(
-        f"the CUDA driver must accept {name}, got {reason}. Use a smaller --largest, "
-        "or end other programs that use the GPU."
-    )
+    advice = _ADVICE.get(code, "`nvidia-smi` may say what is wrong with the GPU.")
+    raise CudaError(f"the CUDA driver must accept {name}, got {reason}. {advice}")

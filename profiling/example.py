@@ -14,17 +14,15 @@ import tensorflow as tf
 
 from unet3d.model import build_unet
 
-__all__ = ["main", "tiny_unet", "unet"]
+__all__ = ["main", "unet"]
 
 
 def unet() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
     """8 filters, 4 levels, one volume of 48 x 48 x 48."""
-    return _unet(size=48, filters=8, depth=4)
-
-
-def tiny_unet() -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
-    """4 filters, 3 levels, one volume of 16 x 16 x 16: to try a command."""
-    return _unet(size=16, filters=4, depth=3)
+    model = build_unet(size=48, filters=8, depth=4)
+    x = tf.TensorSpec([1, 48, 48, 48, 4], tf.float32)
+    y = tf.TensorSpec([1, 48, 48, 48, 3], tf.uint8)
+    return model, (x, y)
 
 
 def main() -> None:
@@ -45,15 +43,6 @@ def main() -> None:
     watch = [UtilisationCallback(options.watch, epoch=0)] if options.watch else []
     model.fit(volumes, verbose=2, callbacks=[support, *watch])
     print(support.summary())
-
-
-def _unet(
-    *, size: int, filters: int, depth: int
-) -> tuple[Any, tuple[tf.TensorSpec, tf.TensorSpec]]:
-    model = build_unet(size=size, filters=filters, depth=depth)
-    x = tf.TensorSpec([1, size, size, size, 4], tf.float32)
-    y = tf.TensorSpec([1, size, size, size, 3], tf.uint8)
-    return model, (x, y)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,9 @@ devices at once, each in a process of its own. The fit says latency and bandwidt
 import argparse
 import multiprocessing
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, wait
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -28,23 +30,23 @@ _LEAST, _MOST = 5, 50  # copies of one size
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; 3 means that there is no GPU."""
+    """Measure and write; 3 means that no GPU can be measured, 1 that several cannot."""
     options = _parser().parse_args(arguments)
-    try:
-        about = describe_link()
-        largest = min(options.largest, room_for_copies(about["memory"]))
-        settings = {
-            "smallest": options.smallest,
-            "largest": largest,
-            "seconds_per_point": options.seconds,
-            "devices": options.devices,
-        }
-        with Progress(transient=True) as bars:
+    together: list[dict[str, Any]] = []
+    code = 0
+    with Progress(transient=True) as bars:
+        try:
+            about = describe_link()
+            settings = _settings(options, about)
             rows = _measure_sizes(about, settings, bars)
-            together = _measure_together(about, settings, bars)
-    except LMSError as error:
-        print(f"link_bandwidth: {error}", file=sys.stderr)
-        return 3
+        except (LMSError, ValueError) as error:
+            print(f"link_bandwidth: {error}", file=sys.stderr)
+            return 3 if isinstance(error, LMSError) else 2
+        try:
+            together.extend(_measure_together(about, settings, bars))
+        except LMSError as error:  # what was measured is written
+            print(f"link_bandwidth: {error}", file=sys.stderr)
+            code = 1
     results = {**about, "rows": rows, "fits": _fits(rows), "together": together}
     write_result(options.output, "link_bandwidth", settings, results)
     for fit in results["fits"]:
@@ -53,7 +55,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"GB/s, {fit['latency'] * 1e6:.0f} us a copy"
         )
     print(f"written: {options.output}")
-    return 0
+    return code
+
+
+def _settings(options: argparse.Namespace, about: Mapping[str, Any]) -> dict[str, Any]:
+    largest = min(options.largest, room_for_copies(about["memory"]))
+    if len(sizes_between(options.smallest, largest)) < 2:
+        raise ValueError(
+            f"--smallest must leave two powers of two up to {largest} bytes, got "
+            f"{options.smallest}. Use a smaller --smallest or a larger --largest."
+        )
+    if not 1 <= options.devices <= about["count"]:
+        raise ValueError(
+            f"--devices must be from 1 to the {about['count']} that CUDA shows, got "
+            f"{options.devices}. Leave it out for 1."
+        )
+    return {
+        "smallest": options.smallest,
+        "largest": largest,
+        "seconds_per_point": options.seconds,
+        "devices": options.devices,
+    }
 
 
 def sizes_between(smallest: Bytes, largest: Bytes) -> list[Bytes]:
@@ -93,17 +115,12 @@ def _measure_sizes(
         for directions in DIRECTIONS
         for size in sizes
     ]
+    enough = settings["seconds_per_point"]
     bar = bars.add_task("copies", total=len(cases))
     rows: list[dict[str, Any]] = []
     with open_link(0, settings["largest"]) as timer:
         for memory, directions, size in cases:
-            taken = _time(
-                timer,
-                size,
-                directions,
-                memory == "pinned",
-                settings["seconds_per_point"],
-            )
+            taken = _time(timer, size, directions, memory == "pinned", enough)
             case = {"memory": memory, "directions": directions, "size": size}
             moved = size * (2 if directions == "both" else 1)
             rows.append(case | summary(taken) | {"bandwidth": moved / median(taken)})
@@ -137,70 +154,65 @@ def _fits(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             for row in rows
             if (row["memory"], row["directions"]) == (memory, directions)
         ]
-        fit = fit_link(points)
-        fits.append(
-            {
-                "memory": memory,
-                "directions": directions,
-                "latency": fit.latency,
-                "bandwidth": fit.bandwidth,
-                "error": fit.error,
-            }
-        )
+        case = {"memory": memory, "directions": directions}
+        fits.append(case | asdict(fit_link(points)))
     return fits
 
 
 def _measure_together(
     about: dict[str, Any], settings: dict[str, Any], bars: Progress
-) -> list[dict[str, Any]]:
-    """Bandwidth of each device when 1, 2, 4 ... of them copy at once."""
-    counts = sizes_between(1, settings["devices"])
+) -> Iterator[dict[str, Any]]:
+    """Bandwidth of each device when 1, 2, 4 ... and all of them copy at once."""
+    most = settings["devices"]
+    counts = sorted({*sizes_between(1, most), most}) if most > 1 else []
     bar = bars.add_task("several devices", total=len(counts) * len(DIRECTIONS))
     size = min(settings["largest"], 64 * MIB)
-    found: list[dict[str, Any]] = []
-    for count in counts if settings["devices"] > 1 else []:
+    for count in counts:
         for directions in DIRECTIONS:
             pinned = about["memories"][0] == "pinned"
             seconds = 4 * settings["seconds_per_point"]
-            case = (size, directions, pinned, seconds)
-            found.append(
-                {
-                    "devices": count,
-                    "directions": directions,
-                    "size": size,
-                    "bandwidths": _at_once(count, case),
-                }
-            )
+            rates = _at_once(count, (size, directions, pinned, seconds))
+            case = {"devices": count, "directions": directions, "size": size}
+            yield case | {"bandwidths": rates}
             bars.advance(bar)
-    return found
 
 
 def _at_once(count: int, case: tuple[Any, ...]) -> list[float]:
+    """Bandwidths, one for each device.
+
+    Raises:
+        LMSError: If a device cannot copy, or its process ends.
+    """
     context = multiprocessing.get_context("spawn")
-    barrier, answers = context.Barrier(count), context.Queue()
-    workers = [
-        context.Process(target=_copy_along, args=(i, case, barrier, answers))
-        for i in range(count)
-    ]
-    for worker in workers:
-        worker.start()
-    bandwidths = sorted(answers.get(timeout=300) for _ in workers)
-    for worker in workers:
-        worker.join()
-    return [bandwidth for _, bandwidth in bandwidths]
+    with context.Manager() as manager, ProcessPoolExecutor(count, context) as pool:
+        barrier = manager.Barrier(count, timeout=60)
+        jobs = [pool.submit(_copy_along, i, case, barrier) for i in range(count)]
+        wait(jobs)
+        errors = [error for job in jobs if (error := job.exception())]
+        if not errors:
+            return [job.result() for job in jobs]
+    # Others say no more than that one was missing.
+    error = max(errors, key=lambda error: isinstance(error, LMSError))
+    raise LMSError(
+        f"{count} devices must copy at once, got {error!r}. Use fewer --devices."
+    )
 
 
-def _copy_along(index: int, case: tuple[Any, ...], barrier: Any, answers: Any) -> None:
-    """One device of several: all begin together and copy for as long."""
+def _copy_along(index: int, case: tuple[Any, ...], barrier: Any) -> float:
+    """Bandwidth of one device of several: all begin together and copy for as long."""
     size, directions, pinned, seconds = case
     taken: list[Seconds] = []
-    with open_link(index, size) as timer:
-        timer(size, directions, pinned)
-        barrier.wait(timeout=60)
-        while sum(taken) < seconds:
-            taken.append(timer(size, directions, pinned))
+    try:
+        with open_link(index, size) as timer:
+            timer(size, directions, pinned)
+            barrier.wait()
+            while sum(taken) < seconds:
+                taken.append(timer(size, directions, pinned))
+    except BaseException:
+        barrier.abort()
+        raise
     moved = size * (2 if directions == "both" else 1)
-    answers.put((index, moved * len(taken) / sum(taken)))
+    return moved * len(taken) / sum(taken)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from lms.machine.inventory import NoDriverError, open_nvml
+from lms.machine.inventory import NoDriverError, ask, known, open_nvml
 from lms.units import MIB, Bytes, Seconds
-from profiling.counters import describe_gpus
-from profiling.cuda import CudaError, describe_cuda_device, open_cuda_link
+from profiling.counters import describe_gpu, describe_gpus
+from profiling.cuda import describe_cuda_device, open_cuda_link
 from profiling.link_standards import stated_link
 
 __all__ = ["DIRECTIONS", "Timer", "describe_link", "open_link", "room_for_copies"]
@@ -19,39 +19,24 @@ Timer = Callable[[Bytes, str, bool], Seconds]
 
 
 def describe_link() -> dict[str, Any]:
-    """The device of this process and its link.
+    """The first GPU that CUDA shows this process, and its link.
 
     Returns:
-        "device" (a name), "memory" in bytes, "memories" that the host's side can be in,
-        "stated" (what the link should give) and "devices".
+        What `describe_cuda_device` tells, "memories" that the host's side can be in,
+        "stated" (what the link should give) and "devices", which are NVML's.
 
     Raises:
-        NoDriverError: If there is no GPU.
+        CudaError: If there is no GPU.
     """
-    devices, stated = _devices()
-    first = devices[0]
-    return {
-        "device": first["name"],
-        "memory": first["memory"],
-        "memories": ["pinned", "pageable"],
-        "stated": stated,
-        "devices": devices,
-    }
-
-
-def _devices() -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """GPUs by NVML, and the first one's link; by CUDA alone where NVML is missing."""
+    found = describe_cuda_device(0) | {"memories": ["pinned", "pageable"]}
     try:
-        devices = describe_gpus(open_nvml())
-    except NoDriverError as missing:
-        try:
-            name, memory = describe_cuda_device(0)
-        except CudaError:
-            raise missing from None
-        return [{"index": 0, "name": name, "memory": memory}], None
-    if not isinstance(devices[0]["memory"], int):  # as of some integrated GPUs
-        devices[0]["memory"] = describe_cuda_device(0)[1]
-    return devices, stated_link(devices[0])
+        api = open_nvml()
+    except NoDriverError:
+        return found | {"stated": None, "devices": []}
+    # NVML counts GPUs in another order, and those that are hidden from CUDA.
+    handle = known(ask(api, api.nvmlDeviceGetHandleByPciBusId, found["bus"]))
+    stated = stated_link(describe_gpu(api, handle))
+    return found | {"stated": stated, "devices": describe_gpus(api)}
 
 
 def room_for_copies(memory: Bytes) -> Bytes:

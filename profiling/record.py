@@ -21,10 +21,13 @@ from lms.machine.inventory import NoDriverError, open_nvml
 from lms.storage.files import write_text
 from lms.units import KIB
 
-__all__ = ["circumstances", "read_json", "read_result"]
+__all__ = ["circumstances", "paced", "read_json", "read_result", "slow_motion"]
 __all__ += ["write_json", "write_result"]
 
 _PACKAGES = ("tensorflow", "keras", "numpy", "nvidia-ml-py")
+_TIMES = ("latency", "launch", "predicted_seconds", "unplanned_seconds")
+_RATES = ("flops", "float16_flops", "bfloat16_flops", "memory_bandwidth", "h2d", "d2h")
+_RATES += ("h2d_bytes_per_second", "d2h_bytes_per_second")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -81,8 +84,23 @@ def write_result(
         >>> read_result(path)["settings"]
         {'runs': 3}
     """
-    head = {"kind": kind, "settings": dict(settings), **circumstances()}
-    write_json(path, head | dict(results))
+    head = {"kind": kind, "settings": dict(settings), "slow_motion": slow_motion()}
+    write_json(path, head | circumstances() | dict(results))
+
+
+def slow_motion() -> float:
+    """How many times as long all takes on an emulated card; 1 without one."""
+    return float(os.environ.get("LMS_CARD_TIME_SCALE", "1"))
+
+
+def paced(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Times and rates of a device by their names, without its slow motion."""
+    slow = slow_motion()
+    factors = dict.fromkeys(_TIMES, 1 / slow) | dict.fromkeys(_RATES, slow)
+    return {
+        key: value * factors[key] if value and key in factors else value
+        for key, value in values.items()
+    }
 
 
 def read_result(path: Path) -> dict[str, Any]:

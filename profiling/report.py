@@ -71,7 +71,13 @@ def _by_kind(files: Sequence[str]) -> dict[str, dict[str, Mapping[str, Any]]]:
                 f"`{path}` must be one of {', '.join(TABLES)}, "
                 f"got {result['kind']!r}. Leave it out."
             )
-        found[result["kind"]][name or path.stem] = result
+        name = name or path.stem
+        if slug(name) in map(slug, found[result["kind"]]):
+            raise ValueError(
+                f"`{path}` must have a name of its own, got {name!r} twice. Write "
+                "NAME=FILE."
+            )
+        found[result["kind"]][name] = result
     return {kind: results for kind, results in found.items() if results}
 
 

@@ -20,9 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lms.machine.inventory import open_nvml
 from lms.units import Seconds
-from profiling.counters import describe_gpus, read_counters
+from profiling.counters import describe_gpus, open_gpus, read_counters
 
 __all__ = ["main", "read_samples", "sampling"]
 
@@ -55,10 +54,10 @@ def read_samples(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Read what a sampler wrote: the devices, and the samples.
 
     Raises:
-        ValueError: If it did not begin.
+        ValueError: If it did not begin, or was killed.
     """
     lines = path.read_text().splitlines() if path.exists() else []
-    if not lines:
+    if len(lines) < 2:
         raise ValueError(
             f"`{path}` must hold samples, got nothing. The sampler could not start: "
             "its message is above."
@@ -74,7 +73,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     options = parser.parse_args()
     with options.output.open("w", buffering=1) as file:
-        api = open_nvml()
+        api = open_gpus()
         head = {"gpus": describe_gpus(api)}
         file.write(json.dumps(head) + "\n")
         print("ready", flush=True)

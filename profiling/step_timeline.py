@@ -5,7 +5,7 @@ who waits for whom. The measured lanes come from TensorFlow's own profiler or, o
 emulated card, from its driver; beside them the simulator's lanes of the same plan on
 measured op times.
 
-    python -m lms emulate --card v100-pcie --memory 256MiB --slow-motion 200 -- \
+    python -m lms emulate --dry --card v100-pcie --slow-motion 30 -- \
         python -m profiling.step_timeline --output step.json --budget 57MiB \
         profiling/example.py:unet
 """
@@ -13,7 +13,7 @@ measured op times.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -29,7 +29,7 @@ from lms.simulation.dependencies import find_dependencies
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Lane, Timeline
 from profiling.measured import measured_steps
-from profiling.record import write_result
+from profiling.record import paced, slow_motion, write_result
 from profiling.timelines import (
     condensed,
     figures_of,
@@ -125,25 +125,31 @@ def results_of(
 ) -> dict[str, Any]:
     """Say what recorded steps took, beside what was predicted of them.
 
+    Seconds are the card's: those of the clock over its slow motion.
+
     Args:
         step: The step that ran.
         known: Its graph, measured costs and hardware.
         session: The recorded steps.
     """
-    plan, hardware = step.report.plan, known.hardware
+    plan, hardware, slow = step.report.plan, known.hardware, slow_motion()
     waits = waits_by_op(known.graph, plan)
     from profiling.sessions import MARK
 
     count = len(session.seconds)
-    steps = measured_steps(session.spans, count, mark=MARK, waits=waits)
+    spans = [
+        replace(span, start=span.start / slow, end=span.end / slow)
+        for span in session.spans
+    ]
+    steps = measured_steps(spans, count, mark=MARK, waits=waits)
     steps = [condensed(step) for step in steps]
     predicted = condensed(simulate(known.graph, plan, known.costs, hardware))
     figures = [figures_of(timeline) for timeline in steps]
     return {
         "device": hardware.name,
         "hardware": asdict(hardware),
-        "report": step.report.numbers(),
-        "step_seconds": session.seconds,
+        "report": paced(step.report.numbers()),
+        "step_seconds": [seconds / slow for seconds in session.seconds],
         "steps": figures,
         "median": median_figures(figures),
         "predicted": figures_of(predicted),

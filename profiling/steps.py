@@ -5,8 +5,8 @@ simulator and the table of costs need: the same step on the same device gives th
 graph, and the validator would say if it did not.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,13 @@ from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.settings import RECOMPUTE_WORDS, read_settings
 from lms.report.step import StepReport
-from lms.tf.capture.specialising import TracedStep, specialise
+from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
 from lms.tf.measure.device_rates import measure_hardware
-from lms.tf.measure.devices import Device, find_device
+from lms.tf.measure.devices import find_device
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch, with_scratch
+from profiling.record import paced, slow_motion
 
 __all__ = ["StepGraph", "TrainingStep", "analyse", "example_batch", "fit_step"]
 
@@ -59,14 +60,12 @@ class StepGraph:
 
     Args:
         graph: Its ops, with scratch.
-        costs: Measured seconds of each op.
-        device: Where it runs.
-        hardware: The device and its link.
+        costs: Measured seconds of each op, without an emulated card's slow motion.
+        hardware: The device and its link, likewise.
     """
 
     graph: GraphView
     costs: Costs
-    device: Device
     hardware: Hardware
 
 
@@ -83,12 +82,7 @@ def fit_step(
     Raises:
         BudgetError: If no plan fits.
     """
-    model = _built(subject.model)
-
-    def step(*batch: Any) -> Any:
-        return model.train_step(batch)
-
-    batch = example_batch(subject.batch)
+    step, batch = _step_of(subject), example_batch(subject.batch)
     settings = read_settings(budget=budget, recompute=RECOMPUTE_WORDS[recompute])
     fitted = FittedFunction(step, settings, kind="train", signature=batch)
     fitted.prepare()
@@ -102,16 +96,19 @@ def analyse(subject: Subject, plan: SwapPlan | None = None) -> StepGraph:
         subject: The model and its batch.
         plan: A plan of the same step, which must be valid for this trace too.
     """
-    device, step = find_device(), _traced(subject)
+    device, batch = find_device(), example_batch(subject.batch)
+    traced = trace(_step_of(subject), batch)
+    step = specialise(traced, traced.flat_inputs(batch), device=device.full_name)
     graph = with_scratch(step.graph, measure_scratch(step, device))
     if plan is not None:
         graph = planned_graph(graph, plan)
         validate_plan(graph, plan)
+    costs, slow = measure_costs(step, device), slow_motion()
+    own = {name: seconds / slow for name, seconds in costs.seconds.items()}
     return StepGraph(
         graph=graph,
-        costs=measure_costs(step, device),
-        device=device,
-        hardware=measure_hardware(device),
+        costs=replace(costs, seconds=own),
+        hardware=Hardware(**paced(asdict(measure_hardware(device)))),
     )
 
 
@@ -136,20 +133,13 @@ def example_batch(batch: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(tf.nest.map_structure(made, tuple(batch)))
 
 
-def _traced(subject: Subject) -> TracedStep:
-    model = _built(subject.model)
+def _step_of(subject: Subject) -> Callable[..., Any]:
+    """A step of the model with its optimizer's slots: they are there before it."""
+    model: Any = subject.model
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
 
     def step(*batch: Any) -> Any:
         return model.train_step(batch)
 
-    batch = example_batch(subject.batch)
-    traced = trace(step, batch)
-    device = find_device().full_name
-    return specialise(traced, traced.flat_inputs(batch), device=device)
-
-
-def _built(model: Any) -> Any:
-    """The model with its optimizer's slots: they are there before the step."""
-    if not model.optimizer.built:
-        model.optimizer.build(model.trainable_variables)
-    return model
+    return step

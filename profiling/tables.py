@@ -184,13 +184,6 @@ def _rate(value: float) -> str:
 
 
 def _stated(stated: Mapping[str, Any] | None, directions: str) -> str:
-    if stated is None:
+    if stated is None or stated["bandwidth"] is None:
         return "not known"
-    if "bandwidth" in stated:
-        each = stated["bandwidth"]
-        return "not known" if each is None else _rate(_both(each, each, directions))
-    return _rate(_both(stated["h2d"], stated["d2h"], directions))
-
-
-def _both(h2d: float, d2h: float, directions: str) -> float:
-    return {"h2d": h2d, "d2h": d2h, "both": h2d + d2h}[directions]
+    return _rate(stated["bandwidth"] * (2 if directions == "both" else 1))

@@ -8,7 +8,6 @@ did is in a step's timeline (`profiling.step_timeline`).
 """
 
 import argparse
-import os
 import signal
 import subprocess
 import sys
@@ -19,8 +18,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from lms.machine.inventory import NoDriverError, open_nvml
+from lms.machine.inventory import NoDriverError
 from lms.units import Seconds
+from profiling.counters import open_gpus
 from profiling.record import write_result
 from profiling.sampler import read_samples, sampling
 
@@ -47,19 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not command:
         _parser().error("COMMAND must name a program, got nothing. Write it after --.")
     try:
-        open_nvml()
+        open_gpus()
         with tempfile.TemporaryDirectory() as folder:
             samples = Path(folder, "samples")
             code, seconds = _run(command, options.interval, samples)
             results = summarise(*read_samples(samples))
-    except NoDriverError as error:
+    except (NoDriverError, ValueError) as error:
         print(f"utilisation: {error}", file=sys.stderr)
-        return 3
-    except OSError as error:
-        _parser().error(
-            f"COMMAND must be a program that can be started, got {command[0]!r} "
-            f"({error.strerror}). Check its name and path."
-        )
+        return 3 if isinstance(error, NoDriverError) else 2
     settings = {"command": command, "interval": options.interval, "exit_code": code}
     write_result(
         options.output, "utilisation", settings, {"seconds": seconds, **results}
@@ -140,14 +135,18 @@ def _run(
     command: Sequence[str], interval: Seconds, samples: Path
 ) -> tuple[int, Seconds]:
     started = time.monotonic()
-    process = subprocess.Popen(command, env=os.environ)
+    try:
+        process = subprocess.Popen(command)
+    except OSError as error:
+        raise ValueError(
+            f"COMMAND must be a program that can be started, got {command[0]!r} "
+            f"({error.strerror}). Check its name and path."
+        ) from error
+    # Ctrl-C is for the command, which has got it too: let it end.
+    former = signal.signal(signal.SIGINT, lambda *_: None)
     with sampling(interval, samples):
-        while True:
-            try:
-                code = process.wait()
-                break
-            except KeyboardInterrupt:  # the command has got it too: let it end
-                process.send_signal(signal.SIGINT)
+        code = process.wait()
+    signal.signal(signal.SIGINT, former)
     return code, time.monotonic() - started
 
 

@@ -29,8 +29,6 @@ A100: dict[str, Any] = {
     "nvmlDeviceGetNvLinkVersion": 4,
     "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=87, memory=40),
     "nvmlDeviceGetPcieThroughput": 1_000_000,
-    "nvmlDeviceGetCurrPcieLinkGeneration": 4,
-    "nvmlDeviceGetCurrPcieLinkWidth": 16,
     "nvmlDeviceGetFieldValues": [
         SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(ullVal=2048))
     ],
@@ -45,7 +43,7 @@ class Recorded:
     """Answers like the module `pynvml`.
 
     Args:
-        values: What each function returns; a `RecordedError` is raised instead.
+        values: What each function returns or is; a `RecordedError` is raised instead.
         lost: Whether the device has disappeared.
     """
 
@@ -53,25 +51,21 @@ class Recorded:
     lost: bool = False
 
     NVMLError = RecordedError
-    NVML_PCIE_UTIL_RX_BYTES = 1
-    NVML_PCIE_UTIL_TX_BYTES = 0
-    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX = 139
-    NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX = 138
-    NVML_CLOCK_SM = 1
-    NVML_CLOCK_MEM = 2
     NVML_NVLINK_MAX_LINKS = 4
     NVML_NVLINK_DEVICE_TYPE_IBMNPU = 1
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("NVML_"):  # other constants
+            return name
         if not name.startswith("nvml"):
             raise AttributeError(name)
 
-        def answer(*_: Any) -> Any:
+        def answer(*arguments: Any) -> Any:
             value = self.values[name]
             if self.lost and name.startswith("nvmlDevice"):
                 raise RecordedError(15)
             if isinstance(value, RecordedError):
                 raise value
-            return value
+            return value(*arguments) if callable(value) else value
 
         return answer

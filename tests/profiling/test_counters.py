@@ -1,7 +1,10 @@
 """NVML's counters, from recorded values."""
 
+import pytest
+
+from lms.machine.inventory import NoDriverError
 from lms.units import GIB
-from profiling.counters import describe_gpus, read_counters
+from profiling.counters import describe_gpus, open_gpus, read_counters
 from tests.profiling.recorded import A100, Recorded, RecordedError
 
 
@@ -17,18 +20,14 @@ def test_counters_come_in_the_units_of_the_project() -> None:
 
 
 def test_a_missing_counter_is_recorded_with_its_reason_and_spares_the_others() -> None:
-    api = Recorded(A100 | {"nvmlDeviceGetPowerUsage": RecordedError(3)})
-    counters = read_counters(api, 0)
+    (value,) = A100["nvmlDeviceGetFieldValues"]  # has an error of its own
+    fields = [type(value)(nvmlReturn=6, value=value.value)]
+    missing = {"nvmlDeviceGetPowerUsage": RecordedError(3)}
+    missing |= {"nvmlDeviceGetFieldValues": fields}
+    counters = read_counters(Recorded(A100 | missing), 0)
     assert counters["power"] == {"not available": "Not Supported"}
+    assert counters["nvlink_received"] == {"not available": "Not Found"}
     assert counters["gpu_utilisation"] == 0.87
-
-
-def test_a_field_value_with_an_error_of_its_own_is_not_a_number() -> None:
-    (value,) = A100["nvmlDeviceGetFieldValues"]
-    failed = type(value)(nvmlReturn=6, value=value.value)
-    api = Recorded(A100 | {"nvmlDeviceGetFieldValues": [failed]})
-    missing = read_counters(api, 0)["nvlink_received"]
-    assert missing == {"not available": "Not Found"}
 
 
 def test_a_device_that_disappears_leaves_a_reason_in_every_counter() -> None:
@@ -36,13 +35,15 @@ def test_a_device_that_disappears_leaves_a_reason_in_every_counter() -> None:
     assert set(map(str, counters.values())) == {"{'not available': 'GPU is lost'}"}
 
 
-def test_a_link_that_hides_its_other_end_still_counts() -> None:
-    api = Recorded(A100 | {"nvmlDeviceGetNvLinkRemoteDeviceType": RecordedError(3)})
+def test_a_gpu_that_hides_facts_is_described_by_reasons() -> None:
+    hidden = ("nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetName")
+    api = Recorded(A100 | dict.fromkeys(hidden, RecordedError(3)))
     (device,) = describe_gpus(api)
     assert device["nvlinks"] == [[4, False]] * 4
-
-
-def test_a_gpu_that_disappears_is_described_by_reasons() -> None:
-    (device,) = describe_gpus(Recorded(A100 | {"nvmlDeviceGetName": RecordedError(15)}))
-    assert device["name"] == {"not available": "GPU is lost"}
+    assert device["name"] == {"not available": "Not Supported"}
     assert device["memory"] == 40 * GIB
+
+
+def test_a_driver_without_a_gpu_is_none() -> None:
+    with pytest.raises(NoDriverError, match="NVML counts none"):
+        open_gpus(Recorded({"nvmlInit": None, "nvmlDeviceGetCount": 0}))

@@ -1,4 +1,4 @@
-from types import SimpleNamespace
+from types import SimpleNamespace as Made
 from typing import Any
 
 import pytest
@@ -20,6 +20,11 @@ def op(name: str, start: float, end: float) -> Interval:
 
 def copy(lane: Lane, name: str, start: float, end: float) -> Interval:
     return Interval(lane=lane, name=name, start=start, end=end, size=8)
+
+
+def host(name: str, start: float, end: float, **facts: Any) -> Span:
+    plane = {"plane": "/host:CPU", "line": "1", "facts": facts}
+    return Span(name=name, start=start, end=end, **plane)
 
 
 OPS = [op("a", 0.0, 1.0), op("b", 3.0, 4.0)]
@@ -50,10 +55,7 @@ def test_ops_that_overlap_leave_no_gap() -> None:
 
 def test_an_emulated_card_s_clock_is_tied_to_the_profiler_s() -> None:
     noted = "0 7.5 8.0 7.4 0 a\n2 7.5 8.5 7.4 8 D2H\n0 9.5 9.6 9.5 0 late"
-    spans = [
-        Span(plane="/host:CPU", line="1", name="step", start=10.0, end=12.0),
-        *card_spans(noted, lambda moment: moment + 3),
-    ]
+    spans = [host("step", 10.0, 12.0), *card_spans(noted, lambda moment: moment + 3)]
     (step,) = measured_steps(spans, 1, mark="step", waits={})
     assert [(i.lane, i.name, i.start, i.end, i.size) for i in step.intervals] == [
         (Lane.COMPUTE, "a", 0.5, 1.0, 0),
@@ -70,13 +72,10 @@ def test_steps_that_the_profiler_lost_are_not_made_up() -> None:
 def test_memory_of_the_host_or_from_before_is_not_the_step_s() -> None:
     def memory(kind: str, at: float, address: int, name: str = "GPU_0_bfc") -> Span:
         facts = {"allocator_name": name, "addr": address, "allocation_bytes": 64}
-        event = f"Memory{kind}"
-        return Span(
-            plane="/host:CPU", line="1", name=event, start=at, end=at, facts=facts
-        )
+        return host(f"Memory{kind}", at, at, **facts)
 
     spans = [
-        Span(plane="/host:CPU", line="1", name="step", start=0.0, end=9.0),
+        host("step", 0.0, 9.0),
         memory("Deallocation", 1.0, 7),
         memory("Allocation", 2.0, 7),
         memory("Deallocation", 3.0, 7),
@@ -86,64 +85,41 @@ def test_memory_of_the_host_or_from_before_is_not_the_step_s() -> None:
     assert [(r.at, r.size) for r in step.requests] == [(2.0, 64), (3.0, -64)]
 
 
-def space(*planes: tuple[str, list[tuple[str, int, int, dict[str, Any]]]]) -> Any:
-    """An XSpace of one line for each plane: name, start and length in ns, stats."""
-    made = []
-    for plane, events in planes:
-        names = sorted({name for name, *_ in events})
-        stats = sorted({key for *_, facts in events for key in facts})
-        texts = sorted({v for *_, facts in events for v in facts.values()})
-        line = SimpleNamespace(
-            name="Stream #20(MemcpyH2D)",
-            display_name="",
-            timestamp_ns=1000,
-            events=[
-                SimpleNamespace(
-                    metadata_id=names.index(name),
-                    offset_ps=start * 1000,
-                    duration_ps=length * 1000,
-                    stats=[
-                        SimpleNamespace(
-                            metadata_id=stats.index(key),
-                            ref_value=len(stats) + texts.index(value),
-                            WhichOneof=lambda _: "ref_value",
-                        )
-                        for key, value in facts.items()
-                    ],
-                )
-                for name, start, length, facts in events
-            ],
-        )
-        known = [SimpleNamespace(name=text) for text in (*stats, *texts)]
-        made.append(
-            SimpleNamespace(
-                name=plane,
-                lines=[line],
-                event_metadata=[SimpleNamespace(name=name) for name in names],
-                stat_metadata=known,
-            )
-        )
-    return SimpleNamespace(planes=made)
+# Metadata in which each number is a name.
+NAMES: Any = type("Names", (), {"__getitem__": lambda _, name: Made(name=name)})()
+
+
+def event(name: str, at: int, ns: int, facts: dict[str, str]) -> Any:
+    """An event of a plane, from its begin and length in ns."""
+    stats = [
+        Made(metadata_id=key, ref_value=value, WhichOneof=lambda _: "ref_value")
+        for key, value in facts.items()
+    ]
+    of = {"metadata_id": name, "stats": stats}
+    return Made(offset_ps=at * 1000, duration_ps=ns * 1000, **of)
+
+
+def space(planes: dict[str, list[Any]]) -> Any:
+    """An XSpace of one line for each plane."""
+    line = {"name": "Stream #20(MemcpyH2D)", "display_name": "", "timestamp_ns": 1000}
+    known = {"event_metadata": NAMES, "stat_metadata": NAMES}
+    made = [
+        Made(name=name, lines=[Made(**line, events=events)], **known)
+        for name, events in planes.items()
+    ]
+    return Made(planes=made)
 
 
 def test_a_gpu_s_kernels_and_copies_are_read_from_its_plane() -> None:
     details = "kind_src:pinned kind_dst:device size:4096 dest:0 async:1"
-    recorded = space(
-        ("/host:CPU", [("step", 0, 9000, {}), ("noise", 1, 1, {})]),
-        (
-            "/device:GPU:0",
-            [
-                ("ampere_sgemm_128x64_nn", 2000, 3000, {"tf_op": "a:MatMul"}),
-                ("MemcpyH2D", 1000, 500, {"memcpy_details": details}),
-            ],
-        ),
-    )
-    spans = read_spans(recorded, mark="step")
-    assert [span.name for span in spans] == [
-        "step",
-        "MemcpyH2D",
-        "ampere_sgemm_128x64_nn",
+    on_host = [event("step", 0, 9000, {}), event("noise", 1, 1, {})]
+    on_gpu = [
+        event("sgemm", 2000, 3000, {"tf_op": "a:MatMul"}),
+        event("MemcpyH2D", 1000, 500, {"memcpy_details": details}),
     ]
+    recorded = space({"/host:CPU": on_host, "/device:GPU:0": on_gpu})
+    spans = read_spans(recorded, mark="step")
+    assert [span.name for span in spans] == ["step", "MemcpyH2D", "sgemm"]
     (step,) = measured_steps(spans, 1, mark="step", waits={})
     (kernel,), (carried,) = step.lane(Lane.COMPUTE), step.lane(Lane.H2D)
     assert kernel.name == "a"
@@ -153,7 +129,7 @@ def test_a_gpu_s_kernels_and_copies_are_read_from_its_plane() -> None:
 
 
 def test_lines_that_repeat_a_stream_s_events_are_not_read() -> None:
-    recorded = space(("/device:GPU:0", [("kernel", 0, 10, {})]))
+    recorded = space({"/device:GPU:0": [event("kernel", 0, 10, {})]})
     assert len(read_spans(recorded, mark="step")) == 1
     recorded.planes[0].lines[0].name = "TensorFlow Ops"
     assert read_spans(recorded, mark="step") == []

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.hardware import LinkRates
 from lms.simulation.timeline import Cause, Lane
 from lms.units import MIB
 from profiling import report
@@ -16,24 +15,24 @@ from profiling.timelines import timeline_from_json
 
 pytestmark = [pytest.mark.tf, pytest.mark.slow]
 
-# So slow that copies are waited for.
-CARD = {"card": "v100-pcie", "slow_motion": 100}
-LINK = LinkRates(h2d=12e9 / 100, d2h=12e9 / 100)
+LINK, FLOPS = 12e9, 3e11  # of the card: so slow that products are no small ops
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What all commands wrote on an emulated card in slow motion."""
     folder = tmp_path_factory.mktemp("steps")
+    card = emulate.environment("64MiB", card="v100-pcie", slow_motion=100)
     done = subprocess.run(
         [sys.executable, "-m", "tests.profiling.trials", str(folder)],
-        env=emulate.environment("64MiB", **CARD),
+        env=card | {"LMS_CARD_FLOPS": str(FLOPS)},
         check=False,
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+    (folder / "stderr").write_text(done.stderr)
     return folder
 
 
@@ -51,11 +50,12 @@ def test_the_measured_copies_are_those_of_the_plan(step: dict[str, Any]) -> None
 
 
 def test_no_copy_is_faster_than_the_emulated_link(step: dict[str, Any]) -> None:
-    assert 0 < step["median"]["h2d_throughput"] <= LINK.h2d * 1.01
-    assert 0 < step["median"]["d2h_throughput"] <= LINK.d2h * 1.01
+    for figures in (step["median"], step["predicted"]):
+        assert LINK / 50 < figures["h2d_throughput"] <= LINK * 1.01
+        assert LINK / 50 < figures["d2h_throughput"] <= LINK * 1.01
 
 
-def test_the_lanes_hold_ops_and_copies_within_the_step(step: dict[str, Any]) -> None:
+def test_the_lanes_stay_within_the_step_and_the_device(step: dict[str, Any]) -> None:
     timeline = timeline_from_json(step["measured_timeline"])
     names = {interval.name for interval in timeline.lane(Lane.COMPUTE)}
     assert any("MatMul" in name for name in names)
@@ -63,6 +63,7 @@ def test_the_lanes_hold_ops_and_copies_within_the_step(step: dict[str, Any]) -> 
     assert min(interval.start for interval in timeline.intervals) >= 0
     assert timeline.seconds <= max(step["step_seconds"])
     assert 0 < timeline.utilisation < 1
+    assert MIB < timeline.device_peak < 64 * MIB
 
 
 def test_waits_are_put_down_to_copies_of_the_plan(step: dict[str, Any]) -> None:
@@ -73,15 +74,9 @@ def test_waits_are_put_down_to_copies_of_the_plan(step: dict[str, Any]) -> None:
     assert {wait.tensor for wait in waits} <= copied
 
 
-def test_the_measured_memory_of_the_step_stays_below_the_device(
-    step: dict[str, Any],
-) -> None:
-    timeline = timeline_from_json(step["measured_timeline"])
-    assert MIB < timeline.device_peak < 64 * MIB
-
-
 def test_costs_add_up_by_type_and_by_layer(folder: Path) -> None:
     costs = read_result(folder / "costs.json")
+    assert costs["hardware"]["flops"] > FLOPS / 50  # as without slow motion
     for key in ("by_type", "by_layer"):
         total = sum(row["seconds"] for row in costs[key])
         assert total == pytest.approx(costs["seconds"])
@@ -96,10 +91,14 @@ def test_overhead_compares_rounds_with_rounds(folder: Path) -> None:
     assert found["ratios"]["nothing"]["ratio"] == 1
 
 
-def test_the_callback_watches_the_steps_it_was_given(folder: Path) -> None:
+def test_the_callback_watches_whole_executions_or_says_why(folder: Path) -> None:
     found = read_result(folder / "fit.json")
     assert found["settings"]["steps"] == [1, 3]
-    assert len(found["step_seconds"]) == 2
+    assert found["watched"] == [0, 4]
+    assert len(found["step_seconds"]) == 4
+    said = (folder / "stderr").read_text()
+    for words in ("Steps are not watched", "late.json is not written: no step"):
+        assert said.count(words) == 1
 
 
 def test_the_reporter_needs_the_files_alone(folder: Path, tmp_path: Path) -> None:
@@ -110,3 +109,4 @@ def test_the_reporter_needs_the_files_alone(folder: Path, tmp_path: Path) -> Non
     trace = json.loads((tmp_path / "step_step_measured.trace.json").read_text())
     assert any(event["name"].endswith("MatMul") for event in trace["traceEvents"])
     assert "| step | measured |" in (tmp_path / "report.md").read_text()
+    assert report.main([*files, files[0], f"--output={tmp_path}"]) == 2  # one name

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.inventory import NoDriverError
-from profiling import utilisation
+from profiling import drawing
 from profiling.counters import describe_gpus, read_counters
 from profiling.record import read_result
 from profiling.utilisation import summarise
@@ -18,28 +17,20 @@ def sampled(api: Recorded, at: float) -> dict[str, Any]:
     return {"at": at, "gpus": [read_counters(api, 0)], "sampler_cpu_seconds": at / 100}
 
 
-def test_samples_come_to_means_and_shares() -> None:
-    api = Recorded()
-    head = {"gpus": describe_gpus(api)}
-    found = summarise(head, [sampled(api, float(i)) for i in range(4)])
+def test_samples_come_to_means_shares_and_rates() -> None:
+    samples = [sampled(Recorded(), float(i)) for i in range(4)]
+    samples[-1]["gpus"][0]["nvlink_sent"] += 6_000_000
+    found = summarise({"gpus": describe_gpus(Recorded())}, samples)
     assert found["sampler_cores"] == pytest.approx(0.01)
     (gpu,) = found["gpus"]
     assert gpu["gpu_utilisation"] == pytest.approx(0.87)
     assert gpu["throttling"] == ["software power cap", "software thermal slowdown"]
-
-
-def test_nvlink_counters_become_a_rate() -> None:
-    head = {"gpus": describe_gpus(Recorded())}
-    samples = [sampled(Recorded(), 0.0), sampled(Recorded(), 2.0)]
-    samples[1]["gpus"][0]["nvlink_sent"] += 6_000_000
-    (gpu,) = summarise(head, samples)["gpus"]
-    assert gpu["nvlink_sent"] == 3_000_000
+    assert gpu["nvlink_sent"] == 2_000_000
 
 
 def test_a_device_that_disappears_leaves_what_it_told_before() -> None:
-    head = {"gpus": describe_gpus(Recorded())}
     samples = [sampled(Recorded(), 0.0), sampled(Recorded(lost=True), 1.0)]
-    found = summarise(head, samples)
+    found = summarise({"gpus": describe_gpus(Recorded())}, samples)
     assert found["gpus"][0]["gpu_utilisation"] == pytest.approx(0.87)
     assert found["gpus"][0]["gpu_utilisation_missing"] == 1
     assert found["curve"]["gpu_utilisation"] == [[0.87, None]]
@@ -48,17 +39,18 @@ def test_a_device_that_disappears_leaves_what_it_told_before() -> None:
 def on_card(*words: str) -> subprocess.CompletedProcess[str]:
     """The command on an emulated card, whose driver tells little."""
     command = [sys.executable, "-m", "profiling.utilisation", *words]
-    return emulate.run(
-        command, memory="64MiB", capture_output=True, text=True, timeout=60
-    )
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60}
+    return emulate.run(command, memory="64MiB", start_new_session=True, **options)
 
 
 def test_the_exit_code_is_the_command_s_and_a_missing_counter_is_named(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "use.json"
-    program = [sys.executable, "-c", "raise SystemExit(7)"]
-    done = on_card(f"--output={path}", "--interval=0.02", "--", *program)
+    # As Ctrl-C does, it sends a signal to all; another would break its last second.
+    text = "import os, time\ntry: os.killpg(0, 2); time.sleep(60)\n"
+    text += "except KeyboardInterrupt: time.sleep(1); raise SystemExit(7)"
+    done = on_card(f"--output={path}", "--", sys.executable, "-c", text)
     assert done.returncode == 7, done.stderr
     assert "busy: not told" in done.stdout
     found = read_result(path)
@@ -73,12 +65,14 @@ def test_a_program_that_does_not_exist_is_named(tmp_path: Path) -> None:
     assert "got 'no-such-program'" in done.stderr
 
 
-def test_without_a_driver_the_code_is_3(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_each_gpu_is_drawn_and_what_it_did_not_tell_is_no_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse() -> Any:
-        raise NoDriverError("no NVIDIA driver found", reason="not found")
-
-    monkeypatch.setattr(utilisation, "open_nvml", refuse)
-    assert utilisation.main([f"--output={tmp_path}/use.json", "--", "true"]) == 3
-    assert "no NVIDIA driver found" in capsys.readouterr().err
+    drawn: list[Any] = []
+    monkeypatch.setattr(drawing, "save", lambda figure, _: drawn.append(figure))
+    told = [[0.8, None], [0.5, 0.5], [None, None]]
+    result = {"device": "d", "commit": "c", "machine": {"processor": "p", "cores": 2}}
+    result |= {"seconds": 2, "curve": {"at": [0, 1], "gpu_utilisation": told}}
+    drawing.FIGURES["utilisation"]({"run": result}, tmp_path)
+    titles = [axes.get_title(loc="left") for axes in drawn[0].axes]
+    assert titles == ["run, GPU 0: mean 80%", "run, GPU 1: mean 50%"]

@@ -131,7 +131,7 @@ def answer(rows: Rows) -> Answer:
     }
     ends = Counter(v.outcome for own in judged.values() for v in own)
     total, defects = sum(ends.values()), ends[Outcome.DEFECT]
-    sound = sum(not _defects(own) for own in judged.values())
+    sound = sum(not _defects(own) for own in found.values() if own)
     commits = len({row["commit"] for row in rows if row.get("commit")})
     planned = [row for row in rows if row["kind"] not in ("plain", "asked")]
     cells = Counter((r["model"], r["kind"], r.get("share")) for r in planned)
@@ -144,7 +144,7 @@ def answer(rows: Rows) -> Answer:
     text = (
         f"{total} trainings of {len(judged)} models, in cards of {tried} of plain "
         f"Keras's peak and in least budgets: {ended}. {len(asks)} models were asked "
-        f"for their least budget, {failed} of which named one that does not hold. "
+        f"for their least budget, which for {failed} does not hold. "
         f"Without any defect: {sound} models. {thrice} of {len(cells)} pairs "
         f"of model and card ran three times or more; rows are of {commits} commits."
     )
@@ -160,7 +160,7 @@ def answer(rows: Rows) -> Answer:
         finding=text,
         table=("How trainings ended, by kind of model", columns, body),
         more=[("Each training", names, full)],
-        verdicts=[(not defects, said)],
+        verdicts=[(not defects and not failed, said)],
         panels=[[_panel(judged)]],
         headline="The least memory in which each model trained with plain Keras's bits",
     )

@@ -135,7 +135,7 @@ def answer(rows: Rows) -> Answer:
     verdicts: list[Verdict] = []
     if off:
         worst = max(map(abs, off))
-        text = f"in {len(off)} of these trainings a step's time is promised within"
+        text = f"in {len(off)} trainings on dry cards a step's time is promised within"
         verdicts.append((worst <= 0.1, f"{text} {worst:.0%}"))
     ways = [way for way in (*RULES, "callback") if any(r["way"] == way for r in rows)]
     verdicts += [_reproduced(table, way) for way in ways[:1]]

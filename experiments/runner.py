@@ -43,7 +43,6 @@ OUT_OF_MEMORY = "OOM when allocating tensor"
 _ROOT = Path(__file__).parents[1]
 _ENOUGH = 16 * GIB  # of a card on which nothing small runs out of memory
 _LEAST: Seconds = 15.0  # less is not worth a process
-_TIMED_OUT = 124  # of `timeout`
 
 # Ours come first: ops that are measured may run out of memory before a plan is refused.
 # Keras writes its reason below a line of its own.
@@ -212,11 +211,7 @@ def _ended(
 ) -> int | None:
     """The exit status; None if it had to be ended, with all that it had started."""
     if trial.workers > 1:
-        limit = ["timeout", "--foreground", "-k10", str(min(trial.longest, left))]
-        code = launch(
-            [*limit, *words], workers=trial.workers, environ=environ, out=sink
-        )
-        return None if code == _TIMED_OUT else code
+        return launch(words, workers=trial.workers, environ=environ, out=sink)
     known: dict[str, Any] = {"cwd": _ROOT, "env": dict(environ), "stdout": sink}
     process = subprocess.Popen(
         words, stderr=subprocess.STDOUT, start_new_session=True, **known

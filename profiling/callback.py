@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from lms.units import Seconds
-from profiling.record import write_result
+from profiling.record import slow_motion, write_result
 from profiling.sampler import read_samples, sampling
 from profiling.utilisation import summarise
 
@@ -112,7 +112,8 @@ class UtilisationCallback(keras.callbacks.Callback):
     def _write(self, samples: Path) -> None:
         settings = {"epoch": self._epoch, "steps": list(self._steps)}
         settings |= {"interval": self._interval}
-        first, seconds = self._first or 0, self._seconds
+        first, slow = self._first or 0, slow_motion()
+        seconds = [one / slow for one in self._seconds]
         results = {"watched": [first, first + len(seconds)], "step_seconds": seconds}
         results |= {"seconds": sum(seconds)}
         results |= summarise(*read_samples(samples))

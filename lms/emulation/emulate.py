@@ -95,7 +95,7 @@ def limit_memory(memory: str | int | None = None, **card: Any) -> None:
             "program, or start the program with `python -m lms emulate`."
         )
     own = card_variables(memory, **card)
-    if own.items() - os.environ.items():
+    if own != {k: v for k, v in os.environ.items() if k.startswith("LMS_CARD_")}:
         own = environment(memory, **card)
     load()
     os.environ.update(own)
@@ -125,7 +125,7 @@ def run(
         command: The program and its arguments; at least the program.
         memory: As in `environment`.
         link: As in `environment`.
-        **options: The other arguments of `subprocess.run`.
+        **options: The other arguments of `subprocess.run`, but for `env`.
 
     Raises:
         LMSError: As in `environment`.

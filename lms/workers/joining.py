@@ -51,7 +51,7 @@ def join(
 
     Call it before anything runs: TensorFlow joins a cluster when it makes its devices.
     Which worker this is say TF_CONFIG (`python -m lms launch`, Ray, Kubernetes), the
-    variables of Slurm, or those of an MPI launcher on one host. A second call returns
+    variables of an MPI launcher on one host, or those of Slurm. A second call returns
     the same.
 
     Args:
@@ -106,12 +106,12 @@ def _leave(workers: Workers) -> None:
     After an error, and after a while, it waits for nobody.
     """
     error, until = sys.exc_info()[1], time.monotonic() + _FAREWELL
-    if hasattr(sys, "last_type") or not isinstance(error, SystemExit | None):
+    if hasattr(sys, "last_type") or (error and getattr(error, "code", error)):
         return
     with suppress(tf.errors.OpError):
         compat.put_in_cluster(f"lms/left/{workers.rank}", "")
         for rank in range(workers.size) if workers.is_chief else ():
-            left = max(0.0, until - time.monotonic())
+            left = max(0.001, until - time.monotonic())  # 0 would be for ever
             compat.get_from_cluster(f"lms/left/{rank}", left)
 
 

@@ -46,7 +46,8 @@ def test_a_pair_is_decided_by_three_processes_whose_intervals_do_not_cross(
 ) -> None:
     found = _cost(ours, theirs, processes)
     assert _verdicts(found) == [holds]
-    assert f"{ours:.2f} against {theirs:.2f} of IBM's rule" in found.verdicts[0][1]
+    text = f"{ours:.2f}, peak 100%, against {theirs:.2f}, peak 100%, of IBM's rule"
+    assert text in found.verdicts[0][1]
 
 
 def test_where_only_a_rival_trains_it_says_so() -> None:
@@ -108,9 +109,12 @@ def test_efficiency_is_of_medians_and_the_speed_of_one_stands_beside_it() -> Non
 def test_a_peak_above_its_promise_fails(peak: int, holds: tuple[bool, bool]) -> None:
     report = {"predicted_peak_bytes": 1000 * MIB, "predicted_seconds": 1.0}
     row = _row(report=report, peak_bytes=peak * MIB, step_seconds=_steps(1.1))
-    found = predictions.answer([row | {"question": "cost"}])
+    row |= {"question": "cost"}
+    found = predictions.answer([row])
     assert tuple(_verdicts(found)[:2]) == holds
-    assert _verdicts(found)[2:] == [True, None]
+    assert _verdicts(found)[2:] == [True, True, None]
+    anew = predictions.answer([row, row | {"report": report | {"replans": 1}}])
+    assert _verdicts(anew)[2] is False
 
 
 def test_a_promise_on_a_dry_card_is_compared_with_its_step() -> None:

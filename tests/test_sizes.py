@@ -80,7 +80,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
     "lines of unet3d": (lambda: lines("unet3d"), 6_300, 150),
     "lines of experiments": (lambda: lines("experiments"), 5_249, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_099, 150),
-    "lines of tests": (lambda: lines("tests"), 21_019, 150),
+    "lines of tests": (lambda: lines("tests"), 21_020, 150),
     "files of lms": (lambda: len(files("lms")), 101, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),

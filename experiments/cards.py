@@ -5,7 +5,7 @@ scheduling and copies are real, a kernel takes what the card's data sheet says, 
 number is computed. Cards are a V100 of 16 GB and an A100 of 80 GB, each over PCIe and
 NVLink. The case study's network trains at 144^3 and 192^3, ResNet50 with 64 images,
 GPT-2 small with two sentences: plainly in all of the card, by the callback and by
-IBM's rule in half of plain Keras's peak, and 192^3 in what plain Keras takes of 144^3.
+IBM's rule in half of plain Keras's peak; 192^3 in about what plain Keras has of 144^3.
 
 IBM's published figures stand beside: seconds of an epoch of 228 steps, utilisation,
 throughput. One number is calibrated: seconds are multiplied by what makes the plain

@@ -44,16 +44,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     subcommands = parser.add_subparsers(title="subcommands", required=True)
     for add in (_add_emulate, _add_launch, _add_plan, _add_doctor):
         add(subcommands)
-    raise SystemExit(_run(parser.parse_args(arguments)))
-
-
-def _run(options: argparse.Namespace) -> int:
+    options = parser.parse_args(arguments)
     from lms.commands.endings import end_well
 
     def say(text: str) -> None:
         print(f"{options.parser.prog}: {text}", file=sys.stderr)
 
-    return end_well(lambda: options.run(options), say)
+    raise SystemExit(end_well(lambda: options.run(options), say))
 
 
 def _add_emulate(subcommands: Any) -> None:
@@ -123,7 +120,7 @@ def _add_launch(subcommands: Any) -> None:
     )
     launch.add_argument(
         "--memory",
-        type=_type(_memories),
+        type=_type(lambda text: [_memory(size) for size in text.split(",")]),
         metavar="SIZE,...",
         help="emulate a card of so much memory for each worker; one size, or one each",
     )
@@ -226,7 +223,7 @@ def _emulate(options: argparse.Namespace) -> NoReturn:
     card = {
         "cards": options.cards,
         "card": options.card,
-        "link": _link(options, options.parser),
+        "link": _link(options),
         "dry": options.dry,
         "slow_motion": options.slow_motion,
     }
@@ -303,9 +300,8 @@ def _add_link_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--latency", type=float, metavar="SECONDS", help="of each copy")
 
 
-def _link(
-    options: argparse.Namespace, parser: argparse.ArgumentParser
-) -> LinkRates | None:
+def _link(options: argparse.Namespace) -> LinkRates | None:
+    parser: argparse.ArgumentParser = options.parser
     given, latency = (options.h2d, options.d2h), options.latency
     if options.link is None and given == (None, None):
         if latency is not None:
@@ -338,10 +334,6 @@ def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 def _memory(text: str) -> str:
     card_variables(text)
     return text
-
-
-def _memories(text: str) -> list[str]:
-    return [_memory(size) for size in text.split(",")]
 
 
 def _rate(text: str) -> float:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from lms.machine.host import PINNED_VARIABLE, is_number, pinned_limit
 from lms.machine.inventory import Facts, read_driver
-from lms.units import Bytes, format_bytes
+from lms.units import format_bytes
 
 __all__ = ["Finding", "Verdict", "doctor", "gather", "judge"]
 
@@ -40,9 +40,6 @@ _FREE = 32
 _INSTALL = 'Run `pip install "tflms[gpu]"`.'
 
 _EMULATE = "Try it without: python -m lms emulate --memory 96MiB -- python train.py"
-
-
-_PACKAGES = ("tensorflow", "keras", "numpy")
 
 _VARIABLES = (
     "CUDA_VISIBLE_DEVICES",
@@ -139,15 +136,11 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
     text = f"driver {driver.version}{newest}; {text}"
     if there.cuda is None:
         yield _problem("CUDA", "TensorFlow is built without CUDA", _INSTALL)
-    elif driver.cuda is not None and _is_older(driver.cuda, there.cuda):
+    elif driver.cuda and _numbers(driver.cuda)[0] < _numbers(there.cuda)[0]:
+        # Within one major version CUDA runs on drivers that are older.
         yield _problem("CUDA", text, "Install a newer NVIDIA driver.")
     else:
         yield _ok("CUDA", text)
-
-
-def _is_older(has: str, needs: str) -> bool:
-    """Compare major versions: within one, CUDA runs on drivers that are older."""
-    return _numbers(has)[0] < _numbers(needs)[0]
 
 
 def _device(facts: Facts) -> Iterator[Finding]:
@@ -158,7 +151,7 @@ def _device(facts: Facts) -> Iterator[Finding]:
         limit = "" if there.limit is None else f", {format_bytes(there.limit)} of it"
         text = f"{there.device}{limit} for TensorFlow"
         if there.capability and there.capability[0] > _BUILT_FOR:
-            number = ".".join(map(str, there.capability))
+            number = _dotted(there.capability)
             advice = "The first run compiles all kernels: tens of minutes, or it fails."
             text += f", which has no code for its compute capability {number}"
             yield _note("device", text, advice)
@@ -191,27 +184,22 @@ def _others(facts: Facts) -> Iterator[Finding]:
 
 
 def _pinned(facts: Facts) -> Iterator[Finding]:
-    text = f"{format_bytes(facts.host_free or 0)} of RAM are free"
-    if facts.host_free is None:
+    """Tensors leave a GPU through pinned memory, which may have a limit of its own."""
+    free, there = facts.host_free, facts.installation
+    written = facts.variable(PINNED_VARIABLE) if there and there.gpus else None
+    limit = pinned_limit(dict(facts.variables))
+    text = f"{format_bytes(free or 0)} of RAM are free"
+    if free is None:
         advice = "Swapped tensors need RAM: see `python -m lms plan`."
         yield _note("host", "free RAM is unknown", advice)
-    elif facts.installation is None or not facts.installation.gpus:
-        yield _ok("host", f"{text} for swapped tensors")
-    else:
-        yield _limited(facts, text, facts.host_free)
-
-
-def _limited(facts: Facts, text: str, free: Bytes) -> Finding:
-    """Tensors leave a GPU through pinned memory, which may have a limit of its own."""
-    written = facts.variable(PINNED_VARIABLE)
-    if written is not None and not is_number(written):
+    elif written is not None and not is_number(written):
         advice = f"Write {PINNED_VARIABLE} as a whole number of MiB."
-        return _problem("host", f"{PINNED_VARIABLE}={written} is no number", advice)
-    limit = pinned_limit(dict(facts.variables))
-    if written is not None and limit < free:
+        yield _problem("host", f"{PINNED_VARIABLE}={written} is no number", advice)
+    elif written is not None and limit < free:
         text = f"{text}, {format_bytes(limit)} may be pinned for swapped tensors"
-        return _note("host", text, f"Unset {PINNED_VARIABLE} where plans need more.")
-    return _ok("host", f"{text} for swapped tensors")
+        yield _note("host", text, f"Unset {PINNED_VARIABLE} where plans need more.")
+    else:
+        yield _ok("host", f"{text} for swapped tensors")
 
 
 def _xla(facts: Facts) -> Iterator[Finding]:
@@ -293,7 +281,7 @@ def gather() -> Facts:
         failure = f"{type(error).__name__}: {error}"
     return Facts(
         python=platform.python_version(),
-        packages=tuple((name, _version(name)) for name in _PACKAGES),
+        packages=tuple((name, _version(name)) for name in _NEEDED if name != "python"),
         driver=driver,
         installation=installation,
         failure=failure,

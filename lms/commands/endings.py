@@ -56,15 +56,12 @@ def end_well(
         if os.environ.get(_DEBUG) or not mendable:
             raise
         if number is None:
-            say(f"Error: {_told(error)} {_after(error, advice)}".rstrip())
+            # After a disk's fault; our own errors have said what to do.
+            after = advice() if isinstance(error, OSError) and error.errno else ""
+            say(f"Error: {_told(error)} {after}".rstrip())
             return _TOO_LITTLE if isinstance(error, MemoryError) else _BAD
         say(f"Ended by {_NAMES[number]}. {advice()}".rstrip())
         return _BY_SIGNAL + number
-
-
-def _after(error: BaseException, advice: Callable[[], str]) -> str:
-    """Advice after a disk's fault; our own errors have said what to do."""
-    return advice() if isinstance(error, OSError) and error.errno else ""
 
 
 def _told(error: BaseException) -> str:

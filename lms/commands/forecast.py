@@ -245,10 +245,9 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
                 raise least_of(refusals) from None
             seconds = subject.seconds
             subject = replace(subject.again(subject.means + more), seconds=seconds)
-    workload = planned.workload
     seconds = time.perf_counter() - started
     report = report_of("train", subject.step, planned, seconds)
-    unplanned = unplanned_timeline(workload)
+    unplanned = unplanned_timeline(planned.workload)
     timeline = planned.timeline or unplanned
     return Forecast(
         speeds=subject.speeds,

@@ -4,8 +4,6 @@ The report is the callback's (`lms.report.step`); the tensors that move come wit
 """
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lms.commands.forecast import DeviceWorkload, Forecast, forecast, training_of
-from lms.commands.model_file import read_subject
+from lms.commands.model_file import Subject, read_subject
 from lms.errors import BudgetError, LMSError
 from lms.ir.graph import op_of
 from lms.ir.plan import Swap
@@ -75,7 +73,7 @@ def plan(request: Request) -> int:
     Raises:
         ValueError: If the subject is not what it must be.
     """
-    for path in (request.json, request.figure, request.output):
+    for path in filter(None, (request.json, request.figure, request.output)):
         _check_file(path)
     _check_format(request.figure)
     settings = read_settings(
@@ -83,11 +81,12 @@ def plan(request: Request) -> int:
         thresholds={} if request.planner == "threshold" else None,
         recompute=request.recompute,
     )
-    model, specs = _model_and_specs(request.subject)
+    subject = read_subject(request.subject)
+    check_model(subject.model)
     console = _console()
     about: dict[str, Any] = {"subject": request.subject}
     try:
-        workload = _workload(request, model, specs)
+        workload = _workload(request, subject)
         about["device"] = _device(workload.speeds)
         found = forecast(workload, settings)
         _check_room(found)
@@ -113,9 +112,7 @@ def _console() -> Console:
     return console
 
 
-def _check_file(path: Path | None) -> None:
-    if path is None:
-        return
+def _check_file(path: Path) -> None:
     if path.is_dir():
         raise ValueError(f"`{path}` must be a file, got a folder. Name a file in it.")
     if not path.absolute().parent.is_dir():
@@ -132,17 +129,23 @@ def _check_format(figure: Path | None) -> None:
         )
 
 
-def _model_and_specs(name: str) -> tuple[Any, tuple[Any, ...]]:
-    """The model, and its batch as specs: the arrays would take device memory."""
-    subject = read_subject(name)
-    check_model(subject.model)
-    return subject.model, batch_specs(subject.batch)
-
-
-def _workload(request: Request, model: Any, specs: Sequence[Any]) -> DeviceWorkload:
+def _workload(request: Request, subject: Subject) -> DeviceWorkload:
+    """The step; what the model's own code raises, anything at all, in our words."""
     hardware = None if request.hardware is None else PRESETS[request.hardware]
-    with _refused_in_words(request.subject):
-        workload = training_of(model, specs, hardware=hardware, budget=request.budget)
+    specs = batch_specs(subject.batch)  # arrays would take device memory
+    try:
+        workload = training_of(
+            subject.model, specs, hardware=hardware, budget=request.budget
+        )
+    except LMSError:
+        raise
+    except Exception as error:
+        words = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise ValueError(
+            f"the model of `{subject.name}` must accept its batch, got "
+            f"{type(error).__name__}: {words.strip()} Try `model.train_on_batch` with "
+            "it in Python."
+        ) from error
     if request.link is None:
         return workload
     link = PRESETS[request.link]
@@ -150,21 +153,6 @@ def _workload(request: Request, model: Any, specs: Sequence[Any]) -> DeviceWorkl
     return workload.on(
         replace(hardware, h2d=link.h2d, d2h=link.d2h, latency=link.latency)
     )
-
-
-@contextmanager
-def _refused_in_words(name: str) -> Iterator[None]:
-    """Say in our words what the model's own code raises within it: anything at all."""
-    try:
-        yield
-    except LMSError:
-        raise
-    except Exception as error:
-        words = next((line for line in str(error).splitlines() if line.strip()), "")
-        raise ValueError(
-            f"the model of `{name}` must accept its batch, got {type(error).__name__}: "
-            f"{words.strip()} Try `model.train_on_batch` with it in Python."
-        ) from error
 
 
 def _check_room(found: Forecast) -> None:

@@ -16,8 +16,9 @@ from itertools import accumulate
 
 from lms.ir.graph import GraphView, Op
 
-__all__ = ["Buffer", "buffers", "lower_bound", "memory_curve", "new_value"]
-__all__ += ["old_values", "peak", "reused_bytes", "working_sets", "written_over"]
+__all__ = ["Buffer", "buffers", "dying_sizes", "lower_bound", "memory_curve"]
+__all__ += ["new_value", "old_values", "peak", "reused_bytes", "working_sets"]
+__all__ += ["written_over"]
 
 _MEMO, _CURVE = "buffers", "curve"
 
@@ -94,6 +95,15 @@ def _find_buffers(graph: GraphView) -> tuple[Buffer, ...]:
         )
         for root, position in made.items()
     )
+
+
+def dying_sizes(live: Sequence[Buffer]) -> dict[int, list[int]]:
+    """Sizes of the buffers that an op may write over, by its position."""
+    dying: dict[int, list[int]] = {}
+    for buffer in live:
+        if buffer.uses and not buffer.kept:
+            dying.setdefault(buffer.last, []).append(buffer.size)
+    return dying
 
 
 def reused_bytes(op: Op, dying: Sequence[int]) -> int:
@@ -197,13 +207,11 @@ def memory_curve(graph: GraphView) -> list[int]:
 def _find_curve(graph: GraphView) -> list[int]:
     ops = graph.ops
     change = [0] * (len(ops) + 1)
-    dying: dict[int, list[int]] = {}
+    dying = dying_sizes(buffers(graph))
     for buffer in buffers(graph):
         end = len(ops) if buffer.kept else buffer.last + 1
         change[buffer.producer] += buffer.size
         change[end] -= buffer.size
-        if not buffer.kept and buffer.uses:
-            dying.setdefault(buffer.last, []).append(buffer.size)
     live = list(accumulate(change[:-1]))
     return [
         live[i] + op.scratch - reused_bytes(op, dying.get(i, ()))

@@ -109,13 +109,10 @@ class SwapPlan:
         return self.swapped_out_bytes + self.swapped_in_bytes
 
     def __repr__(self) -> str:
-        counts = {
-            "ops": self.order,
-            "swaps": self.swaps,
-            "recomputed": self.recomputed,
-        }
-        said = ", ".join(f"{len(parts)} {name}" for name, parts in counts.items())
-        return f"<SwapPlan by {self.planner!r}: {said}>"
+        return (
+            f"<SwapPlan by {self.planner!r}: {len(self.order)} ops, "
+            f"{len(self.swaps)} swaps, {len(self.recomputed)} recomputed>"
+        )
 
     def to_json(self, *, indent: int | None = None) -> str:
         """The plan as JSON text."""

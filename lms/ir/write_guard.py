@@ -81,13 +81,8 @@ def guard_writes(graph: GraphView, curve: Sequence[int], budget: int) -> WriteGu
     last = max(heavy, default=-1)
     writing = [i for i, op in enumerate(graph.ops) if op.writes]
     late = [i for i in writing if i > last and not graph.ops[i].fixed]
-    names = {graph.ops[i].name for i in late}
-    kept = (
-        h
-        for i in writing
-        if graph.ops[i].name not in names
-        for h in graph.ops[i].writes
-    )
+    early = sorted({*writing} - {*late})
+    kept = (handle for i in early for handle in graph.ops[i].writes)
     return WriteGuard(
         barrier=_ends(graph, late[0]) if late else (),
         late=tuple(graph.ops[i].name for i in late),

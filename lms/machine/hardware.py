@@ -17,7 +17,7 @@ compiled when they are first used, which takes tens of minutes, or fails.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -25,6 +25,16 @@ from typing import Final
 from lms.units import MIB, Bytes, Seconds
 
 __all__ = ["LINKS", "PRESETS", "Hardware", "LinkRates", "preset"]
+
+
+def _check(
+    owner: object, names: Sequence[str], rule: str, advice: str, *, zero: bool = False
+) -> None:
+    """Refuse what is not finite and above 0, or 0 itself where that is allowed."""
+    for name in names:
+        value = getattr(owner, name)
+        if not (0 < value < math.inf or (zero and value == 0)):
+            raise ValueError(f"`{name}` must be {rule}, got {value}. {advice}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +56,10 @@ class LinkRates:
 
     def __post_init__(self) -> None:
         """Check the rates."""
-        for name in ("h2d", "d2h"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"`{name}` must be bytes per second above 0, "
-                    f"got {getattr(self, name)!r}. Write a rate such as 12GB."
-                )
-        if not 0 <= self.latency < math.inf:
-            raise ValueError(
-                f"`latency` must be seconds, at least 0, got {self.latency!r}. "
-                "Leave it out for a link without."
-            )
+        rule = "bytes per second above 0"
+        _check(self, ("h2d", "d2h"), rule, "Write a rate such as 12GB.")
+        advice = "Leave it out for a link without."
+        _check(self, ("latency",), "seconds, at least 0", advice, zero=True)
 
 
 # Bytes per second that others measured from pinned memory, one direction at a time:
@@ -110,24 +113,12 @@ class Hardware:
 
     def __post_init__(self) -> None:
         """Check the rates."""
-        for name in _POSITIVE:
-            if not 0 < getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"`{name}` must be positive, got {getattr(self, name)}. "
-                    "Give it in bytes, or per second."
-                )
-        for name in ("float16_flops", "bfloat16_flops"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"`{name}` must be at least 0, got {getattr(self, name)}. "
-                    "Leave it out if it is as fast as float32."
-                )
-        for name in ("latency", "launch"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(
-                    f"`{name}` must be seconds, at least 0, got {getattr(self, name)}. "
-                    "Leave it out if it is not known."
-                )
+        _check(self, _POSITIVE, "positive", "Give it in bytes, or per second.")
+        advice = "Leave it out if it is as fast as float32."
+        halves = ("float16_flops", "bfloat16_flops")
+        _check(self, halves, "at least 0", advice, zero=True)
+        advice = "Leave it out if it is not known."
+        _check(self, ("latency", "launch"), "seconds, at least 0", advice, zero=True)
 
     def rate_of(self, dtype: str) -> float:
         """Floating-point operations per second of products of a type.

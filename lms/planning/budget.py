@@ -7,7 +7,6 @@ Known weakness: copies are free, and tensors are back just before they are read;
 `lms.planning.prefetch` moves the copies afterwards, knowing seconds.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from lms.ir.graph import GraphView
@@ -47,16 +46,15 @@ def plan_within(
     Returns:
         A plan, without swaps if everything fits; None if there is none.
     """
-    live = buffers(graph)
     chain, steps = _outline(graph, min_bytes)
-    walk = walk_within(graph, steps, live, movable, arena, rules)
+    walk = walk_within(graph, steps, movable, arena, rules)
     if walk is None:
         return None
     return SwapPlan(
         planner="budget",
         order=tuple(op.name for op in graph.ops),
         chain=chain,
-        swaps=_swaps(graph, steps, live, walk.histories),
+        swaps=_swaps(graph, steps, walk.histories),
     )
 
 
@@ -68,9 +66,8 @@ def least_room(
     At each op: what it reads, makes and needs as scratch, and whatever else is live
     that may not move.
     """
-    live = buffers(graph)
     _, steps = _outline(graph, min_bytes)
-    needed = needs(steps, live, movable)
+    needed = needs(steps, buffers(graph), movable)
     most = max(needed, default=0)
     largest = steps[needed.index(most)].op if steps else ""
     return most, largest or "the step's small ops"
@@ -83,28 +80,17 @@ def _outline(
     memo = graph.memo.setdefault("outlines", {})
     if min_bytes not in memo:
         chain = large_ops(graph, min_bytes=min_bytes)
-        memo[min_bytes] = chain, split_into_steps(graph, chain, buffers(graph))
+        memo[min_bytes] = chain, split_into_steps(graph, chain)
     return memo[min_bytes]
 
 
 def _swaps(
-    graph: GraphView,
-    steps: Sequence[Step],
-    live: Sequence[Buffer],
-    histories: Mapping[int, SwapHistory],
+    graph: GraphView, steps: Sequence[Step], histories: Mapping[int, SwapHistory]
 ) -> tuple[Swap, ...]:
-    """The histories in the plan's words: names of ops instead of steps."""
-    chained = [position for position, step in enumerate(steps) if step.op]
+    """The histories in the plan's words: names of ops instead of steps.
 
-    def trigger(start: int) -> str | None:
-        before = bisect_left(chained, start) - 1
-        return steps[chained[before]].op if before >= 0 else None
-
-    def release(evicted: int) -> str | None:
-        following = bisect_left(chained, evicted)
-        found = following < len(chained)
-        return steps[chained[following]].op if found else None
-
+    Nothing leaves in the first step, the only one that may have no ordered op.
+    """
     step_at = [number for number, step in enumerate(steps) for _ in range(step.length)]
 
     def readers(buffer: Buffer, reads: Sequence[int]) -> tuple[str, ...]:
@@ -116,12 +102,12 @@ def _swaps(
         Swap(
             tensor=buffer.root,
             size=buffer.size,
-            release=release(histories[i].evicted),
+            release=steps[histories[i].evicted].op,
             swap_ins=tuple(
-                SwapIn(trigger=trigger(reads[0]), readers=readers(buffer, reads))
+                SwapIn(trigger=steps[reads[0] - 1].op, readers=readers(buffer, reads))
                 for reads in histories[i].reads
             ),
         )
-        for i, buffer in enumerate(live)
+        for i, buffer in enumerate(buffers(graph))
         if i in histories
     )

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Literal, TypeAlias
 
 from lms.ir.graph import GraphView, Op, op_of
-from lms.ir.liveness import Buffer, buffers, new_value, peak
+from lms.ir.liveness import buffers, new_value, peak
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import SmallPool, rounded_up
 
@@ -135,16 +135,12 @@ def movable(
         filters: The user's filters; by default all may move.
     """
     allowed = filters or Filters()
-
-    def moves(buffer: Buffer) -> bool:
-        return (
-            not buffer.pinned
-            and buffer.size >= min_bytes
-            and len(buffer.uses) > 0
-            and allowed.accepts(graph.by_name[op_of(buffer.root)])
-        )
-
-    return frozenset(buffer.root for buffer in buffers(graph) if moves(buffer))
+    return frozenset(
+        buffer.root
+        for buffer in buffers(graph)
+        if not buffer.pinned and buffer.size >= min_bytes and buffer.uses
+        if allowed.accepts(graph.by_name[op_of(buffer.root)])
+    )
 
 
 def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:

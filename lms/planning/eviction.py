@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lms.ir.graph import GraphView, Op
-from lms.ir.liveness import Buffer, reused_bytes, written_over
+from lms.ir.liveness import Buffer, buffers, dying_sizes, reused_bytes, written_over
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import BestFitAllocator, rounded_up
 from lms.units import Bytes
@@ -55,15 +55,12 @@ class Step:
     need: int = 0
 
 
-def split_into_steps(
-    graph: GraphView, chain: Sequence[str], live: Sequence[Buffer]
-) -> list[Step]:
+def split_into_steps(graph: GraphView, chain: Sequence[str]) -> list[Step]:
     """The steps in the execution order, with what each reads, makes and needs.
 
     Args:
         graph: The graph in the execution order to obey.
         chain: Names of the ordered ops, in the execution order.
-        live: The graph's buffers.
     """
     ordered = frozenset(chain)
     steps: list[Step] = []
@@ -73,24 +70,22 @@ def split_into_steps(
             steps.append(Step(op=op.name if op.name in ordered else None))
         steps[-1].length += 1
         step_at.append(len(steps) - 1)
-    for i, buffer in enumerate(live):
+    for i, buffer in enumerate(buffers(graph)):
         steps[step_at[buffer.producer]].makes.add(i)
         for use in buffer.uses:
             steps[step_at[use]].reads.add(i)
     for step in steps:
         step.reads -= step.makes
-    _measure_needs(graph, steps, step_at, live)
+    _measure_needs(graph, steps, step_at)
     return steps
 
 
 def _measure_needs(
-    graph: GraphView,
-    steps: Sequence[Step],
-    step_at: Sequence[int],
-    live: Sequence[Buffer],
+    graph: GraphView, steps: Sequence[Step], step_at: Sequence[int]
 ) -> None:
     """Sweep the positions, counting only what the position's step touches."""
-    dying = _dying(live)
+    live = buffers(graph)
+    dying = dying_sizes(live)
     begin: dict[int, int] = {}  # bytes that begin and end at a position
     end: dict[int, int] = {}
     for buffer in live:
@@ -108,40 +103,20 @@ def _measure_needs(
         present -= end.get(position, 0)
 
 
-def _dying(live: Sequence[Buffer]) -> dict[int, list[int]]:
-    """Sizes of the buffers that an op may write over, by its position."""
-    dying: dict[int, list[int]] = {}
-    for buffer in live:
-        if buffer.uses and not buffer.kept:
-            dying.setdefault(buffer.last, []).append(buffer.size)
-    return dying
-
-
-def _last_steps(steps: Sequence[Step], live: Sequence[Buffer]) -> list[int]:
-    """The step after which each buffer is free; past the end for kept ones."""
-    last = [0] * len(live)
-    for position, step in enumerate(steps):
-        for i in step.reads | step.makes:
-            last[i] = position
-    return [len(steps) if b.kept else last[i] for i, b in enumerate(live)]
-
-
 def needs(
     steps: Sequence[Step], live: Sequence[Buffer], movable: frozenset[str]
 ) -> list[int]:
     """Bytes that must be on the device at each step, all that may move being out."""
-    last = _last_steps(steps, live)
+    last = {i: step for step in steps for i in step.reads | step.makes}
     stays = [buffer.root not in movable for buffer in live]
     staying = 0
     needed: list[int] = []
-    for position, step in enumerate(steps):
-        touched = step.reads | step.makes
+    for step in steps:
+        free = (i for i in step.reads | step.makes if last[i] is step)
         idle = staying - sum(live[i].size for i in step.reads if stays[i])
         needed.append(idle + step.need)
         staying += sum(live[i].size for i in step.makes if stays[i])
-        staying -= sum(
-            live[i].size for i in touched if stays[i] and last[i] == position
-        )
+        staying -= sum(live[i].size for i in free if stays[i] and not live[i].kept)
     return needed
 
 
@@ -178,10 +153,9 @@ class EvictionRules:
 def walk_within(
     graph: GraphView,
     steps: Sequence[Step],
-    live: Sequence[Buffer],
     movable: frozenset[str],
     arena: Callable[[], BestFitAllocator],
-    rules: "EvictionRules | None" = None,
+    rules: EvictionRules | None = None,
 ) -> "Walk | None":
     """Walk until every step fits; None if one does not.
 
@@ -195,11 +169,11 @@ def walk_within(
         below = arena().below
     except MemoryError:  # there is not even room for small tensors
         return None
-    course = _known_course(graph, steps, live, movable, rules.leaving, below)
+    course = _known_course(graph, steps, movable, rules.leaving, below)
     drops: dict[int, set[int]] = {}
-    leave, walks = _leaving(graph, steps, live, rules.leaving), rules.walks
+    leave, walks = _leaving(graph, steps, rules.leaving), rules.walks
     compacted: set[int] = set()
-    walk = None
+    walk, failed = None, None
     for _ in range(TUNING.eviction_rounds):
         walk = Walk(course, arena(), drops, leave, by_window=rules.by_window)
         failed = walk.run()
@@ -213,17 +187,14 @@ def walk_within(
             return walk
         for number, buffers_out in walk.late.items():
             drops.setdefault(number, set()).update(buffers_out)
-    return walk if walk is not None and len(walk.usage) == len(steps) else None
+    return walk if failed is None else None
 
 
 def _leaving(
-    graph: GraphView,
-    steps: Sequence[Step],
-    live: Sequence[Buffer],
-    leaving: Mapping[str, str],
+    graph: GraphView, steps: Sequence[Step], leaving: Mapping[str, str]
 ) -> list[tuple[int, int]]:
     """Steps from which buffers are to leave, and their numbers, the first step last."""
-    number = {buffer.root: i for i, buffer in enumerate(live)}
+    number = {buffer.root: i for i, buffer in enumerate(buffers(graph))}
     step_at = [i for i, step in enumerate(steps) for _ in range(step.length)]
     place = {op.name: i for i, op in enumerate(graph.ops)} if leaving else {}
     found = ((step_at[place[name]], number[root]) for root, name in leaving.items())
@@ -277,17 +248,16 @@ class _Course:
 def _known_course(
     graph: GraphView,
     steps: Sequence[Step],
-    live: Sequence[Buffer],
     movable: frozenset[str],
     leaving: Mapping[str, str],
     below: Bytes,
 ) -> _Course:
     """The last course is kept with the graph: rooms are tried one after another."""
-    key, known = (live, movable, leaving, below), graph.memo.get(_MEMO)
+    key, known = (movable, leaving, below), graph.memo.get(_MEMO)
     if known is None or known[0] is not steps or known[1] != key:
         # Small tensors that stay have chunks of their own, in nobody's way.
-        large = [buffer.size >= below or buffer.root in leaving for buffer in live]
-        known = steps, key, _course(graph, steps, live, movable, large, below)
+        large = [b.size >= below or b.root in leaving for b in buffers(graph)]
+        known = steps, key, _course(graph, steps, movable, large, below)
         graph.memo[_MEMO] = known
     return known[2]
 
@@ -295,11 +265,11 @@ def _known_course(
 def _course(
     graph: GraphView,
     steps: Sequence[Step],
-    live: Sequence[Buffer],
     movable: frozenset[str],
     large: Sequence[bool],
     below: Bytes,
 ) -> _Course:
+    live = buffers(graph)
     events = _events(graph, live, large, below)
     may_move = [buffer.root in movable for buffer in live]
     following: dict[int, int] = {}  # buffer -> the next step that reads it
@@ -416,19 +386,16 @@ class Walk:
         self._farthest: list[tuple[int, int]] = []  # (-next use, buffer), may be stale
         self._next_use: dict[int, int] = {}
         self._number = 0
-        self._most = 0
         self.histories: dict[int, SwapHistory] = {}
-        self.usage: list[int] = []
 
     def run(self) -> int | None:
-        """Walk all steps; `histories` and `usage` (bytes at each step) are the result.
+        """Walk all steps; `histories` are the result.
 
         Returns:
             The step that does not fit with everything else out; None if all fit.
         """
         for number, stage in enumerate(self._course.stages):
             self._number = number
-            self._most = self._arena.in_use
             try:
                 self._bring_in(stage)
                 for event in stage.events:
@@ -438,7 +405,6 @@ class Walk:
             for i, use in stage.next_uses:
                 heapq.heappush(self._farthest, (-use, i))
                 self._next_use[i] = use
-            self.usage.append(self._most)
         return None
 
     def _bring_in(self, stage: _Stage) -> None:
@@ -473,13 +439,10 @@ class Walk:
         """Room for `size` bytes, evicting until it is there."""
         while True:
             try:
-                chunk = self._arena.allocate(size)
+                return self._arena.allocate(size)
             except MemoryError:
                 if not self._clear(size):
                     self._evict()
-            else:
-                self._most = max(self._most, self._arena.in_use)
-                return chunk
 
     def _clear(self, size: int) -> bool:
         """Evict what lies side by side and costs least, so that one hole is enough.

@@ -41,7 +41,8 @@ from lms.simulation.executor import simulate
 from lms.simulation.memory import allocator_peak, allocator_peaks
 from lms.units import Bytes, Seconds
 
-__all__ = ["PlanRequest", "certain_need", "find_plan", "least_plan", "ranked"]
+__all__ = ["PlanRequest", "certain_need", "find_plan", "in_room", "least_plan"]
+__all__ += ["ranked"]
 
 # An execution order, the chunks kept for small tensors, and a plan of one capacity.
 _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
@@ -70,7 +71,7 @@ def least_plan(
         headroom = Headroom(free=budget // TUNING.least_budget_part)
         recent.extendleft(_made(graph, budget, filters) for graph in orders)
         for i, (graph, small_pool, plan) in enumerate(recent):
-            fitted = _in_room(graph, small_pool, plan, budget)
+            fitted = in_room(graph, small_pool, plan, budget)
             is_at_edge = i < len(orders)
             if fitted is None or (is_at_edge and fitted.plan.swaps):
                 continue
@@ -90,7 +91,7 @@ def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
     return graph, small_pool, plan
 
 
-def _in_room(
+def in_room(
     graph: GraphView, small_pool: SmallPool, plan: SwapPlan | None, budget: Bytes
 ) -> FittedPlan | None:
     """The plan if the allocator can place it in a room."""
@@ -261,7 +262,7 @@ def _placed(
             return
         # With less room tensors may happen to lie better.
         plan = _plan(graph, capacity, moving, min_bytes, small_pool, rules)
-        fitted = _in_room(graph, small_pool, plan, request.budget)
+        fitted = in_room(graph, small_pool, plan, request.budget)
         if fitted is not None:
             yield fitted
 

@@ -256,13 +256,11 @@ def _triggers(
 
 
 def _with_triggers(plan: SwapPlan, triggers: _Trigger) -> SwapPlan:
-    swaps = (_retimed(swap, i, triggers) for i, swap in enumerate(plan.swaps))
+    swaps: list[Swap] = []
+    for i, swap in enumerate(plan.swaps):
+        copies = (
+            replace(copy, trigger=triggers.get((i, k), copy.trigger))
+            for k, copy in enumerate(swap.swap_ins)
+        )
+        swaps.append(replace(swap, swap_ins=tuple(copies)))
     return replace(plan, swaps=tuple(swaps))
-
-
-def _retimed(swap: Swap, index: int, triggers: _Trigger) -> Swap:
-    copies = tuple(
-        replace(copy, trigger=triggers.get((index, k), copy.trigger))
-        for k, copy in enumerate(swap.swap_ins)
-    )
-    return replace(swap, swap_ins=copies)

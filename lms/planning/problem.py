@@ -142,14 +142,10 @@ def budget_in(
     if limit is None:
         return MemoryBudget(total=asked, margin=0, persistent=persistent)
     margin = max(MIB, limit // TUNING.margin_part)
-    if asked is not None and asked < limit - margin:
-        return MemoryBudget(total=asked, margin=0, persistent=persistent, limit=limit)
-    return MemoryBudget(
-        total=limit - margin,
-        margin=margin,
-        persistent=persistent,
-        limit=limit,
-    )
+    total = limit - margin
+    if asked is not None and asked < total:
+        total, margin = asked, 0
+    return MemoryBudget(total=total, margin=margin, persistent=persistent, limit=limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ Known weakness: choices are never taken back.
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -150,8 +150,12 @@ class StepAsItIs:
         self.costs = costs
         self.least = terms.least
         self.buffers = {buffer.root: buffer for buffer in buffers(graph)}
-        self.made = {op.name: self._made(op) for op in graph.ops}
-        self.read = {op.name: self._read(op) for op in graph.ops}
+        self.made: dict[str, list[Buffer]] = {}
+        self.read: dict[str, list[str]] = {}
+        for op in graph.ops:
+            named = (self.buffers.get(tensor.name) for tensor in op.outputs)
+            self.made[op.name] = [buffer for buffer in named if buffer is not None]
+            self.read[op.name] = list(dict.fromkeys(graph.roots[x] for x in op.inputs))
         taken = [0.0, *(costs.of(op.name) for op in graph.ops)]
         self.begins = list(accumulate(taken))  # seconds, of each op and of the end
         self._cheap = terms.cheap
@@ -159,13 +163,6 @@ class StepAsItIs:
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
                 self._written.setdefault(graph.roots.get(handle, handle), position)
-
-    def _made(self, op: Op) -> tuple[Buffer, ...]:
-        named = (self.buffers.get(tensor.name) for tensor in op.outputs)
-        return tuple(buffer for buffer in named if buffer is not None)
-
-    def _read(self, op: Op) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(self.graph.roots[name] for name in op.inputs))
 
     def may_run_again(self, name: str) -> bool:
         """Tell whether an op may run twice."""
@@ -251,11 +248,6 @@ class Chosen:
                 uses = self.uses.get(root)
                 if uses is not None and at not in uses:
                     insort(uses, at)
-
-    def leaving(self) -> tuple[tuple[str, str], ...]:
-        """Roots that move, each with the op from which on it may be away."""
-        ops = self.step.graph.ops
-        return tuple((root, ops[at].name) for root, (at, _) in self.away.items())
 
     def recomputed(self) -> tuple[Recomputed, ...]:
         """The choice in the plan's words: who reads the second run of which op.
@@ -358,7 +350,8 @@ def choose_fates(
         _take_bargains(chosen, large, terms)
         if len(chosen.second) == runs or not chosen.exceeds:
             break
-    leaving = dict(before.leaving) | dict(chosen.leaving())
+    away = {root: graph.ops[begin].name for root, (begin, _) in chosen.away.items()}
+    leaving = dict(before.leaving) | away
     return Fates(
         recomputed=before.recomputed + chosen.recomputed(),
         leaving=tuple(leaving.items()),
@@ -591,5 +584,4 @@ class _Trial:
             self._supply(root, at, depth + 1)
 
     def _last(self, root: str) -> int:
-        known: Mapping[str, int] = self.change.last
-        return known[root] if root in known else self._chosen.last[root]
+        return self.change.last.get(root, self._chosen.last[root])

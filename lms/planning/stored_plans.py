@@ -20,6 +20,7 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.ir.plan import SwapPlan, planned_graph, validate_plan
 from lms.planning.candidates import small_pool_for, smallest_worth_moving
+from lms.planning.placement import in_room
 from lms.planning.problem import UNLIMITED, MemoryBudget, Workload
 from lms.planning.risk import FittedPlan
 from lms.planning.select import choose_plan, fits
@@ -142,9 +143,7 @@ def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) ->
         planned = _validated(graph, found.plan)
     except PlanError:
         return False
-    pool, room = found.small_pool, _room(budget)
-    reached = allocator_peak(planned, found.plan, capacity=room, small_pool=pool)
-    return reached is not None
+    return in_room(planned, found.small_pool, found.plan, _room(budget)) is not None
 
 
 def _room(budget: MemoryBudget) -> Bytes:

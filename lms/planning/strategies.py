@@ -27,6 +27,7 @@ from lms.planning.placement import (
     PlanRequest,
     certain_need,
     find_plan,
+    in_room,
     least_plan,
     ranked,
 )
@@ -45,7 +46,6 @@ from lms.planning.schedule import orders as _orders
 from lms.planning.settings import Settings
 from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort
 from lms.simulation.executor import collector_paused
-from lms.simulation.memory import allocator_peak
 from lms.units import Bytes, Seconds, format_bytes
 
 __all__ = ["best_plan", "plan_by_budget"]
@@ -190,15 +190,7 @@ class _Search:
         if option is None:
             return None
         planned = planned_graph(self._orders[choice.order], option.plan)
-        if (
-            allocator_peak(
-                planned,
-                option.plan,
-                capacity=request.budget,
-                small_pool=option.small_pool,
-            )
-            is None
-        ):
+        if in_room(planned, option.small_pool, option.plan, request.budget) is None:
             return None
         _, sure = judged(planned, option, request.budget, request.headroom)
         return with_likely_peak(planned, sure, request.budget, request.headroom)
@@ -262,7 +254,7 @@ class _Search:
         least = smallest_worth_moving(peak(graph))
         terms = Terms(
             budget=request.budget * TUNING.search_percent[choice.percent] // 100,
-            most=_longest(request),
+            most=partial(_longest, request),
             share=self._share(choice),
             least=least,
             cheap=request.recompute == "cheap",
@@ -296,17 +288,13 @@ def _within(request: PlanRequest, percent: int) -> PlanRequest:
     return replace(request, budget=budget, headroom=more)
 
 
-def _longest(request: PlanRequest) -> Callable[[Bytes], Seconds]:
+def _longest(request: PlanRequest, size: Bytes) -> Seconds:
     """How long it may take to make a tensor again: as long as to move it."""
+    if request.recompute is True:
+        return math.inf
     link = request.speeds.hardware
-
-    def most(size: Bytes) -> Seconds:
-        if request.recompute is True:
-            return math.inf
-        there = link.copy_seconds(size, to_device=False)
-        return there + link.copy_seconds(size, to_device=True)
-
-    return most
+    there = link.copy_seconds(size, to_device=False)
+    return there + link.copy_seconds(size, to_device=True)
 
 
 def _find(

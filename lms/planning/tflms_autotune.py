@@ -24,7 +24,7 @@ can raise it, so bisection may miss settings that fit.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
 from lms.errors import BudgetError
@@ -118,11 +118,11 @@ def _searched(
     idle = replace(start, swapout_threshold=trials.levels)
     if free == LEAST.keys() and fits(idle):
         return idle
+    modes = [start.sync_mode, SyncMode.BOTH]
     if "swapout_threshold" in free:
-        rule = next(filter(fits, _raised(start)), None)
-    else:
-        both = replace(start, sync_mode=SyncMode.BOTH)
-        rule = next(filter(fits, (start, both)), None)
+        modes = [mode for mode in SyncMode if mode.value >= start.sync_mode.value]
+    raised = (replace(start, sync_mode=mode) for mode in modes)
+    rule = next(filter(fits, raised), None)
     if rule is None:
         return None
     if "swapout_threshold" in free:
@@ -134,13 +134,6 @@ def _searched(
     if "swapin_groupby" in free:
         rule = _grouped(rule, trials.levels, fits)
     return rule
-
-
-def _raised(rule: ThresholdRule) -> Iterator[ThresholdRule]:
-    """The rule in its sync mode and in those above."""
-    for mode in SyncMode:
-        if mode.value >= rule.sync_mode.value:
-            yield replace(rule, sync_mode=mode)
 
 
 def _largest(

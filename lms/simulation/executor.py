@@ -1,7 +1,7 @@
 """Simulate a step that obeys a plan: three lanes, and memory on both sides, over time.
 
 Discrete events with the semantics of TensorFlow's runtime on a GPU, as the rewriter's
-transport meets them (`lms.tf.rewrite.transports`):
+transport meets them (`lms.tf.rewrite.rewriting`):
 
 - One thread of the host launches ops in the plan's order, ahead of the device. Memory
   changes hands when an op is launched, not when the device gets to it.

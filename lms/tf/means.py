@@ -168,7 +168,7 @@ def _moved_state(refused: Refused) -> Means:
         return NOTHING
     step = refused.step
     there = {id(a.captured) for a in step.arguments if a.lies_on_host}
-    left = movable_to_host(step.graph, step.variables, step.device)
+    left = movable_to_host(step.graph, step.nodes, step.variables, step.device)
     left = [handle for handle in left if id(handle) not in there]
     sizes = list(accumulate(map(size_of, left), initial=0))
     short = (refused.error.least_bytes or 0) - (refused.budget.total or 0)

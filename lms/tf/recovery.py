@@ -362,7 +362,8 @@ def run_recovering(
                 guessed = None if step.was_guessed else step.source.by_guesses()
             except LMSError as error:  # it may yet run in another order
                 error.__traceback__ = None
-                step.held_back = error
+                if not isinstance(step.held_back, BudgetError):  # what is least is said
+                    step.held_back = error
             step.was_guessed = True
             if guessed is not None:
                 plans = step.predicted.replans + 1

@@ -34,13 +34,15 @@ LAPTOP = replace(
 
 
 def changed(**changes: Any) -> Facts:
-    """The server with another GPU, installation or environment."""
+    """The server with another GPU, installation or fact, and variables in capitals."""
+    variables = {k: v for k, v in changes.items() if k.isupper()}
     gpu = {k: v for k, v in changes.items() if hasattr(GPU, k)}
     there = {k: v for k, v in changes.items() if hasattr(TENSORFLOW, k)}
-    others = {k: v for k, v in changes.items() if k not in gpu and k not in there}
+    known = gpu | there | variables
+    others = {k: v for k, v in changes.items() if k not in known}
     driver = replace(SERVER.driver, gpus=(replace(GPU, **gpu),))
     facts = replace(SERVER, installation=replace(TENSORFLOW, **there), driver=driver)
-    return replace(facts, **others)
+    return replace(facts, variables=tuple(variables.items()), **others)
 
 
 def test_a_good_server_has_no_problem_and_only_xla_to_note() -> None:
@@ -68,28 +70,22 @@ def test_a_good_server_has_no_problem_and_only_xla_to_note() -> None:
         ),
         (changed(cuda=None), "CUDA", "problem", "tflms[gpu]"),
         (changed(gpus=0), "device", "problem", "tflms[gpu]"),
-        (
-            replace(changed(gpus=0), variables=(("CUDA_VISIBLE_DEVICES", "-1"),)),
-            *("device", "note", "Unset it"),
-        ),
+        (changed(gpus=0, CUDA_VISIBLE_DEVICES="-1"), "device", "note", "Unset it"),
         (LAPTOP, "device", "note", "python -m lms emulate"),
         (changed(used=8 * GIB), "GPU 0", "note", "nvidia-smi"),
         (changed(host_free=None), "host", "note", "python -m lms plan"),
         (
-            replace(SERVER, variables=(("TF_GPU_HOST_MEM_LIMIT_IN_MB", "lots"),)),
+            changed(TF_GPU_HOST_MEM_LIMIT_IN_MB="lots"),
             *("host", "problem", "whole number"),
         ),
+        (changed(TF_XLA_FLAGS="--tf_xla_auto_jit=2"), "XLA", "problem", "Unset it"),
         (
-            replace(SERVER, variables=(("TF_XLA_FLAGS", "--tf_xla_auto_jit=2"),)),
-            *("XLA", "problem", "Unset it"),
-        ),
-        (
-            replace(SERVER, variables=(("TF_GPU_HOST_MEM_LIMIT_IN_MB", "2048"),)),
+            changed(TF_GPU_HOST_MEM_LIMIT_IN_MB="2048"),
             *("host", "note", "Unset TF_GPU_HOST_MEM_LIMIT_IN_MB"),
         ),
         (changed(capability=(12, 0)), "device", "note", "tens of minutes"),
         (
-            replace(SERVER, variables=(("TF_GPU_ALLOCATOR", "cuda_malloc_async"),)),
+            changed(TF_GPU_ALLOCATOR="cuda_malloc_async"),
             *("allocator", "note", "Unset it"),
         ),
         (changed(growth=True), "allocator", "note", "memory growth"),

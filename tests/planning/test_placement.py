@@ -50,9 +50,12 @@ def request(graph: GraphView, budget: int, headroom: Headroom = NOTHING) -> Plan
 
 
 def planned(
-    graph: GraphView, budget: int, headroom: Headroom = NOTHING
-) -> FittedPlan | None:
-    return find_plan(graph, request(graph, budget, headroom))
+    graph: GraphView, budget: int, headroom: Headroom = NOTHING, **knobs: Any
+) -> FittedPlan:
+    """A plan, which there is."""
+    found = find_plan(graph, request(graph, budget, headroom), **knobs)
+    assert found is not None
+    return found
 
 
 @cache
@@ -80,7 +83,6 @@ def test_a_plan_without_doubt_stays_within_bounds_wherever_it_is_placed(
     budget = peak(graph) * share // 100
     headroom = Headroom(free=budget // 10, bound=budget // 20)
     found = planned(graph, budget, headroom)
-    assert found is not None
     validate_plan(graph, found.plan)
     peaks = allocator_peaks(graph, found.plan, regions(budget, headroom, found))
     assert (peaks is None) <= (found.risk is Risk.PLACE)
@@ -100,14 +102,13 @@ def test_a_quick_plan_is_tried_in_fewer_regions_and_stays_within_bounds(
     graph = drawn()
     monkeypatch.setattr(risk, "peaks_by_region", counted)
     budget = peak(graph) * 6 // 10
-    assert planned(graph, budget, Headroom(free=budget // 10)) is not None
+    planned(graph, budget, Headroom(free=budget // 10))
     assert max(tried) > 3
     tried.clear()
     for share in (40, 60, 80):
         budget = peak(graph) * share // 100
         headroom = Headroom(free=budget // 10, bound=budget // 20)
-        found = find_plan(graph, request(graph, budget, headroom), effort=QUICK)
-        assert found is not None
+        found = planned(graph, budget, headroom, effort=QUICK)
         validate_plan(graph, found.plan)
         reached = allocator_peak(
             graph, found.plan, capacity=budget, small_pool=found.small_pool
@@ -122,18 +123,12 @@ def test_the_walk_lays_tensors_where_the_allocator_does(percent: int) -> None:
     # Little room is left: where the walk took another of two dying inputs to be written
     # over, none of its plans could be placed.
     graph = scheduled(read_step("drawn_300").graph)
-    budget = peak(graph) * percent // 100
-    found = planned(graph, budget)
-    assert found is not None
+    planned(graph, peak(graph) * percent // 100)
 
 
 def test_what_is_kept_of_one_plan_is_not_taken_for_another() -> None:
     graph = drawn()
-    plans = [
-        option.plan
-        for share in (50, 70)
-        if (option := planned(graph, peak(graph) * share // 100))
-    ]
+    plans = [planned(graph, peak(graph) * share // 100).plan for share in (50, 70)]
     ample = Region(capacity=2 * peak(graph))
     expected = [
         allocator_peaks(GraphView(ops=graph.ops, results=graph.results), plan, [ample])
@@ -154,22 +149,18 @@ def test_of_plans_about_as_fast_the_one_that_moves_least_is_taken(
     options = [
         replace(option, seconds=seconds)
         for option, seconds in zip(found, (1.000, 1.005, 1.020), strict=True)
-        if option is not None
     ]
     moved = [option.plan.moved_bytes for option in options]
     assert moved[0] > moved[1] > moved[2]
     monkeypatch.setattr(placement, "_surest", lambda *_: options)
     monkeypatch.setattr(placement, "_in_time", lambda _, option, *rest: [option])
-    best = planned(graph, rooms[-1])
-    assert best is not None
-    assert best.plan == options[1].plan
+    assert planned(graph, rooms[-1]).plan == options[1].plan
 
 
 def test_a_budget_below_the_limit_bounds_what_is_in_use() -> None:
     graph = drawn()
     budget = peak(graph) * 6 // 10
     found = planned(graph, budget, Headroom(free=100 * budget))
-    assert found is not None
     assert found.risk is Risk.NONE
     roomy = allocator_peak(
         graph, found.plan, capacity=100 * budget, small_pool=found.small_pool
@@ -199,11 +190,10 @@ def test_the_peak_that_is_promised_is_near_to_all_that_are_likely(
 def test_a_room_too_tight_to_be_sure_gets_a_plan_that_says_so() -> None:
     graph = scheduled(read_step("drawn_450").graph)
     budget = peak(graph)
-    while planned(graph, budget * 97 // 100) is not None:
+    while find_plan(graph, request(graph, budget * 97 // 100)) is not None:
         budget = budget * 97 // 100
     headroom = Headroom(free=budget // 50)
     found = planned(graph, budget, headroom)
-    assert found is not None
     assert found.risk is not Risk.NONE
     assert (
         allocator_peak(graph, found.plan, capacity=budget, small_pool=found.small_pool)
@@ -217,7 +207,6 @@ def test_large_tensors_move_first_and_small_ones_where_they_must() -> None:
     sizes: list[int] = []
     for share in (70, 30):
         found = planned(graph, most * share // 100)
-        assert found is not None
         sizes.append(min(swap.size for swap in found.plan.swaps))
     assert sizes[0] >= most // 200 > sizes[1]
 
@@ -227,7 +216,6 @@ def test_of_slow_plans_the_faster_comes_first_and_of_fast_ones_what_moves_less()
 ):
     graph = drawn()
     found = planned(graph, peak(graph) // 2)
-    assert found is not None
     swaps = found.plan.swaps
     assert len(swaps) > 4
     # The slower, the less it moves.

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -25,18 +26,9 @@ def op(name: str, *inputs: str, size: int = 64, kind: str = "", **others: object
     return Op(name=name, type="T", inputs=inputs, outputs=outputs, **options)
 
 
-def chosen(
-    graph: GraphView, *tensors: str, budget: int = 0, most: float = math.inf
-) -> dict[str, tuple[str, ...]]:
-    """Who reads which second runs, if each op takes a second."""
-    costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
-    found = chosen_by(
-        graph,
-        [f"{name}:0" for name in tensors],
-        costs,
-        budget=budget,
-        most=lambda _: most,
-    ).recomputed
+def chosen(graph: GraphView, *tensors: str, **terms: Any) -> dict[str, tuple[str, ...]]:
+    """Who reads which second runs."""
+    found = chosen_by(graph, [f"{name}:0" for name in tensors], **terms).recomputed
     with_recomputed(graph, found)  # raises if it is no such thing
     return {item.op: item.readers for item in found}
 
@@ -44,18 +36,27 @@ def chosen(
 def chosen_by(
     graph: GraphView,
     candidates: Collection[str],
-    costs: Costs,
     before: Fates | None = None,
+    *,
+    budget: int = 0,
+    most: float = math.inf,
+    costs: Costs | None = None,
     **terms: Any,
 ) -> Fates:
-    return choose_fates(graph, candidates, costs, Terms(**terms), before)
+    """What becomes of each candidate, if each op takes a second."""
+    second = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
+    asked = Terms(budget=budget, most=lambda _: most, **terms)
+    return choose_fates(graph, candidates, costs or second, asked, before)
+
+
+def row(*names: str, size: int = 64) -> list[Op]:
+    """Ops that each read the one before; the first is there already."""
+    return [op(own, f"{before}:0", size=size) for before, own in pairwise(names)]
 
 
 def later(name: str) -> list[Op]:
     """Some ops between a way there and a way back, the last of which is `last`."""
-    names = [name, "between0", "between1", "between2", "last"]
-    pairs = zip(names[1:], names[:-1], strict=True)
-    return [op(own, f"{before}:0", size=1) for own, before in pairs]
+    return row(name, "between0", "between1", "between2", "last", size=1)
 
 
 # conv's output is read by its own gradient, so it is there when relu's is needed.
@@ -111,12 +112,8 @@ def test_as_little_is_recomputed_as_will_do() -> None:
 
 def test_only_cheap_ops_run_twice_if_that_is_asked_for() -> None:
     graph = GraphView(ops=tuple(replace(o, cheap=o.name != "mul") for o in SAVED.ops))
-    costs = Costs(seconds={}, source="drawn")
-    for cheap in (False, True):
-        found = chosen_by(
-            graph, ["relu:0"], costs, budget=0, most=lambda _: 1.0, cheap=cheap
-        ).recomputed
-        assert bool(found) is not cheap  # relu is made of what mul makes
+    for cheap in (False, True):  # relu is made of what mul makes
+        assert bool(chosen(graph, "relu", cheap=cheap)) is not cheap
 
 
 def test_of_two_sums_in_a_row_one_is_kept_for_the_other() -> None:
@@ -128,16 +125,10 @@ def test_of_two_sums_in_a_row_one_is_kept_for_the_other() -> None:
             op("conv2", "sum1:0"),
             op("sum2", "sum1:0", "conv2:0"),
             op("conv3", "sum2:0"),
-            *(
-                op(f"far{i}", f"{'conv3' if i == 0 else f'far{i - 1}'}:0")
-                for i in range(40)
-            ),
+            *row("conv3", *(f"far{i}" for i in range(40))),
             op("grad3", "far39:0", "sum2:0"),
             op("grad2", "grad3:0", "conv2:0"),
-            *(
-                op(f"and{i}", f"{'grad2' if i == 0 else f'and{i - 1}'}:0")
-                for i in range(40)
-            ),
+            *row("grad2", *(f"and{i}" for i in range(40))),
             op("grad1", "and39:0", "sum1:0"),
             op("grad0", "grad1:0", "conv1:0", "conv0:0"),
         )
@@ -152,9 +143,7 @@ def test_an_alias_is_made_again_with_its_buffer() -> None:
             op("conv"),
             op("relu", "conv:0"),
             op("flat", "relu:0", alias="relu:0", repeatable=True),
-            op("next", "flat:0"),
-            op("far", "next:0"),
-            op("and", "far:0"),
+            *row("flat", "next", "far", "and"),
             op("grad", "and:0", "flat:0"),
             op("conv_grad", "grad:0", "conv:0"),
         )
@@ -204,14 +193,11 @@ def test_every_op_reads_the_same_values_whatever_is_made_again(
     )
     large = sorted(b.root for b in buffers(graph) if b.size > 256)
     wanted = data.draw(st.sets(st.sampled_from(large), min_size=1))
-    costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
     budget = peak(graph) * data.draw(st.integers(0, 90)) // 100
     fates, again = Fates(), graph
     for _ in range(data.draw(st.integers(1, 3))):
         copies = {b.root for b in buffers(again) if original_name(b.root) in wanted}
-        fates = chosen_by(
-            again, copies, costs, budget=budget, most=lambda _: math.inf, before=fates
-        )
+        fates = chosen_by(again, copies, fates, budget=budget)
         again = with_recomputed(graph, fates.recomputed)
     assert len(again.ops) == len(graph.ops) + len(fates.recomputed)
     assert values(again) == values(graph)
@@ -231,13 +217,10 @@ def test_a_copy_is_recomputed_in_turn_where_it_would_be_held_for_long() -> None:
             op("end", "mul_grad:0", "input:0"),
         )
     )
-    costs = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
 
     def chosen(graph: GraphView, before: Fates) -> Fates:
         roots = [b.root for b in buffers(graph) if original_name(b.root)[:2] != "in"]
-        return chosen_by(
-            graph, roots, costs, budget=0, most=lambda _: math.inf, before=before
-        )
+        return chosen_by(graph, roots, before)
 
     once = chosen(graph, Fates())
     assert [each.op for each in once.recomputed] == ["mul", "relu"]
@@ -258,14 +241,8 @@ def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
         ops.append(op(f"grad{i}", f"grad_x{i}:0", f"conv{i}:0"))
         gradient = f"grad{i}:0"
     graph = GraphView(ops=tuple(ops))
-    costs = Costs(seconds={op.name: 1.0 for op in ops}, source="drawn")
-    found = chosen_by(
-        graph,
-        [buffer.root for buffer in buffers(graph)],
-        costs,
-        budget=6 * 64,
-        most=lambda _: math.inf,
-    ).recomputed
+    roots = [buffer.root for buffer in buffers(graph)]
+    found = chosen_by(graph, roots, budget=6 * 64).recomputed
     assert [item.op for item in found] == ["x1", "x2", "x3"]
     assert peak(graph) == 9 * 64  # four pairs, and the gradient of the last
     assert peak(with_recomputed(graph, found)) == 6 * 64
@@ -273,20 +250,13 @@ def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
 
 def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
     def graph(size: int) -> GraphView:
-        weight = Tensor(name="w:0", size=64)
         return GraphView(
             ops=(
                 op("conv"),
                 op("scale", "conv:0", size=size, repeatable=True),
                 op("mul", "conv:0", "scale:0"),
                 op("next", "mul:0"),
-                Op(
-                    name="w",
-                    type="Read",
-                    outputs=(weight,),
-                    persistent=True,
-                    reads_state=True,
-                ),
+                op("w", persistent=True, reads_state=True),
                 op("cast", "w:0"),
                 op("far", "next:0", "cast:0"),
                 op("and", "far:0"),
@@ -294,18 +264,10 @@ def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
             )
         )
 
-    costs = Costs(seconds={}, source="drawn")
-
-    def found(size: int, tensor: str) -> list[str]:
-        items = chosen_by(
-            graph(size), {tensor}, costs, budget=0, most=lambda _: math.inf, least=32
-        ).recomputed
-        return [item.op for item in items]
-
-    assert found(16, "mul:0") == ["mul"]
-    assert found(64, "mul:0") == ["scale", "mul"]
-    assert found(16, "scale:0") == []
-    assert found(16, "cast:0") == []
+    assert list(chosen(graph(16), "mul", least=32)) == ["mul"]
+    assert list(chosen(graph(64), "mul", least=32)) == ["scale", "mul"]
+    assert chosen(graph(16), "scale", least=32) == {}
+    assert chosen(graph(16), "cast", least=32) == {}
 
 
 def test_what_costs_more_to_recompute_than_a_copy_counts_for_moves() -> None:
@@ -324,14 +286,7 @@ def test_what_costs_more_to_recompute_than_a_copy_counts_for_moves() -> None:
 
     def moved(price: float) -> list[str]:
         share = LinkShare(hardware=hardware, seconds=1.0, price=price)
-        fates = chosen_by(
-            graph,
-            ["relu:0"],
-            costs,
-            budget=1 << 20,
-            most=lambda _: math.inf,
-            share=share,
-        )
+        fates = chosen_by(graph, ["relu:0"], budget=1 << 20, share=share, costs=costs)
         assert bool(fates.recomputed) is not bool(fates.leaving)
         return [root for root, _ in fates.leaving]
 

@@ -15,7 +15,7 @@ from lms.planning import strategies
 from lms.planning.candidates import Filters
 from lms.planning.placement import PlanRequest, find_plan
 from lms.planning.prefetch import Speeds
-from lms.planning.risk import Headroom, seconds_of
+from lms.planning.risk import FittedPlan, seconds_of
 from lms.planning.schedule import orders
 from lms.planning.strategies import best_plan
 from lms.units import MIB
@@ -49,16 +49,22 @@ def step() -> GraphView:
 GRAPH = step()
 
 
-def request(*, cheap: float, **knobs: Any) -> PlanRequest:
-    seconds = {o.name: cheap if o.repeatable else 1e-5 for o in GRAPH.ops}
+def asked_for(budget: int, costs: Costs, **knobs: Any) -> PlanRequest:
+    speeds = Speeds(costs=costs, hardware=preset("v100-pcie"))
+    return PlanRequest(budget=budget, speeds=speeds, filters=Filters(), **knobs)
+
+
+def request(*, cheap: float, other: float = 1e-5, **knobs: Any) -> PlanRequest:
+    seconds = {o.name: cheap if o.repeatable else other for o in GRAPH.ops}
     costs = Costs(seconds=seconds, source="drawn")
-    return PlanRequest(
-        budget=peak(GRAPH) * 6 // 10,
-        headroom=Headroom(),
-        speeds=Speeds(costs=costs, hardware=preset("v100-pcie")),
-        filters=Filters(),
-        **knobs,
-    )
+    return asked_for(peak(GRAPH) * 6 // 10, costs, **knobs)
+
+
+def best(graphs: list[GraphView], asked: PlanRequest) -> FittedPlan:
+    """The best plan, which there is."""
+    found = best_plan(graphs, asked)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize(
@@ -74,8 +80,7 @@ def request(*, cheap: float, **knobs: Any) -> PlanRequest:
 def test_what_is_made_again_is_what_is_about_as_fast_or_asked_for(
     cheap: float, recompute: Any, again: Any
 ) -> None:
-    found = best_plan([GRAPH], request(cheap=cheap, recompute=recompute))
-    assert found is not None
+    found = best([GRAPH], request(cheap=cheap, recompute=recompute))
     assert bool(found.plan.recomputed) is again
     validate_plan(planned_graph(GRAPH, found.plan), found.plan)
 
@@ -85,7 +90,7 @@ def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
     (gc.enable if enabled else gc.disable)()
     try:
         asked = request(cheap=1e-6)
-        assert best_plan([GRAPH], asked) is not None
+        best([GRAPH], asked)
         assert gc.isenabled() is enabled
         with pytest.raises(AttributeError):
             best_plan([GRAPH], replace(asked, speeds=cast("Any", "none")))
@@ -96,18 +101,10 @@ def test_the_collector_is_as_it_was_after_planning(*, enabled: bool) -> None:
 
 def test_on_a_slow_link_all_is_recomputed_that_can_be() -> None:
     graph = scheduled(read_step("drawn_750").graph)
-    hardware = preset("v100-pcie")
-    costs = roofline(graph, hardware)
-    asked = PlanRequest(
-        budget=peak(graph) // 2,
-        headroom=Headroom(),
-        speeds=Speeds(costs=costs, hardware=hardware),
-        filters=Filters(),
-    )
-    moving = best_plan([graph], replace(asked, recompute=False))
-    found = best_plan([graph], asked)
-    assert moving is not None
-    assert found is not None
+    costs = roofline(graph, preset("v100-pcie"))
+    asked = asked_for(peak(graph) // 2, costs)
+    moving = best([graph], replace(asked, recompute=False))
+    found = best([graph], asked)
     validate_plan(planned_graph(graph, found.plan), found.plan)
     assert seconds_of(moving) > 2 * costs.total
     assert seconds_of(found) < 1.5 * costs.total
@@ -115,14 +112,9 @@ def test_on_a_slow_link_all_is_recomputed_that_can_be() -> None:
 
 def test_what_costs_more_to_recompute_than_the_link_moves_instead() -> None:
     # A copy of 2 MiB takes 0.2 ms; the step 40 times as long. Products take 0.1 ms.
-    asked = request(cheap=1e-4)
-    roomy = {o.name: 1e-3 if not o.repeatable else 1e-4 for o in GRAPH.ops}
-    costs = Costs(seconds=roomy, source="drawn")
-    speeds = replace(asked.speeds, costs=costs)
-    found = best_plan([GRAPH], replace(asked, speeds=speeds))
-    always = best_plan([GRAPH], replace(asked, speeds=speeds, recompute=True))
-    assert found is not None
-    assert always is not None
+    asked = request(cheap=1e-4, other=1e-3)
+    found = best([GRAPH], asked)
+    always = best([GRAPH], replace(asked, recompute=True))
     assert found.plan.swaps
     assert seconds_of(found) < seconds_of(always)
 
@@ -138,27 +130,19 @@ def test_a_step_that_an_order_makes_fit_is_tried_in_no_other_way(
 
     monkeypatch.setattr(strategies, "find_plan", noted)
     asked = replace(request(cheap=1e-6), budget=2 * peak(GRAPH))
-    found = best_plan([GRAPH], asked)
-    assert found is not None
-    assert not found.plan.swaps
+    assert not best([GRAPH], asked).plan.swaps
     assert len(planned) == 1
 
 
 @pytest.mark.parametrize("name", ["drawn_300", "tagger"])
 def test_the_best_of_a_search_is_never_slower_than_its_starts(name: str) -> None:
     ordered = orders(read_step(name).graph)
-    hardware = preset("v100-pcie")
-    asked = PlanRequest(
-        budget=peak(ordered[0]) * 45 // 100,
-        headroom=Headroom(),
-        speeds=Speeds(costs=roofline(ordered[0], hardware), hardware=hardware),
-        filters=Filters(),
-    )
-    found = best_plan(ordered, asked)
+    costs = roofline(ordered[0], preset("v100-pcie"))
+    asked = asked_for(peak(ordered[0]) * 45 // 100, costs)
+    found = best(ordered, asked)
     moving = best_plan(ordered, replace(asked, recompute=False))
     again = best_plan(ordered, replace(asked, recompute=True))
     seconds = [seconds_of(option) for option in (moving, again) if option is not None]
-    assert found is not None
     assert seconds_of(found) <= min(seconds) * 1.01  # about as fast, and moves less
 
 
@@ -169,9 +153,4 @@ def test_a_last_chunk_of_an_odd_size_is_no_hole_for_what_is_rounded_up() -> None
         ops=(op("a"), Op(name="b", type="B", inputs=("a:0",), scratch=size))
     )
     costs = Costs(seconds={}, source="drawn")
-    asked = replace(
-        request(cheap=1e-6),
-        budget=size,
-        speeds=Speeds(costs=costs, hardware=preset("v100-pcie")),
-    )
-    assert best_plan([graph], asked) is None
+    assert best_plan([graph], asked_for(size, costs)) is None

@@ -26,7 +26,6 @@ from lms.machine.costs import roofline
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat, prepare
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.capture.writes import KeptVariables
 from lms.tf.measure import device_rates
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
@@ -39,7 +38,7 @@ from tests.tf.steps import specialised
 from unet3d.model import build_unet
 
 __all__ = ["fit_in_a_full_device", "free_holes", "measure_in_a_full_device"]
-__all__ += ["measure_in_little_room", "put_back_in_a_full_device", "run"]
+__all__ += ["measure_in_little_room", "run"]
 __all__ += ["settle_all_kinds", "settle_in_a_full_device", "settle_scattered"]
 __all__ += ["settle_shared", "small_chunks"]
 
@@ -432,18 +431,6 @@ def settle_in_a_full_device() -> dict[str, Any]:
         "grown": (memory.current_bytes or 0) - (there or 0),
         "hogs": len(hogs),
     }
-
-
-def put_back_in_a_full_device() -> bool:
-    """Put values back where there is room for nothing."""
-    variables = [tf.Variable(tf.ones([3 << 18]))]
-    kept = KeptVariables(tuple((v.handle, v.dtype) for v in variables))
-    values = kept.values()
-    for variable in variables:
-        variable.assign_add(tf.ones(variable.shape))
-    hogs = _all_that_is_free(find_device().memory)
-    kept.put_back(values)
-    return bool(hogs) and all((v.numpy() == 1.0).all() for v in variables)
 
 
 def _kept(before: Sequence[np.ndarray], variables: Sequence[tf.Variable]) -> bool:

@@ -21,18 +21,13 @@ def plain(worker: Worker, function: str, **arguments: Any) -> Any:
     return worker.ask(asked, memory="1GiB", planned=False, **arguments)
 
 
-def test_a_variable_moves_and_is_written_where_it_lies(worker: Worker) -> None:
+def test_a_variable_moves_and_is_written_and_put_back_where_it_lies(
+    worker: Worker,
+) -> None:
     found = worker.ask(f"{_TRIALS}:moved", memory="64MiB")
-    assert found["device"] == "GPU:0"
-    assert found["taken"] >= 256 * 256 * 4
-    assert found["in_place"]
-    assert found["equal"]
-    assert not found["after_assign"]
-
-
-def test_a_variable_that_is_put_back_stays_on_the_host(worker: Worker) -> None:
-    found = worker.ask(f"{_TRIALS}:kept", memory="64MiB")
-    assert found == {"equal": True, "on_host": True}
+    assert found.pop("left") < 256 * 256 * 4
+    assert not found.pop("after_assign")
+    assert all(found.values()), found
 
 
 @pytest.mark.slow

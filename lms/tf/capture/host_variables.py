@@ -5,8 +5,8 @@
 A GPU reads and writes pinned memory at its address there (unified addressing). So a
 variable of the card may have its tensor there: it keeps its handle and its device,
 every op finds it as before, with the same bits, and updates write into it in place.
-What reads element by element reads over the link. Other ops read a copy on the card,
-made for them: a plan may drop it and make it anew.
+What reads element by element, or some rows, reads over the link. Other ops read a copy
+on the card, made for them: a plan may drop it and make it anew.
 
     ReadVariableOp ──> AddV2, Mul ...                     ReadVariableOp ──> AddV2 ...
                 └────> MatMul                ==>          Read ──> copy in ──> MatMul
@@ -17,9 +17,8 @@ memory over as it is.
 
 Known weaknesses: an op that gives a variable another tensor puts it on the card; before
 its next step it is moved again. Ops in loops and branches read over the link whatever
-they are. Variables that are written in rows (embeddings, by some optimizers) stay on
-the card, and so do those of several workers. Memory of a variable that gets another
-goes back to TensorFlow's pool at once, whatever still runs.
+they are. Variables of several workers stay on the card. Memory of a variable that gets
+another goes back to TensorFlow's pool at once, whatever still runs.
 
 Sources: `AssignVariableOp` in resource_variable_ops.cc, `_input_hostmem` in
 memory_types.cc; unified virtual addressing in the CUDA driver API.
@@ -41,14 +40,15 @@ from lms.ir.graph import GraphView
 from lms.machine.host import PINNED_VARIABLE
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
-from lms.tf.capture.op_facts import CHEAP, CONTROL_FLOW, READS_VARIABLES
+from lms.tf.capture.op_facts import CHEAP
+from lms.tf.capture.pieces import copying
 from lms.units import Bytes, format_bytes
 
 __all__ = [
     "COPY_IN",
     "HostVariables",
+    "address_of",
     "bytes_on_host",
-    "is_copied_at_reads",
     "is_moved",
     "let_stay",
     "lies_on_host",
@@ -56,21 +56,18 @@ __all__ = [
     "movable_to_host",
     "move_to_device",
     "move_to_host",
+    "take_mark_off",
     "with_copies_in",
     "write_on_host",
 ]
 
 COPY_IN = "_CopyFromHostToGpu"
 
+# Ops that read over the link: each element about once, or a few rows.
+_OVER_LINK = CHEAP | {"GatherV2", "GatherNd"}
+
 # Smaller variables are not worth the way.
 _LEAST = 64 * 1024
-
-# Ops that read a variable or write all of it. One that is written in rows is copied at
-# each read, so nobody can tell where its memory is.
-_WHOLE = {
-    *("AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"),
-    *(READS_VARIABLES | CONTROL_FLOW),
-}
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
@@ -79,8 +76,15 @@ _moved: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _places: dict[int, tuple[int, tf.DType]] = {}  # addresses and types
 
 
-def _address(handle: Any, dtype: tf.DType) -> int:
+def address_of(handle: Any, dtype: tf.DType) -> int:
+    """Where a variable's memory is; ValueError if none says."""
+    take_mark_off(handle)
     return compat.address_of(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
+
+
+def take_mark_off(handle: Any) -> None:
+    """Let a variable that was used in pieces be read and written without copies."""
+    tf.raw_ops.DisableCopyOnRead(resource=handle)
 
 
 def is_moved(handle: Any) -> bool:
@@ -97,15 +101,9 @@ def lies_on_host(handle: Any) -> bool:
     if not is_moved(handle):
         return False
     address, dtype = _places[id(handle)]
-    with suppress(ValueError, tf.errors.ResourceExhaustedError):  # copied at reads
-        return _address(handle, dtype) == address
+    with suppress(ValueError):  # of an empty one
+        return address_of(handle, dtype) == address
     return False
-
-
-def is_copied_at_reads(handle: Any, dtype: tf.DType) -> bool:
-    """Tell whether a variable was ever written in rows: its address is not known."""
-    first = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
-    return compat.address_of(first) != _address(handle, dtype)
 
 
 def move_to_host(handle: Any) -> None:
@@ -116,6 +114,7 @@ def move_to_host(handle: Any) -> None:
     """
     spec = compat.handle_spec(handle)
     assert spec is not None
+    take_mark_off(handle)
     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
     try:
         with compat.planned_as_is():
@@ -126,7 +125,7 @@ def move_to_host(handle: Any) -> None:
             f"card, got none for one of {format_bytes(size_of(handle))}. Close other "
             f"programs, raise {PINNED_VARIABLE}, or use a larger card."
         ) from error
-    _places[id(handle)] = _address(handle, spec.dtype), spec.dtype
+    _places[id(handle)] = address_of(handle, spec.dtype), spec.dtype
     _moved[id(handle)] = handle
 
 
@@ -153,6 +152,7 @@ def move_to_device(handle: Any) -> None:
     spec = compat.handle_spec(handle)
     assert spec is not None
     with tf.device(handle.device):
+        take_mark_off(handle)
         value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
         own = tf.raw_ops.DeepCopy(x=value)
         tf.raw_ops.AssignVariableOp(resource=handle, value=own)
@@ -267,7 +267,10 @@ def size_of(handle: Any) -> Bytes:
 
 
 def movable_to_host(
-    graph: GraphView, variables: Mapping[str, tuple[Any, tf.DType]], device: str
+    graph: GraphView,
+    nodes: Sequence[compat.NodeDef],
+    variables: Mapping[str, tuple[Any, tf.DType]],
+    device: str,
 ) -> list[Any]:
     """Handles of the variables on a device that may move, the best first.
 
@@ -275,23 +278,19 @@ def movable_to_host(
 
     Args:
         graph: The step.
+        nodes: Its nodes.
         variables: Its captured variables by their handles' names.
         device: Full name of the device.
     """
-    in_rows = {
-        graph.roots[name]
-        for op in graph.ops
-        if op.type not in _WHOLE and op.alias is None
-        for name in op.inputs
-    }
+    copied = {*copying(nodes, {source_of(name) for name in variables}).values()}
     found = [
         (name in _copied(graph), -size_of(handle), name)
-        for name, (handle, dtype) in variables.items()
+        for name, (handle, _) in variables.items()
         if handle.device == device
         and compat.has_op(COPY_IN)
-        and name not in in_rows
+        and source_of(name) not in copied
         and size_of(handle) >= _LEAST
-        and not (lies_on_host(handle) or is_copied_at_reads(handle, dtype))
+        and not lies_on_host(handle)
     ]
     return [variables[name][0] for *_, name in sorted(found)]
 
@@ -302,14 +301,16 @@ def _copied(graph: GraphView) -> set[str]:
         op.inputs[0]
         for op in graph.ops
         if op.reads_state
-        and any(reader.type not in CHEAP for reader in graph.consumers[f"{op.name}:0"])
+        and any(
+            reader.type not in _OVER_LINK for reader in graph.consumers[f"{op.name}:0"]
+        )
     }
 
 
 def with_copies_in(
     nodes: Sequence[compat.NodeDef], handles: Collection[str], fixed: Collection[str]
 ) -> list[compat.NodeDef]:
-    """Nodes in which what is not element-wise reads copies of variables on the host.
+    """Nodes in which what reads all elements often reads copies of what is on the host.
 
     Args:
         nodes: The step's nodes; they are not changed.
@@ -318,15 +319,18 @@ def with_copies_in(
     """
     copies: dict[str, str] = {}
     made: list[compat.NodeDef] = []
+    copied = copying(nodes, handles)
     reads = {
         node.name: node
         for node in nodes
-        if node.op == "ReadVariableOp" and source_of(node.input[0]) in handles
+        if node.op == "ReadVariableOp"
+        and source_of(node.input[0]) in handles
+        and node.name not in copied
     }
     changed: list[compat.NodeDef] = []
     for node in nodes:
         sources = [n for n in node.input if n.removesuffix(":0") in reads]
-        if node.name not in fixed and node.op not in CHEAP and sources:
+        if node.name not in fixed and node.op not in _OVER_LINK and sources:
             for name in {source_of(n) for n in sources} - copies.keys():
                 pair = _copy_in(reads[name])
                 made += pair

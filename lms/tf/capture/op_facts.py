@@ -93,7 +93,7 @@ REPLACES_STATE = words("AssignVariableOp")
 # gather ops); any other op with a variable's handle may write it.
 READS_VARIABLES = words(
     """ReadVariableOp _ReadVariablesOp VariableShape VarIsInitializedOp ResourceGather
-    ResourceGatherNd"""
+    ResourceGatherNd DisableCopyOnRead"""
 )
 
 # Ops of which an output is as large as cuDNN says when they run: it is left to their

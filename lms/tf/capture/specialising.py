@@ -48,6 +48,7 @@ from lms.tf.capture.op_facts import (
     REPLACES_STATE,
     with_flops,
 )
+from lms.tf.capture.pieces import copying, with_copies_counted, without_copies
 from lms.tf.capture.shapes import (
     guessed_by_inputs,
     guessed_shapes,
@@ -58,6 +59,7 @@ from lms.tf.capture.slicing import SLICE, OpSize, regions, with_slices
 from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
 from lms.tf.capture.writes import with_writes
+from lms.units import Bytes
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
@@ -83,6 +85,13 @@ class Argument:
     variable: tf.TensorSpec | None = None
     captured: tf.Tensor | None = None
     lies_on_host: bool = False
+
+    @property
+    def size(self) -> Bytes:
+        """Bytes of the variable's value, or of the tensor; 0 of an unknown shape."""
+        spec = self.variable or self.spec
+        known = spec.shape.is_fully_defined() or spec.dtype.name in OPAQUE
+        return _described("captured", spec).size if known else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +145,13 @@ class TracedStep:
     @property
     def captured_bytes(self) -> int:
         """Bytes on the device of the variables and tensors that the step captures."""
-        specs = (
-            a.variable or a.spec
+        return sum(
+            a.size
             for a in self.arguments
             if a.captured is not None
             and a.captured.device in ("", self.device)
             and not a.lies_on_host
         )
-        return sum(_described("capture", spec).size for spec in specs)
 
     @property
     def held_bytes(self) -> int:
@@ -184,13 +192,19 @@ def _assignments(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes,
     return with_assignments_in_place(nodes, variables), library
 
 
+def _pieces(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
+    """Requires the functions to be open. Ensures that embeddings are not copied."""
+    handles = {a.name for a in step.arguments if a.variable is not None}
+    return without_copies(nodes, handles, control_flow(step.nodes)), library
+
+
 def _state(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
     """Requires the functions to be open. Ensures that no product reads over a link."""
     handles = {a.name for a in step.arguments if a.lies_on_host}
     return with_copies_in(nodes, handles, control_flow(step.nodes)), library
 
 
-PASSES = (_signs, _opened, _state, _assignments)
+PASSES = (_signs, _opened, _pieces, _state, _assignments)
 """Rewrites of a step before it is planned, in this order; none changes a number."""
 
 
@@ -316,6 +330,10 @@ def _seen(
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
     ops += [_op(n, shapes, fixed, back_edges, device, lists) for n in ordered]
     ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
+    sizes = {a.name: a.size for a in arguments if a.variable is not None}
+    here = [node for node in ordered if not _is_elsewhere(node, device)]
+    copied = copying(here, sizes.keys())
+    ops = with_copies_counted(ops, {name: sizes[copied[name]] for name in copied})
     ops = with_host_memory(ops, ordered, device)
     ops = with_received(ops, {n.name for n in ordered if _is_elsewhere(n, device)})
     ops = [

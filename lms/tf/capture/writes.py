@@ -21,7 +21,12 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
-from lms.tf.capture.host_variables import is_moved, move_to_host, write_on_host
+from lms.tf.capture.host_variables import (
+    is_moved,
+    move_to_host,
+    take_mark_off,
+    write_on_host,
+)
 from lms.tf.capture.op_facts import ALIAS, COLLECTIVE, READS_VARIABLES
 from lms.units import KIB, Bytes
 
@@ -201,6 +206,7 @@ def _size(handle: tf.Tensor, dtype: tf.DType) -> Bytes | None:
 
 
 def _value(handle: tf.Tensor, dtype: tf.DType) -> Any:
+    take_mark_off(handle)
     value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
     size = _size(handle, dtype)
     return value if size is not None and size <= _SMALL else np.array(value)
@@ -214,6 +220,7 @@ def _assign(handle: tf.Tensor, value: Any, *, is_full: bool) -> bool:
     """
     on_host = isinstance(value, np.ndarray)
     own = compat.host_tensor(value) if on_host else tf.raw_ops.DeepCopy(x=value)
+    take_mark_off(handle)
     if not is_full:
         with suppress(tf.errors.OpError):
             tf.raw_ops.AssignVariableOp(resource=handle, value=own)

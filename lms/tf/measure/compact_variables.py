@@ -11,7 +11,7 @@ Known weakness: for a moment the variables are on the host alone, and whoever el
 reads them then finds nothing in them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -21,17 +21,17 @@ import tensorflow as tf
 from lms.errors import OutOfMemoryError
 from lms.ir.liveness import new_value
 from lms.tf import compat
-from lms.tf.capture.host_variables import is_copied_at_reads, lies_on_host
+from lms.tf.capture.host_variables import address_of, lies_on_host
 from lms.tf.capture.specialising import TracedStep
+from lms.tf.capture.writes import KeptVariables
 from lms.tf.measure.devices import Device
 from lms.tf.uninterrupted import uninterrupted
+from lms.units import Bytes
 
 __all__ = ["settle_variables", "shared_bytes"]
 
 # One part of so many more than all variables must be free, or they stay where they are.
 _SPARE = 2
-
-_Held = tuple[Any, Any]  # a variable's handle and its value on the host
 
 # Once is enough, and plans rely on where variables lie. By the handle's identity.
 _settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
@@ -61,19 +61,31 @@ def settle_variables(step: TracedStep, device: Device) -> None:
     if device.limit and now - there + needed + needed // _SPARE > device.limit:
         return
     replaced = _replaced(step)
-    held: list[_Held] = []
-    others: list[_Held] = []
+    found = [(*pair, _size(*pair)) for pair in handles]
+    found = sorted(
+        ((handle, dtype, size) for handle, dtype, size in found if size),
+        key=lambda each: (id(each[0]) in replaced, -each[2]),
+    )
+    kept = KeptVariables(tuple((handle, dtype) for handle, dtype, _ in found))
+    values = kept.values()
     try:
-        for handle, dtype in handles:
-            value = _value(handle, dtype)
-            if value is None:
-                continue
-            (others if id(handle) in replaced else held).append((handle, value))
+        for handle, dtype, _ in found:
             _settled[id(handle)] = handle
             nothing = compat.host_tensor(np.empty([0], dtype.as_numpy_dtype))
             tf.raw_ops.AssignVariableOp(resource=handle, value=nothing)
     finally:
-        _put_back([*_by_size(held), *_by_size(others)], device)
+        _put_back(kept, values)
+
+
+def _put_back(kept: KeptVariables, values: Sequence[Any]) -> None:
+    try:
+        kept.put_back(values)
+    except tf.errors.OpError as error:
+        raise OutOfMemoryError(
+            "variables must find room again once they are moved, got none for some: "
+            "they are empty. Load them from a checkpoint, and use a smaller model or "
+            "fewer other tensors on the device."
+        ) from error
 
 
 def _replaced(step: TracedStep) -> set[int]:
@@ -84,10 +96,6 @@ def _replaced(step: TracedStep) -> set[int]:
     """
     names = {op.writes[0] for op in step.graph.ops if new_value(op) is not None}
     return {id(handle) for n, (handle, _) in step.variables.items() if n in names}
-
-
-def _by_size(held: Iterable[_Held]) -> list[_Held]:
-    return sorted(held, key=lambda pair: -pair[1].nbytes)
 
 
 def shared_bytes(step: TracedStep, device: Device) -> int:
@@ -118,75 +126,22 @@ def _needed_and_there(handles: Iterable[tuple[Any, tf.DType]]) -> tuple[int, int
     """Bytes of variables if each has its own memory, and of the memory they have."""
     needed, by_address = 0, dict[int, int]()
     for handle, dtype in handles:
-        value = _read(handle, dtype)
-        if value is None:
+        size = _size(handle, dtype)
+        if not size:
             continue
-        size = value.shape.num_elements() * dtype.size
         needed += size
         try:
-            is_copied = is_copied_at_reads(handle, dtype)
-            address = None if is_copied else compat.address_of(value)
+            address = address_of(handle, dtype)
         except (ValueError, BufferError, RuntimeError, tf.errors.OpError):
-            address = None  # of a type that cannot tell
-        address = address or -len(by_address) - 1
+            address = -len(by_address) - 1  # of a type that cannot tell
         by_address[address] = max(size, by_address.get(address, 0))
     return needed, sum(by_address.values())
 
 
-def _read(handle: Any, dtype: tf.DType) -> Any:
-    """A variable's value; None if it has none."""
+def _size(handle: Any, dtype: tf.DType) -> Bytes:
+    """Bytes of a variable's value; 0 if it has none."""
     try:
-        value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)
+        shape = tf.raw_ops.VariableShape(input=handle)
     except tf.errors.OpError:
-        return None
-    return value if value.shape.num_elements() else None
-
-
-def _value(handle: Any, dtype: tf.DType) -> Any:
-    """A variable's value on the host; None if there is none."""
-    value = _read(handle, dtype)
-    return None if value is None else compat.aligned(value.numpy())
-
-
-def _put_back(held: Iterable[_Held], device: Device) -> None:
-    """Give the variables their values; whatever happens, all that can be.
-
-    TensorFlow waits ten seconds for memory that is not there, so after the first
-    failure values are given as they are: NumPy's memory.
-
-    Raises:
-        OutOfMemoryError: If some could not be given back.
-    """
-    failed: list[_Held] = []
-    error: BaseException | None = None
-    with tf.device(device.full_name):
-        for handle, value in held:
-            try:
-                _assign(
-                    handle, compat.host_tensor(value) if error else tf.constant(value)
-                )
-            except BaseException as found:
-                failed.append((handle, value))
-                error = error or found
-        lost = sum(not _is_given(handle, value) for handle, value in failed)
-    if lost:
-        raise OutOfMemoryError(
-            f"variables must find room again once they are moved, got none for {lost}: "
-            "they are empty. Load them from a checkpoint, and use a smaller model or "
-            "fewer other tensors on the device."
-        ) from error
-    if error is not None and not isinstance(error, tf.errors.OpError):
-        raise error
-
-
-def _is_given(handle: Any, value: Any) -> bool:
-    """Give a variable its value, and tell whether that worked."""
-    try:
-        _assign(handle, compat.host_tensor(value))
-    except tf.errors.OpError:
-        return False
-    return True
-
-
-def _assign(handle: Any, value: Any) -> None:
-    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+        return 0
+    return int(np.prod(shape)) * dtype.size

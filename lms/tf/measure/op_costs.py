@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lms.ir.graph import Op
+from lms.ir.graph import GraphView, Op
 from lms.machine.costs import Costs, moved_bytes, roofline
 from lms.machine.hardware import Hardware
 from lms.report.progress import track
@@ -120,8 +120,9 @@ def _over_link(step: TracedStep, hardware: Hardware) -> dict[str, Seconds]:
     }
     found: dict[str, Seconds] = {}
     for op in graph.ops:
-        read = [_bytes(reads[name]) for name in op.inputs if name in reads]
-        written = [_bytes(handles[name]) for name in op.writes if name in handles]
+        read = [_bytes(reads[name], op, graph) for name in op.inputs if name in reads]
+        written = [handles[name] for name in op.writes if name in handles]
+        written = [_bytes(spec, op, graph) for spec in written]
         if (read or written) and op.alias is None:
             # What is added to is read first.
             into = sum(read) + sum(written)
@@ -129,8 +130,13 @@ def _over_link(step: TracedStep, hardware: Hardware) -> dict[str, Seconds]:
     return found
 
 
-def _bytes(spec: Any) -> Bytes:
-    return spec.shape.num_elements() * spec.dtype.size
+def _bytes(spec: Any, op: Op, graph: GraphView) -> Bytes:
+    """Bytes of a variable that an op needs: of some ops, the rows that they name."""
+    size = spec.shape.num_elements() * spec.dtype.size
+    if not any(word in op.type for word in ("Gather", "Scatter", "Sparse")):
+        return size
+    rows = [graph.tensors[name].size for name in op.inputs[1:]]
+    return min(size, max([tensor.size for tensor in op.outputs] + rows))
 
 
 def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:

@@ -16,11 +16,25 @@ The ops of the plan's chain run in its order, by control inputs:
 
 An ordered op waits for the one before it, for the swap-outs whose room it needs, and
 until the swap-ins that start beside it have theirs. A swap-in waits for its trigger and
-for the room that is freed for it.
+for the room that is freed for it. Copies are TensorFlow's own ops for swaps, which
+Grappler's swapper left: ops of a GPU, so a step stays in one piece.
+
+A copy to the device waits for all that was launched before it. So launches must not run
+ahead while a swap-in has its trigger but not yet its tensor:
+
+    trigger, swap-out ──> begin ──> swap-in            takes its room, queues the copy
+                            └─────> settled ──> the link after the trigger
+
+`begin` ends in the thread that launches, which then goes on with the swap-in before
+what waits for `settled`: room is taken in the order that was planned.
+
+Sources: TensorFlow's `gpu_swapping_kernels.cc` (both copy ops), `gpu_util.cc` (what
+copies wait for), `executor.cc` (`inline_ready`: first come, first served).
 """
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 import tensorflow as tf
@@ -31,12 +45,46 @@ from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedPlan, ResolvedSwap, ResolvedSwapIn, resolve
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
-from lms.tf.rewrite.transports import CopyOps, swap_in, swap_out
 
 __all__ = ["Waits", "rewrite", "wait_for"]
 
 
 _SHOWN = 12  # ops of a cycle that a message names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyOps:
+    """The ops of one copy.
+
+    Args:
+        nodes: All of them.
+        start: Starts the copy.
+        end: Ends when a swap-out has ended; yields a swap-in.
+        settled: What the ops that are ordered after `start` must wait for: that a
+            swap-in has its room.
+    """
+
+    nodes: tuple[compat.NodeDef, ...]
+    start: compat.NodeDef
+    end: compat.NodeDef
+    settled: compat.NodeDef | None = None
+
+
+def swap_out(name: str, source: str, dtype: str, device: str) -> CopyOps:
+    """A copy into pinned memory."""
+    op = "_CopyFromGpuToHost"
+    node = compat.made_node(name, op, [source], device, T=dtype)
+    return CopyOps(nodes=(node,), start=node, end=node)
+
+
+def swap_in(name: str, out: CopyOps, dtype: str, device: str) -> CopyOps:
+    """A copy from there, queued once it may begin."""
+    begin = compat.made_node(f"{name}/begin", "NoOp", [f"^{out.end.name}"], device)
+    inputs = [out.end.name, f"^{begin.name}"]
+    copy = compat.made_node(name, "_CopyFromHostToGpu", inputs, device, T=dtype)
+    settled = compat.made_node(f"{name}/settled", "NoOp", [f"^{begin.name}"], device)
+    nodes = (begin, copy, settled)
+    return CopyOps(nodes=nodes, start=begin, end=copy, settled=settled)
 
 
 def wait_for(node: compat.NodeDef, names: Sequence[str]) -> None:

@@ -99,12 +99,6 @@ def test_variables_move_where_there_is_no_room_for_a_copy(worker: Worker) -> Non
     assert abs(found["grown"]) < 64 * KIB
 
 
-def test_values_are_put_back_where_there_is_room_for_nothing(worker: Worker) -> None:
-    assert worker.ask(
-        "tests.tf.memory_trials:put_back_in_a_full_device", memory="16MiB"
-    )
-
-
 def test_slots_that_shared_zeros_get_memory_of_their_own_and_little_more(
     worker: Worker,
 ) -> None:

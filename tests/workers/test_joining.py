@@ -96,6 +96,21 @@ def test_ctrl_c_ends_a_worker_that_waits() -> None:
         assert started.wait(timeout=30) != 0
 
 
+def test_the_chief_serves_who_ends_later() -> None:
+    code = (
+        "import time, lms, lms.tf.compat as compat; chief = lms.join().is_chief; "
+        "chief or (time.sleep(4), compat.put_in_cluster('late', ''))"
+    )
+    environment = emulate.environment("64MiB")
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], env=environment | cluster_variables(one)
+        )
+        for one in _placements(2)
+    ]
+    assert [one.wait(timeout=60) for one in started] == [0, 0]
+
+
 def _listens(port: int) -> bool:
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0

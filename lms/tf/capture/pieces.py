@@ -38,12 +38,12 @@ def _users(
     nodes: Sequence[compat.NodeDef], handles: Collection[str]
 ) -> dict[str, list[compat.NodeDef]]:
     """Ops that use variables which some use in pieces, by the handles' nodes."""
-    users: dict[str, list[compat.NodeDef]] = defaultdict(list)
-    for node in nodes:
-        for name in {source_of(n) for n in node.input if n[0] != "^"} & set(handles):
-            users[name].append(node)
-    in_pieces = (k for k, v in users.items() if any(_is(n, _IN_PIECES) for n in v))
-    return {handle: users[handle] for handle in in_pieces}
+    sources = [(n, {source_of(name) for name in n.input}) for n in nodes]
+    found = {name for n, read in sources if _is(n, _IN_PIECES) for name in read}
+    return {
+        handle: [node for node, read in sources if handle in read]
+        for handle in sorted(found.intersection(handles))
+    }
 
 
 def _is(node: compat.NodeDef, kinds: str | tuple[str, ...]) -> bool:

@@ -83,6 +83,8 @@ def plan(request: Request) -> int:
     )
     subject = read_subject(request.subject)
     check_model(subject.model)
+    # Arrays would take device memory.
+    subject = replace(subject, batch=batch_specs(subject.batch))
     console = _console()
     about: dict[str, Any] = {"subject": request.subject}
     try:
@@ -132,10 +134,9 @@ def _check_format(figure: Path | None) -> None:
 def _workload(request: Request, subject: Subject) -> DeviceWorkload:
     """The step; what the model's own code raises, anything at all, in our words."""
     hardware = None if request.hardware is None else PRESETS[request.hardware]
-    specs = batch_specs(subject.batch)  # arrays would take device memory
     try:
         workload = training_of(
-            subject.model, specs, hardware=hardware, budget=request.budget
+            subject.model, subject.batch, hardware=hardware, budget=request.budget
         )
     except LMSError:
         raise

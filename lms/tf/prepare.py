@@ -352,7 +352,7 @@ def _fitted(
             budget = now if percent == 100 else now.tighter(now, percent)
             error = None
     except LMSError:
-        HostVariables.of(variables).without(before).come_back()
+        HostVariables.of(variables, before).come_back()
         raise
 
 

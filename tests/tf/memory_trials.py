@@ -26,6 +26,7 @@ from lms.machine.costs import roofline
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat, prepare
 from lms.tf.capture.specialising import TracedStep
+from lms.tf.capture.writes import KeptVariables
 from lms.tf.measure import device_rates
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
@@ -426,6 +427,8 @@ def settle_in_a_full_device() -> dict[str, Any]:
     hogs = _all_that_is_free(memory)
     there = memory.current_bytes
     settle_variables(step, find_device())
+    held = KeptVariables(tuple(step.variables.values()))
+    held.put_back(held.values())  # in their own room: there is no other
     return {
         "kept": _kept(before, variables),
         "grown": (memory.current_bytes or 0) - (there or 0),

@@ -40,8 +40,8 @@ from lms.ir.graph import GraphView
 from lms.machine.host import PINNED_VARIABLE
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
-from lms.tf.capture.op_facts import CHEAP
-from lms.tf.capture.pieces import copying
+from lms.tf.capture.op_facts import CHEAP, CONTROL_FLOW, READS_VARIABLES
+from lms.tf.capture.pieces import PIECES, copying
 from lms.units import Bytes, format_bytes
 
 __all__ = [
@@ -65,6 +65,9 @@ COPY_IN = "_CopyFromHostToGpu"
 
 # Ops that read over the link: each element about once, or a few rows.
 _OVER_LINK = CHEAP | {"GatherV2", "GatherNd"}
+
+# Ops that leave a variable's memory where it is. What calls do with it is not known.
+_KNOWN = (*READS_VARIABLES, *CONTROL_FLOW, *PIECES, "Assign")
 
 # Smaller variables are not worth the way.
 _LEAST = 64 * 1024
@@ -226,9 +229,12 @@ class HostVariables:
     handles: tuple[Any, ...] = ()
 
     @classmethod
-    def of(cls, variables: Mapping[str, tuple[Any, tf.DType]]) -> "HostVariables":
-        """Those of a step's captured variables that lie there now."""
-        return cls(tuple(h for h, _ in variables.values() if lies_on_host(h)))
+    def of(
+        cls, variables: Mapping[str, tuple[Any, tf.DType]], besides: Sequence[Any] = ()
+    ) -> "HostVariables":
+        """Those of a step's captured variables that lie there now, besides some."""
+        there = (h for h, _ in variables.values() if lies_on_host(h))
+        return cls(tuple(h for h in there if all(h is not each for each in besides)))
 
     @property
     def size(self) -> Bytes:
@@ -240,11 +246,6 @@ class HostVariables:
         for handle in self.handles:
             if not lies_on_host(handle):
                 move_to_host(handle)
-
-    def without(self, others: Sequence[Any]) -> "HostVariables":
-        """Those that are not among others."""
-        known = {id(handle) for handle in others}
-        return HostVariables(tuple(h for h in self.handles if id(h) not in known))
 
     def come_back(self) -> None:
         """Move all to their device, as far as there is room."""
@@ -282,13 +283,20 @@ def movable_to_host(
         variables: Its captured variables by their handles' names.
         device: Full name of the device.
     """
-    copied = {*copying(nodes, {source_of(name) for name in variables}).values()}
+    copies = copying(nodes, {source_of(name) for name in variables}).values()
+    copied = {f"{name}:0" for names in copies for name in names}
+    copied |= {
+        graph.roots[name]
+        for op in graph.ops
+        if op.alias is None and not op.type.startswith(_KNOWN)
+        for name in op.inputs
+    }
     found = [
         (name in _copied(graph), -size_of(handle), name)
         for name, (handle, _) in variables.items()
         if handle.device == device
         and compat.has_op(COPY_IN)
-        and source_of(name) not in copied
+        and name not in copied
         and size_of(handle) >= _LEAST
         and not lies_on_host(handle)
     ]

@@ -4,14 +4,14 @@
 
 An op that gathers rows of a variable, or writes some, marks it. From then on TensorFlow
 copies it at each read, and makes each value that is written whole beside the old one:
-of an embedding a step needs room for one more, or two. The mark protects who reads from
-rows that change below him. But an op that writes rows sees by itself whether somebody
+a step needs room for one more, or two. The mark is there so that no rows change of a
+value that somebody has read. But an op that writes rows sees by itself whether somebody
 holds the old value, and a step's writes are ordered against its reads. So the mark is
 taken off before each op that reads or writes all of it.
 
-Left as they are, and counted so: variables that are used in pieces in loops or
-branches, and those of which rows are gathered after all of it was read, as a gather
-that finds a reader copies.
+Left as they are, and counted so: variables that loops or branches use; those of which
+rows are gathered after all was read, as a gather that finds a reader copies; and those
+that fused optimizers write in rows: without room to copy they wait for their own lock.
 
 Sources: `DisableCopyOnReadOp`, `ResourceGatherOp` in resource_variable_ops.cc,
 `EnsureSparseVariableAccess`, `PrepareToUpdateVariable` in training_op_helpers.h.
@@ -23,55 +23,62 @@ from dataclasses import replace
 
 from lms.ir.graph import Op
 from lms.tf import compat
-from lms.tf.capture.loops import source_of
-from lms.tf.capture.op_facts import READS_STATE
+from lms.tf.capture.loops import control_flow, loop_ends, source_of
+from lms.tf.capture.op_facts import CONTROL_FLOW, READS_STATE
 
-__all__ = ["copying", "with_copies_counted", "without_copies"]
+__all__ = ["PIECES", "copying", "with_copies_counted", "without_copies"]
 
 _MARK_OFF, _END = "DisableCopyOnRead", "/lms_mark_off"
-_GATHER = "ResourceGather"
-_IN_PIECES = (_GATHER, "ResourceScatter", "ResourceSparseApply")
+_GATHER, _FUSED = "ResourceGather", "ResourceSparseApply"
+PIECES = (_GATHER, _FUSED, "ResourceScatter", "ResourceStridedSlice")
 _WHOLE = ("ReadVariableOp", "Assign", "ResourceApply")
 
 
 def _users(
     nodes: Sequence[compat.NodeDef], handles: Collection[str]
 ) -> dict[str, list[compat.NodeDef]]:
-    """Ops that use variables which some use in pieces, by the handles' nodes."""
-    sources = [(n, {source_of(name) for name in n.input}) for n in nodes]
-    found = {name for n, read in sources if _is(n, _IN_PIECES) for name in read}
-    return {
-        handle: [node for node, read in sources if handle in read]
-        for handle in sorted(found.intersection(handles))
-    }
-
-
-def _is(node: compat.NodeDef, kinds: str | tuple[str, ...]) -> bool:
-    return node.op.startswith(kinds)
+    """The ops of each variable that some op uses in pieces, by its handle's node."""
+    behind = {name: {name} for name in handles}  # into branches and loops too
+    users: dict[str, list[compat.NodeDef]] = defaultdict(list)
+    for last in (False, False, True):  # loops go back once
+        for node in nodes:
+            read = (behind.get(source_of(n), ()) for n in node.input if n[0] != "^")
+            found = set[str]().union(*read)
+            if found and node.op in CONTROL_FLOW | {"Identity"}:
+                behind.setdefault(node.name, set()).update(found)
+            for handle in sorted(found) if last else ():
+                users[handle].append(node)
+    return {k: v for k, v in users.items() if any(n.op.startswith(PIECES) for n in v)}
 
 
 def without_copies(
-    nodes: Sequence[compat.NodeDef], handles: Collection[str], fixed: Collection[str]
+    nodes: Sequence[compat.NodeDef],
+    handles: Collection[str],
+    ordered: Sequence[compat.NodeDef],
 ) -> list[compat.NodeDef]:
     """Nodes that take the mark off variables before all of them is read or written.
 
     Args:
         nodes: The step's nodes; they are not changed.
         handles: Names of the nodes of variables' handles.
-        fixed: Names of nodes in loops and branches.
+        ordered: Those that it began with, in order: they have its loops and branches.
     """
-    changed = {node.name: node for node in nodes}
+    fixed, changed = control_flow(ordered), {node.name: node for node in nodes}
     followers: dict[str, list[str]] = defaultdict(list)
     for node in nodes:
         for name in node.input:
             followers[source_of(name)].append(node.name)
+    for end, names in loop_ends(ordered).items():
+        for name in names:
+            followers[name].append(end)
     for handle, users in _users(nodes, handles).items():
-        gathers = {node.name for node in users if _is(node, _GATHER)}
+        gathers = {node.name for node in users if node.op.startswith(_GATHER)}
         reads = [node.name for node in users if node.op in READS_STATE]
         inside = any(node.name in fixed for node in users)
-        if inside or gathers & _needing(reads, followers):
+        fused = reads and any(node.op.startswith(_FUSED) for node in users)
+        if inside or fused or gathers & _needing(reads, followers):
             continue
-        for name in [node.name for node in users if _is(node, _WHOLE)]:
+        for name in [node.name for node in users if node.op.startswith(_WHOLE)]:
             node = changed[name]  # of two variables it may have a mark already
             before = {source_of(n) for n in node.input} & changed.keys()
             before |= gathers if name in reads else set()
@@ -96,23 +103,21 @@ def _needing(names: Sequence[str], followers: Mapping[str, Sequence[str]]) -> se
 
 def copying(
     nodes: Sequence[compat.NodeDef], handles: Collection[str]
-) -> dict[str, str]:
-    """Names of the ops that copy a variable, and of its handle's node."""
-    return {
-        node.name: handle
-        for handle, users in _users(nodes, handles).items()
-        for node in users
-        if _is(node, _WHOLE) and not any(n.endswith(_END) for n in node.input)
-    }
+) -> dict[str, list[str]]:
+    """Names of the ops that copy variables, and of these variables' handles' nodes."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for handle, users in _users(nodes, handles).items():
+        mark = f"/{handle}{_END}"
+        for node in users:
+            if node.op.startswith(_WHOLE) and not any(
+                n.endswith(mark) for n in node.input
+            ):
+                found[node.name].append(handle)
+    return found
 
 
 def with_copies_counted(ops: Sequence[Op], sizes: Mapping[str, int]) -> list[Op]:
-    """Ops of which those that copy a variable take its size.
-
-    Args:
-        ops: The step's ops.
-        sizes: Bytes of the variables, by the names of the ops that copy them.
-    """
+    """Ops of which those that copy variables take `sizes` bytes, by their names."""
 
     def counted(op: Op) -> Op:
         if op.name not in sizes:

@@ -88,10 +88,8 @@ class Argument:
 
     @property
     def size(self) -> Bytes:
-        """Bytes of the variable's value, or of the tensor; 0 of an unknown shape."""
-        spec = self.variable or self.spec
-        known = spec.shape.is_fully_defined() or spec.dtype.name in OPAQUE
-        return _described("captured", spec).size if known else 0
+        """Bytes of the variable's value, or of the tensor."""
+        return _described("captured", self.variable or self.spec).size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +193,7 @@ def _assignments(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes,
 def _pieces(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
     """Requires the functions to be open. Ensures that embeddings are not copied."""
     handles = {a.name for a in step.arguments if a.variable is not None}
-    return without_copies(nodes, handles, control_flow(step.nodes)), library
+    return without_copies(nodes, handles, step.nodes), library
 
 
 def _state(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
@@ -330,10 +328,11 @@ def _seen(
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
     ops += [_op(n, shapes, fixed, back_edges, device, lists) for n in ordered]
     ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
-    sizes = {a.name: a.size for a in arguments if a.variable is not None}
+    variables = {a.name: a for a in arguments if a.variable is not None}
     here = [node for node in ordered if not _is_elsewhere(node, device)]
-    copied = copying(here, sizes.keys())
-    ops = with_copies_counted(ops, {name: sizes[copied[name]] for name in copied})
+    copied = copying(here, variables.keys()).items()
+    sizes = {name: sum(variables[n].size for n in names) for name, names in copied}
+    ops = with_copies_counted(ops, sizes)
     ops = with_host_memory(ops, ordered, device)
     ops = with_received(ops, {n.name for n in ordered if _is_elsewhere(n, device)})
     ops = [

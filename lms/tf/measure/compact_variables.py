@@ -11,7 +11,7 @@ Known weakness: for a moment the variables are on the host alone, and whoever el
 reads them then finds nothing in them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -61,31 +61,24 @@ def settle_variables(step: TracedStep, device: Device) -> None:
     if device.limit and now - there + needed + needed // _SPARE > device.limit:
         return
     replaced = _replaced(step)
-    found = [(*pair, _size(*pair)) for pair in handles]
-    found = sorted(
-        ((handle, dtype, size) for handle, dtype, size in found if size),
-        key=lambda each: (id(each[0]) in replaced, -each[2]),
-    )
-    kept = KeptVariables(tuple((handle, dtype) for handle, dtype, _ in found))
-    values = kept.values()
+    found = [pair for pair in handles if _size(*pair)]
+    order = sorted(found, key=lambda pair: (id(pair[0]) in replaced, -_size(*pair)))
+    kept = KeptVariables(tuple(order))
+    values = [np.array(value) for value in kept.values()]  # small ones leave too
     try:
-        for handle, dtype, _ in found:
+        for handle, dtype in order:
             _settled[id(handle)] = handle
             nothing = compat.host_tensor(np.empty([0], dtype.as_numpy_dtype))
             tf.raw_ops.AssignVariableOp(resource=handle, value=nothing)
     finally:
-        _put_back(kept, values)
-
-
-def _put_back(kept: KeptVariables, values: Sequence[Any]) -> None:
-    try:
-        kept.put_back(values)
-    except tf.errors.OpError as error:
-        raise OutOfMemoryError(
-            "variables must find room again once they are moved, got none for some: "
-            "they are empty. Load them from a checkpoint, and use a smaller model or "
-            "fewer other tensors on the device."
-        ) from error
+        try:
+            kept.put_back(values)
+        except Exception as error:
+            raise OutOfMemoryError(
+                "variables must find room again once they are moved, got none for "
+                "some: they are empty. Load them from a checkpoint, and use a smaller "
+                "model or fewer other tensors on the device."
+            ) from error
 
 
 def _replaced(step: TracedStep) -> set[int]:

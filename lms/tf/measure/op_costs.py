@@ -121,8 +121,7 @@ def _over_link(step: TracedStep, hardware: Hardware) -> dict[str, Seconds]:
     found: dict[str, Seconds] = {}
     for op in graph.ops:
         read = [_bytes(reads[name], op, graph) for name in op.inputs if name in reads]
-        written = [handles[name] for name in op.writes if name in handles]
-        written = [_bytes(spec, op, graph) for spec in written]
+        written = [_bytes(handles[n], op, graph) for n in op.writes if n in handles]
         if (read or written) and op.alias is None:
             # What is added to is read first.
             into = sum(read) + sum(written)

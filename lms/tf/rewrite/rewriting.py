@@ -54,14 +54,9 @@ _SHOWN = 12  # ops of a cycle that a message names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOps:
-    """The ops of one copy.
+    """The ops of one copy: `end` ends when a swap-out has ended, or yields a swap-in.
 
-    Args:
-        nodes: All of them.
-        start: Starts the copy.
-        end: Ends when a swap-out has ended; yields a swap-in.
-        settled: What the ops that are ordered after `start` must wait for: that a
-            swap-in has its room.
+    What is ordered after `start` waits for `settled`: that a swap-in has its room.
     """
 
     nodes: tuple[compat.NodeDef, ...]

@@ -11,8 +11,6 @@ from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
 
-SIZE = 64 * 16 * 4
-
 
 def _step(function: Any) -> TracedStep:
     table = tf.Variable(tf.ones([64, 16]))
@@ -20,8 +18,7 @@ def _step(function: Any) -> TracedStep:
 
 
 def _read(step: TracedStep) -> Any:
-    (read,) = (op for op in step.graph.ops if op.type == "ReadVariableOp")
-    return read
+    return next(op for op in step.graph.ops if op.type == "ReadVariableOp")
 
 
 def test_the_mark_is_taken_off_once_rows_are_gathered_and_before_each_update() -> None:
@@ -45,7 +42,7 @@ def test_the_mark_is_taken_off_once_rows_are_gathered_and_before_each_update() -
     assert _read(step).persistent
     assert step.own is not None
     copy = _read(step.own)  # TensorFlow's own step takes one
-    assert (copy.persistent, copy.outputs[0].size) == (False, SIZE)
+    assert (copy.persistent, copy.outputs[0].size) == (False, 64 * 16 * 4)
 
 
 def test_what_is_gathered_after_all_was_read_is_copied_and_counted() -> None:
@@ -56,7 +53,6 @@ def test_what_is_gathered_after_all_was_read_is_copied_and_counted() -> None:
 
     step = _step(late)
     assert step.own is None
-    assert not any(node.op == "DisableCopyOnRead" for node in step.nodes)
     assert not _read(step).persistent
 
 

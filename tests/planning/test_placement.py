@@ -123,7 +123,7 @@ def test_the_walk_lays_tensors_where_the_allocator_does(percent: int) -> None:
     # Little room is left: where the walk took another of two dying inputs to be written
     # over, none of its plans could be placed.
     graph = scheduled(read_step("drawn_300").graph)
-    planned(graph, peak(graph) * percent // 100)
+    assert planned(graph, peak(graph) * percent // 100).plan.swaps
 
 
 def test_what_is_kept_of_one_plan_is_not_taken_for_another() -> None:

@@ -43,7 +43,7 @@ def chosen_by(
     costs: Costs | None = None,
     **terms: Any,
 ) -> Fates:
-    """What becomes of each candidate, if each op takes a second."""
+    """Fates of the candidates, if each op takes a second."""
     second = Costs(seconds={op.name: 1.0 for op in graph.ops}, source="drawn")
     asked = Terms(budget=budget, most=lambda _: most, **terms)
     return choose_fates(graph, candidates, costs or second, asked, before)

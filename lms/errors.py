@@ -34,9 +34,6 @@ class BudgetError(LMSError, ValueError):
         ('conv1', 4096)
     """
 
-    op_name: str | None
-    least_bytes: int | None
-
     def __init__(
         self,
         message: str,

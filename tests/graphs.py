@@ -1,18 +1,21 @@
-"""Hand-drawn graphs of at most six ops, with their numbers worked out.
+"""Hand-drawn graphs of at most six ops with their numbers worked out, and plans.
 
 Sizes are small whole numbers of bytes. `curve` is the memory while each op runs with
 nothing swapped, `sets` what each op needs by itself, `levels` the longest path from a
 source: all written down by hand, never computed.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lms.ir.graph import GraphView, Op, Tensor
+from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.schedule import orders
 
 __all__ = ["CONTROLLED", "FORK", "LOOP", "RESHAPE", "SKIP", "TWICE", "TWO_WAITING"]
-__all__ += ["Drawn", "all_drawn", "make_op", "one_of_two_written_over", "scheduled"]
+__all__ += ["Drawn", "all_drawn", "graph_of", "make_op", "one_of_two_written_over"]
+__all__ += ["one_swap", "scheduled", "unplanned"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,17 +37,20 @@ def make_op(name: str, size: int, *reads: str, **rest: Any) -> Op:
     )
 
 
+def graph_of(*ops: Op, results: tuple[str, ...] = ()) -> GraphView:
+    """A graph of ops in their execution order."""
+    return GraphView(ops=ops, results=results)
+
+
 # a (100) ─> b (10) ─> c (80) ─> d (10) ─> e (10)
 #   └───────────────────────────────────────┘
 SKIP = Drawn(
-    graph=GraphView(
-        ops=(
-            make_op("a", 100),
-            make_op("b", 10, "a"),
-            make_op("c", 80, "b"),
-            make_op("d", 10, "c"),
-            make_op("e", 10, "d", "a"),
-        )
+    graph=graph_of(
+        make_op("a", 100),
+        make_op("b", 10, "a"),
+        make_op("c", 80, "b"),
+        make_op("d", 10, "c"),
+        make_op("e", 10, "d", "a"),
     ),
     curve=(100, 110, 190, 190, 120),
     sets=(100, 110, 90, 90, 120),
@@ -54,14 +60,12 @@ SKIP = Drawn(
 # a (100) ─> b (50) ─> c (50) ─> d (10)
 #   └─> r, the same 100 bytes ────┘
 RESHAPE = Drawn(
-    graph=GraphView(
-        ops=(
-            make_op("a", 100),
-            make_op("r", 100, "a", type="Reshape", alias="a:0"),
-            make_op("b", 50, "a"),
-            make_op("c", 50, "b"),
-            make_op("d", 10, "c", "r"),
-        )
+    graph=graph_of(
+        make_op("a", 100),
+        make_op("r", 100, "a", type="Reshape", alias="a:0"),
+        make_op("b", 50, "a"),
+        make_op("c", 50, "b"),
+        make_op("d", 10, "c", "r"),
     ),
     curve=(100, 100, 150, 200, 160),
     sets=(100, 0, 150, 100, 160),
@@ -71,14 +75,12 @@ RESHAPE = Drawn(
 # a (100) ─> b (10) ─> c (10) ─> w (10, 60 of scratch, a loop) ─> d (10)
 #   └──────────────────────────────────────────────────────────────┘
 LOOP = Drawn(
-    graph=GraphView(
-        ops=(
-            make_op("a", 100),
-            make_op("b", 10, "a"),
-            make_op("c", 10, "b"),
-            make_op("w", 10, "c", type="While", fixed=True, scratch=60),
-            make_op("d", 10, "w", "a"),
-        )
+    graph=graph_of(
+        make_op("a", 100),
+        make_op("b", 10, "a"),
+        make_op("c", 10, "b"),
+        make_op("w", 10, "c", type="While", fixed=True, scratch=60),
+        make_op("d", 10, "w", "a"),
     ),
     curve=(100, 110, 120, 180, 120),
     sets=(100, 110, 20, 80, 120),
@@ -89,15 +91,13 @@ LOOP = Drawn(
 #   ├─────────────────────────────────────────────┘                      │
 #   └────────────────────────────────────────────────────────────────────┘
 TWICE = Drawn(
-    graph=GraphView(
-        ops=(
-            make_op("a", 100),
-            make_op("b", 10, "a"),
-            make_op("c", 10, "b", scratch=90),
-            make_op("d", 10, "c", "a"),
-            make_op("e", 10, "d", scratch=90),
-            make_op("f", 10, "e", "a"),
-        )
+    graph=graph_of(
+        make_op("a", 100),
+        make_op("b", 10, "a"),
+        make_op("c", 10, "b", scratch=90),
+        make_op("d", 10, "c", "a"),
+        make_op("e", 10, "d", scratch=90),
+        make_op("f", 10, "e", "a"),
     ),
     curve=(100, 110, 210, 120, 210, 120),
     sets=(100, 110, 110, 120, 110, 120),
@@ -108,14 +108,12 @@ TWICE = Drawn(
 # y (40) ─────────────────────> d (10) ─> e (10)
 # c (10, 60 of scratch) ─────────┘
 TWO_WAITING = Drawn(
-    graph=GraphView(
-        ops=(
-            make_op("x", 40),
-            make_op("y", 40),
-            make_op("c", 10, scratch=60),
-            make_op("d", 10, "y", "c"),
-            make_op("e", 10, "d", "x"),
-        )
+    graph=graph_of(
+        make_op("x", 40),
+        make_op("y", 40),
+        make_op("c", 10, scratch=60),
+        make_op("d", 10, "y", "c"),
+        make_op("e", 10, "d", "x"),
     ),
     curve=(40, 80, 150, 100, 60),
     sets=(40, 40, 70, 60, 60),
@@ -125,13 +123,11 @@ TWO_WAITING = Drawn(
 # a (100) ┄> p (10) ┄> q (10) ┄> e (10)      ┄> is a control edge
 #   └──────────────────────────────┘
 CONTROLLED = Drawn(
-    graph=GraphView(
-        ops=(
-            make_op("a", 100),
-            make_op("p", 10, controls=("a",)),
-            make_op("q", 10, controls=("p",)),
-            make_op("e", 10, "a", controls=("q",)),
-        )
+    graph=graph_of(
+        make_op("a", 100),
+        make_op("p", 10, controls=("a",)),
+        make_op("q", 10, controls=("p",)),
+        make_op("e", 10, "a", controls=("q",)),
     ),
     curve=(100, 110, 110, 110),
     sets=(100, 10, 10, 110),
@@ -141,13 +137,11 @@ CONTROLLED = Drawn(
 # a (10) ─┬─> b (20) ─┬─> d (10)
 #         └─> c (30) ─┘
 FORK = Drawn(
-    graph=GraphView(
-        ops=(
-            make_op("a", 10),
-            make_op("b", 20, "a"),
-            make_op("c", 30, "a"),
-            make_op("d", 10, "b", "c"),
-        ),
+    graph=graph_of(
+        make_op("a", 10),
+        make_op("b", 20, "a"),
+        make_op("c", 30, "a"),
+        make_op("d", 10, "b", "c"),
         results=("d:0",),
     ),
     curve=(10, 30, 60, 60),
@@ -175,13 +169,31 @@ def one_of_two_written_over(reads: tuple[str, str]) -> GraphView:
     In 3072 bytes a and b lie side by side; only if b's place is free too, there are
     2048 in a row.
     """
-    ops = (
+    return graph_of(
         make_op("a", 1024),
         make_op("b", 1024),
         make_op("c", 1024, *reads, inplace=True),
         make_op("d", 2048, "c"),
     )
-    return GraphView(ops=ops)
+
+
+def unplanned(graph: GraphView, **fields: Any) -> SwapPlan:
+    """A plan of the graph's order, without swaps unless they are given."""
+    order = tuple(op.name for op in graph.ops)
+    return SwapPlan(planner="by hand", order=order, **fields)
+
+
+def one_swap(
+    graph: GraphView,
+    *copies: tuple[str | None, str],
+    release: str | None = None,
+    chain: Sequence[str] = (),
+) -> SwapPlan:
+    """A plan that moves `a:0`; a copy is its trigger and its readers."""
+    swap_ins = tuple(SwapIn(trigger=t, readers=tuple(read)) for t, read in copies)
+    size = graph.tensors["a:0"].size
+    swap = Swap(tensor="a:0", size=size, release=release, swap_ins=swap_ins)
+    return unplanned(graph, chain=tuple(chain), swaps=(swap,))
 
 
 def scheduled(graph: GraphView, *, writes_last: bool = True) -> GraphView:

@@ -62,15 +62,14 @@ class FunctionHook:
         self._model = model
         self._kind = kind
         self._say = say
-        self._own = getattr(model, f"{kind}_function")
+        self._name, self._maker = f"{kind}_function", f"make_{kind}_function"
+        self._own = getattr(model, self._name)
         self._others: Any = None
         self._said = 0
 
     def is_for(self, model: keras.Model) -> bool:
         """Tell whether this hook's plans still hold: the compiled model is the same."""
-        return model is self._model and self._own is getattr(
-            model, f"{self._kind}_function"
-        )
+        return model is self._model and self._own is getattr(model, self._name)
 
     def install(self) -> None:
         """Put the planned function, and a `make_..._function` that removes it.
@@ -80,14 +79,13 @@ class FunctionHook:
         """
         self._refuse_another()
         run = self._predict if self._kind == "predict" else self._run_steps
-        setattr(self._model, f"{self._kind}_function", run)
-        made = f"make_{self._kind}_function"
-        self._others = self._model.__dict__.get(made)  # that of `DataParallel`
-        self._model.__dict__[made] = self._make
+        setattr(self._model, self._name, run)
+        own = self._model.__dict__
+        self._others = own.get(self._maker)  # that of `DataParallel`
+        own[self._maker] = self._make
 
     def _refuse_another(self) -> None:
-        made = self._model.__dict__.get(f"make_{self._kind}_function")
-        other = getattr(made, "__self__", None)
+        other = getattr(self._model.__dict__.get(self._maker), "__self__", None)
         if isinstance(other, FunctionHook) and other is not self:
             other.remove()
             raise ValueError(
@@ -97,20 +95,20 @@ class FunctionHook:
 
     def remove(self) -> None:
         """Put back what was replaced, unless it was compiled anew; once or twice."""
-        made, function = f"make_{self._kind}_function", f"{self._kind}_function"
-        if self._model.__dict__.get(made) == self._make:
-            del self._model.__dict__[made]
+        own = self._model.__dict__
+        if own.get(self._maker) == self._make:
+            del own[self._maker]
             if self._others is not None:
-                self._model.__dict__[made] = self._others
-            if getattr(self._model, function) is not None:
-                setattr(self._model, function, self._own)
+                own[self._maker] = self._others
+            if getattr(self._model, self._name) is not None:
+                setattr(self._model, self._name, self._own)
             self.fitted.note_peak()
             if self._kind == "train":
                 self.fitted.give_back()
 
     def _make(self, force: bool = False) -> Any:  # noqa: FBT001, FBT002 - Keras's form
         self.remove()
-        return getattr(self._model, f"make_{self._kind}_function")(force=force)
+        return getattr(self._model, self._maker)(force=force)
 
     def _run_steps(self, iterator: Any) -> Any:
         """`steps_per_execution` steps, as Keras's own function makes."""
@@ -166,7 +164,7 @@ class FunctionHook:
         specs = flat_specs([iterator.element_spec])
         is_open = not all(spec.shape.is_fully_defined() for spec in specs)
         if self._may_step_aside and not is_open and self.fitted.fits_unplanned():
-            setattr(self._model, f"{self._kind}_function", self._own)
+            setattr(self._model, self._name, self._own)
 
     @property
     def _may_step_aside(self) -> bool:

@@ -79,7 +79,7 @@ class Op:
             it writes, as it is and without a copy.
         varies: Whether the shapes of its outputs depend on values, so that their sizes
             are what they are at most: it is never recomputed.
-        from_host: Whether its outputs come from the host: they vary, and never move.
+        from_host: Whether its outputs come from the host, which never move.
     """
 
     name: str

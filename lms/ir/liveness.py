@@ -115,16 +115,10 @@ def reused_bytes(op: Op, dying: Sequence[int]) -> int:
 
     Example:
         >>> from lms.ir.graph import Tensor
-        >>> add = Op(
-        ...     name="add",
-        ...     type="Add",
-        ...     outputs=(Tensor(name="add:0", size=8),),
-        ...     inplace=True,
-        ... )
-        >>> reused_bytes(add, [4, 8])
-        8
-        >>> reused_bytes(add, [4])
-        0
+        >>> made = (Tensor(name="add:0", size=8),)
+        >>> add = Op(name="add", type="Add", outputs=made, inplace=True)
+        >>> reused_bytes(add, [4, 8]), reused_bytes(add, [4])
+        (8, 0)
     """
     if not op.inplace or not op.outputs:
         return 0
@@ -167,14 +161,9 @@ def new_value(op: Op) -> str | None:
     The variable's old memory is free then.
 
     Example:
-        >>> assign = Op(
-        ...     name="a",
-        ...     type="Assign",
-        ...     inputs=("weights:0", "product:0"),
-        ...     writes=("weights:0",),
-        ...     replaces_state=True,
-        ... )
-        >>> new_value(assign)
+        >>> about = {"writes": ("weights:0",), "replaces_state": True}
+        >>> inputs = ("weights:0", "product:0")
+        >>> new_value(Op(name="a", type="Assign", inputs=inputs, **about))
         'product:0'
     """
     return op.inputs[1] if op.replaces_state and op.writes else None
@@ -190,12 +179,8 @@ def memory_curve(graph: GraphView) -> list[int]:
     Example:
         >>> from lms.ir.graph import Tensor
         >>> a = Op(name="a", type="A", outputs=(Tensor(name="a:0", size=8),))
-        >>> b = Op(
-        ...     name="b",
-        ...     type="B",
-        ...     inputs=("a:0",),
-        ...     outputs=(Tensor(name="b:0", size=2),),
-        ... )
+        >>> made = (Tensor(name="b:0", size=2),)
+        >>> b = Op(name="b", type="B", inputs=("a:0",), outputs=made)
         >>> memory_curve(GraphView(ops=(a, b)))
         [8, 10]
     """

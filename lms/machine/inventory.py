@@ -58,8 +58,6 @@ class NoDriverError(LMSError):
         reason: The same in NVML's own words.
     """
 
-    reason: str
-
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason

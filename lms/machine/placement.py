@@ -76,7 +76,7 @@ class Placement:
 
     @property
     def _neighbours(self) -> list[int]:
-        hosts = [_host(address) for address in self.addresses] or [""]
+        hosts = [address.rpartition(":")[0] for address in self.addresses] or [""]
         return [i for i, host in enumerate(hosts) if host == hosts[self.rank]]
 
 
@@ -265,7 +265,3 @@ def _needed(environ: Mapping[str, str], name: str) -> str:
             f"the program with the launcher itself, or set `{_CONFIG}`."
         )
     return environ[name]
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]

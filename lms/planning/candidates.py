@@ -181,10 +181,8 @@ def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:
     """
     small = [op.scratch for op in graph.ops if 0 < op.scratch < min_bytes]
     halved = [op.scratch for op in graph.ops if 0 < op.scratch < 2 * min_bytes]
-    half = rounded_up(-(-max(halved, default=0) // 2))
-    return [rounded_up(size) for size in [max(small, default=0)] if size] + (
-        [half, half] if halved else []
-    )
+    whole = [rounded_up(max(small))] if small else []
+    return whole + ([rounded_up(-(-max(halved) // 2))] * 2 if halved else [])
 
 
 def large_ops(graph: GraphView, *, min_bytes: int) -> tuple[str, ...]:

@@ -87,7 +87,8 @@ def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
     small_pool = small_pool_for(graph, min_bytes=usual)
-    plan = _plan(graph, capacity, moving, usual, small_pool)
+    arena = partial(BestFitAllocator, capacity, small_pool)
+    plan = plan_within(graph, arena, movable=moving, min_bytes=usual)
     return graph, small_pool, plan
 
 
@@ -261,23 +262,13 @@ def _placed(
         if capacity < max(least, chunks):
             return
         # With less room tensors may happen to lie better.
-        plan = _plan(graph, capacity, moving, min_bytes, small_pool, rules)
+        arena = partial(BestFitAllocator, capacity, small_pool)
+        plan = plan_within(
+            graph, arena, movable=moving, min_bytes=min_bytes, rules=rules
+        )
         fitted = in_room(graph, small_pool, plan, request.budget)
         if fitted is not None:
             yield fitted
-
-
-def _plan(
-    graph: GraphView,
-    capacity: Bytes,
-    moving: frozenset[str],
-    min_bytes: Bytes,
-    small_pool: SmallPool,
-    rules: EvictionRules | None = None,
-) -> SwapPlan | None:
-    """A plan of a capacity; None if there is none."""
-    arena = partial(BestFitAllocator, capacity, small_pool)
-    return plan_within(graph, arena, movable=moving, min_bytes=min_bytes, rules=rules)
 
 
 def _in_time(

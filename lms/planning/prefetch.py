@@ -15,7 +15,7 @@ out has more time than this knows.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -177,7 +177,13 @@ def start_in_time(
     used = np.array(usage, np.int64)
     for copy in returns:
         _move(copy, boundaries, used, budget)
-    return _with_triggers(plan, dict(_triggers(plan, returns, boundaries)))
+    link_at = {boundary: link for link, boundary in enumerate(boundaries)}
+    triggers = {
+        (copy.swap, copy.number): plan.chain[link - 1]
+        for copy in returns
+        if (link := link_at.get(copy.starts))  # nothing comes before the first
+    }
+    return _with_triggers(plan, triggers)
 
 
 def _returns(resolved: ResolvedPlan) -> list[_Return]:
@@ -243,16 +249,6 @@ def _move(
     if index < len(boundaries) and boundaries[index] < copy.starts:
         used[boundaries[index] : copy.starts] += copy.size
         copy.starts = boundaries[index]
-
-
-def _triggers(
-    plan: SwapPlan, returns: Iterable[_Return], boundaries: Sequence[int]
-) -> Iterable[tuple[tuple[int, int], str]]:
-    link_at = {boundary: link for link, boundary in enumerate(boundaries)}
-    for copy in returns:
-        link = link_at.get(copy.starts)
-        if link:
-            yield (copy.swap, copy.number), plan.chain[link - 1]
 
 
 def _with_triggers(plan: SwapPlan, triggers: _Trigger) -> SwapPlan:

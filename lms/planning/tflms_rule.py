@@ -297,12 +297,12 @@ def plan_by_rule(
         rule: The knobs.
         movable: Names of the root tensors that may move.
     """
-    far = {
-        buffer.root: _far_readers(levelled, buffer, rule)
-        for buffer in levelled.live
-        if buffer.root in movable and not buffer.pinned
-    }
-    ops = levelled.graph.ops
+    ops, level = levelled.graph.ops, levelled.level
+    far: dict[str, list[int]] = {}
+    for buffer in levelled.live:
+        if buffer.root in movable and not buffer.pinned:
+            nearest = level[buffer.producer] + rule.swapout_threshold
+            far[buffer.root] = [use for use in buffer.uses if level[use] > nearest]
     swaps = tuple(
         Swap(
             tensor=buffer.root,
@@ -327,15 +327,6 @@ def plan_by_rule(
         swaps=_without_circles(levelled, swaps),
         chosen=str(rule),
     )
-
-
-def _far_readers(
-    levelled: LevelledGraph, buffer: Buffer, rule: ThresholdRule
-) -> tuple[int, ...]:
-    """Readers beyond the threshold."""
-    level = levelled.level
-    nearest = level[buffer.producer] + rule.swapout_threshold
-    return tuple(use for use in buffer.uses if level[use] > nearest)
 
 
 def _grouped(

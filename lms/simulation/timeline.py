@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from lms.simulation.allocator import BestFitAllocator
@@ -161,11 +161,11 @@ class Timeline:
 
     def device_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
         """Bytes on the device from each moment on."""
-        return tuple(_curve(self.requests))
+        return _curve(self.requests)
 
     def host_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
         """Bytes of swapped tensors on the host from each moment on."""
-        return tuple(_curve(self.host_requests))
+        return _curve(self.host_requests)
 
     def allocator_peak(self, *, capacity: Bytes) -> Bytes | None:
         """The peak that the device's allocator reports, rounding and loss included.
@@ -199,11 +199,9 @@ class Timeline:
         return json.dumps({"traceEvents": list(_trace_events(self, name))})
 
 
-def _curve(requests: Sequence[Request]) -> Iterator[tuple[Seconds, Bytes]]:
-    used = 0
-    for request in requests:
-        used += request.size
-        yield request.at, used
+def _curve(requests: Sequence[Request]) -> tuple[tuple[Seconds, Bytes], ...]:
+    used = accumulate(request.size for request in requests)
+    return tuple(zip((request.at for request in requests), used, strict=True))
 
 
 def _trace_events(timeline: Timeline, name: str) -> Iterator[dict[str, Any]]:
@@ -213,12 +211,8 @@ def _trace_events(timeline: Timeline, name: str) -> Iterator[dict[str, Any]]:
         about = {"ph": "M", "pid": 1, "tid": thread, "name": "thread_name"}
         yield {**about, "args": {"name": str(lane)}}
     for interval in timeline.intervals:
-        yield _complete(
-            interval.name,
-            threads[interval.lane],
-            interval,
-            {"bytes": interval.size} if interval.size else {},
-        )
+        args = {"bytes": interval.size} if interval.size else {}
+        yield _complete(interval.name, threads[interval.lane], interval, args)
     for stall in timeline.stalls:
         args = {"op": stall.op, "tensor": stall.tensor}
         yield _complete(f"stall: {stall.cause}", len(threads) + 1, stall, args)

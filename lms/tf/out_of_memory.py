@@ -98,11 +98,13 @@ def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in
         reason: What TensorFlow says.
         is_undone: Whether variables are as before the step.
     """
-    return lost_copy(
+    variables = "Some of the model's variables may be updated and some not."
+    if is_undone:
+        variables = "The model's variables are as before the step: save them."
+    return (
         f"swapped tensors must find pinned memory on the host, got {reason}. Raise "
         f"{PINNED_VARIABLE} where there is more RAM, or give a smaller `host_memory`, "
-        "so that more is recomputed.",
-        is_undone,
+        f"so that more is recomputed. {variables}"
     )
 
 
@@ -146,15 +148,3 @@ def half_written(reason: str) -> str:
         f"{reason}. Some of the model's variables are updated and some are not: load "
         "them from a checkpoint, and use a smaller `budget`, batch or volume."
     )
-
-
-def lost_copy(trouble: str, is_undone: bool) -> str:  # noqa: FBT001 - said in words
-    """A copy to or from the host failed.
-
-    Args:
-        trouble: What happened, and what to do about it.
-        is_undone: Whether variables are as before the step.
-    """
-    if is_undone:
-        return f"{trouble} The model's variables are as before the step: save them."
-    return f"{trouble} Some of the model's variables may be updated and some not."

@@ -356,34 +356,30 @@ def run_recovering(
             return step.run(inputs)
         except _Aborted as aborted:
             reason = str(aborted)
+        anew, plans = None, step.predicted.replans + 1
         if step.held_back is not None:
-            guessed = None
             try:
-                guessed = None if step.was_guessed else step.source.by_guesses()
+                anew = None if step.was_guessed else step.source.by_guesses()
             except LMSError as error:  # it may yet run in another order
                 error.__traceback__ = None
                 if not isinstance(step.held_back, BudgetError):  # what is least is said
                     step.held_back = error
             step.was_guessed = True
-            if guessed is not None:
-                plans = step.predicted.replans + 1
-                guessed.predicted = replace(guessed.predicted, replans=plans)
-                step = guessed
-                replaced(step)
-            continue
-        if step.commit_flag.begun:
+            if anew is None:
+                continue
+        elif step.commit_flag.begun:
             text = unwatched if step.plan_is_empty else half_written
             raise OutOfMemoryError(text(reason))
-        anew = None if step.predicted.replans == _TRIES else step.planned_anew()
+        else:
+            is_last = step.predicted.replans == _TRIES
+            anew = None if is_last else step.planned_anew()
         if anew is None:
             step.rebuilt = None
-            plans = step.predicted.replans + 1
             budget = step.budget.total or 0
             error = OutOfMemoryError(given_up(reason, budget, plans))
             anew = None if step.plan_is_empty else step.source.without_plan(error)
             if anew is None:
                 raise error
-        plans = step.predicted.replans + 1
         anew.predicted = replace(anew.predicted, replans=plans)
         step = anew
         replaced(step)

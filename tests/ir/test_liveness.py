@@ -14,7 +14,7 @@ from lms.ir.liveness import (
     reused_bytes,
     working_sets,
 )
-from tests.graphs import LOOP, RESHAPE, Drawn, all_drawn, make_op
+from tests.graphs import LOOP, RESHAPE, Drawn, all_drawn, graph_of, make_op
 from tests.strategies import graphs
 
 drawn = pytest.mark.parametrize("drawn", all_drawn().values(), ids=all_drawn())
@@ -56,13 +56,12 @@ def test_an_alias_that_outlives_the_step_keeps_its_buffer() -> None:
 
 
 def test_persistent_and_empty_tensors_are_no_buffers() -> None:
-    ops = (
+    graph = graph_of(
         make_op("weights", 1000, persistent=True),
         make_op("same", 1000, "weights", alias="weights:0"),
         make_op("nothing", 0),
         make_op("a", 5, "same", "nothing"),
     )
-    graph = GraphView(ops=ops)
     assert [buffer.root for buffer in buffers(graph)] == ["a:0"]
     assert peak(graph) == 5
 
@@ -130,7 +129,7 @@ def test_no_op_needs_more_by_itself_than_with_the_others(graph: GraphView) -> No
 
 
 def test_a_variable_that_is_written_while_it_is_read_is_there_twice() -> None:
-    ops = (
+    graph = graph_of(
         make_op("w", 8, persistent=True),
         make_op("first", 8, "w", persistent=True, reads_state=True),
         make_op("again", 8, "w", persistent=True, reads_state=True),
@@ -142,6 +141,6 @@ def test_a_variable_that_is_written_while_it_is_read_is_there_twice() -> None:
         make_op("reduce", 1, "later", writes=("reduce",)),  # a collective: no variable
         make_op("new", 0, "w", writes=("w:0",), replaces_state=True),
         make_op("end", 1, "reduce"),
+        results=("last:0",),
     )
-    found = old_values(GraphView(ops=ops, results=("last:0",)))
-    assert found == [0, 0, 0, 0, 8, 8, 0, 0, 0, 0, 8]
+    assert old_values(graph) == [0, 0, 0, 0, 8, 8, 0, 0, 0, 0, 8]

@@ -8,7 +8,7 @@ import pytest
 from lms.errors import PlanError
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
-from tests.graphs import LOOP, RESHAPE, SKIP, TWICE, make_op
+from tests.graphs import LOOP, RESHAPE, SKIP, TWICE, make_op, one_swap, unplanned
 
 COPY = SwapIn(trigger="c", readers=("e",))
 SWAP = Swap(tensor="a:0", size=100, release="c", swap_ins=(COPY,))
@@ -41,16 +41,12 @@ def test_a_plan_that_can_be_obeyed_is_accepted(plan: SwapPlan) -> None:
 
 
 def test_the_reader_of_an_alias_may_read_a_copy() -> None:
-    copy = SwapIn(trigger="b", readers=("d",))
-    swap = Swap(tensor="a:0", size=100, release="c", swap_ins=(copy,))
-    order = ("a", "r", "b", "c", "d")
-    validate_plan(RESHAPE.graph, SwapPlan(planner="", order=order, swaps=(swap,)))
+    plan = one_swap(RESHAPE.graph, ("b", "d"), release="c")
+    validate_plan(RESHAPE.graph, plan)
 
 
 def test_bytes_are_counted_once_out_and_for_each_copy_back() -> None:
-    copies = SwapIn(trigger="b", readers=("d",)), SwapIn(trigger="d", readers=("f",))
-    swap = Swap(tensor="a:0", size=100, release="c", swap_ins=copies)
-    plan = SwapPlan(planner="", order=tuple("abcdef"), swaps=(swap,))
+    plan = one_swap(TWICE.graph, ("b", "d"), ("d", "f"), release="c")
     validate_plan(TWICE.graph, plan)
     assert (plan.swapped_out_bytes, plan.swapped_in_bytes) == (100, 200)
 
@@ -92,7 +88,7 @@ def test_a_copy_back_cannot_start_before_its_tensor_is_made() -> None:
 
 def test_an_alias_cannot_move_without_its_root() -> None:
     swap = Swap(tensor="r:0", size=100, release=None, swap_ins=())
-    plan = SwapPlan(planner="", order=("a", "r", "b", "c", "d"), swaps=(swap,))
+    plan = unplanned(RESHAPE.graph, swaps=(swap,))
     with pytest.raises(PlanError, match="'r:0' must be a tensor that owns its buffer"):
         validate_plan(RESHAPE.graph, plan)
 
@@ -100,7 +96,7 @@ def test_an_alias_cannot_move_without_its_root() -> None:
 @pytest.mark.parametrize("tensor", ["c:0", "w:0"], ids=["what it reads", "its own"])
 def test_what_a_loop_touches_cannot_move(tensor: str) -> None:
     swap = Swap(tensor=tensor, size=10, release=None, swap_ins=())
-    plan = SwapPlan(planner="", order=tuple("abcwd"), swaps=(swap,))
+    plan = unplanned(LOOP.graph, swaps=(swap,))
     with pytest.raises(PlanError, match=f"{tensor!r} cannot move"):
         validate_plan(LOOP.graph, plan)
 
@@ -122,17 +118,15 @@ def test_what_must_stay_cannot_move(
 
 
 def test_a_loop_cannot_be_chained() -> None:
-    plan = SwapPlan(planner="", order=tuple("abcwd"), chain=("c", "w"))
+    plan = unplanned(LOOP.graph, chain=("c", "w"))
     with pytest.raises(PlanError, match="'w' is in a loop or branch"):
         validate_plan(LOOP.graph, plan)
 
 
 def test_a_tensor_whose_alias_is_a_result_cannot_move() -> None:
     graph = replace(RESHAPE.graph, results=("r:0",))
-    swap = Swap(tensor="a:0", size=100, release=None, swap_ins=())
-    plan = SwapPlan(planner="", order=("a", "r", "b", "c", "d"), swaps=(swap,))
     with pytest.raises(PlanError, match="'a:0' cannot move: it lives outside"):
-        validate_plan(graph, plan)
+        validate_plan(graph, one_swap(graph))
 
 
 @pytest.mark.parametrize("indent", [None, 2])

@@ -6,16 +6,13 @@ from lms.errors import PlanError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.plan import SwapPlan, validate_plan
 from lms.ir.recompute import Recomputed, with_recomputed
+from tests.graphs import graph_of
 
 
 def op(name: str, *inputs: str, size: int = 8, **others: object) -> Op:
     outputs = (Tensor(name=f"{name}:0", size=size),)
     options = {"repeatable": True, **others}
     return Op(name=name, type="T", inputs=inputs, outputs=outputs, **options)
-
-
-def graph(*ops: Op) -> GraphView:
-    return GraphView(ops=ops)
 
 
 def names(found: GraphView) -> list[str]:
@@ -26,7 +23,7 @@ def rerun(op: str, *readers: str) -> Recomputed:
     return Recomputed(op=op, readers=readers)
 
 
-CHAIN = graph(
+CHAIN = graph_of(
     op("conv", repeatable=False),
     op("mul", "conv:0"),
     op("relu", "mul:0"),
@@ -59,7 +56,7 @@ def test_what_is_made_again_reads_what_is_made_again() -> None:
 def test_a_second_run_may_have_a_copy_too() -> None:
     again = [rerun("relu", "grad", "end"), rerun("lms/again/relu", "end")]
     ops = (*CHAIN.ops[:-1], op("end", "grad:0", "relu:0"))
-    found = with_recomputed(graph(*ops), again)
+    found = with_recomputed(graph_of(*ops), again)
     assert names(found)[4:] == ["again relu", "grad", "again again relu", "end"]
     assert found.by_name["grad"].inputs == ("next:0", "lms/again/relu:0")
     assert found.by_name["end"].inputs == ("grad:0", "lms/again/lms/again/relu:0")
@@ -69,21 +66,21 @@ def test_a_second_run_may_have_a_copy_too() -> None:
 def test_a_chain_may_be_longer_than_calls_nest() -> None:
     ops = [op("0"), *(op(f"{i}", f"{i - 1}:0") for i in range(1, 2000))]
     again = [rerun(f"{i}", f"lms/again/{i + 1}") for i in range(1998)]
-    found = with_recomputed(graph(*ops), [*again, rerun("1998", "1999")])
+    found = with_recomputed(graph_of(*ops), [*again, rerun("1998", "1999")])
     assert names(found)[1999:] == [*(f"again {i}" for i in range(1999)), "1999"]
 
 
 def test_an_alias_of_a_second_run_shares_its_buffer() -> None:
     ops = (op("a"), op("f", "a:0", alias="a:0"), op("b", "f:0"), op("c", "b:0", "f:0"))
     again = [rerun("a", "lms/again/f"), rerun("f", "c")]
-    found = with_recomputed(graph(*ops), again)
+    found = with_recomputed(graph_of(*ops), again)
     assert found.roots["lms/again/f:0"] == "lms/again/a:0"
     assert found.roots["f:0"] == "a:0"
 
 
 def test_a_second_run_waits_for_no_op_that_the_first_one_waited_for() -> None:
     ops = (op("a"), op("b", controls=("a",)), op("c", "b:0"), op("d", "c:0", "b:0"))
-    found = with_recomputed(graph(*ops), [rerun("b", "d")])
+    found = with_recomputed(graph_of(*ops), [rerun("b", "d")])
     assert found.by_name["lms/again/b"].controls == ()
 
 
@@ -106,11 +103,11 @@ def test_what_cannot_be_run_again_is_named(again: Recomputed, rule: str) -> None
 def test_what_has_a_shape_that_depends_on_values_is_not_run_again() -> None:
     ops = (op("a"), op("b", "a:0", varies=True), op("c", "b:0"), op("d", "b:0", "c:0"))
     with pytest.raises(PlanError, match="'b' must be one that may be recomputed"):
-        with_recomputed(graph(*ops), [rerun("b", "d")])
+        with_recomputed(graph_of(*ops), [rerun("b", "d")])
 
 
 def test_a_reader_in_a_loop_reads_no_second_run() -> None:
-    looped = graph(op("a"), op("b", "a:0"), op("c", "b:0", "a:0", fixed=True))
+    looped = graph_of(op("a"), op("b", "a:0"), op("c", "b:0", "a:0", fixed=True))
     with pytest.raises(PlanError, match="loop or branch"):
         with_recomputed(looped, [rerun("a", "c")])
 

@@ -2,16 +2,24 @@
 
 import gc
 import weakref
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import Buffer
-from lms.ir.plan import Swap, SwapIn, SwapPlan
+from lms.ir.plan import SwapPlan
 from lms.ir.resolved import Residency, ResolvedSwap, resolve
-from tests.graphs import FORK, RESHAPE, SKIP, TWICE, TWO_WAITING, make_op
+from tests.graphs import (
+    FORK,
+    RESHAPE,
+    SKIP,
+    TWICE,
+    TWO_WAITING,
+    make_op,
+    one_swap,
+    unplanned,
+)
 
 Chain = tuple[str, ...]
 
@@ -19,24 +27,10 @@ Chain = tuple[str, ...]
 CHAIN = ("a", "c", "e")
 
 
-def planned(
-    graph: GraphView,
-    *copies: tuple[str | None, str],
-    release: str | None = None,
-    chain: Chain = (),
-) -> SwapPlan:
-    """A plan that moves `a:0`; a copy is its trigger and its readers."""
-    swap_ins = tuple(SwapIn(trigger=t, readers=tuple(read)) for t, read in copies)
-    size = graph.tensors["a:0"].size
-    swap = Swap(tensor="a:0", size=size, release=release, swap_ins=swap_ins)
-    order = tuple(op.name for op in graph.ops)
-    return SwapPlan(planner="by hand", order=order, chain=chain, swaps=(swap,))
-
-
 def the_swap(
     graph: GraphView, *copies: tuple[str | None, str], **others: Any
 ) -> ResolvedSwap:
-    (swap,) = resolve(graph, planned(graph, *copies, **others)).swaps
+    (swap,) = resolve(graph, one_swap(graph, *copies, **others)).swaps
     return swap
 
 
@@ -57,7 +51,7 @@ def test_positions_are_those_of_the_plans_order() -> None:
 
 
 def test_the_ops_of_the_chain_have_numbers() -> None:
-    resolved = resolve(SKIP.graph, planned(SKIP.graph, ("b", "e"), chain=CHAIN))
+    resolved = resolve(SKIP.graph, one_swap(SKIP.graph, ("b", "e"), chain=CHAIN))
     assert resolved.chain == (0, 2, 4)
     assert resolved.link_of == {"a": 0, "c": 1, "e": 2}
 
@@ -129,8 +123,7 @@ def test_a_swap_in_takes_its_room_beside_the_op_after_its_trigger(
 
 
 def test_what_stays_is_there_from_its_producer_to_its_last_reader() -> None:
-    plan = replace(planned(FORK.graph), swaps=())
-    assert spans(FORK.graph, plan) == [
+    assert spans(FORK.graph, unplanned(FORK.graph)) == [
         ("a:0", 0, 3, 2),
         ("b:0", 1, 4, 3),
         ("c:0", 2, 4, 3),
@@ -140,12 +133,11 @@ def test_what_stays_is_there_from_its_producer_to_its_last_reader() -> None:
 
 def test_what_nobody_reads_is_there_while_it_is_made() -> None:
     graph = GraphView(ops=(make_op("a", 8), make_op("b", 8)))
-    plan = replace(planned(graph), swaps=())
-    assert spans(graph, plan) == [("a:0", 0, 1, None), ("b:0", 1, 2, None)]
+    assert spans(graph, unplanned(graph)) == [("a:0", 0, 1, None), ("b:0", 1, 2, None)]
 
 
 def test_what_moves_is_there_as_the_original_and_as_each_copy() -> None:
-    plan = planned(TWICE.graph, ("c", "d"), ("d", "f"), release="c")
+    plan = one_swap(TWICE.graph, ("c", "d"), ("d", "f"), release="c")
     lives = resolve(TWICE.graph, plan).residencies
     original, first, second, b, *_ = lives
     assert original == Residency(root="a:0", start=0, end=2, size=100, dies_at=None)
@@ -156,7 +148,7 @@ def test_what_moves_is_there_as_the_original_and_as_each_copy() -> None:
 
 
 def test_a_plan_is_resolved_once() -> None:
-    plan, other = planned(SKIP.graph, ("d", "e")), planned(SKIP.graph, ("c", "e"))
+    plan, other = one_swap(SKIP.graph, ("d", "e")), one_swap(SKIP.graph, ("c", "e"))
     resolved = resolve(SKIP.graph, plan)
     assert resolve(SKIP.graph, plan) is resolved
     assert resolve(SKIP.graph, other).swaps[0].swap_ins[0].trigger == 2
@@ -165,7 +157,7 @@ def test_a_plan_is_resolved_once() -> None:
 
 def test_a_resolved_graph_goes_without_a_search_for_cycles() -> None:
     graph = GraphView(ops=SKIP.graph.ops)
-    resolve(graph, planned(graph, ("d", "e")))
+    resolve(graph, one_swap(graph, ("d", "e")))
     gone = weakref.ref(graph)
     gc.disable()
     try:

@@ -7,21 +7,19 @@ from hypothesis import given, settings
 from lms.ir.graph import GraphView
 from lms.ir.liveness import memory_curve, peak
 from lms.ir.write_guard import WriteGuard, can_come_last, guard_writes
-from tests.graphs import make_op, scheduled
+from tests.graphs import graph_of, make_op, scheduled
 from tests.strategies import graphs
 
 # seed ┄> noise (100) ─> gradient (8) ─> update          ┄> is a control edge
 #                   └──> mean (1) ─> metric ┄> result (1)
-STEP = GraphView(
-    ops=(
-        make_op("seed", 0, writes=("state:0",)),
-        make_op("noise", 100, controls=("seed",)),
-        make_op("mean", 1, "noise"),
-        make_op("metric", 0, "mean", writes=("total:0",)),
-        make_op("result", 1, controls=("metric",)),
-        make_op("gradient", 8, "noise"),
-        make_op("update", 0, "gradient", writes=("weight:0", "slot:0")),
-    ),
+STEP = graph_of(
+    make_op("seed", 0, writes=("state:0",)),
+    make_op("noise", 100, controls=("seed",)),
+    make_op("mean", 1, "noise"),
+    make_op("metric", 0, "mean", writes=("total:0",)),
+    make_op("result", 1, controls=("metric",)),
+    make_op("gradient", 8, "noise"),
+    make_op("update", 0, "gradient", writes=("weight:0", "slot:0")),
     results=("result:0",),
 )
 
@@ -43,7 +41,7 @@ def test_writes_come_last_with_what_follows_them() -> None:
 def test_on_demand_writes_come_when_they_are_ready() -> None:
     # a (100) ─┬─> b (100) ─> gradient_b (8) ─> update_b
     #          └─> gradient_a (8) ─> update_a
-    ops = (
+    graph = graph_of(
         make_op("a", 100),
         make_op("gradient_a", 8, "a"),
         make_op("update_a", 0, "gradient_a", writes=("v:0",)),
@@ -51,7 +49,6 @@ def test_on_demand_writes_come_when_they_are_ready() -> None:
         make_op("gradient_b", 8, "b"),
         make_op("update_b", 0, "gradient_b", writes=("w:0",)),
     )
-    graph = GraphView(ops=ops)
     early = scheduled(graph, writes_last=False)
     assert names(early).index("update_a") < names(early).index("update_b") - 1
     assert peak(early) == 200

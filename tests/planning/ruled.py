@@ -32,14 +32,8 @@ def _choice(trials: Trials, rule: ThresholdRule) -> ThresholdChoice:
 
 
 def plan_by_threshold(
-    graph: GraphView,
-    *,
-    movable: frozenset[str],
-    sync_mode: SyncMode = SyncMode.OFF,
-    **knobs: Any,
+    graph: GraphView, rule: ThresholdRule, *, movable: frozenset[str], **knobs: Any
 ) -> SwapPlan:
-    thresholds = {name: knobs.pop(name) for name in _NAMES}
-    rule = ThresholdRule(**thresholds, sync_mode=sync_mode)
     return Trials(level_graph(graph, **knobs), movable).plan(rule)
 
 
@@ -67,9 +61,11 @@ def grid(
 
 def plan(graph: GraphView, threshold: int = 1, **knobs: Any) -> SwapPlan:
     """A valid plan that moves `a:0` if anything."""
-    knobs = {"swapin_ahead": 1, "swapin_groupby": 0, "min_bytes": 1} | knobs
+    asked = {"swapin_ahead": 1, "swapin_groupby": 0, "sync_mode": SyncMode.OFF}
+    asked = {name: knobs.pop(name, usual) for name, usual in asked.items()}
+    rule = ThresholdRule(swapout_threshold=threshold, **asked)
     able = knobs.pop("movable", movable_in(graph, min_bytes=1) & {"a:0"})
-    made = plan_by_threshold(graph, swapout_threshold=threshold, movable=able, **knobs)
+    made = plan_by_threshold(graph, rule, movable=able, **{"min_bytes": 1} | knobs)
     validate_plan(graph, made)
     return made
 

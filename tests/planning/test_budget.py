@@ -15,6 +15,7 @@ from tests.graphs import (
     TWO_WAITING,
     Drawn,
     all_drawn,
+    graph_of,
     make_op,
 )
 from tests.planning.counting import plan_in_bytes
@@ -118,8 +119,8 @@ def test_what_may_not_move_counts_towards_the_least_room() -> None:
 
 def test_small_ops_are_charged_to_the_ordered_op_before_them() -> None:
     # x touches nothing of 50 bytes, so it runs beside a: 60 + 3 + 49.
-    graph = GraphView(
-        ops=(make_op("a", 60), make_op("x", 3, scratch=49), make_op("b", 45, "a", "x"))
+    graph = graph_of(
+        make_op("a", 60), make_op("x", 3, scratch=49), make_op("b", 45, "a", "x")
     )
     able = movable(graph, min_bytes=50)
     assert least_room(graph, movable=able, min_bytes=50) == (112, "a")

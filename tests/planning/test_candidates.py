@@ -12,20 +12,18 @@ from lms.planning.candidates import (
     smallest_worth_moving,
 )
 from lms.units import GIB, KIB, MIB
-from tests.graphs import LOOP, RESHAPE, SKIP, make_op
+from tests.graphs import LOOP, RESHAPE, SKIP, graph_of, make_op
 
 
 def conv(name: str, kind: str = "Conv3D") -> Op:
     return Op(name=name, type=kind)
 
 
-NETWORK = GraphView(
-    ops=(
-        make_op("unet/down1/conv", 100, type="Conv3D"),
-        make_op("unet/down1/relu", 100, "unet/down1/conv", type="Relu"),
-        make_op("unet/up1/conv", 100, "unet/down1/relu", type="Conv3D"),
-        make_op("loss", 4, "unet/up1/conv", type="Mean"),
-    )
+NETWORK = graph_of(
+    make_op("unet/down1/conv", 100, type="Conv3D"),
+    make_op("unet/down1/relu", 100, "unet/down1/conv", type="Relu"),
+    make_op("unet/up1/conv", 100, "unet/down1/relu", type="Conv3D"),
+    make_op("loss", 4, "unet/up1/conv", type="Mean"),
 )
 
 
@@ -158,29 +156,27 @@ def test_a_nook_has_a_chunk_for_each_small_tensor_that_lives_at_once() -> None:
 
 def test_new_values_of_variables_have_chunks_too_unless_they_are_much() -> None:
     def assigned(size: int) -> GraphView:
-        return GraphView(
-            ops=(
-                Op(
-                    name="v",
-                    type="Placeholder",
-                    outputs=(Tensor(name="v:0", size=0, dtype="resource"),),
-                    persistent=True,
-                ),
-                Op(name="x", type="T", outputs=(Tensor(name="x:0", size=64000),)),
-                Op(
-                    name="new",
-                    type="T",
-                    inputs=("x:0",),
-                    outputs=(Tensor(name="new:0", size=size),),
-                ),
-                Op(
-                    name="assign",
-                    type="Assign",
-                    inputs=("v:0", "new:0"),
-                    writes=("v:0",),
-                    replaces_state=True,
-                ),
-            )
+        return graph_of(
+            Op(
+                name="v",
+                type="Placeholder",
+                outputs=(Tensor(name="v:0", size=0, dtype="resource"),),
+                persistent=True,
+            ),
+            Op(name="x", type="T", outputs=(Tensor(name="x:0", size=64000),)),
+            Op(
+                name="new",
+                type="T",
+                inputs=("x:0",),
+                outputs=(Tensor(name="new:0", size=size),),
+            ),
+            Op(
+                name="assign",
+                type="Assign",
+                inputs=("v:0", "new:0"),
+                writes=("v:0",),
+                replaces_state=True,
+            ),
         )
 
     assert small_pool_for(assigned(1024), min_bytes=512).sizes == (1024,)

@@ -15,7 +15,7 @@ from lms.ir.liveness import buffers, lower_bound, peak
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.planning.budget import least_room
 from lms.planning.candidates import movable
-from lms.planning.tflms_rule import SyncMode
+from lms.planning.tflms_rule import SyncMode, ThresholdRule
 from lms.simulation.memory import simulate_memory
 from tests.graphs import scheduled
 from tests.planning.counting import plan_in_bytes
@@ -24,6 +24,14 @@ from tests.strategies import graphs
 
 # What may move, and what is ordered: everything, or what is not small.
 _LEAST_SIZES = st.sampled_from((1, 1, 9, 17))
+
+RULES = st.builds(
+    ThresholdRule,
+    swapout_threshold=st.integers(1, 5),
+    swapin_ahead=st.integers(1, 5),
+    swapin_groupby=st.integers(0, 4),
+    sync_mode=st.sampled_from(SyncMode),
+)
 
 Planner: TypeAlias = Callable[[GraphView], SwapPlan]
 
@@ -54,10 +62,7 @@ def threshold_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
     """IBM's rule with any knobs."""
     least_size = draw(_LEAST_SIZES)
     able = movable(graph, min_bytes=least_size)
-    threshold = draw(st.integers(1, 5))
-    ahead = draw(st.integers(1, 5))
-    groupby = draw(st.integers(0, 4))
-    mode = draw(st.sampled_from(SyncMode))
+    rule = draw(RULES)
     levels = st.one_of(st.integers(0, 9), st.sampled_from((":", "2:5", "4:", ":3")))
     serialization = draw(st.lists(levels, max_size=2))
     by_size = draw(st.sampled_from((0, 0, 50)))
@@ -65,12 +70,9 @@ def threshold_planners(draw: st.DrawFn, graph: GraphView) -> Planner:
     def planner(graph: GraphView) -> SwapPlan:
         return plan_by_threshold(
             graph,
-            swapout_threshold=threshold,
-            swapin_ahead=ahead,
-            swapin_groupby=groupby,
+            rule,
             movable=able,
             min_bytes=least_size,
-            sync_mode=mode,
             serialization=serialization,
             serialization_by_size=by_size,
         )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
-from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
+from lms.ir.plan import SwapPlan, validate_plan
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.budget import least_room
@@ -15,7 +15,7 @@ from lms.planning.candidates import movable
 from lms.planning.prefetch import Speeds, copy_in_time, start_in_time
 from lms.simulation.executor import simulate
 from lms.simulation.memory import Region, allocator_peaks, simulate_memory
-from tests.graphs import make_op, scheduled
+from tests.graphs import graph_of, make_op, one_swap, scheduled
 from tests.planning.counting import plan_in_bytes
 from tests.strategies import graphs
 
@@ -26,15 +26,13 @@ LINK = Hardware(
 )
 
 # a (20) is read by b and, much later, by f; c, d and e are small.
-LONG = GraphView(
-    ops=(
-        make_op("a", 20),
-        make_op("b", 90, "a"),
-        make_op("c", 1, "b"),
-        make_op("d", 1, "c"),
-        make_op("e", 1, "d"),
-        make_op("f", 1, "e", "a"),
-    )
+LONG = graph_of(
+    make_op("a", 20),
+    make_op("b", 90, "a"),
+    make_op("c", 1, "b"),
+    make_op("d", 1, "c"),
+    make_op("e", 1, "d"),
+    make_op("f", 1, "e", "a"),
 )
 
 
@@ -49,11 +47,7 @@ def triggers(plan: SwapPlan) -> list[str | None]:
 
 def evicted_plan() -> SwapPlan:
     """a:0 leaves after b, and comes back just before f."""
-    order = tuple(op.name for op in LONG.ops)
-    back = SwapIn(trigger="e", readers=("f",))
-    swap = Swap(tensor="a:0", size=20, release="c", swap_ins=(back,))
-    chain = tuple(name for name in order)
-    return SwapPlan(planner="budget", order=order, chain=chain, swaps=(swap,))
+    return one_swap(LONG, ("e", "f"), release="c", chain="abcdef")
 
 
 def test_a_copy_starts_as_late_as_it_can_be_there_in_time() -> None:

@@ -15,6 +15,7 @@ from lms.ir.recompute import original_name, with_recomputed
 from lms.machine.costs import Costs
 from lms.machine.hardware import preset
 from lms.planning.recompute_choice import Fates, LinkShare, Terms, choose_fates
+from tests.graphs import graph_of
 from tests.planning.stored import read_step
 
 CHEAP = {"mul", "add", "relu", "sum", "cast"}
@@ -60,16 +61,14 @@ def later(name: str) -> list[Op]:
 
 
 # conv's output is read by its own gradient, so it is there when relu's is needed.
-SAVED = GraphView(
-    ops=(
-        op("conv"),
-        op("mul", "conv:0"),
-        op("relu", "mul:0"),
-        op("next", "relu:0", size=1),
-        *later("next"),
-        op("relu_grad", "last:0", "relu:0", size=1),
-        op("conv_grad", "relu_grad:0", "conv:0", size=1),
-    )
+SAVED = graph_of(
+    op("conv"),
+    op("mul", "conv:0"),
+    op("relu", "mul:0"),
+    op("next", "relu:0", size=1),
+    *later("next"),
+    op("relu_grad", "last:0", "relu:0", size=1),
+    op("conv_grad", "relu_grad:0", "conv:0", size=1),
 )
 
 
@@ -88,14 +87,12 @@ def test_what_takes_longer_than_it_may_is_kept() -> None:
 
 def test_a_source_that_is_gone_is_kept_only_if_it_is_smaller() -> None:
     def graph(size: int) -> GraphView:
-        return GraphView(
-            ops=(
-                op("small", size=size),
-                op("cast", "small:0"),
-                op("next", "cast:0", size=1),
-                *later("next"),
-                op("grad", "last:0", "cast:0", size=1),
-            )
+        return graph_of(
+            op("small", size=size),
+            op("cast", "small:0"),
+            op("next", "cast:0", size=1),
+            *later("next"),
+            op("grad", "last:0", "cast:0", size=1),
         )
 
     assert chosen(graph(16), "cast") == {"cast": ("grad",)}
@@ -111,42 +108,38 @@ def test_as_little_is_recomputed_as_will_do() -> None:
 
 
 def test_only_cheap_ops_run_twice_if_that_is_asked_for() -> None:
-    graph = GraphView(ops=tuple(replace(o, cheap=o.name != "mul") for o in SAVED.ops))
+    graph = graph_of(*(replace(o, cheap=o.name != "mul") for o in SAVED.ops))
     for cheap in (False, True):  # relu is made of what mul makes
         assert bool(chosen(graph, "relu", cheap=cheap)) is not cheap
 
 
 def test_of_two_sums_in_a_row_one_is_kept_for_the_other() -> None:
-    residual = GraphView(
-        ops=(
-            op("conv0"),
-            op("conv1", "conv0:0"),
-            op("sum1", "conv0:0", "conv1:0"),
-            op("conv2", "sum1:0"),
-            op("sum2", "sum1:0", "conv2:0"),
-            op("conv3", "sum2:0"),
-            *row("conv3", *(f"far{i}" for i in range(40))),
-            op("grad3", "far39:0", "sum2:0"),
-            op("grad2", "grad3:0", "conv2:0"),
-            *row("grad2", *(f"and{i}" for i in range(40))),
-            op("grad1", "and39:0", "sum1:0"),
-            op("grad0", "grad1:0", "conv1:0", "conv0:0"),
-        )
+    residual = graph_of(
+        op("conv0"),
+        op("conv1", "conv0:0"),
+        op("sum1", "conv0:0", "conv1:0"),
+        op("conv2", "sum1:0"),
+        op("sum2", "sum1:0", "conv2:0"),
+        op("conv3", "sum2:0"),
+        *row("conv3", *(f"far{i}" for i in range(40))),
+        op("grad3", "far39:0", "sum2:0"),
+        op("grad2", "grad3:0", "conv2:0"),
+        *row("grad2", *(f"and{i}" for i in range(40))),
+        op("grad1", "and39:0", "sum1:0"),
+        op("grad0", "grad1:0", "conv1:0", "conv0:0"),
     )
     assert chosen(residual, "sum1", "sum2") == {"sum1": ("grad1",)}
     assert chosen(residual, "sum2") == {"sum2": ("grad3",)}
 
 
 def test_an_alias_is_made_again_with_its_buffer() -> None:
-    graph = GraphView(
-        ops=(
-            op("conv"),
-            op("relu", "conv:0"),
-            op("flat", "relu:0", alias="relu:0", repeatable=True),
-            *row("flat", "next", "far", "and"),
-            op("grad", "and:0", "flat:0"),
-            op("conv_grad", "grad:0", "conv:0"),
-        )
+    graph = graph_of(
+        op("conv"),
+        op("relu", "conv:0"),
+        op("flat", "relu:0", alias="relu:0", repeatable=True),
+        *row("flat", "next", "far", "and"),
+        op("grad", "and:0", "flat:0"),
+        op("conv_grad", "grad:0", "conv:0"),
     )
     assert chosen(graph, "relu") == {"relu": ("lms/again/flat",), "flat": ("grad",)}
 
@@ -159,10 +152,10 @@ def test_what_a_loop_reads_or_the_step_returns_is_kept() -> None:
         *later("next"),
         op("grad", "last:0", "relu:0", "conv:0", fixed=True),
     ]
-    assert chosen(GraphView(ops=tuple(ops)), "relu") == {}
+    assert chosen(graph_of(*ops), "relu") == {}
     ops[-1] = op("grad", "last:0", "relu:0", "conv:0")
-    assert chosen(GraphView(ops=tuple(ops), results=("relu:0",)), "relu") == {}
-    assert chosen(GraphView(ops=tuple(ops)), "relu") == {"relu": ("grad",)}
+    assert chosen(graph_of(*ops, results=("relu:0",)), "relu") == {}
+    assert chosen(graph_of(*ops), "relu") == {"relu": ("grad",)}
 
 
 def values(graph: GraphView) -> dict[str, int]:
@@ -204,18 +197,16 @@ def test_every_op_reads_the_same_values_whatever_is_made_again(
 
 
 def test_a_copy_is_recomputed_in_turn_where_it_would_be_held_for_long() -> None:
-    graph = GraphView(
-        ops=(
-            op("input"),
-            op("mul", "input:0"),
-            op("relu", "mul:0"),
-            op("next", "relu:0"),
-            *later("next"),
-            op("relu_grad", "last:0", "relu:0"),
-            op("large", "relu_grad:0", size=100),
-            op("mul_grad", "large:0", "mul:0"),
-            op("end", "mul_grad:0", "input:0"),
-        )
+    graph = graph_of(
+        op("input"),
+        op("mul", "input:0"),
+        op("relu", "mul:0"),
+        op("next", "relu:0"),
+        *later("next"),
+        op("relu_grad", "last:0", "relu:0"),
+        op("large", "relu_grad:0", size=100),
+        op("mul_grad", "large:0", "mul:0"),
+        op("end", "mul_grad:0", "input:0"),
     )
 
     def chosen(graph: GraphView, before: Fates) -> Fates:
@@ -240,7 +231,7 @@ def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
         ops.append(op(f"grad_x{i}", gradient, f"x{i + 1}:0"))
         ops.append(op(f"grad{i}", f"grad_x{i}:0", f"conv{i}:0"))
         gradient = f"grad{i}:0"
-    graph = GraphView(ops=tuple(ops))
+    graph = graph_of(*ops)
     roots = [buffer.root for buffer in buffers(graph)]
     found = chosen_by(graph, roots, budget=6 * 64).recomputed
     assert [item.op for item in found] == ["x1", "x2", "x3"]
@@ -250,18 +241,16 @@ def test_a_step_needs_less_when_what_it_saves_is_made_again() -> None:
 
 def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
     def graph(size: int) -> GraphView:
-        return GraphView(
-            ops=(
-                op("conv"),
-                op("scale", "conv:0", size=size, repeatable=True),
-                op("mul", "conv:0", "scale:0"),
-                op("next", "mul:0"),
-                op("w", persistent=True, reads_state=True),
-                op("cast", "w:0"),
-                op("far", "next:0", "cast:0"),
-                op("and", "far:0"),
-                op("grad", "and:0", "mul:0", "conv:0", "cast:0"),
-            )
+        return graph_of(
+            op("conv"),
+            op("scale", "conv:0", size=size, repeatable=True),
+            op("mul", "conv:0", "scale:0"),
+            op("next", "mul:0"),
+            op("w", persistent=True, reads_state=True),
+            op("cast", "w:0"),
+            op("far", "next:0", "cast:0"),
+            op("and", "far:0"),
+            op("grad", "and:0", "mul:0", "conv:0", "cast:0"),
         )
 
     assert list(chosen(graph(16), "mul", least=32)) == ["mul"]
@@ -271,13 +260,11 @@ def test_small_tensors_are_kept_and_large_variables_are_not_read_late() -> None:
 
 
 def test_what_costs_more_to_recompute_than_a_copy_counts_for_moves() -> None:
-    graph = GraphView(
-        ops=(
-            op("mul", size=1 << 20),
-            op("relu", "mul:0", size=1 << 20),
-            *later("relu"),
-            op("grad", "last:0", "relu:0", "mul:0", size=1),
-        )
+    graph = graph_of(
+        op("mul", size=1 << 20),
+        op("relu", "mul:0", size=1 << 20),
+        *later("relu"),
+        op("grad", "last:0", "relu:0", "mul:0", size=1),
     )
     hardware = replace(preset("v100-pcie"), latency=0.0)
     copies = 2 * hardware.copy_seconds(1 << 20, to_device=True)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from lms.ir.graph import GraphView
 from lms.ir.liveness import memory_curve, peak, working_sets
 from lms.planning.schedule import hastened, orders
-from tests.graphs import make_op, scheduled
+from tests.graphs import graph_of, make_op, scheduled
 from tests.strategies import graphs
 
 
@@ -15,14 +15,12 @@ def names(graph: GraphView) -> str:
 
 def test_the_op_that_frees_most_goes_first() -> None:
     # Reading each large tensor as soon as it is made holds one of them at a time.
-    graph = GraphView(
-        ops=(
-            make_op("a", 90),
-            make_op("b", 80),
-            make_op("c", 1, "a"),
-            make_op("d", 1, "b"),
-            make_op("e", 1, "c", "d"),
-        )
+    graph = graph_of(
+        make_op("a", 90),
+        make_op("b", 80),
+        make_op("c", 1, "a"),
+        make_op("d", 1, "b"),
+        make_op("e", 1, "c", "d"),
     )
     assert peak(graph) == 171
     better = scheduled(graph)
@@ -37,13 +35,11 @@ def test_equal_ops_keep_the_given_order() -> None:
 
 def test_the_given_order_is_kept_where_greed_is_worse() -> None:
     # Greed takes the small tensors first and then holds them beside the large one.
-    graph = GraphView(
-        ops=(
-            make_op("a", 10),
-            make_op("b", 1, "a", scratch=90),
-            make_op("c", 5),
-            make_op("d", 1, "c", "b"),
-        )
+    graph = graph_of(
+        make_op("a", 10),
+        make_op("b", 1, "a", scratch=90),
+        make_op("c", 5),
+        make_op("d", 1, "c", "b"),
     )
     assert names(scheduled(graph)) == "abcd"
 
@@ -73,15 +69,13 @@ def test_the_first_order_holds_no_more_above_half_of_the_peak(graph: GraphView) 
 
 def test_a_metric_takes_what_it_waits_for_along() -> None:
     # The logits are read by the loss, and at the end by a metric, through two ops.
-    graph = GraphView(
-        ops=(
-            make_op("l", 90),
-            make_op("g", 90, "l"),
-            make_op("h", 10, "g"),
-            make_op("i", 90, "l"),
-            make_op("j", 20, "i"),
-            make_op("m", 1, "j", "l"),
-        )
+    graph = graph_of(
+        make_op("l", 90),
+        make_op("g", 90, "l"),
+        make_op("h", 10, "g"),
+        make_op("i", 90, "l"),
+        make_op("j", 20, "i"),
+        make_op("m", 1, "j", "l"),
     )
     assert names(hastened(graph)) == "lijmgh"
     assert peak(hastened(graph)) == peak(graph)

@@ -4,7 +4,7 @@ import pytest
 
 from lms.ir.graph import GraphView
 from lms.planning.tflms_rule import level_graph
-from tests.graphs import FORK, LOOP, SKIP, TWICE, make_op
+from tests.graphs import FORK, LOOP, SKIP, TWICE, graph_of, make_op
 from tests.planning.ruled import plan, readers
 
 
@@ -63,13 +63,11 @@ def test_a_reader_can_become_far_by_serialization() -> None:
 )
 def test_levels_above_a_size_are_serialised(by_size: int, expected: str) -> None:
     # Level 1 reads 10 + 10 and makes 20 + 30; level 2 reads 20 + 30 and makes 20.
-    graph = GraphView(
-        ops=(
-            make_op("a", 10),
-            make_op("b", 20, "a"),
-            make_op("c", 31, "a"),
-            make_op("d", 19, "b", "c"),
-        )
+    graph = graph_of(
+        make_op("a", 10),
+        make_op("b", 20, "a"),
+        make_op("c", 31, "a"),
+        make_op("d", 19, "b", "c"),
     )
     made = plan(graph, serialization_by_size=by_size)
     assert made.chain == tuple(name for name in expected)

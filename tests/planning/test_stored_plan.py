@@ -17,7 +17,7 @@ from lms.planning.problem import UNLIMITED, MemoryBudget, PlannedStep, Reason
 from lms.planning.select import workload_of
 from lms.planning.settings import Settings, read_plan
 from lms.units import MIB
-from tests.graphs import make_op
+from tests.graphs import graph_of, make_op
 
 
 def skip(size: int = MIB, first: str = "a") -> GraphView:
@@ -26,14 +26,12 @@ def skip(size: int = MIB, first: str = "a") -> GraphView:
     a (1.2) ─> b (1) ─> c (1) ─> d (0.1) ─> e (0.1)
      └───────────────────────────────────────┘
     """
-    return GraphView(
-        ops=(
-            make_op(first, size + size // 5),
-            make_op("b", size, first),
-            make_op("c", size, "b"),
-            make_op("d", size // 10, "c"),
-            make_op("e", size // 10, "d", first),
-        )
+    return graph_of(
+        make_op(first, size + size // 5),
+        make_op("b", size, first),
+        make_op("c", size, "b"),
+        make_op("d", size // 10, "c"),
+        make_op("e", size // 10, "d", first),
     )
 
 

@@ -19,7 +19,7 @@ from lms.planning.risk import FittedPlan, seconds_of
 from lms.planning.schedule import orders
 from lms.planning.strategies import best_plan
 from lms.units import MIB
-from tests.graphs import scheduled
+from tests.graphs import graph_of, scheduled
 from tests.planning.stored import read_step
 
 LAYERS = range(8)
@@ -149,8 +149,6 @@ def test_the_best_of_a_search_is_never_slower_than_its_starts(name: str) -> None
 def test_a_last_chunk_of_an_odd_size_is_no_hole_for_what_is_rounded_up() -> None:
     # A region of 6,000,180 bytes has no chunk for so many: requests are rounded up.
     size = 6_000_180
-    graph = GraphView(
-        ops=(op("a"), Op(name="b", type="B", inputs=("a:0",), scratch=size))
-    )
+    graph = graph_of(op("a"), Op(name="b", type="B", inputs=("a:0",), scratch=size))
     costs = Costs(seconds={}, source="drawn")
     assert best_plan([graph], asked_for(size, costs)) is None

@@ -11,7 +11,7 @@ from lms.errors import BudgetError
 from lms.ir.graph import GraphView
 from lms.ir.liveness import peak
 from lms.planning.candidates import movable, smallest_worth_moving
-from lms.planning.tflms_rule import SyncMode, levels
+from lms.planning.tflms_rule import SyncMode, ThresholdRule, levels
 from lms.simulation.memory import simulate_memory
 from tests.graphs import SKIP, make_op
 from tests.planning.ruled import (
@@ -86,15 +86,13 @@ def test_the_unet_gets_what_ibms_search_finds(part: float) -> None:
     budget = int(part * peak(step.graph))
 
     def fits(threshold: int, ahead: int, groupby: int, mode: int) -> bool:
-        plan = plan_by_threshold(
-            step.graph,
+        rule = ThresholdRule(
             swapout_threshold=threshold,
             swapin_ahead=ahead,
             swapin_groupby=groupby,
             sync_mode=SyncMode(mode),
-            movable=able,
-            min_bytes=min_bytes,
         )
+        plan = plan_by_threshold(step.graph, rule, movable=able, min_bytes=min_bytes)
         return simulate_memory(step.graph, plan).device_peak <= budget
 
     wanted = as_ibm_searches(1 + max(levels(step.graph).values()), fits)
@@ -165,15 +163,7 @@ def test_what_is_chosen_fits_and_has_the_peak_it_says(
         reject()
     assert choice.peak <= budget
     assert choice.rule.sync_mode.value >= mode.value
-    plan = plan_by_threshold(
-        graph,
-        swapout_threshold=choice.rule.swapout_threshold,
-        swapin_ahead=choice.rule.swapin_ahead,
-        swapin_groupby=choice.rule.swapin_groupby,
-        movable=able,
-        min_bytes=1,
-        sync_mode=choice.rule.sync_mode,
-    )
+    plan = plan_by_threshold(graph, choice.rule, movable=able, min_bytes=1)
     assert simulate_memory(graph, plan).device_peak == choice.peak
     assert plan.swapped_out_bytes + plan.swapped_in_bytes == choice.swapped_bytes
 

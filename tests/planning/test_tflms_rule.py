@@ -6,20 +6,27 @@ from hypothesis import given, settings
 from lms.ir.graph import GraphView
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.planning.tflms_rule import SyncMode, levels
-from tests.graphs import CONTROLLED, LOOP, RESHAPE, SKIP, Drawn, all_drawn, make_op
+from tests.graphs import (
+    CONTROLLED,
+    LOOP,
+    RESHAPE,
+    SKIP,
+    Drawn,
+    all_drawn,
+    graph_of,
+    make_op,
+)
 from tests.planning.ruled import plan, readers
 from tests.strategies import graphs
 
 # a ─> b ─> c ─> d ─> e ─> f, and c, d and f read a: distances 2, 3 and 5.
-FANNED = GraphView(
-    ops=(
-        make_op("a", 8),
-        make_op("b", 1, "a"),
-        make_op("c", 1, "b", "a"),
-        make_op("d", 1, "c", "a"),
-        make_op("e", 1, "d"),
-        make_op("f", 1, "e", "a"),
-    )
+FANNED = graph_of(
+    make_op("a", 8),
+    make_op("b", 1, "a"),
+    make_op("c", 1, "b", "a"),
+    make_op("d", 1, "c", "a"),
+    make_op("e", 1, "d"),
+    make_op("f", 1, "e", "a"),
 )
 
 
@@ -48,8 +55,8 @@ def test_an_op_is_one_level_above_the_highest_it_waits_for(graph: GraphView) -> 
 
 
 def test_the_order_is_by_level_then_as_given() -> None:
-    graph = GraphView(
-        ops=(make_op("a", 1), make_op("b", 1, "a"), make_op("z", 1), make_op("c", 1))
+    graph = graph_of(
+        make_op("a", 1), make_op("b", 1, "a"), make_op("z", 1), make_op("c", 1)
     )
     assert plan(graph).order == ("a", "z", "c", "b")
 
@@ -117,26 +124,22 @@ def test_the_trigger_is_more_than_so_many_levels_ahead(
 
 def fan(*reads: str) -> GraphView:
     """At level 1 are p and q; e reads a, and r, which reads some of them."""
-    return GraphView(
-        ops=(
-            make_op("a", 100),
-            make_op("p", 1, "a"),
-            make_op("q", 1, "a"),
-            make_op("r", 1, *reads),
-            make_op("e", 1, "r", "a"),
-        )
-    )
-
-
-ALIASED = GraphView(
-    ops=(
+    return graph_of(
         make_op("a", 100),
-        make_op("r", 100, "a", alias="a:0"),
-        make_op("s", 100, "r", alias="r:0"),
-        make_op("b", 1, "a"),
-        make_op("c", 1, "b"),
-        make_op("e", 1, "s"),
+        make_op("p", 1, "a"),
+        make_op("q", 1, "a"),
+        make_op("r", 1, *reads),
+        make_op("e", 1, "r", "a"),
     )
+
+
+ALIASED = graph_of(
+    make_op("a", 100),
+    make_op("r", 100, "a", alias="a:0"),
+    make_op("s", 100, "r", alias="r:0"),
+    make_op("b", 1, "a"),
+    make_op("c", 1, "b"),
+    make_op("e", 1, "s"),
 )
 
 
@@ -194,14 +197,12 @@ def test_an_alias_does_not_wait_for_the_copy_out() -> None:
 def test_no_copy_in_waits_for_a_copy_out_of_what_it_leads_to() -> None:
     # Serialised are b and f alone. The copy that e reads starts beside f, and would
     # wait for the swap-outs that f releases: x's, which e makes.
-    graph = GraphView(
-        ops=(
-            make_op("a", 8),
-            make_op("b", 8, "a"),
-            make_op("e", 8, "b", "a"),
-            make_op("f", 8, "e"),
-            make_op("g", 8, "f", "e"),
-        )
+    graph = graph_of(
+        make_op("a", 8),
+        make_op("b", 8, "a"),
+        make_op("e", 8, "b", "a"),
+        make_op("f", 8, "e"),
+        make_op("g", 8, "f", "e"),
     )
     both = frozenset(["a:0", "e:0"])
     made = plan(graph, movable=both, sync_mode=SyncMode.BOTH, serialization=["1", "3"])

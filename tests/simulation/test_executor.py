@@ -15,12 +15,19 @@ from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.candidates import movable
-from lms.planning.tflms_rule import SyncMode
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
-from tests.graphs import SKIP, make_op, one_of_two_written_over, scheduled
+from tests.graphs import (
+    SKIP,
+    graph_of,
+    make_op,
+    one_of_two_written_over,
+    one_swap,
+    scheduled,
+    unplanned,
+)
 from tests.planning.ruled import plan_by_threshold
-from tests.planning.test_laws import budget_planners
+from tests.planning.test_laws import RULES, budget_planners
 from tests.simulation.naive_executor import naive_peak, naive_times
 from tests.strategies import graphs
 
@@ -34,22 +41,6 @@ def costs_of(graph: GraphView, seconds: float = 1.0) -> Costs:
     return Costs(seconds={op.name: seconds for op in graph.ops}, source="measured")
 
 
-def plan_of(graph: GraphView, *swaps: Swap) -> SwapPlan:
-    order = tuple(op.name for op in graph.ops)
-    return SwapPlan(
-        planner="none",
-        order=order,
-        chain=tuple(name for name in order) if swaps else (),
-        swaps=swaps,
-    )
-
-
-def swap_of(graph: GraphView, release: str | None, trigger: str | None) -> Swap:
-    copy = SwapIn(trigger=trigger, readers=("e",))
-    size = graph.tensors["a:0"].size
-    return Swap(tensor="a:0", size=size, release=release, swap_ins=(copy,))
-
-
 def spans(timeline: Timeline, lane: Lane) -> list[tuple[str, float, float]]:
     return [(i.name, i.start, i.end) for i in timeline.lane(lane)]
 
@@ -59,7 +50,7 @@ def spans(timeline: Timeline, lane: Lane) -> list[tuple[str, float, float]]:
 
 def test_ops_run_one_after_the_other() -> None:
     graph = SKIP.graph
-    timeline = simulate(graph, plan_of(graph), costs_of(graph), SLOW)
+    timeline = simulate(graph, unplanned(graph), costs_of(graph), SLOW)
     assert timeline.seconds == 5.0
     assert timeline.utilisation == 1.0
     assert timeline.stalls == ()
@@ -68,7 +59,7 @@ def test_ops_run_one_after_the_other() -> None:
 
 def test_an_op_waits_for_the_room_of_a_copy_out_and_for_a_copy_in() -> None:
     graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
+    plan = one_swap(graph, ("c", "e"), release="c", chain="abcde")
     timeline = simulate(graph, plan, costs_of(graph), SLOW)
     # a 0-1; out 1-6; b 1-2; c waits for the room: 6-7; in 7-17; d 7-8; e 17-18.
     assert spans(timeline, Lane.D2H) == [("a:0", 1.0, 6.0)]
@@ -90,7 +81,7 @@ def test_an_op_waits_for_the_room_of_a_copy_out_and_for_a_copy_in() -> None:
 
 def test_launches_wait_for_a_swap_in_that_has_its_trigger() -> None:
     graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, None, "b"))
+    plan = one_swap(graph, ("b", "e"), chain="abcde")
     fast = replace(SLOW, d2h=1e9)
     # The host launches a and b at once; c waits until the swap-in is launched, at 1,
     # when the swap-out has ended. So the swap-in waits for a and b alone.
@@ -104,7 +95,7 @@ def test_launches_wait_for_a_swap_in_that_has_its_trigger() -> None:
 def test_a_host_that_is_slower_than_its_device_is_the_cause_of_gaps() -> None:
     graph = SKIP.graph
     slow = replace(SLOW, launch=3.0)
-    timeline = simulate(graph, plan_of(graph), costs_of(graph), slow)
+    timeline = simulate(graph, unplanned(graph), costs_of(graph), slow)
     assert timeline.seconds == 4 * 3.0 + 1.0
     assert {stall.cause for stall in timeline.stalls} == {Cause.LAUNCH}
 
@@ -114,40 +105,32 @@ def test_an_op_writes_over_the_first_of_its_inputs_that_can_be(
     reads: tuple[str, str],
 ) -> None:
     graph = one_of_two_written_over(reads)
-    played = simulate(graph, plan_of(graph), costs_of(graph), SLOW)
+    played = simulate(graph, unplanned(graph), costs_of(graph), SLOW)
     assert (played.allocator_peak(capacity=3072) is not None) is (reads[0] == "a")
 
 
 def test_a_plan_that_waits_for_itself_is_refused() -> None:
     # a comes back for e only when w has left, which is made of e.
-    graph = GraphView(
-        ops=(
-            make_op("a", 8),
-            make_op("b", 8, "a"),
-            make_op("c", 8, "b"),
-            make_op("e", 8, "c", "a"),
-            make_op("w", 8, "e"),
-            make_op("x", 8, "w"),
-            make_op("y", 8, "x", "w"),
-        )
+    graph = graph_of(
+        make_op("a", 8),
+        make_op("b", 8, "a"),
+        make_op("c", 8, "b"),
+        make_op("e", 8, "c", "a"),
+        make_op("w", 8, "e"),
+        make_op("x", 8, "w"),
+        make_op("y", 8, "x", "w"),
     )
-    swaps = (
-        swap_of(graph, None, "c"),
-        Swap(
-            tensor="w:0",
-            size=8,
-            release="x",
-            swap_ins=(SwapIn(trigger="x", readers=("y",)),),
-        ),
-    )
-    plan = replace(plan_of(graph, *swaps), chain=("a", "b", "c", "x", "y"))
+    plan = one_swap(graph, ("c", "e"), chain="abcxy")
+    copy = SwapIn(trigger="x", readers=("y",))
+    other = Swap(tensor="w:0", size=8, release="x", swap_ins=(copy,))
+    plan = replace(plan, swaps=(*plan.swaps, other))
     with pytest.raises(PlanError, match="circle"):
         simulate(graph, plan, costs_of(graph), SLOW)
 
 
 def test_a_chrome_trace_holds_lanes_stalls_and_memory() -> None:
     graph = SKIP.graph
-    plan = plan_of(graph, swap_of(graph, "c", "c"))
+    plan = one_swap(graph, ("c", "e"), release="c", chain="abcde")
     timeline = simulate(graph, plan, costs_of(graph), replace(SLOW, launch=0.1))
     events = json.loads(timeline.to_chrome_trace())["traceEvents"]
     complete = {e["name"]: (e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
@@ -176,12 +159,9 @@ def jobs(draw: st.DrawFn) -> Job:
     else:
         plan = plan_by_threshold(
             graph,
-            swapout_threshold=draw(st.integers(1, 4)),
-            swapin_ahead=draw(st.integers(1, 4)),
-            swapin_groupby=draw(st.integers(0, 3)),
+            draw(RULES),
             movable=movable(graph, min_bytes=1),
             min_bytes=1,
-            sync_mode=draw(st.sampled_from(SyncMode)),
             serialization=draw(st.sampled_from(((), (":",)))),
         )
     random = Random(draw(st.integers(0, 2**32)))
@@ -260,6 +240,6 @@ def test_all_memory_is_given_back_but_for_results(job: Job) -> None:
 @given(graph=graphs())
 @settings(deadline=None, max_examples=60)
 def test_without_swaps_memory_is_that_of_liveness(graph: GraphView) -> None:
-    timeline = simulate(graph, plan_of(graph), costs_of(graph), SLOW)
+    timeline = simulate(graph, unplanned(graph), costs_of(graph), SLOW)
     assert timeline.device_peak == peak(graph)
     assert timeline.seconds == pytest.approx(len(graph.ops))

@@ -1,7 +1,6 @@
 """The simulator: a swap worked out by hand, and a naive second implementation."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -17,26 +16,19 @@ from lms.simulation.memory import (
     allocator_peaks,
     simulate_memory,
 )
-from tests.graphs import SKIP, Drawn, all_drawn, make_op, one_of_two_written_over
+from tests.graphs import (
+    SKIP,
+    Drawn,
+    all_drawn,
+    graph_of,
+    make_op,
+    one_of_two_written_over,
+    one_swap,
+    unplanned,
+)
 from tests.strategies import graphs
 
 AMPLE = 2**40
-
-
-def unplanned(graph: GraphView) -> SwapPlan:
-    return SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
-
-
-def one_swap(
-    graph: GraphView, release: str | None, *copies: tuple[str | None, str]
-) -> SwapPlan:
-    """A plan that moves `a:0`; a copy is its trigger and its readers."""
-    swap_ins = tuple(
-        SwapIn(trigger=trigger, readers=tuple(readers)) for trigger, readers in copies
-    )
-    size = graph.tensors["a:0"].size
-    swap = Swap(tensor="a:0", size=size, release=release, swap_ins=swap_ins)
-    return replace(unplanned(graph), swaps=(swap,))
 
 
 @pytest.mark.parametrize("drawn", all_drawn().values(), ids=all_drawn())
@@ -47,7 +39,7 @@ def test_a_plan_without_swaps_changes_nothing(drawn: Drawn) -> None:
 
 
 def test_a_tensor_that_moves_takes_no_room_between_release_and_trigger() -> None:
-    plan = one_swap(SKIP.graph, "c", ("d", "e"))
+    plan = one_swap(SKIP.graph, ("d", "e"), release="c")
     timeline = simulate_memory(SKIP.graph, plan)
     #                           a    b    c   d   e
     assert timeline.device == (100, 110, 90, 90, 120)
@@ -65,28 +57,27 @@ def test_an_op_writes_over_the_first_of_its_inputs_that_can_be(
 
 
 def test_a_copy_back_takes_its_own_chunk_and_not_a_dying_input() -> None:
-    ops = (
+    graph = graph_of(
         make_op("a", 1024),
         make_op("b", 1024, "a"),
         make_op("c", 1024, "b", inplace=True),
         make_op("d", 256, "a"),
         make_op("e", 2048, "c"),
     )
-    graph = GraphView(ops=ops)
-    plan = one_swap(graph, None, ("b", "d"))  # back beside c, which writes over b
+    plan = one_swap(graph, ("b", "d"))  # back beside c, which writes over b
     assert allocator_peak(graph, plan, capacity=3328) is None
     assert allocator_peak(graph, plan, capacity=5120) is not None
 
 
 def test_an_op_writes_over_a_copy_back_that_starts_beside_it() -> None:
-    ops = (
+    graph = graph_of(
         make_op("a", 1024),
         make_op("b", 1024, "a"),
         make_op("c", 1024, "a", inplace=True),
         make_op("d", 256, "b", "c"),
     )
-    plan = one_swap(GraphView(ops=ops), None, ("b", "c"))
-    assert allocator_peak(GraphView(ops=ops), plan, capacity=8192) == 2304
+    plan = one_swap(graph, ("b", "c"))
+    assert allocator_peak(graph, plan, capacity=8192) == 2304
 
 
 def test_the_allocator_reports_whole_chunks() -> None:
@@ -99,21 +90,17 @@ def test_a_region_that_is_too_small_has_no_peak() -> None:
 
 
 # v is a variable; its new value (512 bytes) is made and takes the old one's place.
-NEW_VALUE = GraphView(
-    ops=(
-        Op(
-            name="v", type="Arg", persistent=True, outputs=(Tensor(name="v:0", size=0),)
-        ),
-        make_op("made", 512),
-        Op(
-            name="set",
-            type="Assign",
-            inputs=("v:0", "made:0"),
-            writes=("v:0",),
-            replaces_state=True,
-        ),
-        make_op("large", 1024),
-    )
+NEW_VALUE = graph_of(
+    Op(name="v", type="Arg", persistent=True, outputs=(Tensor(name="v:0", size=0),)),
+    make_op("made", 512),
+    Op(
+        name="set",
+        type="Assign",
+        inputs=("v:0", "made:0"),
+        writes=("v:0",),
+        replaces_state=True,
+    ),
+    make_op("large", 1024),
 )
 
 
@@ -140,8 +127,8 @@ def test_a_region_smaller_than_its_variables_has_no_peak() -> None:
 
 
 def test_scratch_counts_before_outputs_and_after_them() -> None:
-    graph = GraphView(
-        ops=(make_op("a", 256), make_op("b", 1024, "a", scratch=1024)), results=("a:0",)
+    graph = graph_of(
+        make_op("a", 256), make_op("b", 1024, "a", scratch=1024), results=("a:0",)
     )
     plan = unplanned(graph)
     for first in (False, True):

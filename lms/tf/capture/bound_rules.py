@@ -68,12 +68,14 @@ class Shapes:
 Rule: TypeAlias = Callable[[Shapes, compat.NodeDef, int], Shape | None]
 
 
-def _as_first(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    return known.of(node.input[0])
+def _like(index: int) -> Rule:
+    """Ops whose outputs are as large as an input."""
+    return lambda known, node, _: known.of(node.input[index])
 
 
-def _as_second(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    return known.of(node.input[1])
+def _given(index: int) -> Rule:
+    """Ops that are told their shape by an input."""
+    return lambda known, node, _: known.values.of(node.input[index])
 
 
 def _broadcast(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
@@ -128,15 +130,6 @@ def _where(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 def _unique(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
     read = known.of(node.input[0])
     return read if read is not None and len(read) == 1 else None
-
-
-def _given(index: int) -> Rule:
-    """Ops that are told their shape by an input."""
-
-    def rule(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-        return known.values.of(node.input[index])
-
-    return rule
 
 
 def _range(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
@@ -288,7 +281,7 @@ PARTS_OF = dict.fromkeys(
 
 RULES: dict[str, Rule] = {
     **dict.fromkeys(PARTS_OF, lambda *_: None),
-    **dict.fromkeys((*_ALIKE, "ListDiff"), _as_first),
+    **dict.fromkeys((*_ALIKE, "ListDiff"), _like(0)),
     **dict.fromkeys(
         words(
             """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan FloorDiv FloorMod Maximum
@@ -334,7 +327,7 @@ RULES: dict[str, Rule] = {
     "NonMaxSuppressionWithOverlaps": _suppressed,
     "Pack": _pack,
     "Range": _range,
-    "Select": _as_second,
+    "Select": _like(1),
     "Slice": _cut,
     "StridedSlice": _slice,
     "TensorListElementShape": lambda *_: (_MOST_AXES,),

@@ -9,6 +9,7 @@ no bound.
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -55,9 +56,7 @@ class Values:
     def constant(self, name: str) -> Shape | None:
         """The numbers of a constant, row by row."""
         node = self._nodes.get(source_of(name))
-        if node is None or node.op != "Const":
-            return None
-        return _numbers(node)
+        return None if node is None or node.op != "Const" else _numbers(node)
 
     def of(self, name: str) -> Shape | None:
         """The largest of each number in a vector, of one in a scalar; or None."""
@@ -219,7 +218,4 @@ def _pairwise(
     if any(len(part) not in (1, length) for part in known):
         return None
     columns = [part * (length // len(part)) for part in known]
-    first, *others = columns
-    for other in others:
-        first = tuple(map(combine, first, other))
-    return first
+    return tuple(reduce(combine, numbers) for numbers in zip(*columns, strict=True))

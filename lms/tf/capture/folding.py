@@ -18,9 +18,9 @@ from lms.tf import compat
 from lms.tf.capture.loops import source_of
 from lms.units import MIB
 
-__all__ = ["with_folded"]
+__all__ = ["LARGEST", "with_folded"]
 
-_LARGEST = 10 * MIB  # a larger tensor is made in each step
+LARGEST = 10 * MIB  # a larger tensor is made in each step
 
 
 def with_folded(
@@ -67,7 +67,7 @@ def _found(
     It stays if one of its readers does, or if what ops of the step read is too large.
     """
     size = max((tensor.size for tensor in op.outputs), default=0)
-    if (of_step and size > _LARGEST) or not stays.isdisjoint(readers[op.name]):
+    if (of_step and size > LARGEST) or not stays.isdisjoint(readers[op.name]):
         return None
     kept = replace(op, alias=None, inplace=False, repeatable=False, persistent=True)
     if of_step:

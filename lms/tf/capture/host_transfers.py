@@ -143,7 +143,7 @@ def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> 
     if not kept:
         return op
     if any(tensor.name in read for tensor in kept):
-        return replace(op, varies=True, from_host=True, inplace=False, repeatable=False)
+        return replace(op, from_host=True, inplace=False, repeatable=False)
     outputs = (replace(t, size=0) if t in kept else t for t in op.outputs)
     return replace(op, outputs=tuple(outputs))
 
@@ -163,7 +163,6 @@ def _received(op: Op, read: Collection[str]) -> Op:
         repeatable=False,
         constant=False,
         reads_state=False,
-        varies=True,
         from_host=True,
     )
 

@@ -32,6 +32,7 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
+from lms.tf.capture.folding import LARGEST
 from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.op_facts import CONSTANT, INPLACE
 from lms.tf.capture.slice_rules import Cut, Shaped, counted, cuts
@@ -126,17 +127,23 @@ class Cuts:
             for op in graph.ops
             if op.name in self.nodes
             and not (op.fixed or op.varies or op.writes or op.reads_state)
-            and not (op.replaces_state or op.persistent)
+            and not (op.replaces_state or op.persistent or op.from_host)
             and compat.is_pure(self.nodes[op.name])
             and results.isdisjoint(tensor.name for tensor in op.outputs)
         }
+        self._folded: set[str] = set()  # what is made of constants alone
+        for op in graph.ops:
+            sources = set(map(op_of, op.inputs))
+            if op.constant or (sources and sources <= self._folded):
+                self._folded.add(op.name)
         self._known: dict[tuple[str, int], list[Cut]] = {}
 
     def of(self, op: Op, parts: int) -> list[Cut]:
         """All cuts of an op into so many parts; none if it must stay whole."""
         key = op.name, parts
         if key not in self._known:
-            found = cuts(self._shaped(op), parts) if op.name in self.open else []
+            is_open = op.name in self.open and not self._stays(op, parts)
+            found = cuts(self._shaped(op), parts) if is_open else []
             self._known[key] = [
                 cut
                 for cut in found
@@ -157,6 +164,11 @@ class Cuts:
         return cut in cuts(free, parts) or size.proved(
             self.graph, self.nodes, op, cut, parts
         )
+
+    def _stays(self, op: Op, parts: int) -> bool:
+        """Tell whether its parts would be constants, which the runtime keeps."""
+        size = max((tensor.size for tensor in op.outputs), default=0)
+        return op.name in self._folded and size <= parts * LARGEST
 
     def _shaped(self, op: Op) -> Shaped:
         may_prove = self._size.proved is not None
@@ -228,9 +240,15 @@ def regions(
             break
         if name in found:
             continue
-        tried = (_best(step, graph.by_name[name], needs, most, found) for step in steps)
-        if (region := next(filter(None, tried), None)) is None:
+        tried: list[tuple[Bytes, int, Region]] = []
+        for i, step in enumerate(steps):
+            best = _best(step, graph.by_name[name], needs, most, found)
+            tried += [(best[0], i, best[1])] if best else []
+            if best and best[0] <= most:
+                break
+        if not tried:
             break
+        *_, region = min(tried, key=lambda each: each[:-1])
         found |= dict.fromkeys(region.cuts, region)
     return list({id(region): region for region in found.values()}.values())
 
@@ -241,8 +259,8 @@ def _best(
     needs: Mapping[str, Bytes],
     most: Bytes,
     found: Mapping[str, Region],
-) -> Region | None:
-    """The region around an op that leaves least; None if none is worth it."""
+) -> tuple[Bytes, Region] | None:
+    """The region around an op that leaves least, and that; None if none is worth it."""
     tried = []
     for parts in _numbers(op, needs[op.name] / most):
         for cut in step.of(op, parts):
@@ -254,7 +272,7 @@ def _best(
     if not tried:
         return None
     left, *_, region = min(tried, key=lambda each: each[:-1])
-    return region if left <= _WORTH * needs[op.name] else None
+    return (left, region) if left <= _WORTH * needs[op.name] else None
 
 
 def _numbers(op: Op, wanted: float) -> list[int]:

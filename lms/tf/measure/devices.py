@@ -95,14 +95,12 @@ class DeviceMemory:
     @property
     def current_bytes(self) -> int | None:
         """Bytes in use; None where the allocator keeps no statistics."""
-        info = self._info()
-        return None if info is None else info["current"]
+        return self._info().get("current")
 
     @property
     def peak_bytes(self) -> int | None:
         """The most bytes in use since `reset_peak`; None without statistics."""
-        info = self._info()
-        return None if info is None else info["peak"]
+        return self._info().get("peak")
 
     def settled_bytes(self) -> int | None:
         """Bytes in use once they have stopped changing: input pipelines prefetch."""
@@ -117,14 +115,15 @@ class DeviceMemory:
 
     def reset_peak(self) -> None:
         """Let the peak start again at the bytes in use."""
-        if self._info() is not None:
+        if self._info():
             tf.config.experimental.reset_memory_stats(self.device)
 
-    def _info(self) -> dict[str, int] | None:
+    def _info(self) -> dict[str, int]:
+        """Statistics of the allocator; none where it keeps none."""
         try:
             return tf.config.experimental.get_memory_info(self.device)
         except (ValueError, RuntimeError):
-            return None
+            return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -327,7 +327,7 @@ def _has_other_values(producer: Op, tensor: str) -> bool:
     """Tell whether a tensor must not be made up, or its size is not known."""
     if producer.type in RESERVES:
         return int(tensor.rpartition(":")[2]) >= RESERVED
-    return producer.varies
+    return producer.varies or producer.from_host
 
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:

@@ -304,7 +304,7 @@ def _may_need_much(
 def _can_run_alone(op: Op) -> bool:
     if op.fixed or op.persistent or op.alias is not None:
         return False
-    if op.varies and op.type not in RESERVES:
+    if (op.varies or op.from_host) and op.type not in RESERVES:
         return False
     if "PyFunc" in op.type:  # the user's own function must not see what is made up
         return False

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from lms.ir.liveness import working_sets
 from lms.tf.capture.slicing import Cuts, OpSize, Region, regions, with_slices
 from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import TracedFunction, trace
@@ -231,6 +232,30 @@ def test_a_region_ends_at_small_tensors_and_at_what_cannot_be_cut() -> None:
     assert region.parts == 4
     assert not regions(known.graph, known.nodes, OpSize(most=most, sums=False))
     assert not regions(known.graph, known.nodes, OpSize(most=16 * most))
+
+
+def test_attention_is_cut_by_queries_and_by_keys() -> None:
+    """Its scores are never joined; its mask is compared on the host, and sliced.
+
+    The mask is made of constants: TensorFlow would keep each of its parts.
+    """
+    length = 2048
+
+    def attention(x: Any, y: Any) -> Any:
+        places = tf.range(length)
+        causal = tf.cast(places[:, None] >= places, tf.int32)
+        mask = causal * tf.cast(y[0, 0, 0, 0], tf.int32) > 0
+        made = tf.nn.softmax(tf.where(mask, scores(x, y), -1e9))
+        return tf.einsum("bhqk,bkhd->bqhd", made, y)
+
+    given = arrays(((1, length, 2, 8),) * 2)
+    traced, step = traced_with(gradient(attention), given)
+    whole = max(working_sets(step.graph))
+    size = OpSize(most=whole // 16, rows=True)
+    cut = specialise(traced, traced.flat_inputs(given), device=DEVICE, size=size)
+    assert max(working_sets(cut.graph)) < whole / 4
+    kept = [t.size for op in cut.graph.ops if op.constant for t in op.outputs]
+    assert max(kept) < length * length
 
 
 def test_an_op_whose_parts_are_joined_at_once_stays_whole() -> None:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms.ir.graph import GraphView
 from lms.tf.capture.writes import KeptVariables, with_writes
-from tests.graphs import make_op
+from tests.graphs import graph_of, make_op
 from tests.tf.steps import specialised
 
 pytestmark = pytest.mark.tf
@@ -91,15 +90,13 @@ def test_a_write_in_a_branch_that_an_argument_decides_stays_where_it_is() -> Non
 
 def test_a_merge_of_branches_is_no_gate() -> None:
     # `value` reaches the write by one branch or by the other: it waits for neither.
-    graph = GraphView(
-        ops=(
-            make_op("handle", 0, type="Placeholder", persistent=True),
-            make_op("one", 4),
-            make_op("other", 4),
-            make_op("enter", 4, "one", type="Switch", fixed=True),
-            make_op("merge", 4, "enter", "other", type="Merge", fixed=True),
-            make_op("write", 0, "handle", "merge", type="Assign", fixed=True),
-        )
+    graph = graph_of(
+        make_op("handle", 0, type="Placeholder", persistent=True),
+        make_op("one", 4),
+        make_op("other", 4),
+        make_op("enter", 4, "one", type="Switch", fixed=True),
+        make_op("merge", 4, "enter", "other", type="Merge", fixed=True),
+        make_op("write", 0, "handle", "merge", type="Assign", fixed=True),
     )
     written = [op.name for op in with_writes(graph, ["handle:0"]).ops if op.writes]
     assert written == ["write"]

@@ -11,7 +11,7 @@ from lms.machine.hardware import LinkRates
 from lms.tf import compat
 from lms.tf.capture.specialising import TracedStep
 from lms.tf.rewrite.rewriting import rewrite
-from tests.graphs import make_op
+from tests.graphs import graph_of, make_op
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -20,20 +20,18 @@ TRIALS = "tests.tf.rewrite.swap_trials"
 
 #     a ─> b ─> c ─> d
 #     └─> flat ──────┘      (`flat` gives a's buffer another shape)
-GRAPH = GraphView(
-    ops=(
-        Op(
-            name="shape",
-            type="Const",
-            persistent=True,
-            outputs=(Tensor(name="shape:0", size=4, shape=(1,), dtype="int32"),),
-        ),
-        make_op("a", 400, type="A"),
-        make_op("flat", 400, "a", "shape", type="Reshape", alias="a:0"),
-        make_op("b", 4, "a", type="B"),
-        make_op("c", 4, "b", type="C"),
-        make_op("d", 4, "c", "flat", type="D"),
+GRAPH = graph_of(
+    Op(
+        name="shape",
+        type="Const",
+        persistent=True,
+        outputs=(Tensor(name="shape:0", size=4, shape=(1,), dtype="int32"),),
     ),
+    make_op("a", 400, type="A"),
+    make_op("flat", 400, "a", "shape", type="Reshape", alias="a:0"),
+    make_op("b", 4, "a", type="B"),
+    make_op("c", 4, "b", type="C"),
+    make_op("d", 4, "c", "flat", type="D"),
     results=("d:0",),
 )
 ORDER = ("shape", "a", "flat", "b", "c", "d")
@@ -130,13 +128,11 @@ def test_a_plan_without_chain_and_swaps_changes_nothing() -> None:
 
 
 def test_each_copy_in_has_its_own_readers() -> None:
-    graph = GraphView(
-        ops=(
-            make_op("a", 400),
-            make_op("b", 4, "a"),
-            make_op("c", 4, "b", "a"),
-            make_op("d", 4, "c", "a"),
-        ),
+    graph = graph_of(
+        make_op("a", 400),
+        make_op("b", 4, "a"),
+        make_op("c", 4, "b", "a"),
+        make_op("d", 4, "c", "a"),
         results=("d:0",),
     )
     copies = (SwapIn(trigger="b", readers=("c",)), SwapIn(trigger="c", readers=("d",)))
@@ -173,16 +169,14 @@ def test_a_plan_whose_ops_wait_in_a_circle_is_refused() -> None:
 def test_a_plan_that_waits_in_a_circle_through_a_loop_is_refused() -> None:
     # enter ─> merge ─> next ─> (merge); merge ─> exit ─> after. `late` is read in the
     # loop, so the exit cannot come before it, though no edge but next's says so.
-    graph = GraphView(
-        ops=(
-            make_op("first", 4),
-            make_op("late", 4),
-            make_op("enter", 4, "first", type="Enter", fixed=True),
-            make_op("merge", 4, "enter", type="Merge", fixed=True),
-            make_op("next", 4, "merge", "late", type="NextIteration", fixed=True),
-            make_op("exit", 4, "merge", type="Exit", fixed=True, controls=("next",)),
-            make_op("after", 4, "exit"),
-        ),
+    graph = graph_of(
+        make_op("first", 4),
+        make_op("late", 4),
+        make_op("enter", 4, "first", type="Enter", fixed=True),
+        make_op("merge", 4, "enter", type="Merge", fixed=True),
+        make_op("next", 4, "merge", "late", type="NextIteration", fixed=True),
+        make_op("exit", 4, "merge", type="Exit", fixed=True, controls=("next",)),
+        make_op("after", 4, "exit"),
         results=("after:0",),
     )
     plan = SwapPlan(

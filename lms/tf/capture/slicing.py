@@ -358,8 +358,9 @@ def _joins(step: Cuts, reader: Op, name: str, region: Region) -> bool:
     """Tell whether an op reads all of a tensor at once, however it may be cut."""
     if reader.name not in step.open:
         return True
-    axes = (cut.inputs for cut in step.of(reader, region.parts))
-    return all(each[reader.inputs.index(name)] is None for each in axes)
+    place, parts = reader.inputs.index(name), region.parts
+    found = (cut for cut in step.of(reader, parts) if cut.inputs[place] is not None)
+    return not any(step.holds(reader, cut, parts) for cut in found)
 
 
 def with_slices(

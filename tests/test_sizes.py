@@ -69,7 +69,7 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 21_805, 150),
+    "lines of lms": (lambda: lines("lms"), 21_804, 150),
     "lines of lms/workers": (lambda: lines("lms/workers"), 2_690, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 726, 150),
     "lines of lms/emulation/native": (

@@ -356,8 +356,6 @@ def _left(
 
 def _joins(step: Cuts, reader: Op, name: str, region: Region) -> bool:
     """Tell whether an op reads all of a tensor at once, however it may be cut."""
-    if reader.name not in step.open:
-        return True
     place, parts = reader.inputs.index(name), region.parts
     found = (cut for cut in step.of(reader, parts) if cut.inputs[place] is not None)
     return not any(step.holds(reader, cut, parts) for cut in found)

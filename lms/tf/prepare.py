@@ -136,7 +136,8 @@ class Captured:
 
     def by_guesses(self) -> PreparedStep | None:
         """The arguments are those of `StepSource`."""
-        is_open = self.step.guessed or any(op.varies for op in self.step.graph.ops)
+        ops = self.step.graph.ops
+        is_open = self.step.guessed or any(o.varies or o.from_host for o in ops)
         if self.means.guesses or not is_open:
             return None
         with PREPARING, refused_in_words("planning a step anew"):

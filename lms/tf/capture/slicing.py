@@ -14,7 +14,7 @@ A region grows from the largest op over all large tensors, as far as the rules o
 `slice_rules` follow the axis. Small tensors end it: to join them costs little. Of the
 axes and numbers of parts the one is chosen that leaves least to the largest op. Once an
 op cannot be cut, smaller ones stay whole too: the step needs as much anyway. Cuts that
-may have other bits come last: those that were tried and have not.
+may have other bits, or were tried and have not, come where others leave too much.
 
 Known weakness: what an op that cannot be cut reads is joined beside its parts, so both
 are there at once; what sums over the axis, such as the gradient of a layer's weights,
@@ -122,19 +122,19 @@ class Cuts:
         # or a branch may have been bounded.
         moving = (op for op in graph.ops if op.varies or op.fixed)
         self._varying = {tensor.name for op in moving for tensor in op.outputs}
+        pure = {name for name, node in self.nodes.items() if compat.is_pure(node)}
         self.open = {
             op.name
             for op in graph.ops
-            if op.name in self.nodes
+            if op.name in pure
             and not (op.fixed or op.varies or op.writes or op.reads_state)
             and not (op.replaces_state or op.persistent or op.from_host)
-            and compat.is_pure(self.nodes[op.name])
             and results.isdisjoint(tensor.name for tensor in op.outputs)
         }
         self._folded: set[str] = set()  # what is made of constants alone
         for op in graph.ops:
-            sources = set(map(op_of, op.inputs))
-            if op.constant or (sources and sources <= self._folded):
+            sources = {op_of(name) for name in op.inputs if op.name in pure}
+            if (op.constant or sources) and sources <= self._folded and not op.fixed:
                 self._folded.add(op.name)
         self._known: dict[tuple[str, int], list[Cut]] = {}
 
@@ -142,8 +142,7 @@ class Cuts:
         """All cuts of an op into so many parts; none if it must stay whole."""
         key = op.name, parts
         if key not in self._known:
-            is_open = op.name in self.open and not self._stays(op, parts)
-            found = cuts(self._shaped(op), parts) if is_open else []
+            found = cuts(self._shaped(op), parts) if self._is_open(op, parts) else []
             self._known[key] = [
                 cut
                 for cut in found
@@ -165,10 +164,11 @@ class Cuts:
             self.graph, self.nodes, op, cut, parts
         )
 
-    def _stays(self, op: Op, parts: int) -> bool:
-        """Tell whether its parts would be constants, which the runtime keeps."""
+    def _is_open(self, op: Op, parts: int) -> bool:
+        """Tell whether parts are no constants, which the runtime would keep."""
         size = max((tensor.size for tensor in op.outputs), default=0)
-        return op.name in self._folded and size <= parts * LARGEST
+        kept = op.name in self._folded and size <= parts * LARGEST
+        return op.name in self.open and not kept
 
     def _shaped(self, op: Op) -> Shaped:
         may_prove = self._size.proved is not None

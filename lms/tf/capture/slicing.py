@@ -165,7 +165,7 @@ class Cuts:
         )
 
     def _is_open(self, op: Op, parts: int) -> bool:
-        """Tell whether parts are no constants, which the runtime would keep."""
+        """Tell whether an op may be cut; not where the runtime would keep its parts."""
         size = max((tensor.size for tensor in op.outputs), default=0)
         kept = op.name in self._folded and size <= parts * LARGEST
         return op.name in self.open and not kept

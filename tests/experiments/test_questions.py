@@ -85,17 +85,20 @@ def test_a_step_is_divided_by_plain_keras_s_of_its_commit_alone() -> None:
     assert "1 trainings have a plan, 1 of them no plain step" in found.finding
 
 
-def test_the_largest_size_is_the_last_that_trained() -> None:
+def test_the_largest_size_is_the_last_that_trained_beside_its_price() -> None:
     sizes = {"plain": 144, "rule": 160, "callback": 256}
     rows = [
         _row(kind="training", model="unet", way=way, size=size + 16 * i, error=error)
+        | {"step_seconds": _steps(size**3 * (2.0 if way == "callback" else 1.0))}
+        | {"peak_bytes": size}
         for way, size in sizes.items()
         for i, error in enumerate((None, OOM))
     ]
     found = capacity.answer(rows)
-    assert found.table[2][0][2:5] == ["144", "256", "160"]
-    assert _verdicts(found) == [True, True]
-    assert "5.62 times plain's voxels" in found.verdicts[0][1]
+    assert found.table[2][0][2:7] == ["144", "256", "5.62", "2.00", "0, 0.00 times"]
+    assert _verdicts(found) == [None]
+    text = "5.62 times (size 256) at 2.00 times; IBM's rule 1.37 times"
+    assert text in found.verdicts[0][1]
 
 
 def test_a_wait_is_compared_within_its_round() -> None:

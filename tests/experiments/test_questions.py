@@ -135,7 +135,8 @@ def test_a_peak_above_its_promise_fails(peak: int, holds: tuple[bool, bool]) -> 
     row |= {"question": "cost"}
     found = predictions.answer([row])
     assert tuple(_verdicts(found)[:2]) == holds
-    assert _verdicts(found)[2:] == [True, True, None]
+    assert _verdicts(found)[2:] == [True, False, None]
+    assert "off its prediction by 10% in the median" in found.verdicts[3][1]
     anew = predictions.answer([row, row | {"report": report | {"replans": 1}}])
     assert _verdicts(anew)[2] is False
 

@@ -110,7 +110,13 @@ def test_a_wait_is_compared_within_its_round() -> None:
     ]
     found = first_step.answer(rows)
     assert _verdicts(found) == [True, True]
-    assert found.table[2][0][1] == "1.40 (1.40 to 2.00, 3 processes)"
+    assert found.table[2][0][4] == "1.40 (1.40 to 2.00, 3 processes)"
+    zoo = [row | {"kind": "plain", "question": "bits"} for row in rows[:1]]
+    zoo.append(zoo[0] | {"kind": "training", "share": 0.3, "first_seconds": 9.0})
+    found = first_step.answer([*rows, *zoo])
+    assert _verdicts(found) == [False, True, True]
+    known = ["2.0 s", "", "9.0 s", "", "4.50 (one process)", "2.8 s, 2.0 s"]
+    assert found.table[2][0][1:] == known
 
 
 def test_efficiency_is_of_medians_and_the_speed_of_one_stands_beside_it() -> None:

@@ -35,7 +35,7 @@ test: lint  ## lint, then run the tests and the examples in docstrings
 test-all: lint  ## the tests that take long too: a quarter of an hour
 	$(BIN)/python -m pytest $(PARALLEL) -m "long or not long"
 
-gpu-check: $(RUNS)  ## on a machine with a GPU: eight minutes, what works there
+gpu-check: $(RUNS)  ## on a machine with a GPU: what works there, eight minutes of measuring
 	@! command -v nvidia-smi || $(INSTALL) -e '.[gpu]'
 	$(BIN)/python -m experiments run gpu --card real --minutes 5; failed=$$?; \
 	$(BIN)/python -m experiments run bits --card real --minutes 3 --repeats 1 \

@@ -1,40 +1,56 @@
-"""The cost of a step over plain Keras's, in less memory, by each way there is.
+"""The cost of a step over plain Keras's, in less memory, by each way that was run.
 
 Five models of true size train on a dry V100 of PCIe 3.0, whose time is its data
-sheet's. Plain Keras has all of the card. The callback and IBM's rule have cards of
-shares of plain Keras's peak; the rule is tuned for 0.9 of the card, as IBM did, and
-where it dies for 0.8, 0.7, 0.6 and 0.5; TensorFlow's own swapping, its recomputation
-and unified memory have the same cards. Other ways run with all of the card, and the
+sheet's. Plain Keras has all of the card, which each model fits. The callback and IBM's
+rule have cards of shares of plain Keras's peak; the rule is tuned for 0.9 of the card,
+as IBM did, and where it dies for 0.8, 0.7, 0.6 and 0.5; TensorFlow's own swapping and
+its recomputation have the same cards. Other ways run with all of the card, and the
 callback once more in a card of their peak: at equal memory. Each runs in processes of
-its own.
+its own, without XLA. Mixed precision computes other numbers, and so does accumulation
+where a batch is normalised. The table of all rows says what was run of which model.
 
-Known weakness: kernels of a dry card do not slow down for copies; a real card's do.
+A step, measured or predicted, is divided by plain Keras's measured one of the same
+commit; `page --check` fails where commits differ. A way whose peak is plain Keras's
+within half a percent did nothing, and is left out; an error that is not one of memory
+is this program's, and no way's failure.
+
+Known weaknesses: kernels of a dry card do not slow down for copies, a real card's do;
+whether Grappler swapped anything before it ran out of memory was not looked at.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from experiments import stats, subjects
-from experiments.question import COLOURS, Answer, Panel, Series, Verdict
-from experiments.runner import Book
+from experiments.question import COLOURS, Answer, Panel, Series, sentences
+from experiments.runner import OUT_OF_MEMORY, Book
 from experiments.stats import Estimate, Row, Rows, estimate, step_of, trained
 from experiments.subjects import NAMES, RULES, SUBJECTS, in_mib, named, short
 from lms.units import format_bytes
+from profiling.tables import Table
 
-__all__ = ["SETTINGS", "TITLE", "answer", "measure"]
+__all__ = ["SETTINGS", "TITLE", "answer", "costs", "measure", "strangers"]
 
 TITLE = "The cost of a step"
 _WAYS = ("callback", *RULES)
 SETTINGS = {"models": tuple(SUBJECTS), "shares": (0.7, 0.45), "ways": ()}
 SETTINGS |= {"repeats": 3, "steps": 5, "small": False}
 KNOWN = {"models": tuple(SUBJECTS), "ways": None}
-_LESS = 0.95  # of plain Keras's peak, from which on a way saves memory
+_LESS = 0.95  # of plain Keras's peak: a way below it saves memory
+_SAME = 0.005  # of plain Keras's peak: a way that is as near did nothing
+_OTHER_NUMBERS = (NAMES["mixed"], NAMES["accumulate"])
+_END = {True: "out of memory", False: "could not be run"}
 
 _Key = tuple[str, float | None, str | None]  # way, share, and beside whose peak
+_HAND: _Key = ("by_hand", None, None)
+_BESIDE_HAND: _Key = ("callback", None, "by_hand")
+_COLUMNS = ["what trains", "plain Keras", "callback", "by hand"]
+_COLUMNS += ["callback in as much", "commit, processes"]
 
 
 def measure(book: Book, model: str, options: Any) -> None:
-    """Let ways take turns, process by process."""
+    """Run every way once per repeat, each in a process of its own."""
     subject = SUBJECTS[model]
     ways = options.ways or (*_WAYS, *subjects.LIMITED, *subject.peers)
     wanted = subjects.to_be_had(ways, book.card)
@@ -64,20 +80,24 @@ class _Cells:
     """Rows of one model, by way and card."""
 
     def __init__(self, rows: Rows) -> None:
-        self.title = SUBJECTS[rows[0]["model"]].title
+        subject = SUBJECTS[rows[0]["model"]]
+        self.title, self.rows = subject.title, rows
+        size = subject.shape[subject.knob]
+        self.size = f"{size}^3" if subject.knob == "size" else f"batch {size}"
+        base = [row for row in rows if row["way"] == "plain" and trained(row)]
+        self.peak = max((row["peak_bytes"] for row in base), default=0)
+        self.plain = estimate([*map(step_of, base)] or [math.nan])
         self.tries: dict[_Key, list[Row]] = {}
         for row in rows:
             key = row["way"], row.get("share"), row.get("beside")
-            self.tries.setdefault(key, []).append(row)
+            off = abs((row.get("peak_bytes") or 0) / (self.peak or 1) - 1)
+            if row["way"] != "plain" and (off > _SAME or key[1] or key[2]):
+                self.tries.setdefault(key, []).append(row)
         self.good = {key: [*filter(trained, own)] for key, own in self.tries.items()}
-        base = self.good.pop(("plain", None, None), [])
-        self.tries.pop(("plain", None, None), None)
-        self.peak = max((row["peak_bytes"] for row in base), default=0)
-        plain = self.plain = estimate([*map(step_of, base)]) if base else None
         self.costs: dict[_Key, Estimate] = {
-            key: stats.ratio(estimate([step_of(row) for row in own]), plain)
+            key: stats.ratio(estimate([*map(step_of, own)]), self.plain)
             for key, own in self.good.items()
-            if own and plain
+            if own
         }
 
     def at(self, key: _Key) -> float:
@@ -85,46 +105,89 @@ class _Cells:
         peaks = [row["peak_bytes"] for row in self.good[key]]
         return max(peaks) / self.peak if peaks else float(key[1] or 1.0)
 
+    def died(self, key: _Key) -> bool:
+        """Tell whether memory was too little for it."""
+        last = stats.ending(self.tries[key][-1])
+        return key not in self.costs and ("memory" in last or OUT_OF_MEMORY in last)
+
+    def least(self) -> int:
+        """The least processes of which a number is."""
+        return min((one.processes for one in self.costs.values()), default=0)
+
     def promise(self, key: _Key) -> float | None:
         """Its step over plain Keras's as it was promised, or None."""
-        plain = self.plain and self.plain.median
+        plain = self.plain.median
         found = [one for row in self.good[key] if (one := stats.promised(row, plain))]
         return estimate(found).median if found else None
 
 
+def _cells(rows: Rows) -> list[_Cells]:
+    models = dict.fromkeys(row["model"] for row in rows)
+    each = (_Cells([row for row in rows if row["model"] == one]) for one in models)
+    return [one for one in each if one.peak]
+
+
+def _told(processes: int) -> str:
+    return "one process each" if processes == 1 else f"{processes} processes each"
+
+
+def strangers(rows: Rows) -> list[str]:
+    """Models of whose rows some have another commit than plain Keras's."""
+    each = ((one.title, [*filter(trained, one.rows)]) for one in _cells(rows))
+    told = [f"{title}: {stats.commits(own)}" for title, own in each]
+    return [one for one in told if "," in one]
+
+
+def costs(rows: Rows) -> Table:
+    """The README's table: each model by the callback, and by hand."""
+    lines = [_summary(one)[: len(_COLUMNS)] for one in _cells(rows)]
+    return "Over plain Keras's step", _COLUMNS, lines
+
+
 def answer(rows: Rows) -> Answer:
     """The frontier of time over memory of each model."""
-    models = dict.fromkeys(row["model"] for row in rows)
-    cells = [_Cells([row for row in rows if row["model"] == each]) for each in models]
-    cells = [one for one in cells if one.peak]
-    verdicts = [verdict for one in cells for verdict in _verdicts(one)]
-    won = sum(holds is True for holds, _ in verdicts)
-    lost = sum(holds is False for holds, _ in verdicts)
-    finding = (
-        f"Against each other way at its own memory the callback is faster in {won} "
-        f"of {len(verdicts)} pairs, slower in {lost}; the rest is undecided. "
-        "The table names each further way that no other one beats in both time and "
-        "memory. Mixed precision computes other numbers, and so does accumulation "
-        "where a batch is normalised."
-    )
-    columns = ["model", "card", "callback", "IBM's rule", "serialised", "others"]
-    names = ["model", "way", "card or peak", "peak", "over plain Keras", "promised"]
+    cells = _cells(rows)
+    pairs = sorted((p for one in cells for p in _pairs(one)), key=lambda p: -p[0])
+    lost = [line for ratio, line in pairs if ratio > 1]
+    sure = sum(line[-1] == "yes" for _, line in pairs)
+    ways: dict[str, list[str]] = {}
+    for line in lost:
+        pair = f"{line[0]} {line[2]} against {line[4]}"
+        ways.setdefault(line[1], []).append(pair)
+    runs = _told(min((one.least() for one in cells), default=0))
+    text = f"at equal memory the callback is slower in {len(lost)} of {len(pairs)} "
+    text += f"pairs, faster in {len(pairs) - len(lost)} (medians, {runs})"
+    for way, own in sorted(ways.items(), key=lambda one: one[0] in _OTHER_NUMBERS):
+        other = ", of other numbers" * (way in _OTHER_NUMBERS)
+        text += f"; slower than {way}{other}: {', '.join(own)}"
+    holds = False if lost else True if sure == len(pairs) else None
+    finding = sentences([(holds, text)])
+    finding += " All steps are without XLA. Plain Keras fits the card, too."
+    columns = [*_COLUMNS, "callback moves out, ops run twice"]
+    columns += ["IBM's rule, better form", "others"]
+    names = ["model", "way", "card or peak", "peak", "over plain Keras", "predicted"]
+    names += ["moved out", "ops run twice", "processes", "failed tries"]
+    beside = ["model", "at the memory of", "callback", "peak", "other way", "peak"]
+    beside += ["by medians", "decided by three processes of each"]
     full = [line for one in cells for line in _lines(one)]
     panels = [_panel(one) for one in cells]
     width = min(3, max(1, len(panels)))
     panels += [Panel()] * (-len(panels) % width)  # nothing is drawn
     return Answer(
         finding=finding,
-        table=("A step over plain Keras's", columns, [*map(_summary, cells)]),
-        more=[("Each way", [*names, "processes", "failed tries"], full)],
-        verdicts=sorted(verdicts, key=lambda one: one[0] is not False),
+        table=("Over plain Keras's step", columns, [*map(_summary, cells)]),
+        more=[
+            ("At equal memory, losses first", beside, [line for _, line in pairs]),
+            ("Each way", names, full),
+        ],
+        verdicts=[(holds, text)] if pairs else [],
         panels=[panels[i : i + width] for i in range(0, len(panels), width)],
-        headline="A step's time over memory, on a V100 with PCIe 3.0",
+        headline="Step time over peak memory, on an emulated V100 with PCIe 3.0",
     )
 
 
-def _verdicts(cells: _Cells) -> Iterator[Verdict]:
-    """The callback against each other way, at the other's memory."""
+def _pairs(cells: _Cells) -> Iterator[tuple[float, list[str]]]:
+    """The callback's step over each other way's, at the other's memory, and a line."""
     for key, other in cells.costs.items():
         way, share, _ = key
         our_key: _Key = ("callback", share, None if share else way)
@@ -132,34 +195,42 @@ def _verdicts(cells: _Cells) -> Iterator[Verdict]:
             continue
         if share is None and cells.at(key) > _LESS:
             continue
-        card = f"a card of {share:.0%}" if share else f"the peak of {named(way)}"
-        where = f"{cells.title} in {card}"
         own = cells.costs.get(our_key)
-        if own is None:
-            yield False, f"{where}: {named(way)} trains, the callback does not"
-            continue
-        text = f"{where}: {own.median:.2f}, peak {cells.at(our_key):.0%}, against "
-        text += f"{other.median:.2f}, peak {cells.at(key):.0%}, of {named(way)}"
-        yield (own.median < other.median if stats.differ(own, other) else None), text
+        ratio = own.median / other.median if own else math.inf
+        where = f"{named(way)}, card of {share:.0%}" if share else named(way)
+        line = [cells.title, where, f"{own.median:.2f}" if own else "nothing trained"]
+        line += [f"{cells.at(our_key):.0%}", f"{other.median:.2f}"]
+        line += [f"{cells.at(key):.0%}", "slower" if ratio > 1 else "faster"]
+        yield ratio, [*line, "yes" if own and stats.differ(own, other) else "no"]
 
 
 def _summary(cells: _Cells) -> list[str]:
-    """A line for the smallest share that the callback trains in."""
-    shares = sorted({key[1] for key in cells.tries if key[1]}, reverse=True)
-    good = [s for s in shares if ("callback", s, None) in cells.costs] or shares
-    share = good[-1] if good else None
-    told = dict.fromkeys(cells.tries, "does not train")
-    told |= {key: stats.said(cost) for key, cost in cells.costs.items()}
-    texts = [told.get((way, share, None), "not run") for way in _WAYS]
+    """A line for the smallest share that the callback trains in, and beside others."""
+    told = {key: f"{cost.median:.2f}" for key, cost in cells.costs.items()}
+    share = min((key[1] for key in told if key[0] == "callback" and key[1]), default=0)
+    own: _Key = ("callback", share, None)
+    report = next((row["report"] for row in cells.good.get(own, ())), None) or {}
+    moved = format_bytes(report.get("swapped_out_bytes", 0))
+    plain = f"{cells.plain.median * 1e3:.0f} ms in {format_bytes(cells.peak)}"
+    hand = format_bytes(round(cells.at(_HAND) * cells.peak)) if _HAND in told else ""
     others = sorted(
         (cells.at(key), one.median, named(key[0]))
         for key, one in cells.costs.items()
         if key[0] not in _WAYS and key[1] in (None, share)
     )
     front = (o for o in others if all(o[1] < one[1] for one in others if one < o))
-    named_ = [f"{time:.2f} in {at:.0%}, {name}" for at, time, name in front]
-    where = f"{share:.0%} of plain's peak" if share else ""
-    return [cells.title, where, *texts, "; ".join(named_)]
+    rule = (told[key] for way in RULES if (key := (way, share, None)) in told)
+    return [
+        f"{cells.title}, {cells.size}",
+        plain,
+        f"{told[own]} in {share:.0%}" if share else "did not train",
+        f"{told[_HAND]} in {hand}" if _HAND in told else "not trained",
+        told.get(_BESIDE_HAND, "not trained"),
+        f"{(cells.rows[0].get('commit') or '')[:7]}, {cells.plain.processes}",
+        f"{moved}, {report.get('recomputed_ops', 0)}" if share else "",
+        min(rule, key=float, default="not run"),
+        "; ".join(f"{time:.2f} in {at:.0%}, {name}" for at, time, name in front),
+    ]
 
 
 def _lines(cells: _Cells) -> Iterator[list[str]]:
@@ -167,13 +238,17 @@ def _lines(cells: _Cells) -> Iterator[list[str]]:
         way, share, beside = key
         good, promise = cells.good[key], cells.promise(key)
         errors = [stats.ending(row)[:80] for row in tries if not trained(row)]
+        report = (good[-1].get("report") if good else None) or {}
+        moved, twice = report.get("swapped_out_bytes"), report.get("recomputed_ops")
         yield [
             cells.title,
             way,
             f"{share:.0%}" if share else f"peak of {beside}" if beside else "all",
             format_bytes(max(r["peak_bytes"] for r in good)) if good else "",
-            stats.said(cells.costs[key]) if good else "did not train",
+            stats.said(cells.costs[key]) if good else _END[cells.died(key)],
             f"{promise:.2f}" if promise else "",
+            "" if moved is None else format_bytes(moved),
+            "" if twice is None else str(twice),
             str(len(good)),
             f"{len(errors)}: {errors[-1]}" if errors else "",
         ]
@@ -181,6 +256,7 @@ def _lines(cells: _Cells) -> Iterator[list[str]]:
 
 def _panel(cells: _Cells) -> Panel:
     series = [Series(points=[(1, 1)], colour=COLOURS["plain"], label=NAMES["plain"])]
+    dead = 0
     for way in dict.fromkeys(short(key[0]) for key in cells.tries):
         keys = [key for key in cells.tries if short(key[0]) == way and not key[2]]
         keys.sort(key=cells.at)
@@ -193,20 +269,28 @@ def _panel(cells: _Cells) -> Panel:
             label = NAMES[way]
             one = Series(points=points, label=label, line=line, spans=spans, **known)
             series.append(one)
-        # Those of other ways lie beside them.
-        height = 0.06 * len({one.colour for one in series})
-        failed = [(cells.at(key), height) for key in keys if key not in cells.costs]
-        label = f"{NAMES[way]}: did not train" if failed else ""
+        failed = [(cells.at(key), dead) for key in keys if cells.died(key)]
+        label = f"{NAMES[way]}: out of memory" if failed else ""
         series.append(Series(points=failed, marker="x", label=label, **known))
+        dead += bool(failed)
         hollow = [(cells.at(k), one) for k in keys if (one := cells.promise(k))]
         if hollow and way == "callback":
-            label = "promised before the first step"
+            label = "predicted before the first step"
             series.append(Series(points=hollow, hollow=True, label=label, **known))
+    label = "the callback in as much memory as the way it is joined with"
+    for key in (key for key in cells.costs if key[2]):
+        known = {"colour": COLOURS["callback"], "line": ":", "label": label}
+        pair = [key, (key[2], None, None)]
+        ends = [(cells.at(k), cells.costs[k].median) for k in pair if k in cells.costs]
+        series.append(Series(points=ends[:1], marker="D", **known))
+        series.append(Series(points=ends, marker="", **(known | {"label": ""})))
     return Panel(
-        title=cells.title,
+        title=f"{cells.title}, {_told(cells.least())}",
         x="peak over plain Keras's",
         y="step over plain Keras's",
         series=series,
         level=1.0,
-        xlim=(0, 1.1),
+        xlim=(0, 1.5),
+        ylim=(0.25, 10),
+        log=True,
     )

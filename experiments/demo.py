@@ -175,32 +175,38 @@ def _draw(rows: Rows, path: Path) -> None:
     """Memory over a step of plain Keras, and of the callback in half of the memory."""
     planned, report = rows[2], rows[2]["report"]
     size, always = planned["memory_bytes"], report["persistent_bytes"]
+    curves = planned["curves"]
+    names = ("plain", "planned", "host")
+    ops: dict[str, int] = dict(zip(names, curves["ops"], strict=True))
 
-    def line(label: str, values: Sequence[int], way: str, above: int = 0) -> Series:
+    def line(label: str, name: str, way: str, above: int = 0) -> Series:
+        values, last = curves[name], max(1, len(curves[name]) - 1)
         text = f"{label}: {format_bytes(max(values) + above)}"
-        points = [(i, (one + above) / MIB) for i, one in enumerate(values)]
+        points = [
+            (i * ops[name] / last, (one + above) / MIB) for i, one in enumerate(values)
+        ]
         colour = COLOURS[way]
         return Series(points=points, colour=colour, label=text, marker="", line="-")
 
-    curves, op = planned["curves"], "op, in the order of execution"
-    least = [report["lower_bound_bytes"]] * len(curves["planned"])
     lines = [
-        line("plain Keras, at most", curves["plain"], "plain", always),
-        line("the callback, at most", curves["planned"], "callback", always),
-        line("largest op and what is always there", least, "rule", always),
+        line("plain Keras, at most", "plain", "plain", always),
+        line("the callback, at most", "planned", "callback", always),
     ]
-    host = [line("swapped-out tensors, at most", curves["host"], "serialised")]
+    moved = [line("swapped-out tensors, at most", "host", "callback")]
+    least = report["lower_bound_bytes"] + always
     own, ours = (format_bytes(row["peak_bytes"]) for row in (rows[0], planned))
-    device = f"on the device; dashed: its {format_bytes(size)}"
+    device = f"on the device; dashed: its {format_bytes(size)}; no plan's peak can be "
+    device += f"below {format_bytes(least)}, the largest op and what is always there"
+    x, y = "ops of the step so far, in the order of execution", "MiB, predicted"
     draw_panels(
         [
-            [Panel(title=device, x=op, y="MiB", series=lines, level=size / MIB)],
-            [Panel(title="on the host", x=op, y="MiB", series=host)],
+            [Panel(title=device, x=x, y=y, series=lines, level=size / MIB)],
+            [Panel(title="on the host", x=x, y=y, series=moved)],
         ],
         path,
-        title="A 3D U-Net trains in half of the memory that its step takes",
-        note="Predicted, by sizes of tensors. Measured by the allocator: plain Keras "
-        f"{own}, the callback {ours}.",
+        title="A 3D U-Net in half of the memory that its step takes: predicted curves",
+        note=f"Peaks that the allocator measured: plain Keras {own}, the callback "
+        f"{ours}. Plain Keras's step and the planned one have other ops and orders.",
     )
 
 

@@ -4,24 +4,29 @@ From the moment Keras tells its callbacks that training begins until the first b
 loss is a number: tracing, and with the callback all that is measured and planned.
 Each model trains in rounds, every training in a process of its own: plain Keras, the
 callback in a card of 0.8 of plain Keras's peak with an empty cache, and once more
-with what that has kept. Ratios are within a round.
+with what that has kept. Ratios are within a round. In less memory planning takes
+longer: seconds in smaller cards are read off the rows of `bits`, which are cold, too,
+with op determinism, beside plain Keras's there.
 
 Known weakness: on an emulated card ops are measured at the pace of this machine's
-cores, which takes longer than a card would.
+cores, which takes longer than a card would. Nothing says how long it takes with a GPU.
 """
 
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from experiments.bits import parts
 from experiments.names import TITLES
-from experiments.question import Answer, Bar, Panel, Verdict, sentences
+from experiments.question import COLOURS, Answer, Panel, Series, Verdict, sentences
 from experiments.runner import Book, Trial, measured
-from experiments.stats import Estimate, Rows, estimate, said, trained
+from experiments.stats import Estimate, Rows, commits, estimate, said, trained
 from experiments.subjects import in_mib
 from lms.units import GIB
 
-__all__ = ["SETTINGS", "TITLE", "answer", "measure", "parts"]
+__all__ = ["OTHERS", "SETTINGS", "TITLE", "answer", "measure", "parts"]
 
 TITLE = "The wait for the first step"
 _MODELS = ("resnet50", "efficientnetb0", "densenet121", "unet", "gpt2", "bert", "vit")
@@ -29,6 +34,10 @@ SETTINGS = {"models": (*_MODELS, "gru", "diffusion"), "repeats": 3}
 KNOWN = {"models": tuple(TITLES)}
 _SHARE = 0.8
 _GOALS = {"cold": 1.5, "warm": 1.05}
+OTHERS = ("bits",)  # questions whose rows are read, too
+_SMALL = (0.45, 0.3)  # of plain Keras's peak: cards of these rows
+_MARKERS = {"cold, in 0.45": "o", "cold, in 0.3": "D"}
+_MARKERS |= {"cold, in 0.8": "^", "warm, in 0.8": "s"}
 
 
 def measure(book: Book, model: str, options: Any) -> None:
@@ -52,69 +61,111 @@ def measure(book: Book, model: str, options: Any) -> None:
             book.row(key, own)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    """Seconds to the first step, plain Keras's, and their ratio over processes."""
+
+    seconds: float
+    plain: float
+    ratio: Estimate
+
+
 def answer(rows: Rows) -> Answer:
     """Waits over plain Keras's, by model."""
-    models = dict.fromkeys(row["model"] for row in rows)
-    waits = {
-        kind: {m: w for m in models if (w := _waits(rows, m, kind))} for kind in _GOALS
-    }
+    own = [row for row in rows if row.get("question") is None]
+    zoo = [r for r in rows if r.get("question") and r["kind"] in ("plain", "training")]
+    near = {f"{kind}, in {_SHARE}": _waits(own, kind) for kind in _GOALS}
+    less = {f"cold, in {s}": _waits(zoo, "training", s) for s in _SMALL}
     verdicts: list[Verdict] = []
-    for kind, own in waits.items():
-        if not own:
+    for name, waits in {**near, **less}.items():
+        if not waits:
             continue
-        worst = max(own, key=lambda model: own[model].median)
-        value, middle = own[worst].median, estimate([w.median for w in own.values()])
+        worst = max(waits, key=lambda model: waits[model].ratio.median)
+        goal, one = _GOALS[name.partition(",")[0]], waits[worst]
         text = (
-            f"first step, {kind}: {middle.median:.2f} times plain Keras's in the "
-            f"median model, {value:.2f} for {TITLES[worst]}, wanted {_GOALS[kind]}"
+            f"first step, {name} of plain's peak: "
+            f"{median(w.ratio.median for w in waits.values()):.2f} times plain Keras's "
+            f"in the median of {len(waits)} models; at worst {one.ratio.median:.2f} "
+            f"({TITLES[worst]}, {one.seconds:.1f} s for {one.plain:.1f} s); goal {goal}"
         )
-        verdicts.append((value <= _GOALS[kind], text))
-    full: list[list[str]] = []
-    for model in sorted(waits["cold"], key=lambda m: -waits["cold"][m].median):
-        told = [said(own[model]) if model in own else "" for own in waits.values()]
-        full.append([TITLES[model], *told, _plain(rows, model)])
-    columns = ["model", "cold over plain", "warm over plain", "plain Keras"]
+        verdicts.append((one.ratio.median <= goal, text))
+    verdicts.reverse()  # the smallest card first
+    peak = "of plain Keras's peak"
+    small = " and ".join(map(str, _SMALL))
+    known = {f"in {small} {peak}": less, f"in {_SHARE} {peak}": near}
+    known = {where: each for where, each in known.items() if any(each.values())}
+    full = [
+        (f"Seconds to the first step, {where}; empty: no training", *_table(each))
+        for where, each in known.items()
+    ]
+    if less_table := full[: bool(zoo)]:
+        cold = near[f"cold, in {_SHARE}"]
+        told = {
+            TITLES[m]: f"{w.seconds:.1f} s, {w.plain:.1f} s" for m, w in cold.items()
+        }
+        less_table[0][1].append(f"in {_SHARE}, and plain Keras there")
+        for line in less_table[0][2]:
+            line.append(told.get(line[0], ""))
+    panels = [_panel(where, each) for where, each in known.items()]
+    made = f"Rows by commit: {commits(own)}"
+    made += f"; in small cards, one process each: {commits(zoo)}." if zoo else "."
     return Answer(
-        finding=sentences(verdicts),
-        table=("The slowest to begin", columns, full[:8]),
-        more=[("Each model", columns, full)],
+        finding=f"{sentences(verdicts)} {made}",
+        drawn=made,
+        table=full[0] if full else ("", ["-"], []),
+        more=full,
         verdicts=verdicts,
-        panels=[[_panel(own, kind) for kind, own in waits.items()]] if full else (),
-        headline="Seconds to the first step, over plain Keras's",
+        panels=[panels] if panels else (),
+        headline="The wait for the first step, on emulated cards and two cores",
     )
 
 
-def _plain(rows: Rows, model: str) -> str:
-    own = [r for r in rows if (r["model"], r["kind"]) == (model, "plain")]
-    median = estimate([row["first_seconds"] for row in own if trained(row)]).median
-    return f"{median:.1f} s"
+def _waits(rows: Rows, kind: str, share: float | None = None) -> dict[str, _Wait]:
+    """Waits of a kind by model: within rounds, or in a share beside all plain ones."""
+    found: dict[str, _Wait] = {}
+    for model in dict.fromkeys(row["model"] for row in rows):
+        good = [r for r in rows if r["model"] == model and trained(r)]
+        plain = {r["repeat"]: r["first_seconds"] for r in good if r["kind"] == "plain"}
+        own = [r for r in good if r["kind"] == kind and r.get("share") == share]
+        own = [r for r in own if share or r["repeat"] in plain]
+        if not plain or not own:
+            continue
+        base = median(plain.values())
+        ratios = [
+            r["first_seconds"] / (base if share else plain[r["repeat"]]) for r in own
+        ]
+        seconds = median(row["first_seconds"] for row in own)
+        found[model] = _Wait(seconds=seconds, plain=base, ratio=estimate(ratios))
+    return found
 
 
-def _waits(rows: Rows, model: str, kind: str) -> Estimate | None:
-    """Ratios of rounds in which both trained."""
-    seconds = {
-        (row["kind"], row["repeat"]): row["first_seconds"]
-        for row in rows
-        if row["model"] == model and trained(row)
-    }
-    ratios = [
-        value / seconds["plain", repeat]
-        for (which, repeat), value in seconds.items()
-        if which == kind and ("plain", repeat) in seconds
-    ]
-    return estimate(ratios) if ratios else None
+def _table(
+    waits: Mapping[str, Mapping[str, _Wait]],
+) -> tuple[list[str], list[list[str]]]:
+    """Models, the longest wait over plain Keras's first."""
+    order: dict[str, float] = {}
+    for each in waits.values():
+        for model, wait in each.items():
+            order[model] = max(order.get(model, 0.0), wait.ratio.median)
+    body: list[list[str]] = []
+    for model in sorted(order, key=lambda model: -order[model]):
+        known = [each.get(model) for each in waits.values()]
+        plain = next(f"{wait.plain:.1f} s" for wait in known if wait)
+        cells = [f"{w.seconds:.1f} s" if w else "" for w in known]
+        cells += [said(w.ratio) if w else "" for w in known]
+        body.append([TITLES[model], plain, *cells])
+    over = [f"{name}, over plain" for name in waits]
+    return ["model", "plain Keras", *waits, *over], body
 
 
-def _panel(waits: dict[str, Estimate], kind: str) -> Panel:
-    bars = [
-        Bar(
-            label=TITLES[m],
-            length=w.median,
-            text=f"{w.median:.2f}",
-            span=(w.low, w.high),
-        )
-        for m, w in waits.items()
-    ]
-    goal = _GOALS[kind]
-    title = f"{kind}; dashed: wanted, {goal}"
-    return Panel(title=title, x="over plain Keras's", bars=bars, level=goal)
+def _panel(title: str, waits: Mapping[str, Mapping[str, _Wait]]) -> Panel:
+    first, *_ = waits.values()
+    models = sorted(first, key=lambda model: -first[model].seconds)
+    points = [(first[model].plain, i) for i, model in enumerate(models)]
+    series = [Series(points=points, colour=COLOURS["plain"], label="plain Keras")]
+    for name, each in waits.items():
+        own = [(each[m].seconds, i) for i, m in enumerate(models) if m in each]
+        label = f"the callback, {name}"
+        series.append(Series(points=own, marker=_MARKERS[name], label=label))
+    known: dict[str, Any] = {"names": [TITLES[m] for m in models], "log": True}
+    return Panel(title=title, x="seconds", series=series, xlim=(1, 1000), **known)

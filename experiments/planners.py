@@ -37,7 +37,7 @@ SETTINGS = {"graphs": 100, "limit": 5.0}  # seconds of a solver
 _DEVICES = ("v100-pcie", "a100-pcie4", "v100-nvlink")
 _SHARES = (0.1, 0.9)  # of the way from the largest working set to the plain peak
 _OPS = (12, 24)
-_GOAL, _ROUNDED = 1.10, 1e-6
+_GOAL = 1.1
 _WAYS = {"taken": "in the plan's own bytes", "budget": "in the whole budget"}
 
 
@@ -113,14 +113,16 @@ def answer(rows: Rows) -> Answer:
     if ("plan", "taken") not in lines:
         return Answer(finding="No step was planned.", table=("", ["-"], []))
     ours = {way: lines["plan", way] for way in _WAYS}
-    least = min(min(one) for one in ours.values())
-    verdicts: list[Verdict] = [
-        (least >= 1 - _ROUNDED, f"no plan is faster than its bound: least {least:.4f}")
-    ]
+    verdicts: list[Verdict] = []
     for way, words in _WAYS.items():
-        middle = statistics.median(ours[way])
-        text = f"our steps take {middle:.2f} times the bound in the median, {words}"
-        verdicts.append((middle <= _GOAL, f"{text}; wanted {_GOAL}"))
+        middle, above = statistics.median(ours[way]), sum(r > _GOAL for r in ours[way])
+        text = (
+            f"{words} {len(ours[way])} drawn steps of at most {_OPS[1]} ops take "
+            f"{middle:.2f} times the least possible seconds in the median, "
+            f"{ours[way][-1]:.2f} at worst; {above} take more than {_GOAL}, which was "
+            "wanted of the median"
+        )
+        verdicts.append((middle <= _GOAL, text))
     columns = ["planner", "bound", "steps", "solved", "median", "90th percentile"]
     body: list[list[str]] = []
     series: list[Series] = []
@@ -149,7 +151,7 @@ def answer(rows: Rows) -> Answer:
         table=("A step over the least that is possible", [*columns, "worst"], body),
         verdicts=verdicts,
         panels=[[Panel(x=x, y=y, series=series, level=1.0)]],
-        headline="How far plans are from what no plan can go below",
+        headline="How much slower our plans are than the best possible",
     )
 
 

@@ -2,8 +2,12 @@
 
 Each training of the callback says before its first step how many bytes it will take at
 its peak, and how many seconds a step. Both are compared with what was measured: the
-allocator's own peak, and the median step. Of one that ran out of memory and was planned
-anew the promise is the last plan's: it is counted, but not compared.
+allocator's own peak, and the median step. A training that ran out of memory and was
+replanned is counted, but left out of the errors. With IBM's rule (`thresholds=`)
+predictions are farther off, and are not counted here.
+
+Cards without a simulated speed run at the speed of this shared machine, so their times
+are noisy.
 """
 
 from collections.abc import Sequence
@@ -12,13 +16,19 @@ from typing import Any
 
 from experiments.question import Answer, Panel, Series, Verdict, sentences
 from experiments.runner import RESULTS, read_lines
-from experiments.stats import Row, Rows, step_of, trained
+from experiments.stats import Row, Rows, commits, step_of, trained
 
 __all__ = ["SETTINGS", "TITLE", "all_rows", "answer", "parts"]
 
 TITLE = "Predictions"
 SETTINGS: dict[str, Any] = {}
-_MEDIAN, _WORST, _TIME, _RUNS = 0.01, 0.03, 0.2, 300
+_MEDIAN, _WORST, _RUNS = 0.01, 0.03, 300  # errors of peaks, and trainings wanted
+_TIME, _DRY_TIME = 0.2, 0.1  # errors of steps: on this machine, and on dry cards
+_SAME = (
+    " Plan and dry card take an op's time from one data sheet: that shows how well the "
+    "simulator plays TensorFlow's scheduling, not that a real card's step is foreseen."
+)
+_DRY = ("cards", "cost")  # questions whose cards are dry and run in slow motion
 
 
 def parts(_: Any) -> tuple[str, ...]:
@@ -49,32 +59,42 @@ def answer(rows: Rows) -> Answer:
     rows = [row for row in rows if not row["report"].get("replans")]
     peaks, times = _offs(rows)
     sizes, above = sorted(map(abs, peaks)), sum(one > 0 for one in peaks)
-    verdicts: list[Verdict] = [
-        (not above, f"{above} of {len(peaks)} peaks are above their promise")
-    ]
+    text = f"{above} of {len(peaks)} trainings used more memory than predicted"
+    verdicts: list[Verdict] = [(not above, text)]
     text = f"predicted peaks are off by {median(sizes):.1%} in the median, "
     text += f"{sizes[-1]:.0%} at worst; wanted {_MEDIAN:.0%} and {_WORST:.0%}"
     verdicts.append((median(sizes) <= _MEDIAN and sizes[-1] <= _WORST, text))
-    text = f"{anew} further trainings ran out of memory and were planned anew"
+    text = f"{anew} further trainings ran out of memory and were replanned"
     verdicts.append((not anew, text))
-    if times:
-        within = sum(abs(one) <= _TIME for one in times)
-        text = f"{within} of {len(times)} step times lie within {_TIME:.0%} of theirs"
-        verdicts.append((within >= 0.9 * len(times), text))
+    dry = [*map(abs, _offs([r for r in rows if r["question"] in _DRY])[1])]
+    if dry:
+        within = sum(one <= _DRY_TIME for one in dry)
+        text = (
+            f"in {len(dry)} trainings on dry cards in slow motion a step's time is off "
+            f"its prediction by {median(dry):.0%} in the median, {max(dry):.0%} at "
+            f"worst; {within} lie within {_DRY_TIME:.0%}"
+        )
+        verdicts.append((max(dry) <= _DRY_TIME, text))
     if len(peaks) < _RUNS:
         verdicts.append((None, f"{len(peaks)} trainings, wanted {_RUNS}"))
-    columns = ["rows of", "trainings", "peak off, median", "worst", "above the promise"]
+    noisy = [*map(abs, times)]
+    for one in dry:
+        noisy.remove(one)
+    near = sum(one <= _TIME for one in noisy)
+    told = (
+        f" At this machine's pace {near} of {len(noisy)} steps are within {_TIME:.0%}."
+    )
+    columns = ["rows of", "trainings", "peak off, median", "worst", "above prediction"]
     columns += ["times", "off, median", "within 20 %"]
+    columns += ["commit (rows)"]
     names = dict.fromkeys(row["question"] for row in rows)
     body = [_line(name, [r for r in rows if r["question"] == name]) for name in names]
     return Answer(
-        finding=sentences(verdicts)
-        + " Cards without a pace of their own take this machine's time, which other "
-        "work shares.",
-        table=("Predictions that were kept to the end", columns, body),
+        finding=sentences(verdicts) + _SAME + told * bool(noisy),
+        table=("Trainings without a replan", columns, body),
         verdicts=verdicts,
         panels=[[_panel("peak", peaks), _panel("step", times)]],
-        headline="What was promised before the first step, and what was measured",
+        headline="What was predicted before the first step, and what was measured",
     )
 
 
@@ -93,11 +113,11 @@ def _line(name: str, rows: Rows) -> list[str]:
     cells = [f"{median(peaks):.1%}", f"{max(peaks):.1%}", str(above), str(len(times))]
     if times:
         cells += [f"{median(times):.0%}", str(sum(one <= _TIME for one in times))]
-    return [name, str(len(rows)), *cells, *[""] * (6 - len(cells))]
+    return [name, str(len(rows)), *cells, *[""] * (6 - len(cells)), commits(rows)]
 
 
 def _panel(title: str, offs: Sequence[float]) -> Panel:
-    """Each training's measured value over its promise, in order."""
+    """Each training's measured value over its prediction, in order."""
     line = Series(points=[*enumerate(sorted(1 + off for off in offs), 1)], marker=".")
-    x, y = "trainings, sorted", "measured over promised"
+    x, y = "trainings, sorted", "measured over predicted"
     return Panel(title=title, x=x, y=y, series=[line], level=1.0)

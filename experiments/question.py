@@ -1,8 +1,9 @@
 """The form of an answer: sentences, tables and figures as plain data, of rows alone.
 
 A question says what stands where; `experiments.drawing` draws it. Axes begin at 0, or
-say that they do not; what was promised is hollow; what failed is a cross; an interval
-is a thin line; one way has one colour. Colours and markers are Matplotlib's.
+say that they do not; predictions are hollow points; a failed training is a cross below
+the axis; an interval is a thin line; one way has one colour. Colours and markers are
+Matplotlib's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +34,7 @@ COLOURS = {
 class Series:
     """Points, and the line through them."""
 
-    points: Sequence[tuple[float, float]]
+    points: Sequence[tuple[float, float]]  # of crosses: x, and the row below the axis
     colour: str = COLOURS["callback"]
     label: str = ""  # for the legend; empty for none
     marker: str = "o"  # "x" for what failed; empty for none
@@ -51,7 +52,8 @@ class Bar:
     colour: str = COLOURS["callback"]
     text: str = ""  # behind it
     span: tuple[float, float] | None = None  # its interval
-    promised: float = 0.0  # a hollow mark at so much; 0 for none
+    promised: float = 0.0  # length at which a hollow point is drawn; 0 for none
+    is_open: bool = False  # less was not tried: drawn without a filling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,9 @@ class Panel:
     bars: Sequence[Bar] = ()
     level: float | None = None  # of a dashed line: a height, of bars a length
     xlim: tuple[float, float | None] = (0.0, None)
+    ylim: tuple[float, float] | None = None  # None: from 0
+    names: Sequence[str] = ()  # labels of heights 0, 1, ... from the top down
+    log: bool = False  # the axis of values: x where there are bars or names, else y
 
 
 # A claim: True if it holds, None where that is undecided; and a sentence of it.
@@ -81,6 +86,7 @@ class Answer:
     verdicts: Sequence[Verdict] = ()  # what holds, fails, and is undecided
     panels: Sequence[Sequence[Panel]] = ()  # the figure, from the top down
     headline: str = ""  # of the figure
+    drawn: str = ""  # the rows in the figure, where these are not all rows
 
 
 def sentences(verdicts: Iterable[Verdict]) -> str:

@@ -7,12 +7,13 @@ intervals of at least three processes each do not cross.
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Estimate", "Row", "Rows", "differ", "ending", "estimate", "promised"]
-__all__ += ["ratio", "said", "step_of", "trained"]
+__all__ = ["Estimate", "Row", "Rows", "commits", "differ", "ending", "estimate"]
+__all__ += ["promised", "ratio", "said", "step_of", "trained"]
 
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
@@ -32,6 +33,18 @@ def trained(row: Row) -> bool:
     return not row["error"] and not row.get("refused")
 
 
+def commits(rows: Rows) -> str:
+    """The commits of rows with their counts, the most frequent first.
+
+    Example:
+        >>> commits([{"commit": "0123456789ab"}, {"commit": "cd"}, {"commit": "cd"}])
+        'cd (2), 0123456 (1)'
+    """
+    known = (row["commit"] for row in rows if row.get("commit"))
+    short = (one[:7] + "-dirty" * one.endswith("-dirty") for one in known)
+    return ", ".join(f"{one} ({n})" for one, n in Counter(short).most_common())
+
+
 def ending(row: Row) -> str:
     """The reason why a training ended early; empty if it did not."""
     return row["error"] or (row.get("refused") or {}).get("error") or ""
@@ -49,7 +62,7 @@ def step_of(row: Row) -> float:
 
 
 def promised(row: Row, plain: float | None) -> float | None:
-    """The predicted step over plain Keras's, which was measured."""
+    """The predicted step over plain Keras's measured step."""
     own = (row.get("report") or {}).get("predicted_seconds")
     return own / plain if own and plain else None
 

@@ -2,8 +2,8 @@
 
     python -m experiments.trial JSON FILE
 
-What is asked for is a `Trial` of `experiments.runner`. The training is `fit`, as its
-user starts it; the way is the only difference. A refusal (`BudgetError`) is a result;
+What is asked for is a `Trial` of `experiments.runner`. The training is `fit`, without
+XLA in all ways but `xla`. A refusal (`BudgetError`) is a result;
 anything else that ends the training ends the process, and whoever started it says why.
 
 The row has each step's seconds, its loss bit for bit, digests of all variables, the
@@ -296,12 +296,13 @@ def _paced(values: dict[str, Any], slow: float) -> dict[str, Any]:
 
 
 def _curves(timeline: Any) -> dict[str, list[int]]:
-    """Bytes over the step, op by op, in at most 400 places."""
+    """Bytes over the step, op by op, in at most 400 places; and the ops of each."""
     planned = timeline.planned
     curves = {"plain": timeline.unplanned.device, "planned": planned.device}
     curves |= {"host": planned.host}
     parts = {n: np.array_split(each, min(400, len(each))) for n, each in curves.items()}
-    return {n: [int(part.max()) for part in own] for n, own in parts.items()}
+    found = {n: [int(part.max()) for part in own] for n, own in parts.items()}
+    return found | {"ops": [len(each) for each in curves.values()]}
 
 
 def _digests(model: keras.Model) -> dict[str, Any]:

@@ -11,6 +11,7 @@ Known weakness: the loss averages over labels, whose errors may cancel. A GPU su
 another way: nothing is said of it.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ def answer(rows: Rows) -> Answer:
     most = max(row["our_error"] for row in rows if row["our_error"] is not None)
     text = (
         f"TensorFlow's sum is wrong by {large['own_error']:.1%} at {large['size']}^3. "
-        f"One axis at a time, no number is wrong by more than {most:.0e}"
+        f"One axis at a time, no number is wrong by more than {_above(most):.1e}"
     )
     columns = ["size", "of", "TensorFlow's sum", "one axis at a time", "float64"]
     lines = (("own", "plain", "TensorFlow's own"), ("our", "callback", "by axis"))
@@ -90,6 +91,17 @@ def answer(rows: Rows) -> Answer:
         panels=[[panel]],
         headline="Sums of float32 over a volume",
     )
+
+
+def _above(value: float) -> float:
+    """The value, rounded up to two digits.
+
+    Example:
+        >>> f"{_above(3.43e-7):.1e}"
+        '3.5e-07'
+    """
+    digit = 10 ** (math.floor(math.log10(value)) - 1)
+    return math.ceil(value / digit) * digit
 
 
 def _cells(row: Row) -> list[str]:

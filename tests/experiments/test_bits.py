@@ -142,9 +142,12 @@ def test_the_answer_fails_with_any_defect(sha256: str) -> None:
     rows = [*PLAIN, _row(sha256=sha256), _refused(9, kind="asked"), _row("least", 10)]
     rows += [{"model": "gan", "kind": "plain", "error": OOM}]
     found = answer(rows)
-    ((holds, said),) = found.verdicts
-    assert holds == (sha256 == "ab")
-    assert said.startswith(f"{1 + (sha256 == 'ab')} of 2 trainings have")
+    (bits, said), (ends, failed), (asks, asked) = found.verdicts
+    same = sha256 == "ab"
+    assert (bits, ends, asks) == (same, True, True)
+    assert said.startswith(f"{1 + same} of 2 trainings that ended have")
+    assert failed.startswith("0 of 2 trainings failed")
+    assert asked.startswith("of 1 models that were never refused 1 were asked")
     assert "0 of 2 pairs of model and card ran three times" in found.finding
     assert len(found.more[0][2]) == 3
 

@@ -24,6 +24,7 @@ CURVES = {
     "plain": [MIB, 93 * MIB, MIB],
     "planned": [MIB, 40 * MIB, MIB],
     "host": [0, 55 * MIB, 0],
+    "ops": [30, 33, 33],
 }
 PLAIN = {
     "name": "plain Keras, enough memory",

@@ -1,5 +1,6 @@
 """The page of results and the README: what the rows say, and nothing else."""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from experiments import page as pages
 from experiments.__main__ import main
 from experiments.page import QUESTIONS, answer_of, page
 from experiments.question import Answer
+from experiments.runner import RESULTS
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "results.md").read_text()
@@ -25,6 +27,20 @@ def test_a_check_names_what_is_old_and_writes_nothing(
     assert main(["page", "--check"]) == 1
     assert "Run `python -m experiments page`" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_and_its_base_must_be_of_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, *rows = (RESULTS / "cost.jsonl").read_text().splitlines()
+    last = json.loads(rows[-1]) | {"commit": "f00d"}
+    text = "\n".join([head, *rows[:-1], json.dumps(last)])
+    (tmp_path / "cost.jsonl").write_text(f"{text}\n")
+    monkeypatch.setattr(pages, "RESULTS", tmp_path)
+    assert main(["page", "--check"]) == main(["page"]) == 1
+    told = capsys.readouterr().err
+    assert "a step and its base must be of one commit: ViT base: 9fc0aba" in told
+    assert "f00d (1)" in told
 
 
 def test_the_page_is_short_and_its_tables_are_small() -> None:
@@ -53,6 +69,6 @@ def test_each_question_has_a_section_or_is_named_as_missing() -> None:
 
 
 def test_what_is_left_out_of_the_top_is_counted() -> None:
-    verdicts = [(False, f"claim {i} fails") for i in range(6)]
+    verdicts = [(False, f"claim {i} fails") for i in range(7)]
     found = Answer(finding="No.", table=("T", ["a"], [["1"]]), verdicts=verdicts)
     assert "(2 more below)" in page(dict.fromkeys(QUESTIONS, None) | {"bits": found})

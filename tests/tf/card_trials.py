@@ -31,13 +31,19 @@ __all__ += [
     "no_memory_of_gpu_by_nvml",
     "recurrent_layers",
 ]
-__all__ += ["runs_before_planning", "scratch_in_little_room", "whose_steps"]
+__all__ += ["rates", "runs_before_planning", "scratch_in_little_room", "whose_steps"]
 
 
 def link_rates() -> list[float]:
     """Bytes per second to the card and from it, and seconds besides, as measured."""
     hardware: Any = measure_hardware(find_device())
     return [hardware.h2d, hardware.d2h, hardware.latency]
+
+
+def rates() -> list[float]:
+    """Operations and bytes per second of the card, as measured."""
+    hardware: Any = measure_hardware(find_device())
+    return [hardware.flops, hardware.memory_bandwidth]
 
 
 def _pinned(size: int) -> Any:

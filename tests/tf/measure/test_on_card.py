@@ -77,6 +77,14 @@ def test_products_run_alone_in_each_process_before_they_are_planned(
     assert found == [1, 0, 1]
 
 
+def test_gradients_of_recurrent_layers_need_what_the_layers_need(
+    worker: Worker,
+) -> None:
+    trial = f"{_TRIALS}:scratch_of_recurrent_layers"
+    found = worker.ask(trial, memory="64MiB", needed=5 << 20)
+    assert found == {"CudnnRNNV3": 5 << 20, "CudnnRNNBackpropV3": 5 << 20}
+
+
 def test_chunks_are_split_and_what_constants_make_is_kept(worker: Worker) -> None:
     found = worker.ask(f"{_TRIALS}:memory_of_chunks", memory="64MiB")
     assert found["split"] == 2 << 20

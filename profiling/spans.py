@@ -6,11 +6,11 @@ count from its own start in picoseconds; all lines count from the start of the s
 Sources: xplane.proto, xplane_schema.cc and cupti_collector.cc of XLA (`tsl/profiler`,
 `backends/profiler/gpu`): a GPU's plane is `/device:GPU:0`, a line is a stream, and
 copies have "memcpy_details" ("kind_src:pinned kind_dst:device size:4096 dest:0 ...").
+An H200's traces are so (experiments/results/h200/events.jsonl.xz): "tf_op" has an op's
+full name and type, but for memsets and for what the program itself copies.
 
 What an emulated card's driver notes (`lms.emulation.counters`) becomes spans of the
 same form.
-
-Known weakness: planes of a GPU's own were read from made-up values only.
 """
 
 import re

@@ -119,7 +119,7 @@ def timeline_from_json(value: Mapping[str, Any]) -> Timeline:
 
 
 def figures_of(timeline: Timeline) -> dict[str, float]:
-    """The numbers that the case study read off a picture, and the idle seconds.
+    """The numbers that the case study read off a picture ("hidden" in bytes), and gaps.
 
     Example:
         >>> op = Interval(lane=Lane.COMPUTE, name="conv", start=0.5, end=1.0)

@@ -19,7 +19,8 @@ _NOT_FOLDED = "Unable to evaluate a constant node"
 
 # Words of kernels whose library found no room, whatever the error's class: cuDNN's
 # (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver, and receives,
-# which do not look at what they were given (gpu_util.cc, `PrepareCopy`).
+# which do not look at what they were given (gpu_util.cc, `PrepareCopy`). Recurrent ops
+# (cudnn_rnn_ops.cc) drop the cause: an H200 said no more than this.
 _LIBRARIES = (
     "No algorithm worked!",
     "CUDNN failed to allocate the scratch space",
@@ -30,6 +31,7 @@ _LIBRARIES = (
     "Failed to allocate the requested memory size",
     "Failed to allocate request for",
     "Dst tensor is not initialized",
+    "Failed to call DoRnn",
 )
 _SAID = ("OOM when", "SameWorkerRecvDone unable", _NOT_FOLDED, *_LIBRARIES)
 

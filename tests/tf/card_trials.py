@@ -19,6 +19,7 @@ from lms.tf.capture.tracing import input_specs, trace
 from lms.tf.measure import scratch
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
+from lms.tf.measure.workload import with_measured_scratch
 from profiling import links
 from tests.models import SILENT
 from tests.tf.recovery_trials import fail
@@ -31,13 +32,19 @@ __all__ += [
     "no_memory_of_gpu_by_nvml",
     "recurrent_layers",
 ]
-__all__ += ["runs_before_planning", "scratch_in_little_room", "whose_steps"]
+__all__ += ["rates", "runs_before_planning", "scratch_in_little_room", "whose_steps"]
 
 
 def link_rates() -> list[float]:
     """Bytes per second to the card and from it, and seconds besides, as measured."""
     hardware: Any = measure_hardware(find_device())
     return [hardware.h2d, hardware.d2h, hardware.latency]
+
+
+def rates() -> list[float]:
+    """Operations and bytes per second of the card, as measured."""
+    hardware: Any = measure_hardware(find_device())
+    return [hardware.flops, hardware.memory_bandwidth]
 
 
 def _pinned(size: int) -> Any:
@@ -128,6 +135,21 @@ def recurrent_layers() -> dict[str, list[list[int]]]:
         ops = [op for op in step.graph.ops if op.type == "CudnnRNNV3"]
         found[type(layer).__name__] = [list(t.shape) for t in ops[0].outputs]
     return found
+
+
+def scratch_of_recurrent_layers(needed: int) -> dict[str, int]:
+    """Scratch of an LSTM's two ops, where the forward one was measured to need some."""
+    layers = keras.layers
+    model: Any = keras.Sequential([keras.Input((32, 64)), layers.LSTM(64)])
+    model.compile("sgd", "mse", jit_compile=False)
+    specs = [tf.TensorSpec([8, 32, 64]), tf.TensorSpec([8, 64])]
+    traced = trace(step_of(model, "train"), (), iterator=iterator_of(specs))
+    device = find_device()
+    step = specialise(traced, input_specs(traced), device=device.full_name)
+    bench_of: Any = scratch.Bench
+    bench_of.scratch = lambda *_: needed
+    graph = with_measured_scratch(step, device).graph
+    return {op.type: op.scratch for op in graph.ops if "CudnnRNN" in op.type}
 
 
 def open_batch() -> dict[str, Any]:

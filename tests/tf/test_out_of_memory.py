@@ -22,6 +22,7 @@ SAID = (
     (tf.errors.InternalError, "failed to create cublas handle: not enough"),
     (tf.errors.InternalError, "Dst tensor is not initialized."),
     (tf.errors.InternalError, "failed: CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
+    (tf.errors.InternalError, "Failed to call DoRnnBackward with model config: [rnn_"),
 )
 
 

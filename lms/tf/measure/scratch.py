@@ -240,7 +240,9 @@ def with_reserved(step: TracedStep, device: Device) -> TracedStep:
     """The step in which what cuDNN's layers keep is as large as it was measured.
 
     Their gradients work on as much again, as gradients of the gates are (Appleyard et
-    al., arXiv:1604.01946, for the products of all steps at once).
+    al., arXiv:1604.01946, for the products of all steps at once), and at least on the
+    scratch of the forward op: on an H200 cuDNN asked the same for both, to the byte, in
+    five layers. The gradient itself cannot be run alone.
 
     Args:
         step: A step whose scratch was measured.
@@ -252,11 +254,13 @@ def with_reserved(step: TracedStep, device: Device) -> TracedStep:
         bench = Bench.of(step.graph, nodes, op) if op.type in RESERVES else None
         if bench is not None and bench.key in measured.reserved:
             sizes[op.outputs[RESERVED].name] = measured.reserved[bench.key]
+    made = {o.outputs[RESERVED].name: o for o in step.graph.ops if o.type in RESERVES}
+    needs = {name: max(op.scratch, sizes.get(name, 0)) for name, op in made.items()}
 
     def measured_op(op: Op) -> Op:
-        read = max((sizes.get(name, 0) for name in op.inputs), default=0)
+        need = max((needs.get(name, 0) for name in op.inputs), default=0)
         return (
-            replace(op, scratch=max(op.scratch, read)) if read else _resized(op, sizes)
+            replace(op, scratch=max(op.scratch, need)) if need else _resized(op, sizes)
         )
 
     ops = tuple(map(measured_op, step.graph.ops))

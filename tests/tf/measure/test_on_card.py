@@ -2,7 +2,7 @@
 
 import pytest
 
-from lms.machine.hardware import LinkRates
+from lms.machine.hardware import PRESETS, LinkRates
 from tests.tf.worker import Worker
 
 pytestmark = pytest.mark.tf
@@ -19,6 +19,19 @@ def test_the_measured_link_is_the_card_s(worker: Worker) -> None:
     assert 0.6e9 < h2d < 1.2e9
     assert 0.3e9 < d2h < 0.6e9
     assert 2e-3 < latency < 6e-3
+
+
+def test_a_card_faster_than_a_call_is_measured_no_faster_than_it_is(
+    worker: Worker,
+) -> None:
+    """A copy of 128 MiB takes 80 us there, a call on a busy host milliseconds."""
+    fast = PRESETS["h100-pcie5"]
+    flops, bandwidth = worker.ask(
+        f"{_TRIALS}:rates", memory="8GiB", card={"card": "h100-pcie5", "dry": True}
+    )
+    # Half of a call's time counts at least, so that a rate may be twice the true one.
+    assert 0 < flops < 2.1 * fast.flops
+    assert 0 < bandwidth < 2.1 * fast.memory_bandwidth
 
 
 @pytest.mark.slow
@@ -62,6 +75,14 @@ def test_products_run_alone_in_each_process_before_they_are_planned(
 ) -> None:
     found = worker.ask(f"{_TRIALS}:runs_before_planning", memory="256MiB")
     assert found == [1, 0, 1]
+
+
+def test_gradients_of_recurrent_layers_need_what_the_layers_need(
+    worker: Worker,
+) -> None:
+    trial = f"{_TRIALS}:scratch_of_recurrent_layers"
+    found = worker.ask(trial, memory="64MiB", needed=5 << 20)
+    assert found == {"CudnnRNNV3": 5 << 20, "CudnnRNNBackpropV3": 5 << 20}
 
 
 def test_chunks_are_split_and_what_constants_make_is_kept(worker: Worker) -> None:

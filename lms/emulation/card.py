@@ -138,7 +138,8 @@ def _rates(card: str, hardware: Hardware) -> dict[str, str]:
     return {
         "LMS_CARD_CAPABILITY": str(CAPABILITIES[max(names, key=len)]),
         "LMS_CARD_FLOPS": repr(hardware.flops),
-        "LMS_CARD_HALF_FLOPS": repr(hardware.float16_flops or hardware.flops),
+        "LMS_CARD_HALF_FLOPS": repr(hardware.rate_of("float16")),
+        "LMS_CARD_BFLOAT16_FLOPS": repr(hardware.rate_of("bfloat16")),
         "LMS_CARD_BANDWIDTH": repr(hardware.memory_bandwidth),
     }
 

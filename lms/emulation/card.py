@@ -33,6 +33,7 @@ CAPABILITIES: Final[Mapping[str, int]] = {
     "l4": 89,
     "rtx-4090": 89,
     "h100": 90,
+    "h200": 90,
     "gh200": 90,
     "rtx-5090": 120,
 }

@@ -4,7 +4,8 @@ The memory is 1.05 times the peak that plain Keras measures at a base size, whic
 the case study's network is its largest on 16 GB, 144^3. From there sizes rise by
 trials of three steps until one fails: in coarse steps first, then from the last that
 trained in fine ones. Cards are dry V100s: memory is TensorFlow's own allocator's, and
-numbers are not computed. A size that failed is tried once more.
+numbers are not computed. A size that failed is tried once more. Cards of another
+`--preset` have rows of their own; `--sizes` are tried alone.
 """
 
 from collections.abc import Callable
@@ -15,16 +16,17 @@ from experiments.question import COLOURS, Answer, Bar, Panel, Verdict, sentences
 from experiments.runner import Book
 from experiments.stats import Rows, ending, trained
 from experiments.subjects import RULES, SUBJECTS, Subject, in_mib, named, short
+from lms.machine.hardware import PRESETS
 from lms.units import format_bytes
 
-__all__ = ["SETTINGS", "TITLE", "answer", "climb", "measure"]
+__all__ = ["SETTINGS", "SPARE", "TITLE", "answer", "climb", "measure"]
 
 TITLE = "How large a model trains"
 SETTINGS = {"models": tuple(SUBJECTS)[:3], "ways": (), "most": 512, "small": False}
-KNOWN = {"models": tuple(SUBJECTS), "ways": None}
-_SPARE = 1.05
+SETTINGS |= {"sizes": (), "steps": 3, "tries": 2, "preset": subjects.PRESET}
+KNOWN = {"models": tuple(SUBJECTS), "ways": None, "sizes": None, "preset": PRESETS}
+SPARE = 1.05
 _GOAL = 4.6  # times the voxels of plain Keras
-_TRIES = 2
 
 
 def measure(book: Book, model: str, options: Any) -> None:
@@ -37,23 +39,27 @@ def measure(book: Book, model: str, options: Any) -> None:
     def tried(key: dict[str, Any], memory: int | None) -> bool:
         key = {"model": model, **key}
         shape = {subject.knob: key["size"]}
-        known: dict[str, Any] = {"small": options.small, "shape": shape, "steps": 3}
-        trial = subject.trial(key["way"], memory=memory, slow_motion=1.0, **known)
+        known: dict[str, Any] = {"small": options.small, "shape": shape}
+        known |= {"steps": options.steps, "preset": options.preset, "slow_motion": 1.0}
+        trial = subject.trial(key["way"], memory=memory, **known)
         return trained(subjects.attempts(book, key, trial))
 
     base = {"way": "plain", "size": start, "kind": "base"}
     if not tried(base, None):
         return
     found = book.find({"model": model, **base})
-    memory = in_mib(_SPARE * found["peak_bytes"]) if found else 0
+    memory = in_mib(SPARE * found["peak_bytes"]) if found else 0
     ways = ("plain", *subject.peers, *subjects.LIMITED[1:], *RULES, "callback")
     for way in subjects.to_be_had(options.ways or ways, book.card):
 
         def trains(size: int, way: str = way) -> bool:
             key = {"way": way, "size": size, "kind": "training"}
-            tries = ({**key, "attempt": i + 1} for i in range(_TRIES))
+            tries = ({**key, "attempt": i + 1} for i in range(options.tries))
             return size <= options.most and any(tried(one, memory) for one in tries)
 
+        if options.sizes:
+            _ = [trains(int(size)) for size in options.sizes]
+            continue
         climb(trains, start=start, coarse=coarse, fine=fine)
 
 

@@ -31,10 +31,12 @@ _PLACES = {
     "v100-nvlink+nvlink2": "V100 16 GB, NVLink 2.0",
     "a100-80-pcie4+pcie4": "A100 80 GB, PCIe 4.0",
     "a100-80-pcie4+nvlink2": "A100 80 GB, as if with NVLink 2.0",
+    "h100-sxm+pcie5": "H100 SXM 80 GB, PCIe 5.0",
+    "h200+pcie5": "H200 SXM 141 GB, PCIe 5.0",
 }
-SETTINGS = {"places": tuple(_PLACES), "models": ("unet", "resnet50", "gpt2")}
+KNOWN = {"places": tuple(_PLACES)}
+SETTINGS = {"places": tuple(_PLACES)[:4], "models": ("unet", "resnet50", "gpt2")}
 SETTINGS |= {"ways": ("callback", *RULES), "steps": 6, "repeats": 1, "small": False}
-_SLOWER = 2.5  # the slow motion of an A100, over a V100's
 _STEPS = 228  # of an epoch
 _NEAR = 0.2  # of a published time
 
@@ -64,7 +66,7 @@ def measure(book: Book, of: tuple[str, str], options: Any) -> None:
     place, model = of
     card, link = place.split("+")
     subject = SUBJECTS[model]
-    slow = subject.slow_motion * (_SLOWER if card.startswith("a100") else 1)
+    slow = subject.slow_motion_of(card)
     known: dict[str, Any] = {"card": card, "link": link, "slow_motion": slow}
     known |= {"traced": True, "small": options.small, "steps": options.steps}
     size = subject.shape.get(subject.knob)

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from experiments import page as pages
+from experiments import real_cards
 from experiments.__main__ import main
 from experiments.page import QUESTIONS, answer_of, page
 from experiments.question import Answer
+from experiments.runner import Book
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "results.md").read_text()
@@ -56,3 +58,25 @@ def test_what_is_left_out_of_the_top_is_counted() -> None:
     verdicts = [(False, f"claim {i} fails") for i in range(6)]
     found = Answer(finding="No.", table=("T", ["a"], [["1"]]), verdicts=verdicts)
     assert "(2 more below)" in page(dict.fromkeys(QUESTIONS, None) | {"bits": found})
+
+
+def test_a_real_card_has_a_part_of_the_page_and_is_never_tested_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real_cards, "RESULTS", tmp_path)
+    before = page(dict.fromkeys(QUESTIONS, None))
+    assert "a real GPU" in before
+    for folder, peak in ((tmp_path / "h100", 3), (tmp_path / "h100" / "predicted", 2)):
+        book = Book(path=folder / "cost.jsonl", card="real")
+        key = {"model": "unet", "way": "callback", "share": 0.45, "repeat": 1}
+        report = {"predicted_peak_bytes": 4 << 20, "predicted_seconds": 0.5}
+        row = {"error": None, "peak_bytes": peak << 20, "memory_bytes": 9 << 20}
+        book.once(key, lambda: row | {"step_seconds": [0.6], "report": report})  # noqa: B023
+    (tmp_path / "h100" / "day.jsonl").write_text("{}")
+    text = page(dict.fromkeys(QUESTIONS, None))
+    assert (
+        "| 45% of its peak | 2 | 4 | 3 | 600.0 | 500.0 | 600.0 | 1 | trained |" in text
+    )
+    assert "- Fails: steps take 1.20 to 1.20 times what was promised." in text
+    assert "a real GPU" not in text
+    assert [name for name, _ in real_cards.pages()] == ["h100"]

@@ -146,12 +146,14 @@ class _Day:
         """
 
         def act() -> Row:
-            made, part = trial(), None
+            made = trial()
+            made = replace(made, memory=made.memory or int(gib * GIB))
             if share is not None:
-                part = in_mib(share * self.rows[base]["peak_bytes"])
-            card = None if budget else part
-            made = replace(made, memory=card or made.memory or int(gib * GIB))
-            made = replace(made, budget=part) if budget else made
+                part = share * self.rows[base]["peak_bytes"]
+                known: Any = (
+                    {"budget": int(part)} if budget else {"memory": in_mib(part)}
+                )
+                made = replace(made, **known)
             return attempts(self.books[book], key, self._in_time(made))
 
         needs = (base,) if base else ()
@@ -201,11 +203,10 @@ class _Day:
             trials = gpu.catalogue(options, found.get("flops", 0))
             return trials.get(name, Trial(probe="machine"))
 
-        others = {"launches": little, "batches": little, "transports": large}
-        others |= dict.fromkeys(gpu.TRAININGS, large) | {
-            "no room in a convolution": 0.5
-        }
-        for name, gib in {"machine": large, gpu.PLAIN: large, **others}.items():
+        sizes = {"machine": large, gpu.PLAIN: large}
+        sizes |= {"launches": little, "batches": little, "transports": large}
+        sizes |= dict.fromkeys(gpu.TRAININGS, large)
+        for name, gib in {**sizes, "no room in a convolution": 0.5}.items():
             share = gpu.TRAININGS.get(name)
             base = gpu.PLAIN if share else "machine" if name == "transports" else ""
             known: Any = {"share": share, "base": base, "budget": bool(share)}

@@ -34,12 +34,15 @@ TITLE = "On real cards"
 QUESTIONS = ("capacity", "gpu", "cost", "bits")  # that a real card's rows answer
 _SHOWN = 8  # lines of the table on the page of all results
 _HEAD = "<!-- Written by `python -m experiments page`. -->"
+_MS = 1e-3
 _NEAR = 0.1  # of a promised step
 _COLUMNS = ["training", "memory", "peak, MiB: dry", "promised", "measured"]
-_COLUMNS += ["step, ms: dry", "promised", "measured", "processes", "how it ended"]
+_COLUMNS += ["step, ms: dry", "promised", "measured", "over plain Keras: dry"]
+_COLUMNS += ["measured", "processes", "how it ended"]
 _WORDS = {True: "Holds", False: "Fails", None: "Open"}
 
-_Trainings = Mapping[tuple[Any, ...], Rows]
+_Key = tuple[Any, ...]
+_Trainings = Mapping[_Key, Rows]
 
 
 def known_as(name: str) -> str | None:
@@ -90,13 +93,13 @@ def answer(folder: Path) -> Answer | None:
         claims = gpu.answer(own).verdicts
         fails = [text[:90] for holds, text in claims if holds is False]
         text = f"of {len(claims)} claims on its mechanisms {len(fails)} fail"
-        verdicts.append(
-            (not fails, ": ".join([text, *["; ".join(fails)] * bool(fails)]))
-        )
+        text += f": {'; '.join(fails)}" if fails else ""
+        verdicts.append((not fails, text))
     verdicts += bits.answer(compared).verdicts if compared else ()
     device = next((row["device"] for row in rows if row.get("device")), folder.name)
     commits = ", ".join(sorted({row["commit"] for row in rows}))
-    body = [_line(key, own, dry.get(key, ())) for key, own in measured.items()]
+    keys = sorted(measured, key=lambda key: key[1] == "plain" and not key[2])
+    body = [_line(key, measured, dry) for key in keys]
     return Answer(
         finding=f"{len(rows)} rows of commit {commits}, on {device}.",
         table=("Trainings", _COLUMNS, body),
@@ -111,38 +114,48 @@ def _rows(folder: Path, name: str) -> list[Row]:
 
 def _trainings(folder: Path) -> _Trainings:
     """Rows of `capacity` and `cost`; of what was tried with less and less, the last."""
-    last: dict[tuple[Any, ...], Row] = {}
+    last: dict[_Key, Row] = {}
     for row in (row for name in ("capacity", "cost") for row in _rows(folder, name)):
         own = (row.get(name) for name in ("size", "kind", "share", "beside"))
         repeat = row.get("repeat", row.get("attempt"))
         last[row["model"], row["way"], *own, repeat] = row
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    found: dict[_Key, list[Row]] = {}
     for (*key, _), row in last.items():
         found.setdefault(tuple(key), []).append(row)
     return found
 
 
-def _line(key: tuple[Any, ...], rows: Rows, dry: Rows) -> list[str]:
+def _line(key: _Key, measured: _Trainings, dry: _Trainings) -> list[str]:
     model, way, size, _, share, _ = key
-    good, foretold = [*filter(trained, rows)], [*filter(trained, dry)]
-    memory = (
-        f"{rows[0]['memory_bytes'] / MIB:.0f} MiB" if rows[0]["memory_bytes"] else ""
-    )
+    rows = measured[key]
+    good, foretold = [*filter(trained, rows)], [*filter(trained, dry.get(key, ()))]
+    memory = rows[0]["memory_bytes"]
     cells = [
         _middle(own, read, unit)
         for read, promise, unit in (
             (_peak, _peak_promise, MIB),
-            (step_of, _promise, 1e-3),
+            (step_of, _promise, _MS),
         )
         for own, read in ((foretold, read), (good, promise), (good, read))
     ]
     return [
         " ".join([SUBJECTS[model].title, *[str(size)] * bool(size), named(way)]),
-        f"{share:.0%} of its peak" if share else memory,
+        f"{share:.0%} of its peak" if share else f"{(memory or 0) / MIB:.0f} MiB",
         *cells,
+        *(_over_plain(key, one) for one in (dry, measured)),
         str(len(good)),
         next((ending(row)[:60] for row in rows if not trained(row)), "trained"),
     ]
+
+
+def _over_plain(key: _Key, rows: _Trainings) -> str:
+    """The median step over that of plain Keras, which has all the memory it wants."""
+    plain: _Key = (key[0], "plain", None, None, None, None)
+    steps = [[*map(step_of, filter(trained, rows.get(k, ())))] for k in (key, plain)]
+    if key[2] or key == plain or not all(steps):
+        return ""
+    own, base = (estimate(each).median for each in steps)
+    return f"{own / base:.2f}"
 
 
 def _peak(row: Row) -> int:
@@ -174,9 +187,7 @@ def _kept(measured: _Trainings) -> Iterator[Verdict]:
     yield not above, f"{text}{max(map(abs, offs)):.1%} of it"
     times = [step_of(row) / one for row in rows if (one := _promise(row))]
     if times:
-        text = (
-            f"steps take {min(times):.2f} to {max(times):.2f} times what was promised"
-        )
+        text = f"steps take {min(times):.2f} to {max(times):.2f} times the promise"
         yield max(abs(one - 1) for one in times) <= _NEAR, text
 
 

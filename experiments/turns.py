@@ -72,13 +72,14 @@ class Turn:
 
 def turn_of(asked: Mapping[str, Any]) -> Turn:
     """The turn of a trial; where others run beside it, its planning waits too."""
-    from lms.tf import prepare
-    from lms.tf.measure import workload
-
     folder = os.environ.get(VARIABLE)
     timed = asked["traced"] or asked["probe"] or not asked["deterministic"]
     turn = Turn(folder, alone=bool(timed))
-    if folder:  # scratch is no time
+    if folder:
+        from lms.tf import prepare
+        from lms.tf.measure import workload
+
+        # Scratch is no time.
         prepare._measured = turn.around(prepare._measured, alone=False)  # noqa: SLF001
         workload.measure_costs = turn.around(workload.measure_costs)
         workload.measure_hardware = turn.around(workload.measure_hardware)

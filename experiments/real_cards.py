@@ -97,7 +97,7 @@ def answer(folder: Path) -> Answer | None:
         verdicts.append((not fails, text))
     verdicts += bits.answer(compared).verdicts if compared else ()
     device = next((row["device"] for row in rows if row.get("device")), folder.name)
-    commits = ", ".join(sorted({row["commit"] for row in rows}))
+    commits = ", ".join(sorted({row["commit"] or "unknown" for row in rows}))
     keys = sorted(measured, key=lambda key: key[1] == "plain" and not key[2])
     body = [_line(key, measured, dry) for key in keys]
     return Answer(

@@ -5,12 +5,14 @@ Rows of the card NAME lie in `experiments/results/NAME`, those of a dry one in
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments import bits, gpu
+from experiments import gpu
+from experiments.judging import Outcome, judge
 from experiments.question import Answer, Verdict
 from experiments.runner import RESULTS, read_lines
 from experiments.stats import Row, Rows, ending, estimate, step_of, trained
@@ -95,7 +97,7 @@ def answer(folder: Path) -> Answer | None:
         text = f"of {len(claims)} claims on its mechanisms {len(fails)} fail"
         text += f": {'; '.join(fails)}" if fails else ""
         verdicts.append((not fails, text))
-    verdicts += bits.answer(compared).verdicts if compared else ()
+    verdicts += [_same_bits(compared)] if compared else ()
     device = next((row["device"] for row in rows if row.get("device")), folder.name)
     commits = ", ".join(sorted({row["commit"] or "unknown" for row in rows}))
     keys = sorted(measured, key=lambda key: key[1] == "plain" and not key[2])
@@ -192,6 +194,22 @@ def _kept(measured: _Trainings) -> Iterator[Verdict]:
     if times:
         text = f"steps take {min(times):.2f} to {max(times):.2f} times the promise"
         yield max(abs(one - 1) for one in times) <= _NEAR, text
+
+
+def _same_bits(rows: Rows) -> Verdict:
+    """Plain Keras's bits in all that trained; least budgets are not asked for here."""
+    ran = [row for row in rows if row["kind"] == "plain" or trained(row)]
+    models = [
+        [r for r in ran if r["model"] == one] for one in {r["model"] for r in ran}
+    ]
+    ends = Counter(verdict.outcome for own in models for verdict in judge(own))
+    refused, failed = (
+        sum(bool(row.get(w)) for row in rows) for w in ("refused", "error")
+    )
+    text = f"{ends[Outcome.TRAINED]} of {ends.total()} trainings that ran have plain "
+    text += f"Keras's bits, {ends[Outcome.NOT_COMPARED]} cannot be compared; {refused} "
+    holds = not ends[Outcome.DEFECT] and not failed
+    return holds, f"{text}more were refused, {failed} failed"
 
 
 def _foretold(measured: _Trainings, dry: _Trainings) -> Verdict:

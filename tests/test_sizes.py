@@ -78,7 +78,7 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
         150,
     ),
     "lines of unet3d": (lambda: lines("unet3d"), 6_300, 150),
-    "lines of experiments": (lambda: lines("experiments"), 6_080, 150),
+    "lines of experiments": (lambda: lines("experiments"), 6_100, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_099, 150),
     "lines of tests": (lambda: lines("tests"), 21_120, 150),
     "files of lms": (lambda: len(files("lms")), 101, 0),

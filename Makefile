@@ -4,6 +4,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNS := .venv/runs
 READY := .venv/ready
+# `make gpu-check BIN=/usr/bin`, where nothing can be installed: that Python has it all.
+ifneq ($(origin BIN),file)
+override RUNS :=
+override READY :=
+endif
 # Modules are compiled when they are first imported: all of them would take as long as the
 # installation.
 unexport PYTHONDONTWRITEBYTECODE
@@ -36,7 +41,7 @@ test-all: lint  ## the tests that take long too: a quarter of an hour
 	$(BIN)/python -m pytest $(PARALLEL) -m "long or not long"
 
 gpu-check: $(RUNS)  ## on a machine with a GPU: what works there, eight minutes of measuring
-	@! command -v nvidia-smi || $(INSTALL) -e '.[gpu]'
+	@test -z "$(RUNS)" || ! command -v nvidia-smi || $(INSTALL) -e '.[gpu]'
 	$(BIN)/python -m experiments run gpu --card real --minutes 5; failed=$$?; \
 	$(BIN)/python -m experiments run bits --card real --minutes 3 --repeats 1 \
 		--models gru seq2seq float16_cnn --shares 0.8 && exit $$failed

@@ -11,9 +11,11 @@ from typing import Any
 
 from rich.console import Console
 
+from experiments import day, real_cards, subjects
 from experiments import page as pages
 from experiments.page import QUESTIONS, STUDIES, check_or_write, module_of
 from experiments.runner import RESULTS, Book, OutOfTimeError
+from lms.units import parse_size
 
 __all__ = ["main"]
 
@@ -31,7 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return check_or_write(check=options.check)
     if options.command == "run":
         return _run(options)
-    found = pages.answer_of(options.question, options.results or _path(options))
+    if options.command == "day":
+        return _day(options)
+    if options.question == "day":
+        found = real_cards.answer(options.results)
+    else:
+        found = pages.answer_of(options.question, options.results or _path(options))
     if found is None:
         sys.stderr.write(f"{options.question}: no rows. Measure first, with `run`.\n")
         return 2
@@ -39,8 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _path(options: Any) -> Path:
-    is_real = getattr(options, "card", "") == "real"
-    return (_BUILD / "real" if is_real else RESULTS) / f"{options.question}.jsonl"
+    preset = getattr(options, "preset", subjects.PRESET)
+    folder = RESULTS if preset == subjects.PRESET else real_cards.predicted_in(preset)
+    if getattr(options, "card", "") == "real":
+        folder = real_cards.folder_here() or _BUILD / "real"
+    return folder / f"{options.question}.jsonl"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,6 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     page = commands.add_parser("page", help="write docs/results.md and its figures")
     page.add_argument("--check", action="store_true", help="write nothing")
+    asked = commands.add_parser(
+        "day",
+        help="a quarter of an hour with a real card",
+        description=day.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    day.add_options(asked, _add_run)
     for word, text in (("show", "print what rows say"), ("run", "measure the missing")):
         asking = commands.add_parser(word, help=text)
         questions = asking.add_subparsers(dest="question", required=True)
@@ -62,7 +79,11 @@ def _parser() -> argparse.ArgumentParser:
             asked.add_argument("--results", type=Path, help="JSON lines")
             if word == "run":
                 _add_run(asked)
+                _add_parts(asked)
                 _add_settings(asked, module)
+        if word == "show":
+            asked = questions.add_parser("day", help=real_cards.TITLE)
+            asked.add_argument("--results", type=Path, required=True, help="a folder")
     return parser
 
 
@@ -72,9 +93,14 @@ def _add_run(parser: Any) -> None:
     parser.add_argument("--card", choices=cards, default="emulated", help=text)
     text = "ends after so many; call it again, and it goes on"
     parser.add_argument("--minutes", type=float, default=float("inf"), help=text)
-    parser.add_argument("--jobs", type=int, default=1, help="parts at once")
     text, folder = "where trials leave results and logs", _BUILD / "experiments"
     parser.add_argument("--folder", type=Path, default=folder, help=text)
+
+
+def _add_parts(parser: Any) -> None:
+    parser.add_argument("--jobs", type=int, default=1, help="parts at once")
+    text = "bytes of a real card for a trial that names none, such as 16GiB"
+    parser.add_argument("--memory", type=parse_size, help=text)
 
 
 def _add_settings(parser: Any, module: Any) -> None:
@@ -102,6 +128,7 @@ def _run(options: Any) -> int:
         card=options.card,
         folder=options.folder,
         deadline=time.monotonic() + 60 * options.minutes,
+        room=options.memory,
     )
     parts = getattr(options, "models", ("all",))
     if hasattr(module, "parts"):
@@ -114,6 +141,23 @@ def _run(options: Any) -> int:
     if options.question != "gpu":
         return 0
     return pages.print_answer(module.answer(book.rows))  # 1 where a claim fails
+
+
+def _day(options: Any) -> int:
+    folder = options.results
+    if folder is None:
+        if options.card == "real":
+            here = None if options.small else real_cards.folder_here()
+            folder = here or _BUILD / "real"
+        else:
+            folder = real_cards.predicted_in(options.preset)
+            folder = _BUILD / "predicted" if options.small else folder
+    try:
+        day.run(options, folder)
+    except OutOfTimeError:
+        Console().print("No time for all: run the same command again.")
+    found = real_cards.answer(folder)
+    return 2 if found is None else pages.print_answer(found)
 
 
 def _all(works: Iterable[Callable[[], None]], jobs: int) -> None:

@@ -11,6 +11,7 @@ do is not tried.
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -21,12 +22,14 @@ from experiments.question import Verdict as Claim
 from experiments.runner import OUT_OF_MEMORY, Book, Trial
 from experiments.stats import Row, Rows, commits
 from experiments.subjects import in_mib
-from lms.units import MIB, format_bytes
+from lms.units import MIB, Seconds, format_bytes
 
 __all__ = ["SETTINGS", "TITLE", "answer", "device_for", "measure", "parts"]
+__all__ += ["row_of"]
 
 TITLE = "Any model, with the same bits"
 SETTINGS = {"models": NAMES, "shares": (1.0, 0.45, 0.3), "repeats": 3}
+SETTINGS |= {"longest": 1200.0}  # seconds of a training
 KNOWN = {"models": tuple(TITLES)}
 _ENOUGH = 8192 * MIB
 _MARGIN = 32  # one part of so many that the callback keeps
@@ -54,6 +57,7 @@ def measure(book: Book, model: str, options: Any) -> None:
     def key(kind: str, repeat: int, share: float | None) -> dict[str, Any]:
         return {"model": model, "kind": kind, "share": share, "repeat": repeat}
 
+    _row = partial(row_of, longest=options.longest)
     plain = [_row(book, key("plain", i, 1.0), _ENOUGH) for i in (1, 2)]
     if any(row["error"] for row in plain):
         return
@@ -73,12 +77,19 @@ def measure(book: Book, model: str, options: Any) -> None:
         _row(book, found, in_mib(SPARE * (least or 0)), plain)
 
 
-def _row(
-    book: Book, key: Row, memory: int, plain: Rows = (), budget: int | None = None
+def row_of(
+    book: Book,
+    key: Row,
+    memory: int,
+    plain: Rows = (),
+    budget: int | None = None,
+    *,
+    longest: Seconds,
 ) -> Row:
     """The row of a training; plain Keras's keeps a little of each variable's digest."""
     way = "callback" if plain else "plain"
     known: dict[str, Any] = {"memory": memory, "budget": budget, "feed": "arrays"}
+    known |= {"longest": longest}
 
     def told(row: dict[str, Any]) -> dict[str, Any]:
         variables = row.pop("variables", [])

@@ -5,7 +5,8 @@ case study's network 144^3, which was the largest for IBM on 16 GB (today's grap
 192^3 there). From the base sizes rise by trials of three steps until one fails: in
 coarse steps first, then from the last that trained in fine ones. Cards are dry V100s:
 memory is TensorFlow's own allocator's, and numbers are not computed. A size that failed
-is tried once more. Seconds are of the third step and not in slow motion, so this
+is tried once more. Cards of another `--preset` have rows of their own; `--sizes` are
+tried alone. Seconds are of the third step and not in slow motion, so this
 machine's own work counts in all of them.
 
 Known weaknesses: a dry card gives convolutions no workspace, so each size is an upper
@@ -22,9 +23,10 @@ from experiments.question import COLOURS, Answer, Bar, Panel, Verdict, sentences
 from experiments.runner import Book
 from experiments.stats import Rows, commits, ending, step_of, trained
 from experiments.subjects import RULES, SUBJECTS, Subject, in_mib, named, short
+from lms.machine.hardware import PRESETS
 from lms.units import format_bytes
 
-__all__ = ["SETTINGS", "TITLE", "answer", "climb", "measure"]
+__all__ = ["SETTINGS", "SPARE", "TITLE", "answer", "climb", "measure"]
 
 TITLE = "How large a model trains"
 SETTINGS: dict[str, Any] = {
@@ -32,12 +34,15 @@ SETTINGS: dict[str, Any] = {
     "ways": (),
     "most": 512,
     "small": False,
+    "sizes": (),
+    "steps": 3,
+    "tries": 2,
+    "preset": subjects.PRESET,
 }
-KNOWN = {"models": tuple(SUBJECTS), "ways": None}
-_SPARE = 1.05
+KNOWN = {"models": tuple(SUBJECTS), "ways": None, "sizes": None, "preset": PRESETS}
+SPARE = 1.05
 _NEAR = 1.3  # times plain Keras's seconds a voxel: what is still worth it
 _SAME = 0.005  # of plain Keras's peak: a way that is as near did nothing
-_TRIES = 2
 
 
 def measure(book: Book, model: str, options: Any) -> None:
@@ -50,23 +55,27 @@ def measure(book: Book, model: str, options: Any) -> None:
     def tried(key: dict[str, Any], memory: int | None) -> bool:
         key = {"model": model, **key}
         shape = {subject.knob: key["size"]}
-        known: dict[str, Any] = {"small": options.small, "shape": shape, "steps": 3}
-        trial = subject.trial(key["way"], memory=memory, slow_motion=1.0, **known)
+        known: dict[str, Any] = {"small": options.small, "shape": shape}
+        known |= {"steps": options.steps, "preset": options.preset, "slow_motion": 1.0}
+        trial = subject.trial(key["way"], memory=memory, **known)
         return trained(subjects.attempts(book, key, trial))
 
     base = {"way": "plain", "size": start, "kind": "base"}
     if not tried(base, None):
         return
     found = book.find({"model": model, **base})
-    memory = in_mib(_SPARE * found["peak_bytes"]) if found else 0
+    memory = in_mib(SPARE * found["peak_bytes"]) if found else 0
     ways = ("plain", *subject.peers, *subjects.LIMITED[1:], *RULES, "callback")
     for way in subjects.to_be_had(options.ways or ways, book.card):
 
         def trains(size: int, way: str = way) -> bool:
             key = {"way": way, "size": size, "kind": "training"}
-            tries = ({**key, "attempt": i + 1} for i in range(_TRIES))
+            tries = ({**key, "attempt": i + 1} for i in range(options.tries))
             return size <= options.most and any(tried(one, memory) for one in tries)
 
+        if options.sizes:
+            _ = [trains(int(size)) for size in options.sizes]
+            continue
         climb(trains, start=start, coarse=coarse, fine=fine)
 
 

@@ -35,10 +35,12 @@ _PLACES = {
     "v100-nvlink+nvlink2": "V100 16 GB, NVLink 2.0",
     "a100-80-pcie4+pcie4": "A100 80 GB, PCIe 4.0",
     "a100-80-pcie4+nvlink2": "imagined A100 80 GB, NVLink 2.0",  # of older rows
+    "h100-sxm+pcie5": "H100 SXM 80 GB, PCIe 5.0",
+    "h200+pcie5": "H200 SXM 141 GB, PCIe 5.0",
 }
+KNOWN = {"places": tuple(_PLACES)}
 SETTINGS = {"places": tuple(_PLACES)[:3], "models": ("unet", "resnet50", "gpt2")}
 SETTINGS |= {"ways": ("callback", *RULES), "steps": 6, "repeats": 1, "small": False}
-_SLOWER = 2.5  # the slow motion of an A100, over a V100's
 _STEPS = 228  # of an epoch
 
 # Published, one GPU of each server, Tables 2 to 5: seconds of epochs, utilisation.
@@ -61,7 +63,7 @@ def measure(book: Book, of: tuple[str, str], options: Any) -> None:
     place, model = of
     card, link = place.split("+")
     subject = SUBJECTS[model]
-    slow = subject.slow_motion * (_SLOWER if card.startswith("a100") else 1)
+    slow = subject.slow_motion_of(card)
     known: dict[str, Any] = {"card": card, "link": link, "slow_motion": slow}
     known |= {"traced": True, "small": options.small, "steps": options.steps}
     size = subject.shape.get(subject.knob)

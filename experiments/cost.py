@@ -27,6 +27,7 @@ from experiments.question import COLOURS, Answer, Panel, Series, sentences
 from experiments.runner import OUT_OF_MEMORY, Book
 from experiments.stats import Estimate, Row, Rows, estimate, step_of, trained
 from experiments.subjects import NAMES, RULES, SUBJECTS, in_mib, named, short
+from lms.machine.hardware import PRESETS
 from lms.units import format_bytes
 from profiling.tables import Table
 
@@ -35,8 +36,8 @@ __all__ = ["SETTINGS", "TITLE", "answer", "costs", "measure", "strangers"]
 TITLE = "The cost of a step"
 _WAYS = ("callback", *RULES)
 SETTINGS = {"models": tuple(SUBJECTS), "shares": (0.7, 0.45), "ways": ()}
-SETTINGS |= {"repeats": 3, "steps": 5, "small": False}
-KNOWN = {"models": tuple(SUBJECTS), "ways": None}
+SETTINGS |= {"repeats": 3, "steps": 5, "small": False, "preset": subjects.PRESET}
+KNOWN = {"models": tuple(SUBJECTS), "ways": None, "preset": PRESETS}
 _LESS = 0.95  # of plain Keras's peak: a way below it saves memory
 _SAME = 0.005  # of plain Keras's peak: a way that is as near did nothing
 _OTHER_NUMBERS = (NAMES["mixed"], NAMES["accumulate"])
@@ -59,6 +60,7 @@ def measure(book: Book, model: str, options: Any) -> None:
         def row(way: str, memory: int | None, **more: Any) -> Row:
             key = {"model": model, "way": way, **more, "repeat": repeat}  # noqa: B023
             known = {"small": options.small, "steps": options.steps}
+            known |= {"preset": options.preset}
             return subjects.attempts(
                 book, key, subject.trial(way, memory=memory, **known)
             )

@@ -18,7 +18,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from experiments import cards, cost, predictions
+from experiments import cards, cost, predictions, real_cards
 from experiments.question import Answer, sentences
 from experiments.runner import RESULTS, read_lines
 from experiments.stats import commits
@@ -130,6 +130,7 @@ def check_or_write(*, check: bool) -> int:
     text = _filled(readme.read_text(), answers["cost"])
     wanted = {_DOCS / "results.md": page(answers), readme: text}
     wanted |= {_DOCS / "results" / f"{n}.md": _full(n, one) for n, one in found.items()}
+    wanted |= {_DOCS / "results" / f"{n}.md": text for n, text in real_cards.pages()}
     old = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
     if check:
         for path in old:
@@ -158,6 +159,7 @@ def page(answers: Mapping[str, Answer | None]) -> str:
     missing = [f"`{name}`" for name, found in answers.items() if found is None]
     parts = [_INTRODUCTION, _top(shown), _WORDS]
     parts += [f"No rows yet: {', '.join(missing)}."] if missing else []
+    parts += real_cards.sections()
     parts += [_section(name, found) for name, found in shown.items()]
     return "\n\n".join([*parts, _BESIDE]) + "\n"
 
@@ -177,7 +179,8 @@ def _top(answers: Mapping[str, Answer]) -> str:
             lines.append(f"- {_OUTCOME[kind]}: {text} ([{name}](#{anchor})).")
         if len(own) > len(told):
             lines[-1] += f" ({len(own) - len(told)} more below)"
-    return "\n".join([*lines, _NEVER])
+    never = _NEVER.splitlines()[bool(real_cards.names()) :]  # the first is of cards
+    return "\n".join([*lines, *never])
 
 
 def _section(name: str, found: Answer) -> str:

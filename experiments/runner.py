@@ -12,12 +12,11 @@ that is here, whose memory is limited by a logical device.
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -31,18 +30,36 @@ from lms.storage.cache import OFF, VARIABLE
 from lms.storage.files import write_text
 from lms.units import GIB, Bytes, Seconds, format_bytes
 from lms.workers.launching import launch
+from lms.workers.processes import Worker, copied, spawned
 from profiling.record import circumstances, read_json
 
-__all__ = ["NO_CARD", "OUT_OF_MEMORY", "RESULTS", "Book", "OutOfTimeError", "Trial"]
+__all__ = [
+    "FRONT",
+    "NO_CARD",
+    "OUT_OF_MEMORY",
+    "RESULTS",
+    "Book",
+    "OutOfTimeError",
+    "Trial",
+]
 __all__ += ["measured", "read_lines", "why_it_failed"]
 
 RESULTS = Path(__file__).parent / "results"
 NO_CARD = 3  # the exit status of a trial, and of a run, without a card
 OUT_OF_MEMORY = "OOM when allocating tensor"
 
+# An emulated card's kernels, for copies: who has loaded them must not fork.
+FRONT = "EXPERIMENTS_FRONT"
+
 _ROOT = Path(__file__).parents[1]
 _ENOUGH = 16 * GIB  # of a card on which nothing small runs out of memory
 _LEAST: Seconds = 15.0  # less is not worth a process
+_POLL: Seconds = 0.05  # between looks whether a trial has ended
+
+# What copies of one process have imported; and who starts or asks one, as
+# `multiprocessing` looks after all of them whenever it starts one.
+_IMPORTED = ("experiments.trial", "experiments.probes.questions", "keras_hub")
+_COPIES = Lock()
 
 # Ours come first: ops that are measured may run out of memory before a plan is refused.
 # Keras writes its reason below a line of its own.
@@ -91,6 +108,8 @@ class Book:
     path: Path
     card: str = "emulated"  # or "real" for the one that is here
     folder: Path = Path("build") / "experiments"  # of trials' results and logs
+    room: Bytes | None = None  # of a real card, for a trial that names no memory
+    copies: bool = False  # trials are copies of one process that has TensorFlow
     deadline: float = float("inf")  # of the run, on `time.monotonic`
     rows: list[dict[str, Any]] = field(default_factory=list)
     _writing: Any = field(default_factory=Lock)
@@ -155,33 +174,41 @@ def measured(trial: Trial, book: Book, stem: str) -> dict[str, Any]:
     folder = book.folder / book.path.stem
     folder.mkdir(parents=True, exist_ok=True)
     output, log = folder / f"{stem}.json", folder / f"{stem}.log"
-    for old in folder.glob(f"{stem}*.json"):
-        old.unlink()
+    each = [output.with_suffix(f".{rank}.json") for rank in range(trial.workers)]
+    events = output.with_suffix(".events.json")
+    for old in (output, events, *each):
+        old.unlink(missing_ok=True)
     real = book.card == "real"
-    asked = asdict(trial) | {"limit": trial.memory if real else None}
-    if real:
-        asked["slow_motion"] = 1.0
+    asked = asdict(trial) | {"limit": None}
+    if real:  # the host's memory is its own
+        asked["knobs"] = {k: v for k, v in trial.knobs.items() if k != "host_memory"}
+        asked |= {"limit": trial.memory or book.room, "slow_motion": 1.0}
     words = [sys.executable, "-m", "experiments.trial"]
     words += [json.dumps(asked), str(output.resolve())]
     left = book.deadline - time.monotonic()
     started = time.monotonic()
     with log.open("w") as sink:
-        code = _ended(words, trial, _environment(trial, real=real), sink, left)
+        environ = _environment(trial, real=real)
+        start = partial(copied, imported=_IMPORTED) if book.copies else spawned
+        code = _ended(words, trial, environ, sink, left, start)
     if code is None and left < trial.longest:
         raise OutOfTimeError
     text = log.read_text(errors="replace")
     if code == NO_CARD:
         sys.stderr.write(f"experiments: {why_it_failed(text, code)}\n")
         raise SystemExit(NO_CARD)
-    row = {"error": why_it_failed(text, code or 0), "memory_bytes": trial.memory}
+    limit = asked["limit"] or trial.memory
+    row = {"error": why_it_failed(text, code or 0), "memory_bytes": limit}
     if code is None:
         row["error"] = f"not done after {trial.longest:.0f} s"
     if trial.workers > 1 and not row["error"]:
-        ranks = range(trial.workers)
-        each = [read_json(output.with_suffix(f".{rank}.json")) for rank in ranks]
-        row |= each[0] | {"step_seconds": [one["step_seconds"] for one in each]}
+        told = [read_json(one) for one in each]
+        row |= told[0] | {"step_seconds": [one["step_seconds"] for one in told]}
     elif output.exists():
         row |= read_json(output)
+    if real and events.exists():
+        with _COPIES, book.path.with_name("allocs.jsonl").open("a") as sink:
+            sink.write(json.dumps(read_json(events)) + "\n")
     return row | {"seconds": time.monotonic() - started}
 
 
@@ -208,22 +235,23 @@ def _ended(
     environ: Mapping[str, str],
     sink: Any,
     left: Seconds,
+    start: Callable[..., Any] = spawned,
 ) -> int | None:
     """The exit status; None if it had to be ended, with all that it had started."""
     if trial.workers > 1:
         return launch(words, workers=trial.workers, environ=environ, out=sink)
-    known: dict[str, Any] = {"cwd": _ROOT, "env": dict(environ), "stdout": sink}
-    process = subprocess.Popen(
-        words, stderr=subprocess.STDOUT, start_new_session=True, **known
-    )
+    until, code = time.monotonic() + min(trial.longest, left), None
+    with _COPIES:
+        worker = Worker(lambda out: start(words, environ, out), sink.write)
     try:
-        return process.wait(timeout=min(trial.longest, left))
-    except subprocess.TimeoutExpired:
-        return None
+        while code is None and time.monotonic() < until:
+            time.sleep(_POLL)
+            with _COPIES:
+                code = worker.code()
+        return code
     finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with _COPIES:
+            worker.kill()
 
 
 def why_it_failed(log: str, code: int) -> str | None:

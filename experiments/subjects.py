@@ -10,15 +10,27 @@ from typing import Any
 
 from experiments.runner import Book, Trial
 from experiments.stats import Row, trained
+from lms.machine.hardware import LINKS, PRESETS
 from lms.units import MIB, Bytes
 
-__all__ = ["LIMITED", "NAMES", "RULES", "SUBJECTS", "Subject", "attempts", "in_mib"]
+__all__ = [
+    "LIMITED",
+    "NAMES",
+    "PRESET",
+    "RULES",
+    "SUBJECTS",
+    "Subject",
+    "attempts",
+    "in_mib",
+]
 __all__ += ["named", "short", "to_be_had"]
 
 RULES = ("rule", "serialised")
 LIMITED = ("swapping", "grappler", "unified")  # of TensorFlow and the driver
 _RULE_SHARES = (None, 0.8, 0.7, 0.6, 0.5)  # of the card; IBM's own is 0.9
 _PLANNED = ("callback", *RULES)
+PRESET = "v100-pcie"
+_SLOWER = {"a100": 2.5, "h100": 7.5, "h200": 7.5, "gh200": 7.5}  # than for a V100
 
 NAMES = {
     "plain": "plain Keras",
@@ -64,11 +76,17 @@ class Subject:
     slow_motion: float  # in which a step on a V100 takes seconds of this machine
     peers: tuple[str, ...]  # ways of others that take no budget
 
+    def slow_motion_of(self, card: str) -> float:
+        """That of another card."""
+        return self.slow_motion * _SLOWER.get(card.partition("-")[0], 1)
+
     def trial(self, way: str, *, small: bool, **more: Any) -> Trial:
         """Train it in a way, on a V100 with PCIe 3.0 if nothing else is said."""
         knobs = {"host_memory": "256GiB"} if way in _PLANNED else {}
-        known: dict[str, Any] = {"card": "v100-pcie", "link": "pcie3", "dry": True}
-        known |= {"slow_motion": self.slow_motion, "deterministic": False}
+        card = more.pop("preset", PRESET)
+        link = (name for name, one in LINKS.items() if one.h2d == PRESETS[card].h2d)
+        known: dict[str, Any] = {"card": card, "link": next(link), "dry": True}
+        known |= {"slow_motion": self.slow_motion_of(card), "deterministic": False}
         known |= {"knobs": knobs, "model": self.model, "way": way}
         shape = {**(self.small if small else self.shape), **more.pop("shape", {})}
         return Trial(shape=shape, **{**known, **more})

@@ -30,7 +30,8 @@ import psutil
 import tensorflow as tf
 
 from experiments.models import Ready
-from experiments.runner import NO_CARD
+from experiments.runner import FRONT, NO_CARD
+from experiments.turns import Turn, turn_of
 from experiments.ways import built, callback_of, running
 from lms import on_host
 from lms.errors import BudgetError
@@ -43,7 +44,10 @@ __all__ = ["main"]
 _DEVICE = "GPU:0"
 _TIMES = ("seconds", "h2d_busy", "d2h_busy", "predicted_seconds", "unplanned_seconds")
 _SEED = 7
+_WORKSPACE = {False: "8", True: "32"}  # MiB of cuDNN; more where times are read too
 _PR_SET_PDEATHSIG = 1
+_ALLOCATION = ("requested_bytes", "allocation_bytes", "addr", "tf_op", "region_type")
+_ALLOCATION += ("shape", "bytes_allocated")
 _WITHOUT = (
     "TensorFlow sees no GPU. Run this where `nvidia-smi` works and "
     "tensorflow[and-cuda] is installed, or without `--card real`."
@@ -54,14 +58,20 @@ def main(arguments: Sequence[str]) -> int:
     """Run a trial, given as JSON, and write a row to a file; what fails raises."""
     asked, output = json.loads(arguments[0]), Path(arguments[1])
     _end_with_parent()
+    if front := os.environ.get(FRONT):
+        ctypes.CDLL(front).TF_InitKernel()
     if not tf.config.list_physical_devices("GPU"):
         sys.stderr.write(f"lms.errors.LMSError: {_WITHOUT}\n")
         return NO_CARD
     _prepare_card(asked)
+    turn = turn_of(asked)
     if asked["probe"]:
-        _ask(asked["probe"], asked["knobs"], output)
+        with turn.taken():
+            _ask(asked["probe"], asked["knobs"], output)
         return 0
-    row = _trained(asked)
+    row = _trained(asked, turn)
+    if events := row.pop("events", None):
+        write_json(output.with_suffix(".events.json"), events)
     if asked["workers"] > 1:
         output = output.with_suffix(f".{row['rank']}.json")
     write_json(output, row)
@@ -79,7 +89,13 @@ def _end_with_parent() -> None:
 
 
 def _prepare_card(asked: Mapping[str, Any]) -> None:
-    """Options of the card, and a limit of its memory where the card is a real one."""
+    """Options of the card, and a limit of its memory where the card is a real one.
+
+    Where bits are compared, cuDNN chooses among the same algorithms in all ways.
+    """
+    if asked["deterministic"] and not asked["probe"]:
+        most = _WORKSPACE[bool(asked["traced"] or asked["held"])]
+        os.environ.setdefault("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", most)
     if asked["way"] == "unified":
         compat.set_gpu_options(use_unified_memory=True)
     if asked["limit"] is not None:
@@ -100,7 +116,7 @@ def _ask(name: str, knobs: Mapping[str, Any], output: Path) -> None:
         write_json(output, row)
 
 
-def _trained(asked: Mapping[str, Any]) -> dict[str, Any]:
+def _trained(asked: Mapping[str, Any], turn: Turn) -> dict[str, Any]:
     workers = together = None
     if asked["workers"] > 1:
         from lms import DataParallel, join
@@ -112,7 +128,7 @@ def _trained(asked: Mapping[str, Any]) -> dict[str, Any]:
     ready, parts = _built(asked)
     model, x, y, batch = ready
     ours = callback_of(asked["way"], asked["budget"], asked["knobs"])
-    watch = _Watch(asked, parts, workers)
+    watch = _Watch(asked, parts, workers, turn)
     callbacks = [one for one in (together, ours, watch) if one]
     tf.config.experimental.reset_memory_stats(_DEVICE)
     refused = None
@@ -179,8 +195,11 @@ class _Watch(keras.callbacks.Callback):
     So many batches, `parts`, are one step; workers of a job begin together.
     """
 
-    def __init__(self, asked: Mapping[str, Any], parts: int, workers: Any) -> None:
+    def __init__(
+        self, asked: Mapping[str, Any], parts: int, workers: Any, turn: Turn
+    ) -> None:
         super().__init__()
+        self._turn, self._turns = turn, ExitStack()
         self._asked, self._parts, self._workers = asked, parts, workers
         self._slow: float = asked["slow_motion"]
         self._losses: list[str] = []
@@ -202,6 +221,8 @@ class _Watch(keras.callbacks.Callback):
         step = len(self._seconds)
         if self._workers is not None and step == 2:
             self._workers.gather("", "steps that count")
+        if step == 1:  # the first plans and initialises
+            self._turns.enter_context(self._turn.taken())
         if step:
             tf.config.experimental.reset_memory_stats(_DEVICE)
         if self._asked["held"] and step == 2 and self._peaks:
@@ -226,7 +247,7 @@ class _Watch(keras.callbacks.Callback):
     def close(self) -> None:
         """End a trace that a failing step left open, and give back what is held."""
         self._held = None
-        with suppress(Exception):
+        with self._turns, suppress(Exception):
             self._trace.close()
 
     def row(self) -> dict[str, Any]:
@@ -240,8 +261,11 @@ class _Watch(keras.callbacks.Callback):
             "first_seconds": self._first,
             "peak_bytes": max(later, default=peak),
             "resident_bytes": self._resident,
+            "waited_seconds": self._turn.waited,
         }
-        return found | ({"lanes": self._lanes()} if self._recorded else {})
+        if not self._recorded:
+            return found
+        return found | {"lanes": self._lanes(), "events": self._events()}
 
     def _record(self) -> None:
         """Record one step, as `profiling.sessions` does."""
@@ -260,6 +284,28 @@ class _Watch(keras.callbacks.Callback):
         moment()
         mark = tf.profiler.experimental.Trace(MARK, step_num=0, _r=1)
         self._trace.enter_context(mark)
+
+    def _events(self) -> dict[str, Any]:
+        """The recorded step's allocations and kernels, in nanoseconds."""
+        from profiling.sessions import MARK
+
+        known = ("model", "way", "shape", "budget", "deterministic", "limit")
+        found: dict[str, Any] = {name: self._asked[name] for name in known}
+        found |= {"marks": [], "memory": [], "kernels": []}
+        for span in self._recorded.spans:
+            facts, length = span.facts, span.end - span.start
+            times = [round(1e9 * span.start), round(1e9 * length)]
+            if span.name == MARK:
+                found["marks"].append(times)
+            elif span.plane.startswith("/device:GPU"):
+                op = facts.get("tf_op") or facts.get("memcpy_details")
+                told = [span.name[:90], str(op)[:140], span.line[:24]]
+                found["kernels"].append(times + told)
+            elif "GPU" in str(facts.get("allocator_name")):
+                told = [facts.get(name) for name in _ALLOCATION]
+                is_new = span.name == "MemoryAllocation"
+                found["memory"].append([times[0], is_new, *told])
+        return found
 
     def _lanes(self) -> dict[str, float]:
         from profiling.measured import measured_steps

@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ os.environ["LMS_CACHE"] = "off"
 _IS_FIRST = "LMS_TESTS" not in os.environ  # xdist's others have it from this one
 _KEPT = Path(os.environ.get("LMS_TESTS") or tempfile.mkdtemp(prefix="lms-tests-"))
 os.environ["LMS_TESTS"] = str(_KEPT)
+# `make test &` and nohup ignore Ctrl-C; programs that tests start would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Bytecode is kept: else each program of a test compiles its imports anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -69,18 +69,18 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 21_855, 150),
-    "lines of lms/workers": (lambda: lines("lms/workers"), 2_690, 150),
-    "lines of lms/emulation": (lambda: lines("lms/emulation"), 726, 150),
+    "lines of lms": (lambda: lines("lms"), 21_860, 150),
+    "lines of lms/workers": (lambda: lines("lms/workers"), 2_700, 150),
+    "lines of lms/emulation": (lambda: lines("lms/emulation"), 728, 150),
     "lines of lms/emulation/native": (
         lambda: lines("lms/emulation", "cc h"),
         3_300,
         150,
     ),
     "lines of unet3d": (lambda: lines("unet3d"), 6_300, 150),
-    "lines of experiments": (lambda: lines("experiments"), 5_556, 150),
+    "lines of experiments": (lambda: lines("experiments"), 6_410, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_099, 150),
-    "lines of tests": (lambda: lines("tests"), 21_072, 150),
+    "lines of tests": (lambda: lines("tests"), 21_257, 150),
     "files of lms": (lambda: len(files("lms")), 101, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),

@@ -82,7 +82,7 @@ def _listening(heard: list[signal.Signals]) -> Generator[None, None, None]:
         heard.append(signal.Signals(number))
         raise KeyboardInterrupt
 
-    own = (signal.SIG_DFL, signal.default_int_handler)  # not what was ignored before
+    own = (signal.SIG_DFL, signal.default_int_handler)  # no handler of a user's
     numbers = [number for number in _NAMES if signal.getsignal(number) in own]
     with handled(dict.fromkeys(numbers, end)):
         yield

@@ -33,6 +33,7 @@ CAPABILITIES: Final[Mapping[str, int]] = {
     "l4": 89,
     "rtx-4090": 89,
     "h100": 90,
+    "h200": 90,
     "gh200": 90,
     "rtx-5090": 120,
 }
@@ -138,7 +139,8 @@ def _rates(card: str, hardware: Hardware) -> dict[str, str]:
     return {
         "LMS_CARD_CAPABILITY": str(CAPABILITIES[max(names, key=len)]),
         "LMS_CARD_FLOPS": repr(hardware.flops),
-        "LMS_CARD_HALF_FLOPS": repr(hardware.float16_flops or hardware.flops),
+        "LMS_CARD_HALF_FLOPS": repr(hardware.rate_of("float16")),
+        "LMS_CARD_BFLOAT16_FLOPS": repr(hardware.rate_of("bfloat16")),
         "LMS_CARD_BANDWIDTH": repr(hardware.memory_bandwidth),
     }
 

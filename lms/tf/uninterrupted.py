@@ -20,6 +20,8 @@ _WAIT = (signal.SIGTERM, signal.SIGINT)
 def handled(handlers: Mapping[Any, Any]) -> Iterator[None]:
     """Let signals have other handlers within it: in the main thread, which hears them.
 
+    What was ignored stays so: below `nohup`, and in the background of a shell.
+
     Args:
         handlers: Those, by the signals' numbers.
     """
@@ -27,7 +29,8 @@ def handled(handlers: Mapping[Any, Any]) -> Iterator[None]:
     before: dict[int, Any] = {}
     try:
         for number, handler in handlers.items() if is_main else ():
-            before[number] = signal.signal(number, handler)
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, handler)
         yield
     finally:
         for number, handler in before.items():

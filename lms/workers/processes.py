@@ -103,16 +103,23 @@ def spawned(command: Sequence[str], environ: Mapping[str, str], out: Connection)
     )
 
 
-def copied(command: Sequence[str], environ: Mapping[str, str], out: Connection) -> Any:
-    """Start a program as a copy; it writes its lines to `out`."""
+def copied(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    out: Connection,
+    imported: Sequence[str] = (),
+) -> Any:
+    """Start a program as a copy, which has `imported` too; its lines go to `out`."""
     context = get_context("forkserver")
-    context.set_forkserver_preload(_IMPORTED)
+    context.set_forkserver_preload([*_IMPORTED, *imported])
     process = context.Process(target=_become, args=(command[1:], dict(environ), out))
     process.start()
     return process
 
 
 def _become(words: Sequence[str], environ: Mapping[str, str], out: Connection) -> None:
+    from lms.tf.measure.free_memory import limit_pinned_memory
+
     gc.freeze()  # what is imported stays, and need not be walked again
     set_start_method(None, force=True)  # the program may choose
     os.setsid()
@@ -125,6 +132,7 @@ def _become(words: Sequence[str], environ: Mapping[str, str], out: Connection) -
         stream.reconfigure(line_buffering=True)  # pyright: ignore
     os.environ.clear()
     os.environ.update(environ)
+    limit_pinned_memory()  # as where lms is imported
     np.random.seed()  # noqa: NPY002 - else all draw the same
     try:
         if words[0] == "-m":

@@ -21,8 +21,11 @@ def test_a_preset_gives_memory_rates_link_and_capability(name: str) -> None:
     made, card = card_variables(card=name, dry=True), PRESETS[name]
     assert emulated_memory(made) == card.memory
     assert float(made["LMS_CARD_FLOPS"]) == card.flops
+    capability = int(made["LMS_CARD_CAPABILITY"])
+    like = "HALF_FLOPS" if capability >= 80 else "FLOPS"  # bfloat16 came with Ampere
+    assert made["LMS_CARD_BFLOAT16_FLOPS"] == made[f"LMS_CARD_{like}"]
     assert float(made["LMS_CARD_H2D"]) == card.h2d
-    assert int(made["LMS_CARD_CAPABILITY"]) in CAPABILITIES.values()
+    assert capability in CAPABILITIES.values()
 
 
 def test_memory_and_link_take_the_place_of_the_preset_s() -> None:

@@ -2,15 +2,17 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from experiments import page as pages
+from experiments import real_cards
 from experiments.__main__ import main
 from experiments.page import QUESTIONS, answer_of, page
 from experiments.question import Answer
-from experiments.runner import RESULTS
+from experiments.runner import RESULTS, Book
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "results.md").read_text()
@@ -56,7 +58,7 @@ def test_ten_lines_on_top_say_what_fails_first() -> None:
     top = TEXT[: TEXT.index("**Words.**")]
     kinds = re.findall(r"^- (\w+)", top, re.MULTILINE)
     assert len(kinds) <= 10
-    assert kinds[-2:] == ["Never", "Never"]
+    assert kinds[-1] == "Never"
     assert kinds == sorted(kinds, key=["Fails", "Holds", "Undecided", "Never"].index)
 
 
@@ -72,3 +74,26 @@ def test_what_is_left_out_of_the_top_is_counted() -> None:
     verdicts = [(False, f"claim {i} fails") for i in range(7)]
     found = Answer(finding="No.", table=("T", ["a"], [["1"]]), verdicts=verdicts)
     assert "(2 more below)" in page(dict.fromkeys(QUESTIONS, None) | {"bits": found})
+
+
+def test_a_real_card_has_a_part_of_the_page_and_is_never_tested_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real_cards, "RESULTS", tmp_path)
+    before = page(dict.fromkeys(QUESTIONS, None))
+    assert "a real GPU" in before
+    for folder, peak in ((tmp_path / "h100", 3), (tmp_path / "h100" / "predicted", 2)):
+        book = Book(path=folder / "cost.jsonl", card="real")
+        report = {"predicted_peak_bytes": 4 << 20, "predicted_seconds": 0.5}
+        for way, share, step in (("callback", 0.45, peak / 5), ("plain", None, 0.2)):
+            key = {"model": "unet", "way": way, "share": share, "repeat": 1}
+            row = {"error": None, "peak_bytes": peak << 20, "memory_bytes": 9 << 20}
+            row |= {"step_seconds": [step], "report": report}
+            book.once(key, partial(dict, row))
+    (tmp_path / "h100" / "day.jsonl").write_text("{}")
+    text = page(dict.fromkeys(QUESTIONS, None))
+    told = "| 45% of its peak | 2 | 4 | 3 | 400.0 | 500.0 | 600.0 | 2.00 | 3.00 | 1 | "
+    assert told in text
+    assert "- Fails: steps take 1.20 to 1.20 times the promise." in text
+    assert "a real GPU" not in text
+    assert [name for name, _ in real_cards.pages()] == ["h100"]

@@ -1,5 +1,6 @@
 """A run that is killed goes on; a way that dies is tried with less; time ends a run."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,33 @@ def test_what_a_run_s_end_cuts_off_leaves_no_row(
     ends = replace(trial, longest=float("inf"))
     with pytest.raises(OutOfTimeError):
         Book(path=book.path, folder=book.folder, deadline=1e12).row({"x": 1}, ends)
+
+
+def test_a_trial_on_a_real_card_has_a_limit_and_leaves_others_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def ended(words: list[str], *_: Any) -> int:
+        asked.append(json.loads(words[3]))
+        Path(words[4]).with_suffix(".events.json").write_text('{"memory": []}')
+        return 0
+
+    monkeypatch.setattr(runner, "_ended", ended)
+    book = Book(path=tmp_path / "a.jsonl", folder=tmp_path, card="real", room=GIB)
+    other = tmp_path / "a" / "one-more.json"
+    other.parent.mkdir()
+    other.write_text("{}")
+    knobs = {"host_memory": "256GiB", "recompute": True}  # this host has its own memory
+    rows = [
+        book.row({"name": name}, Trial(memory=memory, knobs=knobs))
+        for name, memory in (("one", None), ("two", MIB))
+    ]
+    assert [one["limit"] for one in asked] == [GIB, MIB]
+    assert [row["memory_bytes"] for row in rows] == [GIB, MIB]
+    assert asked[0]["knobs"] == {"recompute": True}
+    assert other.exists()
+    assert len((tmp_path / "allocs.jsonl").read_text().splitlines()) == 2
 
 
 def test_out_of_memory_is_the_reason_even_before_other_errors() -> None:

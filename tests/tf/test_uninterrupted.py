@@ -2,19 +2,10 @@
 
 import signal
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-from lms.tf.uninterrupted import uninterrupted
-
-
-@pytest.fixture(autouse=True)
-def handlers() -> Iterator[None]:
-    """Python's own handler of Ctrl-C, whatever started the tests."""
-    own = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, own)
+from lms.tf.uninterrupted import handled, uninterrupted
 
 
 def test_what_comes_within_is_heard_at_the_end() -> None:
@@ -60,10 +51,13 @@ def test_within_each_other_the_outer_one_ends_last() -> None:
 
 
 def test_what_is_ignored_stays_ignored() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with uninterrupted():
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    own = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with uninterrupted(), handled({signal.SIGINT: signal.SIG_DFL}):
+            signal.raise_signal(signal.SIGINT)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, own)
 
 
 def test_other_threads_leave_handlers_alone() -> None:

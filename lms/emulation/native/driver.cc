@@ -65,8 +65,8 @@ int Capability() { return static_cast<int>(Setting("LMS_CARD_CAPABILITY", 80)); 
 // not taken for this one's. The number tells all apart; TensorFlow reads 63 characters.
 std::string Name() {
   uint32_t all = 2166136261u;  // FNV-1a
-  for (const char* name : {"H2D", "D2H", "LATENCY", "FLOPS", "HALF_FLOPS", "BANDWIDTH",
-                           "TIME_SCALE", "DRY"}) {
+  for (const char* name : {"H2D", "D2H", "LATENCY", "FLOPS", "HALF_FLOPS",
+                           "BFLOAT16_FLOPS", "BANDWIDTH", "TIME_SCALE", "DRY"}) {
     const double value = Setting((std::string("LMS_CARD_") + name).c_str(), 0);
     const auto* bytes = reinterpret_cast<const unsigned char*>(&value);
     for (size_t i = 0; i < sizeof(value); ++i) all = (all ^ bytes[i]) * 16777619u;

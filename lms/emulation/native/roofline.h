@@ -24,7 +24,8 @@ using namespace tensorflow;
 
 struct Rates {  // per second; 0 where time is not modelled
   double flops = lms_card_setting("LMS_CARD_FLOPS", 0);
-  double half_flops = lms_card_setting("LMS_CARD_HALF_FLOPS", flops);  // of 2 bytes
+  double half_flops = lms_card_setting("LMS_CARD_HALF_FLOPS", flops);
+  double bfloat16_flops = lms_card_setting("LMS_CARD_BFLOAT16_FLOPS", flops);
   double bandwidth = lms_card_setting("LMS_CARD_BANDWIDTH", 0);
   double to_device = lms_card_setting("LMS_CARD_H2D", 0);
   double to_host = lms_card_setting("LMS_CARD_D2H", 0);
@@ -103,8 +104,9 @@ inline double Seconds(const NodeDef& node, const std::vector<TensorShape>& in,
                       const TensorShape& out, DataType type, int64_t bytes,
                       int64_t launches) {
   if (rates().bandwidth <= 0) return 0;
-  const bool is_half = type == DT_HALF || type == DT_BFLOAT16;
-  const double rate = is_half ? rates().half_flops : rates().flops;
+  const double rate = type == DT_HALF       ? rates().half_flops
+                      : type == DT_BFLOAT16 ? rates().bfloat16_flops
+                                            : rates().flops;
   const double work = rate > 0 ? Flops(node, in, out) / rate : 0;
   return std::max({work, bytes / rates().bandwidth, launches * kLeast});
 }

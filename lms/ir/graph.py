@@ -60,8 +60,8 @@ class Op:
         scratch: Bytes that it needs only while it runs.
         flops: Floating-point operations; 0 where it is as fast as it moves its bytes.
         alias: Name of the input whose buffer all outputs share, or None.
-        inplace: Whether it may write its output into an input that nobody else
-            will read (element-wise ops of TensorFlow do).
+        inplace: Whether it may write its largest output into an input that nobody
+            else will read (element-wise ops of TensorFlow do).
         persistent: Whether its outputs live outside of the step (variables,
             constants, arguments): they take no room of the step and never move.
         fixed: Whether it is part of a loop or branch: it is never ordered, and
@@ -101,6 +101,13 @@ class Op:
     replaces_state: bool = False
     varies: bool = False
     from_host: bool = False
+
+    @property
+    def reusing(self) -> Tensor | None:
+        """The output that may be written into a dying input: the largest, if any."""
+        if not self.inplace or not self.outputs:
+            return None
+        return max(self.outputs, key=lambda tensor: tensor.size)
 
 
 @dataclass(frozen=True, kw_only=True)

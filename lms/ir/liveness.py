@@ -120,16 +120,14 @@ def reused_bytes(op: Op, dying: Sequence[int]) -> int:
         >>> reused_bytes(add, [4, 8]), reused_bytes(add, [4])
         (8, 0)
     """
-    if not op.inplace or not op.outputs:
-        return 0
-    size = op.outputs[0].size
-    return size if size in dying else 0
+    made = op.reusing
+    return made.size if made is not None and made.size in dying else 0
 
 
 def written_over(
     op: Op, roots: Mapping[str, str], dying: Mapping[str, int]
 ) -> str | None:
-    """The buffer that an op's first output takes the place of; None if it is new.
+    """The buffer that an op's largest output takes the place of; None if it is new.
 
     Of several it is the first one among the op's inputs (TensorFlow's
     `forward_input_or_allocate_output`, op_kernel.cc).
@@ -148,11 +146,11 @@ def written_over(
         >>> written_over(add, same, {"b:0": 8, "a:0": 8})
         'a:0'
     """
-    if not op.inplace or not op.outputs:
+    made = op.reusing
+    if made is None:
         return None
-    size = op.outputs[0].size
     own = (roots[name] for name in op.inputs)
-    return next((root for root in own if dying.get(root) == size), None)
+    return next((root for root in own if dying.get(root) == made.size), None)
 
 
 def new_value(op: Op) -> str | None:

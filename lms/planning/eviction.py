@@ -324,8 +324,9 @@ def _event(
     inputs = {live[i].root: i for i in dying if i not in made}  # others nobody reads
     over = written_over(op, roots, {root: live[i].size for root, i in inputs.items()})
     heir = None
-    if over is not None and op.outputs[0].name in own:
-        heir = own[op.outputs[0].name], inputs[over]
+    output = op.reusing
+    if over is not None and output is not None and output.name in own:
+        heir = own[output.name], inputs[over]
     return _Event(
         taken=[i for i in made if heir is None or i != heir[0]],
         heir=heir,

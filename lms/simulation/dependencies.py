@@ -207,7 +207,8 @@ class _Finder:
             over = written_over(op, self._roots, sizes)
             for key in own:
                 size = self._size[key]
-                if over is not None and key == self._key.get(op.outputs[0].name):
+                made = op.reusing
+                if over and made and key == self._key.get(made.name):
                     self.found.gives[position].remove(dying[over])
                     actual[key] = actual.get(dying[over], dying[over])
                     size = 0

@@ -226,7 +226,7 @@ def _take(
     held: dict[int, int],
 ) -> list[tuple[int, int]]:
     """Chunks that an op's outputs need; one may be in the place of a dying input."""
-    first = op.outputs[0].name if op.inplace and op.outputs else None
+    first = op.reusing.name if op.reusing else None
     dying = {
         life.root: (key, life.size)
         for key, life in ending

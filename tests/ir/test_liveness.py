@@ -112,7 +112,8 @@ def naive_curve(graph: GraphView) -> list[int]:
 def saved(op: Op, dying: list[Tensor]) -> int:
     if not op.inplace or not op.outputs:
         return 0
-    return max((t.size for t in dying if t.size == op.outputs[0].size), default=0)
+    largest = max(t.size for t in op.outputs)
+    return max((t.size for t in dying if t.size == largest), default=0)
 
 
 @given(graphs())

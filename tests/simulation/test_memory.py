@@ -207,7 +207,8 @@ def naive_memory(graph: GraphView, plan: SwapPlan) -> list[int]:
                     copy_is_there(buffer, copy, at, chained, now)
                     for copy in swap.swap_ins
                 )
-            if op.inplace and op.outputs and buffer.size == op.outputs[0].size:
+            largest = max((tensor.size for tensor in op.outputs), default=None)
+            if op.inplace and buffer.size == largest:
                 dying = max(dying, buffer.size * (now in ends))
         curve.append(total - dying)
     return curve

@@ -16,7 +16,7 @@ from lms.ir.graph import GraphView, Op
 
 __all__ = ["ALIAS", "BY_REFERENCE", "CHEAP", "COLLECTIVE", "CONSTANT", "CONTROL_FLOW"]
 __all__ += ["INPLACE", "LOOPS", "NOT_REPEATABLE", "PERSISTENT", "READS_STATE"]
-__all__ += ["READS_VARIABLES", "REPLACES_STATE", "RESERVED", "RESERVES"]
+__all__ += ["READS_VARIABLES", "REDUCTIONS", "REPLACES_STATE", "RESERVED", "RESERVES"]
 __all__ += ["flops_of", "with_flops", "words"]
 
 
@@ -25,11 +25,17 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Ops whose outputs share their first input's buffer.
+# Ops whose outputs share their first input's buffer (a Bitcast's too: bitcast_op.cc).
 ALIAS = words(
     """Reshape Squeeze ExpandDims Identity StopGradient PreventGradient EnsureShape
-    Switch Enter Exit NextIteration Merge Assign AssignAdd DestroyTemporaryVariable"""
+    Bitcast Switch Enter Exit NextIteration Merge Assign AssignAdd
+    DestroyTemporaryVariable"""
 )
+
+# Reductions. One that reduces nothing, such as the sum over the axes that a gradient
+# was not broadcast along, shares its input's buffer (reduction_ops_common.h, "Reduces
+# nothing").
+REDUCTIONS = words("Sum Mean Prod Max Min All Any")
 
 # Loops that are one op, whose rounds call a function (`tf.nn.ctc_loss` has two).
 LOOPS = words("While StatelessWhile")
@@ -39,9 +45,10 @@ LOOPS = words("While StatelessWhile")
 # neither their order nor their buffer may change.
 BY_REFERENCE = words("TemporaryVariable Assign AssignAdd DestroyTemporaryVariable")
 
-# Ops that may write into an input that nobody else will read: TensorFlow's
-# element-wise kernels (`forward_input_or_allocate_output` in cwise_ops_common.h,
-# relu_op.cc, aggregate_ops.cc).
+# Ops that may write their largest output into an input that nobody else will read:
+# TensorFlow's element-wise kernels (`forward_input_or_allocate_output` in
+# cwise_ops_common.h, relu_op.cc, aggregate_ops.cc), and losses whose gradient takes
+# the place of the logits (sparse_xent_op.cc, xent_op.cc).
 INPLACE = words(
     """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Maximum Minimum Pow
     SquaredDifference Neg Abs Sqrt Rsqrt Square Exp Expm1 Log Log1p Tanh Sigmoid Sign
@@ -49,7 +56,8 @@ INPLACE = words(
     Relu6 LeakyRelu Elu Selu Softplus Softsign ReluGrad Relu6Grad LeakyReluGrad EluGrad
     SeluGrad SoftplusGrad SoftsignGrad AddN BiasAdd LogicalNot LogicalAnd LogicalOr
     SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy
-    CollectiveReduceV2"""
+    BitwiseAnd BitwiseOr BitwiseXor Invert LeftShift RightShift CollectiveReduceV2
+    SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"""
 )
 
 # Ops that all workers run together, each with the others' numbers. They reduce in their
@@ -59,8 +67,12 @@ COLLECTIVE = words("CollectiveReduceV2")
 # Ops that take about as long as copying their tensors: they work on each element by
 # itself, or move it to another place.
 CHEAP = (
-    INPLACE - words("Softmax LogSoftmax AddN CollectiveReduceV2")
-    | words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient")
+    INPLACE
+    - words(
+        """Softmax LogSoftmax AddN CollectiveReduceV2 SoftmaxCrossEntropyWithLogits
+        SparseSoftmaxCrossEntropyWithLogits"""
+    )
+    | words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient Bitcast")
     | words(
         """Cast ConcatV2 Pack Tile BroadcastTo Pad PadV2 MirrorPad Transpose ReverseV2
         ResizeNearestNeighbor DepthToSpace SpaceToDepth Greater GreaterEqual Less
@@ -70,10 +82,10 @@ CHEAP = (
 
 # Ops without state that are not recomputed all the same. AddN adds up more than
 # two inputs in an order that depends on whose memory it may write into
-# (aggregate_ops.cc). Slices may be views that keep the whole input (split_op.cc), and
-# a Bitcast is one. oneDNN's poolings leave their gradients more than their outputs.
+# (aggregate_ops.cc). Slices may be views that keep the whole input (split_op.cc).
+# oneDNN's poolings leave their gradients more than their outputs.
 NOT_REPEATABLE = words(
-    """AddN Slice StridedSlice Split SplitV Unpack Bitcast MaxPool MaxPool3D LRN"""
+    """AddN Slice StridedSlice Split SplitV Unpack MaxPool MaxPool3D LRN"""
 )
 
 PERSISTENT = words(

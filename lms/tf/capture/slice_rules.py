@@ -367,7 +367,10 @@ def _resized(op: Shaped, axis: int, _: int) -> _Found:
 _COUNTER = 2
 _RANDOM = words("StatelessRandomUniformV2")
 _MAKES = _RANDOM | {"Fill"}
-_NOT_ELEMENT_WISE = words("Softmax LogSoftmax BiasAdd CollectiveReduceV2")
+_NOT_ELEMENT_WISE = words(
+    """Softmax LogSoftmax BiasAdd CollectiveReduceV2 SoftmaxCrossEntropyWithLogits
+    SparseSoftmaxCrossEntropyWithLogits"""
+)
 
 _RULES: Mapping[str, _Rule] = {
     **dict.fromkeys(INPLACE - _NOT_ELEMENT_WISE, _element_wise),

@@ -45,6 +45,7 @@ from lms.tf.capture.op_facts import (
     NOT_REPEATABLE,
     PERSISTENT,
     READS_STATE,
+    REDUCTIONS,
     REPLACES_STATE,
     with_flops,
 )
@@ -327,6 +328,7 @@ def _seen(
     ops = [_argument_op(argument) for argument in arguments]
     back_edges = frozenset(n.name for n in ordered if n.op == "NextIteration")
     ops += [_op(n, shapes, fixed, back_edges, device, lists) for n in ordered]
+    ops = _with_views(ops, varying)
     ops = [_varying(op) if op.name in varying - fixed else op for op in ops]
     variables = {a.name: a for a in arguments if a.variable is not None}
     here = [node for node in ordered if not _is_elsewhere(node, device)]
@@ -540,6 +542,20 @@ def _is_repeatable(
         return False
     makes_data = all(tensor.dtype not in OPAQUE for tensor in outputs)
     return bool(data) and makes_data and compat.is_pure(node)
+
+
+def _with_views(ops: Sequence[Op], varying: Collection[str]) -> list[Op]:
+    """Ops in which a reduction that reduces nothing shares its input's buffer."""
+    elements = {t.name: math.prod(t.shape) for op in ops for t in op.outputs}
+    return [
+        replace(op, alias=op.inputs[0])
+        if op.type in REDUCTIONS
+        and op.inputs
+        and not (op.persistent or op.name in varying)
+        and elements.get(op.inputs[0]) == elements[op.outputs[0].name]
+        else op
+        for op in ops
+    ]
 
 
 def _varying(op: Op) -> Op:

@@ -82,8 +82,10 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
     cases = [
         Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
         for op in step.graph.ops
-        # Element-wise ops need no scratch.
-        if not (op.name in found or op.inplace)
+        # Ops that work on each element, or move elements, need none: the comparison
+        # of `profiling.allocations` shows that. A GPU's Softmax takes two tensors as
+        # large as its input (softmax_op_gpu.cu.cc).
+        if not (op.name in found or op.cheap)
         and _may_need_much(step.graph, nodes, op)
         and (bench := Bench.of(step.graph, nodes, op)) is not None
     ]
@@ -228,7 +230,8 @@ def has_room(case: Case, device: Device, free: float) -> bool:
         device: Its device.
         free: Bytes that its allocator has left.
     """
-    if case.op.inplace or case.op.type in RESERVES:  # which makes less than is counted
+    less = case.op.inplace and case.op.cheap  # than is counted is made
+    if less or case.op.type in RESERVES:
         return case.moved <= free
     scratch = measurements_of(device).scratch.get(case.bench.key)
     if scratch is not None:

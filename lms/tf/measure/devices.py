@@ -46,10 +46,6 @@ _MOST_FILLERS = 1024
 # Left of a device whose memory is taken in one piece: the driver has less than it says.
 _SPARE = 64 * MIB
 
-# cuDNN's workspace for an op, in MiB (`GetDnnWorkspaceLimitOrDefault`), is at most one
-# part of so many.
-_CUDNN_LIMIT, _WORKSPACES = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB", 16
-
 _watchers: dict[str, int] = {}
 _planned_on: ContextVar[str | None] = ContextVar("planned_on", default=None)
 
@@ -154,12 +150,11 @@ class Device:
         return self.name.startswith("GPU")
 
     def make_ready(self, most: int | None) -> None:
-        """Take memory that grows by and by at once; bound what cuDNN takes of it.
+        """Take memory that grows by and by at once.
 
         Where `TF_FORCE_GPU_ALLOW_GROWTH` or the program says that it grows, it does so
         by regions that double, and no tensor spans two. Where it does not, TensorFlow
-        has taken all of it. cuDNN's algorithms may take 8 GiB each, and the limit is
-        read when the first convolution runs.
+        has taken all of it.
 
         Args:
             most: Bytes that will be in use; None for all that there is.
@@ -167,7 +162,6 @@ class Device:
         if self.limit is None:
             return
         budget = min(self.limit, most or self.limit)
-        os.environ.setdefault(_CUDNN_LIMIT, str(max(1, budget // MIB // _WORKSPACES)))
         now = self.memory.current_bytes
         if now is None or not memory_grows():
             return

@@ -112,6 +112,7 @@ def timeline_of(kind: str, step: TracedStep, planned: PlannedStep) -> StepTimeli
     return StepTimeline(
         kind=kind,
         signature=step.signature,
+        graph=planned.graph,
         unplanned=planned.workload.plain_memory,
         planned=planned.memory,
         persistent_bytes=planned.budget.persistent,

@@ -1,0 +1,76 @@
+"""The limit of cuDNN's workspace: as much as fast convolutions need, where it has room.
+
+TensorFlow turns convolutions of float32 to NCHW; cuDNN's fast kernels compute in NHWC,
+on copies of what the convolution reads and makes, in its workspace. Where the limit is
+below that, a kernel without tensor cores runs: on an H200 a step of a U-Net took eight
+times as long (docs/gpu.md, "What a card showed"). So the limit is what the largest
+convolution reads and makes; but one that would not fit beside its own tensors is left
+to a kernel with a smaller workspace.
+
+TensorFlow reads the limit once in a process, when the first convolution runs
+(`GetDnnWorkspaceLimitOrDefault` in conv_ops_gpu.h): the first step that is planned
+decides for all.
+
+Known weakness: the rule is fitted to 247 convolutions of two networks on one card.
+"""
+
+import os
+from collections.abc import Iterator
+
+from lms.ir.graph import GraphView
+from lms.units import MIB, Bytes
+
+__all__ = ["VARIABLE", "limit_workspace", "workspace_limit"]
+
+VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
+
+# The limit is at least one part of four of the room: some kernels take more than the
+# copies, and the next step of the process may have larger convolutions.
+_PART = 4
+
+
+def workspace_limit(graph: GraphView, room: Bytes) -> int:
+    """The limit for a step: whole MiB that cuDNN may take for one convolution.
+
+    Args:
+        graph: The step, with `Op.flops`.
+        room: Bytes that it may use.
+
+    Example:
+        >>> from lms.ir.graph import Op, Tensor
+        >>> def made(name, size, *inputs, **more):
+        ...     out = (Tensor(name=f"{name}:0", size=size * MIB),)
+        ...     return Op(name=name, inputs=inputs, outputs=out, **more)
+        >>> x, w = made("x", 40, type="Relu"), made("w", 10, type="Relu")
+        >>> y = made("y", 40, "x:0", "w:0", type="Conv3D", flops=8)
+        >>> graph = GraphView(ops=(x, w, y))  # 90 MiB of tensors, 100 of copies
+        >>> [workspace_limit(graph, room * MIB) for room in (1000, 200, 120)]
+        [250, 101, 99]
+    """
+    needs = [*_needs(graph)]
+    too_large = [copies for copies, own in needs if copies + own > room]
+    if too_large:
+        return max(1, (min(too_large) - 1) // MIB)
+    largest = max((copies for copies, _ in needs), default=0)
+    return max(room // _PART, largest + MIB) // MIB
+
+
+def limit_workspace(graph: GraphView, room: Bytes | None) -> None:
+    """Set the limit, if neither the user nor an earlier step did.
+
+    Args:
+        graph: As for `workspace_limit`.
+        room: As there; None where there is no limit.
+    """
+    if room is not None:
+        os.environ.setdefault(VARIABLE, str(workspace_limit(graph, room)))
+
+
+def _needs(graph: GraphView) -> Iterator[tuple[Bytes, Bytes]]:
+    """Bytes of the copies of each convolution, and of its tensors."""
+    for op in graph.ops:
+        if op.flops and "Conv" in op.type:
+            tensors = [*(graph.tensors[name] for name in op.inputs), *op.outputs]
+            sizes = [tensor.size for tensor in tensors if tensor.size]
+            if sizes:  # the filter twice, as some kernels have it
+                yield sum(sizes) + min(sizes), sum(sizes)

@@ -37,7 +37,7 @@ from lms.tf.capture.tracing import (
     read_signature,
     trace,
 )
-from lms.tf.means import NOTHING, Means, Refused, further, least_of
+from lms.tf.means import NOTHING, Means, Refused, further
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.workload import (
     over_time,
@@ -226,23 +226,24 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
         HostMemoryError: If this host cannot hold what is swapped out.
     """
     started = time.perf_counter()
-    planned, refusals = None, list[BudgetError]()
+    planned, tried = None, list[tuple[Workload, MemoryBudget, BudgetError]]()
     while planned is None:
         try:
             planned = _planned(subject, settings)
         except BudgetError as error:
-            refusals.append(error)
+            workload, budget = _with_speeds(subject), _budget(subject, settings)
+            tried.append((workload, budget, error))
             refused = Refused(
                 step=subject.step,
                 means=subject.means,
                 settings=settings,
                 error=error,
-                budget=_budget(subject, settings),
+                budget=budget,
                 is_here=False,
             )
             more = further(refused)
             if more == NOTHING:
-                raise least_of(refusals) from None
+                raise select.least_by_trying(tried, settings) from None
             seconds = subject.seconds
             subject = replace(subject.again(subject.means + more), seconds=seconds)
     seconds = time.perf_counter() - started
@@ -262,11 +263,14 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
 
 
 def _planned(subject: DeviceWorkload, settings: Settings) -> PlannedStep:
-    workload = replace(subject.workload, speeds=lambda: subject.speeds)
-    budget = _budget(subject, settings)
+    workload, budget = _with_speeds(subject), _budget(subject, settings)
     if subject.device is None:
         return plan_step(workload, settings, budget, None)
     return plan_here(workload, settings, subject.device, budget)
+
+
+def _with_speeds(subject: DeviceWorkload) -> Workload:
+    return replace(subject.workload, speeds=lambda: subject.speeds)
 
 
 def _budget(subject: DeviceWorkload, settings: Settings) -> MemoryBudget:

@@ -9,9 +9,8 @@ needs most of what the step needs; else variables move first. In the end all has
 done that can be, whatever the budget: so the least budget is the same from each.
 """
 
-import math
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -30,14 +29,14 @@ from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.same_bits import keeps_bits
 from lms.units import Bytes
 
-__all__ = ["NOTHING", "Means", "Refused", "advice", "further", "least_of"]
+__all__ = ["NOTHING", "Means", "Refused", "advice", "further"]
 
 # One part of so many of the variables is moved at least.
 _PART = 4
 
-# Ops are cut to one part in so many of what the largest of them needs: the first of
-# which some fit into the budget together, then the next.
-_PARTS, _TOGETHER = (4, 8, 16), 2
+# Ops are cut to one part in so many of what the largest of them needs, one after the
+# other.
+_PARTS = (4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +118,6 @@ def further(refused: Refused) -> Means:
     return next((each for each in found if each != NOTHING), NOTHING)
 
 
-def least_of(refusals: Sequence[BudgetError]) -> BudgetError:
-    """The refusal that asks for least: ops whose parts are joined again need more."""
-    return min(refusals, key=lambda each: each.least_bytes or math.inf)
-
-
 def advice(settings: Settings) -> str:
     """Sentence on the means that would cost the same bits; empty if there is none."""
     exact = compat.ops_are_deterministic() and settings.slices is None
@@ -156,8 +150,7 @@ def _sizes(refused: Refused) -> Iterator[OpSize]:
     proved = keeps_bits if refused.is_here and not rows else None
     for parts in _PARTS:
         most = whole // parts
-        is_last = parts == _PARTS[-1]
-        if most < before and (is_last or most * _TOGETHER <= refused.budget.step):
+        if most < before:  # whatever the budget: so is the least one
             size = OpSize(most=most, sums=sums, rows=rows, whole=whole, proved=proved)
             yield replace(size, scratch=scratch)
 

@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     for word, text in (("show", "print what rows say"), ("run", "measure the missing")):
         asking = commands.add_parser(word, help=text)
         questions = asking.add_subparsers(dest="question", required=True)
-        for name in (*QUESTIONS, *STUDIES, "gpu"):
+        for name in (*QUESTIONS, *STUDIES, "allocations", "gpu"):
             module = module_of(name)
             asked = questions.add_parser(
                 name,

@@ -38,6 +38,7 @@ from lms.errors import BudgetError
 from lms.tf import compat
 from lms.units import MIB
 from profiling.record import write_json
+from profiling.spans import Span
 
 __all__ = ["main"]
 
@@ -146,6 +147,8 @@ def _trained(asked: Mapping[str, Any], turn: Turn) -> dict[str, Any]:
     row["device"] = details.get("device_name")
     if ours is not None:
         row["report"] = _report(ours, asked["slow_motion"])
+        if asked["traced"] and not refused:
+            row["allocations"] = _allocations(ours, watch.spans)
         if asked["curves"] and ours.timelines:
             row["curves"] = _curves(ours.timelines[0])
     row |= {} if workers is None else {"rank": workers.rank}
@@ -250,6 +253,11 @@ class _Watch(keras.callbacks.Callback):
         with self._turns, suppress(Exception):
             self._trace.close()
 
+    @property
+    def spans(self) -> list[Span]:
+        """Spans of the recorded step; none where none was recorded."""
+        return self._recorded.spans if self._recorded else []
+
     def row(self) -> dict[str, Any]:
         """Numbers of the steps seen."""
         later = self._peaks[1:] or self._peaks
@@ -329,6 +337,26 @@ def _report(ours: Any, slow: float) -> dict[str, Any] | None:
     """The numbers of the training step; None before its first plan."""
     numbers = (report.numbers() for report in ours.report if report.kind == "train")
     return next((_paced(each, slow) for each in numbers), None)
+
+
+def _allocations(ours: Any, spans: Sequence[Span]) -> dict[str, Any] | None:
+    """Ops that took other memory than was expected; None for a step without a plan."""
+    from profiling.allocations import compare, expected, logged
+    from profiling.sessions import MARK
+
+    step = next((one for one in ours.timelines if one.kind == "train"), None)
+    plan = ours.plan
+    if step is None or plan is None or not plan.chain:
+        return None
+    unlike = compare(step.graph, plan, spans, mark=MARK)
+    totals = expected(step.graph, plan), logged(spans, mark=MARK)
+    sums = [sum(one.size for one in each) for each in totals]
+    return {
+        "ops": len({one.op for one in totals[1]}),
+        "expected_bytes": sums[0],
+        "logged_bytes": sums[1],
+        "unlike": [[d.type, d.op, d.expected, d.logged] for d in unlike],
+    }
 
 
 def _paced(values: dict[str, Any], slow: float) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from lms.ir.graph import GraphView
 from lms.ir.plan import SwapPlan
 from lms.simulation.memory import MemoryTimeline
 from lms.simulation.timeline import Timeline
@@ -135,10 +136,12 @@ class StepTimeline:
         planned: Bytes of the step at each op of the plan's order.
         persistent_bytes: What lies below both curves.
         lanes: The planned step over time; None where nothing is swapped.
+        graph: The ops that run, those that run twice included.
     """
 
     kind: str
     signature: str
+    graph: GraphView = field(repr=False)
     unplanned: MemoryTimeline = field(repr=False)
     planned: MemoryTimeline = field(repr=False)
     persistent_bytes: int

@@ -1,0 +1,90 @@
+"""What ops are expected to take of the card's memory is what its allocator logs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from lms.emulation import emulate
+from lms.ir.graph import GraphView, Op, Tensor
+from lms.ir.plan import SwapPlan
+from lms.units import KIB
+from profiling.allocations import compare, expected
+from profiling.spans import Span
+
+STEP = "step"
+
+
+def _op(name: str, *inputs: str, **more: object) -> Op:
+    made = (Tensor(name=f"{name}:0", size=64 * KIB),)
+    known: dict[str, object] = {"type": name.upper(), "outputs": made, **more}
+    return Op(name=name, inputs=inputs, **known)  # type: ignore[arg-type]
+
+
+GRAPH = GraphView(
+    ops=(
+        _op("a"),
+        _op("b", "a:0", inplace=True),
+        _op("c", "b:0", scratch=128 * KIB),
+    ),
+    results=("c:0",),
+)
+PLAN = SwapPlan(planner="", order=("a", "b", "c"), chain=("a", "b", "c"))
+
+
+def _event(at: float, address: int, op: str = "", size: int = 0) -> Span:
+    name = "MemoryAllocation" if op else "MemoryDeallocation"
+    facts = {"allocator_name": "GPU_0_bfc", "addr": address, "tf_op": op}
+    facts |= {"requested_bytes": size}
+    return Span(plane="/host:CPU", line="", name=name, start=at, end=at, facts=facts)
+
+
+def _logged(*events: Span) -> list[Span]:
+    mark = Span(plane="/host:CPU", line="", name=STEP, start=0, end=9)
+    return [mark, *events]
+
+
+def test_an_op_that_writes_over_its_input_takes_nothing() -> None:
+    found = [(one.op, one.size, one.until) for one in expected(GRAPH, PLAN)]
+    end = "the step's end"
+    assert found == [
+        ("a", 64 * KIB, "b"),
+        ("c", 64 * KIB, end),
+        ("c", 128 * KIB, "c"),
+    ]
+
+
+def test_scratch_in_pieces_is_as_expected_and_an_output_too_many_is_not() -> None:
+    spans = _logged(
+        _event(1, 10, "a", 64 * KIB),
+        _event(2, 20, "b", 64 * KIB),
+        _event(3, 30, "c", 64 * KIB),
+        _event(3, 40, "c", 64 * KIB),
+        _event(3, 50, "c", 64 * KIB),
+        _event(4, 40),
+    )
+    (one,) = compare(GRAPH, PLAN, spans, mark=STEP)
+    assert (one.op, one.type, one.missing) == ("b", "B", 64 * KIB)
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_ops_take_what_is_expected_of_kernels_for_gpus() -> None:
+    asked = ["convolutions", "20MiB", "attention", "18MiB", "volumes", "30MiB"]
+    asked += ["half_precision", "12MiB"]
+    environ = emulate.environment(
+        "512MiB", inherited={**os.environ}, card="v100-pcie", dry=True
+    )
+    words = [sys.executable, "-m", "tests.profiling.allocation_trials", *asked]
+    done = subprocess.run(
+        words, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = [json.loads(line) for line in done.stdout.splitlines() if line[0] == "{"]
+    assert len(found) == len(asked) // 2
+    for build, one in zip(asked[::2], found, strict=True):
+        assert one["ordered"] > 10, build
+        assert one["taken"] > 1 << 20, build
+        assert one["unlike"] == [], build

@@ -27,7 +27,6 @@ class BudgetError(LMSError, ValueError):
         message: The rule, the budget and the next step.
         op_name: The op whose working set is too large, if one op is the cause.
         least_bytes: The least budget that works, in bytes, if it is known.
-        step_bytes: Bytes that it leaves for the step itself, if they are known.
 
     Example:
         >>> error = BudgetError("Too little.", op_name="conv1", least_bytes=4096)
@@ -41,12 +40,10 @@ class BudgetError(LMSError, ValueError):
         *,
         op_name: str | None = None,
         least_bytes: int | None = None,
-        step_bytes: int | None = None,
     ) -> None:
         super().__init__(message)
         self.op_name = op_name
         self.least_bytes = least_bytes
-        self.step_bytes = step_bytes
 
 
 class PlanError(LMSError, ValueError):

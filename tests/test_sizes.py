@@ -69,7 +69,7 @@ FILTERS = ("include_scopes", "exclude_scopes", "include_types", "exclude_types")
 
 # Each size: its measure, its limit, how far the limit may stand above the truth.
 LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
-    "lines of lms": (lambda: lines("lms"), 22_050, 150),
+    "lines of lms": (lambda: lines("lms"), 21_998, 150),
     "lines of lms/workers": (lambda: lines("lms/workers"), 2_700, 150),
     "lines of lms/emulation": (lambda: lines("lms/emulation"), 728, 150),
     "lines of lms/emulation/native": (
@@ -78,9 +78,9 @@ LIMITS: dict[str, tuple[Callable[[], int], int, int]] = {
         150,
     ),
     "lines of unet3d": (lambda: lines("unet3d"), 6_300, 150),
-    "lines of experiments": (lambda: lines("experiments"), 6_525, 150),
+    "lines of experiments": (lambda: lines("experiments"), 6_532, 150),
     "lines of profiling": (lambda: lines("profiling"), 3_312, 150),
-    "lines of tests": (lambda: lines("tests"), 21_475, 150),
+    "lines of tests": (lambda: lines("tests"), 21_457, 150),
     "files of lms": (lambda: len(files("lms")), 102, 0),
     "files of lms/planning": (lambda: len(files("lms/planning")), 18, 0),
     "rooms of lms": (rooms, 15, 0),

@@ -37,7 +37,7 @@ from lms.tf.capture.tracing import (
     read_signature,
     trace,
 )
-from lms.tf.means import NOTHING, Means, Refused, further
+from lms.tf.means import NOTHING, Means, Refused, further, least_of
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.workload import (
     over_time,
@@ -226,24 +226,23 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
         HostMemoryError: If this host cannot hold what is swapped out.
     """
     started = time.perf_counter()
-    planned, tried = None, list[tuple[Workload, MemoryBudget, BudgetError]]()
+    planned, refusals = None, list[BudgetError]()
     while planned is None:
         try:
             planned = _planned(subject, settings)
         except BudgetError as error:
-            workload, budget = _with_speeds(subject), _budget(subject, settings)
-            tried.append((workload, budget, error))
+            refusals.append(error)
             refused = Refused(
                 step=subject.step,
                 means=subject.means,
                 settings=settings,
                 error=error,
-                budget=budget,
+                budget=_budget(subject, settings),
                 is_here=False,
             )
             more = further(refused)
             if more == NOTHING:
-                raise select.least_by_trying(tried, settings) from None
+                raise least_of(refusals) from None
             seconds = subject.seconds
             subject = replace(subject.again(subject.means + more), seconds=seconds)
     seconds = time.perf_counter() - started
@@ -263,14 +262,11 @@ def forecast(subject: DeviceWorkload, settings: Settings) -> Forecast:
 
 
 def _planned(subject: DeviceWorkload, settings: Settings) -> PlannedStep:
-    workload, budget = _with_speeds(subject), _budget(subject, settings)
+    workload = replace(subject.workload, speeds=lambda: subject.speeds)
+    budget = _budget(subject, settings)
     if subject.device is None:
         return plan_step(workload, settings, budget, None)
     return plan_here(workload, settings, subject.device, budget)
-
-
-def _with_speeds(subject: DeviceWorkload) -> Workload:
-    return replace(subject.workload, speeds=lambda: subject.speeds)
 
 
 def _budget(subject: DeviceWorkload, settings: Settings) -> MemoryBudget:

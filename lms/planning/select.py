@@ -1,8 +1,7 @@
 """Which plan a step gets: the plain one if it fits, else what the settings ask for."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from operator import add
 
 from lms.errors import BudgetError
@@ -10,10 +9,10 @@ from lms.ir.graph import GraphView
 from lms.ir.liveness import buffers, memory_curve, old_values
 from lms.ir.plan import SwapPlan
 from lms.planning.prefetch import Speeds
-from lms.planning.problem import UNLIMITED, MemoryBudget, Workload, budget_in
+from lms.planning.problem import UNLIMITED, MemoryBudget, Workload
 from lms.planning.risk import FittedPlan
 from lms.planning.settings import Settings
-from lms.planning.strategies import has_sure_plan, plan_by_budget
+from lms.planning.strategies import plan_by_budget
 from lms.planning.tflms_autotune import search_thresholds
 from lms.planning.tuning import TUNING
 from lms.simulation.allocator import NO_POOL
@@ -24,7 +23,6 @@ __all__ = [
     "choose_plan",
     "fits",
     "fits_easily",
-    "least_by_trying",
     "plain_plan",
     "workload_of",
 ]
@@ -81,56 +79,6 @@ def choose_plan(
         return plan_by_budget(graph, settings, budget, workload.speeds())
     except BudgetError as error:
         raise _for_the_budget(error, plain, budget) from error
-
-
-def least_by_trying(
-    refused: Sequence[tuple[Workload, MemoryBudget, BudgetError]], settings: Settings
-) -> BudgetError:
-    """A refusal that names the least budget for which a plan is made.
-
-    The bound that the planner names is sure, but the search may find plans in less: so
-    less is tried, percent by percent, until there is none. Rooms are parts of bounds
-    and not of what was asked for: so the answer is the same whatever that was.
-
-    Args:
-        refused: A step by all means that were taken: its workload, the budget, and what
-            `choose_plan` raised; at least one.
-        settings: The user's knobs.
-    """
-    best = min((error for *_, error in refused), key=_least_of)
-    if settings.thresholds is not None or settings.plan is not None:
-        return best
-    total = min(budget.persistent + (e.step_bytes or 0) for _, budget, e in refused)
-    for workload, budget, error in refused:
-        if has_loops(workload.graph):  # they need room beside the plan's
-            continue
-        for percent in TUNING.least_tried_percent:
-            room = (error.step_bytes or 0) * percent // 100
-            if room <= budget.step:
-                break
-            if budget.persistent + room >= total:
-                continue
-            less = _with_room(budget, room)
-            if not has_sure_plan(workload.graph, settings, less, workload.speeds()):
-                break
-            total = budget.persistent + room
-            least = BudgetError("", op_name=error.op_name, least_bytes=room)
-            best = _for_the_budget(least, workload.plain, budget)
-    return best
-
-
-def _least_of(error: BudgetError) -> Bytes:
-    return error.least_bytes or UNLIMITED
-
-
-def _with_room(budget: MemoryBudget, room: Bytes) -> MemoryBudget:
-    """A budget with so much room for the step, on a device that has it."""
-    total = budget.persistent + room
-    if budget.limit is not None and budget.is_whole_device:
-        limit = budget.device_for(total)
-        return budget_in(limit, asked=None, persistent=budget.persistent)
-    limit = None if budget.limit is None else max(budget.limit, total)
-    return replace(budget, total=total, margin=0, limit=limit, holes=())
 
 
 def has_loops(graph: GraphView) -> bool:
@@ -219,5 +167,4 @@ def _for_the_budget(
         f"{rule}. {instead} a smaller batch or volume.",
         op_name=error.op_name,
         least_bytes=needed,
-        step_bytes=step,
     )

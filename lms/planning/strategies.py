@@ -48,7 +48,7 @@ from lms.planning.tuning import QUICK, THOROUGH, TUNING, Effort
 from lms.simulation.executor import collector_paused
 from lms.units import Bytes, Seconds, format_bytes
 
-__all__ = ["best_plan", "has_sure_plan", "plan_by_budget"]
+__all__ = ["best_plan", "plan_by_budget"]
 
 
 _ALL = 100  # percent
@@ -328,7 +328,8 @@ def plan_by_budget(
     have the least room in which a plan is sure, or had it when the training began: a
     step that runs out of memory waits, and is planned anew.
     """
-    orders = _families(graph)
+    may_wait = (True, False) if can_come_last(graph) else (True,)
+    orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
     found: list[FittedPlan] = []
     sure: list[FittedPlan] = []
     for percent in TUNING.taken_percent:
@@ -360,22 +361,6 @@ def plan_by_budget(
         op_name=op_name,
         least_bytes=least,
     )
-
-
-@collector_paused()
-def has_sure_plan(
-    graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
-) -> bool:
-    """Tell whether `plan_by_budget` finds a plan without doubt, before any bound."""
-    request = _request(settings, budget, speeds, TUNING.taken_percent[0])
-    option = _least_doubted(_families(graph), request)
-    return option is not None and option.risk is Risk.NONE
-
-
-def _families(graph: GraphView) -> list[Callable[[], Sequence[GraphView]]]:
-    """The orders of a step: with the writes last, and as they come; each found once."""
-    may_wait = (True, False) if can_come_last(graph) else (True,)
-    return [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
 
 
 def _least_recomputing(

@@ -109,10 +109,6 @@ class Tuning:
     # process to process, and a budget that is named must work.
     least_recompute_percent: tuple[int, ...] = (95, 90, 85, 80, 75, 70, 65, 60, 55, 50)
 
-    # Before a step is refused less than that is tried, in percent of it, until no plan
-    # is found.
-    least_tried_percent: tuple[int, ...] = (95, 90, 85, 80, 75, 70, 65, 60, 55, 50)
-
     # ----------------------------------------------------------- copies that are early
 
     # Tries to start copies earlier: a factor for a copy's predicted seconds, and the

@@ -9,8 +9,9 @@ needs most of what the step needs; else variables move first. In the end all has
 done that can be, whatever the budget: so the least budget is the same from each.
 """
 
+import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -29,7 +30,7 @@ from lms.tf.capture.specialising import TracedStep
 from lms.tf.measure.same_bits import keeps_bits
 from lms.units import Bytes
 
-__all__ = ["NOTHING", "Means", "Refused", "advice", "further"]
+__all__ = ["NOTHING", "Means", "Refused", "advice", "further", "least_of"]
 
 # One part of so many of the variables is moved at least.
 _PART = 4
@@ -118,6 +119,11 @@ def further(refused: Refused) -> Means:
     return next((each for each in found if each != NOTHING), NOTHING)
 
 
+def least_of(refusals: Sequence[BudgetError]) -> BudgetError:
+    """The refusal that asks for least: ops whose parts are joined again need more."""
+    return min(refusals, key=lambda each: each.least_bytes or math.inf)
+
+
 def advice(settings: Settings) -> str:
     """Sentence on the means that would cost the same bits; empty if there is none."""
     exact = compat.ops_are_deterministic() and settings.slices is None
@@ -150,7 +156,7 @@ def _sizes(refused: Refused) -> Iterator[OpSize]:
     proved = keeps_bits if refused.is_here and not rows else None
     for parts in _PARTS:
         most = whole // parts
-        if most < before:  # whatever the budget: so is the least one
+        if most < before:  # whatever the budget: so the least one does not depend on it
             size = OpSize(most=most, sums=sums, rows=rows, whole=whole, proved=proved)
             yield replace(size, scratch=scratch)
 

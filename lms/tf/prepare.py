@@ -20,7 +20,7 @@ from lms.ir.write_guard import WriteGuard, guard_writes
 from lms.planning.candidates import check_scopes
 from lms.planning.plan_step import without_plan
 from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
-from lms.planning.select import fits, least_by_trying
+from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
 from lms.report.progress import tell
 from lms.tf.capture.host_variables import (
@@ -33,7 +33,7 @@ from lms.tf.capture.op_facts import COLLECTIVE
 from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
 from lms.tf.capture.writes import CommitFlag, KeptVariables
-from lms.tf.means import NOTHING, Means, Refused, advice, further
+from lms.tf.means import NOTHING, Means, Refused, advice, further, least_of
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
 from lms.tf.measure.free_memory import measure_budget
@@ -273,7 +273,8 @@ def capture(
     if settle:
         settle_variables(step, device)
     budget = measure_budget(step, settings, device)
-    limit_workspace(step.graph, None if budget.total is None else budget.step)
+    if not fits(plain_plan((step.own or step).graph), budget):
+        limit_workspace(step.graph, None if budget.total is None else budget.step)
     step, held_back = _measured(step, settings, device, guesses=means.guesses)
     if kind in _TRAINING:
         check_scopes(step.graph, settings.filters)
@@ -324,7 +325,6 @@ def _fitted(
     """
     variables, before = captured.step.variables, captured.on_host.handles
     refusals, more, whole = list[BudgetError](), NOTHING, (captured, budget)
-    tried: list[tuple[Workload, MemoryBudget, BudgetError]] = []
     try:
         while True:
             try:
@@ -333,7 +333,6 @@ def _fitted(
                 return captured, _build(captured, budget)
             except BudgetError as refusal:
                 refusals.append(refusal)
-                tried.append((captured.workload, budget, refusal))
                 if more.sizes and _is_worse(*refusals[-2:]):
                     means, (captured, budget) = captured.means, whole
                     captured = replace(captured, means=means.without_last_size())
@@ -347,7 +346,7 @@ def _fitted(
                 )
                 more, whole = further(refused), (captured, budget)
                 if more == NOTHING:
-                    least = least_by_trying(tried, captured.settings)
+                    least = least_of(refusals)
                     least.args = (f"{least}{advice(captured.settings)}",)
                     raise least from None
             for handle in more.handles:

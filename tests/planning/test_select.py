@@ -13,7 +13,7 @@ from lms.planning import strategies as budget_search
 from lms.planning.prefetch import Speeds
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.risk import FittedPlan, Risk
-from lms.planning.select import choose_plan, least_by_trying, workload_of
+from lms.planning.select import choose_plan, workload_of
 from lms.planning.settings import read_settings
 from lms.planning.strategies import best_plan
 from lms.units import MIB
@@ -107,20 +107,3 @@ def test_the_least_budget_counts_ops_that_run_twice_and_is_the_same_for_all() ->
     assert sure < least("drawn_300", 600 * MIB, recompute=False)
     fitted = planned("drawn_300", budget_in(sure, asked=None, persistent=0))
     assert fitted.risk is Risk.NONE
-
-
-def test_less_than_the_bound_is_tried_whatever_was_asked() -> None:
-    graph, hardware = read_step("drawn_300").graph, preset("v100-pcie")
-    speeds = Speeds(costs=roofline(graph, hardware), hardware=hardware)
-    workload, settings = workload_of(graph, graph, lambda: speeds), read_settings()
-    found: list[BudgetError] = []
-    for size in (64, 600):
-        room = MemoryBudget(total=size * MIB, margin=0, persistent=0)
-        with pytest.raises(BudgetError) as no:
-            choose_plan(workload, settings, room)
-        found.append(least_by_trying([(workload, room, no.value)], settings))
-        assert (found[-1].least_bytes or 0) <= (no.value.least_bytes or 0)
-    assert len({error.least_bytes for error in found}) == 1
-    total = found[0].least_bytes or 0
-    least = MemoryBudget(total=total, margin=0, persistent=0)
-    assert choose_plan(workload, settings, least).risk is Risk.NONE

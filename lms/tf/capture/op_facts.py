@@ -15,7 +15,7 @@ from typing import Any
 from lms.ir.graph import GraphView, Op
 
 __all__ = ["ALIAS", "BY_REFERENCE", "CHEAP", "COLLECTIVE", "CONSTANT", "CONTROL_FLOW"]
-__all__ += ["INPLACE", "LOOPS", "NOT_REPEATABLE", "PERSISTENT", "READS_STATE"]
+__all__ += ["INPLACE", "LOOPS", "LOSS", "NOT_REPEATABLE", "PERSISTENT", "READS_STATE"]
 __all__ += ["READS_VARIABLES", "REDUCTIONS", "REPLACES_STATE", "RESERVED", "RESERVES"]
 __all__ += ["flops_of", "with_flops", "words"]
 
@@ -47,8 +47,9 @@ BY_REFERENCE = words("TemporaryVariable Assign AssignAdd DestroyTemporaryVariabl
 
 # Ops that may write their largest output into an input that nobody else will read:
 # TensorFlow's element-wise kernels (`forward_input_or_allocate_output` in
-# cwise_ops_common.h, relu_op.cc, aggregate_ops.cc), and losses whose gradient takes
-# the place of the logits (sparse_xent_op.cc, xent_op.cc).
+# cwise_ops_common.h, relu_op.cc, aggregate_ops.cc), and a loss whose gradient takes
+# the place of the logits (sparse_xent_op.cc). With dense labels (xent_op.cc) labels
+# are as large and are never written over: that loss is left out.
 INPLACE = words(
     """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Maximum Minimum Pow
     SquaredDifference Neg Abs Sqrt Rsqrt Square Exp Expm1 Log Log1p Tanh Sigmoid Sign
@@ -57,8 +58,11 @@ INPLACE = words(
     SeluGrad SoftplusGrad SoftsignGrad AddN BiasAdd LogicalNot LogicalAnd LogicalOr
     SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy
     BitwiseAnd BitwiseOr BitwiseXor Invert LeftShift RightShift CollectiveReduceV2
-    SparseSoftmaxCrossEntropyWithLogits SoftmaxCrossEntropyWithLogits"""
+    SparseSoftmaxCrossEntropyWithLogits"""
 )
+
+# Its second output may take the place of its first input, the logits, alone.
+LOSS = "SparseSoftmaxCrossEntropyWithLogits"
 
 # Ops that all workers run together, each with the others' numbers. They reduce in their
 # input's memory if nobody else reads it (base_collective_executor.h).
@@ -69,7 +73,7 @@ COLLECTIVE = words("CollectiveReduceV2")
 CHEAP = (
     INPLACE
     - words(
-        """Softmax LogSoftmax AddN CollectiveReduceV2 SoftmaxCrossEntropyWithLogits
+        """Softmax LogSoftmax AddN CollectiveReduceV2
         SparseSoftmaxCrossEntropyWithLogits"""
     )
     | words("Reshape Squeeze ExpandDims Identity StopGradient PreventGradient Bitcast")

@@ -368,7 +368,7 @@ _COUNTER = 2
 _RANDOM = words("StatelessRandomUniformV2")
 _MAKES = _RANDOM | {"Fill"}
 _NOT_ELEMENT_WISE = words(
-    """Softmax LogSoftmax BiasAdd CollectiveReduceV2 SoftmaxCrossEntropyWithLogits
+    """Softmax LogSoftmax BiasAdd CollectiveReduceV2
     SparseSoftmaxCrossEntropyWithLogits"""
 )
 

@@ -42,6 +42,7 @@ from lms.tf.capture.op_facts import (
     CONSTANT,
     INPLACE,
     LOOPS,
+    LOSS,
     NOT_REPEATABLE,
     PERSISTENT,
     READS_STATE,
@@ -545,17 +546,32 @@ def _is_repeatable(
 
 
 def _with_views(ops: Sequence[Op], varying: Collection[str]) -> list[Op]:
-    """Ops in which a reduction that reduces nothing shares its input's buffer."""
-    elements = {t.name: math.prod(t.shape) for op in ops for t in op.outputs}
-    return [
-        replace(op, alias=op.inputs[0])
-        if op.type in REDUCTIONS
-        and op.inputs
-        and not (op.persistent or op.name in varying)
-        and elements.get(op.inputs[0]) == elements[op.outputs[0].name]
-        else op
-        for op in ops
-    ]
+    """Ops in which a reduction that reduces nothing shares its input's buffer.
+
+    A loss whose labels are as large as its gradient is not taken to write over either:
+    TensorFlow writes over the logits alone.
+    """
+    tensors = {tensor.name: tensor for op in ops for tensor in op.outputs}
+
+    def elements(name: str) -> int:
+        return math.prod(tensors[name].shape) if name in tensors else -1
+
+    def seen(op: Op) -> Op:
+        if not op.inputs or op.persistent or op.name in varying:
+            return op
+        if op.type in REDUCTIONS:
+            made = elements(op.outputs[0].name)
+            return (
+                replace(op, alias=op.inputs[0])
+                if elements(op.inputs[0]) == made
+                else op
+            )
+        if op.type == LOSS:
+            labels = tensors[op.inputs[1]].size if op.inputs[1] in tensors else 0
+            return replace(op, inplace=labels != op.outputs[1].size)
+        return op
+
+    return [seen(op) for op in ops]
 
 
 def _varying(op: Op) -> Op:

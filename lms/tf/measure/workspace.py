@@ -4,8 +4,9 @@ TensorFlow turns convolutions of float32 to NCHW; cuDNN's fast kernels compute i
 on copies of what the convolution reads and makes, in its workspace. Where the limit is
 below that, a kernel without tensor cores runs: on an H200 a step of a U-Net took eight
 times as long (docs/gpu.md, "What a card showed"). So the limit is what the largest
-convolution reads and makes; but one that would not fit beside its own tensors is left
-to a kernel with a smaller workspace.
+convolution reads and makes. Where one would not fit beside its own tensors, all are
+left to kernels with no more than it has room for. A step that fits as it is keeps
+TensorFlow's limit, so that its kernels and bits are plain Keras's.
 
 TensorFlow reads the limit once in a process, when the first convolution runs
 (`GetDnnWorkspaceLimitOrDefault` in conv_ops_gpu.h): the first step that is planned
@@ -18,7 +19,7 @@ import os
 from collections.abc import Iterator
 
 from lms.ir.graph import GraphView
-from lms.units import MIB, Bytes
+from lms.units import GIB, MIB, Bytes
 
 __all__ = ["VARIABLE", "limit_workspace", "workspace_limit"]
 
@@ -27,6 +28,10 @@ VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
 # The limit is at least one part of four of the room: some kernels take more than the
 # copies, and the next step of the process may have larger convolutions.
 _PART = 4
+
+# A sixteenth of the room is left in any case, as a step was never refused for that; and
+# never more than TensorFlow's own limit of 8 GiB.
+_LEAST, _MOST = 16, 8 * GIB
 
 
 def workspace_limit(graph: GraphView, room: Bytes) -> int:
@@ -45,14 +50,14 @@ def workspace_limit(graph: GraphView, room: Bytes) -> int:
         >>> y = made("y", 40, "x:0", "w:0", type="Conv3D", flops=8)
         >>> graph = GraphView(ops=(x, w, y))  # 90 MiB of tensors, 100 of copies
         >>> [workspace_limit(graph, room * MIB) for room in (1000, 200, 120)]
-        [250, 101, 99]
+        [250, 101, 30]
     """
     needs = [*_needs(graph)]
-    too_large = [copies for copies, own in needs if copies + own > room]
-    if too_large:
-        return max(1, (min(too_large) - 1) // MIB)
+    left = [room - own for copies, own in needs if copies + own > room]
+    if left:  # so that no kernel of theirs exceeds the room
+        return max(1, max(room // _LEAST, min(left)) // MIB)
     largest = max((copies for copies, _ in needs), default=0)
-    return max(room // _PART, largest + MIB) // MIB
+    return min(max(room // _PART, largest + MIB), _MOST) // MIB
 
 
 def limit_workspace(graph: GraphView, room: Bytes | None) -> None:

@@ -155,7 +155,7 @@ def answer(rows: Rows) -> Answer:
     shares = sorted({row["share"] for row in rows if row["kind"] == "training"})
     tried = ", ".join(f"{share:.0%}" for share in shares)
     text = f"{trained} of {trained + others} trainings that ended have plain Keras's "
-    verdicts: list[Claim] = [(not others, f"{text}bits, on emulated cards")]
+    verdicts: list[Claim] = [(not others, f"{text}bits, on emulated cards, once each")]
     text = f"{sum(broken.values())} of {len(every)} trainings failed"
     text += ": " * bool(broken) + ", ".join(f"{n} {end}" for end, n in broken.items())
     text += f"; besides these {ends[Outcome.REFUSED]} were refused, and in {SPARE} "

@@ -1,7 +1,6 @@
 """What is measured and done on a card, within a process that has one."""
 
 import contextlib
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -190,7 +189,7 @@ def grown_memory(budget: str) -> dict[str, Any]:
     except tf.errors.ResourceExhaustedError:
         return {"fit": False}
     del small
-    return {"fit": True, "workspace": os.environ.get("TF_CUDNN_WORKSPACE_LIMIT_IN_MB")}
+    return {"fit": True}
 
 
 def known_limits(budgets: Sequence[str | None]) -> list[dict[str, Any]]:

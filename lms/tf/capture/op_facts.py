@@ -53,10 +53,10 @@ BY_REFERENCE = words("TemporaryVariable Assign AssignAdd DestroyTemporaryVariabl
 INPLACE = words(
     """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Maximum Minimum Pow
     SquaredDifference Neg Abs Sqrt Rsqrt Square Exp Expm1 Log Log1p Tanh Sigmoid Sign
-    Floor Round Reciprocal Inv Erf TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad Relu
-    Relu6 LeakyRelu Elu Selu Softplus Softsign ReluGrad Relu6Grad LeakyReluGrad EluGrad
-    SeluGrad SoftplusGrad SoftsignGrad AddN BiasAdd LogicalNot LogicalAnd LogicalOr
-    SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy
+    Floor Round Reciprocal Inv Erf Erfc TanhGrad SigmoidGrad SqrtGrad RsqrtGrad InvGrad
+    Relu Relu6 LeakyRelu Elu Selu Softplus Softsign ReluGrad Relu6Grad LeakyReluGrad
+    EluGrad SeluGrad SoftplusGrad SoftsignGrad AddN BiasAdd LogicalNot LogicalAnd
+    LogicalOr SelectV2 Softmax LogSoftmax ClipByValue _UnaryOpsComposition Xdivy Xlogy
     BitwiseAnd BitwiseOr BitwiseXor Invert LeftShift RightShift CollectiveReduceV2
     SparseSoftmaxCrossEntropyWithLogits"""
 )

@@ -1,4 +1,4 @@
-"""What ops take of a card's memory: as the library expects it, and as it is logged.
+"""Memory that ops take of a card: expected by the library, and logged by TensorFlow.
 
     python -m experiments run allocations          the zoo: some minutes a model
     python -m experiments show allocations

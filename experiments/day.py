@@ -174,7 +174,7 @@ class _Day:
         return SUBJECTS[model].trial(way, **known)
 
     def _ways(self, ways: Iterable[Any]) -> list[Any]:
-        """Those that are to be had: a dry card has no XLA."""
+        """Leave out ways that a dry card lacks, such as XLA."""
         is_real = self.options.card == "real"
         return [one for one in ways if is_real or "xla" not in one]
 

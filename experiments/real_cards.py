@@ -1,4 +1,4 @@
-"""What was measured on real cards, beside what a dry one had said before.
+"""Results of real cards, beside the predictions of a dry one.
 
 Rows of the card NAME lie in `experiments/results/NAME`, those of a dry one in
 `predicted` there. A *promise* is the callback's own, before its first step.

@@ -56,8 +56,8 @@ _ENOUGH = 16 * GIB  # of a card on which nothing small runs out of memory
 _LEAST: Seconds = 15.0  # less is not worth a process
 _POLL: Seconds = 0.05  # between looks whether a trial has ended
 
-# What copies of one process have imported; and who starts or asks one, as
-# `multiprocessing` looks after all of them whenever it starts one.
+# Modules that the copied process has imported; and a lock around starting or asking a
+# copy, as `multiprocessing` looks after all of them whenever it starts one.
 _IMPORTED = ("experiments.trial", "experiments.probes.questions", "keras_hub")
 _COPIES = Lock()
 

@@ -77,7 +77,7 @@ class Subject:
     peers: tuple[str, ...]  # ways of others that take no budget
 
     def slow_motion_of(self, card: str) -> float:
-        """That of another card."""
+        """Slow motion of this model on another card than a V100."""
         return self.slow_motion * _SLOWER.get(card.partition("-")[0], 1)
 
     def trial(self, way: str, *, small: bool, **more: Any) -> Trial:

@@ -1,4 +1,4 @@
-"""What ops are expected to take of the card's memory is what its allocator logs."""
+"""Expected allocations of a planned step are those that TensorFlow's allocator logs."""
 
 import json
 import os

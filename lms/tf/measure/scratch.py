@@ -82,9 +82,9 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
     cases = [
         Case(op=op, bench=bench, moved=moved_bytes(step.graph, op))
         for op in step.graph.ops
-        # Ops that work on each element, or move elements, need none: in eight
-        # models that `profiling.allocations` compared none logged any. A GPU's Softmax takes two tensors as
-        # large as its input (softmax_op_gpu.cu.cc).
+        # Ops that work on each element, or move elements, need none: none was logged
+        # in eight models that `profiling.allocations` compared. A GPU's Softmax takes
+        # two tensors as large as its input (softmax_op_gpu.cu.cc).
         if not (op.name in found or op.cheap)
         and _may_need_much(step.graph, nodes, op)
         and (bench := Bench.of(step.graph, nodes, op)) is not None

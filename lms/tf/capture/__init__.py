@@ -1,1 +1,1 @@
-"""From a Python function to the graph of its step."""
+"""Turn a Python function into the graph of a training step."""

@@ -1,19 +1,19 @@
-"""Large variables stay where they are: a new value is copied into the old one's memory.
+"""Assign large variables in place: copy a new value into the old value's memory.
 
     before                          after
     value ──> Assign                Read ──> (^)Assign nothing ──> (^)Select ──> Assign
                                       └───────────────────────────────↑ ↑
                                                                value ───┘
 
-`AssignVariableOp` takes the new value's memory as the variable's and frees the old, so
-variables wander: after each step memory has other holes. A plan for one step need not
-fit into the next.
+`AssignVariableOp` gives a variable the new value's memory and frees the old memory. So
+variables wander: each step leaves other free fragments, and a plan for one step need
+not fit into the next.
 
-Here the variable lets go of its memory first. Then nobody but `Select` holds it, which
-so writes its result into it: the new value, whatever the old one was. If somebody else
-does hold it (an array that a callback keeps, a reader that has not run yet), `Select`
-takes the new value's memory instead, as `AssignVariableOp` would have. So the bits are
-the same in any case, and nobody sees a value change that he holds.
+Here the variable releases its memory first. `Select`, then the only holder of the old
+value, writes the new value into that memory. If the old value has another holder (an
+array that a callback keeps, a reader that has not run yet), `Select` takes the new
+value's memory instead, as `AssignVariableOp` would have. The bits are equal in both
+cases, and a held value never changes.
 
 Sources: `AssignVariableOp` in resource_variable_ops.cc, `SelectOp` in
 cwise_op_select.cc, `forward_input_or_allocate_output` in op_kernel.cc.
@@ -29,11 +29,11 @@ from lms.tf.capture.op_facts import READS_VARIABLES
 
 __all__ = ["NOTHING", "PLACED", "with_assignments_in_place"]
 
-# How the names of ops end whose results lie in a variable's own memory, and of those
-# that yield no elements, which shape inference must not know.
+# Name suffixes of ops whose output lies in a variable's memory, and of ops whose output
+# is empty, which shape inference must not know.
 PLACED, NOTHING = "/lms_placed", "/lms_nothing"
 
-# Smaller ones find room in chunks that are kept for small tensors.
+# Variables below 4 KiB are left out: the allocator keeps chunks for small tensors.
 _LEAST = 4 * 1024
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
@@ -42,10 +42,10 @@ _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 def with_assignments_in_place(
     nodes: Sequence[compat.NodeDef], variables: Mapping[str, tf.TensorSpec]
 ) -> list[compat.NodeDef]:
-    """Nodes whose assignments of large variables copy; the others as they are.
+    """Return the nodes with assignments of large variables that copy in place.
 
-    Left are variables that more than one op writes, or that are read in pieces: then
-    TensorFlow copies them at each read.
+    Left out are variables that several ops write, and variables that an op gathers rows
+    of: TensorFlow copies the latter at each read.
 
     Args:
         nodes: The step's nodes.
@@ -64,7 +64,7 @@ def with_assignments_in_place(
     changed: list[compat.NodeDef] = []
     for node in nodes:
         if node.op == "AssignVariableOp" and source_of(node.input[0]) in large:
-            made = source_of(node.input[1])  # an argument is there from the beginning
+            made = source_of(node.input[1])  # arguments exist from the start
             changed += _in_place(node, [f"^{made}"] if made in there else [])
         else:
             changed.append(node)
@@ -78,7 +78,7 @@ def _is_large(spec: tf.TensorSpec) -> bool:
 
 
 def _in_place(node: compat.NodeDef, value_made: Sequence[str]) -> list[compat.NodeDef]:
-    """The assignment, and what goes before it."""
+    """Return the nodes that replace an assignment, the assignment itself last."""
     handle, value, *controls = node.input
     dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
 
@@ -98,7 +98,7 @@ def _in_place(node: compat.NodeDef, value_made: Sequence[str]) -> list[compat.No
         [handle, nothing.name, f"^{read.name}", *value_made],
         "dtype",
     )
-    # One row of a condition: for a scalar `Select` just hands on what it chooses.
+    # The condition has one row: by a scalar one `Select` forwards its choice uncopied.
     old = made("/lms_old", "ExpandDims", [read.name, first.name], "T")
     new = made("/lms_new", "ExpandDims", [value, first.name], "T")
     for row in (old, new):

@@ -1,8 +1,8 @@
-"""Largest sizes of an op's output, by the op's type and what it reads.
+"""Upper bounds of output shapes, by an op's type and inputs.
 
-Each rule is sure: no values make an output larger than its bound, axis by axis. An op
-that has none is not here. Outputs that are as large as an input at most, of whatever
-shape, are under `PARTS_OF`.
+Each rule is sound: no values make an axis of an output longer than its bound. Ops
+without a bound are not listed. `PARTS_OF` lists ops whose output has at most as many
+elements as one of the inputs, in any shape.
 
 Sources: the shape functions in tensorflow/core/ops.
 """
@@ -29,15 +29,15 @@ __all__ = [
 ]
 
 Partial: TypeAlias = list[int | None] | None
-"""A shape as far as TensorFlow's inference knows it; None if not even its rank."""
+"""A shape that TensorFlow inferred, None for open axes; None if the rank is open."""
 
 
 class Shapes:
-    """Looks up how large tensors can be.
+    """Looks up upper bounds of tensors' shapes.
 
     Args:
-        ordered: Nodes after their inputs.
-        specs: Types and shapes of their outputs; open ones may be filled in.
+        ordered: Nodes, each after its inputs.
+        specs: Types and shapes of all outputs; open shapes may be filled in.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class Shapes:
         self.nodes = {node.name: node for node in ordered}
         self.values = Values(self.nodes, self.of)
         self.flat: set[str] = set()
-        """Tensors of which only the number of elements is bound."""
+        """Tensors of which only the number of elements is bounded."""
 
     def of(self, name: str) -> Shape | None:
-        """A tensor's bound; None if there is none."""
+        """Return a tensor's bound, or None."""
         return None if full_name(name) in self.flat else self.elements(name)
 
     def elements(self, name: str) -> Shape | None:
-        """The same; of a flat one as if it had one axis."""
+        """Return a tensor's bound; of a `flat` tensor, a shape of one axis."""
         shape = self.specs[source_of(name)][index_of(name)].shape
         return whole(shape.as_list()) if shape.is_fully_defined() else None
 
     def data(self, node: compat.NodeDef) -> list[str]:
-        """Names of the tensors that an op reads."""
+        """Return the names of the tensors that an op reads."""
         return [name for name in node.input if not name.startswith("^")]
 
 
@@ -69,22 +69,22 @@ Rule: TypeAlias = Callable[[Shapes, compat.NodeDef, int], Shape | None]
 
 
 def _like(index: int) -> Rule:
-    """Ops whose outputs are as large as an input."""
+    """Bound an output by the shape of one input."""
     return lambda known, node, _: known.of(node.input[index])
 
 
 def _given(index: int) -> Rule:
-    """Ops that are told their shape by an input."""
+    """Bound an output by the values of the input that gives its shape."""
     return lambda known, node, _: known.values.of(node.input[index])
 
 
 def _broadcast(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """Axis by axis the largest: an axis is as long as the others, or one long."""
+    """Return the longest of each axis: broadcast axes are equally long, or of one."""
     return _largest([known.of(name) for name in known.data(node)])
 
 
 def _merge(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
-    """The larger of a branch's ends; none for a loop's beginning, which may change."""
+    """Return the larger of two branches' shapes; None for a loop, which may change."""
     names = known.data(node)
     sources = [known.nodes.get(source_of(name)) for name in names]
     shapes = [known.of(name) for name in names]
@@ -101,7 +101,7 @@ def _tile(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _cut(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """The size that is asked for, but no more than there is."""
+    """Return the requested sizes, each at most the input's."""
     read, asked = known.of(node.input[0]), known.values.of(node.input[2])
     if read is None or asked is None:
         return read
@@ -109,7 +109,7 @@ def _cut(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _slice(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """With the same axes, each no longer; else as few elements."""
+    """Return the input's shape; None if masks change the axes."""
     moved = any(attribute(node, f"{name}_mask") for name in ("new_axis", "shrink_axis"))
     return (
         None if moved or attribute(node, "ellipsis_mask") else known.of(node.input[0])
@@ -117,7 +117,7 @@ def _slice(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _suppressed(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
-    """A number for each box that is asked for; None for outputs that count them."""
+    """Return one number for each requested box; None for outputs that count boxes."""
     asked = known.values.of(node.input[2])
     return asked[:1] if asked and index < 1 + node.op.endswith("V5") else None
 
@@ -133,7 +133,7 @@ def _unique(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _range(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """From a number that is not negative, upwards in steps of one or more."""
+    """Bound a range from a start of at least 0 in steps of at least 1 by its limit."""
     start, limit, step = (known.values.of(name) for name in known.data(node))
     if start is None or limit is None:
         return None
@@ -142,7 +142,7 @@ def _range(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _segments(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """One row for each segment."""
+    """Return one row for each segment."""
     data, ids = known.of(node.input[0]), known.of(node.input[1])
     count = known.values.of(node.input[2])
     if data is None or ids is None or count is None or len(count) != 1:
@@ -151,7 +151,7 @@ def _segments(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _sorted_segments(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """One row for each of the ids that `Unique` numbers, so no more than data."""
+    """Return the data's shape: ids that `Unique` numbers give at most as many rows."""
     name = node.input[1]
     source = known.nodes.get(source_of(name))
     while source is not None and source.op in ("Identity", "Cast"):
@@ -173,7 +173,7 @@ def _gather(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _rows_of(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """A row for each index, of which TensorFlow knows the shape."""
+    """Return a row for each index; TensorFlow inferred the row's shape."""
     ids = known.of(node.input[1])
     shape = partial_shape(known.specs[node.name][0].shape)
     if ids is None or shape is None or attribute(node, "batch_dims"):
@@ -221,7 +221,7 @@ def _reduce(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _product(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
-    """The product of two matrices, or of stacks of them."""
+    """Return the shape of a product of two matrices, or of two batches of matrices."""
     left, right = known.of(node.input[0]), known.of(node.input[1])
     if left is None or right is None:
         return None
@@ -232,17 +232,17 @@ def _product(known: Shapes, node: compat.NodeDef, _: int) -> Shape | None:
 
 
 def _entropy(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
-    """A loss for each row, and the gradient of the logits."""
+    """Return one loss for each row, or the shape of the logits for their gradient."""
     logits = known.of(node.input[0])
     return logits if logits is None or index else logits[:1]
 
 
 def _recurrent(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
-    """Shape of what cuDNN's layers leave to gradients: on the device and on the host.
+    """Bound what cuDNN's recurrent layers keep for gradients, on device and on host.
 
-    It is as large as cuDNN says when it runs: measured where there is room for it
-    (`lms.tf.measure.scratch`). An LSTM keeps four gates, the state and its tangent of
-    each unit in each step, about half of what is taken here.
+    cuDNN says the true size when it runs; `lms.tf.measure.scratch` measures it where
+    memory suffices. An LSTM keeps four gates, the state and its tangent for each unit
+    and step: about half of this bound.
     """
     read, state = known.of(node.input[0]), known.of(node.input[1])
     if index < RESERVED or read is None or state is None:
@@ -253,9 +253,9 @@ def _recurrent(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
     return (_RESERVED_EACH * steps * math.prod(state),)
 
 
+# Elements kept on the device for each unit and step; bytes kept on the host.
 _RESERVED_EACH, _ALGORITHM = 16, 64
-
-_MOST_AXES = 32  # more than any kernel takes
+_MOST_AXES = 32  # of a tensor: no kernel takes more
 
 _ALIKE = words(
     """Identity StopGradient PreventGradient EnsureShape CheckNumerics Snapshot DeepCopy
@@ -266,10 +266,10 @@ _ALIKE = words(
     DataFormatVecPermute"""
 )
 
-# Gradients that are told the shape of what was read.
+# Gradients that an input tells the shape of their output.
 SIZED = ("Conv2DBackpropInput", "Conv3DBackpropInputV2")
 
-# Ops whose outputs have no more elements than this input of theirs.
+# Ops whose outputs have at most as many elements as one input, and its index.
 PARTS_OF = dict.fromkeys(
     _ALIKE
     | words(
@@ -319,7 +319,7 @@ RULES: dict[str, Rule] = {
     "ScatterNd": _given(2),
     "ConcatV2": _concat,
     "GatherV2": _gather,
-    "BroadcastGradientArgs": _broadcast,  # axes of what was broadcast
+    "BroadcastGradientArgs": _broadcast,  # axes to sum over
     "Merge": _merge,
     **dict.fromkeys(
         [f"NonMaxSuppressionV{version}" for version in (2, 3, 4, 5)], _suppressed
@@ -338,11 +338,11 @@ RULES: dict[str, Rule] = {
 
 
 COMBINES = {op for op, rule in RULES.items() if rule in (_broadcast, _product)}
-"""Ops whose output may have more elements than all that they read."""
+"""Ops whose output may have more elements than all inputs together."""
 
 
 def _largest(shapes: Sequence[Shape | None]) -> Shape | None:
-    """The longest of each axis, axes counted from the last; None if one is None."""
+    """Return the longest of each axis, aligned at the last; None if a shape is None."""
     known = [shape for shape in shapes if shape is not None]
     if len(known) != len(shapes) or not known:
         return None
@@ -352,11 +352,11 @@ def _largest(shapes: Sequence[Shape | None]) -> Shape | None:
 
 
 def partial_shape(shape: tf.TensorShape) -> Partial:
-    """A shape as far as it is known."""
+    """Return a shape with None for open axes; None if the rank is open."""
     return None if shape.rank is None else list(shape.as_list())
 
 
 def whole(sizes: Sequence[int | None]) -> Shape | None:
-    """Sizes that are all known; else None."""
+    """Return the sizes if all are known, else None."""
     known = tuple(size for size in sizes if size is not None)
     return known if len(known) == len(sizes) else None

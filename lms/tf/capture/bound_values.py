@@ -1,9 +1,8 @@
-"""The largest values that shapes and counts of a step can have.
+"""Upper bounds of the integers that give other tensors their shapes.
 
-Small tensors of whole numbers that say how large other tensors are: shapes, parts of
-shapes, products of them. Where a shape depends on values (`lms.tf.capture.bounds`),
-they have bounds too. All rules are for numbers that are not negative; what may be has
-no bound.
+Shapes, parts of shapes and products of sizes are small integer tensors. Where a shape
+depends on values (`lms.tf.capture.bounds`), these integers have bounds too. All rules
+are for numbers of at least 0; a number that may be negative has no bound.
 """
 
 import math
@@ -21,7 +20,7 @@ __all__ = ["Shape", "Values", "attribute"]
 
 Shape: TypeAlias = tuple[int, ...]
 
-_MOST = 64  # numbers; shapes have fewer
+_MOST = 64  # numbers of a constant that is looked at; shapes have fewer
 
 _COMBINES: dict[str, Callable[[int, int], int]] = {
     "Mul": operator.mul,
@@ -37,11 +36,11 @@ _HANDS_ON = frozenset(
 
 
 class Values:
-    """Looks up how large the numbers in a tensor can be.
+    """Looks up upper bounds of the numbers in a tensor.
 
     Args:
         nodes: The step's nodes by name.
-        bound: Gives a tensor's largest shape, None if it has none.
+        bound: Gives a tensor's bound, None if the tensor has none.
     """
 
     def __init__(
@@ -54,12 +53,12 @@ class Values:
         self._popping: set[str] = set()
 
     def constant(self, name: str) -> Shape | None:
-        """The numbers of a constant, row by row."""
+        """Return the numbers of a small integer constant, row by row; or None."""
         node = self._nodes.get(source_of(name))
         return None if node is None or node.op != "Const" else _numbers(node)
 
     def of(self, name: str) -> Shape | None:
-        """The largest of each number in a vector, of one in a scalar; or None."""
+        """Return a bound for each number of a vector, one for a scalar; or None."""
         node, shape = self._nodes.get(source_of(name)), self._bound(name)
         if node is None or shape is None or len(shape) > 1:
             return None
@@ -72,26 +71,26 @@ class Values:
         return None if rule is None else rule(self, node, index_of(name))
 
     def constants(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """The numbers of a constant; none if one is negative."""
+        """Return the numbers of a constant; None if one is negative."""
         found = _numbers(node)
         return found if found is not None and min(found, default=0) >= 0 else None
 
     def shape(self, node: compat.NodeDef, index: int) -> Shape | None:
-        """The shape of what is read."""
+        """Return the bound of an input's shape."""
         return self._bound(node.input[index])
 
     def size(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """The number of elements of what is read."""
+        """Bound the number of elements of the first input."""
         shape = self._bound(node.input[0])
         return None if shape is None else (math.prod(shape),)
 
     def product(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """The product of a vector."""
+        """Bound the product of a vector."""
         factors = self.of(node.input[0])
         return None if factors is None else (math.prod(factors),)
 
     def joined(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """Numbers, or vectors, one after the other."""
+        """Concatenate the bounds of scalars or vectors."""
         names = [name for name in node.input if not name.startswith("^")]
         parts = [self.of(name) for name in names[: compat.attribute(node, "N").i]]
         if any(part is None for part in parts):
@@ -99,7 +98,7 @@ class Values:
         return tuple(number for part in parts for number in part or ())
 
     def picked(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """Numbers of a vector by their indices."""
+        """Pick bounds of a vector by constant indices."""
         numbers, indices = self.of(node.input[0]), self.constant(node.input[1])
         if numbers is None or indices is None or attribute(node, "batch_dims"):
             return None
@@ -107,7 +106,7 @@ class Values:
         return tuple(numbers[i] for i in indices) if inside else None
 
     def sliced(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """A slice of a vector."""
+        """Slice the bounds of a vector."""
         numbers = self.of(node.input[0])
         limits = [self.constant(name) for name in node.input[1:4]]
         if numbers is None or any(limit is None or len(limit) != 1 for limit in limits):
@@ -122,7 +121,7 @@ class Values:
         return numbers[first:last:step]
 
     def permuted(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """One number for each axis, in another layout."""
+        """Permute one number for each axis into another layout."""
         numbers = self.of(node.input[0])
         before, after = (node.attr[f"{at}_format"].s.decode() for at in ("src", "dst"))
         if numbers is None or len(numbers) != len(before):
@@ -130,7 +129,7 @@ class Values:
         return tuple(numbers[before.index(axis)] for axis in after)
 
     def stitched(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """Vectors of which each number has its place; of two for one, the later."""
+        """Put each number of the vectors at its index; later numbers win."""
         count = compat.attribute(node, "N").i
         placed: dict[int, int] = {}
         for at, name in zip(node.input[:count], node.input[count:], strict=False):
@@ -141,14 +140,14 @@ class Values:
         return tuple(placed.get(i, 0) for i in range(max(placed, default=-1) + 1))
 
     def divided(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """No more than what is divided, by whole numbers that are not zero."""
+        """Bound a quotient by the dividend: divisors are integers of at least 1."""
         numbers, divisor = self.of(node.input[0]), self.of(node.input[1])
         if numbers is None or divisor is None or len(divisor) not in (1, len(numbers)):
             return None
         return numbers
 
     def merged(self, node: compat.NodeDef, index: int) -> Shape | None:
-        """The larger of two branches' numbers; a loop's may grow."""
+        """Return the larger numbers of two branches; None for loops, which may grow."""
         names = [name for name in node.input if not name.startswith("^")]
         sources = [self._nodes.get(source_of(name)) for name in names]
         if index or any(s is None or s.op in _OF_LOOPS for s in sources):
@@ -156,8 +155,8 @@ class Values:
         return _pairwise(max, [self.of(name) for name in names])
 
     def popped(self, node: compat.NodeDef, _: int) -> Shape | None:
-        """The largest of what a loop has put into the list."""
-        if node.name in self._popping:  # it was put there by what it depends on
+        """Return the largest numbers that ops put into the list."""
+        if node.name in self._popping:  # the list's elements depend on this pop
             return None
         self._popping.add(node.name)
         names = [name for _, name in put_into(node, self._nodes)]
@@ -195,7 +194,7 @@ _RULES: dict[str, _Rule] = {
 
 
 def attribute(node: compat.NodeDef, *names: str) -> int:
-    """The first of a node's attributes that is neither absent nor zero; else 0."""
+    """Return the first attribute of the names that is present and not 0; else 0."""
     given = (node.attr[name] for name in names if name in node.attr)
     return next((value.i or int(value.b) for value in given if value.i or value.b), 0)
 

@@ -1,14 +1,14 @@
-"""The largest shape that a tensor can have whose shape depends on values.
+"""Upper bounds for shapes that depend on values.
 
     ids ──> Unique ──> Shape ──> StridedSlice ─┐ number of segments: at most len(ids)
                └ at most as long as ids        └──> UnsortedSegmentSum: as many rows
 
-TensorFlow's inference leaves such shapes open. Each rule here is sure: no values make a
-tensor larger than its bound, axis by axis. An op without a rule, or what a loop changes
-from round to round, has no bound.
+TensorFlow's inference leaves such shapes open. Each rule here is sound: no values make
+an axis of a tensor longer than its bound. An op without a rule has no bound, nor has a
+tensor that a loop changes from round to round.
 
-Known weakness: what is smaller than it is counted leaves room where the plan has none,
-so the allocator may place other tensors elsewhere than in the plan.
+Known weakness: a tensor smaller than its bound leaves bytes free that the plan counts
+as taken, so the allocator may place other tensors elsewhere than in the plan.
 
 Sources: the shape functions in tensorflow/core/ops.
 """
@@ -39,15 +39,14 @@ Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 def bounded_shapes(
     ordered: Sequence[compat.NodeDef], specs: Mapping[str, list[tf.TensorSpec]]
 ) -> tuple[Specs, frozenset[str]]:
-    """Fill in open shapes with their bounds where a rule is sure.
+    """Fill in open shapes with their bounds, where a rule gives one.
 
     Args:
         ordered: Nodes after their inputs, the edge back to Merge left out.
-        specs: Types and shapes of all outputs, as they were inferred.
+        specs: Types and shapes of all outputs, as inferred.
 
     Returns:
-        The specs, and the names of the ops with an output that may be smaller than
-        its spec says.
+        (specs, names of the ops with an output that may be smaller than its spec).
     """
     bounds = _Bounds(ordered, specs)
     varying: set[str] = set()
@@ -58,10 +57,10 @@ def bounded_shapes(
 
 
 class _Bounds(Shapes):
-    """Shapes that are filled in one op after the other."""
+    """Fills in shapes, one op after the other."""
 
     def shape_of(self, node: compat.NodeDef) -> str | None:
-        """The op whose output has the shape of a node's, in whichever layout."""
+        """Return the op whose output has the node's shape, in any layout; or None."""
         if node.op == "Transpose":
             return source_of(node.input[0])
         if node.op not in SIZED:
@@ -76,7 +75,7 @@ class _Bounds(Shapes):
         return source_of(size.input[index_of(name)])
 
     def fill(self, node: compat.NodeDef) -> bool:
-        """Bound an op's open outputs; whether it has such."""
+        """Bound an op's open outputs; return whether the op has any."""
         specs = self.specs[node.name]
         wanted = [i for i, spec in enumerate(specs) if _is_open(spec)]
         if not wanted:
@@ -106,7 +105,7 @@ class _Bounds(Shapes):
     def _by_elements(
         self, node: compat.NodeDef, i: int, partial: Partial
     ) -> Shape | None:
-        """The one open axis, or all axes as one, of what is as large as an input."""
+        """Bound the one open axis, or all axes as one, by the elements of an input."""
         part = PARTS_OF.get(node.op)
         read = None if part is None else self.elements(node.input[part])
         if read is None:

@@ -1,8 +1,8 @@
-"""Functions that XLA compiles: what needs no compiling is taken out of them.
+"""Take reads of variables and passed-on tensors out of functions that XLA compiles.
 
-TensorFlow does not inline a function that was marked with `jit_compile=True`: it is one
-op in a step's graph, and its bits are those of XLA. Keras marks grouped convolutions in
-this way, whose gradients have no kernel on a CPU.
+TensorFlow does not inline a function marked with `jit_compile=True`: the call is one op
+of a step's graph, and its bits are XLA's. Keras marks grouped convolutions in this way,
+whose gradients have no kernel on a CPU.
 
     before                                     after
     call(variable, x)                          read <── variable
@@ -10,20 +10,20 @@ this way, whose gradients have no kernel on a CPU.
       ├──> the variable's value                the value is `read`
       └──> x, once more                        x is x
 
-What a function hands on takes no memory of its own: XLA lets such an output share its
-argument's buffer (`alias_passthrough_params` in what it compiles). A call that reads a
-variable looks like one that might write it. Outside, both are ordinary tensors that can
-move. All that is computed stays as it was compiled.
+An output that a function only passes on shares its argument's buffer, as XLA's option
+`alias_passthrough_params` says. A call that reads a variable looks like a call that may
+write the variable. Outside of the call, both are ordinary tensors that can be swapped.
+All computed outputs stay compiled as they were.
 
-XLA takes its scratch as one block, which may be many times what it reads and makes: the
-gradient of a grouped convolution's filter is that of a filter between all channels,
-twice. The compiler says how much, so that nothing need be run.
+XLA allocates its scratch as one block, which may be many times the call's inputs and
+outputs: the filter gradient of a grouped convolution holds, twice, the gradient of a
+filter between all channels. XLA's compiler tells the bytes without a run.
 
 Sources: `LowerFunctionalOpsPass` in lower_functional_ops.cc, `BufferAllocationProto` in
 xla/service/hlo.proto.
 
-Known weakness: a function without XLA that asks not to be inlined, and one that writes
-variables or calls others, stays as it is.
+Known weakness: functions that write variables or call functions stay as they are, and
+so do functions without XLA that ask not to be inlined.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ __all__ = ["compiled_scratch", "is_compiled", "opened"]
 _CALLS = frozenset({"PartitionedCall", "StatefulPartitionedCall"})
 _MARK = "_XlaMustCompile"
 
-# Hands its input on.
+# Ops that pass their input on.
 _SAME = frozenset({"Identity", "StopGradient", "PreventGradient"})
 
 
@@ -49,9 +49,9 @@ class _Opened:
     """A call's replacement.
 
     Args:
-        nodes: The nodes instead of it.
-        function: What the last of them calls; None if nothing is computed.
-        tensors: New names of its outputs.
+        nodes: The nodes in place of the call.
+        function: The function that the last node calls; None if nothing is computed.
+        tensors: New names of the call's outputs, by the old ones.
     """
 
     nodes: tuple[compat.NodeDef, ...]
@@ -67,16 +67,15 @@ def is_compiled(node: compat.NodeDef) -> bool:
 def compiled_scratch(
     node: compat.NodeDef, inputs: Sequence[tf.TensorSpec], device: str
 ) -> int | None:
-    """Bytes that a compiled call needs beside what it reads and makes.
+    """Ask XLA for the bytes that a call needs beside its inputs and outputs.
 
     Args:
         node: The call.
-        inputs: Types and shapes of what it reads.
-        device: Full name of its device.
+        inputs: Types and shapes of the call's inputs.
+        device: Full name of the call's device.
 
     Returns:
-        None if the compiler does not say: for arguments that are variables, or whose
-        values it must know.
+        None if XLA does not tell: an argument is a variable, or XLA needs its value.
     """
     if any(spec.dtype == tf.resource for spec in inputs):
         return None
@@ -89,13 +88,13 @@ def opened(
     fixed: Collection[str],
     outputs: Sequence[str] = (),
 ) -> tuple[list[compat.NodeDef], Any]:
-    """Nodes that yield the same with less in functions of XLA, and their library.
+    """Return nodes whose XLA functions are reduced to computing, and their library.
 
     Args:
         nodes: A step's nodes; they are not changed.
-        library: The functions that they call.
-        fixed: Names of those in loops and branches, which stay as they are.
-        outputs: Names of the tensors that are returned.
+        library: The functions that the nodes call.
+        fixed: Names of the nodes in loops and branches, which stay as they are.
+        outputs: Names of the tensors that the step returns.
     """
     functions = {f.signature.name: f for f in library.function}
     kept = {source_of(name) for name in outputs} | set(fixed)
@@ -131,7 +130,7 @@ def _called(node: compat.NodeDef) -> str:
 
 
 class _Body:
-    """The nodes of a function, and where each of its outputs comes from."""
+    """A function's nodes, and the source of each of its outputs."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -149,7 +148,7 @@ class _Body:
 
     @property
     def can_be_opened(self) -> bool:
-        """Tell whether it writes nothing, and reads variables only for their values."""
+        """Tell whether the function has no effects and only reads variables' values."""
         resource = tf.resource.as_datatype_enum
         handles = {name for name, kind in self.arguments.items() if kind == resource}
         if not handles.isdisjoint(self.results):
@@ -172,14 +171,14 @@ class _Body:
         return result not in self.arguments and _node(result) not in self.reads
 
     def type_of(self, argument: str) -> int:
-        """Type of an argument; of a variable's value for its handle."""
+        """Return an argument's type; for a variable's handle, the value's type."""
         for name, handle in self.reads.items():
             if handle == argument:
                 return compat.attribute(self.nodes[name], "dtype").type
         return self.arguments[argument]
 
     def needed(self) -> list[compat.NodeDef]:
-        """The nodes that compute what is computed."""
+        """Return the nodes that the computed results need."""
         pending = [_node(value) for value in self.results if self.is_computed(value)]
         seen: set[str] = set()
         while pending:
@@ -190,14 +189,14 @@ class _Body:
         return [node for name, node in self.nodes.items() if name in seen]
 
     def _source(self, value: str) -> str:
-        """A value, or the one that is handed on to it."""
+        """Return the value that ops pass on to `value`, or `value` itself."""
         while (node := self.nodes.get(_node(value))) is not None and node.op in _SAME:
             value = node.input[0]
         return value
 
 
 def _node(value: str) -> str:
-    """The node, or the argument, of a value in a function: `node:output:0`."""
+    """Return the node, or the argument, of a function's value `node:output:0`."""
     return value.partition(":")[0]
 
 
@@ -206,7 +205,6 @@ def _data(node: compat.NodeDef) -> list[str]:
 
 
 def _opened(call: compat.NodeDef, body: _Body) -> _Opened:
-    """Make a call's replacement."""
     given = dict(zip(body.arguments, _data(call), strict=True))
     controls = [name for name in call.input if name.startswith("^")]
     reads: dict[str, compat.NodeDef] = {}
@@ -238,7 +236,7 @@ def _opened(call: compat.NodeDef, body: _Body) -> _Opened:
 
 
 def _smaller(body: _Body) -> Any:
-    """The function of what is computed; variables come in as their values."""
+    """Return a function of the computed results, which takes variables by value."""
     function = type(body.function)()
     signature = function.signature
     signature.name = f"{body.function.signature.name}_lms"
@@ -258,13 +256,13 @@ def _smaller(body: _Body) -> Any:
             signature.output_arg.add(name=output.name, type=output.type)
             function.ret[output.name] = result
     for key, value in body.function.attr.items():
-        if not key.endswith("_function_name"):  # gradients are there already
+        if not key.endswith("_function_name"):  # gradients exist already
             function.attr[key].CopyFrom(value)
     return function
 
 
 def _call(call: compat.NodeDef, function: Any, inputs: Sequence[str]) -> compat.NodeDef:
-    """A call like the one given, of a function without variables."""
+    """Return a copy of a call that calls a function without variables."""
     node = compat.copied(call, inputs)
     node.op = "PartitionedCall"
     node.attr["f"].func.name = function.signature.name
@@ -281,7 +279,7 @@ def _call(call: compat.NodeDef, function: Any, inputs: Sequence[str]) -> compat.
 
 
 def _reading(node: compat.NodeDef, found: Mapping[str, _Opened]) -> compat.NodeDef:
-    """A node that reads what calls have become."""
+    """Return a node whose inputs are renamed to the calls' replacements."""
     if not any(source_of(name) in found for name in node.input):
         return node
     data = (_followed(full_name(name), found) for name in _data(node))
@@ -298,7 +296,7 @@ def _waited_for(controls: Iterable[str], found: Mapping[str, _Opened]) -> Iterab
 
 
 def _followed(name: str, found: Mapping[str, _Opened]) -> str:
-    """A tensor's new name; what a call hands on may come from another call."""
+    """Return a tensor's new name, followed through calls that pass on other calls'."""
     one = found.get(source_of(name))
     following = name if one is None else one.tensors.get(name, name)
     if one is None or source_of(following) in {node.name for node in one.nodes}:

@@ -1,10 +1,10 @@
-"""Ops of constants alone: TensorFlow runs them once and keeps what they make.
+"""Constant folding: TensorFlow runs ops of constants once and keeps their outputs.
 
     Const ──> Neg ──> Div ──> Mul <── ...      as the graph says
                       Const ──> Mul <── ...    as the runtime has it
 
-It does so when a function is made, on the host, whatever else is switched off. So such
-a tensor lies on the device as long as the function exists, before it is read and after.
+TensorFlow folds when it makes a function, on the host, whatever else is switched off.
+So a folded tensor lies on the device as long as the function exists.
 
 Source: TensorFlow 2.21, `common_runtime/constant_folding.cc` (`IsConstantFoldable`,
 `ReplaceTensorWithConstant`, `kMaxConstantSize`).
@@ -20,19 +20,19 @@ from lms.units import MIB
 
 __all__ = ["LARGEST", "with_folded"]
 
-LARGEST = 10 * MIB  # a larger tensor is made in each step
+LARGEST = 10 * MIB  # of a folded tensor; a larger one is made in each step
 
 
 def with_folded(
     ops: Sequence[Op], nodes: Iterable[compat.NodeDef], results: Iterable[str]
 ) -> list[Op]:
-    """Ops in order, those whose results TensorFlow keeps as constants.
+    """Return the ops with folded ones as constants.
 
-    Tensors that such ops alone read take no memory.
+    Tensors that only folded ops read take no memory.
 
     Args:
-        ops: The ops.
-        nodes: The nodes of those that are no arguments.
+        ops: The step's ops, each after its inputs.
+        nodes: TensorFlow's nodes of the ops, arguments left out.
         results: Names of the tensors that outlive the step.
     """
     pure = {node.name for node in nodes if compat.is_pure(node)}
@@ -47,7 +47,7 @@ def with_folded(
             folded.add(op.name)
     read_after = {source_of(name) for name in results}
     made: dict[str, Op] = {}
-    stays: set[str] = set()  # as one of its readers does
+    stays: set[str] = set()  # ops that run in each step
     for op in reversed(ops):
         if op.name in folded:
             of_step = op.name in read_after or not folded.issuperset(readers[op.name])
@@ -62,9 +62,9 @@ def with_folded(
 def _found(
     op: Op, readers: Mapping[str, list[str]], stays: set[str], *, of_step: bool
 ) -> Op | None:
-    """An op as the runtime has it; None if that runs it in each step.
+    """Return a folded op as the runtime has it; None if the op runs in each step.
 
-    It stays if one of its readers does, or if what ops of the step read is too large.
+    An op runs if one of its readers does, or if the step reads more than `LARGEST`.
     """
     size = max((tensor.size for tensor in op.outputs), default=0)
     if (of_step and size > LARGEST) or not stays.isdisjoint(readers[op.name]):

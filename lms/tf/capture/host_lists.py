@@ -1,17 +1,18 @@
-"""Lists of loops that take no room on the card: their elements lie on the host.
+"""Offload lists of loops: their elements lie in the host's memory.
 
-What each round leaves to the gradient is copied to pinned memory as it is made, and
-back to the card in the round that takes it out, once that has all it begins with:
+A loop's lists hold tensors of each round for the gradient. An element is copied to
+pinned memory as soon as it is made. The round that takes it out copies it back to the
+card, once the round's loop variables are there:
 
     made ──────────> TensorListPushBack ··> TensorListPopBack ──────────> read
     made ──> copy ──> TensorListPushBack ··> TensorListPopBack ──> copy ──> read
 
 TensorFlow's swap ops copy. Attributes of the nodes say that the element is in the
-host's memory, so that TensorFlow hands it on as it is. A loop in which one round begins
-when the one before has ended holds no more than one round's elements on the card.
+host's memory, so that TensorFlow passes it on uncopied. A loop that runs one round at a
+time holds at most one round's elements on the card.
 
 Known weaknesses: a copy to the card begins in the round that waits for it. Elements
-below 4 KiB, and lists that something else looks into, stay on the card.
+below 4 KiB, and lists that other ops read, stay on the card.
 
 Sources: `_input_hostmem` in memory_types.cc, list_ops.cc, gpu_swapping_kernels.cc.
 """
@@ -35,12 +36,12 @@ _HAND_ON = ALIAS | {_PUSHES, _POPS, "TensorListLength"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLists:
-    """Lists that hold the same elements, and move together.
+    """Lists of the same elements, which move together.
 
     Args:
         pushes: Names of the ops that put elements in.
-        pops: Names of those that take them out, each with the ops that yield what its
-            round begins with.
+        pops: Names of the ops that take elements out, each with the names of the Merge
+            ops that begin its round.
         size: Bytes of all elements.
     """
 
@@ -56,13 +57,13 @@ def movable_lists(
     size_of: Callable[[compat.NodeDef], Bytes],
     frames: Mapping[str, tuple[str, ...]],
 ) -> tuple[HostLists, ...]:
-    """Lists that may move to the host.
+    """Find lists that may move to the host.
 
     Args:
         nodes: The step's nodes.
-        entries: For each op that puts something into a list, the list's Enter.
-        element_of: The tensor that such an op's element is; None if it is to stay.
-        size_of: Bytes of all that it puts in.
+        entries: For each op that puts elements into a list, the list's Enter.
+        element_of: Gives the tensor that such an op puts in; None if it must stay.
+        size_of: Gives the bytes of all elements that such an op puts in.
         frames: The loops around each node's outputs.
     """
     if not compat.has_op(_COPY_IN):
@@ -97,7 +98,7 @@ def _begun(
     readers: Mapping[str, Sequence[compat.NodeDef]],
     frames: Mapping[str, tuple[str, ...]],
 ) -> dict[tuple[str, ...], list[str]]:
-    """For each loop the ops that yield what a round begins with."""
+    """Map each loop to the Merge ops that begin its rounds."""
     found: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for node in nodes:
         for merge in readers[node.name] if node.op == "NextIteration" else ():
@@ -108,7 +109,7 @@ def _begun(
 def _users(
     enter: compat.NodeDef, readers: Mapping[str, Sequence[compat.NodeDef]]
 ) -> Iterator[compat.NodeDef]:
-    """All ops that get a list, or would."""
+    """Yield all ops that the list reaches from its Enter on."""
     seen, pending = {enter.name}, [enter]
     while pending:
         node = pending.pop()
@@ -122,7 +123,7 @@ def _users(
 
 
 def _is_known(push: compat.NodeDef, users: Sequence[compat.NodeDef]) -> bool:
-    """Tell whether elements are put in by one op, and only taken out."""
+    """Tell whether `push` alone fills the list, and all others only take elements."""
     pushes = [node.name for node in users if node.op == _PUSHES]
     return pushes == [push.name] and all(node.op in _HAND_ON for node in users)
 
@@ -130,11 +131,11 @@ def _is_known(push: compat.NodeDef, users: Sequence[compat.NodeDef]) -> bool:
 def with_lists_on_host(
     nodes: Sequence[compat.NodeDef], lists: Collection[HostLists]
 ) -> list[compat.NodeDef]:
-    """Nodes in which lists hold elements in the host's memory.
+    """Return nodes in which the given lists hold elements in the host's memory.
 
     Args:
         nodes: The step's nodes; they are not changed.
-        lists: Those of them that move.
+        lists: The lists that move.
     """
     pushes = {name for one in lists for name in one.pushes}
     pops = dict(pop for one in lists for pop in one.pops)

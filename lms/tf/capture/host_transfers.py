@@ -1,18 +1,18 @@
-"""Transfers between host and device that TensorFlow makes: counted, or avoided.
+"""Count TensorFlow's own copies between host and device, or avoid them.
 
     host op ──send──> receive @device ──> device ops
 
-TensorFlow receives a tensor once, as soon as it is made, and gives its room back after
-the last reader on the device. So it counts as made by an op of the step, and stays.
+TensorFlow receives a tensor once, as soon as it is made, and frees the copy after the
+last reader on the device. So a received tensor counts as an output that never moves.
 
-Kernels of a GPU keep some tensors in the host's memory too: shapes, most of int32. They
-count nothing, or if another kernel reads them from the device's memory, as received.
+Kernels of a GPU keep some tensors in the host's memory: shapes, and most int32 tensors.
+Such a tensor counts 0 bytes, or as received if a kernel reads it from device memory.
 
-Known weakness: what an op in a loop or branch receives counts nothing.
+Known weakness: tensors that an op in a loop or branch receives count 0 bytes.
 
-Keras's `argmax` asks for the signs of floats in integers, which a GPU compares in the
-host's memory: each step would send there all that `argmax` reads. With a float in the
-place of the bit they are told on the device, with the same answers:
+Keras's `argmax` compares signs of floats as integers, which a GPU does in the host's
+memory: each step would send the whole input of `argmax` there. A comparison of floats
+runs on the device, with the same answers:
 
     Bitcast ──> BitwiseAnd with the sign's bit ──> Less than 0
     BitwiseAnd ──> BitwiseOr with 1.0's bits ──> Bitcast: 1.0 or -1.0 ──> Less than 0.0
@@ -34,17 +34,17 @@ _SIGN = np.iinfo(np.int32).min
 _ONE = int(np.float32(1).view(np.int32))
 
 
-OPAQUE = ("resource", "variant", "string")  # types of no bytes on the device
+OPAQUE = ("resource", "variant", "string")  # types that count 0 bytes on the device
 
 
 def with_signs_on_device(
     nodes: Sequence[compat.NodeDef], fixed: Collection[str], device: str
 ) -> list[compat.NodeDef]:
-    """Nodes in which a GPU compares signs itself.
+    """Return nodes in which a GPU compares signs in its own memory.
 
     Args:
         nodes: The nodes of a step; they are not changed.
-        fixed: Names of those in loops and branches, which are left alone.
+        fixed: Names of the nodes in loops and branches, which stay as they are.
         device: Full name of the device.
     """
     by_name = {node.name: node for node in nodes}
@@ -64,7 +64,7 @@ def _asks_sign(node: compat.NodeDef, by_name: dict[str, compat.NodeDef]) -> bool
 
 
 def _int(node: compat.NodeDef | None) -> int | None:
-    """The value of an int32 constant; None if a node is another."""
+    """Return the value of a scalar int32 constant; None for other nodes."""
     if node is None or node.op != "Const" or node.attr["dtype"].type != tf.int32:
         return None
     value = tf.make_ndarray(node.attr["value"].tensor)
@@ -85,11 +85,11 @@ def _on_device(less: compat.NodeDef) -> list[compat.NodeDef]:
 
 
 def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
-    """Ops in which tensors that come to the device have their bytes.
+    """Return ops in which tensors that the device receives have their bytes.
 
     Args:
         ops: The ops of a step.
-        elsewhere: Names of those that run on another device.
+        elsewhere: Names of the ops that run on another device.
 
     Example:
         >>> w = Tensor(name="w:0", size=0, shape=(3, 2))
@@ -114,12 +114,12 @@ def with_received(ops: Sequence[Op], elsewhere: Collection[str]) -> list[Op]:
 def with_host_memory(
     ops: Sequence[Op], nodes: Sequence[compat.NodeDef], device: str
 ) -> list[Op]:
-    """Ops in which what kernels keep in the host's memory takes no device memory.
+    """Return ops whose outputs in the host's memory count no device bytes.
 
     Args:
         ops: The ops of a step.
-        nodes: Their nodes.
-        device: Full name of the device; only GPUs have a memory beside the host's.
+        nodes: TensorFlow's nodes of the ops.
+        device: Full name of the device; only a GPU's memory is not the host's.
     """
     if "GPU" not in device:
         return list(ops)
@@ -138,7 +138,7 @@ def with_host_memory(
 
 
 def _in_host_memory(op: Op, numbers: Collection[int], read: Collection[str]) -> Op:
-    """An op whose numbered outputs lie in the host's memory."""
+    """Return the op with the numbered outputs in the host's memory."""
     kept = [op.outputs[i] for i in numbers if op.outputs[i].size]
     if not kept:
         return op

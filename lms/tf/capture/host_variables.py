@@ -1,24 +1,23 @@
-"""Variables that take no room on the card: their memory is the host's.
+"""Offload variables: their memory lies on the host.
 
     variable @GPU ──its tensor──> pinned memory of the host <──link──> kernels
 
-A GPU reads and writes pinned memory at its address there (unified addressing). So a
-variable of the card may have its tensor there: it keeps its handle and its device,
-every op finds it as before, with the same bits, and updates write into it in place.
-What reads element by element, or some rows, reads over the link. Other ops read a copy
-on the card, made for them: a plan may drop it and make it anew.
+A GPU reads and writes pinned memory at its host address (unified addressing). So the
+tensor of a variable may lie in pinned memory. The variable keeps its handle, its device
+and its bits, and updates write in place. Ops that read element by element, or some
+rows, read over the link. Other ops read a copy on the card, which a plan may drop and
+repeat.
 
     ReadVariableOp ──> AddV2, Mul ...                     ReadVariableOp ──> AddV2 ...
                 └────> MatMul                ==>          Read ──> copy in ──> MatMul
 
-TensorFlow's swap op yields the pinned memory. Its output lies in the host's memory, and
-a node's attribute says of the assignment that its input does: so the variable takes the
-memory over as it is.
+TensorFlow's swap op allocates the pinned memory. An attribute of the assignment says
+that its input lies in the host's memory, so the variable takes over this memory.
 
-Known weaknesses: an op that gives a variable another tensor puts it on the card; before
-its next step it is moved again. Ops in loops and branches read over the link whatever
-they are. Variables of several workers stay on the card. Memory of a variable that gets
-another goes back to TensorFlow's pool at once, whatever still runs.
+Known weaknesses: an op that gives a variable another tensor puts the variable on the
+card until the next step moves it again. Ops in loops and branches always read over the
+link. Variables of several workers stay on the card. A replaced variable's old memory
+returns to TensorFlow's pool at once, whatever still runs.
 
 Sources: `AssignVariableOp` in resource_variable_ops.cc, `_input_hostmem` in
 memory_types.cc; unified virtual addressing in the CUDA driver API.
@@ -63,54 +62,54 @@ __all__ = [
 
 COPY_IN = "_CopyFromHostToGpu"
 
-# Ops that read over the link: each element about once, or a few rows.
+# Ops that read each element about once, or a few rows: they read over the link.
 _OVER_LINK = CHEAP | {"GatherV2", "GatherNd"}
 
-# Ops that leave a variable's memory where it is. What calls do with it is not known.
+# Ops that leave a variable's memory where it is. Other ops, such as calls, may not.
 _KNOWN = (*READS_VARIABLES, *CONTROL_FLOW, *PIECES, "Assign")
 
-# Smaller variables are not worth the way.
+# Variables below 64 KiB stay: moving them frees too little.
 _LEAST = 64 * 1024
 
 _TYPES = (tf.float32, tf.float64, tf.float16, tf.bfloat16)
 
-# Variables that were moved, by their handles' identity, and where to.
+# Handles of moved variables by identity; addresses and types on the host.
 _moved: WeakValueDictionary[int, Any] = WeakValueDictionary()
-_places: dict[int, tuple[int, tf.DType]] = {}  # addresses and types
+_places: dict[int, tuple[int, tf.DType]] = {}
 
 
 def address_of(handle: Any, dtype: tf.DType) -> int:
-    """Where a variable's memory is; ValueError if none says."""
+    """Return the address of a variable's memory; ValueError if TensorFlow has none."""
     take_mark_off(handle)
     return compat.address_of(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype))
 
 
 def take_mark_off(handle: Any) -> None:
-    """Let a variable that was used in pieces be read and written without copies."""
+    """Switch off a variable's copy-on-read mode, which ops on some rows switch on."""
     tf.raw_ops.DisableCopyOnRead(resource=handle)
 
 
 def is_moved(handle: Any) -> bool:
-    """Tell whether a variable's memory is meant to be the host's."""
+    """Tell whether a variable was moved to the host, and not back."""
     return _moved.get(id(handle)) is handle
 
 
 def lies_on_host(handle: Any) -> bool:
-    """Tell whether a variable's memory is the host's; it may have been given another.
+    """Tell whether a moved variable's memory still lies on the host.
 
     Args:
-        handle: The variable's.
+        handle: The variable's handle.
     """
     if not is_moved(handle):
         return False
     address, dtype = _places[id(handle)]
-    with suppress(ValueError):  # of an empty one
+    with suppress(ValueError):  # an empty variable has no address
         return address_of(handle, dtype) == address
     return False
 
 
 def move_to_host(handle: Any) -> None:
-    """Let a variable of the card have its memory on the host; its value stays.
+    """Move a variable's memory to the host; its value stays.
 
     Raises:
         HostMemoryError: If the host has no pinned memory left.
@@ -133,24 +132,24 @@ def move_to_host(handle: Any) -> None:
 
 
 def write_on_host(handle: Any, value: np.ndarray) -> bool:
-    """Give a variable that lies on the host a value, whatever room the card has.
+    """Write a value into a variable's memory on the host; takes no device memory.
 
     Returns:
-        Whether it lies there.
+        Whether the variable lies on the host, so that the value was written.
     """
     if not lies_on_host(handle):
         return False
-    tf.test.experimental.sync_devices()  # kernels may not have ended that read it
+    tf.test.experimental.sync_devices()  # kernels may still read the old value
     value = np.ascontiguousarray(value)
     ctypes.memmove(_places[id(handle)][0], value.ctypes.data, value.nbytes)
     return True
 
 
 def move_to_device(handle: Any) -> None:
-    """Let a variable have its memory on its device again.
+    """Move a variable's memory back to its device.
 
     Raises:
-        tf.errors.OpError: If there is no room.
+        tf.errors.OpError: If the device has too little free memory.
     """
     spec = compat.handle_spec(handle)
     assert spec is not None
@@ -164,14 +163,14 @@ def move_to_device(handle: Any) -> None:
 
 
 def let_stay(variable: Any) -> None:
-    """Let what is assigned to a variable follow it to the host, as checkpoints are.
+    """Let a moved variable stay on the host when a value is assigned to it.
 
-    All of a checkpoint that is loaded need not fit on the card: TensorFlow keeps there
-    what it has copied of a tensor for as long as the tensor exists.
+    Host tensors are copied before: TensorFlow keeps a tensor's copy on the card as long
+    as the tensor exists, and a loaded checkpoint need not fit there.
     """
     if compat.ASSIGNS[0] in vars(variable):
         return
-    known = ref(variable)  # or it would hold itself
+    known = ref(variable)  # a strong reference would keep the variable alive
 
     def followed(name: str) -> Callable[..., Any]:
         def assign(*args: Any, **how: Any) -> Any:
@@ -191,14 +190,14 @@ def let_stay(variable: Any) -> None:
 
 
 def _of_its_own(value: Any) -> Any:
-    """A copy of a tensor of the host; other values as they are."""
+    """Copy a host tensor; return other values as they are."""
     on_host = isinstance(value, tf.Tensor) and value.device.endswith("CPU:0")
     return compat.host_tensor(value.numpy()) if on_host else value
 
 
 @cache
 def _mover(device: str, dtype: tf.DType) -> Any:
-    """A function of a handle and its value, which becomes one in pinned memory."""
+    """Build a function of (handle, value) that moves the value to pinned memory."""
     pinned = compat.made_node(
         "pinned", "_CopyFromGpuToHost", ["value"], device, T=dtype
     )
@@ -208,7 +207,7 @@ def _mover(device: str, dtype: tf.DType) -> Any:
     assign.attr["_input_hostmem"].list.i.append(1)
     done = compat.constant("done", 0, tf.int32, compat.device_name("CPU:0"))
     done.input.append(f"^{assign.name}")
-    unknown: Any = None  # what `TensorSpec` takes, though its types do not say so
+    unknown: Any = None  # `TensorSpec` takes None, though its types do not say so
     any_shape = tf.TensorSpec(unknown, dtype)
     inputs = (
         ("handle", tf.TensorSpec([], tf.resource), any_shape),
@@ -220,10 +219,10 @@ def _mover(device: str, dtype: tf.DType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HostVariables:
-    """The variables that a step was planned with on the host.
+    """The variables on the host that a step was planned with.
 
     Args:
-        handles: Theirs.
+        handles: The variables' handles.
     """
 
     handles: tuple[Any, ...] = ()
@@ -232,35 +231,35 @@ class HostVariables:
     def of(
         cls, variables: Mapping[str, tuple[Any, tf.DType]], besides: Sequence[Any] = ()
     ) -> "HostVariables":
-        """Those of a step's captured variables that lie there now, besides some."""
+        """Find the captured variables that lie on the host now, without `besides`."""
         there = (h for h, _ in variables.values() if lies_on_host(h))
         return cls(tuple(h for h in there if all(h is not each for each in besides)))
 
     @property
     def size(self) -> Bytes:
-        """Bytes that they would take of the card."""
+        """Bytes that the variables would take on the card."""
         return sum(size_of(handle) for handle in self.handles)
 
     def settle(self) -> None:
-        """Move those again that were given other memory since."""
+        """Move variables again that were given other memory since."""
         for handle in self.handles:
             if not lies_on_host(handle):
                 move_to_host(handle)
 
     def come_back(self) -> None:
-        """Move all to their device, as far as there is room."""
+        """Move the variables back to their device, until its memory is full."""
         with suppress(tf.errors.OpError):
             for handle in self.handles:
                 move_to_device(handle)
 
 
 def bytes_on_host() -> Bytes:
-    """Bytes of all variables that were moved to the host."""
+    """Return the bytes of all variables that were moved to the host."""
     return sum(size_of(handle) for handle in _moved.values())
 
 
 def size_of(handle: Any) -> Bytes:
-    """Bytes of a variable's value; 0 where they cannot be told."""
+    """Return the bytes of a variable's value; 0 for open shapes and other types."""
     spec = compat.handle_spec(handle)
     if spec is None or not spec.shape.is_fully_defined() or spec.dtype not in _TYPES:
         return 0
@@ -273,14 +272,15 @@ def movable_to_host(
     variables: Mapping[str, tuple[Any, tf.DType]],
     device: str,
 ) -> list[Any]:
-    """Handles of the variables on a device that may move, the best first.
+    """Return handles of the variables on a device that may move, the best ones first.
 
-    First those that no op needs a copy of, as an optimizer's slots; large ones first.
+    Variables that no op needs a copy of, as an optimizer's slots, come before others,
+    large ones before small ones.
 
     Args:
         graph: The step.
-        nodes: Its nodes.
-        variables: Its captured variables by their handles' names.
+        nodes: The step's nodes.
+        variables: The step's captured variables by their handles' names.
         device: Full name of the device.
     """
     copies = copying(nodes, {source_of(name) for name in variables}).values()
@@ -304,7 +304,7 @@ def movable_to_host(
 
 
 def _copied(graph: GraphView) -> set[str]:
-    """Names of the handles whose values ops read that need them on the card."""
+    """Return names of handles of variables that some op must read from the card."""
     return {
         op.inputs[0]
         for op in graph.ops
@@ -318,12 +318,12 @@ def _copied(graph: GraphView) -> set[str]:
 def with_copies_in(
     nodes: Sequence[compat.NodeDef], handles: Collection[str], fixed: Collection[str]
 ) -> list[compat.NodeDef]:
-    """Nodes in which what reads all elements often reads copies of what is on the host.
+    """Insert copies to the card before ops that read a host variable's elements often.
 
     Args:
         nodes: The step's nodes; they are not changed.
-        handles: Names of the nodes of handles of variables that lie on the host.
-        fixed: Names of nodes in loops and branches: they stay as they are.
+        handles: Names of the handles' nodes of variables that lie on the host.
+        fixed: Names of nodes in loops and branches, which stay as they are.
     """
     copies: dict[str, str] = {}
     made: list[compat.NodeDef] = []
@@ -347,13 +347,13 @@ def with_copies_in(
             for i, name in enumerate(node.input):
                 if name in sources:
                     new.input[i] = copies[source_of(name)]
-            node = new  # noqa: PLW2901 - the one that takes its place
+            node = new  # noqa: PLW2901 - its replacement
         changed.append(node)
     return [*(_after_copied(node, copies) for node in changed), *made]
 
 
 def _after_copied(node: compat.NodeDef, copies: Mapping[str, str]) -> compat.NodeDef:
-    """The node, which waits for both reads where it waited for one: an update does."""
+    """Make a node that waits for a copied read, as updates do, wait for both reads."""
     more = [f"{n}/lms_host" for n in node.input if n[:1] == "^" and n[1:] in copies]
     if not more:
         return node
@@ -363,7 +363,7 @@ def _after_copied(node: compat.NodeDef, copies: Mapping[str, str]) -> compat.Nod
 
 
 def _copy_in(read: compat.NodeDef) -> tuple[compat.NodeDef, compat.NodeDef]:
-    """A read that says where the memory is, and a copy of it on the card."""
+    """Return a read whose output is marked as host memory, and its copy to the card."""
     host = compat.copied(read)
     host.name = f"{read.name}/lms_host"
     host.attr["_output_hostmem"].list.i.append(0)
@@ -373,21 +373,21 @@ def _copy_in(read: compat.NodeDef) -> tuple[compat.NodeDef, compat.NodeDef]:
 
 @contextmanager
 def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
-    """Let variables that are made within it lie on the host where the card gets full.
+    """Within the context, move new variables to the host once the card is full.
 
     Args:
         device: Full name of the card.
-        room: Bytes that variables may take of it; None for no limit.
+        room: Bytes of the card that variables may take; None for no limit.
         used: Bytes that are in use.
 
-    Known weakness: where the card has no room for what an initial value is made of, it
-    is made once more, on the CPU: random ones are others then.
+    Known weakness: an initial value that runs out of the card's memory is made again on
+    the CPU, where random values differ.
     """
     taken = used
     late = list[Any]()
 
     def move(made: Any) -> bool:
-        # Where the host has no room either, it stays on the card.
+        # Where the host has no pinned memory either, the variable stays on the card.
         with suppress(HostMemoryError):
             move_to_host(made.handle)
             let_stay(made)
@@ -397,9 +397,9 @@ def made_beside(device: str, room: Bytes | None, used: Bytes) -> Iterator[None]:
     def create(following: Any, **how: Any) -> Any:
         nonlocal taken
         made = None
-        with suppress(tf.errors.ResourceExhaustedError):  # of what its value is made of
+        with suppress(tf.errors.ResourceExhaustedError):  # by the initial value
             made = following(**how)
-        if made is None:  # behind the error, which holds on to those tensors
+        if made is None:  # outside of `with`: the error holds on to tensors
             value = how["initial_value"]
             with tf.device("CPU:0"):
                 value = value() if callable(value) else value

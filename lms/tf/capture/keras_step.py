@@ -1,4 +1,4 @@
-"""One step of a Keras model, as Keras would trace it; and the batch it takes."""
+"""One step of a Keras model, as Keras would trace it, and the step's batch."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ _LOG = logging.getLogger("lms")
 
 
 def check_model(model: keras.Model) -> None:
-    """Refuse what cannot be planned, and say that XLA is turned off.
+    """Refuse models that cannot be planned, and warn that XLA is turned off.
 
     Raises:
         UnsupportedError: For `run_eagerly` and for more than one replica.
@@ -51,10 +51,10 @@ def check_model(model: keras.Model) -> None:
 
 
 def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
-    """One step as Keras would trace it: from an iterator, for predict from a batch.
+    """Return one step as Keras would trace it, drawing its batch from an iterator.
 
-    As Keras's own, that for predict takes a list of one batch, and each calls another
-    function: Grappler orders what `AddN` adds by names and places in the graph.
+    As in Keras, the predict step takes a list of one batch, and each step calls another
+    function: Grappler orders the inputs of `AddN` by names and places in the graph.
 
     Args:
         model: A compiled model.
@@ -76,11 +76,11 @@ def step_of(model: keras.Model, kind: str) -> Callable[..., Any]:
 
 
 def make_slots(model: keras.Model) -> None:
-    """Make the slots of a model's optimizer, as its first step would.
+    """Create the optimizer's slots before the first step, which would create them.
 
-    TensorFlow traces a step twice that makes variables: once to find them. Only where
-    Keras's own step is trained, which updates all trainable weights; another one may
-    update some. A scaled optimizer names its variables by where it makes them.
+    TensorFlow traces a step that creates variables twice. Only Keras's own step surely
+    updates all trainable weights, so a custom `train_step` creates its slots itself. So
+    does a loss-scale optimizer, which names variables by where it creates them.
     """
     is_own = type(model).train_step is keras.Model.train_step
     optimizer: Any = model.optimizer
@@ -88,7 +88,7 @@ def make_slots(model: keras.Model) -> None:
         return
     parts: Any = model
     every = parts._flatten_layers()  # noqa: SLF001 - there is no public form
-    if not all(layer.built for layer in every):  # weights are made in the first step
+    if not all(layer.built for layer in every):  # the first step creates weights
         return
     if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
         with keras.name_scope(optimizer.name, caller=optimizer):  # as Keras does
@@ -96,9 +96,9 @@ def make_slots(model: keras.Model) -> None:
 
 
 def own_function(model: keras.Model, kind: str) -> Any:
-    """The `tf.function` in which Keras itself makes a model's steps; None if not made.
+    """Return the `tf.function` of Keras's own steps; None if Keras made none yet.
 
-    Keras wraps that for training and for evaluation: it is all that they call.
+    For training and evaluation Keras wraps it in a function that calls nothing else.
     """
     made = unwrap(getattr(model, f"{kind}_function"))
     around = getattr(made, "__closure__", None) or ()
@@ -109,7 +109,7 @@ def own_function(model: keras.Model, kind: str) -> Any:
 
 
 def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
-    """The same of a batch; what the model has not built is built by tracing it."""
+    """Return one step as a function of a batch. Tracing it builds unbuilt layers."""
     one_step = {
         "train": model.train_step,
         "test": model.test_step,
@@ -126,13 +126,13 @@ def step_of_data(model: keras.Model, kind: str) -> Callable[[Any], Any]:
 
 
 def batch_specs(batch: Sequence[Any]) -> tuple[Any, ...]:
-    """A batch as specs, in the types that `fit` gives it: arrays lose their doubles.
+    """Return a batch's specs with the types that `fit` casts to: floats get `floatx`.
 
     Args:
-        batch: Parts of a batch, each a spec, an array, or some of them; None is absent.
+        batch: Parts of a batch: specs, arrays, or nests of them; None for absent ones.
 
     Raises:
-        UnsupportedError: If a shape is not wholly known.
+        UnsupportedError: If a shape has an open dimension.
     """
     specs = tuple(keras.tree.map_structure(_spec, part) for part in batch)
     for spec in keras.tree.flatten(specs):
@@ -145,7 +145,7 @@ def batch_specs(batch: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def iterator_of(specs: Sequence[Any]) -> Any:
-    """An iterator over batches of such specs, as `fit` draws from; it has none.
+    """Return an empty iterator over batches of the given specs, of the kind of `fit`'s.
 
     Args:
         specs: Parts of a batch, none absent.
@@ -175,7 +175,7 @@ def _spec(value: Any) -> tf.TensorSpec | None:
 
 
 def without_optionals(data: Any) -> Any:
-    """Absent parts of the data as None, as Keras's own steps see them."""
+    """Replace absent parts of the data by None, as Keras's own steps do."""
     return keras.tree.map_structure(
         lambda part: None if isinstance(part, tf.experimental.Optional) else part, data
     )

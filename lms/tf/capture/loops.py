@@ -1,24 +1,24 @@
-"""Loops and branches in the runtime's graph: what belongs to them, when they end.
+"""Loops and branches in the runtime's graph: their ops, ends and trip counts.
 
     a loop                                    a branch
     Enter ─> Merge ─> Switch ─> Exit          Switch ─┬─> then ─┬─> Merge
                ↑         └─> body ─┐                  └─> else ─┘
                └─ NextIteration <──┘
 
-A loop's `Exit` yields its value when the last round has ended, which the edges alone do
-not say once the edge back to `Merge` is left out: planners are told by controls.
+A loop's `Exit` yields its value when the last round has ended. Without the edge back to
+`Merge` the edges do not show that, so control edges tell planners.
 
-A body runs as often as the graph says, where it does:
+The graph may tell how often a body runs:
 
     Enter(0) ─> Merge ─> Less(·, 60) ─> LoopCond        60 rounds
                   ↑─ NextIteration ─ Add(·, 1)
 
-A gradient's loop counts up to what its forward loop has counted: `Exit` of a counter is
-its value after the last round. A condition of several is the first of them to end the
-loop.
+A gradient's loop counts up to the count of its forward loop: `Exit` of a counter yields
+the counter's value after the last round. Of several conditions the first one to fail
+ends the loop.
 
-Known weakness: the number is an upper bound where a condition of several is not one of
-a counter.
+Known weakness: where one of several conditions tests no counter, the trip count is an
+upper bound.
 """
 
 from collections import defaultdict
@@ -45,26 +45,26 @@ __all__ = [
 
 _SAME = frozenset({"Identity", "Enter", "Cast", "Switch"})
 
-# Ops that hand a list on; `Merge` from either input.
+# Ops that pass a list on; `Merge` from either input.
 HANDS_ON = frozenset({"Identity", "Enter", "Exit", "NextIteration", "Switch", "Merge"})
 
-# Ops that put elements into a list, and which input of theirs does.
+# Ops that put elements into a list, and the input that is the element.
 _PUTS = {"TensorListPushBack": 1, "TensorListSetItem": 2, "TensorListFromTensor": 0}
 _EMPTY = {"EmptyTensorList", "TensorListReserve"}
 _LISTS = HANDS_ON | _PUTS.keys() | {"TensorListPopBack", "ZerosLike", "AddN"}
 
-# How deep a value may be hidden.
+# A value is followed back through at most 64 ops.
 _DEEP = 64
 
 
 class Trips:
-    """Rounds of loops; each is worked out once.
+    """Trip counts of loops, each computed once.
 
     Args:
-        nodes: The step's nodes by their names.
+        nodes: The step's nodes by name.
         frames: The loops around each node's outputs, the innermost one last.
-        sizes: Gives the numbers in what was picked of a shape, at most; None where a
-            count must be sure.
+        sizes: Gives upper bounds of the numbers sliced out of a shape; None where trip
+            counts must not rest on bounds.
     """
 
     def __init__(
@@ -82,16 +82,16 @@ class Trips:
         self._found: dict[tuple[str, ...], int | None] = {}
 
     def of(self, frame: tuple[str, ...]) -> int | None:
-        """Rounds of a loop, in one round of those around it; None if not known."""
+        """Return a loop's rounds in one round of the outer loops; None if unknown."""
         if frame not in self._found:
-            self._found[frame] = None  # what asks for itself is not known
+            self._found[frame] = None  # also if the count depends on itself
             condition = self._conditions.get(frame)
             if condition is not None:
                 self._found[frame] = self._rounds(condition.input[0])
         return self._found[frame]
 
     def value(self, name: str, depth: int = _DEEP) -> int | None:
-        """A whole number that is the same in each step; None if not known."""
+        """Return an integer scalar that is equal in all steps; None if unknown."""
         node = self._nodes.get(source_of(name))
         if node is None or depth == 0:
             return None
@@ -131,7 +131,7 @@ class Trips:
         return max(0, -(-(limit - start) // step))
 
     def _merge_of(self, name: str) -> compat.NodeDef | None:
-        """The loop variable that a tensor is, as it is; None if it is none."""
+        """Return the loop variable that a tensor passes on unchanged, or None."""
         for _ in range(_DEEP):
             node = self._nodes.get(source_of(name))
             if node is None or node.op == "Merge":
@@ -142,7 +142,7 @@ class Trips:
         return None
 
     def _edges(self, merge: compat.NodeDef) -> tuple[str, str] | None:
-        """Tensors of a loop variable's first and next values."""
+        """Return the tensors of a loop variable's first and next values."""
         data = [self._nodes.get(source_of(name)) for name in merge.input]
         begin = next((n for n in data if n is not None and n.op == "Enter"), None)
         after = next(
@@ -151,7 +151,7 @@ class Trips:
         return (begin.input[0], after.input[0]) if begin and after else None
 
     def _counter(self, merge: compat.NodeDef | None) -> tuple[int, int] | None:
-        """Start and step of a loop variable to which a number is added."""
+        """Return (start, step) of a loop variable that a constant is added to."""
         edges = None if merge is None else self._edges(merge)
         if merge is None or edges is None:
             return None
@@ -186,7 +186,7 @@ class Trips:
 
 
 def source_of(name: str) -> str:
-    """The node that an input comes from.
+    """Return the node that an input comes from.
 
     Example:
         >>> source_of("a:1"), source_of("^a")
@@ -196,7 +196,7 @@ def source_of(name: str) -> str:
 
 
 def full_name(name: str) -> str:
-    """A tensor's name with its index; `^a` names an op and has none.
+    """Return a tensor's name with its index; `^a` names an op and has no index.
 
     Example:
         >>> full_name("a"), full_name("a:1")
@@ -206,17 +206,14 @@ def full_name(name: str) -> str:
 
 
 def index_of(name: str) -> int:
-    """The index of a tensor among the outputs of its op."""
+    """Return a tensor's index among its op's outputs."""
     return int(name.partition(":")[2] or 0)
 
 
 def put_into(
     reader: compat.NodeDef, nodes: Mapping[str, compat.NodeDef]
 ) -> Iterator[tuple[compat.NodeDef, str]]:
-    """Ops that put elements into the list that an op reads, and what they put there.
-
-    Where nobody knows that, it is "".
-    """
+    """Yield (op, element) for each op that fills the reader's list; "" if unknown."""
     pending, seen = [reader.name], {reader.name}
     while pending:
         node = nodes[pending.pop()]
@@ -236,7 +233,7 @@ def put_into(
 
 
 def control_flow(ordered: Sequence[compat.NodeDef]) -> frozenset[str]:
-    """Names of all ops inside loops and branches, their borders included.
+    """Return the names of all ops in loops and branches, borders included.
 
     A Switch belongs to a loop when LoopCond is its predicate, a Merge when it closes a
     NextIteration.
@@ -262,10 +259,10 @@ def control_flow(ordered: Sequence[compat.NodeDef]) -> frozenset[str]:
 
 
 def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]]:
-    """For each Exit the ops that must have ended before it yields.
+    """Map each Exit to the ops that must have ended before it yields.
 
-    These are all NextIteration ops of its loop, and so the loop's whole body, and the
-    Enter ops, and so all that the loop reads.
+    All NextIteration ops of a loop stand for its whole body, and all Enter ops for its
+    inputs.
 
     Args:
         ordered: Nodes after their inputs, the edge back to Merge left out.
@@ -284,7 +281,7 @@ def loop_ends(ordered: Sequence[compat.NodeDef]) -> Mapping[str, tuple[str, ...]
 def frames_around(
     ordered: Sequence[compat.NodeDef],
 ) -> dict[str, tuple[str, ...]]:
-    """The loops around each node's outputs by their names, the innermost one last.
+    """Map each node to the names of the loops around its outputs, the innermost last.
 
     Args:
         ordered: Nodes after their inputs, the edge back to Merge left out.
@@ -305,10 +302,10 @@ def frames_around(
 
 
 def one_round_at_a_time(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
-    """Nodes whose loops begin a round when the round before has ended.
+    """Return nodes whose loops begin a round when the round before has ended.
 
-    TensorFlow begins up to `parallel_iterations` rounds at once. What they make then
-    waits for its turn, and how much that is depends on the machine's threads.
+    TensorFlow begins up to `parallel_iterations` rounds at once. The tensors that wait
+    for later rounds then depend on the machine's threads.
     """
     return [
         _alone(node) if node.op in ("Enter", "RefEnter") else node for node in nodes

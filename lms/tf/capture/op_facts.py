@@ -1,10 +1,10 @@
-"""Facts about ops by their type: what TensorFlow does with them, and their arithmetic.
+"""Facts of TensorFlow 2.21 about op types, each with its source, and ops' arithmetic.
 
-They are those of TensorFlow 2.21, each with its source. An op that is not named here
-makes new buffers, reads its inputs, and is ordered and swapped as usual.
+An op that is not named here makes new buffers, reads its inputs, and is ordered and
+swapped as usual.
 
-Arithmetic is that of convolutions and matrix products, by their shapes. All other ops
-are as fast as their bytes are moved, so theirs counts as none.
+Only convolutions and matrix products have arithmetic, computed from their shapes. All
+other ops are as fast as their bytes move, and count 0 operations.
 """
 
 import math
@@ -21,7 +21,7 @@ __all__ += ["flops_of", "with_flops", "words"]
 
 
 def words(text: str) -> frozenset[str]:
-    """Types of ops that are written in a row."""
+    """Return the set of op types in a text, separated by white space."""
     return frozenset(text.split())
 
 
@@ -32,24 +32,23 @@ ALIAS = words(
     DestroyTemporaryVariable"""
 )
 
-# Reductions. One that reduces nothing, such as the sum over the axes that a gradient
-# was not broadcast along, shares its input's buffer (reduction_ops_common.h, "Reduces
-# nothing").
+# Reductions. A reduction over no axis, or over axes of one, shares its input's buffer
+# (reduction_ops_common.h, "Reduces nothing"), as in gradients of broadcasts.
 REDUCTIONS = words("Sum Mean Prod Max Min All Any")
 
-# Loops that are one op, whose rounds call a function (`tf.nn.ctc_loss` has two).
+# Loops of one op, whose rounds call a function (`tf.nn.ctc_loss` has two).
 LOOPS = words("While StatelessWhile")
 
-# Ops that pass one buffer on and write into it. Grappler makes them of sums of large
-# tensors, to add up the parts as they come (memory_optimizer.cc, `SchedulingPass`):
-# neither their order nor their buffer may change.
+# Ops that pass one buffer on and write into it. Grappler replaces sums of large tensors
+# by these ops, which add each tensor as soon as it is made (memory_optimizer.cc,
+# `SchedulingPass`): neither order nor buffer may change.
 BY_REFERENCE = words("TemporaryVariable Assign AssignAdd DestroyTemporaryVariable")
 
-# Ops that may write their largest output into an input that nobody else will read:
+# Ops that may write their largest output into an input without other readers:
 # TensorFlow's element-wise kernels (`forward_input_or_allocate_output` in
-# cwise_ops_common.h, relu_op.cc, aggregate_ops.cc), and a loss whose gradient takes
-# the place of the logits (sparse_xent_op.cc). With dense labels (xent_op.cc) labels
-# are as large and are never written over: that loss is left out.
+# cwise_ops_common.h, relu_op.cc, aggregate_ops.cc), and a loss whose gradient
+# overwrites the logits (sparse_xent_op.cc). The loss of dense labels (xent_op.cc) is
+# left out: its labels are as large as the logits, and are never overwritten.
 INPLACE = words(
     """Add AddV2 Sub Mul MulNoNan RealDiv Div DivNoNan Maximum Minimum Pow
     SquaredDifference Neg Abs Sqrt Rsqrt Square Exp Expm1 Log Log1p Tanh Sigmoid Sign
@@ -61,15 +60,15 @@ INPLACE = words(
     SparseSoftmaxCrossEntropyWithLogits"""
 )
 
-# Its second output may take the place of its first input, the logits, alone.
+# This loss may write only its second output, and only into its first input, the logits.
 LOSS = "SparseSoftmaxCrossEntropyWithLogits"
 
-# Ops that all workers run together, each with the others' numbers. They reduce in their
-# input's memory if nobody else reads it (base_collective_executor.h).
+# Ops that all workers run together. They reduce in their input's memory if the input
+# has no other reader (base_collective_executor.h).
 COLLECTIVE = words("CollectiveReduceV2")
 
-# Ops that take about as long as copying their tensors: they work on each element by
-# itself, or move it to another place.
+# Ops about as fast as copying their tensors: element-wise ops, and ops that move
+# elements.
 CHEAP = (
     INPLACE
     - words(
@@ -84,10 +83,10 @@ CHEAP = (
     )
 )
 
-# Ops without state that are not recomputed all the same. AddN adds up more than
-# two inputs in an order that depends on whose memory it may write into
-# (aggregate_ops.cc). Slices may be views that keep the whole input (split_op.cc).
-# oneDNN's poolings leave their gradients more than their outputs.
+# Stateless ops that are not recomputed. AddN adds three or more inputs in an order that
+# depends on which input's memory it may overwrite (aggregate_ops.cc). Slices may be
+# views that keep the whole input (split_op.cc). oneDNN's poolings pass more to their
+# gradients than their outputs.
 NOT_REPEATABLE = words(
     """AddN Slice StridedSlice Split SplitV Unpack MaxPool MaxPool3D LRN"""
 )
@@ -100,20 +99,20 @@ PERSISTENT = words(
 # (constant_op.cc).
 CONSTANT = words("Const")
 
-# Ops whose output shares the memory that a variable has then; and ops that make their
-# second input's memory the variable's (resource_variable_ops.cc).
+# Ops whose output shares a variable's current memory; and ops that make their second
+# input's memory the variable's (resource_variable_ops.cc).
 READS_STATE = words("ReadVariableOp")
 REPLACES_STATE = words("AssignVariableOp")
 
-# Ops that leave a variable whose handle they get as it is (resource_variable_ops.cc,
-# gather ops); any other op with a variable's handle may write it.
+# Ops that never write a variable whose handle they get (resource_variable_ops.cc,
+# gather ops). Any other op with a variable's handle may write it.
 READS_VARIABLES = words(
     """ReadVariableOp _ReadVariablesOp VariableShape VarIsInitializedOp ResourceGather
     ResourceGatherNd DisableCopyOnRead"""
 )
 
-# Ops of which an output is as large as cuDNN says when they run: it is left to their
-# gradients (cudnn_rnn_ops.cc). The number of that output.
+# Ops with an output for their gradients whose size cuDNN tells when they run
+# (cudnn_rnn_ops.cc), and that output's index.
 RESERVES, RESERVED = words("CudnnRNN CudnnRNNV2 CudnnRNNV3"), 3
 
 CONTROL_FLOW = words(
@@ -123,7 +122,7 @@ CONTROL_FLOW = words(
 
 
 def with_flops(graph: GraphView, nodes: Iterable[Any] = ()) -> GraphView:
-    """The graph with `Op.flops` filled in; TensorFlow's nodes tell equations."""
+    """Return the graph with `Op.flops` filled in; `nodes` give einsums' equations."""
     sums = (node for node in nodes if node.op == "Einsum")
     told = {node.name: node.attr["equation"].s.decode() for node in sums}
     ops = ((op, flops_of(graph, op, told.get(op.name, ""))) for op in graph.ops)
@@ -132,11 +131,11 @@ def with_flops(graph: GraphView, nodes: Iterable[Any] = ()) -> GraphView:
 
 
 def flops_of(graph: GraphView, op: Op, equation: str = "") -> int:
-    """Floating-point operations of a convolution or matrix product; 0 for others.
+    """Return floating-point operations of a convolution or matrix product, else 0.
 
-    A convolution makes two for each element of its output and of the kernel above it,
-    and its two gradients as many each; an einsum, by its equation, two for each element
-    of the space that its labels span, and none that are counted with an ellipsis.
+    A convolution has two for each element of its output and of the kernel above it, and
+    each of its two gradients has as many. An einsum has two for each element of the
+    space that its labels span; one with an ellipsis counts 0.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -171,16 +170,15 @@ def flops_of(graph: GraphView, op: Op, equation: str = "") -> int:
 
 
 def _input_shapes(graph: GraphView, op: Op) -> list[tuple[int, ...]]:
-    """Shapes of the first three inputs; those that are not there have no axes."""
+    """Return shapes of the first three inputs, () for absent ones."""
     shapes = [graph.tensors[name].shape for name in op.inputs[:3]]
     return shapes + [()] * (3 - len(shapes))
 
 
 def _convolution(kernel: tuple[int, ...], made: tuple[int, ...]) -> int:
-    """Kernel (*window, input channels, output channels) over `made`, channels last.
+    """Count operations of a kernel (*window, input, output channels) over `made`.
 
-    The channels' axis of `made` is counted within the kernel, so that channels first,
-    with as many elements, come to the same.
+    Only the elements of `made` count, so channels may be first or last.
     """
     return 2 * math.prod(kernel[:-1]) * math.prod(made)
 
@@ -193,6 +191,6 @@ def _einsum(equation: str, first: tuple[int, ...], second: tuple[int, ...]) -> i
 
 
 def _contracted(left: tuple[int, ...], made: tuple[int, ...]) -> int:
-    """Length of the axis that a matrix product sums over, either way transposed."""
+    """Return the length of the axis that a matrix product sums over."""
     rows = made[-2] if len(made) > 1 else 1
     return math.prod(left[-2:]) // max(1, rows)

@@ -1,17 +1,18 @@
-"""Variables that are used in pieces, as embeddings are: no op of a step copies them.
+"""Switch off copy-on-read of variables that ops use by rows, such as embeddings.
 
-    Gather(v)   Read(v) ──> MatMul      Gather(v) ──^──> mark off ──^──> Read(v) ──> ...
+    Gather(v)   Read(v) ──> MatMul      Gather(v) ──^──> mode off ──^──> Read(v) ──> ...
 
-An op that gathers rows of a variable, or writes some, marks it. From then on TensorFlow
-copies it at each read, and makes each value that is written whole beside the old one:
-a step needs room for one more, or two. The mark is there so that no rows change of a
-value that somebody has read. But an op that writes rows sees by itself whether somebody
-holds the old value, and a step's writes are ordered against its reads. So the mark is
-taken off before each op that reads or writes all of it.
+An op that gathers or writes rows of a variable switches its copy-on-read mode on. From
+then on TensorFlow copies the variable at each read, and allocates each newly written
+value beside the old one: a step needs memory for one or two copies more. The mode keeps
+a value that was read from changing by rows. But an op that writes rows checks for other
+holders of the old value itself, and a step's writes are ordered against its reads. So
+the mode is switched off before each op that reads or writes all of the variable.
 
-Left as they are, and counted so: variables that loops or branches use; those of which
-rows are gathered after all was read, as a gather that finds a reader copies; and those
-that fused optimizers write in rows: without room to copy they wait for their own lock.
+Left in this mode, and counted so: variables that loops or branches use; variables whose
+rows are gathered after a read, as a gather that finds a reader copies; and variables
+that fused optimizers write by rows, which without memory to copy wait for their own
+lock.
 
 Sources: `DisableCopyOnReadOp`, `ResourceGatherOp` in resource_variable_ops.cc,
 `EnsureSparseVariableAccess`, `PrepareToUpdateVariable` in training_op_helpers.h.
@@ -37,10 +38,10 @@ _WHOLE = ("ReadVariableOp", "Assign", "ResourceApply")
 def _users(
     nodes: Sequence[compat.NodeDef], handles: Collection[str]
 ) -> dict[str, list[compat.NodeDef]]:
-    """The ops of each variable that some op uses in pieces, by its handle's node."""
-    behind = {name: {name} for name in handles}  # into branches and loops too
+    """Map handles' nodes of variables that some op uses by rows to all their users."""
+    behind = {name: {name} for name in handles}  # also in branches and loops
     users: dict[str, list[compat.NodeDef]] = defaultdict(list)
-    for last in (False, False, True):  # loops go back once
+    for last in (False, False, True):  # a loop's back edge takes a second pass
         for node in nodes:
             read = (behind.get(source_of(n), ()) for n in node.input if n[0] != "^")
             found = set[str]().union(*read)
@@ -56,12 +57,12 @@ def without_copies(
     handles: Collection[str],
     ordered: Sequence[compat.NodeDef],
 ) -> list[compat.NodeDef]:
-    """Nodes that take the mark off variables before all of them is read or written.
+    """Return nodes that switch copy-on-read off before whole reads and writes.
 
     Args:
         nodes: The step's nodes; they are not changed.
         handles: Names of the nodes of variables' handles.
-        ordered: Those that it began with, in order: they have its loops and branches.
+        ordered: The step's original nodes in order, which tell loops and branches.
     """
     fixed, changed = control_flow(ordered), {node.name: node for node in nodes}
     followers: dict[str, list[str]] = defaultdict(list)
@@ -79,20 +80,20 @@ def without_copies(
         if inside or fused or gathers & _needing(reads, followers):
             continue
         for name in [node.name for node in users if node.op.startswith(_WHOLE)]:
-            node = changed[name]  # of two variables it may have a mark already
+            node = changed[name]  # may already wait for another variable's mode
             before = {source_of(n) for n in node.input} & changed.keys()
             before |= gathers if name in reads else set()
             inputs = [handle, *(f"^{n}" for n in sorted(before))]
             mark = f"{name}/{handle}{_END}"
             changed[mark] = compat.made_node(mark, _MARK_OFF, inputs, node.device)
             changed[name] = compat.copied(node, [*node.input, f"^{mark}"])
-            for source in before:  # what comes later must close no circle
+            for source in before:  # later edges must close no cycle
                 followers[source].append(name)
     return [*changed.values()]
 
 
 def _needing(names: Sequence[str], followers: Mapping[str, Sequence[str]]) -> set[str]:
-    """Names of the nodes that need any of the named ones."""
+    """Return the names of all nodes reachable from the given ones, these included."""
     found, pending = set(names), [*names]
     while pending:
         new = set(followers.get(pending.pop(), ())) - found
@@ -104,7 +105,7 @@ def _needing(names: Sequence[str], followers: Mapping[str, Sequence[str]]) -> se
 def copying(
     nodes: Sequence[compat.NodeDef], handles: Collection[str]
 ) -> dict[str, list[str]]:
-    """Names of the ops that copy variables, and of these variables' handles' nodes."""
+    """Map ops that copy variables to the names of the variables' handles' nodes."""
     found: dict[str, list[str]] = defaultdict(list)
     for handle, users in _users(nodes, handles).items():
         mark = f"/{handle}{_END}"
@@ -117,7 +118,7 @@ def copying(
 
 
 def with_copies_counted(ops: Sequence[Op], sizes: Mapping[str, int]) -> list[Op]:
-    """Ops of which those that copy variables take `sizes` bytes, by their names."""
+    """Add the bytes of copied variables, by op name, to the ops that copy them."""
 
     def counted(op: Op) -> Op:
         if op.name not in sizes:

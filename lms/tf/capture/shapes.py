@@ -1,17 +1,17 @@
 """Shapes of all tensors of a step, loops and branches included.
 
-TensorFlow's inference leaves open what changes, or could change, while a step runs:
+TensorFlow's inference leaves shapes open that change, or could change, in a step:
 
-    what enters a loop        the shape of the first round: loops keep their shapes
+    loop variables            the shape of the first round: loops keep their shapes
                               unless they were given shape invariants
-    elements of a list        the shape of what is pushed onto it (a loop keeps what
-                              its gradient needs in such lists)
-    what depends on values    its bound, where there is a rule (`bounds.py`);
-                              else, in a loop or branch, the largest tensor of known
-                              size in any: index sets of sparse gradients are no larger
+    elements of lists         the largest shape that ops put in (a loop's lists hold
+                              tensors for its gradient)
+    shapes that depend        the bound, where there is a rule (`bounds.py`); else, in
+    on values                 loops and branches, the largest tensor of known size in
+                              any of them: index sets of sparse gradients are no larger
 
-Known weakness: the last is a guess. Outside of loops and branches, a shape without a
-bound stays open, or is a guess where a plan is made by guesses.
+Known weakness: the last size is a guess. Outside of loops and branches, a shape without
+a bound stays open, or is guessed where a plan is made by guesses.
 
 Sources: `Enter`, `Merge` in control_flow_ops.cc and `TensorListPopBack` in list_ops.cc,
 tensorflow/core/ops.
@@ -35,17 +35,17 @@ __all__ = ["guessed_by_inputs", "guessed_shapes", "inferred_shapes", "told_shape
 Specs: TypeAlias = dict[str, list[tf.TensorSpec]]
 """Types and shapes of an op's outputs, by op name."""
 
-# How deep lists may depend on each other: a gradient's lists on its loop's, a layer's
-# on those of the layer before it.
+# Shapes are inferred at most 33 times: a gradient's lists depend on its loop's, and a
+# layer's lists on those of the layer before.
 _ROUNDS = 32
 
-# Ops that hand a list on with as many elements.
+# Ops that pass a list on with as many elements.
 _KEEPS_LENGTH = HANDS_ON | {"TensorListSetItem", "ZerosLike", "AddN"}
 
-# Ops that make of all that they read one tensor.
+# Ops that join all inputs into one tensor.
 _JOINS = frozenset({"ConcatV2", "Pack"})
 
-# Ops that read a list: the output that is read, and the input that asks for its shape.
+# Ops that read a list: the output with the elements, and the input with their shape.
 _OF_LISTS = {"TensorListPopBack": 1, "TensorListGetItem": 0, "TensorListStack": 0}
 _ASKED = {"TensorListGetItem": 2, "TensorListStack": 1}
 
@@ -57,17 +57,17 @@ def inferred_shapes(
     *,
     stacked: bool = False,
 ) -> Specs:
-    """Infer all shapes from the inputs'.
+    """Infer all shapes from the shapes of the inputs.
 
     Args:
         nodes: The step's nodes.
-        library: The functions that they call.
+        library: The functions that the nodes call.
         inputs: The arguments, as `compat.build_function` takes them.
-        stacked: Whether lists that are stacked are followed too, from loop to loop.
+        stacked: Whether to follow stacked lists too, from loop to loop.
 
     Raises:
-        UnsupportedError: If TensorFlow does not import what it made itself, or keeps
-            a function to itself that is called.
+        UnsupportedError: If TensorFlow does not import its own graph, or does not hand
+            over a function that a node calls.
     """
     _check_called(nodes, library)
     straight = _first_round(nodes)
@@ -95,21 +95,21 @@ def inferred_shapes(
         straight = _with_lengths(_with_element_shapes(straight, elements), lengths)
         try:
             specs = compat.infer_shapes(compat.graph_def(straight, library), inputs)
-        except ValueError:  # elements differ from each other in shape
+        except ValueError:  # elements of one list differ in shape
             break
     return specs
 
 
 def told_shapes(specs: Specs, traced: tf.Graph) -> Specs:
-    """The same, with open shapes as `set_shape` told them while the step was traced.
+    """Fill in open shapes from `set_shape` calls in the traced function.
 
     Args:
-        specs: What was inferred.
+        specs: The inferred types and shapes.
         traced: The graph before it was optimised.
     """
     filled = dict(specs)
     names: dict[str, list[tf.TensorShape]] = {}
-    for op in compat.operations(traced):  # those of one name may not be one op
+    for op in compat.operations(traced):  # several ops may have one name
         told = [tensor.shape for tensor in op.outputs]
         names[op.name] = told if names.get(op.name, told) == told else []
     for name in filled.keys() & names.keys():
@@ -127,10 +127,10 @@ def told_shapes(specs: Specs, traced: tf.Graph) -> Specs:
 def guessed_shapes(
     specs: Mapping[str, list[tf.TensorSpec]], branched: Set[str]
 ) -> Specs:
-    """The same, with open shapes in loops and branches filled in.
+    """Fill in open shapes in loops and branches with their largest known size.
 
     Args:
-        specs: What was inferred.
+        specs: The inferred types and shapes.
         branched: Names of the ops in loops and branches.
     """
     known = [
@@ -156,19 +156,18 @@ def guessed_by_inputs(
     specs: Mapping[str, list[tf.TensorSpec]],
     bounded: Set[str] = frozenset(),
 ) -> tuple[Specs, tuple[str, ...]]:
-    """Open shapes filled in: as many elements as the largest of an op's inputs has.
+    """Fill in open shapes with as many elements as the op's largest input has.
 
-    Text has no size that is known. Numbers that are made of nothing else are taken to
-    be few.
+    Text has no known size: a tensor made of text alone is guessed to have one element.
 
     Args:
         ordered: Nodes after their inputs.
-        specs: What is known.
-        bounded: Names of the ops whose sizes are bounds: a product of two bounds is
-            taken for the larger one, and what is made of it is no larger.
+        specs: The known types and shapes.
+        bounded: Names of the ops whose sizes are bounds. A combination of two bounds is
+            guessed to be as large as the larger one, and its readers no larger.
 
     Returns:
-        All specs, and the names of the ops whose shapes were guessed.
+        (all specs, names of the ops whose shapes were guessed).
     """
     filled, guessed = dict(specs), dict[str, None]()
     by_name = {node.name: node for node in ordered}
@@ -191,7 +190,7 @@ def guessed_by_inputs(
 
 
 def _measured(name: str, nodes: Mapping[str, compat.NodeDef]) -> str:
-    """The tensor whose shape an op reads, or else what it reads."""
+    """Return the tensor whose shape an input is, or the input itself."""
     node = nodes.get(source_of(name))
     if node is None or node.op not in ("Shape", "ShapeN"):
         return name
@@ -203,7 +202,7 @@ def _is_open(spec: tf.TensorSpec) -> bool:
 
 
 def _check_called(nodes: Sequence[compat.NodeDef], library: Any) -> None:
-    """Refuse calls of functions that TensorFlow specialised and does not hand over."""
+    """Refuse calls of functions that TensorFlow made but does not hand over."""
     known = {function.signature.name for function in library.function}
     for node in nodes:
         name = compat.attribute(node, "f").func.name
@@ -225,11 +224,11 @@ def _not_imported(error: ValueError) -> str:
 
 
 def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
-    """The nodes without loops, only for inference."""
+    """Return the nodes without loops, for shape inference only."""
     back_edges = {node.name for node in nodes if node.op == "NextIteration"}
     straight: list[compat.NodeDef] = []
     for node in nodes:
-        if node.op in LOOPS:  # one told no shapes has those that enter it
+        if node.op in LOOPS:  # without `output_shapes` its inputs' shapes are taken
             copy = compat.copied(node)
             copy.attr["output_shapes"].Clear()
             straight.append(copy)
@@ -251,7 +250,7 @@ def _first_round(nodes: Sequence[compat.NodeDef]) -> list[compat.NodeDef]:
 def _element_shape(
     pop: compat.NodeDef, by_name: Mapping[str, compat.NodeDef], specs: Specs
 ) -> tuple[int, ...] | None:
-    """The largest shape of what is put into the list that is read."""
+    """Return the largest known shape of the elements that `pop` may read."""
     shapes: list[tuple[int, ...]] = []
     for node, given in put_into(pop, by_name):
         if not given:
@@ -264,7 +263,7 @@ def _element_shape(
 
 
 def _lengths(by_name: Mapping[str, compat.NodeDef], specs: Specs) -> dict[str, int]:
-    """How many elements lists have that are stacked, where nothing told it."""
+    """Return the lengths of stacked lists that inference left open, by op name."""
 
     def shape_of(name: str) -> tuple[int, ...] | None:
         shape = specs[source_of(name)][index_of(name)].shape
@@ -274,7 +273,7 @@ def _lengths(by_name: Mapping[str, compat.NodeDef], specs: Specs) -> dict[str, i
     values = Values(by_name, shape_of)
 
     def length(name: str) -> int | None:
-        """Elements of a list that was made with all of them."""
+        """Return the length of a list that was made at its full length, or None."""
         node, seen = by_name.get(source_of(name)), set[str]()
         while node and node.op in _KEEPS_LENGTH and node.name not in seen:
             seen.add(node.name)
@@ -311,9 +310,9 @@ def _with_lengths(
 def _with_element_shapes(
     nodes: Sequence[compat.NodeDef], elements: Mapping[str, tuple[int, ...]]
 ) -> list[compat.NodeDef]:
-    """Let ops read elements of such shapes, and `TensorListPopBack` from new lists.
+    """Return nodes that read elements of the given shapes, for shape inference only.
 
-    It looks at its list, not at the shape that it is asked for.
+    `TensorListPopBack` reads a new list, as its shape comes from its list alone.
     """
     popped: list[compat.NodeDef] = []
     for node in nodes:

@@ -238,7 +238,7 @@ def _entropy(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
 
 
 def _recurrent(known: Shapes, node: compat.NodeDef, index: int) -> Shape | None:
-    """Bound what cuDNN's recurrent layers keep for gradients, on device and on host.
+    """Bound cuDNN's reserve for gradients of recurrent layers, on device and on host.
 
     cuDNN says the true size when it runs; `lms.tf.measure.scratch` measures it where
     memory suffices. An LSTM keeps four gates, the state and its tangent for each unit

@@ -36,7 +36,7 @@ _HAND_ON = ALIAS | {_PUSHES, _POPS, "TensorListLength"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLists:
-    """Lists of the same elements, which move together.
+    """Lists that share their elements and move together.
 
     Args:
         pushes: Names of the ops that put elements in.

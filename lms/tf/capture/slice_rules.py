@@ -1,18 +1,18 @@
-"""Cuts of one op: the axes along which its parts are made of parts of its inputs.
+"""Rules to split an op: the axes along which chunks of inputs give chunks of outputs.
 
     y = op(x, w)    y[rows of part p] == op(x[rows of part p], w)
 
-A rule says of an axis of the output which axis of each input goes with it, or that the
-input is read whole. A part's numbers are the whole's where each is a function of the
-same numbers, which one kernel computes in the same order: what works element by
-element, what moves elements, and sums of rows. Sums are never split.
+A rule maps an axis of the output to the axis of each input, or says that the op reads
+an input whole. A part has the whole op's bits where one kernel computes each number of
+the same inputs in the same order: element-wise ops, ops that move elements, and sums of
+rows. The axis of a sum is never split.
 
-Products, convolutions, averages and sums of columns are made by libraries, which may
-choose another algorithm for fewer examples of a batch, or for other rows or columns:
-the same numbers in another order, so the last bits may differ: `sums` and `rows`.
+Libraries compute products, convolutions, averages and sums of columns. For a smaller
+batch, or fewer rows or columns, they may choose an algorithm that adds in another
+order, so the last bits may differ: `sums` and `rows` allow such parts.
 
 Sources: op definitions in tensorflow/core/ops; `FillPhiloxRandom` in random_op_cpu.h
-and random_op_gpu.h: four numbers for each count, or two of 64 bits.
+and random_op_gpu.h: four numbers for each count of the counter, or two of 64 bits.
 """
 
 import math
@@ -32,15 +32,15 @@ Shape: TypeAlias = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shaped:
-    """An op with the shapes of what it reads and makes.
+    """An op with the shapes of its inputs and outputs.
 
     Args:
         node: TensorFlow's node.
-        inputs: Shapes of its inputs.
-        outputs: Shapes of its outputs.
-        constants: Values of those inputs that are small constants, by their positions.
-        sums: Whether parts may add up in another order than the whole.
-        rows: Whether products may be cut along rows and columns too.
+        inputs: Shapes of the inputs.
+        outputs: Shapes of the outputs.
+        constants: Values of inputs that are small constants, by their positions.
+        sums: Whether parts may add in another order than the whole op.
+        rows: Whether products may also be split along rows and columns.
     """
 
     node: compat.NodeDef
@@ -52,36 +52,36 @@ class Shaped:
 
     @property
     def rank(self) -> int:
-        """Axes of its first output."""
+        """Number of axes of the first output."""
         return len(self.outputs[0])
 
     def integers(self, position: int) -> list[int] | None:
-        """A constant input as a list; None if it is no constant."""
+        """Return a constant input as a list; None for other inputs."""
         value = self.constants.get(position)
         return None if value is None else [int(each) for each in value.flatten()]
 
     def flag(self, key: str) -> bool:
-        """A boolean attribute."""
+        """Return a boolean attribute."""
         return compat.attribute(self.node, key).b
 
     def number(self, key: str) -> int:
-        """An integer attribute."""
+        """Return an integer attribute."""
         return compat.attribute(self.node, key).i
 
     def text(self, key: str) -> str:
-        """An attribute that is text."""
+        """Return a text attribute."""
         return compat.attribute(self.node, key).s.decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Axes along which an op is cut.
+    """Axes along which an op is split.
 
     Args:
-        inputs: The axis of each input; None for one that is read whole.
+        inputs: The axis of each input; None for an input that is read whole.
         outputs: The axis of each output.
         constants: New values of constant inputs, by their positions.
-        counter: Position of the counter of random numbers, which each part moves on.
+        counter: Position of the input that counts random numbers, which parts advance.
     """
 
     inputs: tuple[int | None, ...]
@@ -90,7 +90,7 @@ class Cut:
     counter: int | None = None
 
 
-# Ops whose libraries choose the order in which they add up.
+# Ops whose libraries choose the order of additions.
 _SUMS = {
     *("Einsum", "MatMul", "_FusedMatMul", "BatchMatMul", "BatchMatMulV2"),
     *("BatchMatMulV3", "Conv2D", "Conv3D", "DepthwiseConv2dNative", "_FusedConv2D"),
@@ -99,23 +99,23 @@ _SUMS = {
     *("AvgPool3DGrad", "ResizeBilinearGrad"),
 }
 
-# Reductions that have the same bits in any order.
+# Reductions with equal bits in any order.
 _ANY_ORDER = {"Max", "Min", "All", "Any"}
 
-# Elements of a processor's largest packet: those that fill none have other last bits.
+# Elements in the largest SIMD packet: in an unfilled packet the last bits may differ.
 _PACKET = 32
 
-# Axes of the inputs for an axis of the first output, and new constants.
+# (axes of the inputs for an axis of the first output, new constants by position).
 _Found: TypeAlias = tuple[list[int | None], dict[int, list[int]]] | None
 _Rule: TypeAlias = Callable[[Shaped, int, int], _Found]
 
 
 def cuts(op: Shaped, parts: int) -> list[Cut]:
-    """All cuts of an op into equal parts.
+    """Return all ways to split an op into equal parts.
 
     Args:
         op: The op.
-        parts: How many, at least 2.
+        parts: Number of parts, at least 2.
     """
     rule = _RULES.get(op.node.op)
     if rule is None or not op.outputs or (op.node.op in _SUMS and not op.sums):
@@ -149,12 +149,11 @@ def _cut(op: Shaped, rule: _Rule, axis: int, parts: int) -> Cut | None:
 
 
 def _part(sizes: Sequence[int], axis: int, parts: int) -> list[int]:
-    """Sizes of a part."""
     return [s // parts if i == axis and s > 0 else s for i, s in enumerate(sizes)]
 
 
 def _element_wise(op: Shaped, axis: int, _: int) -> _Found:
-    """Inputs broadcast from the right."""
+    """Align the inputs from the right, as broadcasts do."""
     from_right = op.rank - axis
     axes: list[int | None] = []
     for shape in op.inputs:
@@ -164,7 +163,7 @@ def _element_wise(op: Shaped, axis: int, _: int) -> _Found:
 
 
 def _added(op: Shaped, axis: int, parts: int) -> _Found:
-    """More than two begin with one that nobody else will read (aggregate_ops.cc)."""
+    """Split two inputs; the order of more depends on readers (aggregate_ops.cc)."""
     return None if op.inputs[2:] and not op.sums else _element_wise(op, axis, parts)
 
 
@@ -173,19 +172,19 @@ def _with_bias(op: Shaped, axis: int, _: int) -> _Found:
 
 
 def _chosen(op: Shaped, axis: int, _: int) -> _Found:
-    """`Select` without broadcasting; a condition may choose whole rows, or all."""
+    """Split `Select`, whose condition chooses elements, whole rows, or all."""
     is_chosen = op.inputs[0][axis : axis + 1] == op.outputs[0][axis : axis + 1]
     return [axis if is_chosen else None, axis, axis], {}
 
 
 def _by_rows(op: Shaped, axis: int, _: int) -> _Found:
-    """Ops along the last axis, which stays the last."""
+    """Split along an axis before the last, along which the op works."""
     is_last = op.node.op != "OneHot" or op.number("axis") == -1
     return ([axis], {}) if axis < op.rank - 1 and is_last else None
 
 
 def _loss(op: Shaped, axis: int, _: int) -> _Found:
-    """A loss and its gradient for each row."""
+    """Split a loss and its gradient by rows."""
     pair = [shape[:1] == op.inputs[0][:1] for shape in op.inputs]
     return ([0, 0], {}) if axis == 0 and all(pair) else None
 
@@ -206,7 +205,7 @@ def _reduced(op: Shaped, axis: int, _: int) -> _Found:
 
 
 def _einsum(op: Shaped, axis: int, _: int) -> _Found:
-    """A label that all inputs and the output have counts the examples of a batch."""
+    """Split along a label of all inputs, a batch axis; with `rows`, along any label."""
     equation = op.text("equation").replace(" ", "")
     told, arrow, made = equation.partition("->")
     if not arrow or "." in equation or _repeats(f"{told},{made}"):
@@ -216,7 +215,7 @@ def _einsum(op: Shaped, axis: int, _: int) -> _Found:
 
 
 def _repeats(told: str) -> bool:
-    """Tell whether a tensor has a label twice: of it, the diagonal is meant."""
+    """Tell whether a tensor has a label twice, which means its diagonal."""
     return any(len(set(each)) < len(each) for each in told.split(","))
 
 
@@ -225,7 +224,7 @@ def _index(labels: str, label: str) -> int | None:
 
 
 def _product(op: Shaped, axis: int, _: int) -> _Found:
-    """Matrix products of other examples of a batch, or of other rows or columns."""
+    """Split products along batch axes; with `rows`, along rows and columns too."""
     left = op.flag("adj_x") or op.flag("transpose_a")
     right = op.flag("adj_y") or op.flag("transpose_b")
     if axis < op.rank - 2:
@@ -235,7 +234,7 @@ def _product(op: Shaped, axis: int, _: int) -> _Found:
         return None
     if axis == op.rank - 2:
         return [len(op.inputs[0]) - (1 if left else 2), None], {}
-    added = [0] * (len(op.inputs) - 2)  # to the columns of a fused product
+    added = [0] * (len(op.inputs) - 2)  # a fused product adds vectors to its columns
     return [None, len(op.inputs[1]) - (2 if right else 1), *added], {}
 
 
@@ -245,7 +244,7 @@ def _transposed(op: Shaped, axis: int, _: int) -> _Found:
 
 
 def _reshaped(op: Shaped, axis: int, parts: int) -> _Found:
-    """The same elements before the axis, and then whole parts."""
+    """Split where input and output have equally many elements before the axis."""
     made, given = op.outputs[0], op.inputs[0]
     before = math.prod(made[:axis])
     same = [a for a in range(len(given)) if math.prod(given[:a]) == before]
@@ -254,7 +253,7 @@ def _reshaped(op: Shaped, axis: int, parts: int) -> _Found:
         return None
     sizes = {1: _part(made, axis, parts)} if op.node.op == "Reshape" else {}
     if op.node.op == "Squeeze" and not compat.attribute(op.node, "squeeze_dims").list.i:
-        return None  # a part of one would lose its axis
+        return None  # a part of size 1 would lose its axis
     return [whole[0]], sizes
 
 
@@ -317,7 +316,7 @@ def _filled(op: Shaped, axis: int, parts: int) -> _Found:
 
 
 def _random(op: Shaped, axis: int, parts: int) -> _Found:
-    """Numbers of a counter: each part begins where the one before it ends."""
+    """Split random numbers: a part's counter begins where the previous part's ends."""
     shape = op.outputs[0]
     is_first = math.prod(shape[:axis]) == 1
     made = math.prod(shape) // parts
@@ -327,7 +326,7 @@ def _random(op: Shaped, axis: int, parts: int) -> _Found:
 
 
 def counted(node: compat.NodeDef) -> int:
-    """Random numbers for each count."""
+    """Return how many random numbers one count of the counter gives."""
     dtype = tf.as_dtype(compat.attribute(node, "dtype").type)
     return 2 if dtype == tf.float64 else 4
 
@@ -337,7 +336,7 @@ def _channels(op: Shaped) -> int:
 
 
 def _pooled(op: Shaped, axis: int, _: int) -> _Found:
-    """Poolings and their gradients work on each example and channel by itself."""
+    """Split poolings and their gradients by examples or channels."""
     return ([axis] * len(op.inputs), {}) if axis in (0, _channels(op)) else None
 
 
@@ -348,7 +347,7 @@ def _average_gradient(op: Shaped, axis: int, parts: int) -> _Found:
 
 
 def _convolved(op: Shaped, axis: int, _: int) -> _Found:
-    """Convolutions of other examples of a batch; what is added may be their own."""
+    """Split convolutions by examples, unless a fused `Add` may read examples too."""
     is_added = b"Add" in compat.attribute(op.node, "fused_ops").list.s
     return ([0], {}) if axis == 0 and not is_added else None
 

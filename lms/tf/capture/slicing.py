@@ -1,24 +1,23 @@
-"""Parts of ops in place of ops that are too large for a budget.
+"""Split ops that are too large for a budget into parts.
 
     q, k ──> scores ──> softmax ──> product ──> y
 
     q, k ─┬> scores 1 ──> softmax 1 ──> product 1 ─┬> y
           └> scores 2 ──> softmax 2 ──> product 2 ─┘
 
-An op needs what it reads and what it makes at once. Where that is too much, a region
-of ops around it is cut along one axis: each op becomes as many as there are parts. What
-lies between them exists in parts alone, which a plan moves or recomputes one by one.
-What a region reads from outside is sliced; what others read of it is joined.
+An op needs its inputs and outputs at once. Where they exceed the budget, a region of
+ops around the op is split along one axis: each op becomes several parts. Tensors inside
+the region exist in parts only, which a plan moves or recomputes one by one. Inputs of
+the region are sliced, and outputs that other ops read are concatenated.
 
 A region grows from the largest op over all large tensors, as far as the rules of
-`slice_rules` follow the axis. Small tensors end it: to join them costs little. Of the
-axes and numbers of parts the one is chosen that leaves least to the largest op. Once an
-op cannot be cut, smaller ones stay whole too: the step needs as much anyway. Cuts that
-may have other bits, or were tried and have not, come where others leave too much.
+`slice_rules` follow the axis. Small tensors end the region: they are cheap to
+concatenate. The axis and the number of parts are chosen that leave the least need. Once
+an op cannot be split, smaller ops stay whole too, as the step's need stays. Splits that
+may change bits, or were tried and did not, are used where others leave too much.
 
-Known weakness: what an op that cannot be cut reads is joined beside its parts, so both
-are there at once; what sums over the axis, such as the gradient of a layer's weights,
-ends a region.
+Known weakness: an op that stays whole reads a concatenated tensor, which lies in memory
+beside its parts. Sums over the axis, such as gradients of weights, end a region.
 """
 
 import math
@@ -40,22 +39,22 @@ from lms.units import Bytes
 
 __all__ = ["SLICE", "Cuts", "OpSize", "Region", "regions", "with_slices"]
 
-# How the names of slices end: they are copies and never views of what they are cut of.
+# Name suffix of slices, which are copies and never views.
 SLICE = "/lms_slice"
 
-# A region follows tensors of at least one part in so many of what an op may need.
+# A region follows tensors of at least 1/4 of the bytes that an op may need.
 _LARGE = 4
 
-# An op's parts are worth it if the largest need falls to so much of it.
+# A split must lower the need of a region's largest op to at most 0.75 of it.
 _WORTH = 0.75
 
-# How the names of tensors end that were joined of parts, before their index.
+# Name suffix of tensors that were concatenated of parts; an output's index follows.
 _WHOLE = "/lms_whole"
 
-# Ops that never hand on the memory of what they read.
+# Ops whose outputs never share their inputs' memory.
 _MAKE_NEW = ("MatMul", "BatchMatMul", "Conv2D", "Conv3D", "DepthwiseConv")
 
-# Constants of more elements are no axes or sizes.
+# Elements of a constant that is read: larger ones are no axes or sizes.
 _FEW = 16
 
 _MOST_PARTS = 64
@@ -67,17 +66,17 @@ _Proof: TypeAlias = Callable[[GraphView, _Nodes, Op, Cut, int], bool]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSize:
-    """Limit of an op, above which it is cut.
+    """Limit of an op's bytes, above which the op is split.
 
     Args:
-        most: Bytes that it may read and make.
-        sums: Whether parts may add up in another order than the whole.
-        rows: Whether products may be cut along rows and columns too.
-        whole: Bytes that the largest op needs before any is cut.
-        scratch: Bytes of scratch of ops by name, as they were measured then.
-        helps: Whether the step needs less so than before.
-        proved: Tells of the step, its nodes, an op, a cut and the number of parts
-            that the parts have the whole's bits; None where nobody can.
+        most: Bytes of an op's inputs, outputs and scratch together.
+        sums: Whether parts may add in another order than the whole op.
+        rows: Whether products may also be split along rows and columns.
+        whole: Bytes that the largest op needs before any op is split.
+        scratch: Measured bytes of scratch of whole ops, by name.
+        helps: Whether this limit lowers the step's need.
+        proved: Takes graph, nodes, op, cut and number of parts; tells whether the parts
+            have the whole op's bits. None where no proof is possible.
     """
 
     most: Bytes
@@ -91,11 +90,11 @@ class OpSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Ops that are cut together.
+    """Ops that are split together.
 
     Args:
-        cuts: The cut of each op, by names.
-        parts: Into how many parts.
+        cuts: The cut of each op, by name.
+        parts: Number of parts.
     """
 
     cuts: Mapping[str, Cut]
@@ -103,12 +102,12 @@ class Region:
 
 
 class Cuts:
-    """The cuts of a step's ops.
+    """The possible cuts of a step's ops.
 
     Args:
         graph: The step.
-        nodes: Its nodes.
-        size: What may be cut: without proof, or all that has one.
+        nodes: The step's nodes.
+        size: The cuts that are allowed, without a proof or with one.
     """
 
     def __init__(
@@ -118,8 +117,8 @@ class Cuts:
         self._size = size
         self.nodes = {node.name: node for node in nodes}
         results = set(graph.results)
-        # A slice has a fixed size, so what it is of must have one; what leaves a loop
-        # or a branch may have been bounded.
+        # Slices have fixed sizes, so a sliced tensor must have one too; tensors of
+        # loops and branches may have bounded sizes.
         moving = (op for op in graph.ops if op.varies or op.fixed)
         self._varying = {tensor.name for op in moving for tensor in op.outputs}
         pure = {name for name, node in self.nodes.items() if compat.is_pure(node)}
@@ -131,7 +130,7 @@ class Cuts:
             and not (op.replaces_state or op.persistent or op.from_host)
             and results.isdisjoint(tensor.name for tensor in op.outputs)
         }
-        self._folded: set[str] = set()  # what is made of constants alone
+        self._folded: set[str] = set()  # ops of constants alone
         for op in graph.ops:
             sources = {op_of(name) for name in op.inputs if op.name in pure}
             if (op.constant or sources) and sources <= self._folded and not op.fixed:
@@ -139,7 +138,7 @@ class Cuts:
         self._known: dict[tuple[str, int], list[Cut]] = {}
 
     def of(self, op: Op, parts: int) -> list[Cut]:
-        """All cuts of an op into so many parts; none if it must stay whole."""
+        """Return all cuts of an op into `parts`; none if the op must stay whole."""
         key = op.name, parts
         if key not in self._known:
             found = cuts(self._shaped(op), parts) if self._is_open(op, parts) else []
@@ -154,7 +153,7 @@ class Cuts:
         return self._known[key]
 
     def holds(self, op: Op, cut: Cut, parts: int) -> bool:
-        """Tell whether a cut is allowed: without a proof, or by it."""
+        """Tell whether a cut is allowed without a proof, or proved."""
         size, shaped = self._size, self._shaped(op)
         if size.proved is None:
             return True
@@ -165,7 +164,7 @@ class Cuts:
         )
 
     def _is_open(self, op: Op, parts: int) -> bool:
-        """Tell whether an op may be cut; not where the runtime would keep its parts."""
+        """Tell whether an op may be split: not if TensorFlow would fold its parts."""
         size = max((tensor.size for tensor in op.outputs), default=0)
         kept = op.name in self._folded and size <= parts * LARGEST
         return op.name in self.open and not kept
@@ -184,15 +183,15 @@ class Cuts:
         )
 
     def _adds_in_order(self, op: Op) -> bool:
-        """Tell whether the kernel begins with the first input, whole and in parts.
+        """Tell whether AddN surely begins with its first input, whole and in parts.
 
-        It begins with the first whose memory it may write into (aggregate_ops.cc).
+        AddN begins with the first input that it may overwrite (aggregate_ops.cc).
         """
         first = op.inputs[0] if op.type == "AddN" else ""
         return op.inputs.count(first) == 1 and self._is_read_once(first)
 
     def _is_read_once(self, name: str) -> bool:
-        """Tell whether nobody but one op ever holds the memory of a tensor."""
+        """Tell whether only one op ever holds the memory of a tensor."""
         made, producer = self.graph.tensors[name], self.graph.by_name[op_of(name)]
         if len(self.graph.consumers[name]) > 1 or producer.name not in self.open:
             return False
@@ -220,19 +219,19 @@ class Cuts:
 def regions(
     graph: GraphView, nodes: Sequence[compat.NodeDef], size: OpSize
 ) -> list[Region]:
-    """Regions that leave to no op more than it may need, as far as ops can be cut.
+    """Find regions to split until each op fits its limit, as far as ops can be split.
 
     Args:
         graph: The step.
-        nodes: Its nodes.
-        size: What an op may need.
+        nodes: The step's nodes.
+        size: The limit of an op's bytes.
     """
     sizes = [replace(size, rows=False, proved=None)]
     sizes += [size] if size.rows or size.proved else []
     steps = [Cuts(graph, nodes, each) for each in sizes]
     most = size.most
     needs = dict(zip(graph.by_name, working_sets(graph), strict=True))
-    for name in size.scratch.keys() & needs.keys():  # where it is not measured yet
+    for name in size.scratch.keys() & needs.keys():  # not measured for this graph
         needs[name] += max(0, size.scratch[name] - graph.by_name[name].scratch)
     found: dict[str, Region] = {}
     for name in sorted(needs, key=lambda name: -needs[name]):
@@ -260,7 +259,7 @@ def _best(
     most: Bytes,
     found: Mapping[str, Region],
 ) -> tuple[Bytes, Region] | None:
-    """The region around an op that leaves least, and that; None if none is worth it."""
+    """Return (need after the split, best region around an op); None if none pays."""
     tried = []
     for parts in _numbers(op, needs[op.name] / most):
         for cut in step.of(op, parts):
@@ -276,7 +275,7 @@ def _best(
 
 
 def _numbers(op: Op, wanted: float) -> list[int]:
-    """Numbers of parts: the least that is enough for an axis, or its greatest."""
+    """Return numbers of parts to try: for each axis the least enough, or the most."""
     found = set[int]()
     for size in {size for tensor in op.outputs for size in tensor.shape}:
         fitting = [k for k in range(2, min(size, _MOST_PARTS) + 1) if size % k == 0]
@@ -293,7 +292,7 @@ def _grown(
     large: Bytes,
     taken: Mapping[str, Region],
 ) -> Region:
-    """All ops that follow a cut over large tensors."""
+    """Grow a region over all ops that follow a cut along large tensors."""
     graph, found = step.graph, {op.name: cut}
     axes: dict[str, int] = {}
     waiting = [op]
@@ -324,7 +323,7 @@ def _axes(op: Op, cut: Cut) -> Iterator[tuple[str, int | None]]:
 
 
 def _fits(op: Op, cut: Cut, axes: Mapping[str, int]) -> bool:
-    """Tell whether a cut goes along the axes that are settled."""
+    """Tell whether a cut agrees with the axes chosen so far."""
     return all(axes.get(name, axis) == axis for name, axis in _axes(op, cut))
 
 
@@ -334,7 +333,7 @@ def _left(
     needs: Mapping[str, Bytes],
     found: Mapping[str, Region],
 ) -> tuple[Bytes, Bytes]:
-    """Bytes that the largest op of a region still needs, and that are joined."""
+    """Return (need of a region's largest op after the split, bytes to concatenate)."""
     graph, joined = step.graph, 0
     left = max(needs[name] for name in region.cuts) // region.parts
     for name in region.cuts:
@@ -355,7 +354,7 @@ def _left(
 
 
 def _joins(step: Cuts, reader: Op, name: str, region: Region) -> bool:
-    """Tell whether an op reads all of a tensor at once, however it may be cut."""
+    """Tell whether a reader needs the whole tensor under all of its allowed cuts."""
     place, parts = reader.inputs.index(name), region.parts
     found = (cut for cut in step.of(reader, parts) if cut.inputs[place] is not None)
     return not any(step.holds(reader, cut, parts) for cut in found)
@@ -367,19 +366,19 @@ def with_slices(
     found: Sequence[Region],
     number: int,
 ) -> list[compat.NodeDef]:
-    """Nodes in which regions are cut.
+    """Return nodes in which regions are split.
 
     Args:
         nodes: The step's nodes; they are not changed.
-        graph: The same as plain data.
+        graph: The step's graph.
         found: The regions, which share no op.
-        number: How often the step was cut before.
+        number: Number of earlier splits of the step, which makes names unique.
     """
     return list(_Cutter(nodes, graph, found, number).all())
 
 
 class _Cutter:
-    """Makes the nodes of parts, and those that slice and join."""
+    """Makes the nodes of parts, and the nodes that slice and concatenate."""
 
     def __init__(
         self,
@@ -396,7 +395,7 @@ class _Cutter:
         self._constants: dict[tuple[str, str, str], str] = {}
 
     def all(self) -> Iterator[compat.NodeDef]:
-        """All nodes."""
+        """Yield all nodes."""
         for node in self._nodes:
             region = self._region.get(node.name)
             if region is None:
@@ -443,7 +442,7 @@ class _Cutter:
         return self._copied(node, inputs, _part(node.name, part))
 
     def _whole(self, name: str, reader: compat.NodeDef) -> str:
-        """A tensor's name where it is whole: joined, if it is made in parts."""
+        """Return the whole tensor's name; concatenate the tensor if it has parts."""
         region = None if name.startswith("^") else self._region.get(source_of(name))
         if region is None:
             return name
@@ -458,7 +457,7 @@ class _Cutter:
     def _slice(
         self, name: str, axis: int, region: Region, part: int, reader: compat.NodeDef
     ) -> str:
-        """A part's own input: made in parts, sliced, or joined of slices of parts."""
+        """Return a part's input: a part, a slice, or slices of parts concatenated."""
         source, index = source_of(name), index_of(name)
         tensor = self._tensors[full_name(name)]
         label = f"/lms{self._number}_{index}_{axis}_{region.parts}_{part}"
@@ -488,7 +487,7 @@ class _Cutter:
         shape: Sequence[int],
         reader: compat.NodeDef,
     ) -> str:
-        """A slice; behind a first axis of one where else it might be a view."""
+        """Make a slice, behind a new first axis where it might else be a view."""
         new = f"{source}{piece.label}"
         is_copy = any(size > 1 for size in shape[: piece.axis])
         result = f"{new}{SLICE}" if is_copy else f"{new}{SLICE}_back"
@@ -529,7 +528,7 @@ class _Cutter:
         node.attr["Tidx"].type = tf.int32.as_datatype_enum
 
     def _counter(self, node: compat.NodeDef, region: Region, part: int) -> str:
-        """The counter at which a part's random numbers begin, on the host."""
+        """Return the counter, on the host, at which a part's random numbers begin."""
         given = node.input[region.cuts[node.name].counter or 0]
         if part == 0:
             return given
@@ -549,7 +548,7 @@ class _Cutter:
         return node
 
     def _constant(self, value: Any, dtype: tf.DType, reader: compat.NodeDef) -> str:
-        """The name of a constant on the reader's device, one for all readers."""
+        """Return the name of a constant on the reader's device, shared by readers."""
         key = dtype.name, str(value), reader.device
         if key not in self._constants:
             name = f"lms{self._number}_constant_{len(self._constants)}"
@@ -559,7 +558,7 @@ class _Cutter:
 
 
 class _Piece(NamedTuple):
-    """A part of a tensor: its axis, of how many, its number, and how its names end."""
+    """A part of a tensor: axis, number of parts, index, type, and name suffix."""
 
     axis: int
     parts: int

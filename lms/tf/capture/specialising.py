@@ -1,14 +1,14 @@
-"""From a traced function and the shapes of one call to plain data for planners.
+"""Turn a traced function and the shapes of one call into plain data for planners.
 
       optimised graph + shapes of a batch ──specialise──> TracedStep (GraphView, nodes)
 
 Assumptions
-    - An iterator argument is cut off: what `IteratorGetNext` yields becomes arguments,
-      so that their shapes are known and a last partial batch can be planned by itself.
-    - What depends on values in its shape counts as its bound, stays where it is, and is
-      made once: copies are of one size.
+    - An iterator argument is cut off: outputs of `IteratorGetNext` become arguments, so
+      that their shapes are known, and a last partial batch is planned by itself.
+    - A tensor whose shape depends on values counts as its bound. The tensor is neither
+      moved nor recomputed, as copies have a fixed size.
     - Ops inside loops and branches (between Switch and Merge, Enter and Exit) are
-      `fixed`. A control edge into or out of them would carry a dead branch's deadness.
+      `fixed`: a control edge into or out of a dead branch would carry its deadness.
 """
 
 import math
@@ -65,8 +65,8 @@ from lms.units import Bytes
 
 __all__ = ["Argument", "TracedStep", "specialise"]
 
-_AXES = 3  # along which an op may be cut, one after the other
-_PAIR = 2  # tensors; their sum has the same bits either way
+_AXES = 3  # axes along which an op may be split, one after the other
+_PAIR = 2  # inputs of a sum that has equal bits in both orders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,8 +78,7 @@ class Argument:
         spec: Its type and static shape.
         variable: For a variable's handle: the variable's type and shape.
         captured: The captured tensor that is always passed; None for an input.
-        lies_on_host: Whether it is a variable of the device that takes none of its
-            room.
+        lies_on_host: Whether it is a variable of the device that lies on the host.
     """
 
     name: str
@@ -96,22 +95,21 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedStep:
-    """One signature of a traced function: all shapes known.
+    """A traced function for one signature, with all shapes known.
 
     Args:
-        graph: What planners see.
-        nodes: The same ops as TensorFlow's nodes, arguments and results excluded.
+        graph: The graph for planners.
+        nodes: TensorFlow's nodes of the graph's ops, arguments and results excluded.
         library: Functions that the nodes call (loop bodies, data sets).
         arguments: Inputs first, then captures.
         outputs: Names of the tensors to return.
         device: Name of the device that memory is planned for.
-        own: The step as TensorFlow would run it; None if that is this one.
-        unknown_loops: Names of the loops that keep something in each round, but it is
-            not known how many there are: its bytes are not in the graph.
-        guessed: Names of the ops whose outputs may be of any size: a guess is in the
-            graph.
+        own: The step as TensorFlow would run it; None if no pass changed the step.
+        unknown_loops: Names of the loops that keep tensors for an unknown number of
+            rounds; the graph leaves out these bytes.
+        guessed: Names of the ops whose outputs may have any size; the graph guesses it.
         lists: Lists of loops that may move to the host.
-        ops_cut: Ops that are in it in parts.
+        ops_cut: Number of ops that were split into parts.
     """
 
     graph: GraphView
@@ -128,12 +126,12 @@ class TracedStep:
 
     @property
     def unknown_memory(self) -> tuple[str, ...]:
-        """Names of the loops and ops whose memory is not known."""
+        """Names of the loops and ops whose memory is unknown."""
         return self.unknown_loops + self.guessed
 
     @property
     def signature(self) -> str:
-        """Shapes of the inputs, readable."""
+        """Shapes of the inputs, as text for people."""
         shapes = ["x".join(map(str, a.spec.shape)) for a in self._inputs]
         return ", ".join(shape or "scalar" for shape in shapes)
 
@@ -155,7 +153,7 @@ class TracedStep:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that lie on the device before the step, as far as they are its own."""
+        """Bytes of captures, inputs and constants on the device before the step."""
         own = self.captured_bytes + self.input_bytes
         return own + self.graph.constant_bytes
 
@@ -177,38 +175,38 @@ _Nodes: TypeAlias = Sequence[compat.NodeDef]
 
 
 def _signs(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires nothing. Ensures that no op compares large integers on the host."""
+    """Requires nothing. Ensures that a GPU compares signs in its own memory."""
     return with_signs_on_device(nodes, control_flow(step.nodes), step.device), library
 
 
 def _opened(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires nothing. Ensures that calls of XLA hold no more than they must."""
+    """Requires nothing. Ensures that XLA's calls only compute, as far as possible."""
     return opened(nodes, library, control_flow(step.nodes), step.outputs)
 
 
 def _assignments(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires the functions to be open. Ensures that large variables stay in place."""
+    """Requires `_opened`. Ensures that large variables are assigned in place."""
     variables = {a.name: a.variable for a in step.arguments if a.variable is not None}
     return with_assignments_in_place(nodes, variables), library
 
 
 def _pieces(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires the functions to be open. Ensures that embeddings are not copied."""
+    """Requires `_opened`. Ensures that embeddings are read without a copy."""
     handles = {a.name for a in step.arguments if a.variable is not None}
     return without_copies(nodes, handles, step.nodes), library
 
 
 def _state(step: TracedStep, nodes: _Nodes, library: Any) -> tuple[_Nodes, Any]:
-    """Requires the functions to be open. Ensures that no product reads over a link."""
+    """Requires `_opened`. Ensures that products read host variables from copies."""
     handles = {a.name for a in step.arguments if a.lies_on_host}
     return with_copies_in(nodes, handles, control_flow(step.nodes)), library
 
 
 PASSES = (_signs, _opened, _pieces, _state, _assignments)
-"""Rewrites of a step before it is planned, in this order; none changes a number."""
+"""Rewrite passes before planning, in this order; none changes a number."""
 
 
-def specialise(  # noqa: PLR0913 - one for each means
+def specialise(  # noqa: PLR0913 - one for each rewrite
     traced: TracedFunction,
     inputs: Sequence[Any],
     *,
@@ -224,10 +222,10 @@ def specialise(  # noqa: PLR0913 - one for each means
         traced: The traced function.
         inputs: The flat inputs or their specs, all shapes known.
         device: Full name of the device that memory is planned for.
-        lists: Lists of loops that lie on the host.
-        on_host: Handles of variables that are taken to lie there.
-        size: What an op may need; larger ones are cut, as far as they can be.
-        guesses: Whether sizes that only values tell are guessed, not bounded.
+        lists: Lists of loops to move to the host.
+        on_host: Handles of variables that count as lying on the host.
+        size: Limit of an op's bytes; larger ops are split, as far as they can be.
+        guesses: Whether sizes that depend on values are guessed, not bounded.
 
     Returns:
         The step as plain data beside its nodes.
@@ -272,7 +270,7 @@ def specialise(  # noqa: PLR0913 - one for each means
         return own if same else step_of(nodes, library, own)
 
     step = rewritten(PASSES)
-    if set(step.guessed) - set(own.guessed):  # only the variable's shape was known
+    if set(step.guessed) - set(own.guessed):  # an assigned value's shape is open
         step = rewritten([one for one in PASSES if one is not _assignments])
     if size is None:
         return step
@@ -288,7 +286,7 @@ def specialise(  # noqa: PLR0913 - one for each means
 
 
 def refuse_guesses(step: TracedStep) -> None:
-    """Refuse a step for a limited device if nobody knows how much it needs.
+    """Refuse a step with guessed sizes, whose memory need is unknown.
 
     Raises:
         UnsupportedError: If the size of an op's output was guessed.
@@ -313,7 +311,7 @@ def _seen(
     *,
     guesses: bool,
 ) -> tuple[GraphView, list[compat.NodeDef], Lists, tuple[str, ...]]:
-    """The planners' graph, nodes in order, loops' lists, and ops of guessed shapes."""
+    """Return (graph, nodes in order, lists of loops, ops of guessed shapes)."""
     ends = loop_ends(_sorted(nodes, arguments, {}))
     ordered = _sorted(nodes, arguments, ends)
     shapes = _completed(ordered, shapes)
@@ -351,7 +349,7 @@ def _seen(
 def _cut(
     traced: TracedFunction, inputs: Sequence[tf.TensorSpec], moved: Collection[int]
 ) -> tuple[list[compat.NodeDef], tuple[Argument, ...], list[str]]:
-    """The inner nodes, the arguments and the results of the optimised graph."""
+    """Return (inner nodes, arguments, names of results) of the optimised graph."""
     args, results = _numbered(traced, "_Arg"), _numbered(traced, "_Retval")
     inner = [n for n in traced.graph_def.node if n.op not in ("_Arg", "_Retval")]
     names = [
@@ -392,13 +390,13 @@ def _cut(
 
 
 def _numbered(traced: TracedFunction, kind: str) -> dict[int, compat.NodeDef]:
-    """The nodes of a function's arguments or results, by their numbers."""
+    """Return the nodes of a function's arguments or results by index."""
     nodes = (node for node in traced.graph_def.node if node.op == kind)
     return {compat.attribute(node, "index").i: node for node in nodes}
 
 
 def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:
-    """The op that draws the step's batch from its iterator argument."""
+    """Return the op that draws the step's batch from the iterator argument."""
     draws = [
         node
         for node in nodes
@@ -413,7 +411,7 @@ def _draw(nodes: Sequence[compat.NodeDef], iterator: str) -> compat.NodeDef:
 
 
 def _renamed(node: compat.NodeDef, renamed: Mapping[str, str]) -> compat.NodeDef:
-    """A copy whose inputs have new names, and without notes of earlier passes."""
+    """Copy a node with renamed inputs, and without attributes of earlier passes."""
     names = (renamed.get(full_name(name), name) for name in node.input)
     copy = compat.copied(node, filter(None, names))
     for key in ("_output_shapes", "_class", "_XlaHasReferenceVars"):
@@ -427,9 +425,9 @@ def _sorted(
     arguments: Sequence[Argument],
     ends: Mapping[str, Sequence[str]],
 ) -> list[compat.NodeDef]:
-    """First come, first served: about the order of TensorFlow's ready queue.
+    """Sort nodes first come, first served, about as TensorFlow's ready queue does.
 
-    Edges from NextIteration back to Merge are left out; `ends` are waited for besides.
+    Edges from NextIteration back to Merge are left out; edges from `ends` are added.
     """
     by_name = {node.name: node for node in nodes}
     given = {argument.name for argument in arguments}
@@ -460,9 +458,9 @@ def _sorted(
 def _completed(
     ordered: Sequence[compat.NodeDef], specs: Mapping[str, list[tf.TensorSpec]]
 ) -> dict[str, list[tf.TensorSpec]]:
-    """Specs with the shapes filled in that only TensorFlow's inference leaves open.
+    """Fill in shapes that TensorFlow's inference leaves open without need.
 
-    What takes a variable's place has no elements of its own, and
+    The value that empties a variable (`NOTHING`) has no elements, and
     `_UnaryOpsComposition` has its input's shape.
     """
     known = dict(specs)
@@ -498,7 +496,7 @@ def _op(
     data = [name for name in data if source_of(name) not in back_edges]
     controls = [name[1:] for name in node.input if name.startswith("^")]
     elsewhere = _is_elsewhere(node, device)
-    placed = node.name.endswith(PLACED)  # in the memory of a variable
+    placed = node.name.endswith(PLACED)  # lies in a variable's memory
     held = 0 if elsewhere else lists.sizes.get(node.name, 0)
     shares = (node.op in ALIAS and not held) or node.name in lists.shared
     outputs = [
@@ -534,7 +532,7 @@ def _is_elsewhere(node: compat.NodeDef, device: str) -> bool:
 def _is_repeatable(
     node: compat.NodeDef, data: Sequence[str], outputs: Sequence[Tensor]
 ) -> bool:
-    """Tell whether a node makes the same bits of the same inputs whenever it runs."""
+    """Tell whether a node makes equal bits of equal inputs in every run."""
     if node.op == "AddN":
         return len(data) == _PAIR
     if node.name.endswith(SLICE):
@@ -546,10 +544,10 @@ def _is_repeatable(
 
 
 def _with_views(ops: Sequence[Op], varying: Collection[str]) -> list[Op]:
-    """Ops in which a reduction that reduces nothing shares its input's buffer.
+    """Return ops in which a reduction that reduces nothing shares its input's buffer.
 
-    A loss whose labels are as large as its gradient is not taken to write over either:
-    TensorFlow writes over the logits alone.
+    A loss whose labels are as large as its gradient counts as not in place, as
+    TensorFlow overwrites the logits only.
     """
     tensors = {tensor.name: tensor for op in ops for tensor in op.outputs}
 
@@ -575,13 +573,12 @@ def _with_views(ops: Sequence[Op], varying: Collection[str]) -> list[Op]:
 
 
 def _varying(op: Op) -> Op:
-    """An op whose outputs may be smaller than they are counted."""
-    # The input that it writes over may be smaller too: both are counted.
+    # An input that the op overwrites may be smaller than the output: count both.
     return replace(op, varies=True, inplace=False, repeatable=False)
 
 
 def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tensor:
-    """A tensor in the graph's words; handles and variants have no bytes of their own.
+    """Describe a tensor as plain data; handles and variants count 0 bytes.
 
     Raises:
         UnsupportedError: If its size is unknown.

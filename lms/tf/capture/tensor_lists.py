@@ -1,21 +1,21 @@
-"""Lists that loops keep: the bytes of their elements, and who holds them.
+"""Bytes that lists of loops hold, and the ops that hold them.
 
-A loop's gradient needs what each round has made; TensorFlow keeps that in lists, which
-are variants of no size of their own. Other lists are a loop's results, round by round.
+A loop's gradient needs tensors of each round. TensorFlow keeps them in lists, which are
+variants without a size of their own. Other lists are a loop's results, round by round.
 
     list ─> Enter ─> Merge ─> Switch ─> TensorListPushBack ─> NextIteration
             └ holds rounds x bytes of an element from here to the list's last reader
 
-The bytes are those of a list's `Enter`, as Grappler lets lists that begin empty share
-one op. A list made of a tensor copies it. An op that takes an element out shares it.
+A list's `Enter` holds the bytes, as Grappler lets lists that begin empty share one op.
+A list made of a tensor copies the tensor. An op that takes an element out shares it.
 
-Each element is counted once: a tensor may be put into several lists, a loop's variable
-is what the round before has made, and what is there anyway (a variable, what the loop
-only reads, an element of another list) takes nothing. Where the elements of a list that
-was made of a tensor go on living in another one, they count there. A list of zeros like
-another one has elements of its own.
+Each element is counted once: a tensor may be put into several lists, and a loop
+variable is a tensor of the round before. Tensors that live anyway (variables, loop
+invariants, elements of other lists) count 0 bytes. Elements of a list made of a tensor
+count in the list that they are put into later. A list of zeros like another list has
+elements of its own.
 
-Known weakness: lists that are filled outside of loops hold nothing here.
+Known weakness: lists that are filled outside of loops count 0 bytes.
 
 Sources: list_ops.cc, list_kernels.h and while_v2.py of TensorFlow.
 """
@@ -37,7 +37,7 @@ from lms.units import KIB
 
 __all__ = ["Lists", "find_lists"]
 
-# Smaller elements are not worth the way to the host.
+# Elements below 4 KiB stay on the card: moving them frees too little.
 _LEAST = 4 * KIB
 
 _FILLS = {"TensorListPushBack": 1, "TensorListSetItem": 2}  # index of the element
@@ -52,8 +52,8 @@ class Lists:
     Args:
         sizes: Bytes that a node's first output holds, by the node's name.
         shared: Names of the nodes whose outputs share the list that they read.
-        unknown: Names of the loops that keep nobody knows how much.
-        movable: Those that may move to the host.
+        unknown: Names of the loops whose lists have an unknown number of elements.
+        movable: Lists that may move to the host.
     """
 
     sizes: Mapping[str, int]
@@ -68,18 +68,18 @@ def find_lists(
     *,
     guesses: bool = False,
 ) -> Lists:
-    """Find what lists hold.
+    """Find the lists of a step and the bytes that they hold.
 
     Args:
         ordered: Nodes after their inputs, the edge back to Merge left out.
-        specs: Types and shapes of their outputs.
-        guesses: Whether loops run as often as the largest shapes tell.
+        specs: Types and shapes of the nodes' outputs.
+        guesses: Whether trip counts may rest on upper bounds of shapes.
     """
     return _Finder(ordered, specs, guesses=guesses).found()
 
 
 class _Finder:
-    """Holds the lookups that its parts share."""
+    """Finds lists; holds the lookups that its methods share."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class _Finder:
         self._unknown: dict[str, None] = {}
 
     def found(self) -> Lists:
-        """Go through all lists; those that are pushed to first, as they live longer."""
+        """Find all lists, first those that ops push to, as these live longer."""
         made = {
             node.name: self._bytes(node.input[0])
             for node in self._ordered
@@ -133,7 +133,7 @@ class _Finder:
         )
 
     def _element(self, fill: compat.NodeDef) -> str | None:
-        """The tensor that an op puts into a list, if that is worth the way."""
+        """Return the tensor that an op puts into a list, or None if unfit to move."""
         element = fill.input[_FILLS[fill.op]]
         name = self._made(element, self._frames[fill.name]) or self._emptied(fill)
         is_large = self._bytes(element) >= _LEAST
@@ -144,12 +144,12 @@ class _Finder:
     def _filled(
         self, entries: Mapping[str, compat.NodeDef], fill: compat.NodeDef
     ) -> int:
-        """Bytes of all that an op puts into a list, of one element if nobody knows."""
+        """Return bytes of all elements that `fill` puts in; of one if unknown."""
         rounds = self._elements(fill, entries[fill.name]) or 1
         return rounds * rounded_up(self._bytes(fill.input[_FILLS[fill.op]]))
 
     def _emptied(self, fill: compat.NodeDef) -> str:
-        """The list made of a tensor whose elements go on living in another list."""
+        """Return the list made of a tensor from which `fill` moves elements, or ""."""
         name = fill.input[_FILLS[fill.op]]
         node = self._nodes.get(source_of(name))
         while node is not None and node.op in ALIAS:
@@ -160,7 +160,7 @@ class _Finder:
     def _zeros(
         self, entries: Mapping[str, compat.NodeDef], made: Mapping[str, int]
     ) -> dict[str, int]:
-        """Bytes of lists of zeros: of all elements of the lists that they are like."""
+        """Return bytes of lists of zeros, each as large as its `ZerosLike`'s input."""
         whole = dict(made)
         for fill, enter in entries.items():
             node = self._nodes[fill]
@@ -179,7 +179,7 @@ class _Finder:
         return found
 
     def _held(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int:
-        """Bytes that a list holds of what an op puts into it in all rounds."""
+        """Return bytes of all elements that `fill` puts into its list over the loop."""
         element = self._made(fill.input[_FILLS[fill.op]], self._frames[fill.name])
         if element is None or element in self._counted:
             return 0
@@ -195,7 +195,7 @@ class _Finder:
         return rounds * rounded_up(size)  # each is an allocation of its own
 
     def _elements(self, fill: compat.NodeDef, enter: compat.NodeDef) -> int | None:
-        """Number of elements: what the list takes, or the loops' rounds."""
+        """Return the list's declared length, or the product of its loops' rounds."""
         maker = self._maker(enter)
         most = None
         if maker is not None and maker.op in ("TensorListReserve", "EmptyTensorList"):
@@ -208,7 +208,7 @@ class _Finder:
         return math.prod(known) if len(known) == len(rounds) else None
 
     def _entries(self) -> dict[str, compat.NodeDef]:
-        """For each op that puts something into a list, the list's Enter."""
+        """Map each op that puts elements into a list to the list's Enter."""
         entries: dict[str, compat.NodeDef] = {}
         for merge in self._ordered:
             data = [self._nodes.get(source_of(name)) for name in merge.input]
@@ -231,14 +231,14 @@ class _Finder:
         return self._specs[node.name][0].dtype == tf.variant
 
     def _hands_on(self, node: compat.NodeDef, name: str) -> bool:
-        """Tell whether an input is a list that the op hands on."""
+        """Tell whether an input is a list that the op passes on."""
         if name[0] == "^" or node.op not in _HANDS_ON:
             return False
         specs, index = self._specs.get(source_of(name)), name.partition(":")[2]
         return specs is not None and specs[int(index or 0)].dtype == tf.variant
 
     def _maker(self, node: compat.NodeDef) -> compat.NodeDef | None:
-        """The op that made a list."""
+        """Return the op that made a list; None for an argument."""
         while node.op in ALIAS or node.op in _FILLS or node.op in _TAKES:
             before = self._nodes.get(source_of(node.input[0]))
             if before is None:
@@ -247,7 +247,7 @@ class _Finder:
         return node
 
     def _made(self, name: str, frame: tuple[str, ...]) -> str | None:
-        """The tensor of this loop that an element is; None if it was there before."""
+        """Return the tensor of this loop that `name` passes on; None if made before."""
         seen: set[str] = set()
         while (node := self._nodes.get(source_of(name))) is not None:
             if node.name in seen or self._frames[node.name] != frame:

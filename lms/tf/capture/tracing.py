@@ -1,22 +1,20 @@
-"""From a Python step to the graph that TensorFlow would run.
+"""Trace a Python step, and take the graph that TensorFlow would run.
 
-The graph is not rebuilt by imitation: the runtime itself is made to inline, place and
-optimise the traced function, and its result is taken. For that the function is called
-once with a call that was cancelled before: the runtime makes the graph, then finds the
-cancellation and runs none of it. Whatever TensorFlow would have run is therefore what
-is planned, op by op, and the numbers stay the same.
+The runtime itself inlines, places and optimises the traced function. For that the
+function is called once, and the call is cancelled beforehand: the runtime makes the
+graph, then finds the cancellation and runs no op. So the plan is for exactly the ops
+that TensorFlow would have run, and the numbers stay the same.
 
       step, iterator ──trace──> ConcreteFunction ──instantiate──> optimised graph
 
-Which graph that is depends on the shapes that were known when it was traced: Grappler
-does other things where the batch's size is open, and its bits are other bits. A
-`tf.function` with `reduce_retracing`, as Keras's own are, leaves open what changed from
-the first call to the second. So the function that would run without this library is
-asked how it would be traced, and that is how its step is traced here.
+The graph and its bits depend on the shapes known while tracing: Grappler optimises in
+another way where the batch size is open. A `tf.function` with `reduce_retracing`, as
+Keras's own are, leaves dimensions open that changed from the first call to the second.
+So the function that would run without this library is asked for its traced shapes, and
+the step is traced with these.
 
-What the runtime makes is collected of all threads together. Those that prepare steps
-wait for each other; where another one called a new function of its own meanwhile, the
-step is traced again.
+TensorFlow collects graphs of all threads together. Threads that prepare steps wait for
+each other. If another thread calls a new function meanwhile, the step is traced again.
 """
 
 import time
@@ -46,25 +44,26 @@ __all__ = [
 # Held by the thread that traces, measures the device or plans for it.
 PREPARING = RLock()
 
+# A step is traced at most 20 times, until no other thread calls a new function.
 _TRIES = 20
 
-# Grappler puts it before the names of the ops of a function that a step calls.
+# Grappler's prefix for the names of ops in a function that a step calls.
 _CALLED = "StatefulPartitionedCall/"
 
-# Where a function's first specs are kept until it is traced: as long as it lives.
+# Attribute of a `tf.function` with the specs of its first call, which is traced later.
 _FIRST = "_lms_first_specs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedFunction:
-    """A traced step and the graph that the runtime made of it.
+    """A traced step, and the graph that the runtime made of the step.
 
     Args:
         concrete: The traced function.
         graph_def: Its graph after inlining, placement and optimisation.
         captures: Captured tensors, in the order of the graph's last arguments.
         iterator_spec: Element of the iterator argument, None if there is none.
-        seconds: What tracing took.
+        seconds: Seconds that tracing took.
     """
 
     concrete: Any
@@ -74,14 +73,14 @@ class TracedFunction:
     seconds: float
 
     def flat_inputs(self, args: Sequence[Any]) -> list[tf.Tensor]:
-        """Arguments of one call as flat tensors; with an iterator, one element."""
+        """Flatten one call's arguments; with an iterator, `args` is one drawn batch."""
         if self.iterator_spec is not None:
             return compat.flat_element(self.iterator_spec, args[0])
         return compat.flat_inputs(self.concrete, args)
 
 
 def read_signature(signature: Sequence[Any]) -> tuple[Any, ...]:
-    """A signature's tensors as specs.
+    """Return a signature with its tensors as specs.
 
     Raises:
         UnsupportedError: If a dimension beyond the batch is unknown.
@@ -94,11 +93,11 @@ def read_signature(signature: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def called_signature(signature: Sequence[Any], args: Sequence[Any]) -> tuple[Any, ...]:
-    """A signature with the open dimensions of its tensors as a call has them.
+    """Return a signature with open dimensions filled in from a call.
 
     Args:
-        signature: As `read_signature` gives it.
-        args: Arguments of the same structure; others leave the signature as it is.
+        signature: A signature from `read_signature`.
+        args: The call's arguments. If their structure differs, nothing is filled in.
     """
 
     def known(spec: Any, value: Any) -> Any:
@@ -109,12 +108,12 @@ def called_signature(signature: Sequence[Any], args: Sequence[Any]) -> tuple[Any
 
     try:
         return tuple(tf.nest.map_structure(known, tuple(signature), tuple(args)))
-    except (TypeError, ValueError):  # the call itself says what is wrong
+    except (TypeError, ValueError):  # the call itself raises with the cause
         return tuple(signature)
 
 
 def flat_specs(signature: Sequence[Any]) -> list[tf.TensorSpec]:
-    """A signature's flat tensors, as calls of a function pass them."""
+    """Return specs of a signature's flat tensors, in the order of a function's call."""
     leaves = tf.nest.flatten(tuple(signature), expand_composites=True)
     return [leaf for leaf in leaves if isinstance(leaf, tf.TensorSpec)]
 
@@ -136,11 +135,11 @@ def _check_shape(shape: tf.TensorShape, name: str) -> None:
         )
 
 
-_COMPOSITE = ("Sparse", "Ragged")  # tensors and their specs
+_COMPOSITE = ("Sparse", "Ragged")  # prefixes of types of tensors and specs
 
 
 def signature_key(tensors: Sequence[Any]) -> str:
-    """Text that is equal for tensors and specs of equal types and shapes."""
+    """Return a text that is equal for tensors and specs of equal types and shapes."""
     return str(
         tf.nest.map_structure(
             lambda t: (
@@ -154,7 +153,7 @@ def signature_key(tensors: Sequence[Any]) -> str:
 
 
 def input_specs(traced: TracedFunction) -> list[tf.TensorSpec]:
-    """Specs of the flat inputs, as they were traced."""
+    """Return specs of the flat inputs, as traced."""
     if traced.iterator_spec is not None:
         return compat.flat_element_specs(traced.iterator_spec)
     return _specs(traced.concrete)
@@ -170,13 +169,13 @@ def trace(
     """Trace a step and let TensorFlow optimise it, without running it.
 
     Args:
-        function: A Python function or a `tf.function`. With an iterator it takes the
-            iterator and draws its own batch.
-        args: Tensors, or specs with static shapes, in place of its arguments.
-        iterator: A `tf.data` iterator that is passed instead of `args`, its elements of
-            whatever shapes. None is drawn from it.
-        own: The `tf.function` that would be called with the same arguments otherwise:
-            its shapes are taken.
+        function: A Python function or a `tf.function`. With `iterator` the function
+            takes the iterator and draws its own batch.
+        args: Tensors, or specs with static shapes, in place of arguments.
+        iterator: A `tf.data` iterator with elements of any shapes, passed instead of
+            `args`. Tracing draws no element.
+        own: The `tf.function` that would run without this library: the step is traced
+            with its shapes.
 
     Returns:
         The traced function with the graph that would run.
@@ -205,10 +204,10 @@ def trace(
 def _undisturbed(
     function: Callable[..., Any], specs: Sequence[Any], iterator: Any
 ) -> tuple[Any, compat.GraphDef]:
-    """A concrete function and its graph, into which no other thread's has come."""
+    """Return (concrete function, graph) without graphs of other threads."""
     python = getattr(function, "python_function", function)
     for _ in range(_TRIES):
-        # Inside an XLA cluster device placement is lost.
+        # An XLA cluster would lose device placement.
         traced = tf.function(python, jit_compile=False)
         concrete = traced.get_concrete_function(*specs)
         if iterator is None:
@@ -228,7 +227,7 @@ def _undisturbed(
 
 
 def _name_as_written(nodes: Iterable[compat.NodeDef]) -> None:
-    """Give nodes of the function that a step calls their own names, if all can be."""
+    """Take `_CALLED` off the names of nodes, unless two nodes would share a name."""
     there = {node.name for node in nodes}
     own = {name: name.removeprefix(_CALLED) for name in there}
     if len(set(own.values())) < len(own):
@@ -241,10 +240,10 @@ def _name_as_written(nodes: Iterable[compat.NodeDef]) -> None:
 
 
 def _as_traced_by(own: Any, specs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The specs that a function would be traced with in a call with such arguments.
+    """Return the specs with which a call of `own` with `specs` would be traced.
 
-    Its first trace takes them as they are, and is not made only to know that. It is
-    made up for when other specs come, since it decides what is left open.
+    A first trace takes the specs as they are, so it is put off until other specs come:
+    the first trace decides which dimensions stay open.
     """
     if not isinstance(own, tf.types.experimental.PolymorphicFunction):
         return specs
@@ -262,7 +261,7 @@ def _as_traced_by(own: Any, specs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def as_function(function: Callable[..., Any]) -> Any:
-    """The `tf.function` that a Python function can become, or is."""
+    """Return a function as a `tf.function`, itself if it is one."""
     if isinstance(function, tf.types.experimental.PolymorphicFunction):
         return function
     return tf.function(function)

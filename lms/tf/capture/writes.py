@@ -1,12 +1,12 @@
-"""Writes to variables: which ops make them, when they begin, and how they are undone.
+"""Writes to variables: the ops that write, their commit point, and their undo copies.
 
-Any op with a variable's handle may write it, unless it is known to read only. So does a
-collective, which writes what other workers read: nobody can undo it. An op in
-a loop or branch cannot be ordered; the op can that decides whether the branch runs, or
-that the loop begins with. It stands for what they write.
+Any op with a variable's handle may write the variable, unless the op is known to only
+read. A collective counts as a write that cannot be undone, since other workers read its
+numbers. An op in a loop or branch cannot be ordered. The op that makes the branch's
+predicate, or the loop's first value, can, and stands for the writes inside.
 
 Known weaknesses: other side effects (printing, a data set's or table's state, random
-state inside of a kernel) happen again when a step is repeated.
+state inside a kernel) happen again when a step is repeated.
 """
 
 from collections import defaultdict
@@ -32,14 +32,14 @@ from lms.units import KIB, Bytes
 
 __all__ = ["CommitFlag", "KeptVariables", "with_writes"]
 
-# Bytes of a variable that is kept where it is: another one is copied to the host.
+# Undo copies of variables up to 4 KiB stay on the device, larger ones go to the host.
 _SMALL = 4 * KIB
 
 _GATED = ("Switch", "RefSwitch", "_SwitchN", "Enter", "RefEnter")
 
 
 def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
-    """The graph with `Op.writes` filled in.
+    """Return the graph with `Op.writes` filled in.
 
     Args:
         graph: The graph.
@@ -52,10 +52,10 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
             continue
         roots = [graph.roots[name] for name in op.inputs]
         found = {known[name]: None for name in roots if name in known}
-        if op.persistent and op.type in ALIAS:  # elsewhere: it hands a handle on
+        if op.persistent and op.type in ALIAS:  # on another device, passes on a handle
             known |= {t.name: name for name in found for t in op.outputs}
             continue
-        if op.type in COLLECTIVE:  # others count on it: it is not recomputed
+        if op.type in COLLECTIVE:  # other workers take part: never recomputed
             found[op.name] = None
         gate = _gate(graph, op) if op.fixed and found else None
         if found:
@@ -68,10 +68,10 @@ def with_writes(graph: GraphView, handles: Sequence[str]) -> GraphView:
 
 
 def _gate(graph: GraphView, inner: Op) -> str | None:
-    """The op outside of all loops and branches that a write inside must wait for.
+    """Return the op outside of loops and branches that a write inside must wait for.
 
-    Of a Switch it makes the predicate, of an Enter the value. A Merge of branches waits
-    for one of its inputs only: the way back ends there.
+    This op makes a Switch's predicate or an Enter's value. The search back stops at a
+    Merge of branches, which waits for only one of its inputs.
     """
     pending, seen = [inner], {inner.name}
     while pending:
@@ -91,27 +91,27 @@ def _gate(graph: GraphView, inner: Op) -> str | None:
 
 @dataclass(slots=True)
 class CommitFlag:
-    """A flag that a host function raises when a step begins to write.
+    """A flag that a host function raises at a step's commit point.
 
-    The function runs when all ops have ended that must end before late writes.
+    The function runs once all ops that must end before deferred writes have ended.
     """
 
     begun: bool = False
     _functions: list[Callable[..., Any]] = field(default_factory=list)
 
     def nodes(self, guard: WriteGuard, device: str) -> tuple[compat.NodeDef, ...]:
-        """The ops that late writes wait for, the one that they wait for last.
+        """Make the ops after the barrier; deferred writes wait for the last of these.
 
         A token goes to the host and another comes back; both lie in the host's memory,
-        on a GPU too. An edge that is no more than an edge would be carried by a copy
-        that waits until the GPU has nothing left to do.
+        on a GPU too. TensorFlow would carry a bare control edge between devices by a
+        copy that waits until the GPU is idle.
 
         Args:
-            guard: What waits, and for what.
+            guard: The deferred writes, and the ops that must end before.
             device: Full name of the device that runs the step.
 
         Returns:
-            No ops if nothing is late.
+            No ops if no write is deferred.
         """
         if not guard.late:
             return ()
@@ -136,7 +136,7 @@ class CommitFlag:
 
 @dataclass(frozen=True, slots=True)
 class KeptVariables:
-    """Values of variables, kept before a step and put back after it.
+    """Undo copies of variables, made before a step and restored after a failure.
 
     Args:
         handles: Handles and types of the variables.
@@ -150,33 +150,33 @@ class KeptVariables:
         names: Sequence[str],
         captured: Mapping[str, tuple[tf.Tensor, tf.DType]],
     ) -> "KeptVariables":
-        """The variables behind the named handles; collectives have none."""
+        """Take the variables of the named handles; collectives have none."""
         return cls(tuple(captured[name] for name in names if name in captured))
 
     @property
     def small_sizes(self) -> tuple[Bytes, ...]:
-        """Bytes that a step takes more, as their old values stay."""
+        """Bytes of each undo copy that stays on the device."""
         sizes = (_size(handle, dtype) for handle, dtype in self.handles)
         return tuple(size for size in sizes if size is not None and size <= _SMALL)
 
     def values(self) -> list[Any]:
-        """Read what the variables hold now, and leave small values where they are.
+        """Read the variables' values, and leave small ones on their device.
 
-        A copy of those from a GPU would wait for all that it runs. A value read stays
-        as it is: while somebody holds it, TensorFlow writes a variable's next value
-        elsewhere (`PrepareToUpdateVariable` in training_op_helpers.h).
+        A copy from a GPU would wait for all queued kernels. While a value is held,
+        TensorFlow writes the variable's next value elsewhere
+        (`PrepareToUpdateVariable` in training_op_helpers.h).
         """
         return [_value(handle, dtype) for handle, dtype in self.handles]
 
     def put_back(self, values: Sequence[Any]) -> None:
-        """Let them hold what `values` returned before; whatever happens, all that can.
+        """Restore the values that `values` returned, of all variables that can be.
 
-        Where the device has no room for a copy, a variable gives up its own room first;
-        TensorFlow waits ten seconds for room, so the others do so at once. Those that
-        belong on the host leave first, and those that found no room come once more.
+        Where the device has no memory for a copy, a variable frees its own memory
+        first. TensorFlow waits ten seconds for memory, so all later variables do so at
+        once. Variables of the host go first, and failed ones are tried a second time.
 
         Raises:
-            BaseException: The first error, once all that can be are put back.
+            BaseException: The first error, after all other variables are restored.
         """
         pairs = zip((handle for handle, _ in self.handles), values, strict=True)
         left = sorted(pairs, key=lambda each: not is_moved(each[0]))
@@ -199,7 +199,7 @@ class KeptVariables:
 
 
 def _size(handle: tf.Tensor, dtype: tf.DType) -> Bytes | None:
-    """Bytes of a variable; None if its shape is open, or they cannot be told."""
+    """Return a variable's bytes; None if its shape is open or its type has no size."""
     spec = compat.handle_spec(handle)
     elements = None if spec is None else spec.shape.num_elements()
     return None if elements is None or not dtype.size else elements * dtype.size
@@ -213,10 +213,10 @@ def _value(handle: tf.Tensor, dtype: tf.DType) -> Any:
 
 
 def _assign(handle: tf.Tensor, value: Any, *, is_full: bool) -> bool:
-    """Let a variable hold a copy of a value: in its own room, if there is no other.
+    """Assign a copy of a value; if memory is full, free the variable's own first.
 
     Returns:
-        Whether there is no other.
+        Whether memory was full.
     """
     on_host = isinstance(value, np.ndarray)
     own = compat.host_tensor(value) if on_host else tf.raw_ops.DeepCopy(x=value)

@@ -123,9 +123,9 @@ def move_to_host(handle: Any) -> None:
             _mover(handle.device, spec.dtype).call_flat(handle, value)
     except tf.errors.ResourceExhaustedError as error:
         raise HostMemoryError(
-            "the host must pin memory for each variable that finds no room on the "
-            f"card, got none for one of {format_bytes(size_of(handle))}. Close other "
-            f"programs, raise {PINNED_VARIABLE}, or use a larger card."
+            f"Could not pin {format_bytes(size_of(handle))} of host memory for a "
+            "variable that does not fit on the card. Close other programs, raise "
+            f"{PINNED_VARIABLE}, or use a larger card."
         ) from error
     _places[id(handle)] = address_of(handle, spec.dtype), spec.dtype
     _moved[id(handle)] = handle

@@ -44,8 +44,8 @@ def check_model(model: keras.Model) -> None:
         )
     if model.jit_compile:
         _LOG.warning(
-            "XLA is turned off while LMSCallback is there, also where all fits: inside "
-            "an XLA cluster tensors cannot be swapped. The numbers are those of "
+            "XLA is turned off while LMSCallback is used, even if the model fits: "
+            "tensors inside an XLA cluster cannot be swapped. Results are those of "
             "jit_compile=False."
         )
 

@@ -208,15 +208,15 @@ def _check_called(nodes: Sequence[compat.NodeDef], library: Any) -> None:
         name = compat.attribute(node, "f").func.name
         if name and name not in known:
             raise UnsupportedError(
-                "a function that the step takes the gradient of must be inlined or "
-                f"compiled, got {name!r} for op {node.name!r}. Take `_noinline` from "
-                "its attributes, or train without large model support."
+                f"Could not read function {name!r} of op {node.name!r}: TensorFlow "
+                "keeps gradients of `_noinline` functions to itself. Remove the "
+                "attribute `_noinline`, or train without large model support."
             )
 
 
 def _not_imported(error: ValueError) -> str:
     return (
-        "the step's graph must be made of ops that TensorFlow imports again, got "
+        "Could not import the step's graph into TensorFlow: "
         f"{' '.join(str(error).split())[:300]}. Turn off the pass that fuses ops, "
         "tf.config.optimizer.set_experimental_options({'remapping': False}), or "
         "train without large model support."

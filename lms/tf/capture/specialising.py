@@ -295,10 +295,10 @@ def refuse_guesses(step: TracedStep) -> None:
         name = step.guessed[0]
         others = f" and {len(step.guessed) - 1} others" if step.guessed[1:] else ""
         raise UnsupportedError(
-            "every tensor must have a known largest shape to be planned, got an op "
-            f"whose output may be of any size, {name!r}{others}. Compute it at a fixed "
-            "size, such as with a mask in place of `tf.boolean_mask`; split text in "
-            "the input pipeline; or train without large model support."
+            f"Could not plan the step: outputs of op {name!r}{others} may have any "
+            "size. Compute them at a fixed size, such as with a mask in place of "
+            "`tf.boolean_mask`; split text in the input pipeline; or train without "
+            "large model support."
         )
 
 
@@ -451,7 +451,7 @@ def _sorted(
             if waiting[follower] == 0:
                 queue.append(follower)
     if len(ordered) != len(nodes):
-        raise UnsupportedError("the step's graph must have no cycles outside of loops")
+        raise UnsupportedError("Could not sort the ops: a cycle is outside of loops.")
     return ordered
 
 
@@ -586,8 +586,8 @@ def _described(name: str, spec: tf.TensorSpec, *, counted: bool = True) -> Tenso
     opaque = spec.dtype.name in OPAQUE
     if not (opaque or spec.shape.is_fully_defined()):
         raise UnsupportedError(
-            f"every tensor must have a known largest shape to be planned, got "
-            f"{spec.shape} for {name!r}. Compute it at a fixed size, or train without "
+            f"Could not plan the step: tensor {name!r} has no largest shape, only "
+            f"{spec.shape}. Compute the tensor at a fixed size, or train without "
             "large model support."
         )
     shape: tuple[Any, ...] = ()

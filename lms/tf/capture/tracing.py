@@ -220,9 +220,9 @@ def _undisturbed(
             _name_as_written(graph_def.node)
             return concrete, graph_def
     raise UnsupportedError(
-        "a step must be traced while no other thread calls functions for the first "
-        f"time, got {_TRIES} tries in which one did. Run a first step of each thread's "
-        "model before the threads run side by side."
+        f"Could not trace the step: in all of {_TRIES} tries another thread called a "
+        "function for the first time. Run a first step of each thread's model before "
+        "the threads run side by side."
     )
 
 

@@ -223,7 +223,7 @@ def test_a_size_that_depends_on_values_is_refused_by_the_tensor_s_name() -> None
     found = specialised(step, tf.ones([3]))
     assert found.guessed == ("many", "Exp")
     assert found.graph.by_name["Exp"].varies
-    with pytest.raises(UnsupportedError, match=r"known largest shape .*many.* 1 other"):
+    with pytest.raises(UnsupportedError, match=r"outputs of op .*many.* 1 other"):
         refuse_guesses(found)
 
 
@@ -252,7 +252,7 @@ def test_a_graph_that_tensorflow_does_not_import_is_refused_with_a_next_step() -
     node = compat.NodeDef(name="fused", op="_FusedConv2D", input=["x", "x"])
     node.attr["T"].type = tf.bfloat16.as_datatype_enum
     inputs = [("x", tf.TensorSpec([3, 3, 1, 1], tf.bfloat16), None)]
-    with pytest.raises(UnsupportedError, match=r"imports again, got .*remapping"):
+    with pytest.raises(UnsupportedError, match=r"not import .*remapping"):
         inferred_shapes([node], compat.graph_def([], None).library, inputs)
 
 

@@ -11,7 +11,7 @@ lies between them exists in parts alone, which a plan moves or recomputes one by
 What a region reads from outside is sliced; what others read of it is joined.
 
 A region grows from the largest op over all large tensors, as far as the rules of
-`slice_rules` follow the axis. Small tensors end it: to join them costs little. Of the
+`split_rules` follow the axis. Small tensors end it: to join them costs little. Of the
 axes and numbers of parts the one is chosen that leaves least to the largest op. Once an
 op cannot be cut, smaller ones stay whole too: the step needs as much anyway. Cuts that
 may have other bits, or were tried and have not, come where others leave too much.
@@ -32,10 +32,10 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
-from lms.tf.capture.folding import LARGEST
 from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.op_facts import CONSTANT, INPLACE
-from lms.tf.capture.slice_rules import Cut, Shaped, counted, cuts
+from lms.tf.passes.constant_folding import LARGEST
+from lms.tf.passes.split_rules import Cut, Shaped, counted, cuts
 from lms.units import Bytes
 
 __all__ = ["SLICE", "Cuts", "OpSize", "Region", "regions", "with_slices"]

@@ -20,8 +20,8 @@ from lms.machine.costs import Costs
 from lms.machine.hardware import Hardware
 from lms.planning.settings import RECOMPUTE_WORDS, read_settings
 from lms.report.step import StepReport
-from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.lowering import specialise
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.op_costs import measure_costs

@@ -20,7 +20,7 @@ from rich.progress import (
 
 from lms.commands.endings import end_well
 from lms.errors import WorkersError
-from lms.machine.placement import read_placement
+from lms.machine.ranks import read_placement
 from lms.units import parse_size
 from lms.workers.launching import launch
 from unet3d.lines import counting, grouped, several, some

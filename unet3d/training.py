@@ -25,7 +25,7 @@ import numpy as np
 from rich.progress import Progress
 
 from lms import DataParallel
-from lms.machine.placement import Placement
+from lms.machine.ranks import Placement
 from lms.storage.files import remove_drafts
 from lms.workers.collectives import Workers
 from unet3d.batches import Load, training_batches, validation_batches

@@ -15,8 +15,8 @@ import tensorflow as tf
 
 from lms.ir.plan import Swap, SwapIn, SwapPlan
 from lms.simulation.timeline import Lane, Timeline
-from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.lowering import specialise
 from lms.tf.measure.devices import Device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite

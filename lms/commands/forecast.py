@@ -28,15 +28,14 @@ from lms.planning.problem import MemoryBudget, PlannedStep, Workload, budget_in
 from lms.planning.settings import Settings
 from lms.report.step import StepReport
 from lms.simulation.timeline import Timeline
-from lms.tf.capture.host_variables import size_of
 from lms.tf.capture.keras_step import iterator_of, step_of, step_of_data
-from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import (
     TracedFunction,
     input_specs,
     read_signature,
     trace,
 )
+from lms.tf.lowering import TracedStep, refuse_guesses, specialise
 from lms.tf.means import NOTHING, Means, Refused, further, least_of
 from lms.tf.measure.devices import Device, find_device
 from lms.tf.measure.workload import (
@@ -45,6 +44,7 @@ from lms.tf.measure.workload import (
     report_of,
     unplanned_timeline,
 )
+from lms.tf.passes.host_variables import size_of
 from lms.tf.prepare import capture
 from lms.units import Bytes, Seconds
 

@@ -13,12 +13,11 @@ from threading import RLock
 from typing import Any
 
 from lms.errors import UnsupportedError
-from lms.machine.placement import joined
+from lms.machine.ranks import joined
 from lms.planning.problem import UNLIMITED
 from lms.planning.settings import Settings, read_settings
 from lms.report.step import StepReport, StepTimeline
 from lms.tf import compat
-from lms.tf.capture.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.capture.tracing import (
     PREPARING,
     TracedFunction,
@@ -33,6 +32,7 @@ from lms.tf.lost import lost_in_words
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.free_memory import limit_pinned_memory
 from lms.tf.out_of_memory import refused_in_words
+from lms.tf.passes.host_variables import HostVariables, lies_on_host, made_beside
 from lms.tf.prepare import prepare
 from lms.tf.recovery import PreparedStep, run_recovering
 from lms.units import Bytes

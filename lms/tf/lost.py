@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import tensorflow as tf
 
 from lms.errors import WorkersError
-from lms.machine.placement import joined
+from lms.machine.ranks import joined
 
 __all__ = ["first_words", "lost_in_words"]
 

@@ -18,16 +18,16 @@ from typing import Any
 
 from lms.errors import BudgetError
 from lms.ir.liveness import working_sets
-from lms.machine.placement import joined
+from lms.machine.ranks import joined
 from lms.planning.placement import certain_need
 from lms.planning.problem import MemoryBudget
 from lms.planning.settings import Settings
 from lms.tf import compat
-from lms.tf.capture.host_lists import HostLists
-from lms.tf.capture.host_variables import movable_to_host, size_of
-from lms.tf.capture.slicing import OpSize, regions
-from lms.tf.capture.specialising import TracedStep
+from lms.tf.lowering import TracedStep
 from lms.tf.measure.same_bits import keeps_bits
+from lms.tf.passes.host_lists import HostLists
+from lms.tf.passes.host_variables import movable_to_host, size_of
+from lms.tf.passes.splitting import OpSize, regions
 from lms.units import Bytes
 
 __all__ = ["NOTHING", "Means", "Refused", "advice", "further", "least_of"]

@@ -23,16 +23,10 @@ from lms.planning.problem import MemoryBudget, PlannedStep, Reason, Workload
 from lms.planning.select import fits, plain_plan
 from lms.planning.settings import Settings
 from lms.report.progress import tell
-from lms.tf.capture.host_variables import (
-    HostVariables,
-    let_stay,
-    move_to_host,
-)
 from lms.tf.capture.loops import one_round_at_a_time
 from lms.tf.capture.op_facts import COLLECTIVE
-from lms.tf.capture.specialising import TracedStep, refuse_guesses, specialise
 from lms.tf.capture.tracing import PREPARING, TracedFunction
-from lms.tf.capture.writes import CommitFlag, KeptVariables
+from lms.tf.lowering import TracedStep, refuse_guesses, specialise
 from lms.tf.means import NOTHING, Means, Refused, advice, further, least_of
 from lms.tf.measure.compact_variables import settle_variables
 from lms.tf.measure.devices import Device, find_device, say_what_is_not_planned
@@ -48,6 +42,12 @@ from lms.tf.measure.workload import (
 )
 from lms.tf.measure.workspace import limit_workspace
 from lms.tf.out_of_memory import refused_in_words
+from lms.tf.passes.host_variables import (
+    HostVariables,
+    let_stay,
+    move_to_host,
+)
+from lms.tf.passes.write_order import CommitFlag, KeptVariables
 from lms.tf.recovery import PreparedStep
 from lms.tf.rewrite.rebuilding import (
     planned_step,

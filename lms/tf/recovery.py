@@ -31,8 +31,6 @@ import tensorflow as tf
 from lms.errors import BudgetError, HostMemoryError, LMSError, OutOfMemoryError
 from lms.planning.problem import MemoryBudget
 from lms.report.step import StepReport, StepTimeline
-from lms.tf.capture.host_variables import HostVariables
-from lms.tf.capture.writes import CommitFlag, KeptVariables
 from lms.tf.measure.devices import DeviceMemory
 from lms.tf.out_of_memory import (
     first_words,
@@ -44,6 +42,8 @@ from lms.tf.out_of_memory import (
     ran_out_on_host,
     unwatched,
 )
+from lms.tf.passes.host_variables import HostVariables
+from lms.tf.passes.write_order import CommitFlag, KeptVariables
 from lms.tf.rewrite.rebuilding import RebuiltStep
 from lms.tf.uninterrupted import uninterrupted
 

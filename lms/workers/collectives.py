@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from lms.errors import WorkersError
-from lms.machine.placement import Placement
+from lms.machine.ranks import Placement
 from lms.tf import compat
 from lms.tf.lost import lost_in_words
 from lms.units import MIB, Bytes, Seconds

@@ -25,7 +25,7 @@ import keras
 import tensorflow as tf
 
 from lms.errors import WorkersError
-from lms.machine.placement import (
+from lms.machine.ranks import (
     Placement,
     cluster_variables,
     note_joined,

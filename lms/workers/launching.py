@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import IO, Any
 
-from lms.machine.placement import Placement, cluster_variables
+from lms.machine.ranks import Placement, cluster_variables
 from lms.tf.uninterrupted import handled
 from lms.units import Seconds
 from lms.workers.buffer import BUFFER_VARIABLE, buffer_path

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from lms.emulation.counters import begin_trace, counter, end_trace
-from lms.tf.capture.host_variables import move_to_host
+from lms.tf.passes.host_variables import move_to_host
 from tests.models import SILENT
 
 __all__ = ["added_on_host", "compiled", "copies", "devices", "run_out", "shuffled"]

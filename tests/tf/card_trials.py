@@ -13,8 +13,8 @@ from lms.emulation.counters import counter
 from lms.errors import HostMemoryError
 from lms.tf import compat
 from lms.tf.capture.keras_step import iterator_of, step_of
-from lms.tf.capture.specialising import refuse_guesses, specialise
 from lms.tf.capture.tracing import input_specs, trace
+from lms.tf.lowering import refuse_guesses, specialise
 from lms.tf.measure import scratch
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import find_device

@@ -25,14 +25,14 @@ from lms.errors import OutOfMemoryError
 from lms.machine.costs import roofline
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat, prepare
-from lms.tf.capture.specialising import TracedStep
-from lms.tf.capture.writes import KeptVariables
+from lms.tf.lowering import TracedStep
 from lms.tf.measure import device_rates
 from lms.tf.measure.compact_variables import settle_variables, shared_bytes
 from lms.tf.measure.devices import DeviceMemory, find_device
 from lms.tf.measure.microbenchmark import Bench
 from lms.tf.measure.op_costs import measure_costs
 from lms.tf.measure.scratch import measure_scratch
+from lms.tf.passes.write_order import KeptVariables
 from lms.units import MIB
 from tests.models import SILENT
 from tests.tf.steps import specialised

@@ -15,8 +15,8 @@ from keras import layers, optimizers
 import lms
 from lms import LMSCallback
 from lms.errors import BudgetError, HostMemoryError
-from lms.tf.capture.host_variables import bytes_on_host, lies_on_host, move_to_host
-from lms.tf.capture.writes import KeptVariables
+from lms.tf.passes.host_variables import bytes_on_host, lies_on_host, move_to_host
+from lms.tf.passes.write_order import KeptVariables
 from tests.models import Case
 from tests.tf import training
 from tests.tf.recovery_trials import fail

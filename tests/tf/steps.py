@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import input_specs, trace
+from lms.tf.lowering import TracedStep, specialise
 
 __all__ = ["DEVICE", "descent", "grouped", "specialised"]
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from lms.emulation import emulate
-from lms.machine.placement import Placement, cluster_variables
+from lms.machine.ranks import Placement, cluster_variables
 from lms.workers.launching import free_addresses
 from tests.tf.worker import Worker
 

@@ -21,10 +21,10 @@ import tensorflow as tf
 from lms.errors import OutOfMemoryError
 from lms.ir.liveness import new_value
 from lms.tf import compat
-from lms.tf.capture.host_variables import address_of, lies_on_host
-from lms.tf.capture.specialising import TracedStep
-from lms.tf.capture.writes import KeptVariables
+from lms.tf.lowering import TracedStep
 from lms.tf.measure.devices import Device
+from lms.tf.passes.host_variables import address_of, lies_on_host
+from lms.tf.passes.write_order import KeptVariables
 from lms.tf.uninterrupted import uninterrupted
 from lms.units import Bytes
 

@@ -12,14 +12,14 @@ import psutil
 
 from lms.errors import WorkersError
 from lms.machine.host import PINNED_VARIABLE, pinned_limit, swappable
-from lms.machine.placement import joined, read_placement
+from lms.machine.ranks import joined, read_placement
 from lms.planning.problem import MemoryBudget, budget_in
 from lms.planning.settings import Settings
 from lms.tf import compat
-from lms.tf.capture.host_variables import bytes_on_host
-from lms.tf.capture.specialising import TracedStep
+from lms.tf.lowering import TracedStep
 from lms.tf.measure.compact_variables import shared_bytes
 from lms.tf.measure.devices import Device
+from lms.tf.passes.host_variables import bytes_on_host
 from lms.units import MIB, Bytes
 
 __all__ = [

@@ -16,7 +16,7 @@ from lms.ir.graph import GraphView, Op
 from lms.machine.costs import Costs, moved_bytes, roofline
 from lms.machine.hardware import Hardware
 from lms.report.progress import track
-from lms.tf.capture.specialising import TracedStep
+from lms.tf.lowering import TracedStep
 from lms.tf.measure.device_rates import (
     call_seconds,
     measure_hardware,

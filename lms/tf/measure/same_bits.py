@@ -21,10 +21,10 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op
 from lms.machine.costs import moved_bytes
 from lms.tf import compat
-from lms.tf.capture.slice_rules import Cut
 from lms.tf.measure.devices import find_device
 from lms.tf.measure.microbenchmark import Bench, sizes_of
 from lms.tf.measure.scratch import LEFT_BEHIND, free_bytes
+from lms.tf.passes.split_rules import Cut
 
 __all__ = ["keeps_bits"]
 

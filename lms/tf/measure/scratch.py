@@ -22,13 +22,13 @@ from lms.machine.costs import moved_bytes
 from lms.report.progress import track
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
-from lms.tf.capture.compiled import compiled_scratch, is_compiled
-from lms.tf.capture.host_variables import COPY_IN
 from lms.tf.capture.op_facts import COLLECTIVE, LOOPS, RESERVED, RESERVES
-from lms.tf.capture.specialising import TracedStep
+from lms.tf.lowering import TracedStep
 from lms.tf.measure.devices import Device
 from lms.tf.measure.measurements import Measurements, measurements_of
 from lms.tf.measure.microbenchmark import Bench
+from lms.tf.passes.compiled import compiled_scratch, is_compiled
+from lms.tf.passes.host_variables import COPY_IN
 from lms.units import KIB, Bytes
 
 __all__ = [

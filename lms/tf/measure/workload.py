@@ -21,7 +21,7 @@ from lms.planning.stored_plans import choose_plan_once
 from lms.report.step import StepReport, StepTimeline
 from lms.simulation.executor import simulate
 from lms.simulation.timeline import Cause, Lane, Timeline
-from lms.tf.capture.specialising import TracedStep
+from lms.tf.lowering import TracedStep
 from lms.tf.measure.device_rates import measure_hardware
 from lms.tf.measure.devices import Device
 from lms.tf.measure.free_memory import host_budget, with_holes

@@ -16,8 +16,8 @@ from lms.ir.recompute import original_name
 from lms.simulation.allocator import SmallPool
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
-from lms.tf.capture.specialising import TracedStep
 from lms.tf.capture.tracing import TracedFunction, input_specs
+from lms.tf.lowering import TracedStep
 
 __all__ = ["RebuiltStep", "planned_step", "rebuild", "run_without_inputs"]
 __all__ += ["with_constants"]

@@ -44,7 +44,7 @@ from lms.ir.graph import GraphView, op_of
 from lms.ir.plan import SwapPlan
 from lms.ir.resolved import ResolvedPlan, ResolvedSwap, ResolvedSwapIn, resolve
 from lms.tf import compat
-from lms.tf.capture.specialising import TracedStep
+from lms.tf.lowering import TracedStep
 
 __all__ = ["Waits", "rewrite", "wait_for"]
 

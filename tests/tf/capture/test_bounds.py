@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from lms.tf import compat
-from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.lowering import specialise
 from tests.tf.steps import DEVICE, specialised
 
 pytestmark = pytest.mark.tf

@@ -9,8 +9,8 @@ import tensorflow as tf
 from keras import layers
 
 from lms.tf.capture.keras_step import step_of_data
-from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.lowering import specialise
 from lms.tf.measure.devices import find_device
 
 pytestmark = pytest.mark.tf

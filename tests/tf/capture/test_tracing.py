@@ -13,8 +13,8 @@ from lms.errors import UnsupportedError
 from lms.ir.graph import Op
 from lms.tf import compat
 from lms.tf.capture.shapes import inferred_shapes
-from lms.tf.capture.specialising import refuse_guesses, specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.lowering import refuse_guesses, specialise
 from tests.tf.steps import DEVICE, specialised
 
 pytestmark = pytest.mark.tf

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from lms.machine.host import PINNED_VARIABLE
-from lms.machine.placement import Placement
+from lms.machine.ranks import Placement
 from lms.planning.settings import read_settings
 from lms.tf.measure import free_memory
 from lms.tf.measure.free_memory import host_budget, measure_budget, with_holes

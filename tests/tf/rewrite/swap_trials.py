@@ -15,8 +15,8 @@ from lms.machine.hardware import preset
 from lms.planning.candidates import Filters
 from lms.planning.placement import PlanRequest, find_plan
 from lms.planning.prefetch import Speeds
-from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.lowering import specialise
 from lms.tf.measure.devices import find_device
 from lms.tf.rewrite.rebuilding import rebuild
 from lms.tf.rewrite.rewriting import rewrite

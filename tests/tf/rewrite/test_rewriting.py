@@ -9,7 +9,7 @@ from lms.ir.graph import GraphView, Op, Tensor
 from lms.ir.plan import Swap, SwapIn, SwapPlan, validate_plan
 from lms.machine.hardware import LinkRates
 from lms.tf import compat
-from lms.tf.capture.specialising import TracedStep
+from lms.tf.lowering import TracedStep
 from lms.tf.rewrite.rewriting import rewrite
 from tests.graphs import graph_of, make_op
 from tests.tf.worker import Worker

@@ -11,7 +11,7 @@ the region exist in parts only, which a plan moves or recomputes one by one. Inp
 the region are sliced, and outputs that other ops read are concatenated.
 
 A region grows from the largest op over all large tensors, as far as the rules of
-`slice_rules` follow the axis. Small tensors end the region: they are cheap to
+`split_rules` follow the axis. Small tensors end the region: they are cheap to
 concatenate. The axis and the number of parts are chosen that leave the least need. Once
 an op cannot be split, smaller ops stay whole too, as the step's need stays. Splits that
 may change bits, or were tried and did not, are used where others leave too much.
@@ -31,10 +31,10 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.liveness import working_sets
 from lms.tf import compat
-from lms.tf.capture.folding import LARGEST
 from lms.tf.capture.loops import full_name, index_of, source_of
 from lms.tf.capture.op_facts import CONSTANT, INPLACE
-from lms.tf.capture.slice_rules import Cut, Shaped, counted, cuts
+from lms.tf.passes.constant_folding import LARGEST
+from lms.tf.passes.split_rules import Cut, Shaped, counted, cuts
 from lms.units import Bytes
 
 __all__ = ["SLICE", "Cuts", "OpSize", "Region", "regions", "with_slices"]

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from lms.ir.graph import Op, Tensor
 from lms.tf import compat
-from lms.tf.capture.host_transfers import with_host_memory, with_received
+from lms.tf.passes.host_transfers import with_host_memory, with_received
 
 pytestmark = pytest.mark.tf
 

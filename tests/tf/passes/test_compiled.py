@@ -7,9 +7,9 @@ import tensorflow as tf
 
 import lms
 from lms.errors import UnsupportedError
-from lms.tf.capture.compiled import opened
-from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.lowering import specialise
+from lms.tf.passes.compiled import opened
 from lms.tf.rewrite.rebuilding import rebuild
 from tests.room import above_what_is_held
 from tests.tf.steps import DEVICE, grouped, specialised

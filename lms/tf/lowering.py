@@ -22,18 +22,7 @@ import tensorflow as tf
 from lms.errors import UnsupportedError
 from lms.ir.graph import GraphView, Op, Tensor
 from lms.tf import compat
-from lms.tf.capture.assigning import NOTHING, PLACED, with_assignments_in_place
 from lms.tf.capture.bounds import bounded_shapes
-from lms.tf.capture.compiled import opened
-from lms.tf.capture.folding import with_folded
-from lms.tf.capture.host_lists import HostLists, with_lists_on_host
-from lms.tf.capture.host_transfers import (
-    OPAQUE,
-    with_host_memory,
-    with_received,
-    with_signs_on_device,
-)
-from lms.tf.capture.host_variables import lies_on_host, with_copies_in
 from lms.tf.capture.loops import control_flow, full_name, loop_ends, source_of
 from lms.tf.capture.op_facts import (
     ALIAS,
@@ -50,17 +39,28 @@ from lms.tf.capture.op_facts import (
     REPLACES_STATE,
     with_flops,
 )
-from lms.tf.capture.pieces import copying, with_copies_counted, without_copies
 from lms.tf.capture.shapes import (
     guessed_by_inputs,
     guessed_shapes,
     inferred_shapes,
     told_shapes,
 )
-from lms.tf.capture.slicing import SLICE, OpSize, regions, with_slices
-from lms.tf.capture.tensor_lists import Lists, find_lists
 from lms.tf.capture.tracing import TracedFunction
-from lms.tf.capture.writes import with_writes
+from lms.tf.passes.assign_in_place import NOTHING, PLACED, with_assignments_in_place
+from lms.tf.passes.compiled import opened
+from lms.tf.passes.constant_folding import with_folded
+from lms.tf.passes.copy_on_read import copying, with_copies_counted, without_copies
+from lms.tf.passes.host_lists import HostLists, with_lists_on_host
+from lms.tf.passes.host_transfers import (
+    OPAQUE,
+    with_host_memory,
+    with_received,
+    with_signs_on_device,
+)
+from lms.tf.passes.host_variables import lies_on_host, with_copies_in
+from lms.tf.passes.splitting import SLICE, OpSize, regions, with_slices
+from lms.tf.passes.tensor_lists import Lists, find_lists
+from lms.tf.passes.write_order import with_writes
 from lms.units import Bytes
 
 __all__ = ["Argument", "TracedStep", "specialise"]

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms.tf.capture.host_transfers import with_signs_on_device
-from lms.tf.capture.specialising import specialise
 from lms.tf.capture.tracing import trace
+from lms.tf.lowering import specialise
+from lms.tf.passes.host_transfers import with_signs_on_device
 from lms.tf.rewrite.rebuilding import rebuild
 
 pytestmark = pytest.mark.tf

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from lms.tf.capture.specialising import TracedStep
+from lms.tf.lowering import TracedStep
 from tests.tf.steps import specialised
 from tests.tf.worker import Worker
 

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from lms.ir.liveness import working_sets
-from lms.tf.capture.slicing import Cuts, OpSize, Region, regions, with_slices
-from lms.tf.capture.specialising import TracedStep, specialise
 from lms.tf.capture.tracing import TracedFunction, trace
+from lms.tf.lowering import TracedStep, specialise
 from lms.tf.measure.same_bits import keeps_bits
+from lms.tf.passes.splitting import Cuts, OpSize, Region, regions, with_slices
 from lms.tf.rewrite.rebuilding import rebuild
 from tests.tf.steps import DEVICE
 

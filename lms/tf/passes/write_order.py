@@ -21,13 +21,13 @@ import tensorflow as tf
 from lms.ir.graph import GraphView, Op, op_of
 from lms.ir.write_guard import WriteGuard
 from lms.tf import compat
-from lms.tf.capture.host_variables import (
+from lms.tf.capture.op_facts import ALIAS, COLLECTIVE, READS_VARIABLES
+from lms.tf.passes.host_variables import (
     is_moved,
     move_to_host,
     take_mark_off,
     write_on_host,
 )
-from lms.tf.capture.op_facts import ALIAS, COLLECTIVE, READS_VARIABLES
 from lms.units import KIB, Bytes
 
 __all__ = ["CommitFlag", "KeptVariables", "with_writes"]

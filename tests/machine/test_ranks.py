@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lms.errors import WorkersError
-from lms.machine.placement import Placement, read_placement
+from lms.machine.ranks import Placement, read_placement
 
 SLURM = {
     "SLURM_JOB_ID": "42",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from lms.tf.capture.writes import KeptVariables, with_writes
+from lms.tf.passes.write_order import KeptVariables, with_writes
 from tests.graphs import graph_of, make_op
 from tests.tf.steps import specialised
 

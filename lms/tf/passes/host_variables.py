@@ -40,7 +40,7 @@ from lms.machine.host import PINNED_VARIABLE
 from lms.tf import compat
 from lms.tf.capture.loops import source_of
 from lms.tf.capture.op_facts import CHEAP, CONTROL_FLOW, READS_VARIABLES
-from lms.tf.capture.pieces import PIECES, copying
+from lms.tf.passes.copy_on_read import PIECES, copying
 from lms.units import Bytes, format_bytes
 
 __all__ = [

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from lms.tf.capture.assigning import PLACED
-from lms.tf.capture.host_variables import with_copies_in
+from lms.tf.passes.assign_in_place import PLACED
+from lms.tf.passes.host_variables import with_copies_in
 from tests.tf.steps import specialised
 from tests.tf.worker import Worker
 

@@ -2,8 +2,6 @@
 
 NVIDIA's driver is asked for each fact separately: if a GPU, its driver or the user's
 rights refuse one, or a GPU disappears, the other facts are still found.
-
-Known weakness: not yet run on a GPU.
 """
 
 from collections.abc import Callable

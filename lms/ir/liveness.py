@@ -47,7 +47,7 @@ class Buffer:
 
     @property
     def last(self) -> int:
-        """Position of the last op that needs it."""
+        """Position of the last op that needs the buffer."""
         return self.uses[-1] if self.uses else self.producer
 
 

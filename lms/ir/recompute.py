@@ -109,7 +109,7 @@ class _Builder:
             raise PlanError(f"the recomputed op {unread[0]!r} must be read by the step")
 
     def _place(self, source: str, name: str) -> None:
-        """Append an op under a name, after the copies that it needs, one by one."""
+        """Append an op under a name, after the copies needed, one by one."""
         path = [(source, name, iter(self._needed.get(name, ())))]
         while path:
             source, name, others = path[-1]

@@ -1,4 +1,4 @@
-"""Writes of a step: deferred until it cannot fail any more, or undone after a failure.
+"""Writes of a step: deferred until all risky ops ended, or undone after a failure.
 
 A step that runs out of memory can be repeated if it has written nothing. So its writes
 wait for all ops that could run out of memory. Some writes cannot wait, because large

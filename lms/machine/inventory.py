@@ -142,7 +142,7 @@ def known(answer: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """TensorFlow as it is installed.
+    """An installed TensorFlow.
 
     Args:
         backend: Keras's backend.
@@ -167,7 +167,7 @@ class Installation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A machine as it was found.
+    """Facts about a machine.
 
     Args:
         python: Python's version.

@@ -220,7 +220,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Facts about a step that hold whatever is evicted; small buffers are left out.
+    """Facts about a step that no eviction changes; small buffers are left out.
 
     Args:
         reads: Buffers of earlier steps that must be there when it starts.

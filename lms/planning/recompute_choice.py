@@ -137,7 +137,7 @@ class Change:
 
 
 class StepAsItIs:
-    """Facts about a step that hold whatever is recomputed.
+    """Facts about a step that no recomputation changes.
 
     Args:
         graph: The step in the execution order to obey.
@@ -218,7 +218,7 @@ class Chosen:
         return bool(self._above[-1])
 
     def saved(self, change: Change, at: int) -> int:
-        """Return the bytes above the budget, summed over positions, that it saves."""
+        """Return the bytes above the budget that a change saves, summed by position."""
         first = min(begin for begin, _, _ in change.bytes)
         end = max(end for _, end, _ in change.bytes)
         after = self._over[first:end].copy()

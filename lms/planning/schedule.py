@@ -92,7 +92,7 @@ class _Lives:
 
 
 def hastened(graph: GraphView, last: Collection[str] = frozenset()) -> GraphView:
-    """Hoist each op to the earliest position, where memory is held no longer by it.
+    """Hoist each op to its earliest position, unless memory is then held for longer.
 
     From the first op on, an op moves to just behind the last op that it waits for,
     unless its outputs then cost more bytes times positions than its dying inputs save.
@@ -182,7 +182,7 @@ class _Delta:
 def _list_schedule(
     graph: GraphView, priority: _Delta | None, last: Collection[str]
 ) -> list[str]:
-    """Kahn's algorithm with a priority queue; stale entries are skipped."""
+    """Order ops by Kahn's algorithm with a priority queue, skipping stale entries."""
     blocked, followers = _dependencies(graph)
     tail = _tail(graph, followers, last)
     delta = priority.delta if priority else [0] * len(graph.ops)

@@ -124,7 +124,7 @@ def _unordered(graph: GraphView) -> Bytes:
 
 
 def fits(plain: FittedPlan, budget: MemoryBudget) -> bool:
-    """Tell whether a step needs no plan, whatever order TensorFlow takes."""
+    """Tell whether a step needs no plan, in any order of ops."""
     return _needed(plain) <= budget.step
 
 

@@ -276,7 +276,7 @@ class ThresholdRule:
     sync_mode: SyncMode = SyncMode.OFF
 
     def __str__(self) -> str:
-        """The knobs, readable.
+        """Write the knobs for people.
 
         Example:
             >>> knobs = {"swapout_threshold": 9, "swapin_ahead": 3, "swapin_groupby": 0}

@@ -13,7 +13,7 @@ __all__ = ["QUICK", "THOROUGH", "TUNING", "Effort", "Tuning"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Constants of the planners, grouped by what they trade.
+    """Constants of the planners, grouped by purpose.
 
     A name ends in its unit: `percent` of something, a `part` (n stands for 1/n), a
     `factor`, or a number of `ops`, `rounds`, `plans`. Sizes are bytes.
@@ -183,7 +183,7 @@ TUNING = Tuning()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """Seconds of planning against quality, for one choice of what moves.
+    """Seconds of planning against quality, for one choice of fates.
 
     Args:
         walks: The most walks of evictions that get to the end of the step.

@@ -191,7 +191,7 @@ class _Device:
         )
 
     def _come(self, number: int) -> None:
-        """Let a copy wait for one end less, and start it if that was the last."""
+        """Count down the ends that a copy waits for; start the copy at zero."""
         copy = self._depends.copies[number]
         copy.waits -= 1
         if copy.waits:

@@ -56,7 +56,7 @@ class Interval:
 
     @property
     def seconds(self) -> Seconds:
-        """Seconds that it took."""
+        """Duration in seconds."""
         return self.end - self.start
 
 
@@ -80,7 +80,7 @@ class Stall:
 
     @property
     def seconds(self) -> Seconds:
-        """Seconds that it waited."""
+        """Duration in seconds."""
         return self.end - self.start
 
 

@@ -146,7 +146,7 @@ class GraphView:
             missing += [name for name in op.controls if name not in done]
             if missing:
                 raise ValueError(
-                    "`ops` must be listed after what they read, "
+                    "`ops` must be listed after their inputs, "
                     f"got {op.name!r} before {missing[0]!r}"
                 )
             done.add(op.name)

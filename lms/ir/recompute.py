@@ -121,7 +121,7 @@ class _Builder:
                 continue
             path.pop()
             if source not in self._found:
-                raise PlanError(f"the recomputed op {source!r} must run before")
+                raise PlanError(f"op {source!r} must run before its recomputed copy")
             read = frozenset(self._needed.get(name, ()))
             self.ops.append(_reading_copies(self._found[source], name, read))
             self._found[name] = self.ops[-1]
@@ -154,10 +154,8 @@ def _check(graph: GraphView, item: Recomputed) -> None:
     for read_by in item.readers:
         reader = graph.by_name.get(original_name(read_by))
         if reader is None or name not in {op_of(x) for x in reader.inputs}:
-            raise PlanError(
-                f"{read_by!r} must read op {item.op!r} to read its second run"
-            )
+            raise PlanError(f"{read_by!r} must read op {item.op!r} to read its copy")
         if reader.fixed:
             raise PlanError(
-                f"{read_by!r} is in a loop or branch: it reads no second run"
+                f"{read_by!r} is in a loop or branch: it cannot read a copy"
             )

@@ -56,7 +56,7 @@ class LinkRates:
         """Check the rates."""
         rule = "bytes per second above 0"
         _check(self, ("h2d", "d2h"), rule, "Write a rate such as 12GB.")
-        advice = "Leave it out for a link without."
+        advice = "Leave it out if it is not known."
         _check(self, ("latency",), "seconds, at least 0", advice, zero=True)
 
 

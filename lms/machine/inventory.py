@@ -76,7 +76,7 @@ def open_nvml(api: Any = None) -> Any:
         except ImportError as error:
             reason = "the package nvidia-ml-py is missing"
             raise NoDriverError(
-                f"no NVIDIA driver can be asked: {reason}. Install it: pip install "
+                f"Could not ask NVIDIA's driver: {reason}. Install it: pip install "
                 "nvidia-ml-py.",
                 reason=reason,
             ) from error
@@ -84,7 +84,7 @@ def open_nvml(api: Any = None) -> Any:
         api.nvmlInit()
     except api.NVMLError as error:
         raise NoDriverError(
-            f"no NVIDIA driver found: NVML says '{error}'. Run this where "
+            f"Could not find an NVIDIA driver: NVML says '{error}'. Run this where "
             "`nvidia-smi` works, or on an emulated card (`python -m lms emulate`).",
             reason=str(error),
         ) from error

@@ -51,7 +51,7 @@ class Placement:
 
     rank: int = 0
     addresses: tuple[str, ...] = ()
-    source: str = "nobody names others"
+    source: str = "a single worker"
 
     @property
     def size(self) -> int:
@@ -150,7 +150,7 @@ def _of_tensorflow(text: str) -> Placement:
     if chiefs:
         raise _unreadable("workers alone, got a chief: make it the first worker")
     if not 0 <= index < len(workers):
-        raise _unreadable(f"a task below {len(workers)}, the workers, got {index}")
+        raise _unreadable(f"a task below {len(workers)}, its workers, got {index}")
     if len(set(workers)) < len(workers):
         raise _unreadable(f"one address for each worker, got {', '.join(workers)}")
     if len(workers) == 1:
@@ -172,7 +172,7 @@ def _of_slurm(environ: Mapping[str, str]) -> Placement:
     if len(nodes) != len(each) or sum(each) != size:
         raise WorkersError(
             f"Slurm's variables must agree, got {size} tasks on {len(nodes)} nodes "
-            f"with {each} of them. Start the program with `srun`."
+            f"but {each} tasks by node. Start the program with `srun`."
         )
     number = f"{_needed(environ, 'SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID', 0)}"
     rank = _rank(environ, "SLURM_PROCID", size)
@@ -183,8 +183,8 @@ def _of_slurm(environ: Mapping[str, str]) -> Placement:
     )
     if found.local_rank != _count(environ, "SLURM_LOCALID", found.local_rank):
         raise WorkersError(
-            "Slurm must give each node tasks that follow each other, got task "
-            f"{rank} as number {environ['SLURM_LOCALID']} of its node. Start the "
+            f"Slurm must give each node consecutive tasks, got task {rank} "
+            f"as number {environ['SLURM_LOCALID']} of its node. Start the "
             "program with `srun --distribution=block`."
         )
     return found
@@ -195,9 +195,9 @@ def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str]) -> Placemen
     rank = _rank(environ, names[0], size)
     if _count(environ, names[2], 0) != size:
         raise WorkersError(
-            f"an MPI launcher must start all {size} workers on one host, or set "
-            f"`{_CONFIG}`: it does not say where the others are. Use Slurm, Ray or "
-            "Kubernetes for several hosts."
+            f"Could not find all {size} workers: an MPI launcher does not name other "
+            f"hosts. Start all workers on one host, set `{_CONFIG}`, or use Slurm, Ray "
+            "or Kubernetes."
         )
     number = environ.get("PMIX_NAMESPACE", environ.get("PMI_JOBID", str(os.getppid())))
     addresses = _addresses([("127.0.0.1", size)], number)
@@ -252,8 +252,8 @@ def _rank(environ: Mapping[str, str], name: str, size: int) -> int:
     text = _needed(environ, name)
     if _count(environ, name, size) >= size:
         raise WorkersError(
-            f"`{name}` must be a whole number below {size}, the workers, got {text!r}. "
-            f"Start the program with the launcher itself, or set `{_CONFIG}`."
+            f"`{name}` must be a whole number below {size}, the number of workers, got "
+            f"{text!r}. Start the program with the launcher itself, or set `{_CONFIG}`."
         )
     return int(text)
 
@@ -261,7 +261,7 @@ def _rank(environ: Mapping[str, str], name: str, size: int) -> int:
 def _needed(environ: Mapping[str, str], name: str) -> str:
     if not environ.get(name):
         raise WorkersError(
-            f"`{name}` must be set where other variables of its launcher are. Start "
-            f"the program with the launcher itself, or set `{_CONFIG}`."
+            f"`{name}` must be set, as other variables of its launcher are. Start the "
+            f"program with the launcher itself, or set `{_CONFIG}`."
         )
     return environ[name]

@@ -95,8 +95,8 @@ def _slowed(speeds: Speeds) -> Speeds:
 
 def _too_small(found: PlannedStep, host: Bytes) -> str:
     return (
-        f"host memory must hold {format_bytes(found.host_bytes)} of swapped tensors, "
-        f"{format_bytes(host)} are free. Close other programs, or use a larger "
+        f"Could not hold {format_bytes(found.host_bytes)} of swapped tensors in host "
+        f"memory: {format_bytes(host)} are free. Close other programs, or use a larger "
         "`budget`, a smaller batch or a smaller volume."
     )
 

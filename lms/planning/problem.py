@@ -176,11 +176,11 @@ class Workload:
 class Reason(Enum):
     """Why a step got its plan."""
 
-    FITS_EASILY = "It fits, whatever TensorFlow does."
-    FITS = "It fits, unless TensorFlow needs much more than is predicted."
-    PLANNED = "It does not fit without a plan."
-    SMALL_HOST = "The host cannot hold what the fastest plan swaps out."
-    NO_PLAN = "There is no plan, and nobody insists on one."
+    FITS_EASILY = "The step fits, even if TensorFlow needs much more than predicted."
+    FITS = "The step fits, unless TensorFlow needs much more than predicted."
+    PLANNED = "The step does not fit without a plan."
+    SMALL_HOST = "The host cannot hold the tensors that the fastest plan swaps out."
+    NO_PLAN = "No plan was found, and no knob of the user needs one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ def _for_the_budget(
     instead = "Use" if error.op_name else "Leave `thresholds` out, or use"
     why = (
         f"{cause}: {format_bytes(budget.persistent)} persistent bytes, and "
-        f"{format_bytes(step)} for the step with what the allocator loses"
+        f"{format_bytes(step)} for the step, fragmentation included"
     )
     if budget.limit is not None and budget.is_whole_device:
         needed = budget.device_for(needed)

@@ -199,9 +199,8 @@ def _refuse_two_aims(rule: Thresholds) -> None:
     for name, value in rule.numbers.items():
         if value is not None:
             raise ValueError(
-                f"`{name}` must not be given together with a budget: thresholds say "
-                "what is swapped whatever memory there is, a budget says how much "
-                "there is and chooses what is swapped. Give one of them."
+                f"`{name}` must not be given together with a budget: thresholds fix "
+                "the swaps, a budget lets lms choose them. Give one of them."
             )
 
 

@@ -85,8 +85,8 @@ def _validated(graph: GraphView, plan: SwapPlan) -> GraphView:
         validate_plan(planned, plan)
     except (PlanError, KeyError, ValueError) as error:
         raise PlanError(
-            f"`plan` must be a plan of this very step, got one that is not: {error}. "
-            "Plan this model, with this batch size, anew: python -m lms plan "
+            f"`plan` must be a plan of this very step, got another: {error}. "
+            "Plan this model, with this batch size, again: python -m lms plan "
             "FILE.py:function --output plan.json."
         ) from error
     return planned
@@ -130,7 +130,7 @@ def choose_plan_once(
     if kept is not None and least <= kept.room <= budget.step:
         if _can_be_obeyed(graph, kept.fitted, budget):
             return kept.fitted
-        _LOG.warning("Left out a plan that was kept: it is none of this step.")
+        _LOG.warning("Ignored a cached plan: this step cannot obey it any more.")
     found = choose_plan(workload, settings, budget)
     write_entry(_KIND, name, _Kept(room=budget.step, fitted=found))
     return found

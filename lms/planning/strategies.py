@@ -353,9 +353,8 @@ def plan_by_budget(
             return placed
     enough = format_bytes(least, at_least=True)
     raise BudgetError(
-        f"`budget` must be at least {enough} for op {op_name!r} and what the allocator "
-        f"loses between tensors, got {format_bytes(budget.step)}. Use a smaller batch "
-        "or volume.",
+        f"`budget` must be at least {enough} for op {op_name!r} and fragmentation, got "
+        f"{format_bytes(budget.step)}. Use a smaller batch or volume.",
         op_name=op_name,
         least_bytes=least,
     )

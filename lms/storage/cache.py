@@ -91,7 +91,7 @@ def read_entry(kind: str, name: str, of: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        _LOG.warning("Left out what was kept in %s: %s. It is made anew.", path, error)
+        _LOG.warning("Could not read %s: %s. It is made anew.", path, error)
         return None
 
 
@@ -109,7 +109,7 @@ def write_entry(kind: str, name: str, value: Any) -> None:
             old.unlink(missing_ok=True)
     except OSError as error:
         _LOG.warning(
-            "Could not keep %s: %s. Set %s to a folder that can be written, or to %r.",
+            "Could not write %s: %s. Set %s to a folder that can be written, or to %r.",
             path,
             error,
             VARIABLE,

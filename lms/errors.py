@@ -1,7 +1,7 @@
-"""Errors of lms: `LMSError`, and a child for each thing a caller can do about it.
+"""Errors of lms: `LMSError`, and a subclass for each way in which a caller can react.
 
-Every child is also the built-in error of its kind, so code that knows nothing of lms
-still catches it. A message says the rule, the value and the next step.
+Every subclass is also a built-in error, so code that does not know lms catches it
+too. A message says the rule, the value and the next step.
 """
 
 __all__ = ["BudgetError", "HostMemoryError", "LMSError", "OutOfMemoryError"]
@@ -47,7 +47,7 @@ class BudgetError(LMSError, ValueError):
 
 
 class PlanError(LMSError, ValueError):
-    """A plan does not obey the graph it is for."""
+    """A plan contradicts its graph."""
 
 
 class UnsupportedError(LMSError, ValueError):
@@ -55,12 +55,12 @@ class UnsupportedError(LMSError, ValueError):
 
 
 class HostMemoryError(LMSError, MemoryError):
-    """The host has too little memory for what would be swapped out."""
+    """The host has too little memory for the tensors to swap out."""
 
 
 class OutOfMemoryError(LMSError, MemoryError):
-    """A planned step ran out of device memory, and planning it again did not help."""
+    """A planned step ran out of device memory, and replanning did not help."""
 
 
 class WorkersError(LMSError, RuntimeError):
-    """Workers cannot train together: one is not there, or is not like the others."""
+    """Workers cannot train together: one is missing or differs from the others."""

@@ -39,7 +39,7 @@ _SCALES: Final[dict[str, Bytes]] = (
     | {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGT", start=1)}
 )
 
-# 20 digits are enough for any size, and keep a mistake from becoming slow.
+# At most 20 digits before and after the point: enough for any size, fast to parse.
 _SIZE: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)")
 
 
@@ -49,8 +49,8 @@ def parse_size(size: str | SupportsIndex, *, name: str = "size") -> Bytes:
     Args:
         size: A text such as "1.5GiB" or "96 MB", or a whole number of bytes (NumPy
             integers too). A fraction of a byte is dropped. A text without a unit counts
-            bytes too, but must be a MiB at least: "24" is meant to be something else.
-        name: What the caller calls this value, for the error message.
+            bytes, but must be at least 1 MiB: "24" is probably not meant as 24 bytes.
+        name: The argument's name, for the error message.
 
     Returns:
         The size in bytes, at least 1.
@@ -92,12 +92,10 @@ def format_bytes(count: SupportsIndex, *, at_least: bool = False) -> str:
 
     Args:
         count: Bytes; a difference of sizes may be negative.
-        at_least: Whether it is rounded up: a size that is enough stays enough when it
-            is read from a message and typed in again.
+        at_least: Whether to round up, so that a size that is enough stays enough.
 
     Returns:
-        Two decimals and a binary unit, or whole bytes below 1 KiB. It is rounded:
-        for numbers that are computed with, keep the bytes.
+        Two rounded decimals and a binary unit, or whole bytes below 1 KiB.
 
     Example:
         >>> format_bytes(1610612736), format_bytes(-2048), format_bytes(512)
@@ -127,7 +125,7 @@ def format_seconds(seconds: Seconds) -> str:
 
 
 def _count_bytes(text: str, name: str) -> Bytes:
-    """Return the bytes that `text` says; the sign is not part of a size."""
+    """Parse a text into bytes; a sign is refused."""
     match = _SIZE.fullmatch(text.strip())
     number, unit = match.groups() if match else ("", "?")
     scale = _SCALES.get(unit.upper())

@@ -1,4 +1,4 @@
-"""A training step as plain data: ops, the tensors they make, and who reads them.
+"""A training step as plain data: ops, their tensors, and each tensor's readers.
 
 `GraphView` is what planners and simulators see. It knows no framework: a tracer
 fills it (`lms.tf.capture.tracing`), hand-drawn examples in the tests fill it too.
@@ -20,7 +20,7 @@ __all__ = ["GraphView", "Op", "Tensor", "op_of"]
 
 
 def op_of(tensor_name: str) -> str:
-    """Name of the op that makes a tensor.
+    """Return the name of the op that makes a tensor.
 
     Example:
         >>> op_of("conv/Conv3D:0")
@@ -58,28 +58,28 @@ class Op:
         controls: Names of the ops that must end before it starts.
         outputs: The tensors it makes.
         scratch: Bytes that it needs only while it runs.
-        flops: Floating-point operations; 0 where it is as fast as it moves its bytes.
+        flops: Floating-point operations; 0 for an op bound by memory bandwidth.
         alias: Name of the input whose buffer all outputs share, or None.
-        inplace: Whether it may write its largest output into an input that nobody
-            else will read (element-wise ops of TensorFlow do).
+        inplace: Whether its largest output may reuse the buffer of an input without a
+            later reader (as for TensorFlow's element-wise ops).
         persistent: Whether its outputs live outside of the step (variables,
-            constants, arguments): they take no room of the step and never move.
-        fixed: Whether it is part of a loop or branch: it is never ordered, and
-            what it reads never moves.
-        repeatable: Whether it may be recomputed: it has no state, and makes the same
-            bits of the same inputs.
-        cheap: Whether it takes about as long as copying what it reads and makes.
-        writes: Names of the tensors (handles) whose variables it writes, or the loops
-            and branches write that wait for it.
-        constant: Whether its outputs are part of the program: they are kept as long as
-            it exists, whatever runs.
-        reads_state: Whether its output is a variable's value as it is then: whoever has
-            it keeps it when the variable gets another.
-        replaces_state: Whether its second input becomes the value of the variable that
-            it writes, as it is and without a copy.
-        varies: Whether the shapes of its outputs depend on values, so that their sizes
-            are what they are at most: it is never recomputed.
-        from_host: Whether its outputs come from the host, which never move.
+            constants, arguments): they take no memory of the step and never move.
+        fixed: Whether it is part of a loop or branch: it is never ordered, and its
+            inputs and outputs never move.
+        repeatable: Whether it may be recomputed: it has no state, and equal inputs
+            give equal bits.
+        cheap: Whether it takes about as long as a copy of its inputs and outputs.
+        writes: Names of the tensors (handles) of the variables that it writes, or that
+            a loop or branch behind it writes.
+        constant: Whether its outputs are constants, which TensorFlow keeps as long as
+            the program exists.
+        reads_state: Whether its output is the variable's buffer itself: a reader keeps
+            the old value alive when the variable gets a new one.
+        replaces_state: Whether its second input becomes, without a copy, the value of
+            the variable that it writes.
+        varies: Whether the shapes of its outputs depend on values: their sizes are
+            upper bounds, and it is never recomputed.
+        from_host: Whether its outputs come from the host and never move.
     """
 
     name: str
@@ -146,7 +146,7 @@ class GraphView:
             missing += [name for name in op.controls if name not in done]
             if missing:
                 raise ValueError(
-                    "`ops` must be listed after what they read, "
+                    "`ops` must be listed after their inputs, "
                     f"got {op.name!r} before {missing[0]!r}"
                 )
             done.add(op.name)
@@ -157,7 +157,7 @@ class GraphView:
 
     @cached_property
     def memo(self) -> dict[str, Any]:
-        """Findings of others about the graph; they go with the graph."""
+        """Cached results about the graph, by key; they are dropped with the graph."""
         return {}
 
     @cached_property
@@ -172,7 +172,7 @@ class GraphView:
 
     @cached_property
     def consumers(self) -> Mapping[str, tuple[Op, ...]]:
-        """Ops that read a tensor, in execution order, each once."""
+        """Readers of each tensor, in execution order, each once."""
         readers: dict[str, dict[str, Op]] = defaultdict(dict)
         for op in self.ops:
             for name in op.inputs:
@@ -184,7 +184,7 @@ class GraphView:
 
     @property
     def constant_bytes(self) -> int:
-        """Bytes of its constants, which are kept as long as it exists."""
+        """Bytes of the graph's constants, which stay on the device between steps."""
         made = (op.outputs for op in self.ops if op.constant)
         return sum(tensor.size for outputs in made for tensor in outputs)
 
@@ -199,7 +199,7 @@ class GraphView:
         return roots
 
     def reordered(self, names: Iterable[str]) -> "GraphView":
-        """The same graph with its ops in another execution order.
+        """Return the graph with its ops in another execution order.
 
         Raises:
             ValueError: If the order is no execution order of these ops.
@@ -210,7 +210,7 @@ class GraphView:
             raise ValueError(f"`names` must be ops of the graph, got {unknown[0]!r}")
         ops = tuple(self.by_name[name] for name in order)
         if ops == self.ops:
-            return self  # with all that was found out about it
+            return self  # with its memo
         if len(ops) != len(self.ops):
             raise ValueError(
                 f"`names` must list all {len(self.ops)} ops, got {len(ops)}"

@@ -1,4 +1,4 @@
-"""Lives of buffers, and what they cost in memory.
+"""Live intervals of buffers, and the memory that they take.
 
 A buffer is live from the op that makes it to the last op that reads it (or any
 alias of it), both included: `[producer, last use + 1)` as a half-open interval of
@@ -34,7 +34,7 @@ class Buffer:
         uses: Positions of the ops that read its contents, ascending. Alias ops
             (reshapes) read no contents and are not among them.
         pinned: Whether it must stay: it outlives the step, a loop or branch touches
-            it, or its shape depends on values.
+            it, or it comes from the host.
         kept: Whether it outlives the step.
     """
 
@@ -47,12 +47,12 @@ class Buffer:
 
     @property
     def last(self) -> int:
-        """Position of the last op that needs it."""
+        """Position of the last op that needs the buffer."""
         return self.uses[-1] if self.uses else self.producer
 
 
 def buffers(graph: GraphView) -> tuple[Buffer, ...]:
-    """The step's own buffers, in the order in which they are made.
+    """Return the step's own buffers, in the order in which they are made.
 
     Persistent tensors and tensors of no bytes are left out.
 
@@ -98,7 +98,7 @@ def _find_buffers(graph: GraphView) -> tuple[Buffer, ...]:
 
 
 def dying_sizes(live: Sequence[Buffer]) -> dict[int, list[int]]:
-    """Sizes of the buffers that an op may write over, by its position."""
+    """Return by position the sizes of the buffers that die at an op."""
     dying: dict[int, list[int]] = {}
     for buffer in live:
         if buffer.uses and not buffer.kept:
@@ -107,11 +107,11 @@ def dying_sizes(live: Sequence[Buffer]) -> dict[int, list[int]]:
 
 
 def reused_bytes(op: Op, dying: Sequence[int]) -> int:
-    """Bytes that an op saves by writing into a dying input of its output's size.
+    """Return the bytes that an op saves by reusing a dying input for its output.
 
     Args:
         op: The op.
-        dying: Sizes of the input buffers that nobody reads later.
+        dying: Sizes of the input buffers without a later reader.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -127,15 +127,15 @@ def reused_bytes(op: Op, dying: Sequence[int]) -> int:
 def written_over(
     op: Op, roots: Mapping[str, str], dying: Mapping[str, int]
 ) -> str | None:
-    """The buffer that an op's largest output takes the place of; None if it is new.
+    """Return the buffer that an op's largest output reuses; None if there is none.
 
-    Of several it is the first one among the op's inputs (TensorFlow's
+    Of several buffers the first of the op's inputs is reused (TensorFlow's
     `forward_input_or_allocate_output`, op_kernel.cc).
 
     Args:
         op: The op.
         roots: The root of each tensor's buffer.
-        dying: Sizes of the input buffers that nobody reads later, by their roots.
+        dying: Sizes of the input buffers without a later reader, by their roots.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -154,9 +154,9 @@ def written_over(
 
 
 def new_value(op: Op) -> str | None:
-    """The tensor that becomes a variable's value as it is, without a copy.
+    """Return the tensor that becomes a variable's value without a copy; else None.
 
-    The variable's old memory is free then.
+    The variable's old buffer is free then.
 
     Example:
         >>> about = {"writes": ("weights:0",), "replaces_state": True}
@@ -168,11 +168,11 @@ def new_value(op: Op) -> str | None:
 
 
 def memory_curve(graph: GraphView) -> list[int]:
-    """Bytes of the step in use while each op runs, nothing swapped.
+    """Return the bytes of the step in use while each op runs, without swaps.
 
     Returns:
-        One number for each op: live buffers plus the op's scratch, less what it
-        writes in place.
+        One number for each op: live buffers plus the op's scratch, less the bytes
+        that it writes in place.
 
     Example:
         >>> from lms.ir.graph import Tensor
@@ -203,11 +203,11 @@ def _find_curve(graph: GraphView) -> list[int]:
 
 
 def old_values(graph: GraphView) -> list[int]:
-    """Bytes of variables' old values while each op runs.
+    """Return the bytes of variables' old values while each op runs.
 
     A variable that is written while ops are still to read its old value gets new memory
     (`PrepareToUpdateVariable` in TensorFlow's training_op_helpers.h): with decoupled
-    weight decay all weights, at the step's very start. This adds to `memory_curve`.
+    weight decay all weights, at the step's start. `memory_curve` does not count them.
 
     Known weakness: a call or loop that has a variable counts as writing it.
     """
@@ -223,19 +223,19 @@ def old_values(graph: GraphView) -> list[int]:
             reads[variable] = max(end, last.get(roots[value.name], 0)), value.size
         for handle in op.writes:
             end, size = reads.pop(roots.get(handle, handle), (0, 0))
-            if end > position:  # a value given whole is a buffer until then
+            if end > position:  # a new value without a copy is still a buffer here
                 change[position + op.replaces_state] += size
                 change[end + 1] -= size
     return list(accumulate(change[:-1]))
 
 
 def peak(graph: GraphView) -> int:
-    """The most bytes of the step in use at once, nothing swapped."""
+    """Return the peak of `memory_curve`."""
     return max(memory_curve(graph), default=0)
 
 
 def working_sets(graph: GraphView) -> list[int]:
-    """Bytes each op needs by itself: its inputs, outputs and scratch.
+    """Return the bytes that each op needs by itself: inputs, outputs and scratch.
 
     Aliases (reshapes) need nothing of their own.
     """
@@ -257,5 +257,5 @@ def working_sets(graph: GraphView) -> list[int]:
 
 
 def lower_bound(graph: GraphView) -> int:
-    """The largest single-op working set in bytes: no plan of copies can need less."""
+    """Return the largest working set in bytes: no plan of swaps can need less."""
     return max(working_sets(graph), default=0)

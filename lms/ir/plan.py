@@ -1,16 +1,16 @@
-"""A swap plan: what leaves the device, when, and when it comes back.
+"""A swap plan: which tensors leave the device, when, and when they come back.
 
-A plan is a value: comparable, printable, JSON both ways. It says nothing of how a
-tensor travels; the rewriter obeys it, the simulator predicts it, `validate_plan`
-judges it against its graph.
+A plan is a value: comparable, printable, JSON both ways. It does not say how a tensor
+is copied. The rewriter obeys it, the simulator predicts its memory and time,
+`validate_plan` checks it against its graph.
 
     producer ──> near readers ... release          trigger ... far readers
         └──> swap-out ─────────────┘                  └──> swap-in ──┘
 
-The swap-out starts as soon as the tensor exists. The op named `release` waits until
-it has ended, so that the tensor's room is free for it. The swap-in starts when the
-op named `trigger` has ended; it also waits for every swap-out whose release is the
-next ordered op, since it takes that room too.
+The swap-out starts as soon as the tensor exists. The op named `release` waits for its
+end, and may then use the tensor's memory. The swap-in starts when the op named
+`trigger` has ended. The swap-in also waits for every swap-out whose release is the
+next ordered op, since it may use the memory freed there.
 """
 
 import json
@@ -69,9 +69,9 @@ class SwapPlan:
             Empty leaves the order to the runtime.
         swaps: The swaps, ordered by the tensor's producer.
         recomputed: Ops that are recomputed. `order` lists their copies too: the plan is
-            one for the graph that has them (`planned_graph`).
-        chain_is_partial: Whether large ops may be out of the chain: nobody knows then
-            which of them runs last.
+            one for the graph with the copies (`planned_graph`).
+        chain_is_partial: Whether large ops may be out of the chain: then it is unknown
+            which large op runs last.
         chosen: Knobs of the planner that were given or tuned, readable.
 
     Example:
@@ -90,7 +90,7 @@ class SwapPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Tell whether TensorFlow runs the step as it likes."""
+        """Tell whether the plan changes nothing of TensorFlow's own way."""
         return not (self.chain or self.swaps or self.recomputed)
 
     @property
@@ -115,7 +115,7 @@ class SwapPlan:
         )
 
     def to_json(self, *, indent: int | None = None) -> str:
-        """The plan as JSON text."""
+        """Write the plan as JSON text."""
         fields = asdict(self)
         for name in ("chosen", "chain_is_partial"):
             if not fields[name]:
@@ -124,7 +124,7 @@ class SwapPlan:
 
     @classmethod
     def from_json(cls, text: str) -> "SwapPlan":
-        """The plan that `to_json` wrote.
+        """Read a plan that `to_json` wrote.
 
         Raises:
             PlanError: If the text is no plan.
@@ -139,15 +139,15 @@ class SwapPlan:
 
 
 def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
-    """The step's graph with the ops that a plan adds to it.
+    """Add the recomputed ops of a plan to the step's graph.
 
     Args:
         graph: The step as it was traced, in any execution order.
         plan: A plan.
 
     Returns:
-        The graph in the plan's order, as far as it is the step's own: what is near and
-        what is far is a matter of that order. The same graph if nothing is added.
+        The step's ops in the plan's order, on which near and far depend, with each
+        copy before its first reader. `graph` itself if nothing is recomputed.
 
     Raises:
         PlanError: If an op may not be recomputed.
@@ -159,20 +159,20 @@ def planned_graph(graph: GraphView, plan: SwapPlan) -> GraphView:
 
 
 def validate_plan(graph: GraphView, plan: SwapPlan) -> None:
-    """Check that a plan can be obeyed; planners do not judge themselves.
+    """Check that a plan can be obeyed, whichever planner made it.
 
-    Rules: the order is an execution order of exactly the graph's ops; the chain
-    follows it; each swap moves a root tensor of the step once, that no loop or branch
-    touches, of a shape that no values change, that the device makes, and that does not
-    outlive the step; a copy starts before its readers and after its tensor was made;
-    every reader reads one copy at most and reads the tensor.
+    Rules: the order is an execution order of exactly the graph's ops, and the chain
+    follows it. A swapped tensor is a root of the step that the device makes, that no
+    loop or branch touches, that does not outlive the step, and that is swapped once. A
+    copy starts after its tensor was made and before its readers. Every reader of a
+    copy reads the tensor, and one copy at most.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
         plan: The plan.
 
     Raises:
-        PlanError: Names the first rule that does not hold, with op or tensor.
+        PlanError: If a rule is broken; names the first one, with op or tensor.
     """
     _check_names(graph, plan.order)
     try:
@@ -230,7 +230,7 @@ def _check_swap(graph: GraphView, swap: Swap, position: Mapping[str, int]) -> No
     if producer.persistent or producer.fixed or swap.tensor in kept:
         raise PlanError(f"{swap.tensor!r} cannot move: it lives outside of the step")
     if producer.from_host:
-        raise PlanError(f"{swap.tensor!r} cannot move: the host makes it, or keeps it")
+        raise PlanError(f"{swap.tensor!r} cannot move: it comes from the host")
     if any(op.fixed for op in readers.values()):
         raise PlanError(f"{swap.tensor!r} cannot move: a loop or branch reads it")
     made = position[producer.name]
@@ -267,7 +267,7 @@ def _check_copy(
 
 
 def _readers(graph: GraphView, root: str) -> dict[str, Any]:
-    """Ops that read a buffer's contents, through any alias, by name."""
+    """Find the readers of a buffer's contents, through any alias, by name."""
     found: dict[str, Any] = {}
     names = [root]
     while names:

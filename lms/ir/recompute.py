@@ -1,14 +1,14 @@
-"""Ops that are recomputed where their output is needed, so that nobody keeps it.
+"""Ops that are recomputed before far readers, so that their outputs need not stay.
 
     before                                after
     conv ──> relu ──> next                conv ──> relu ──> next
                │                            │
                └────────> gradient          └───────────> relu' ──> gradient
 
-A copy of an op reads what the op reads - or the copy of it, if what it reads is made
-again too. Its readers read it instead of the op. A copy can be copied in turn, for
-readers that are farther away. Chen et al., "Training deep nets with sublinear memory
-cost", 2016; Capuchin (ASPLOS 2020) chooses between this and swapping.
+A copy of an op reads the op's inputs, or their copies where they are recomputed too.
+Far readers read the copy instead of the op. A copy can be copied in turn, for readers
+that are farther away. Chen et al., "Training deep nets with sublinear memory cost",
+2016; Capuchin (ASPLOS 2020) chooses between recomputing and swapping.
 """
 
 from collections.abc import Sequence
@@ -28,9 +28,8 @@ class Recomputed:
     """An op of the step that is recomputed.
 
     Args:
-        op: Its name; that of a copy for one more run.
-        readers: Names of the ops that read what is recomputed: ops of the step, and
-            copies of such.
+        op: Its name, or the name of a copy that runs once more.
+        readers: Names of the ops that read the copy: ops of the step, or copies.
     """
 
     op: str
@@ -38,7 +37,7 @@ class Recomputed:
 
 
 def copy_name(op_name: str) -> str:
-    """Name under which an op is recomputed.
+    """Return the name of an op's copy.
 
     Example:
         >>> copy_name("relu"), original_name(copy_name(copy_name("relu")))
@@ -48,21 +47,21 @@ def copy_name(op_name: str) -> str:
 
 
 def original_name(op_name: str) -> str:
-    """Name of the op that an op recomputes; its own if it recomputes none."""
+    """Return the name of the op that a copy recomputes; an op's own name is kept."""
     while op_name.startswith(PREFIX):
         op_name = op_name.removeprefix(PREFIX)
     return op_name
 
 
 def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> GraphView:
-    """The graph with recomputed ops, each just before its first reader.
+    """Add recomputed ops to a graph, each just before its first reader.
 
     Args:
         graph: The graph in any execution order.
-        recomputed: What is recomputed.
+        recomputed: The ops to recompute, with their readers.
 
     Returns:
-        A graph in an execution order; the same one if nothing is recomputed.
+        A graph in an execution order; `graph` itself if nothing is recomputed.
 
     Raises:
         PlanError: If an op may not be recomputed, or a reader does not read it; names
@@ -84,7 +83,7 @@ def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> Graph
         return graph
     chosen = tuple(recomputed)
     last, made = graph.memo.get(_MEMO, (None, None))
-    if last != chosen:  # it is asked for several times in a row
+    if last != chosen:  # callers ask several times in a row
         for item in chosen:
             _check(graph, item)
         made = GraphView(ops=tuple(_Builder(graph, chosen).ops), results=graph.results)
@@ -93,7 +92,7 @@ def with_recomputed(graph: GraphView, recomputed: Sequence[Recomputed]) -> Graph
 
 
 class _Builder:
-    """Lists the ops with recomputed ops among them."""
+    """Builds the list of ops, with recomputed ops among them."""
 
     def __init__(self, graph: GraphView, recomputed: Sequence[Recomputed]) -> None:
         self.ops: list[Op] = []
@@ -110,7 +109,7 @@ class _Builder:
             raise PlanError(f"the recomputed op {unread[0]!r} must be read by the step")
 
     def _place(self, source: str, name: str) -> None:
-        """List an op under a name, after the copies that it and these read."""
+        """Append an op under a name, after the copies needed, one by one."""
         path = [(source, name, iter(self._needed.get(name, ())))]
         while path:
             source, name, others = path[-1]
@@ -122,14 +121,14 @@ class _Builder:
                 continue
             path.pop()
             if source not in self._found:
-                raise PlanError(f"the recomputed op {source!r} must run before")
+                raise PlanError(f"op {source!r} must run before its recomputed copy")
             read = frozenset(self._needed.get(name, ()))
             self.ops.append(_reading_copies(self._found[source], name, read))
             self._found[name] = self.ops[-1]
 
 
 def _reading_copies(op: Op, name: str, sources: frozenset[str]) -> Op:
-    """An op under its own name or a copy's, reading the copies of its sources."""
+    """Return an op under its own or a copy's name, reading its sources' copies."""
 
     def renamed(tensor: str) -> str:
         while op_of(tensor) in sources:
@@ -155,10 +154,8 @@ def _check(graph: GraphView, item: Recomputed) -> None:
     for read_by in item.readers:
         reader = graph.by_name.get(original_name(read_by))
         if reader is None or name not in {op_of(x) for x in reader.inputs}:
-            raise PlanError(
-                f"{read_by!r} must read op {item.op!r} to read its second run"
-            )
+            raise PlanError(f"{read_by!r} must read op {item.op!r} to read its copy")
         if reader.fixed:
             raise PlanError(
-                f"{read_by!r} is in a loop or branch: it reads no second run"
+                f"{read_by!r} is in a loop or branch: it cannot read a copy"
             )

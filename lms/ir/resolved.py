@@ -1,15 +1,15 @@
-"""A plan by positions and spans of its graph, in place of names.
+"""A plan by positions and spans in its order, instead of names.
 
     producer ── near readers ── release      trigger ── far readers
     └─ original ───────────────┘                  └─ copy ────────┘
        [producer, leaves)                            [starts, last_read + 1)
 
-Whoever predicts, improves or obeys a plan reads it here. Positions are those of the
-plan's order, counted from 0; spans are half-open.
+Simulators, planners and the rewriter read plans in this form. Positions count the
+plan's order from 0; spans are half-open.
 
-A swap-out is taken to end where its release says, or right after the last near reader
-where nothing waits for it. A swap-in is taken to hold its room from the next ordered op
-on, since ops that are not ordered may run before the trigger or after it.
+A swap-out is taken to end at its release, or without one right after the last near
+reader. A swap-in is taken to hold memory from the next ordered op on, since ops that
+are not ordered may run before the trigger or after it.
 """
 
 from bisect import bisect_right
@@ -52,12 +52,12 @@ class ResolvedSwapIn:
 
     Args:
         readers: Positions of the ops that read it, as the plan lists them.
-        first_read: The first of them.
-        last_read: The last of them.
+        first_read: The first reader's position.
+        last_read: The last reader's position.
         trigger: Position of the op after which it starts, or None.
         trigger_link: The trigger's number in the chain, or None.
-        starts: Position of the op beside which it takes its room: the next op of the
-            chain, or else the next op at all, and no later than its first reader.
+        starts: Position from which on it holds memory: that of the trigger's next op
+            in the chain, else of the next op at all, at most the first reader's.
             Without a trigger the producer counts as one.
     """
 
@@ -74,12 +74,12 @@ class ResolvedSwap:
     """A tensor that leaves the device and comes back.
 
     Args:
-        buffer: Its memory if it stayed.
+        buffer: The tensor's buffer as if it stayed.
         near: Positions of the readers of the original, ascending.
-        last_near: The last of them, or the producer's where there is none.
+        last_near: The last near reader's position, or else the producer's.
         release: Position of the op that waits for the end of the swap-out, or None.
         release_link: The release's number in the chain, or None.
-        leaves: First position at which the original's room is free.
+        leaves: First position at which the original's memory is free.
         swap_ins: The swap-ins, in the plan's order.
     """
 
@@ -98,13 +98,13 @@ class ResolvedPlan:
 
     Args:
         plan: The plan.
-        ops: All ops in the plan's order. The graph is not held: it holds this.
+        ops: All ops in the plan's order. The graph is left out: its memo has this.
         chain: Positions of the ops of the chain, ascending.
-        link_of: The number in the chain of each op that is in it, by the op's name.
+        link_of: The number in the chain of each chained op, by the op's name.
         buffers: The step's buffers by their roots, in the order in which they are made.
         swaps: The swaps, as the plan lists them.
-        residencies: Those of each buffer, in the order of `buffers`: of one that moves,
-            the original and then each swap-in.
+        residencies: Residencies of each buffer, in the order of `buffers`: of one that
+            moves, the original and then each swap-in.
     """
 
     plan: SwapPlan
@@ -117,7 +117,7 @@ class ResolvedPlan:
 
 
 class _Order(NamedTuple):
-    """Parts that all plans of one order have in common."""
+    """Data that all plans of one order share."""
 
     position: Mapping[str, int]
     buffers: Mapping[str, Buffer]
@@ -125,9 +125,9 @@ class _Order(NamedTuple):
 
 
 def resolve(graph: GraphView, plan: SwapPlan) -> ResolvedPlan:
-    """Work out what a plan means for its graph.
+    """Turn a plan's names into positions and spans.
 
-    The last result is kept with the graph, for the same plan.
+    The last result is cached with the graph.
 
     Args:
         graph: The graph that the plan is for (`planned_graph`), in any execution order.
@@ -180,7 +180,7 @@ def _order(ordered: GraphView) -> _Order:
 
 
 def _staying(buffer: Buffer, steps: int) -> Residency:
-    """The residency of a buffer that does not move."""
+    """Return the residency of a buffer that does not move."""
     return Residency(
         root=buffer.root,
         start=buffer.producer,
@@ -250,7 +250,7 @@ def _residencies(order: _Order, swaps: Sequence[ResolvedSwap]) -> tuple[Residenc
 
 
 def _moving(swap: ResolvedSwap) -> list[Residency]:
-    """The residencies of a buffer that moves: the original, then each swap-in."""
+    """Return the residencies of a buffer that moves: the original, each swap-in."""
     root, size = swap.buffer.root, swap.buffer.size
     original = Residency(
         root=root,

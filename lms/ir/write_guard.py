@@ -1,14 +1,14 @@
-"""Writes of a step: those that come last, and those while it may still fail.
+"""Writes of a step: deferred until all risky ops ended, or undone after a failure.
 
 A step that runs out of memory can be repeated if it has written nothing. So its writes
-wait until all has ended that could run out of memory. Some cannot wait, because large
-ops need what comes after them (the state of a random generator, say): their variables
-are kept on the host before each step, and put back.
+wait for all ops that could run out of memory. Some writes cannot wait, because large
+ops depend on them (on the state of a random generator, say): their variables get an
+undo copy on the host before each step.
 
     forward, backward ──> last heavy op ──> barrier ──> writes (updates, metrics)
 
-Known weaknesses: an op below half of the budget counts as one that cannot fail. What
-fails inside a loop or branch is waited for only where an op outside reads its result.
+Known weaknesses: an op is taken not to fail while at most half of the budget is in
+use. Ops in loops and branches are waited for only where an op outside reads a result.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,18 +19,18 @@ from lms.ir.liveness import lower_bound, working_sets
 
 __all__ = ["WriteGuard", "can_come_last", "guard_writes"]
 
-# An op is heavy, so that it may fail, from one part of so many of the budget.
+# Heavy ops, which may fail, run while more than 1/2 of the budget is in use.
 _HEAVY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteGuard:
-    """A step's writes, kept from a step that fails.
+    """The deferred and the early writes of a step.
 
     Args:
-        barrier: Names of the ops that must have ended before the first late write.
-        late: Names of the ops that write after them.
-        kept: Names of the handles whose variables are written before: they need a copy.
+        barrier: Names of the ops that must have ended before the first deferred write.
+        late: Names of the ops that write after the barrier.
+        kept: Names of the handles of variables written earlier, to be copied for undo.
     """
 
     barrier: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class WriteGuard:
 
 
 def can_come_last(graph: GraphView) -> frozenset[str]:
-    """Names of the writing ops after which no op of half the lower bound comes.
+    """Return the writing ops on which no op above half the lower bound depends.
 
     Example:
         >>> from lms.ir.graph import Op, Tensor
@@ -70,7 +70,7 @@ def can_come_last(graph: GraphView) -> frozenset[str]:
 
 
 def guard_writes(graph: GraphView, curve: Sequence[int], budget: int) -> WriteGuard:
-    """Part the writes of a planned step at its last heavy op.
+    """Split the writes of a planned step at its last heavy op.
 
     Args:
         graph: The graph in the order that will run.
@@ -91,9 +91,9 @@ def guard_writes(graph: GraphView, curve: Sequence[int], budget: int) -> WriteGu
 
 
 def _ends(graph: GraphView, stop: int) -> tuple[str, ...]:
-    """Ops before a position that no other of them waits for.
+    """Return the ops before a position on which no other op before it depends.
 
-    An edge out of a loop or branch would carry a dead branch's deadness: left out.
+    Ops of loops and branches are left out: an edge would carry a branch's deadness.
     """
     before = [op for op in graph.ops[:stop] if not op.fixed and not op.persistent]
     maker = {t.name: op.name for op in before for t in op.outputs}

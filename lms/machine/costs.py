@@ -1,11 +1,11 @@
-"""Seconds of ops and copies: measured, or a roofline.
+"""Seconds of ops: measured, or by a roofline.
 
 A roofline takes an op's time as the larger of its arithmetic over the device's rate and
 its bytes over the rate of the device's memory (Williams, Waterman, Patterson:
 "Roofline: an insightful visual performance model", CACM 52(4), 2009). Arithmetic is
-what `Op.flops` says, at the rate of the type of what an op makes; all else moves bytes.
+`Op.flops`, at the rate of the output's type; an op without flops only moves bytes.
 
-Known weakness: a roofline is what hardware could do; kernels reach a part of it.
+Known weakness: a roofline is the hardware's limit; kernels reach a part of it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class Costs:
     """Seconds of each op on one device.
 
     Args:
-        seconds: By op name; an op that is not named takes none.
+        seconds: By op name; an op that is missing takes none.
         source: "measured" or "roofline", for reports.
     """
 
@@ -32,7 +32,7 @@ class Costs:
     source: str
 
     def of(self, name: str) -> Seconds:
-        """Seconds of one op, recomputed or not."""
+        """Return the seconds of an op or of its recomputed copy."""
         return self.seconds.get(original_name(name), 0.0)
 
     @property
@@ -42,7 +42,7 @@ class Costs:
 
 
 def completed(costs: Costs, graph: GraphView, hardware: Hardware) -> Costs:
-    """The costs, with a roofline for ops that are new to them.
+    """Add roofline costs for ops that have no costs yet.
 
     Args:
         costs: Seconds of the step's ops.
@@ -58,7 +58,7 @@ def completed(costs: Costs, graph: GraphView, hardware: Hardware) -> Costs:
 
 
 def roofline(graph: GraphView, hardware: Hardware) -> Costs:
-    """Costs without running anything.
+    """Estimate costs by a roofline, without running anything.
 
     Args:
         graph: The step.
@@ -83,6 +83,6 @@ def roofline(graph: GraphView, hardware: Hardware) -> Costs:
 
 
 def moved_bytes(graph: GraphView, op: Op) -> int:
-    """Bytes that an op reads and writes in device memory, each tensor once."""
+    """Return the bytes that an op reads and writes, each tensor once."""
     read = sum(graph.tensors[name].size for name in dict.fromkeys(op.inputs))
     return read + sum(tensor.size for tensor in op.outputs)

@@ -1,16 +1,14 @@
-"""A device and the link to its host, as numbers; and what people own or rent, by name.
+"""A device and the link to its host, as numbers; presets of common cards.
 
-Memory is what TensorFlow may use of a card, which is less than what is printed on it:
-what CUDA has free there, less what TensorFlow leaves to the system, by the card's
-compute capability (`MinSystemMemory` in gpu_device.cc). Logs of TensorFlow say it of
-the T4, V100 of 32 GB and A100; for the others it is computed, with the same 450 MiB for
-CUDA's context.
+A preset's memory is the part of the card that TensorFlow may use: CUDA's free memory,
+less the bytes that TensorFlow leaves to the system, by compute capability
+(`MinSystemMemory` in gpu_device.cc). TensorFlow's logs state it for the T4, V100 of
+32 GB and A100; for other cards it is computed, with 450 MiB for CUDA's context.
 
-Rates of computing are NVIDIA's data sheets', dense: float32 is in TF32 from capability
-8 on, as TensorFlow computes convolutions and products there. GeForce cards add products
-of halves up in float32 at half of the advertised rate. V100 and T4 have neither TF32
-nor bfloat16. Rates of links are what others measured from pinned memory, one way:
-PCIe 3.0, 4.0 and 5.0 with 16 lanes, AC922's three NVLinks 2.0, NVLink-C2C.
+FLOP rates are the dense ones of NVIDIA's data sheets. From capability 8 on, float32 is
+TF32, as TensorFlow computes convolutions and matrix products there. GeForce cards
+accumulate float16 products in float32 at half of the advertised rate. V100 and T4 have
+neither TF32 nor bfloat16.
 
 Known weakness: TensorFlow 2.21 has no code for the RTX 5090's capability: kernels are
 compiled when they are first used, which takes tens of minutes, or fails.
@@ -30,7 +28,7 @@ __all__ = ["LINKS", "PRESETS", "Hardware", "LinkRates", "preset"]
 def _check(
     owner: object, names: Sequence[str], rule: str, advice: str, *, zero: bool = False
 ) -> None:
-    """Refuse what is not finite and above 0, or 0 itself where that is allowed."""
+    """Refuse values that are not finite and above 0; `zero` allows 0."""
     for name in names:
         value = getattr(owner, name)
         if not (0 < value < math.inf or (zero and value == 0)):
@@ -44,7 +42,7 @@ class LinkRates:
     Args:
         h2d: Bytes per second from host to device.
         d2h: Bytes per second from device to host.
-        latency: Seconds of each copy besides its bytes.
+        latency: Fixed seconds of each copy.
 
     Raises:
         ValueError: If a rate is not above 0, or the latency is below 0.
@@ -58,7 +56,7 @@ class LinkRates:
         """Check the rates."""
         rule = "bytes per second above 0"
         _check(self, ("h2d", "d2h"), rule, "Write a rate such as 12GB.")
-        advice = "Leave it out for a link without."
+        advice = "Leave it out if it is not known."
         _check(self, ("latency",), "seconds, at least 0", advice, zero=True)
 
 
@@ -80,18 +78,17 @@ class Hardware:
     """One device and its link to the host.
 
     Args:
-        name: What people call it.
+        name: A readable name.
         memory: Bytes of device memory.
         flops: Floating-point operations per second of convolutions and products of
             float32, as TensorFlow computes them: in TF32 where the device has it.
         memory_bandwidth: Bytes per second of device memory.
         h2d: Bytes per second from host to device.
         d2h: Bytes per second from device to host.
-        latency: Seconds that each copy takes besides its bytes, until the host knows
-            that it has ended.
+        latency: Fixed seconds of each copy, until the host knows that it has ended.
         launch: Seconds that the host needs to start one op.
-        float16_flops: The same of float16; 0 where it is as fast as float32.
-        bfloat16_flops: The same of bfloat16; 0 where it is as fast as float32.
+        float16_flops: `flops` of float16; 0 where it is as fast as float32.
+        bfloat16_flops: `flops` of bfloat16; 0 where it is as fast as float32.
         source: Where the numbers come from.
 
     Example:
@@ -121,7 +118,7 @@ class Hardware:
         _check(self, ("latency", "launch"), "seconds, at least 0", advice, zero=True)
 
     def rate_of(self, dtype: str) -> float:
-        """Floating-point operations per second of products of a type.
+        """Return the floating-point operations per second of an element type.
 
         Example:
             >>> card = preset("v100-pcie")
@@ -132,23 +129,23 @@ class Hardware:
         return known.get(dtype) or self.flops
 
     def copy_seconds(self, size: Bytes, *, to_device: bool) -> Seconds:
-        """Seconds of one copy when nothing else is on the link."""
+        """Return the seconds of one copy on an idle link."""
         return self.latency + size / (self.h2d if to_device else self.d2h)
 
 
-# A copy of a few bytes takes about this long: the driver, an event that is polled
-# for, and the way through two threads (device_event_mgr.cc).
+# Seconds of a copy of a few bytes: the driver, a polled event, and the way through two
+# threads (device_event_mgr.cc).
 _LATENCY: Final = 80e-6
 
-# Starting one kernel from TensorFlow's executor.
+# Seconds to start one kernel from TensorFlow's executor.
 _LAUNCH: Final = 10e-6
 
-# MiB that TensorFlow leaves to the system by the major compute capability, and MiB of
+# MiB that TensorFlow leaves to the system, by major compute capability, and MiB of
 # CUDA's context.
 _LEFT: Final = {7: 1050, 8: 1536, 9: 1800, 12: 1800}
 _CONTEXT: Final = 450
 
-# MiB that TensorFlow's logs name where there are some.
+# Usable MiB by TensorFlow's logs, for cards whose log was seen.
 _SEEN: Final = {
     "t4": 13_664,
     "a100-pcie4": 38_367,
@@ -156,7 +153,7 @@ _SEEN: Final = {
     "v100-32-nvlink": 30_987,
 }
 
-# Name: what people call it, MiB that CUDA counts, major capability, TFLOP/s of float32,
+# Name, readable name, MiB that CUDA counts, major capability, TFLOP/s of float32,
 # float16 and bfloat16, GB/s of its memory, to the device, and back.
 _CARDS: Final = """
 v100-pcie       V100 16 GB, PCIe 3.0 x16               16160  7  14.0 112.0   0.0   900  12  12
@@ -208,10 +205,10 @@ PRESETS: Final[Mapping[str, Hardware]] = MappingProxyType(dict(_read()))
 
 
 def preset(name: str) -> Hardware:
-    """Named hardware.
+    """Return the hardware of a preset.
 
     Raises:
-        ValueError: If there is no such name; lists those there are.
+        ValueError: If the name is unknown; lists the known ones.
 
     Example:
         >>> preset("gh200").name, preset("t4").memory // MIB

@@ -1,9 +1,9 @@
 """The host: cores that this process may use, memory to pin.
 
-Tensors leave a GPU through TensorFlow's pool of pinned memory, `gpu_host_bfc`. It is
-made with the devices, grows by regions that double, and gives none back. Its memory is
-taken at once, unlike other memory. Its own limit, 128 GiB in 2.21, may be more than the
-host has: then Linux ends programs.
+Tensors leave a GPU through TensorFlow's pool of pinned memory, `gpu_host_bfc`. The pool
+is created with the devices, grows by doubling regions, and never shrinks. Pinned memory
+is taken at once, pageable memory when it is touched. The pool's limit, 128 GiB in 2.21,
+may exceed the host's memory: then Linux kills processes.
 
 Sources: `GPUProcessState::GetGpuHostAllocator` in gpu_process_state.cc and
 `BFCAllocator::Extend` in bfc_allocator.cc of TensorFlow.
@@ -24,15 +24,15 @@ __all__ += ["swappable", "usable_cores"]
 
 PINNED_VARIABLE: Final = "TF_GPU_HOST_MEM_LIMIT_IN_MB"
 
-_MOST: Final = 128 * GIB
+_MOST: Final = 128 * GIB  # TensorFlow's own limit of pinned memory
 
-# One part of so many is left to programs that take more meanwhile, this one too, and
-# one to the allocator's notes on each of its pieces: eight bytes of 256.
+# 1/32 of the free memory is left to programs that grow meanwhile, this one too, and
+# 1/32 to the allocator's bookkeeping: 8 bytes for each 256.
 _MARGIN, _NOTES = 32, 32
 
 
 def pinned_limit(environ: Mapping[str, str] = os.environ) -> Bytes:
-    """Bytes that TensorFlow may pin: by the variable, else by its own limit.
+    """Return the bytes that TensorFlow may pin: by the variable, else its own limit.
 
     Example:
         >>> pinned_limit({}) // GIB, pinned_limit({PINNED_VARIABLE: "2048"}) // GIB
@@ -43,16 +43,16 @@ def pinned_limit(environ: Mapping[str, str] = os.environ) -> Bytes:
 
 
 def is_number(written: str) -> bool:
-    """Tell whether TensorFlow understands a limit; others it leaves aside."""
+    """Tell whether TensorFlow can read a limit; it ignores other texts."""
     return re.fullmatch(r"\s*[0-9]+\s*", written) is not None
 
 
 def swappable(free: Bytes, limit: Bytes) -> Bytes:
-    """Host memory that swapped tensors may take.
+    """Return the bytes of host memory that swapped tensors may take.
 
     Args:
-        free: What programs may still take.
-        limit: What may be pinned.
+        free: Bytes that programs may still take.
+        limit: Bytes that may be pinned.
 
     Example:
         >>> swappable(64 * GIB, 128 * GIB) / GIB, swappable(64 * GIB, 8 * GIB) / GIB
@@ -62,7 +62,7 @@ def swappable(free: Bytes, limit: Bytes) -> Bytes:
 
 
 def processor_name() -> str | None:
-    """The processor's model, which psutil does not say; None where Linux does not."""
+    """Return the processor's model from Linux, which psutil lacks; None if missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -73,7 +73,7 @@ def processor_name() -> str | None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use; all of the machine's where nobody says.
+    """Return the number of cores for this process; all cores if unknown.
 
     Example:
         >>> usable_cores() >= 1

@@ -1,9 +1,7 @@
-"""Facts about a machine, before anyone judges them.
+"""Facts about a machine, without a judgement.
 
-NVIDIA's driver is asked for each fact alone: if a GPU, its driver or the user's rights
-refuse one, or a GPU disappears, the rest are still answered.
-
-Known weakness: not yet run on a GPU.
+NVIDIA's driver is asked for each fact separately: if a GPU, its driver or the user's
+rights refuse one, or a GPU disappears, the other facts are still found.
 """
 
 from collections.abc import Callable
@@ -20,12 +18,12 @@ __all__ += ["open_nvml", "read_driver"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU; None is what the driver did not say.
+    """One GPU; a field is None where the driver did not answer.
 
     Args:
-        name: What NVIDIA calls it.
+        name: NVIDIA's name for it.
         memory: Bytes.
-        used: Bytes in use, by anyone.
+        used: Bytes in use by all programs.
     """
 
     name: str | None
@@ -38,10 +36,10 @@ class Driver:
     """NVIDIA's driver.
 
     Args:
-        version: Of the driver; None if there is none.
+        version: The driver's version; None if there is no driver.
         cuda: The newest CUDA version that it can run.
         gpus: Every GPU, hidden from TensorFlow or not.
-        reason: Why there is nothing to say; None if there is.
+        reason: Why the driver could not be asked; None if it could.
     """
 
     version: str | None = None
@@ -51,11 +49,11 @@ class Driver:
 
 
 class NoDriverError(LMSError):
-    """There is no NVIDIA driver, so there is nothing to ask.
+    """No NVIDIA driver could be asked.
 
     Args:
-        message: What is missing, and the next step.
-        reason: The same in NVML's own words.
+        message: The cause and the next step.
+        reason: The cause alone.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:
@@ -64,13 +62,13 @@ class NoDriverError(LMSError):
 
 
 def open_nvml(api: Any = None) -> Any:
-    """The module `pynvml`, ready to be asked.
+    """Return the module `pynvml`, initialised.
 
     Args:
-        api: What answers like it; None is the module itself.
+        api: A replacement with the same functions; None takes the module itself.
 
     Raises:
-        NoDriverError: If there is no driver; says what NVML said.
+        NoDriverError: If there is no driver; quotes NVML.
     """
     if api is None:
         try:
@@ -78,7 +76,7 @@ def open_nvml(api: Any = None) -> Any:
         except ImportError as error:
             reason = "the package nvidia-ml-py is missing"
             raise NoDriverError(
-                f"no NVIDIA driver can be asked: {reason}. Install it: pip install "
+                f"Could not ask NVIDIA's driver: {reason}. Install it: pip install "
                 "nvidia-ml-py.",
                 reason=reason,
             ) from error
@@ -86,7 +84,7 @@ def open_nvml(api: Any = None) -> Any:
         api.nvmlInit()
     except api.NVMLError as error:
         raise NoDriverError(
-            f"no NVIDIA driver found: NVML says '{error}'. Run this where "
+            f"Could not find an NVIDIA driver: NVML says '{error}'. Run this where "
             "`nvidia-smi` works, or on an emulated card (`python -m lms emulate`).",
             reason=str(error),
         ) from error
@@ -94,12 +92,12 @@ def open_nvml(api: Any = None) -> Any:
 
 
 def ask(api: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    """An answer, or {"not available": NVML's reason}.
+    """Return NVML's answer, or {"not available": its reason}.
 
     Args:
-        api: The module `pynvml`, or what answers like it.
-        question: One of its functions, or one that asks it.
-        *arguments: Of the question.
+        api: As returned by `open_nvml`.
+        question: One of its functions, or a function that calls one.
+        *arguments: The question's arguments.
     """
     try:
         return question(*arguments)
@@ -138,23 +136,23 @@ def _gpu(api: Any, index: int) -> Gpu:
 
 
 def known(answer: Any) -> Any:
-    """An answer of `ask`, or None if there was none."""
+    """Return an answer of `ask`; None if it is not available."""
     return None if isinstance(answer, dict) else answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
-    """TensorFlow as it is installed.
+    """An installed TensorFlow.
 
     Args:
         backend: Keras's backend.
         cuda: The CUDA version that TensorFlow was built with; None for none.
-        cudnn: Likewise.
+        cudnn: The cuDNN version likewise.
         gpus: How many GPUs TensorFlow sees.
         device: The device that steps are planned for.
         limit: Bytes that its allocator may hand out; None where there is no limit.
-        growth: Whether memory of GPUs is taken bit by bit.
-        capability: The device's compute capability; None where nobody says.
+        growth: Whether TensorFlow takes GPU memory on demand.
+        capability: The device's compute capability; None if unknown.
     """
 
     backend: str
@@ -169,16 +167,16 @@ class Installation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """A machine as it was found.
+    """Facts about a machine.
 
     Args:
-        python: Version.
-        packages: Names and versions; None where one is missing.
-        driver: NVIDIA's, with its GPUs, asked before TensorFlow took memory.
+        python: Python's version.
+        packages: Package names and versions; None where a package is missing.
+        driver: NVIDIA's driver, asked before TensorFlow took GPU memory.
         installation: TensorFlow; None if it cannot be loaded.
-        failure: Why it cannot be.
+        failure: Why TensorFlow cannot be loaded.
         host_free: Bytes of RAM that programs may still take; None if unknown.
-        variables: Environment variables that matter, where they are set.
+        variables: Relevant environment variables that are set.
     """
 
     python: str
@@ -190,5 +188,5 @@ class Facts:
     variables: tuple[tuple[str, str], ...] = ()
 
     def variable(self, name: str) -> str | None:
-        """An environment variable."""
+        """Return an environment variable; None if it is not set."""
         return dict(self.variables).get(name)

@@ -1,11 +1,11 @@
-"""The place of this process in a job of several workers, and of the others.
+"""The rank of this process in a job of several workers, and their addresses.
 
     TF_CONFIG ──> else an MPI launcher's variables ──> else Slurm's ──> else alone
 
 `python -m lms launch`, Ray Train, Kubeflow and Vertex AI set TF_CONFIG; `srun` and
 `mpirun` set variables of their own. Slurm's list names the nodes, so addresses follow
-from it. MPI launchers name no hosts: there, all workers must be on one. What they start
-inherits Slurm's variables, where Slurm started them.
+from it. MPI launchers name no hosts: their workers must all be on one host. In a Slurm
+job, workers of an MPI launcher inherit Slurm's variables.
 
 Sources: TF_CONFIG as `tf.distribute.cluster_resolver.TFConfigClusterResolver` reads it;
 srun(1), "OUTPUT ENVIRONMENT VARIABLES"; Open MPI's and MPICH's (Hydra) documentation.
@@ -27,12 +27,12 @@ __all__ += ["joined"]
 
 _CONFIG: Final = "TF_CONFIG"
 
-# Ports of workers that nobody named begin here, at a place that depends on the job:
-# below those that Linux gives to connections.
+# Range of ports for workers without given addresses, below Linux's ephemeral ports. A
+# job's first port is a multiple of 64 above its start, chosen by the job's id.
 _PORTS: Final = 20_000, 32_000
 _PORTS_EACH: Final = 64
 
-# Rank, workers, and workers on this host: of Open MPI, and of Hydra.
+# Variables of rank, workers, and workers on this host: Open MPI's, Hydra's.
 _MPI: Final = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
@@ -41,17 +41,17 @@ _MPI: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """One worker among others.
+    """One worker of a job.
 
     Args:
         rank: Its number, from 0; 0 is the chief.
-        addresses: `host:port` of all workers by rank; none where there is only one.
-        source: What says so.
+        addresses: `host:port` of all workers by rank; empty for a single worker.
+        source: Where the addresses come from.
     """
 
     rank: int = 0
     addresses: tuple[str, ...] = ()
-    source: str = "nobody names others"
+    source: str = "a single worker"
 
     @property
     def size(self) -> int:
@@ -60,12 +60,12 @@ class Placement:
 
     @property
     def local_rank(self) -> int:
-        """Its number among those of its host."""
+        """The worker's number among the workers of its host."""
         return self._neighbours.index(self.rank)
 
     @property
     def local_size(self) -> int:
-        """Number of workers on its host.
+        """Number of workers on the worker's host.
 
         Example:
             >>> two = Placement(rank=1, addresses=("a:1", "a:2", "b:1"))
@@ -84,17 +84,17 @@ _joined: list[Placement] = []
 
 
 def note_joined(placement: Placement) -> None:
-    """Take note that this program is one of the workers of its job."""
+    """Record that this program has joined its job as a worker."""
     _joined.append(placement)
 
 
 def joined() -> Placement:
-    """Where this program is among the workers it has joined; alone by default."""
+    """Return this program's place in the job that it has joined; alone by default."""
     return _joined[0] if _joined else Placement()
 
 
 def cluster_variables(placement: Placement) -> dict[str, str]:
-    """The variables that tell TensorFlow, and `read_placement`, of a placement.
+    """Return the environment variables that describe a placement to TensorFlow.
 
     Example:
         >>> two = Placement(rank=1, addresses=("127.0.0.1:4001", "127.0.0.1:4002"))
@@ -108,7 +108,7 @@ def cluster_variables(placement: Placement) -> dict[str, str]:
 
 
 def read_placement(environ: Mapping[str, str] = os.environ) -> Placement:
-    """Read which worker this is.
+    """Read this process's placement from environment variables.
 
     Args:
         environ: Environment variables; those of this process by default.
@@ -150,7 +150,7 @@ def _of_tensorflow(text: str) -> Placement:
     if chiefs:
         raise _unreadable("workers alone, got a chief: make it the first worker")
     if not 0 <= index < len(workers):
-        raise _unreadable(f"a task below {len(workers)}, the workers, got {index}")
+        raise _unreadable(f"a task below {len(workers)}, its workers, got {index}")
     if len(set(workers)) < len(workers):
         raise _unreadable(f"one address for each worker, got {', '.join(workers)}")
     if len(workers) == 1:
@@ -172,7 +172,7 @@ def _of_slurm(environ: Mapping[str, str]) -> Placement:
     if len(nodes) != len(each) or sum(each) != size:
         raise WorkersError(
             f"Slurm's variables must agree, got {size} tasks on {len(nodes)} nodes "
-            f"with {each} of them. Start the program with `srun`."
+            f"but {each} tasks by node. Start the program with `srun`."
         )
     number = f"{_needed(environ, 'SLURM_JOB_ID')}.{environ.get('SLURM_STEP_ID', 0)}"
     rank = _rank(environ, "SLURM_PROCID", size)
@@ -183,8 +183,8 @@ def _of_slurm(environ: Mapping[str, str]) -> Placement:
     )
     if found.local_rank != _count(environ, "SLURM_LOCALID", found.local_rank):
         raise WorkersError(
-            "Slurm must give each node tasks that follow each other, got task "
-            f"{rank} as number {environ['SLURM_LOCALID']} of its node. Start the "
+            f"Slurm must give each node consecutive tasks, got task {rank} "
+            f"as number {environ['SLURM_LOCALID']} of its node. Start the "
             "program with `srun --distribution=block`."
         )
     return found
@@ -195,9 +195,9 @@ def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str]) -> Placemen
     rank = _rank(environ, names[0], size)
     if _count(environ, names[2], 0) != size:
         raise WorkersError(
-            f"an MPI launcher must start all {size} workers on one host, or set "
-            f"`{_CONFIG}`: it does not say where the others are. Use Slurm, Ray or "
-            "Kubernetes for several hosts."
+            f"Could not find all {size} workers: an MPI launcher does not name other "
+            f"hosts. Start all workers on one host, set `{_CONFIG}`, or use Slurm, Ray "
+            "or Kubernetes."
         )
     number = environ.get("PMIX_NAMESPACE", environ.get("PMI_JOBID", str(os.getppid())))
     addresses = _addresses([("127.0.0.1", size)], number)
@@ -205,7 +205,7 @@ def _of_mpi(environ: Mapping[str, str], names: tuple[str, str, str]) -> Placemen
 
 
 def _addresses(hosts: Any, job: str) -> tuple[str, ...]:
-    """Ports that all workers of a job compute alike, and other jobs seldom."""
+    """Return addresses with ports that all workers of a job compute alike."""
     first, last = _PORTS
     places = (last - first) // _PORTS_EACH
     base = first + zlib.crc32(job.encode()) % places * _PORTS_EACH
@@ -213,7 +213,7 @@ def _addresses(hosts: Any, job: str) -> tuple[str, ...]:
 
 
 def _nodes(text: str) -> Iterator[str]:
-    """Names in a Slurm list.
+    """Yield the names of a Slurm node list.
 
     Example:
         >>> list(_nodes("gpu[01-02,7]-ib,login,r[1-2]n[3-4]"))
@@ -233,7 +233,7 @@ def _numbers(text: str) -> Iterator[str]:
 
 
 def _tasks(text: str) -> Iterator[int]:
-    """Tasks of each node.
+    """Yield the number of tasks of each node.
 
     Example:
         >>> list(_tasks("2(x3),1"))
@@ -252,8 +252,8 @@ def _rank(environ: Mapping[str, str], name: str, size: int) -> int:
     text = _needed(environ, name)
     if _count(environ, name, size) >= size:
         raise WorkersError(
-            f"`{name}` must be a whole number below {size}, the workers, got {text!r}. "
-            f"Start the program with the launcher itself, or set `{_CONFIG}`."
+            f"`{name}` must be a whole number below {size}, the number of workers, got "
+            f"{text!r}. Start the program with the launcher itself, or set `{_CONFIG}`."
         )
     return int(text)
 
@@ -261,7 +261,7 @@ def _rank(environ: Mapping[str, str], name: str, size: int) -> int:
 def _needed(environ: Mapping[str, str], name: str) -> str:
     if not environ.get(name):
         raise WorkersError(
-            f"`{name}` must be set where other variables of its launcher are. Start "
-            f"the program with the launcher itself, or set `{_CONFIG}`."
+            f"`{name}` must be set, as other variables of its launcher are. Start the "
+            f"program with the launcher itself, or set `{_CONFIG}`."
         )
     return environ[name]

@@ -1,1 +1,1 @@
-"""Planners: from a graph and a room in bytes to a `SwapPlan`. No framework here."""
+"""Planners: from a graph and a budget in bytes to a `SwapPlan`."""

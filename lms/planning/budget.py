@@ -1,7 +1,7 @@
-"""The budget planner: walk the order, and make room for each op.
+"""The budget planner: walk the order, and free memory for each op.
 
-The walk (`lms.planning.eviction`) says which tensors leave at which step and are back
-at which. That is said in the plan's words: names of ops.
+The walk (`lms.planning.eviction`) finds the steps at which tensors leave and return.
+This file turns the steps into a plan, which names ops.
 
 Known weakness: copies are free, and tensors are back just before they are read;
 `lms.planning.prefetch` moves the copies afterwards, knowing seconds.
@@ -38,10 +38,10 @@ def plan_within(
 
     Args:
         graph: The graph in the execution order to obey.
-        arena: Makes what tensors take their room from.
+        arena: Makes the allocator that tensors are placed in.
         movable: Names of the root tensors that may move.
         min_bytes: Ops that touch a tensor of at least this size are ordered.
-        rules: Who is evicted; by default the farthest next use.
+        rules: Rules of eviction; by default the farthest next use.
 
     Returns:
         A plan, without swaps if everything fits; None if there is none.
@@ -61,10 +61,9 @@ def plan_within(
 def least_room(
     graph: GraphView, *, movable: frozenset[str], min_bytes: int
 ) -> tuple[int, str]:
-    """The least bytes in which there can be a plan, and the op that needs them.
+    """Return a lower bound on the bytes of any plan, and the op that needs them.
 
-    At each op: what it reads, makes and needs as scratch, and whatever else is live
-    that may not move.
+    An op needs its inputs, outputs and scratch, and all live tensors that may not move.
     """
     _, steps = _outline(graph, min_bytes)
     needed = needs(steps, buffers(graph), movable)
@@ -76,7 +75,7 @@ def least_room(
 def _outline(
     graph: GraphView, min_bytes: int
 ) -> tuple[tuple[str, ...], Sequence[Step]]:
-    """The chain and its steps; found once for a graph, whatever the room."""
+    """Return the chain and its steps, cached with the graph."""
     memo = graph.memo.setdefault("outlines", {})
     if min_bytes not in memo:
         chain = large_ops(graph, min_bytes=min_bytes)
@@ -87,7 +86,7 @@ def _outline(
 def _swaps(
     graph: GraphView, steps: Sequence[Step], histories: Mapping[int, SwapHistory]
 ) -> tuple[Swap, ...]:
-    """The histories in the plan's words: names of ops instead of steps.
+    """Turn histories, which number steps, into swaps, which name ops.
 
     Nothing leaves in the first step, the only one that may have no ordered op.
     """

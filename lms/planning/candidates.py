@@ -31,8 +31,8 @@ __all__ = [
 
 
 Recompute: TypeAlias = Literal["cheap"] | bool | None
-"""Whether tensors are recomputed: None where that is best; True wherever it can be;
-"cheap" where it is best, by ops alone that take about as long as copying."""
+"""Whether tensors are recomputed: None where that is best; True wherever possible;
+"cheap" where that is best, only by ops that take about as long as copying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +69,11 @@ class Filters:
 
 
 def _below(name: str, scopes: Sequence[str]) -> bool:
-    """Tell whether a name's path has a scope in it, from any level on.
+    """Tell whether a scope is a part of a name's path, at any level.
 
-    Keras nests names and counts them up (`functional_1/conv_1/Conv3D`), and users know
-    `conv`. So a layer of its own called `conv_1` is below the scope `conv` too; the
-    longer `functional/conv` or the layer's whole name tells more.
+    Keras nests and numbers names (`functional_1/conv_1/Conv3D`), and users know `conv`.
+    So a layer named `conv_1` is below the scope `conv` too; the longer
+    `functional/conv` or the layer's whole name is more exact.
     """
     return any(_scope_pattern(scope).search(f"/{name}/") for scope in scopes)
 
@@ -88,7 +88,7 @@ def check_scopes(graph: GraphView, filters: Filters) -> None:
     """Refuse scopes and types that no op has: most often a typing error.
 
     Raises:
-        ValueError: Names the scope or type, and some that exist.
+        ValueError: If no op has one; names it, and some that exist.
     """
     for scope in (*filters.include_scopes, *filters.exclude_scopes):
         if not any(_below(op.name, (scope,)) for op in graph.ops):
@@ -111,10 +111,9 @@ def _sample(names: Sequence[str], count: int = 12) -> Sequence[str]:
 
 
 def smallest_worth_moving(step_peak: int) -> int:
-    """The least size in bytes of a tensor that is moved or ordered.
+    """Return the least bytes of a tensor that moves, or whose ops are ordered.
 
-    It is less for small models, so that no more than a small part of the peak is below
-    it.
+    Small models get a smaller size, so that smaller tensors are a small part of a peak.
 
     Example:
         >>> smallest_worth_moving(2**30), smallest_worth_moving(2**22)
@@ -127,7 +126,7 @@ def smallest_worth_moving(step_peak: int) -> int:
 def movable(
     graph: GraphView, *, min_bytes: int, filters: Filters | None = None
 ) -> frozenset[str]:
-    """Names of the root tensors that may move.
+    """Return the names of the root tensors that may move.
 
     Args:
         graph: The graph in its execution order.
@@ -144,12 +143,12 @@ def movable(
 
 
 def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
-    """Chunks for the buffers below `min_bytes`: of each size as many as live at once.
+    """Return chunks for buffers below `min_bytes`: of each size, the most live at once.
 
-    Some are added for those that live longer, since small ops are not ordered; and
-    the constants, which take their memory when the step first runs. New values of
-    variables stay where they were made: one step's are added, the large ones unless
-    all are more than a small part of the step's peak.
+    Some are added because small ops are not ordered and their buffers may live longer.
+    Constants get chunks, as they take memory when the step first runs. New values of
+    variables stay where they were made: one step's get chunks, the large ones only if
+    all of them are a small part of the step's peak.
     """
     changes: dict[int, list[tuple[int, int]]] = {}
     sizes: dict[str, int] = {}
@@ -166,7 +165,7 @@ def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
     made = (op.outputs for op in graph.ops if op.constant)
     constants = (tensor.size for outputs in made for tensor in outputs)
     counts.update(rounded_up(size) for size in constants if 0 < size < min_bytes)
-    del counts[0]  # of those that are no buffers of the step
+    del counts[0]  # new values that are no buffers of the step
     for chunk, moments in changes.items():
         live = max(accumulate(change for _, change in sorted(moments)))
         counts[chunk] += live * TUNING.small_chunks_percent // 100 + 1
@@ -175,7 +174,7 @@ def small_pool_for(graph: GraphView, *, min_bytes: int) -> SmallPool:
 
 
 def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:
-    """Chunks for the largest scratch that is small, in one piece and in two.
+    """Return chunks for the largest small scratch, in one piece and in two.
 
     Ops with scratch run one after the other.
     """
@@ -186,7 +185,7 @@ def _scratch_chunks(graph: GraphView, min_bytes: int) -> list[int]:
 
 
 def large_ops(graph: GraphView, *, min_bytes: int) -> tuple[str, ...]:
-    """The ops to be ordered, one after the other.
+    """Return the ops to be ordered, one after the other.
 
     Args:
         graph: The graph in the execution order wanted.

@@ -1,4 +1,4 @@
-"""Belady's walk over the steps: who leaves the device where, and who comes back.
+"""Belady's walk over the steps: which tensors leave the device where, and return.
 
 The resident tensor whose next use is farthest away leaves: Belady's rule for paging
 ("A study of replacement algorithms for a virtual-storage computer", IBM Systems
@@ -6,9 +6,9 @@ Journal 5(2), 1966). A tensor is copied out once; a later eviction just drops th
 device's copy.
 
 A step of the walk, not to be taken for a training step, is an ordered op and the ops
-up to the next ordered one: nothing is known of the order in which TensorFlow runs
-these, so memory is made for all of them. Tensors come back at their readers here;
-`prefetch` lets the copies start earlier.
+up to the next ordered one. TensorFlow may run these in any order, so memory is freed
+for all of them. Tensors come back at their readers here; `prefetch` lets the copies
+start earlier.
 """
 
 import heapq
@@ -35,16 +35,16 @@ __all__ = [
 
 _MEMO = "course"
 
-# The cost of evicting a buffer that is to leave anyway, as a part of another's.
+# Factor on the cost of evicting a buffer that is to leave anyway.
 _OF_LEAVING = 0.01
 
 
 @dataclass(slots=True, kw_only=True)
 class Step:
-    """Ops that the walk takes at once: an ordered one and those up to the next.
+    """Ops that the walk takes at once: an ordered op and the ops up to the next.
 
-    Buffers are numbers: indices into the graph's `buffers`. `op` is the ordered one;
-    what comes before the first has none. `need` is the most bytes of the buffers it
+    Buffers are numbers: indices into the graph's `buffers`. `op` is the ordered op,
+    None before the first. `need` is the most bytes of the buffers that the step
     touches, live at once, plus scratch.
     """
 
@@ -56,7 +56,7 @@ class Step:
 
 
 def split_into_steps(graph: GraphView, chain: Sequence[str]) -> list[Step]:
-    """The steps in the execution order, with what each reads, makes and needs.
+    """Split the execution order into steps, each with its reads, outputs and need.
 
     Args:
         graph: The graph in the execution order to obey.
@@ -83,7 +83,7 @@ def split_into_steps(graph: GraphView, chain: Sequence[str]) -> list[Step]:
 def _measure_needs(
     graph: GraphView, steps: Sequence[Step], step_at: Sequence[int]
 ) -> None:
-    """Sweep the positions, counting only what the position's step touches."""
+    """Sweep the positions, counting only buffers that the position's step touches."""
     live = buffers(graph)
     dying = dying_sizes(live)
     begin: dict[int, int] = {}  # bytes that begin and end at a position
@@ -106,7 +106,7 @@ def _measure_needs(
 def needs(
     steps: Sequence[Step], live: Sequence[Buffer], movable: frozenset[str]
 ) -> list[int]:
-    """Bytes that must be on the device at each step, all that may move being out."""
+    """Return each step's bytes on the device while all that may move is out."""
     last = {i: step for step in steps for i in step.reads | step.makes}
     stays = [buffer.root not in movable for buffer in live]
     staying = 0
@@ -126,7 +126,7 @@ class SwapHistory:
 
     Args:
         evicted: The first eviction.
-        reads: Those of each time on the device that begins with a swap-in.
+        reads: For each swap-in, the steps that read its copy.
     """
 
     evicted: int
@@ -135,14 +135,14 @@ class SwapHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionRules:
-    """Rules of who is evicted.
+    """Rules of eviction.
 
     Args:
-        leaving: Buffers' roots that are evicted first, each from the op on that is
-            named for it.
-        by_window: Whether buffers are evicted that lie side by side; else the one
-            whose next use is farthest.
-        walks: The walk gets to the end of the step at most so often.
+        leaving: Roots of the buffers to evict first, each with the name of the op from
+            which on it may be evicted.
+        by_window: Whether neighbouring buffers are evicted to free one contiguous
+            chunk; else the buffer whose next use is farthest.
+        walks: The most walks that get to the end of the training step.
     """
 
     leaving: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -159,15 +159,15 @@ def walk_within(
 ) -> "Walk | None":
     """Walk until every step fits; None if one does not.
 
-    What a step turns out to evict must be out before it starts, so the walk begins
-    again knowing it, until nothing new turns out. A step may also fail although the
-    bytes are there, because what it reads lies scattered: then even that is moved out
-    and in at this step, and copies find places side by side.
+    A buffer that a step evicts must be out before the step starts, so the walk begins
+    again with the known evictions, until it finds no new one. A step may also fail by
+    fragmentation, although enough bytes are free: then even the buffers that it reads
+    are moved out and in at the step, and the copies are placed side by side.
     """
     rules = rules or EvictionRules()
     try:
         below = arena().below
-    except MemoryError:  # there is not even room for small tensors
+    except MemoryError:  # not even the pool of small tensors fits
         return None
     course = _known_course(graph, steps, movable, rules.leaving, below)
     drops: dict[int, set[int]] = {}
@@ -193,7 +193,7 @@ def walk_within(
 def _leaving(
     graph: GraphView, steps: Sequence[Step], leaving: Mapping[str, str]
 ) -> list[tuple[int, int]]:
-    """Steps from which buffers are to leave, and their numbers, the first step last."""
+    """Return (step from which a buffer is to leave, buffer), the first step last."""
     number = {buffer.root: i for i, buffer in enumerate(buffers(graph))}
     step_at = [i for i, step in enumerate(steps) for _ in range(step.length)]
     place = {op.name: i for i, op in enumerate(graph.ops)} if leaving else {}
@@ -203,13 +203,13 @@ def _leaving(
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """Room that one op takes and gives back; buffers are numbers.
+    """Memory that one op takes and gives back; buffers are numbers.
 
     Args:
-        taken: Outputs that need room.
-        heir: An output, and the dying input whose room it takes.
+        taken: Outputs that need memory.
+        heir: An in-place output, and the dying input whose memory it takes.
         scratch: Bytes that the op needs while it runs.
-        given: Buffers that nobody reads later.
+        given: Buffers without a later reader.
     """
 
     taken: Sequence[int]
@@ -220,14 +220,14 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Facts about a step that hold whatever is evicted; of buffers that count.
+    """Facts about a step that no eviction changes; small buffers are left out.
 
     Args:
-        reads: What must be there when it starts, and was not made by it.
-        touched: This, and what it makes.
-        events: What its ops take and give, those that do neither left out.
-        next_uses: The movable ones of the touched that a later step reads, and the
-            first that does.
+        reads: Buffers of earlier steps that must be there when it starts.
+        touched: `reads`, and the buffers that it makes.
+        events: Events of its ops; ops that take and give nothing are left out.
+        next_uses: Movable buffers of `touched` with a later reader, each with the next
+            step that reads it.
     """
 
     reads: Sequence[int]
@@ -238,7 +238,7 @@ class _Stage:
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Data for every round of a walk."""
+    """Data that all rounds of a walk share."""
 
     stages: Sequence[_Stage]
     sizes: Sequence[int]
@@ -252,10 +252,10 @@ def _known_course(
     leaving: Mapping[str, str],
     below: Bytes,
 ) -> _Course:
-    """The last course is kept with the graph: rooms are tried one after another."""
+    """Return the course; the last one is cached, since many capacities are tried."""
     key, known = (movable, leaving, below), graph.memo.get(_MEMO)
     if known is None or known[0] is not steps or known[1] != key:
-        # Small tensors that stay have chunks of their own, in nobody's way.
+        # Small tensors that stay have chunks in the pool, and are left out.
         large = [b.size >= below or b.root in leaving for b in buffers(graph)]
         known = steps, key, _course(graph, steps, movable, large, below)
         graph.memo[_MEMO] = known
@@ -296,7 +296,7 @@ def _course(
 def _events(
     graph: GraphView, live: Sequence[Buffer], large: Sequence[bool], below: Bytes
 ) -> list[_Event | None]:
-    """Each op's event; None for an op that takes and gives nothing large."""
+    """Return each op's event; None for an op that takes and gives nothing large."""
     made: dict[int, list[int]] = {}
     dying: dict[int, list[int]] = {}
     for i, buffer in enumerate(live):
@@ -321,7 +321,7 @@ def _event(
     live: Sequence[Buffer],
 ) -> _Event:
     own = {live[i].root: i for i in made}
-    inputs = {live[i].root: i for i in dying if i not in made}  # others nobody reads
+    inputs = {live[i].root: i for i in dying if i not in made}  # others have no reader
     over = written_over(op, roots, {root: live[i].size for root, i in inputs.items()})
     heir = None
     output = op.reusing
@@ -338,7 +338,7 @@ def _event(
 def _cheapest_window(
     sizes: Sequence[int], costs: Sequence[float], size: int
 ) -> tuple[int, int] | None:
-    """The range of neighbours with so many bytes that costs least; None if none may go.
+    """Return the cheapest range of neighbours of `size` bytes; None if none may go.
 
     Example:
         >>> _cheapest_window([4, 4, 4, 4], [3.0, 1.0, 1.0, math.inf], 8)
@@ -360,10 +360,10 @@ def _cheapest_window(
 
 
 class Walk:
-    """Belady's walk: who leaves at which step, who is back at which.
+    """Belady's walk: the steps at which each buffer leaves and is back.
 
-    Memory is real to it: every tensor takes its room and gives it back, so whatever
-    the arena loses between tensors is made up for by one more eviction.
+    Every tensor is allocated in the arena and freed again, so bytes that are lost to
+    fragmentation are made up for by more evictions.
     """
 
     def __init__(
@@ -380,7 +380,7 @@ class Walk:
         self._drops = drops
         self._leaving = list(leaving)
         self._leavers = {i for _, i in leaving}
-        self._due = {i: at for at, i in leaving}  # of those that were not evicted yet
+        self._due = {i: at for at, i in leaving}  # of leavers not evicted yet
         self._by_window = by_window
         self.late: dict[int, set[int]] = {}  # evictions that `drops` did not foresee
         self._chunk: dict[int, int] = {}  # resident buffers and their chunks
@@ -409,7 +409,7 @@ class Walk:
         return None
 
     def _bring_in(self, stage: _Stage) -> None:
-        """Drop what is known to be in the way; copy back what the step reads."""
+        """Drop the buffers known to be evicted; copy back the buffers that are read."""
         for i in sorted(self._drops.get(self._number, ())):
             if i in self._chunk and (self._course.may_move[i] or i in self._leavers):
                 self._drop(i)
@@ -422,7 +422,7 @@ class Walk:
                 history.reads[-1].append(self._number)
 
     def _run_op(self, event: _Event) -> None:
-        """Outputs take room, or a dying input's; then what dies gives its room back."""
+        """Allocate outputs, in a dying input's place if possible; free dead buffers."""
         if event.heir is not None:
             output, dead = event.heir
             self._chunk[output] = self._chunk.pop(dead)
@@ -437,7 +437,7 @@ class Walk:
         self._chunk[i] = self._allocate(self._course.sizes[i])
 
     def _allocate(self, size: int) -> int:
-        """Room for `size` bytes, evicting until it is there."""
+        """Allocate `size` bytes, evicting until they are free."""
         while True:
             try:
                 return self._arena.allocate(size)
@@ -446,7 +446,7 @@ class Walk:
                     self._evict()
 
     def _clear(self, size: int) -> bool:
-        """Evict what lies side by side and costs least, so that one hole is enough.
+        """Evict the cheapest neighbouring buffers that leave one chunk of `size` bytes.
 
         A window slides over the addresses (Zhang et al., "Coop: Memory is not a
         commodity", NeurIPS 2023).
@@ -469,9 +469,9 @@ class Walk:
         return window is not None
 
     def _cost(self, i: int | None) -> float:
-        """Bytes of a buffer over the steps until it is read; little if it is to leave.
+        """Return a buffer's bytes over the steps until its next use.
 
-        What is in use, or may not move, cannot be evicted.
+        Less if it is to leave anyway; infinite if it is in use or may not move.
         """
         use = -1 if i is None else self._next_use.get(i, -1)
         touched = self._course.stages[self._number].touched
@@ -482,7 +482,7 @@ class Walk:
         return part * self._course.sizes[i] / (use - self._number)
 
     def _evict(self) -> None:
-        """Drop what is to leave, else what is used farthest away; nothing in use."""
+        """Drop a buffer that is to leave, else the idle one with the farthest use."""
         touched = self._course.stages[self._number].touched
         while self._leaving and self._leaving[-1][0] <= self._number:
             _, i = self._leaving.pop()

@@ -1,9 +1,8 @@
-"""A plan that the device's allocator, with all it loses, fits into the room.
+"""A search for a plan that the device's allocator can place in the budget.
 
-Planners count in chunks of a modelled allocator, but swap-ins that start early
-change the places of tensors. So a plan is judged by playing it to the model once more.
-Others are made until one can be placed: with less room, with smaller tensors moving
-too.
+The walk allocates chunks of a modelled allocator, but swap-ins that start early change
+the places of tensors. So a plan is checked by playing it to the model once more. Plans
+are made until one can be placed: with less capacity, with smaller tensors moving too.
 """
 
 from collections import deque
@@ -51,18 +50,18 @@ _Made: TypeAlias = tuple[GraphView, SmallPool, SwapPlan | None]
 def least_plan(
     orders: Sequence[GraphView], *, filters: Filters
 ) -> tuple[Bytes, FittedPlan, str]:
-    """The least room of the step in which a plan is sure to be placed.
+    """Find the least capacity in which a plan of swaps alone is sure to be placed.
 
-    Rooms are tried from what the ops need upward, whatever was asked for: so it is the
-    same for every budget. Only what is placed in regions a little smaller and larger
-    too counts.
+    Capacities are tried upward from the ops' need, whatever the user's budget, so the
+    result is the same for every budget. A plan counts only if it can be placed in
+    slightly smaller and larger regions too.
 
     Args:
         orders: The step in the execution orders that may be obeyed.
         filters: Which ops' outputs may move.
 
     Returns:
-        The room, the plan, and the name of the op with the largest need.
+        The capacity, the plan, and the name of the op with the largest need.
     """
     needs = [_least_room(graph, filters) for graph in orders]
     budget, op_name = min(needs, key=lambda need: need[0])
@@ -83,7 +82,7 @@ def least_plan(
 
 
 def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
-    """A plan of a capacity."""
+    """Make a plan for a capacity."""
     usual = smallest_worth_moving(peak(graph))
     moving = movable(graph, min_bytes=usual, filters=filters)
     small_pool = small_pool_for(graph, min_bytes=usual)
@@ -95,7 +94,7 @@ def _made(graph: GraphView, capacity: Bytes, filters: Filters) -> _Made:
 def in_room(
     graph: GraphView, small_pool: SmallPool, plan: SwapPlan | None, budget: Bytes
 ) -> FittedPlan | None:
-    """The plan if the allocator can place it in a room."""
+    """Return the plan with its peak; None if the allocator cannot place it."""
     if plan is None:
         return None
     reached = allocator_peak(graph, plan, capacity=budget, small_pool=small_pool)
@@ -105,9 +104,9 @@ def in_room(
 
 
 def certain_need(graph: GraphView) -> Bytes:
-    """Bytes that no plan of an order does with less than: those of its largest op.
+    """Return a proved lower bound on any plan's bytes: the largest op's need.
 
-    It is proved, as all else is taken to be out.
+    All other tensors are taken to be out.
     """
     known = graph.memo.get("certain need")
     if known is None:
@@ -130,8 +129,8 @@ class PlanRequest:
 
     Args:
         budget: Bytes that the step may use, persistent bytes excluded.
-        headroom: What more the device has.
-        speeds: How long ops and copies take.
+        headroom: Memory of the device beyond the budget.
+        speeds: Seconds of ops and copies.
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be recomputed.
     """
@@ -149,16 +148,16 @@ def find_plan(
     rules: EvictionRules | None = None,
     effort: Effort = THOROUGH,
 ) -> FittedPlan | None:
-    """Plan a step into the room that the device's allocator has for it.
+    """Plan a step so that the device's allocator can place it in the budget.
 
     Args:
         graph: The graph in the execution order to obey.
-        request: What is asked for.
-        rules: Who is evicted; by default the farthest next use.
+        request: Terms of the plan.
+        rules: Rules of eviction; by default the farthest next use.
         effort: Seconds of planning against quality.
 
     Returns:
-        None if no plan can be placed.
+        The plan; None if none can be placed.
     """
     rules = replace(rules or EvictionRules(), walks=effort.walks)
     sure = _surest(graph, request, rules, effort)
@@ -171,9 +170,9 @@ def find_plan(
 
 
 def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
-    """Those that are about as fast as the fastest, what moves least first; the others.
+    """Sort plans: about as fast as the fastest by moved bytes, then others by seconds.
 
-    Others may use the link too, and times are not known to the percent.
+    Other programs may use the link too, and seconds are not known to the percent.
     """
     longest = min(map(seconds_of, options)) * TUNING.about_as_fast
 
@@ -186,7 +185,7 @@ def ranked(options: Sequence[FittedPlan]) -> list[FittedPlan]:
 
 
 def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
-    """The plan and how long it takes, if that is not known."""
+    """Add simulated seconds to a plan that has none."""
     if fitted.seconds is not None:
         return fitted
     played = simulate(graph, fitted.plan, speeds.costs, speeds.hardware)
@@ -196,10 +195,10 @@ def _played(graph: GraphView, fitted: FittedPlan, speeds: Speeds) -> FittedPlan:
 def _surest(
     graph: GraphView, request: PlanRequest, rules: EvictionRules, effort: Effort
 ) -> list[FittedPlan]:
-    """A few plans that are sure to stay within bounds.
+    """Return a few plans without risk, or else the one plan of least risk.
 
-    So tight can the room be that none is. Then it is the one that exceeds them least,
-    or the one that can be placed in most regions.
+    A tight budget may allow no sure plan. The plan of least risk exceeds the bound by
+    least, or is placed in most regions.
     """
     sure: list[FittedPlan] = []
     others: list[tuple[int, FittedPlan]] = []
@@ -229,9 +228,9 @@ def _surest(
 def _placements(
     graph: GraphView, request: PlanRequest, rules: EvictionRules
 ) -> Iterator[Iterator[FittedPlan]]:
-    """Plans that the allocator can place, by the least size that may move.
+    """Yield plans that can be placed, grouped by the least size that may move.
 
-    Of each size those with most room for themselves come first, which move least.
+    In each group plans of the largest capacity come first, since they move least.
     """
     usual = smallest_worth_moving(peak(graph))
     coarse = max(usual, peak(graph) // TUNING.coarse_part)
@@ -248,9 +247,9 @@ def _placed(
     moved: int,
     min_bytes: int,
 ) -> Iterator[FittedPlan]:
-    """Plans that move tensors of `moved` bytes and order ops of `min_bytes`.
+    """Yield plans that move tensors of `moved` bytes and order ops of `min_bytes`.
 
-    What is to leave moves whatever its size.
+    Tensors of `rules.leaving` move whatever their size.
     """
     moving = movable(graph, min_bytes=moved, filters=request.filters)
     least, _ = least_room(graph, movable=moving, min_bytes=min_bytes)
@@ -261,7 +260,7 @@ def _placed(
         chunks = TUNING.small_chunks_factor * (small_pool.bytes + sum(holes))
         if capacity < max(least, chunks):
             return
-        # With less room tensors may happen to lie better.
+        # With less capacity tensors may happen to lie better.
         arena = partial(BestFitAllocator, capacity, small_pool)
         plan = plan_within(
             graph, arena, movable=moving, min_bytes=min_bytes, rules=rules
@@ -274,7 +273,7 @@ def _placed(
 def _in_time(
     graph: GraphView, fitted: FittedPlan, request: PlanRequest, effort: Effort
 ) -> Iterator[FittedPlan]:
-    """The plan, and the same with swap-ins that start as early as they should."""
+    """Yield the plan, then plans with swap-ins that start in time."""
     headroom = NOTHING if fitted.risk is Risk.PLACE else request.headroom
     regions = regions_of(request.budget, headroom, fitted.small_pool, effort)
     peaks = allocator_peaks(graph, fitted.plan, regions)

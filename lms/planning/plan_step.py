@@ -27,7 +27,7 @@ from lms.units import Bytes, format_bytes
 
 __all__ = ["plan_step", "without_plan"]
 
-_SLOW_LINK = 1e6  # bytes per second
+_SLOW_LINK = 1e6  # bytes per second, at which the fastest plan moves the least
 
 _Choose: TypeAlias = Callable[[Workload, Settings, MemoryBudget], FittedPlan]
 
@@ -40,22 +40,22 @@ def plan_step(
     *,
     choose: _Choose = choose_plan,
 ) -> PlannedStep:
-    """Plan a step into a budget; what the host cannot hold is recomputed.
+    """Plan a step into a budget; recompute more if host memory is too small.
 
     Args:
         workload: The step.
         settings: The user's knobs.
         budget: Memory of the device.
         host: Bytes of the host for swapped tensors; None if that is not known.
-        choose: Makes the plan: anew, or as it was made before.
+        choose: Makes the plan, or reads it from the cache.
 
     Returns:
         A valid plan with its predictions; the plain one if everything fits.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
-        HostMemoryError: If the host cannot hold what is swapped out.
-        PlanError: If a stored plan is not one of this step.
+        HostMemoryError: If the host cannot hold the swapped tensors.
+        PlanError: If a stored plan is not for this step.
     """
     found = _predicted(workload, _fitted(workload, settings, budget, choose), budget)
     if host is None or found.host_bytes <= host:
@@ -67,7 +67,7 @@ def plan_step(
 
 
 def without_plan(workload: Workload, budget: MemoryBudget) -> PlannedStep:
-    """The step as TensorFlow runs it, whether that fits or not."""
+    """Return the step as TensorFlow runs it, whether it fits or not."""
     return replace(_plain(workload, workload.plain, budget), reason=Reason.NO_PLAN)
 
 
@@ -77,11 +77,11 @@ def _recomputed(
     budget: MemoryBudget,
     choose: _Choose,
 ) -> PlannedStep | None:
-    """A plan that moves the least; None if the user leaves no choice."""
+    """Plan with recomputation to move little; None if the settings forbid it."""
     may_choose = settings.thresholds is None and settings.recompute is None
     if not may_choose or settings.plan is not None:
         return None
-    # As over a link so slow that the fewest bytes are the fastest.
+    # Over so slow a link the plan that moves the fewest bytes is the fastest.
     slow = replace(workload, speeds=lambda: _slowed(workload.speeds()))
     always = replace(settings, recompute=True)
     found = _predicted(workload, _fitted(slow, always, budget, choose), budget)
@@ -95,8 +95,8 @@ def _slowed(speeds: Speeds) -> Speeds:
 
 def _too_small(found: PlannedStep, host: Bytes) -> str:
     return (
-        f"host memory must hold {format_bytes(found.host_bytes)} of swapped tensors, "
-        f"{format_bytes(host)} are free. Close other programs, or use a larger "
+        f"Could not hold {format_bytes(found.host_bytes)} of swapped tensors in host "
+        f"memory: {format_bytes(host)} are free. Close other programs, or use a larger "
         "`budget`, a smaller batch or a smaller volume."
     )
 
@@ -104,7 +104,7 @@ def _too_small(found: PlannedStep, host: Bytes) -> str:
 def _fitted(
     workload: Workload, settings: Settings, budget: MemoryBudget, choose: _Choose
 ) -> FittedPlan:
-    """The plan that is stored, or chosen."""
+    """Return the user's stored plan, or choose one."""
     if settings.plan is not None:
         return fitted_plan(workload, settings.plan, budget)
     return choose(workload, settings, budget)
@@ -113,7 +113,7 @@ def _fitted(
 def _predicted(
     workload: Workload, fitted: FittedPlan, budget: MemoryBudget
 ) -> PlannedStep:
-    """A plan with what is predicted of it."""
+    """Add predictions to a plan."""
     if fitted.plan == workload.plain.plan:
         return _plain(workload, fitted, budget)
     speeds = workload.speeds()
@@ -155,10 +155,10 @@ def _plain(workload: Workload, fitted: FittedPlan, budget: MemoryBudget) -> Plan
 
 
 def _peak(fitted: FittedPlan, timeline: Timeline) -> Bytes:
-    """Bytes of the step at its peak, copies ending when they do.
+    """Return the step's peak in bytes, by time if a swap has no release.
 
-    Where the plan says which op waits for room, room is given back just before it.
-    Where it does not, as with IBM's rule, a slow link keeps tensors on the device.
+    At a release a tensor's memory is free. Without one, as by IBM's rule, a slow link
+    keeps tensors on the device for longer.
     """
     if all(swap.release is not None for swap in fitted.plan.swaps):
         return fitted.peak

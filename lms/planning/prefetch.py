@@ -1,17 +1,17 @@
-"""Start swap-ins in time: early enough to be there, late enough to leave room.
+"""Starts of swap-ins: early enough to avoid stalls, late enough to save memory.
 
     from the last copy backwards       when must each start, if the lane serves them one
                                        by one and no op waits?
-    from the first copy forwards       let it start then, or as soon after as there is
-                                       room from there on
+    from the first copy forwards       let it start then, or as soon after as its bytes
+                                       are free from there on
 
 The classic of real-time scheduling, latest start times on one machine by deadlines
-(Jackson's rule, 1955), with memory as a second constraint. Room is bytes here;
-whether the allocator can also place an earlier copy is tried: all at once, else in
-halves.
+(Jackson's rule, 1955), with memory as a second constraint. Free memory is bytes here;
+then the allocator's model tells whether earlier copies can be placed: all at once, else
+in halves.
 
-Known weakness: ops are taken to run without stalls, so a step that must wait for copies
-out has more time than this knows.
+Known weakness: ops are taken to run without stalls, so a step that waits for swap-outs
+has more time than is assumed.
 """
 
 from bisect import bisect_left, bisect_right
@@ -39,7 +39,7 @@ _Trigger = Mapping[tuple[int, int], str]  # by swap and number of its swap-in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """How fast a device computes and copies.
+    """Speeds of a device: of its ops and of its copies.
 
     Args:
         costs: Seconds of each op.
@@ -66,16 +66,16 @@ def copy_in_time(
     regions: Sequence[Region],
     tries: int = len(TUNING.early_tries),
 ) -> tuple[EarlyPlan, ...]:
-    """Start swap-ins as early as is needed and can be placed.
+    """Start swap-ins in time, where the allocator can place them.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
         plan: A plan with a chain that the allocator can place.
-        speeds: How long ops and copies take.
+        speeds: Seconds of ops and copies.
         bound: Bytes that may be in use.
-        regions: What the allocator must be able to place all in; the first one is what
-            copies that start earlier are given their room of.
-        tries: How many ways are tried.
+        regions: Regions in which the plan must be placed; earlier copies take the free
+            bytes of the first.
+        tries: Number of `TUNING.early_tries` that are tried.
 
     Returns:
         Plans with earlier copies that the allocator can place; none if it can place
@@ -110,7 +110,7 @@ def _placed(
     bound: Bytes,
     regions: Sequence[Region],
 ) -> EarlyPlan | None:
-    """As many of the wanted triggers as the allocator can place, found by halving."""
+    """Accept the wanted triggers that the allocator can place, by halving."""
     changes = [
         ((i, k), copy.trigger)
         for i, (before, after) in enumerate(zip(plan.swaps, wanted.swaps, strict=True))
@@ -143,7 +143,7 @@ class _Return:
     number: int
     size: Bytes
     first_read: int
-    starts: int  # the ordered op beside which it takes its room
+    starts: int  # the ordered op beside which it takes its memory
     earliest: int  # before it, an earlier copy of the same tensor is still there
     wanted: int = 0
 
@@ -157,18 +157,18 @@ def start_in_time(
     budget: Bytes,
     slack: float = 1.0,
 ) -> SwapPlan:
-    """Give swap-ins the latest triggers with which they are there in time.
+    """Give swap-ins the latest triggers with which they end in time.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
         plan: A plan with a chain; its triggers are only made earlier.
-        speeds: How long ops and copies take.
+        speeds: Seconds of ops and copies.
         usage: Bytes in use at each position of the plan's order.
         budget: Bytes that may be in use.
-        slack: A copy is planned to take so many times its seconds.
+        slack: Factor on a copy's predicted seconds.
 
     Returns:
-        The same swaps with earlier triggers, where there is room.
+        The plan with earlier triggers, where bytes are free.
     """
     resolved = resolve(graph, plan)
     boundaries = resolved.chain
@@ -187,7 +187,7 @@ def start_in_time(
 
 
 def _returns(resolved: ResolvedPlan) -> list[_Return]:
-    """All swap-ins that have a trigger, by their first reader."""
+    """List the swap-ins that have a trigger, by their first reader."""
     returns: list[_Return] = []
     for i, swap in enumerate(resolved.swaps):
         gone = swap.leaves
@@ -208,9 +208,9 @@ def _returns(resolved: ResolvedPlan) -> list[_Return]:
 
 
 def _next_begin(resolved: ResolvedPlan, copy: ResolvedSwapIn, trigger: int) -> int:
-    """The link of the chain after a trigger, no later than the copy's first reader.
+    """Return the chained op after a trigger, or the copy's first reader if earlier.
 
-    `ResolvedSwapIn.starts` may be earlier: at the next op, where no link follows.
+    `ResolvedSwapIn.starts` may be earlier: at the next op, where the chain has ended.
     """
     link = bisect_right(resolved.chain, trigger)
     return min((copy.first_read, *resolved.chain[link : link + 1]))
@@ -223,7 +223,7 @@ def _want(
     boundaries: Sequence[int],
     slack: float,
 ) -> None:
-    """The last ordered op beside which each copy may start and be there in time."""
+    """Set the last ordered op beside which each copy may start and end in time."""
     taken = [speeds.costs.of(name) for name in plan.order]
     begins = [0.0, *accumulate(taken)]
     moments = [begins[boundary] for boundary in boundaries]
@@ -240,7 +240,7 @@ def _move(
     used: npt.NDArray[np.int64],
     budget: Bytes,
 ) -> None:
-    """Let a copy start as early as it wants to, while there is room from there on."""
+    """Start a copy as early as wanted, if its bytes are free from there on."""
     first = max(copy.wanted, copy.earliest)
     full = np.flatnonzero(used[first : copy.starts] > budget - copy.size)
     if full.size:

@@ -1,4 +1,4 @@
-"""The question that is planned, and its answer: a step, the memory for it, its plan."""
+"""Values of planning: a step, its memory budget, its plan."""
 
 import math
 from collections.abc import Callable
@@ -33,12 +33,12 @@ class MemoryBudget:
     """Memory of the device, in bytes; None where there is no limit.
 
     Args:
-        total: What may be in use.
-        margin: What is left out of the device's limit.
-        persistent: What is in use beside the step.
-        limit: What the device's allocator can hand out at most.
-        holes: Free chunks that are not one piece with the others, the largest first.
-        lost: What of `persistent` was not there yet when the step was first planned.
+        total: Bytes that may be in use.
+        margin: Bytes of the device's limit that are left free.
+        persistent: Bytes in use beside the step.
+        limit: The most bytes that the device's allocator can hand out.
+        holes: Free fragments apart from the chunk at the end, the largest first.
+        lost: Growth of `persistent` since the first plan.
     """
 
     total: int | None
@@ -68,11 +68,11 @@ class MemoryBudget:
         return max(self.step, self.limit - self.persistent)
 
     def tighter(self, now: "MemoryBudget", percent: int) -> "MemoryBudget":
-        """Less room for the step, beside what is persistent now.
+        """Return a smaller budget, beside the bytes that are persistent now.
 
         Args:
-            now: The room as it is measured now.
-            percent: What is taken of the step's room.
+            now: The budget as measured now.
+            percent: Percentage of the step's bytes that it keeps.
 
         Example:
             >>> budget = MemoryBudget(total=300, margin=20, persistent=100)
@@ -85,11 +85,11 @@ class MemoryBudget:
         return replace(now.of(now.persistent + step), lost=self.lost_since(now))
 
     def lost_since(self, now: "MemoryBudget") -> int:
-        """Bytes that are persistent now and were not there at first."""
+        """Return the growth of persistent bytes since the first plan."""
         return self.lost + max(0, now.persistent - self.persistent)
 
     def device_for(self, budget: int) -> int:
-        """Bytes of a device that leaves such a budget beside its margin: whole MiB.
+        """Return the bytes of the smallest device that has a budget and its margin.
 
         TensorFlow's limits of devices are whole MiB.
 
@@ -102,9 +102,9 @@ class MemoryBudget:
         return math.ceil((budget + max(MIB, part)) / MIB) * MIB
 
     def device_has(self, step: int) -> bool:
-        """Tell whether the device has so many bytes for the step, and its margin.
+        """Tell whether the device has `step` bytes for the step, and a margin.
 
-        Bytes lost since the step was first planned count as if they were there.
+        Bytes lost since the first plan count as free.
 
         Example:
             >>> whole = budget_in(64 * MIB, asked=None, persistent=MIB)
@@ -116,7 +116,7 @@ class MemoryBudget:
         return self.device_for(self.persistent - self.lost + step) <= self.limit
 
     def of(self, budget: int) -> "MemoryBudget":
-        """Another budget; what it leaves out counts as margin."""
+        """Return a smaller budget; the difference counts as margin."""
         left_out = (self.total or budget) - budget
         return replace(self, total=budget, margin=self.margin + left_out)
 
@@ -124,11 +124,11 @@ class MemoryBudget:
 def budget_in(
     limit: Bytes | None, *, asked: Bytes | None, persistent: Bytes
 ) -> MemoryBudget:
-    """The room of a step in a device: the asked budget, at most all but a margin.
+    """Return the budget of a step: the asked one, at most the device less a margin.
 
     Args:
-        limit: What the device can hand out; None if that is not known.
-        asked: The budget; None for as much as there is.
+        limit: Bytes that the device can hand out; None if unknown.
+        asked: The user's budget in bytes; None for the whole device.
         persistent: Bytes in use beside the step.
 
     Example:
@@ -150,13 +150,13 @@ def budget_in(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A step that is to be planned, with the scratch of its ops.
+    """A step to be planned, with the scratch of its ops.
 
     Args:
         graph: The step as planners see it.
         own: TensorFlow's own graph of it, which runs when everything fits.
         plain: The plan without swaps, of TensorFlow's own graph.
-        speeds: Yields how long ops and copies take; asked only if it matters.
+        speeds: Finds the seconds of ops and copies; called only if needed.
     """
 
     graph: GraphView
@@ -166,7 +166,7 @@ class Workload:
 
     @property
     def plain_memory(self) -> MemoryTimeline:
-        """Predicted memory of the step in TensorFlow's own way."""
+        """Predicted memory of the step without a plan."""
         found = simulate_memory(self.own, self.plain.plan)
         both = zip(found.device, old_values(self.own), strict=True)
         kept = self.own.constant_bytes - self.graph.constant_bytes
@@ -176,28 +176,28 @@ class Workload:
 class Reason(Enum):
     """Why a step got its plan."""
 
-    FITS_EASILY = "It fits, whatever TensorFlow does."
-    FITS = "It fits, unless TensorFlow needs much more than is predicted."
-    PLANNED = "It does not fit without a plan."
-    SMALL_HOST = "The host cannot hold what the fastest plan swaps out."
-    NO_PLAN = "There is no plan, and nobody insists on one."
+    FITS_EASILY = "The step fits, even if TensorFlow needs much more than predicted."
+    FITS = "The step fits, unless TensorFlow needs much more than predicted."
+    PLANNED = "The step does not fit without a plan."
+    SMALL_HOST = "The host cannot hold the tensors that the fastest plan swaps out."
+    NO_PLAN = "No plan was found, and no knob of the user needs one."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """A step, what is planned for it, and what is predicted of it.
+    """A step with its plan and its predictions.
 
     Args:
-        workload: What was planned.
+        workload: The step.
         budget: The memory that it was planned into.
         reason: Why it got this plan.
         plan: The plan; without swaps if the step fits.
         graph: The graph that runs: TensorFlow's own, or the planned one.
-        small_pool: Chunks that are to be kept for small tensors.
+        small_pool: Chunks to reserve for small tensors.
         memory: Memory at each op of the plan's order.
-        timeline: The planned step over time; None for a step that runs as it is.
+        timeline: The planned step over time; None for a step without a plan.
         step_bytes: Predicted peak, without persistent bytes.
-        risk: What is not known of the plan's placement.
+        risk: Risk of the plan's placement.
     """
 
     workload: Workload

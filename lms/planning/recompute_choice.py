@@ -1,23 +1,23 @@
-"""Which tensors are recomputed instead of being kept or moved.
+"""Choice of the tensors that are recomputed or moved instead of kept.
 
 A tensor that is long idle between two readers need not be kept if the op that made it
-can run again just before the far readers. What that op reads must be there then: it may
-be there anyway, be kept for longer, or be recomputed in turn, as far back as ops reach
-that may run twice.
+can run again just before the far readers. The op's inputs must be there then: they may
+be there anyway, be kept for longer, or be recomputed in turn, as far back as ops may
+run twice.
 
     conv ──> mul ──> add ──> relu ──> next conv ... gradients of relu, add, mul, conv
      kept    recomputed: mul', add', relu' in front of the gradient that reads them
 
-Tensors are chosen one by one, the best bargain first, until the step fits: the most
-bytes above the budget, over all ops of the step, for the least seconds. With what is
-chosen others become cheaper (their sources are recomputed already) or worthless, so a
-bargain is worked out anew before it is taken. This is DTR's rule - the bytes of a
-tensor and how long it is idle, over the seconds that it costs (Kirisame et al., ICLR
-2021) - with the future known. Bytes that come back too early count against it, so that
-tensors which others are made from stay, as checkpoints do (Chen et al., 2016).
+Tensors are chosen one by one, by benefit per cost, until the step fits. The benefit is
+the bytes above the budget that a choice saves, summed over all ops; the cost, seconds.
+Each choice makes others cheaper (their sources are recomputed already) or worthless, so
+a tensor is valued again before it is taken. This is DTR's rule - the bytes of a tensor
+and how long it is idle, over the seconds that it costs (Kirisame et al., ICLR 2021) -
+with the future known. Bytes that come back too early count against a choice, so sources
+of other tensors stay, as checkpoints do (Chen et al., 2016).
 
-Once they are chosen the step has copies of ops, and the same choice can be made of it:
-what a copy made is idle too, and is dropped and made a third time.
+From the step with its copies tensors can be chosen once more: a copy's output is idle
+too, and may be dropped and recomputed a second time.
 
 Known weakness: choices are never taken back.
 """
@@ -44,7 +44,7 @@ from lms.units import Bytes, Seconds
 __all__ = ["Fates", "LinkShare", "Terms", "choose_fates"]
 
 
-# Added to the seconds of a bargain: some ops take none by a roofline.
+# Seconds added to each cost: a roofline gives some ops none.
 _INSTANT: Seconds = 1e-6
 
 _TOO_LONG = "too long"
@@ -52,10 +52,10 @@ _TOO_LONG = "too long"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkShare:
-    """A part of the step in which the link carries copies that nobody waits for.
+    """Seconds of the step in which the link may copy without stalls.
 
-    Its seconds have one price, as in the dual of a knapsack: what would cost more to
-    recompute moves. When the part is used up, a second of copying counts as one.
+    They have one price, as in the dual of a knapsack: a tensor that costs more to
+    recompute moves. Once they are used up, the price of a second is 1.
 
     Args:
         hardware: The link.
@@ -74,7 +74,7 @@ class LinkShare:
     price: float
 
     def counted(self, copies: Seconds, *, moved: Bytes) -> Seconds:
-        """Seconds that copies count for when so many bytes are moved already."""
+        """Return the priced seconds of copies, after `moved` bytes moved before."""
         taken = moved / min(self.hardware.h2d, self.hardware.d2h)
         return copies * self.price if taken < self.seconds else copies
 
@@ -84,11 +84,11 @@ class Terms:
     """Terms of a choice.
 
     Args:
-        budget: Bytes that the step may use. What remains above it is to be moved.
-        most: How long it may take to make a tensor of some size again.
-        share: The link; None leaves to others what moves.
-        least: Tensors of fewer bytes are kept instead of being recomputed: ops that
-            touch no larger one are not ordered, and would run again at once.
+        budget: Bytes that the step may use. Eviction moves the bytes left above it.
+        most: The most seconds for recomputing a tensor of some bytes.
+        share: Seconds of the link; None chooses no tensors to move.
+        least: Tensors of fewer bytes are not recomputed: ops that touch no larger
+            tensor are not ordered, and a copy of such an op would run at once.
         cheap: Whether only ops run again that take about as long as copying.
     """
 
@@ -101,15 +101,15 @@ class Terms:
 
 @dataclass(slots=True)
 class Change:
-    """Effects of recomputing one more tensor.
+    """Effects of recomputing or moving one more tensor.
 
     Args:
         second: Ops that run again, and the position before which they do.
         last: Roots, and the last position that needs the original.
-        last_copy: The same for what the second run makes.
-        bytes: Bytes that are added from one position up to another.
-        seconds: What running ops again takes.
-        passing: Bytes of the largest tensor that only the ops between read.
+        last_copy: Roots, and the last position that needs the second run's buffer.
+        bytes: (position, end, bytes that are added from the position up to the end).
+        seconds: Seconds of the second runs, or the priced seconds of copies.
+        passing: Bytes of the largest tensor that only second runs read.
         away: Roots that move, and the positions between which they are away.
     """
 
@@ -124,7 +124,7 @@ class Change:
     away: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def copy(self) -> "Change":
-        """The same, to go on from in another way."""
+        """Return a copy, from which another way is tried."""
         return Change(
             second=dict(self.second),
             last=dict(self.last),
@@ -137,12 +137,12 @@ class Change:
 
 
 class StepAsItIs:
-    """Facts about a step that hold whatever is recomputed.
+    """Facts about a step that no recomputation changes.
 
     Args:
         graph: The step in the execution order to obey.
         costs: Seconds of each op.
-        terms: Of the choice.
+        terms: Terms of the choice.
     """
 
     def __init__(self, graph: GraphView, costs: Costs, terms: Terms) -> None:
@@ -159,7 +159,7 @@ class StepAsItIs:
         taken = [0.0, *(costs.of(op.name) for op in graph.ops)]
         self.begins = list(accumulate(taken))  # seconds, of each op and of the end
         self._cheap = terms.cheap
-        self._written: dict[str, int] = {}  # variables, and where they are written
+        self._written: dict[str, int] = {}  # variable -> its first write
         for position, op in enumerate(graph.ops):
             for handle in op.writes:
                 self._written.setdefault(graph.roots.get(handle, handle), position)
@@ -172,7 +172,7 @@ class StepAsItIs:
         return op.repeatable and not op.varies and (op.cheap or not self._cheap)
 
     def is_old_value(self, root: str, at: int) -> bool:
-        """Tell whether a read then keeps a large old value beside the new one."""
+        """Tell whether a read at a position keeps a large old value beside the new."""
         read = self.graph.by_name[op_of(root)]
         if not read.reads_state or self.graph.tensors[root].size < max(1, self.least):
             return False
@@ -191,9 +191,9 @@ class Chosen:
 
     Attributes:
         second: Ops that run again, and the position before which they do.
-        uses: Positions that need a buffer's contents, those of second runs included.
+        uses: Positions that need a buffer's contents, second runs included.
         last: The last position that needs the original of a buffer.
-        last_copy: The same of what the second run makes.
+        last_copy: The last position that needs the second run's buffer.
     """
 
     def __init__(self, step: StepAsItIs, budget: Bytes) -> None:
@@ -204,7 +204,7 @@ class Chosen:
         self.uses = {root: list(b.uses) for root, b in step.buffers.items()}
         self.last = {root: b.last for root, b in step.buffers.items()}
         self.last_copy: dict[str, int] = {}
-        # Bytes over the budget, negative below it; and sums of those above before each.
+        # Bytes over the budget, negative below it; and prefix sums of those above it.
         curve = np.array([*memory_curve(step.graph), 0], np.int64)
         self._over: npt.NDArray[np.int64] = curve - budget
         self._above = self._sums()
@@ -218,7 +218,7 @@ class Chosen:
         return bool(self._above[-1])
 
     def saved(self, change: Change, at: int) -> int:
-        """Bytes above the budget, added up over positions, that a change takes away."""
+        """Return the bytes above the budget that a change saves, summed by position."""
         first = min(begin for begin, _, _ in change.bytes)
         end = max(end for _, end, _ in change.bytes)
         after = self._over[first:end].copy()
@@ -230,7 +230,7 @@ class Chosen:
         return int(self._above[end] - self._above[first] - after.sum())
 
     def take(self, change: Change) -> None:
-        """Make a change."""
+        """Add a change to the choice."""
         for begin, stop, size in change.bytes:
             self._over[begin:stop] += size
         self._above = self._sums()
@@ -250,9 +250,9 @@ class Chosen:
                     insort(uses, at)
 
     def recomputed(self) -> tuple[Recomputed, ...]:
-        """The choice in the plan's words: who reads the second run of which op.
+        """Return the ops that run again, with the readers of each second run.
 
-        What nobody reads any more, since a later choice found another way, is left out.
+        Second runs that lost their readers to a later choice are left out.
         """
         graph = self.step.graph
         readers: dict[str, dict[str, None]] = {}
@@ -276,7 +276,7 @@ class Chosen:
         """Let a reader read second runs, through the same aliases as before.
 
         Returns:
-            The ops that it is the first to read the second run of.
+            Ops whose second run had no reader before.
         """
         graph = self.step.graph
         new: list[str] = []
@@ -297,10 +297,10 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fates:
-    """A choice for a step.
+    """A choice for a step: ops to recompute, tensors to move.
 
     Args:
-        recomputed: What runs twice, in execution order.
+        recomputed: Ops that run twice, in execution order.
         leaving: Roots that are to move, each with the op from which on it may be away.
     """
 
@@ -315,23 +315,23 @@ def choose_fates(
     terms: Terms,
     before: Fates | None = None,
 ) -> Fates:
-    """Choose what to recompute, and what to move, so that a step fits.
+    """Choose the tensors to recompute and to move, so that a step fits.
 
     Args:
         graph: The step in the execution order to obey.
         candidates: Names of the root tensors that need not be kept.
         costs: Seconds of each op.
-        terms: What may be chosen.
-        before: What was chosen for the step without the copies that `graph` has: what
-            moves still does, and copies may run once more.
+        terms: Terms of the choice.
+        before: The choice that gave `graph` its copies: tensors that it moves still
+            move, and copies may run once more.
 
     Returns:
-        Nothing if the step fits, or nothing can be recomputed in time.
+        The choice; empty if the step fits, or no tensor can be recomputed in time.
     """
-    # Others ask about the same step by other terms; it holds the costs that name it.
+    # Calls differ in these terms. The value keeps `costs` alive, so its id is unique.
     key = f"step as it is, {terms.least}, {terms.cheap}, {id(costs)}"
     step = graph.memo.get(key) or StepAsItIs(graph, costs, terms)
-    if before is None:  # else the graph is one of many, and nothing is to keep it
+    if before is None:  # else the graph is one of many, and a cycle would keep it
         graph.memo[key] = step
     chosen = Chosen(step, terms.budget)
     large = [
@@ -361,7 +361,7 @@ def choose_fates(
 def _take_bargains(
     chosen: Chosen, candidates: Collection[Buffer], terms: Terms
 ) -> None:
-    """Choose tensors, the best bargain first, until the step fits or none is left."""
+    """Choose tensors by benefit per cost, until the step fits or none is left."""
     found = ((bargain_of(chosen, b, terms), b) for b in candidates)
     queue = [(-bargain[0], b.root) for bargain, b in found if bargain is not None]
     heapq.heapify(queue)
@@ -380,16 +380,16 @@ def _take_bargains(
 def bargain_of(
     chosen: Chosen, buffer: Buffer, terms: Terms
 ) -> tuple[float, Change] | None:
-    """The better of recomputing a tensor after its longest idle time, and moving it.
+    """Find the better of recomputing a tensor after its longest gap, and moving it.
 
     Args:
-        chosen: What is recomputed and moved already.
+        chosen: The choice so far.
         buffer: The tensor's memory.
-        terms: The budget, and what may be done.
+        terms: Terms of the choice.
 
     Returns:
-        The bytes above the budget that it saves for each second, and the change. None
-        if neither can be, it takes too long, or it saves nothing.
+        (bytes above the budget saved per second, the change). None if neither can be
+        done, both take too long, or nothing is saved.
     """
     idle = _longest_gap(buffer.producer, chosen.uses[buffer.root])
     if (
@@ -421,7 +421,7 @@ def _second_run(chosen: Chosen, buffer: Buffer, at: int, terms: Terms) -> Change
 def _move(
     chosen: Chosen, buffer: Buffer, idle: tuple[int, int], terms: Terms
 ) -> Change | None:
-    """A copy out and back, each with as long again for others before it."""
+    """Copy a tensor out and back, each in twice its seconds: others may copy too."""
     if terms.share is None:
         return None
     begins, link = chosen.step.begins, terms.share.hardware
@@ -440,8 +440,8 @@ def _move(
 
 
 def _longest_gap(producer: int, uses: list[int]) -> tuple[int, int] | None:
-    """The longest time in which nobody reads a buffer: its ends' positions."""
-    # The last of several is taken: a tensor that is read soon is recomputed late.
+    """Return the ends of the longest gap between readers; None if no op is between."""
+    # Of equal gaps the last is taken: a tensor that is read soon is recomputed late.
     spans = zip((producer, *uses), uses, strict=False)
     longest = max(spans, key=lambda span: (span[1] - span[0], span[1]), default=None)
     return None if longest is None or longest[1] - longest[0] <= 1 else longest
@@ -452,12 +452,12 @@ class _NotPossibleError(Exception):
 
 
 class _Trial:
-    """Finds what it takes to recompute one tensor.
+    """Finds the change that recomputes one tensor.
 
     Args:
-        chosen: What is recomputed already.
-        of: The tensor.
-        most: How long it may take.
+        chosen: The choice so far.
+        of: The tensor's buffer.
+        most: The most seconds that it may take.
     """
 
     def __init__(self, chosen: Chosen, *, of: Buffer, most: Seconds) -> None:
@@ -471,8 +471,8 @@ class _Trial:
         """Run an op again before a position.
 
         Raises:
-            _NotPossibleError: If it may not run twice, what it reads is not there, or
-                it takes too long.
+            _NotPossibleError: If it may not run twice, an input cannot be there, or it
+                takes too long.
         """
         if depth > TUNING.recompute_depth or not self._step.may_run_again(name):
             raise _NotPossibleError
@@ -487,17 +487,17 @@ class _Trial:
             self._supply(root, at, depth + 1)
 
     def _make_again(self, buffer: Buffer, at: int) -> None:
-        """Those who read a buffer from a position on read the second one."""
+        """Let readers from position `at` on read the recomputed buffer."""
         root, change = buffer.root, self.change
         uses = self._chosen.uses[root]
         far = bisect_left(uses, at)
-        if far == len(uses):  # only what runs again reads it
+        if far == len(uses):  # only second runs read it
             change.last_copy[root] = at
             change.passing = max(change.passing, buffer.size)
             return
         if buffer.pinned or root in self._chosen.away:
             raise _NotPossibleError
-        if not far and original_name(root) != root:  # nobody would read that one
+        if not far and original_name(root) != root:  # no op would read the first
             raise _NotPossibleError
         near = uses[far - 1] if far else buffer.producer
         change.bytes.append((near + 1, self._last(root) + 1, -buffer.size))
@@ -505,7 +505,7 @@ class _Trial:
         change.last[root], change.last_copy[root] = near, uses[-1]
 
     def _check_alias(self, name: str, root: str) -> None:
-        """The ops between a buffer and its reader must be able to run twice too."""
+        """Check that aliases between a buffer and its reader may run twice too."""
         graph = self._step.graph
         for tensor in graph.by_name[name].inputs:
             alias = op_of(tensor)
@@ -515,7 +515,7 @@ class _Trial:
                 alias = op_of(graph.by_name[alias].alias or root)
 
     def _supply(self, root: str, at: int, depth: int) -> None:
-        """Have a buffer's contents for a second run."""
+        """Provide a buffer's contents for a second run."""
         buffer = self._step.buffers.get(root)
         if buffer is None:
             if self._step.is_old_value(root, at):
@@ -536,21 +536,21 @@ class _Trial:
             self._run_earlier(name, at, second, depth)
 
     def _bring_back(self, buffer: Buffer, at: int) -> None:
-        """Let what moves be back for a second run."""
+        """Let a buffer that moves be back for a second run."""
         known = self.change.away.get(buffer.root, self._chosen.away.get(buffer.root))
         if known is not None and known[0] <= at < known[1]:
             self.change.bytes.append((at, known[1], buffer.size))
             self.change.away[buffer.root] = known[0], at
 
     def _make_or_keep(self, buffer: Buffer, at: int, depth: int) -> None:
-        """Recompute a source, unless it is small beside what is made of it."""
+        """Recompute a source; keep it if it is small beside the recomputed tensor."""
         is_small = buffer.size * TUNING.kept_part <= self._size
         if buffer.size >= self._step.least and not is_small:
             before = self.change.copy()
             try:
                 self.run(op_of(buffer.root), at, depth)
             except _NotPossibleError as error:
-                if _TOO_LONG in error.args:  # as do most that are tried
+                if _TOO_LONG in error.args:  # as most trials do
                     raise
                 self.change = before
             else:
@@ -565,7 +565,7 @@ class _Trial:
         self.change.last[buffer.root] = at
 
     def _keep_copy(self, buffer: Buffer, at: int) -> None:
-        """Keep what a second run makes for longer, if it must be."""
+        """Keep a second run's buffer for longer, if necessary."""
         root = buffer.root
         known = self.change.last_copy
         last = known[root] if root in known else self._chosen.last_copy[root]
@@ -574,7 +574,7 @@ class _Trial:
             known[root] = at
 
     def _run_earlier(self, name: str, at: int, second: int, depth: int) -> None:
-        """Let an op that runs again do so before an earlier position."""
+        """Let a second run come before an earlier position."""
         if depth > TUNING.recompute_depth:
             raise _NotPossibleError
         self.change.second[name] = at

@@ -1,8 +1,8 @@
-"""Where a plan lies in memory as it will be, not only as it was planned.
+"""Risk of a plan: whether it can be placed in memory other than planned.
 
-What is in the way in the real memory is not known to the byte, and best fit takes the
+Other allocations in the real memory are not known to the byte, and best fit takes the
 smallest chunk that will do: with a little more memory tensors lie elsewhere. So a plan
-is tried in several regions, and what is not known of its place is said.
+is placed in several regions, and its risk is recorded.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ __all__ += ["judged", "middle", "regions_of", "seconds_of", "with_likely_peak"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headroom:
-    """Memory of a device beyond the room that a step is planned into, in bytes.
+    """Bytes of a device beyond the budget that a step is planned into.
 
     Args:
-        free: Nobody else uses it.
-        bound: The step may be in it, if the allocator happens to place tensors so.
-        holes: Free chunks that are not one piece with the others, of the room.
+        free: Bytes that are free.
+        bound: Bytes by which the step may exceed the budget, by chance of placement.
+        holes: Free fragments within the budget, apart from the chunk at the end.
     """
 
     free: int = 0
@@ -39,25 +39,24 @@ NOTHING = Headroom()
 
 
 class Risk(IntEnum):
-    """Doubt about a plan's place; the least is best."""
+    """Risk of a plan's placement; the least is best."""
 
     NONE = 0  # placed in all regions, within bounds
     BOUNDS = 1  # placed in all, beyond the bounds in some
-    PLACE = 2  # placed in the room, and not in all regions
+    PLACE = 2  # placed in the budget, and not in all regions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedPlan:
-    """A plan and how the allocator takes it.
+    """A plan and its placement by the allocator.
 
     Args:
         plan: The plan.
-        small_pool: Chunks to be kept for small tensors.
-        peak: Bytes of chunks in use at most: the middle of what is likely, so it may be
-            a little more or less.
-        risk: Whether it will be so in the device's memory as well.
-        seconds: What the step is played to take; None if it was not played.
-        beside: Bytes that it may take besides, where ops run side by side.
+        small_pool: Chunks to reserve for small tensors.
+        peak: The most bytes of chunks in use: the midpoint of likely peaks.
+        risk: Risk of the placement in the device's memory.
+        seconds: Simulated seconds of the step; None if it was not simulated.
+        beside: Bytes that it may take beyond the peak, where ops run side by side.
     """
 
     plan: SwapPlan
@@ -69,7 +68,7 @@ class FittedPlan:
 
 
 def seconds_of(fitted: FittedPlan) -> Seconds:
-    """Seconds that the step takes by a plan that was played."""
+    """Return the seconds of a plan that was simulated."""
     assert fitted.seconds is not None
     return fitted.seconds
 
@@ -81,17 +80,17 @@ def judged(
     headroom: Headroom,
     effort: Effort = THOROUGH,
 ) -> tuple[int, FittedPlan]:
-    """How bad the doubt is, and the plan with what is not known.
+    """Return (penalty, the plan with its risk).
 
-    The first is only comparable between plans of one doubt: of `PLACE`, the regions in
-    which the plan cannot be placed; of `BOUNDS`, its highest peak.
+    Penalties compare only within one risk: of `PLACE`, the number of regions in which
+    the plan cannot be placed; of `BOUNDS`, its highest peak.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
-        option: A plan, and the chunks that are kept for small tensors.
+        option: A plan, and the chunks reserved for small tensors.
         budget: Bytes of device memory for the step.
-        headroom: What more the device has.
-        effort: In how many regions it is placed.
+        headroom: Memory of the device beyond the budget.
+        effort: The regions in which the plan is placed.
     """
     regions = regions_of(budget, headroom, option.small_pool, effort)
     peaks = list(peaks_by_region(graph, option.plan, regions))
@@ -105,11 +104,11 @@ def judged(
 
 
 def middle(peaks: Sequence[int]) -> int:
-    """Halfway between the low and the high ones.
+    """Return the midpoint of the lowest and the highest peak.
 
-    The same plan may peak higher in another region, where tensors lie elsewhere. Which
-    it will be is not known, so the promise is what is nearest to both. A median is one
-    of the two.
+    Of ten or more, the outer tenths do not count. A plan may peak higher in another
+    region, where tensors lie elsewhere. The midpoint is nearest to both; a median is
+    one of them.
     """
     ranked = sorted(peaks)
     left_out = len(ranked) * TUNING.outliers_percent // 100
@@ -119,10 +118,10 @@ def middle(peaks: Sequence[int]) -> int:
 def regions_of(
     budget: int, headroom: Headroom, small_pool: SmallPool, effort: Effort = THOROUGH
 ) -> tuple[Region, ...]:
-    """Regions to place a plan in: its room, and others like what will be there.
+    """Return the regions to place a plan in: the budget, a little less, and more.
 
     Best fit takes the smallest chunk that will do, so a little more memory can mean
-    other chunks, other holes, and a tensor that no hole is large enough for.
+    other chunks, other fragments, and a tensor that no fragment can hold.
     """
     more = (headroom.free * part // 100 for part in effort.region_percent)
     sizes = (
@@ -137,7 +136,7 @@ def regions_of(
 def with_likely_peak(
     graph: GraphView, fitted: FittedPlan, budget: int, headroom: Headroom
 ) -> FittedPlan:
-    """The plan with the middle of its peaks in many regions."""
+    """Return the plan with the midpoint of its peaks in many regions."""
     sizes = (budget + headroom.free * part // 100 for part in TUNING.likely_percent)
     regions = [Region(capacity=size, small_pool=fitted.small_pool) for size in sizes]
     found = peaks_by_region(graph, fitted.plan, regions)

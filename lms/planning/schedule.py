@@ -2,12 +2,12 @@
 
 List scheduling (Graham 1966) with memory as the priority: among the ops that are
 ready, the one that frees most - or takes least - goes first, ties by the given order.
-Greedy is no optimum (the problem is NP-complete:
-Sethi 1975, "Complete register allocation problems"), so the given order competes.
+Greedy is not optimal (the problem is NP-complete: Sethi 1975, "Complete register
+allocation problems"), so the given order competes.
 
-Writes to variables come last, with the ops that only they wait for, so that a step that
-fails has seldom written anything. Holding what they write may cost memory: on demand
-writes come when they are ready.
+Writes to variables come last, with the ops that depend on them, so that a step that
+fails has seldom written anything. Holding the new values may cost memory: with
+`writes_last=False` writes come when they are ready.
 """
 
 import heapq
@@ -18,25 +18,24 @@ from lms.ir.liveness import Buffer, buffers, memory_curve, peak, working_sets
 from lms.ir.write_guard import can_come_last
 from lms.units import Bytes
 
-_MOST_TOGETHER = 16  # ops that run earlier together
+_MOST_TOGETHER = 16  # most ops that are hoisted together
 
 __all__ = ["hastened", "orders"]
 
 
 def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
-    """The graph in two orders: with less to hold while long ops run, and the lower one.
+    """Return one order that is light during long ops, and one of low peak.
 
-    The last is memory-greedy or as given, by the lower peak, then the lower sum of the
-    curve. In the first, ops run earlier than in either, wherever less is held
-    for it.
+    The low order is memory-greedy or as given, by the lower peak, then the lower sum of
+    the curve. The light order may be one of them with ops hoisted: `_cost` decides.
 
     Args:
         graph: The graph in any execution order.
-        writes_last: Whether writes wait for all ops that need not come after them,
-            where no large op comes after them (`can_come_last`).
+        writes_last: Whether the writes of `can_come_last` wait for all ops that do not
+            depend on them.
 
     Returns:
-        The two; one if they are the same.
+        The light and the low order; only one if they are equal.
     """
     last = can_come_last(graph) if writes_last else frozenset[str]()
     names = [_list_schedule(graph, each, last) for each in (_Delta(graph), None)]
@@ -49,9 +48,9 @@ def orders(graph: GraphView, *, writes_last: bool = True) -> list[GraphView]:
 
 
 def _cost(graph: GraphView, budget: Bytes) -> tuple[int, int]:
-    """Bytes above a budget while each op runs, for about as long as it runs; and peak.
+    """Return (bytes above a budget, weighted by what each op touches, the peak).
 
-    An op that is no product takes as long as it moves its bytes.
+    Most ops take as long as they move the bytes that they touch.
     """
     above = (max(0, used - budget) for used in memory_curve(graph))
     weighed = zip(above, working_sets(graph), strict=True)
@@ -73,10 +72,10 @@ class _Lives:
         for op, followers in enumerate(self.followers):
             for follower in followers:
                 self.before[follower].append(op)
-        self.when = list(range(len(graph.ops)))  # behind which op each runs
+        self.when = list(range(len(graph.ops)))  # the op behind which each runs
 
     def earlier(self, group: Sequence[int], to: int) -> int:
-        """Bytes that are held less, times positions, where ops run just behind one."""
+        """Return the bytes times positions saved if a group runs just behind `to`."""
         held = 0
         reads = {buffer.root: buffer for op in group for buffer in self.read[op]}
         for op in group:
@@ -86,23 +85,23 @@ class _Lives:
                     held -= buffer.size * (op - to)
         for buffer in reads.values():
             if buffer.last not in group:
-                continue  # somebody behind reads it
+                continue  # a later op reads it
             others = (self.when[op] for op in buffer.uses if op not in group)
             held += buffer.size * max(0, buffer.last - max([to, *others]))
         return held
 
 
 def hastened(graph: GraphView, last: Collection[str] = frozenset()) -> GraphView:
-    """The graph with each op as early as it can run, where that holds no more.
+    """Hoist each op to its earliest position, unless memory is then held for longer.
 
-    From the first op on: an op moves to just behind the last op that it waits for,
-    unless what it makes would be held for longer than what it is the last to read is
-    held less. It may take along the ops that it waits for. So a metric does not keep
-    the logits for as long as the backward pass.
+    From the first op on, an op moves to just behind the last op that it waits for,
+    unless its outputs then cost more bytes times positions than its dying inputs save.
+    Ops that it waits for may be hoisted with it. So a metric does not keep the logits
+    for as long as the backward pass.
 
     Args:
         graph: The graph in an execution order.
-        last: Names of ops that stay, with all that follow them.
+        last: Names of ops that stay, with all ops that depend on them.
 
     Example:
         >>> from lms.ir.graph import Op, Tensor
@@ -115,7 +114,7 @@ def hastened(graph: GraphView, last: Collection[str] = frozenset()) -> GraphView
     """
     lives = _Lives(graph)
     stays = _tail(graph, lives.followers, last)
-    together = [[i] for i in lives.when]  # an op that stays, and those just behind it
+    together = [[i] for i in lives.when]  # an op that stays, and the ops just behind it
     for i in range(len(graph.ops)):
         moved, to = _taken_along(lives, i, stays) if not stays[i] else ((), i)
         for op in moved:
@@ -130,7 +129,7 @@ def hastened(graph: GraphView, last: Collection[str] = frozenset()) -> GraphView
 def _taken_along(
     lives: _Lives, op: int, stays: Sequence[bool]
 ) -> tuple[Sequence[int], int]:
-    """Ops that had better run earlier, and the one behind which they do."""
+    """Return (ops to hoist with `op`, the op behind which they then run)."""
     group, best = [op], ((), op)
     while len(group) <= _MOST_TOGETHER:
         before = {b for member in group for b in lives.before[member]} - set(group)
@@ -147,7 +146,7 @@ def _taken_along(
 
 
 class _Delta:
-    """Bytes that an op adds to memory if it ran next; kept current while ops run."""
+    """Bytes that each op would add to memory if it ran next, updated as ops run."""
 
     def __init__(self, graph: GraphView) -> None:
         self.delta = [0] * len(graph.ops)
@@ -168,7 +167,7 @@ class _Delta:
                 self.delta[next(iter(readers))] -= buffer.size
 
     def run(self, op: int) -> list[int]:
-        """Take note that an op ran; returns those whose delta changed."""
+        """Record that an op ran; returns the ops whose delta changed."""
         changed: list[int] = []
         for root in self._reads[op]:
             waiting = self._waiting[root]
@@ -183,7 +182,7 @@ class _Delta:
 def _list_schedule(
     graph: GraphView, priority: _Delta | None, last: Collection[str]
 ) -> list[str]:
-    """Kahn's algorithm with a priority queue; stale entries are skipped."""
+    """Order ops by Kahn's algorithm with a priority queue, skipping stale entries."""
     blocked, followers = _dependencies(graph)
     tail = _tail(graph, followers, last)
     delta = priority.delta if priority else [0] * len(graph.ops)
@@ -211,7 +210,7 @@ def _list_schedule(
 def _tail(
     graph: GraphView, followers: Sequence[Sequence[int]], last: Collection[str]
 ) -> list[bool]:
-    """Mark each op that is one of the last, or waits for one of them."""
+    """Mark the ops of `last` and all ops that depend on one."""
     tail = [op.name in last for op in graph.ops]
     pending = [i for i, is_last in enumerate(tail) if is_last]
     while pending:
@@ -223,7 +222,7 @@ def _tail(
 
 
 def _dependencies(graph: GraphView) -> tuple[list[int], list[list[int]]]:
-    """How many ops each op waits for, and which ops follow each."""
+    """Return (number of ops that each op waits for, ops that wait for each)."""
     number = {op.name: i for i, op in enumerate(graph.ops)}
     followers: list[list[int]] = [[] for _ in graph.ops]
     blocked: list[int] = []

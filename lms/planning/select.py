@@ -1,4 +1,4 @@
-"""Which plan a step gets: the plain one if it fits, else what the settings ask for."""
+"""Which plan a step gets: the plain one if it fits, else one by the settings."""
 
 import math
 from collections.abc import Callable
@@ -29,12 +29,12 @@ __all__ = [
 
 
 def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
-    """TensorFlow's own way: ops as they get ready, nothing ordered, nothing swapped.
+    """Return the plan of TensorFlow's own way, without order and swaps.
 
     Args:
         own: TensorFlow's own graph of the step.
-        kept: Bytes of constants that it keeps and the graph to be planned does not:
-            they belong to the peak.
+        kept: Bytes of constants that only TensorFlow's own graph keeps, part of the
+            peak.
     """
     plan = SwapPlan(planner="none", order=tuple(op.name for op in own.ops))
     reached = allocator_peak(own, plan, capacity=UNLIMITED) or 0
@@ -49,7 +49,7 @@ def plain_plan(own: GraphView, kept: Bytes = 0) -> FittedPlan:
 def workload_of(
     graph: GraphView, own: GraphView, speeds: Callable[[], Speeds]
 ) -> Workload:
-    """A workload with its plain plan; the arguments are those of `Workload`."""
+    """Make a workload with its plain plan, from the fields of `Workload`."""
     kept = own.constant_bytes - graph.constant_bytes
     plain = plain_plan(own, kept)
     return Workload(graph=graph, own=own, plain=plain, speeds=speeds)
@@ -58,12 +58,12 @@ def workload_of(
 def choose_plan(
     workload: Workload, settings: Settings, budget: MemoryBudget
 ) -> FittedPlan:
-    """The plan that the settings ask for; the plain one when everything fits.
+    """Choose the plan that the settings ask for; the plain one if everything fits.
 
     Args:
         workload: The step.
         settings: The user's knobs.
-        budget: What the step may use.
+        budget: Memory that the step may use.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.
@@ -82,7 +82,7 @@ def choose_plan(
 
 
 def has_loops(graph: GraphView) -> bool:
-    """Tell whether loops or branches make large tensors: nobody orders their ops."""
+    """Tell whether loops or branches, whose ops have no order, make large tensors."""
     return any(
         op.fixed and any(tensor.size >= TUNING.loop_tensor for tensor in op.outputs)
         for op in graph.ops
@@ -92,7 +92,7 @@ def has_loops(graph: GraphView) -> bool:
 def _beside_loops(
     graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
 ) -> FittedPlan:
-    """A plan that leaves a part of the room to what loops do in other orders."""
+    """Plan into a part of the budget; the rest is for loops in other orders."""
     unordered = _unordered(graph)
     part = budget.step * TUNING.beside_loops_percent // 100
     part = max(part, budget.step - unordered)
@@ -110,9 +110,9 @@ def _beside_loops(
 
 
 def _unordered(graph: GraphView) -> Bytes:
-    """Bytes of all that loops and branches make and read in a round.
+    """Return the bytes that loops and branches make and read in one iteration.
 
-    Whenever their ops run, they hold no more beside what a plan has counted.
+    In any order their ops hold no more than this beside the planned bytes.
     """
     touched = {
         graph.roots[name]
@@ -124,12 +124,12 @@ def _unordered(graph: GraphView) -> Bytes:
 
 
 def fits(plain: FittedPlan, budget: MemoryBudget) -> bool:
-    """Tell whether a step needs no plan, whatever order TensorFlow takes."""
+    """Tell whether a step needs no plan, in any order of ops."""
     return _needed(plain) <= budget.step
 
 
 def _needed(plain: FittedPlan) -> Bytes:
-    """Bytes that suffice without a plan, in any order of ops."""
+    """Return the bytes that suffice without a plan, in any order of ops."""
     return math.ceil(plain.peak * TUNING.unordered_factor) + plain.beside
 
 
@@ -141,9 +141,9 @@ def fits_easily(plain: FittedPlan, budget: MemoryBudget) -> bool:
 def _for_the_budget(
     error: BudgetError, plain: FittedPlan, budget: MemoryBudget
 ) -> BudgetError:
-    """Turn an error about the step's room into one about the budget or the device.
+    """Restate an error about the step's bytes for the whole budget or device.
 
-    It never asks for more than the step needs without a plan.
+    The budget in the message never exceeds the step's need without a plan.
     """
     enough = _needed(plain)
     step = min(error.least_bytes or enough, enough)
@@ -152,7 +152,7 @@ def _for_the_budget(
     instead = "Use" if error.op_name else "Leave `thresholds` out, or use"
     why = (
         f"{cause}: {format_bytes(budget.persistent)} persistent bytes, and "
-        f"{format_bytes(step)} for the step with what the allocator loses"
+        f"{format_bytes(step)} for the step, fragmentation included"
     )
     if budget.limit is not None and budget.is_whole_device:
         needed = budget.device_for(needed)

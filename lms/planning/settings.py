@@ -27,13 +27,13 @@ RECOMPUTE_WORDS: Mapping[str, Recompute] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """IBM's rule, as TFLMS names its parts; None is tuned as IBM did.
+    """Thresholds of IBM's rule, by TFLMS's names; None is tuned as TFLMS does.
 
     Args:
         swapout_threshold: Levels between a tensor's producer and a reader, above which
             the reader reads a swapped-in copy.
         swapin_ahead: Levels before its reader at which a swap-in starts.
-        swapin_groupby: Readers within so many levels share a copy.
+        swapin_groupby: The most levels between two readers that share a copy.
         sync_mode: Which copies the computation waits for.
         serialization: Levels whose ops are made to run one by one.
         serialization_by_size: Bytes of a level above which it is serialised.
@@ -48,29 +48,29 @@ class Thresholds:
 
     @property
     def numbers(self) -> dict[str, int | None]:
-        """The three that are tuned, by their names."""
+        """The three tunable thresholds, by their names."""
         return {name: asdict(self)[name] for name in LEAST}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The user's knobs; None means: choose for me.
+    """The user's knobs; None lets lms choose.
 
     Args:
         budget: Bytes of device memory that a step may use, persistent bytes included.
-        thresholds: IBM's rule decides what is swapped; None plans by time and memory.
+        thresholds: IBM's rule, which then plans the swaps; None plans by the budget.
         filters: Which ops' outputs may move.
         recompute: Whether tensors may be recomputed instead of being moved: None where
-            that is predicted to be faster, or about as fast and less is moved, and
-            where the host cannot hold what would be moved; True wherever it can be;
-            "cheap" as None, but by ops alone that take about as long as copying.
+            that is predicted to be faster, or about as fast with fewer bytes moved, and
+            where the host is too small; True wherever possible; "cheap" as None, but
+            only by ops that take about as long as copying.
         plan: The plan of the first training step; None makes one.
         host_memory: Bytes of the host's memory that swapped tensors may take; None for
             what is free.
-        state: Where variables may lie: None also on the host, "device" nowhere else.
-        slices: How ops may be cut where no plan fits: None along a batch, with the same
-            bits where TensorFlow's ops are deterministic, "any" products along rows and
-            columns too, "none" not at all.
+        state: Where variables may be: None on device or host, "device" only there.
+        slices: How ops may be split where no plan fits: None along a batch, with equal
+            bits where TensorFlow's ops are deterministic; "any" also matrix products
+            along rows and columns; "none" not at all.
     """
 
     budget: int | None = None
@@ -84,18 +84,18 @@ class Settings:
 
     @property
     def asks_for_a_plan(self) -> bool:
-        """Tell whether a step without a plan is not what the user wants."""
+        """Tell whether the user gave a knob that only a plan can obey."""
         given = (self.budget, self.thresholds, self.plan, self.host_memory)
         return any(value is not None for value in given)
 
     @property
     def cuts_ops(self) -> bool:
-        """Tell whether ops may be cut: IBM's rule and a stored plan know whole ones."""
+        """Tell whether ops may be split, which IBM's rule and stored plans exclude."""
         return self.slices != "none" and self.thresholds is None and self.plan is None
 
     @property
     def plans_what_fits(self) -> bool:
-        """Tell whether tensors move even if there is room for all."""
+        """Tell whether tensors move even if the step fits without."""
         rule = self.thresholds
         return rule is not None and rule.swapout_threshold is not None
 
@@ -142,7 +142,7 @@ def read_settings(  # noqa: PLR0913 - the user's knobs
 
 
 def read_plan(plan: SwapPlan | str | Path) -> SwapPlan:
-    """A plan, or the one in a file that `python -m lms plan --output` wrote.
+    """Read a plan from a file of `python -m lms plan --output`; return a given plan.
 
     Raises:
         FileNotFoundError: If there is no such file.
@@ -199,9 +199,8 @@ def _refuse_two_aims(rule: Thresholds) -> None:
     for name, value in rule.numbers.items():
         if value is not None:
             raise ValueError(
-                f"`{name}` must not be given together with a budget: thresholds say "
-                "what is swapped whatever memory there is, a budget says how much "
-                "there is and chooses what is swapped. Give one of them."
+                f"`{name}` must not be given together with a budget: thresholds fix "
+                "the swaps, a budget lets lms choose them. Give one of them."
             )
 
 

@@ -1,13 +1,12 @@
-"""Plans that were made before: given by the user, or kept on disk, and judged like any.
+"""Stored plans: given by the user or cached on disk, and validated like any plan.
 
 A plan names the ops of one step: of one model, one batch size, one version of
 TensorFlow, with op determinism on or off.
 
-A plan that is kept belongs to the step, the device's memory, the settings, and the
-times of ops and copies. All of them are in the name that it is kept under, so nothing
-is planned by an answer to another question. What lies in memory beside the step may be
-a few batches more or less from run to run: a plan for a little less room is one for
-this room too.
+A cached plan depends on the step, the device's memory, the settings, and the seconds of
+ops and copies. Its name is a digest of them all, so other inputs do not find it. The
+bytes in use beside the step differ by a few batches from run to run: a plan for
+slightly fewer bytes is taken too.
 """
 
 import logging
@@ -35,22 +34,22 @@ _LOG = logging.getLogger("lms")
 
 _KIND = "plans"
 
-# A plan for so many percent of the room is good enough.
+# A cached plan is taken if it was made for at least 95 % of the step's bytes.
 _ROOM_PERCENT = 95
 
-_STEPS = 512  # parts of a plan's peak in which the least room for it is told
+_STEPS = 512  # a stored plan's least budget is found to 1/512 of its peak
 
 
 def fitted_plan(workload: Workload, plan: SwapPlan, budget: MemoryBudget) -> FittedPlan:
-    """A stored plan with its peak, if it is a plan for this step and this budget.
+    """Check a stored plan against this step and this budget; predict its peak.
 
     Args:
         workload: The step.
         plan: The stored plan.
-        budget: What the step may use.
+        budget: Memory that the step may use.
 
     Raises:
-        PlanError: If it is not a plan of this step; names the rule and the op.
+        PlanError: If the plan is not for this step; names the rule and the op.
         BudgetError: If its peak is above the budget.
     """
     graph, plain = workload.graph, workload.plain
@@ -73,21 +72,21 @@ def fitted_plan(workload: Workload, plan: SwapPlan, budget: MemoryBudget) -> Fit
 
 
 def _least(reached: Callable[[Bytes], Bytes | None], alone: Bytes) -> Bytes:
-    """The least room that is enough: the peak, and what the allocator loses then."""
+    """Find the least capacity in which the allocator can place the plan."""
     rooms = range(alone, 2 * alone, max(1, alone // _STEPS))
     index = bisect_left(rooms, x=True, key=lambda room: reached(room) is not None)
     return rooms[index] if index < len(rooms) else 2 * alone
 
 
 def _validated(graph: GraphView, plan: SwapPlan) -> GraphView:
-    """The graph with the ops that the plan adds to it."""
+    """Return the graph with the ops that a valid plan adds to it."""
     try:
         planned = planned_graph(graph, plan)
         validate_plan(planned, plan)
     except (PlanError, KeyError, ValueError) as error:
         raise PlanError(
-            f"`plan` must be a plan of this very step, got one that is not: {error}. "
-            "Plan this model, with this batch size, anew: python -m lms plan "
+            f"`plan` must be a plan of this very step, got another: {error}. "
+            "Plan this model, with this batch size, again: python -m lms plan "
             "FILE.py:function --output plan.json."
         ) from error
     return planned
@@ -107,7 +106,7 @@ def _too_small(budget: MemoryBudget, predicted: Bytes, room: Bytes) -> BudgetErr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """A plan, and the bytes that the step had when it was made."""
+    """A cached plan, and the step's bytes when it was made."""
 
     room: Bytes
     fitted: FittedPlan
@@ -116,7 +115,7 @@ class _Kept:
 def choose_plan_once(
     workload: Workload, settings: Settings, budget: MemoryBudget
 ) -> FittedPlan:
-    """Choose a budget's plan once: a later run finds it again.
+    """Choose a plan, or read the plan that an earlier run chose.
 
     Arguments and errors are those of `choose_plan`.
     """
@@ -131,14 +130,14 @@ def choose_plan_once(
     if kept is not None and least <= kept.room <= budget.step:
         if _can_be_obeyed(graph, kept.fitted, budget):
             return kept.fitted
-        _LOG.warning("Left out a plan that was kept: it is none of this step.")
+        _LOG.warning("Ignored a cached plan: this step cannot obey it any more.")
     found = choose_plan(workload, settings, budget)
     write_entry(_KIND, name, _Kept(room=budget.step, fitted=found))
     return found
 
 
 def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) -> bool:
-    """Tell whether it can, in the room that there is."""
+    """Tell whether a cached plan is valid and can be placed in the budget."""
     try:
         planned = _validated(graph, found.plan)
     except PlanError:
@@ -147,5 +146,5 @@ def _can_be_obeyed(graph: GraphView, found: FittedPlan, budget: MemoryBudget) ->
 
 
 def _room(budget: MemoryBudget) -> Bytes:
-    """Bytes of the step, with the margin."""
+    """Return the step's bytes, the margin included."""
     return budget.step if budget.total is None else budget.step + budget.margin

@@ -1,9 +1,9 @@
-"""The fastest plan of one step: a search over what moves and what is recomputed.
+"""The search for a step's fastest plan, over tensors to move and to recompute.
 
-    a few starts ──> change one term at a time ──> the fastest, with all effort
-                     while the plan is played faster
+    a few starts ──> change one coordinate ──> the fastest, with all effort
+                     while the simulated step gets faster
 
-Of two that are about as fast it is the one that moves less: others use the link too.
+Of two plans about as fast the one that moves less is taken: others use the link too.
 """
 
 import math
@@ -55,16 +55,16 @@ _ALL = 100  # percent
 
 _REFERENCE = "v100-pcie"
 
-# Places in `TUNING.search_percent` for the least budget: more and more is recomputed.
+# Indices into `TUNING.search_percent` to try in turn for the least budget.
 _LITTLE_ROOM = (0, 2, 5)
 
 
 def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
-    """The plan with the least doubt, and of those the fastest; None if none fits.
+    """Return the fastest of the plans with the least risk; None if none fits.
 
     Args:
         orders: The step in the execution orders that may be obeyed.
-        request: What is asked for.
+        request: Terms of the plan.
 
     Returns:
         A plan for `planned_graph(graph, plan)`.
@@ -76,7 +76,7 @@ def best_plan(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan |
 
 
 def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPlan]:
-    """The plan that only orders ops where that is enough, or the search's best."""
+    """Return a sure plan without swaps, or else the best plans of a search."""
     orders = [graph for graph in orders if certain_need(graph) <= request.budget]
     if not orders:
         return []
@@ -90,7 +90,7 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
                     return [moving]
     search = _Search(orders, request)
     search.run()
-    sure = 0  # of those that were tried, in all regions too
+    sure = 0  # tried plans without risk, judged in all regions
     for place, choice in enumerate(search.ranked()):
         tried = search.judged(choice)
         is_final = place < TUNING.search_finals
@@ -109,7 +109,7 @@ def _options(orders: Sequence[GraphView], request: PlanRequest) -> list[FittedPl
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Terms of a plan, most of them indices into the search's lists."""
+    """Coordinates of the search, most of them indices into tuples of `TUNING`."""
 
     price: int = 0
     percent: int = 0
@@ -122,15 +122,14 @@ class _Choice:
 
 
 class _Search:
-    """Hill climbing over what moves and what is recomputed: one change at a time.
+    """Hill climbing over the coordinates of `_Choice`, one change at a time.
 
-    From a start it goes to the first neighbour that is faster, until none is; then from
-    the next start, until enough was tried. The same step gets the same plan: tries are
-    counted, not seconds.
+    Each start climbs to its first faster neighbour until none is faster. The search
+    ends after a number of tries, not of seconds, so a step always gets the same plan.
 
     Args:
         orders: The step in the execution orders that may be obeyed.
-        request: What is asked for.
+        request: Terms of the plan.
     """
 
     def __init__(self, orders: Sequence[GraphView], request: PlanRequest) -> None:
@@ -155,7 +154,7 @@ class _Search:
             self._places |= {"price": 1, "share": 1}
 
     def run(self) -> None:
-        """Try choices until no more may be tried."""
+        """Climb from each start until the tries are used up."""
         for start in sorted(self._starts(), key=self._worth):
             best: _Choice | None = start
             while best is not None:
@@ -163,11 +162,11 @@ class _Search:
 
     @property
     def is_spent(self) -> bool:
-        """Tell whether no more may be tried."""
+        """Tell whether the tries are used up."""
         return self._left <= 0
 
     def ranked(self) -> list[_Choice]:
-        """Choices that led to plans, the best first."""
+        """Return the choices that led to plans, the best first."""
         firsts: dict[SwapPlan, _Choice] = {}
         for choice, option in self._found.items():
             if option is not None:
@@ -175,7 +174,7 @@ class _Search:
         return sorted(firsts.values(), key=self._worth)
 
     def made(self, choice: _Choice, effort: Effort) -> FittedPlan | None:
-        """The plan of a choice, made with some effort."""
+        """Make the plan of a choice, with some effort."""
         return _find(
             self._orders[choice.order],
             _within(self._request, TUNING.search_rooms[choice.room]),
@@ -185,7 +184,7 @@ class _Search:
         )
 
     def judged(self, choice: _Choice) -> FittedPlan | None:
-        """The plan that was tried, placed in as many regions as any that is taken."""
+        """Judge the tried plan of a choice in all regions; None if it has no place."""
         option, request = self._found[choice], self._request
         if option is None:
             return None
@@ -206,7 +205,7 @@ class _Search:
         return starts[: max(4, self._left // 2)]
 
     def _better(self, best: _Choice) -> _Choice | None:
-        """The first neighbour that is better; None if none is, or enough was tried."""
+        """Return the first better neighbour; None without one or without tries left."""
         for neighbour in self._neighbours(best):
             if self.is_spent:
                 return None
@@ -215,7 +214,7 @@ class _Search:
         return None
 
     def _neighbours(self, choice: _Choice) -> Iterator[_Choice]:
-        """Choices that differ in one thing, by one place."""
+        """Yield the choices that differ by one in one coordinate."""
         for name, places in self._places.items():
             if choice.only_moves and name not in ("window", "room", "order"):
                 continue
@@ -226,7 +225,7 @@ class _Search:
                     yield replace(choice, **{name: place})
 
     def _worth(self, choice: _Choice) -> tuple[Risk, Seconds]:
-        """Doubt and seconds of a choice's plan; the least is best."""
+        """Return (risk, seconds) of a choice's plan; the least is best."""
         if choice not in self._found:
             self._found[choice] = self.made_once(choice)
         option = self._found[choice]
@@ -235,7 +234,7 @@ class _Search:
         return option.risk, seconds_of(option)
 
     def made_once(self, choice: _Choice) -> FittedPlan | None:
-        """The plan; the one of another choice where that comes to the same."""
+        """Make the plan of a choice, or reuse the plan of one with equal fates."""
         same = replace(choice, price=0, percent=0, share=0, rounds=0)
         key = same, self._fates_of(choice)
         if key not in self._known:
@@ -263,7 +262,7 @@ class _Search:
         return choose_fates(graph, able, request.speeds.costs, terms, before)
 
     def _fates_of(self, choice: _Choice) -> Fates:
-        key = replace(choice, window=0)  # it is no part of what is chosen
+        key = replace(choice, window=0)  # fates do not depend on it
         if key not in self._fates:
             self._fates[key] = self._chosen(choice)
         return self._fates[key]
@@ -281,7 +280,7 @@ class _Search:
 
 
 def _within(request: PlanRequest, percent: int) -> PlanRequest:
-    """The same for a part of the budget; the rest may be used if need be."""
+    """Return the request with `percent` of its budget; the rest becomes headroom."""
     budget = request.budget * percent // 100
     left, headroom = request.budget - budget, request.headroom
     more = replace(headroom, free=headroom.free + left, bound=headroom.bound + left)
@@ -289,7 +288,7 @@ def _within(request: PlanRequest, percent: int) -> PlanRequest:
 
 
 def _longest(request: PlanRequest, size: Bytes) -> Seconds:
-    """How long it may take to make a tensor again: as long as to move it."""
+    """Return the most seconds for recomputing a tensor: as long as moving takes."""
     if request.recompute is True:
         return math.inf
     link = request.speeds.hardware
@@ -305,7 +304,7 @@ def _find(
     *,
     by_window: bool = False,
 ) -> FittedPlan | None:
-    """A plan for what was chosen, which may move more."""
+    """Find a plan for chosen fates; it may move more tensors."""
     planned = with_recomputed(graph, fates.recomputed)
     rules = EvictionRules(leaving=dict(fates.leaving), by_window=by_window)
     option = find_plan(planned, request, rules, effort)
@@ -320,13 +319,12 @@ def _find(
 def plan_by_budget(
     graph: GraphView, settings: Settings, budget: MemoryBudget, speeds: Speeds
 ) -> FittedPlan:
-    """A plan with the writes last; where that takes too much room, as they come.
+    """Plan with deferred writes; where they take too much memory, with eager writes.
 
-    A plan that leaves room is preferred: what the allocator, small ops and input
-    pipelines do is not known to the byte. Where it costs much, one that leaves less may
-    be faster. The edge of the room is for where nothing else fits, and for devices that
-    have the least room in which a plan is sure, or had it when the training began: a
-    step that runs out of memory waits, and is planned anew.
+    Sure plans with headroom come first: the memory that the allocator, small ops and
+    input pipelines take is not known to the byte. Other plans are taken only on devices
+    that have the least budget of a sure plan, or had it when the training began: a step
+    that runs out of memory is replanned.
     """
     may_wait = (True, False) if can_come_last(graph) else (True,)
     orders = [cache(partial(_orders, graph, writes_last=last)) for last in may_wait]
@@ -355,9 +353,8 @@ def plan_by_budget(
             return placed
     enough = format_bytes(least, at_least=True)
     raise BudgetError(
-        f"`budget` must be at least {enough} for op {op_name!r} and what the allocator "
-        f"loses between tensors, got {format_bytes(budget.step)}. Use a smaller batch "
-        "or volume.",
+        f"`budget` must be at least {enough} for op {op_name!r} and fragmentation, got "
+        f"{format_bytes(budget.step)}. Use a smaller batch or volume.",
         op_name=op_name,
         least_bytes=least,
     )
@@ -366,9 +363,9 @@ def plan_by_budget(
 def _least_recomputing(
     orders: Sequence[GraphView], settings: Settings, least: Bytes, sure: FittedPlan
 ) -> tuple[Bytes, FittedPlan]:
-    """Less than that where ops run twice; the same in any budget and on any day.
+    """Find a smaller least budget, and its plan, with recomputation.
 
-    So times are a data sheet's and none that were measured.
+    Seconds are those of a reference card, so no measurement changes the least budget.
     """
     hardware = preset(_REFERENCE)
     speeds = Speeds(costs=roofline(orders[0], hardware), hardware=hardware)
@@ -385,7 +382,7 @@ def _least_recomputing(
             found[step] = replace(option, seconds=None)
         return option is None
 
-    if is_too_small(rooms[0]):  # to fail takes longest: so it does in all the others
+    if is_too_small(rooms[0]):  # failing takes longest, and smaller ones fail too
         return least, found[least]
     last = bisect_left(rooms, 1, 1, key=is_too_small)
     if last > 1 and rooms[last - 2] not in found:
@@ -395,7 +392,7 @@ def _least_recomputing(
 
 
 def _first_sure(orders: Sequence[GraphView], request: PlanRequest) -> FittedPlan | None:
-    """A plan without doubt that recomputes, more and more; the first there is."""
+    """Return the first plan without risk, recomputing more in each try."""
     for graph in orders:
         if certain_need(graph) > request.budget:
             continue
@@ -414,7 +411,7 @@ def _at_the_edge(
     found: Sequence[FittedPlan],
     request: PlanRequest,
 ) -> FittedPlan | None:
-    """The best of the plans that were found, or one where holes might go away."""
+    """Return the found plan of least risk, or one that ignores fragmentation."""
     best = min(found, key=lambda option: option.risk, default=None)
     if best is not None and best.risk is not Risk.PLACE:
         return best
@@ -430,7 +427,7 @@ def _at_the_edge(
 def _request(
     settings: Settings, budget: MemoryBudget, speeds: Speeds, percent: int
 ) -> PlanRequest:
-    """A plan that takes so many percent of the room."""
+    """Make the request for a plan into a percentage of the budget."""
     taken = budget.step * percent // 100
     return PlanRequest(
         budget=taken,
@@ -446,9 +443,9 @@ def _request(
 
 
 def _bound(budget: MemoryBudget) -> Bytes:
-    """Bytes beyond the step's room that it may be in; no limit where that is all.
+    """Return the bytes by which a plan may exceed the budget.
 
-    A plan that is placed in all of the device cannot take more than there is.
+    Unlimited if the budget is the whole device: no plan can take more than there is.
     """
     return UNLIMITED if budget.is_whole_device else budget.margin
 
@@ -456,7 +453,7 @@ def _bound(budget: MemoryBudget) -> Bytes:
 def _least_doubted(
     orders: Iterable[Callable[[], Sequence[GraphView]]], request: PlanRequest
 ) -> FittedPlan | None:
-    """The first orders' plan that leaves no doubt, else that of the least."""
+    """Return the first family's plan without risk, else the plan of least risk."""
     found: list[FittedPlan] = []
     for family in orders:
         option = best_plan(family(), request)

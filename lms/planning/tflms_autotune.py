@@ -1,26 +1,25 @@
-"""Which thresholds let a step fit: the automatic tuning of IBM's TFLMS, version 2.
+"""Thresholds with which a step fits: the automatic tuning of IBM's TFLMS, version 2.
 
-It looks at memory alone, so a step gets one setting whatever its link. Room is free as
-soon as a tensor is to leave: a copy that takes longer makes the next allocation wait.
+The tuning looks at memory alone, so a step gets one setting whatever its link. A
+leaving tensor's memory counts as free at once: a slower copy makes allocations wait.
 
     fits without swaps?                         then nothing is swapped
     threshold 1, sync off, swap-out, swap-in, both    the first mode that fits is taken
     swapout_threshold    bisected upwards from 1      larger: less moves
-    swapin_ahead         the same, unless swap-ins are waited for
+    swapin_ahead         likewise, unless swap-ins are waited for
     swapin_groupby       all readers in one copy if that fits, else bisected downwards
                          to the first that fits
 
 Source: `LMS._search_params` of github.com/IBM/tensorflow-large-model-support, branch
-tflmsv2. There the room is 0.9 of what variables leave of the device's memory
-(`tuned_percent` in `lms.planning.tuning`); here the caller gives it.
+tflmsv2. TFLMS tunes for 0.9 of the device's memory beside variables (`tuned_percent` in
+`lms.planning.tuning`); here the caller gives the bytes.
 
-Two things differ. Peaks are those of `lms.simulation.memory`, which counts the scratch
-of ops; TFLMS's simulator did not, and kept a tensor that leaves for one level more. And
-a setting that is known not to fit is refused, where TFLMS went on with sync mode
-"both", not looking whether that fits.
+Two things differ. `lms.simulation.memory` counts the scratch of ops; TFLMS's simulator
+did not, and kept a leaving tensor for one level more. And where no sync mode fits, lms
+refuses; TFLMS went on with "both" unchecked.
 
-Known weakness: the peak is not monotone in these knobs, a copy that is started early
-can raise it, so bisection may miss settings that fit.
+Known weakness: the peak is not monotone in these knobs, since a copy that starts early
+can raise it. So bisection may miss settings that fit.
 """
 
 import math
@@ -66,15 +65,15 @@ class Trials:
 
     @property
     def levels(self) -> int:
-        """The number of levels, at least 1: with such a threshold nothing is far."""
+        """Number of levels, at least 1; as a threshold it makes every reader near."""
         return max(1, len(self.levelled.start) - 1)
 
     def plan(self, rule: ThresholdRule) -> SwapPlan:
-        """The plan by a setting."""
+        """Make the plan by a setting."""
         return plan_by_rule(self.levelled, rule, movable=self._movable)
 
     def peak(self, rule: ThresholdRule) -> Bytes:
-        """Simulated peak of the step in bytes, persistent bytes excluded."""
+        """Return the step's simulated peak in bytes, persistent bytes excluded."""
         if rule not in self.peaks:
             found = simulate_memory(self.levelled.graph, self.plan(rule))
             self.peaks[rule] = found.device_peak
@@ -87,17 +86,17 @@ def tune(
     """Choose the thresholds that were not given, so that the step fits.
 
     Args:
-        trials: Of the graph; what is tried is added.
+        trials: Trials of the graph; new ones are added.
         budget: Bytes that the step may use, persistent bytes excluded.
         given: Each threshold by its name; None where it is to be chosen.
-        sync_mode: Which copies the computation waits for; raised where nothing fits.
+        sync_mode: Which copies the computation waits for; raised if no setting fits.
 
     Returns:
         A setting whose peak is at most `budget`.
 
     Raises:
-        BudgetError: If nothing that was tried fits; names the least peak, and its
-            setting. Its `least_bytes` is that peak.
+        BudgetError: If no tried setting fits; names the least peak, which is its
+            `least_bytes`, and the setting.
     """
     kept = {name: value for name, value in given.items() if value is not None}
     start = ThresholdRule(**(LEAST | kept), sync_mode=sync_mode)
@@ -110,7 +109,7 @@ def tune(
 def _searched(
     trials: Trials, budget: int, start: ThresholdRule, free: Set[str]
 ) -> ThresholdRule | None:
-    """From the least values on, knob by knob; None if nothing fits."""
+    """Search knob by knob from the least values on; None if no setting fits."""
 
     def fits(rule: ThresholdRule) -> bool:
         return trials.peak(rule) <= budget
@@ -139,7 +138,7 @@ def _searched(
 def _largest(
     rule: ThresholdRule, knob: str, count: int, fits: Callable[[ThresholdRule], bool]
 ) -> ThresholdRule:
-    """Bisect 1..count, upwards where it fits; the rule itself where nothing does."""
+    """Bisect a knob in 1..count for the largest that fits; else return the rule."""
     low, high = 1, count
     while low <= high:
         middle = (low + high) // 2
@@ -154,7 +153,7 @@ def _largest(
 def _grouped(
     rule: ThresholdRule, count: int, fits: Callable[[ThresholdRule], bool]
 ) -> ThresholdRule:
-    """All readers in one copy, else halved until it fits: never bisected up again."""
+    """Halve the gap between readers of one copy until the rule fits, as TFLMS does."""
     gap = count
     while gap > 0:
         other = replace(rule, swapin_groupby=gap)
@@ -180,15 +179,15 @@ def _nothing_fits(peaks: Mapping[ThresholdRule, Bytes], budget: Bytes) -> Budget
 def search_thresholds(
     graph: GraphView, settings: Settings, budget: MemoryBudget
 ) -> FittedPlan:
-    """With all thresholds given, what they say; else tuned for a part of the room.
+    """Plan by the given thresholds; tune missing ones for a part of the budget.
 
     Args:
         graph: The step.
         settings: The user's knobs.
-        budget: What the step may use.
+        budget: Memory that the step may use.
 
     Raises:
-        BudgetError: If nothing that was tried fits; names the least budget.
+        BudgetError: If no tried setting fits; names the least budget.
     """
     asked = settings.thresholds or Thresholds()
     min_bytes = candidates.smallest_worth_moving(peak(graph))
@@ -211,7 +210,7 @@ def search_thresholds(
         try:
             rule = tune(trials, part, asked.numbers, asked.sync_mode)
         except BudgetError as error:
-            if found is None:  # it speaks of a part of the room
+            if found is None:  # the error is about a part of the budget
                 least = math.ceil((error.least_bytes or 0) * 100 / percent)
                 raise BudgetError(str(error), least_bytes=least) from error
             break

@@ -11,8 +11,8 @@ its producer; such far readers read copies that come back, the others the origin
 
 Source: TFLMS v2 (github.com/IBM/tensorflow-large-model-support, branch tflmsv2), after
 Le, Imai, Negishi, Kawachiya, "TFLMS: Large Model Support in TensorFlow by Graph
-Rewriting" (arXiv:1807.02037, 2018), sections 4.1-4.4. The rule is theirs, the words are
-a `SwapPlan`'s. Three simplifications follow from that:
+Rewriting" (arXiv:1807.02037, 2018), sections 4.1-4.4. Here the rule makes a `SwapPlan`,
+with one release a tensor and one trigger a copy. Three simplifications follow:
 
 - Swap-out sync made all readers of the producer wait for the swap-out. Here the first
   of them in execution order does, as the plan's `release`; if all readers are far, the
@@ -62,7 +62,7 @@ _SLICE = re.compile(r"(\d*)\s*:\s*(\d*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelledGraph:
-    """A graph in level order and what every rule needs of it; positions count ops.
+    """A graph in level order, with data that all rules share; positions count ops.
 
     Args:
         graph: The graph, its ops ordered by level.
@@ -85,7 +85,7 @@ class LevelledGraph:
 
 
 def levels(graph: GraphView) -> dict[str, int]:
-    """The level of each op by its name: its longest path from a source, in edges.
+    """Return each op's level by its name: its longest path from a source, in edges.
 
     Example:
         >>> a, b = Op(name="a", type="A"), Op(name="b", type="B", controls=("a",))
@@ -147,7 +147,7 @@ def can_wait(op: Op) -> bool:
 
 
 def _levels(graph: GraphView, waits: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    """Levels with additional edges, which must follow the graph's order."""
+    """Return levels with additional edges, which must follow the graph's order."""
     level: dict[str, int] = {}
     for op in graph.ops:
         before = (*map(op_of, op.inputs), *op.controls, *waits.get(op.name, ()))
@@ -156,7 +156,7 @@ def _levels(graph: GraphView, waits: Mapping[str, Sequence[str]]) -> dict[str, i
 
 
 def _by_level(graph: GraphView, level: Mapping[str, int]) -> list[str]:
-    """Names by level, then by given position."""
+    """Return the ops' names by level, then by given position."""
     return sorted((op.name for op in graph.ops), key=level.__getitem__)
 
 
@@ -166,7 +166,7 @@ def _serialized(
     wanted: Sequence[int | str],
     by_size: int,
 ) -> set[int]:
-    """The levels to be serialised."""
+    """Return the levels to be serialised."""
     count = max(level.values(), default=-1) + 1
     chosen = {number for item in wanted for number in read_levels(item, count)}
     touched = [0] * count
@@ -181,14 +181,14 @@ def _serialized(
 
 
 def read_levels(item: int | str, count: int) -> range:
-    """The levels that one item of `serialization` stands for.
+    """Read the levels of one item of `serialization`.
 
     Args:
         item: A level, or a slice of levels.
-        count: How many levels there are.
+        count: The number of levels.
 
     Raises:
-        ValueError: If it is neither.
+        ValueError: If the item is neither.
     """
     text = "" if isinstance(item, bool) else str(item).strip()
     if text.isdecimal():
@@ -206,7 +206,7 @@ def read_levels(item: int | str, count: int) -> range:
 
 
 def _starts(level: Sequence[int]) -> tuple[int, ...]:
-    """First position of each level; every level up to the last has an op."""
+    """Return each level's first position; every level up to the last has an op."""
     new = [i for i, number in enumerate(level) if i == 0 or number != level[i - 1]]
     return (*new, len(level))
 
@@ -236,7 +236,7 @@ class SyncMode(Enum):
 
     @property
     def label(self) -> str:
-        """Its name as a person writes it."""
+        """The mode's name as a person writes it."""
         return self.name.lower().replace("_", "-")
 
     @classmethod
@@ -258,15 +258,15 @@ class SyncMode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdRule:
-    """TFLMS's knobs of what is swapped, in levels.
+    """TFLMS's knobs for swaps, in levels.
 
     Args:
-        swapout_threshold: Readers more than so many levels behind the producer read a
-            copy; at least 1.
-        swapin_ahead: A copy starts more than so many levels ahead of its first reader;
-            at least 1.
-        swapin_groupby: A reader shares the copy of the reader before it within so many
-            levels; 0 makes one copy for each reader.
+        swapout_threshold: The most levels between the producer and a reader of the
+            original, at least 1; readers farther behind read a copy.
+        swapin_ahead: A copy starts more levels than this ahead of its first reader; at
+            least 1.
+        swapin_groupby: The most levels between two readers that share a copy; 0 makes
+            one copy for each reader.
         sync_mode: Which copies the computation waits for.
     """
 
@@ -276,7 +276,7 @@ class ThresholdRule:
     sync_mode: SyncMode = SyncMode.OFF
 
     def __str__(self) -> str:
-        """The knobs, readable.
+        """Write the knobs for people.
 
         Example:
             >>> knobs = {"swapout_threshold": 9, "swapin_ahead": 3, "swapin_groupby": 0}
@@ -293,7 +293,7 @@ def plan_by_rule(
     """Apply a rule to a levelled graph.
 
     Args:
-        levelled: What `level_graph` returned.
+        levelled: A graph from `level_graph`.
         rule: The knobs.
         movable: Names of the root tensors that may move.
     """
@@ -332,7 +332,7 @@ def plan_by_rule(
 def _grouped(
     levelled: LevelledGraph, far: Sequence[int], rule: ThresholdRule
 ) -> list[list[int]]:
-    """Readers that share a copy: each within the gap of the one before it."""
+    """Group readers that share a copy: each within the gap of the reader before."""
     level = levelled.level
     groups: list[list[int]] = []
     for reader in far:
@@ -350,7 +350,7 @@ def _release(
     rule: ThresholdRule,
     far: Mapping[str, Sequence[int]],
 ) -> str | None:
-    """The op that waits for the swap-out."""
+    """Return the op that waits for the swap-out."""
     if rule.sync_mode not in (SyncMode.SWAP_OUT, SyncMode.BOTH):
         return None
     ops, made = levelled.graph.ops, buffer.producer
@@ -371,7 +371,7 @@ def _release(
 def _trigger(
     levelled: LevelledGraph, buffer: Buffer, reader: int, rule: ThresholdRule
 ) -> str | None:
-    """The op after which the copy for a reader starts."""
+    """Return the op after which the copy for a reader starts."""
     found = None
     if rule.sync_mode in (SyncMode.OFF, SyncMode.SWAP_OUT):
         found = _trigger_ahead(levelled, buffer, reader, rule.swapin_ahead)
@@ -383,9 +383,9 @@ def _trigger(
 def _trigger_ahead(
     levelled: LevelledGraph, buffer: Buffer, reader: int, ahead: int
 ) -> int | None:
-    """An op some levels ahead from which the reader can be reached by data edges."""
+    """Find an op some levels ahead from which data edges reach the reader."""
     level, start = levelled.level, levelled.start
-    # No path through the tensor itself counts: what leads to it lies below `lowest`.
+    # No path through the tensor itself counts: ops that lead to it lie below `lowest`.
     ancestors = levelled.ancestors[reader]
     highest = level[reader] - ahead - 1
     lowest = max(
@@ -399,7 +399,7 @@ def _trigger_ahead(
 
 
 def _trigger_beside(levelled: LevelledGraph, buffer: Buffer, reader: int) -> int | None:
-    """The last other input of the reader, else the last op below its level."""
+    """Find the last other input of the reader, else the last op below its level."""
     op, made = levelled.graph.ops[reader], buffer.producer
     names = {*map(op_of, op.inputs), *op.controls}
     inputs = sorted(levelled.position[name] for name in names)

@@ -1,1 +1,1 @@
-"""Predictions of a step, made without it: memory by position, events by time."""
+"""Predictions of a step before it runs: memory by position, events by time."""

@@ -1,18 +1,17 @@
 """A model of the best-fit-with-coalescing allocator that TensorFlow's devices use.
 
-The allocator hands out chunks: the smallest free one that is large enough, and among
-equals the one at the lowest address. The rest of a chunk is a chunk of its own: by
-itself TensorFlow hands out all of one that is less than twice what was asked for, and
-less than 128 MiB larger; `lms` tells it not to (`lms.fit.fitted`). Freed chunks merge
-with free neighbours. What the allocator reports as in use is chunks, not
-requests - which is what a limit is compared with.
+The allocator takes the smallest free chunk that is large enough, and among equals the
+one at the lowest address, and splits off the rest. By default TensorFlow does not split
+a chunk below twice the request whose rest is below 128 MiB; `lms` turns that off
+(`lms.fit.fitted`). Freed chunks merge with free neighbours. The bytes in use, which a
+limit is compared with, are bytes of chunks, not of requests.
 
 Source: TensorFlow 2.21, `tsl/framework/bfc_allocator.cc` (`FindChunkPtr`,
 `kMinAllocationSize`); after Lea's dlmalloc.
 
 Known weakness: one region of memory, empty at the start. An allocator that grew in
 steps, that was fragmented before, or that TensorFlow made before `lms` was imported,
-can lose more.
+can lose more to fragmentation.
 """
 
 from bisect import bisect_left, insort
@@ -28,11 +27,11 @@ __all__ = [
 
 _ALIGNMENT = 256
 
-_IN_NOOK = -1  # the address of what lies in chunks that are not told apart
+_IN_NOOK = -1  # address of each tensor in pool chunks that are modelled as one
 
 
 def rounded_up(size: int) -> int:
-    """Bytes of the smallest chunk for a tensor.
+    """Round a tensor's bytes up to a whole chunk.
 
     Example:
         >>> rounded_up(4), rounded_up(257)
@@ -43,19 +42,19 @@ def rounded_up(size: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallPool:
-    """Free chunks for small tensors, each kept apart by a used one behind it.
+    """Free chunks for small tensors, each followed by a used guard chunk.
 
-        |  free  |w| free |w| free |w| ... what is left of the region ...
+        |  free  |g| free |g| free |g| ... rest of the region ...
 
-    The smallest free chunk that will do is taken first. So where there is one of just
-    its size, a small tensor never lies in the middle of what large ones need; with one
-    free chunk for all of them it would, whenever a smaller hole is free elsewhere.
+    The allocator takes the smallest free chunk that will do. So a small tensor takes a
+    chunk of just its size, and never splits memory that large tensors need. One chunk
+    for all small tensors would not do: smaller free fragments would be taken first.
 
     Args:
         sizes: Bytes of the free chunks.
-        below: Tensors of fewer bytes are sure to find theirs, in any order.
-        holes: Bytes of free chunks that others left before it, for any tensor; its own
-            chunks lie in one that holds them all, or else behind them.
+        below: Tensors of fewer bytes always find a chunk, in any order.
+        holes: Bytes of free fragments before the pool, for any tensor. The pool lies in
+            the smallest one that holds it all, or else behind them.
 
     Example:
         >>> SmallPool(sizes=(512, 256), below=1024).bytes  # and two chunks in use
@@ -68,7 +67,7 @@ class SmallPool:
 
     @property
     def bytes(self) -> int:
-        """Bytes of all its chunks."""
+        """Bytes of all chunks of the pool, guard chunks included."""
         return sum(self.sizes) + _ALIGNMENT * len(self.sizes)
 
 
@@ -80,9 +79,8 @@ class BestFitAllocator:
 
     Args:
         capacity: Bytes of the region.
-        small_pool: Chunks at its start for small tensors; those that are sure to find
-        theirs
-            are not told apart, and all of it counts as in use.
+        small_pool: Chunks at the region's start for small tensors. Chunks of fewer
+            bytes than `below` are modelled as one, which counts as in use.
 
     Example:
         >>> allocator = BestFitAllocator(4096)
@@ -104,10 +102,10 @@ class BestFitAllocator:
         self.keep_pool(small_pool)
 
     def keep_pool(self, small_pool: SmallPool) -> None:
-        """Keep chunks for small tensors, of what is free.
+        """Reserve the chunks of a pool in free memory.
 
         Raises:
-            MemoryError: If there is not enough.
+            MemoryError: If too little memory is free.
         """
         self._wall_off(small_pool.holes)
         pool = small_pool.bytes
@@ -115,7 +113,7 @@ class BestFitAllocator:
         fillers = [self.allocate(size) for size in smaller]
         sizes = [size for size in small_pool.sizes if size >= small_pool.below]
         apart = pool - sum(size + _ALIGNMENT for size in sizes)
-        if apart:  # it does not matter where in it the small ones are
+        if apart:  # where small tensors lie in it does not matter
             self.allocate(apart)
         self._wall_off(sizes)
         for address in fillers:
@@ -123,7 +121,7 @@ class BestFitAllocator:
         self.below = small_pool.below
 
     def _wall_off(self, sizes: Sequence[int]) -> None:
-        """Make free chunks with a used one behind each."""
+        """Make free chunks, each followed by a used guard chunk."""
         free: list[int] = []
         for size in sizes:
             free.append(self.allocate(size))
@@ -181,7 +179,7 @@ class BestFitAllocator:
         insort(self._free, (size, address))
 
     def chunks(self) -> list[tuple[int, int, bool]]:
-        """Address, bytes and use of all chunks, in the order of their addresses."""
+        """List all chunks by address, as (address, bytes, whether in use)."""
         return [
             (address, size, address in self._used)
             for address, size in sorted(self._size.items())
@@ -192,7 +190,7 @@ class BestFitAllocator:
         self._end[address + size] = address
 
     def _absorb(self, address: int) -> int:
-        """Take a free chunk off the books; returns its size."""
+        """Remove a free chunk from the lists; returns its size."""
         size = self._size.pop(address)
         del self._end[address + size]
         del self._free[bisect_left(self._free, (size, address))]

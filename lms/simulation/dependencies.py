@@ -1,11 +1,11 @@
-"""Dependencies in a step that obeys a plan, and who takes and gives memory.
+"""Dependencies of ops and copies in a planned step, and the memory that each holds.
 
-The simulator of time (`lms.simulation.executor`) plays this; here is no clock. Ops are
-positions of the plan's order, copies and pieces of memory are numbers.
+The simulator of time (`lms.simulation.executor`) plays them; this file has no clock.
+Ops are positions of the plan's order, copies and pieces of memory are numbers.
 
-    op ──> swap-out ──> ops that wait for its room
-               └──────> swap-in ──> ops that read it
-    trigger ───────────────┘  └──> ops beside which it takes its room
+    op ──> swap-out ──> ops that wait for the freed memory
+               └──────> swap-in ──> ops that read the copy
+    trigger ───────────────┘  └──> ops that wait until the swap-in holds memory
 """
 
 from collections import defaultdict
@@ -28,8 +28,8 @@ class Take:
 
     Args:
         key: Its number.
-        size: Bytes; 0 when an op writes over the piece that its input leaves.
-        holders: How many ends must come before it is free.
+        size: Bytes; 0 when an op reuses the piece of a dying input.
+        holders: Number of ops and copies that must end before it is free.
     """
 
     key: int
@@ -45,14 +45,14 @@ class Copy:
         lane: Its direction.
         tensor: The tensor's name.
         size: Bytes.
-        waits: How many ends must come before it may start.
+        waits: Number of ops and copies whose end it still waits for.
         ops: Positions of ops that wait for its end.
         copies: Numbers of swap-ins that wait for its end.
-        beside: Positions of ops that wait until it has its room.
+        beside: Positions of ops that wait until it holds its memory.
         out: Number of the swap-out that a swap-in belongs to.
-        take: The room of a swap-in.
-        gives: The piece that the end of a swap-out no longer holds.
-        frees_host: Whether the host needs the tensor no longer when it has ended.
+        take: The memory of a swap-in.
+        gives: The piece that a swap-out holds until its end.
+        frees_host: Whether its end frees the tensor's host memory.
     """
 
     lane: Lane
@@ -73,11 +73,11 @@ class Dependencies:
     """The dependencies of one step.
 
     Args:
-        copies: All copies; those of one swap follow each other, the swap-out first.
+        copies: All copies: the swap-outs, then the swap-ins swap by swap.
         after_op: Copies that wait for the end of an op.
-        waits: How many copies an op waits for.
-        takes: What an op begins to hold when it starts.
-        gives: Pieces that an op no longer holds when it has ended.
+        waits: Number of copies that an op waits for.
+        takes: Memory that an op takes when it starts.
+        gives: Pieces that an op holds until its end.
     """
 
     copies: list[Copy] = field(default_factory=list[Copy])
@@ -88,10 +88,10 @@ class Dependencies:
 
 
 def find_dependencies(graph: GraphView, plan: SwapPlan) -> Dependencies:
-    """Work out the dependencies of a step.
+    """Find the dependencies of a planned step.
 
-    An ordered op waits until the swap-ins that start beside it have their room, and
-    until what it waits for has given its room back.
+    An ordered op waits until the swap-ins that start beside it hold their memory, and
+    until the swap-outs whose release it is have ended.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
@@ -123,7 +123,7 @@ class _Finder:
         self._take_outputs()
 
     def _stay(self, moved: set[str]) -> None:
-        """Buffers that do not move end with their last reader, or outlive the step."""
+        """Let buffers that do not move die with their last reader, unless kept."""
         for root, buffer in self._buffers.items():
             if root in moved or buffer.kept:
                 continue
@@ -149,9 +149,9 @@ class _Finder:
             self._released[link].append(number)
         self._holders[key] = 2  # the copy, and the last near reader
         self.found.gives[swap.last_near].append(key)
-        if link:  # held until its room is to be free
+        if link:  # held until the ordered op before its release has ended
             self._holders[key] += 1
-            # An op that is not ordered may have made it after that.
+            # A producer that is not ordered may run after that op.
             last = max(buffer.producer, self._plan.chain[link - 1])
             self.found.gives[last].append(key)
 
@@ -193,9 +193,9 @@ class _Finder:
             self.found.waits[position] += 1
 
     def _take_outputs(self) -> None:
-        """Outputs take new memory, or are written over an input that ends there.
+        """Give each output new memory, or the piece of an input that dies there.
 
-        What is written over is not given back: the output goes by its key from then on.
+        A reused piece is not freed: the output takes over its key.
         """
         actual: dict[int, int] = {}
         for position, op in enumerate(self._plan.ops):

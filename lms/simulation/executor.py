@@ -5,17 +5,17 @@ transport meets them (`lms.tf.rewrite.rewriting`):
 
 - One thread of the host launches ops in the plan's order, ahead of the device. Memory
   changes hands when an op is launched, not when the device gets to it.
-- Each direction has a stream of its own, first come, first served, which a copy keeps
-  busy for its bytes and `Hardware.latency`. A copy waits for all ops that were launched
+- Each direction has a stream of its own, first come, first served. A copy takes the
+  seconds of its bytes and `Hardware.latency`. It waits for all ops that were launched
   before it (`GPUUtil` in TensorFlow's gpu_util.cc).
-- A swap-out is launched after its producer. Its tensor's room is free when the host
-  knows that the copy has ended, and the near readers were launched, and the ordered op
-  before its release.
-- A swap-in is launched, and takes its room, when its trigger was launched and the host
-  knows that its own swap-out has ended, and those released by the next ordered op. Ops
-  behind the trigger are launched after it.
-- An op is launched when the swap-ins that it reads have ended, and the swap-outs whose
-  release it is.
+- A swap-out is launched after its producer. Its tensor's memory is free when the host
+  knows that the copy has ended, and when the near readers and the ordered op before its
+  release were launched.
+- A swap-in is launched, and takes its memory, when its trigger was launched and the
+  host knows that its own swap-out and the swap-outs released by the next ordered op
+  have ended. Ops behind the trigger are launched after it.
+- An op is launched when the swap-ins that it reads, and the swap-outs whose release it
+  is, have ended.
 
 Known weaknesses: ops never run side by side; small ops are launched in the plan's order
 too; copies do not slow each other or the ops.
@@ -43,10 +43,9 @@ __all__ = ["collector_paused", "simulate"]
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Make many small objects, and no cycles, without a search for cycles among them.
+    """Pause Python's garbage collector while planners make objects without cycles.
 
-    A third of the time of planning was such searches. The whole process goes without,
-    for the seconds it takes.
+    Searches for cycles took a third of planning. The whole process pauses.
 
     Example:
         >>> with collector_paused():
@@ -63,7 +62,7 @@ def collector_paused() -> Generator[None]:
 
 
 class Clock:
-    """Calls functions in the order of their times; equal times in order of asking."""
+    """Calls functions in the order of their times, then of their registration."""
 
     def __init__(self) -> None:
         self.now: Seconds = 0.0
@@ -71,11 +70,11 @@ class Clock:
         self._number = count()
 
     def at(self, when: Seconds, call: Callable[[], None]) -> None:
-        """Have a function called at a time that is not past."""
+        """Register a call at a time that is not past."""
         heappush(self._calls, (when, next(self._number), call))
 
     def run(self) -> None:
-        """Call what is due until nothing is left."""
+        """Make the registered calls until none is left."""
         while self._calls:
             self.now, _, call = heappop(self._calls)
             call()
@@ -84,7 +83,7 @@ class Clock:
 def simulate(
     graph: GraphView, plan: SwapPlan, costs: Costs, hardware: Hardware
 ) -> Timeline:
-    """Predict one step on one device; Python's garbage collector rests meanwhile.
+    """Predict one step on one device; Python's garbage collector is paused.
 
     Args:
         graph: The graph that the plan is for, in any execution order.
@@ -192,7 +191,7 @@ class _Device:
         )
 
     def _come(self, number: int) -> None:
-        """One of the things that a copy waits for has come."""
+        """Count down the ends that a copy waits for; start the copy at zero."""
         copy = self._depends.copies[number]
         copy.waits -= 1
         if copy.waits:
@@ -212,7 +211,7 @@ class _Device:
         self._clock.at(end, partial(self._copied, copy))
 
     def _copied(self, copy: Copy) -> None:
-        """The host knows that a copy has ended."""
+        """Free memory and waiting ops, as the host learns that a copy has ended."""
         if copy.gives is not None:
             self._give(copy.gives)
         if copy.frees_host:

@@ -1,14 +1,14 @@
 """Memory of a step that obeys a plan: bytes on the device while each op runs.
 
-A tensor's residencies (`lms.ir.resolved`) say how much of the device it holds, and from
-when to when. Two views are taken of them:
+Residencies (`lms.ir.resolved`) say how many bytes a tensor holds, and from which
+position to which. Two functions read them:
 
-- `simulate_memory` adds up sizes: what the step needs by itself.
-- `allocator_peak` plays them to a model of the allocator: what it will report, lost
-  parts of chunks included.
+- `simulate_memory` adds up sizes: the step's own need.
+- `allocator_peak` plays them to a model of the allocator: the peak that it will report,
+  rounding and fragmentation included.
 
 Known weakness: positions, not seconds. A new value of a variable that is read after it
-was assigned is taken to go with its last reader.
+was assigned is taken to die with its last reader.
 """
 
 from collections import defaultdict, deque
@@ -35,7 +35,7 @@ __all__ = [
 
 
 _MEMO = "requests"
-_PLANS = 6  # of a graph, whose requests are kept
+_PLANS = 6  # most plans of a graph whose requests are cached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,13 @@ class MemoryTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Region:
-    """Memory in one piece that an allocator hands out.
+    """Contiguous memory that an allocator hands out.
 
     Args:
-        capacity: Its bytes.
+        capacity: Bytes.
         small_pool: Chunks kept for small tensors.
         scratch_first: Whether ops take their scratch, in two halves, before their
-            outputs; else in one piece after them. Kernels do the one or the other.
+            outputs; else in one piece after them. Kernels do either.
     """
 
     capacity: int
@@ -145,7 +145,7 @@ def allocator_peak(
 def allocator_peaks(
     graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
 ) -> tuple[int, ...] | None:
-    """Peaks as of `allocator_peak`, in several regions; None if one runs out."""
+    """Predict the peak in each of several regions; None if one runs out of memory."""
     found: list[int] = []
     for peak in peaks_by_region(graph, plan, regions):
         if peak is None:
@@ -157,7 +157,7 @@ def allocator_peaks(
 def peaks_by_region(
     graph: GraphView, plan: SwapPlan, regions: Sequence[Region]
 ) -> Iterator[int | None]:
-    """Peaks as of `allocator_peak`, in one region after the other."""
+    """Yield the peak in each region in turn; None where memory runs out."""
     least = min((region.small_pool.below for region in regions), default=0)
     requests = list(_requests(graph, plan, least).values())
     for region in regions:
@@ -168,7 +168,7 @@ def peaks_by_region(
 def allocator_curve(
     graph: GraphView, plan: SwapPlan, *, capacity: int, small_pool: SmallPool = NO_POOL
 ) -> tuple[int, ...] | None:
-    """Bytes of chunks in use while each op runs, as of `allocator_peak`."""
+    """Predict the bytes of chunks in use at each op; None if memory runs out."""
     known = _requests(graph, plan, small_pool.below)
     requests = [known.get(i, _NO_REQUEST) for i in range(len(plan.order))]
     used = _play(requests, Region(capacity=capacity, small_pool=small_pool))
@@ -176,9 +176,9 @@ def allocator_curve(
 
 
 def _requests(graph: GraphView, plan: SwapPlan, least: int) -> dict[int, _Request]:
-    """Requests to the allocator by position, ascending, in pieces of `least` bytes.
+    """Return the requests of at least `least` bytes, by position, ascending.
 
-    Those of the last plans are kept: they are tried in one region after another.
+    Requests of the last plans are cached: a plan is tried in several regions.
     """
     known = graph.memo.setdefault(_MEMO, deque(maxlen=_PLANS))
     for tried, pieces, requests in known:
@@ -225,7 +225,7 @@ def _take(
     ending: Sequence[tuple[int, Residency]],
     held: dict[int, int],
 ) -> list[tuple[int, int]]:
-    """Chunks that an op's outputs need; one may be in the place of a dying input."""
+    """Return the chunks to allocate at an op; one output may reuse a dying input."""
     first = op.reusing.name if op.reusing else None
     dying = {
         life.root: (key, life.size)
@@ -234,7 +234,7 @@ def _take(
     }
     over = written_over(op, roots, {root: size for root, (_, size) in dying.items()})
     taken: list[tuple[int, int]] = []
-    # Swap-ins that start beside the op come before its outputs: made earlier.
+    # Swap-ins that start beside the op come first: their tensors were made earlier.
     for key, life in starting:
         if over is not None and life.root == first:
             held[key] = held.pop(dying[over][0])
@@ -245,10 +245,10 @@ def _take(
 
 
 def _play(requests: Sequence[_Request], region: Region) -> list[int] | None:
-    """Bytes of chunks in use while each op runs; None if one finds no room.
+    """Play requests in a region; returns bytes in use at each, None if too many.
 
     A variable's new value stays where it was made until the step has ended, and the old
-    value's room is free. The variables lie at the region's start.
+    value's chunk is freed. The variables lie at the region's start.
     """
     sizes = {name: size for r in requests for name, size, _ in r.replaced}
     budget = sum(rounded_up(size) for size in sizes.values())
@@ -272,7 +272,7 @@ def _step(
     variables: dict[str, int],
     region: Region,
 ) -> list[int]:
-    """Bytes of chunks in use while each op of one step runs."""
+    """Play the requests of one step; returns the bytes of chunks in use at each."""
     chunk: dict[int, int] = {}
     used: list[int] = []
     passing: Sequence[int] = ()
@@ -297,7 +297,7 @@ def _step(
 
 
 def _host_curve(resolved: ResolvedPlan) -> tuple[int, ...]:
-    """A swapped tensor is on the host from its producer to its last reader."""
+    """Count host bytes: a tensor is there from its producer to its last reader."""
     host = [0] * (len(resolved.ops) + 1)
     for swap in resolved.swaps:
         buffer = swap.buffer

@@ -1,4 +1,4 @@
-"""A step over time: who was busy when, who waited for whom, bytes in use.
+"""A step over time: busy lanes, stalls and their causes, bytes in use.
 
     compute  ████████████░░░░██████████      ░ stall: the op waits for a copy
     h2d               ████████████
@@ -29,7 +29,7 @@ class Lane(StrEnum):
 
 
 class Cause(StrEnum):
-    """A reason for which the compute lane stood still."""
+    """Causes of a stall of the compute lane."""
 
     SWAP_IN = "waits for a copy in"
     SWAP_OUT = "waits for room: a copy out"
@@ -41,7 +41,7 @@ class Interval:
     """One op or copy.
 
     Args:
-        lane: Where it ran.
+        lane: The lane that it ran in.
         name: The op, or the tensor that was copied.
         start: Seconds from the start of the step.
         end: As `start`.
@@ -56,7 +56,7 @@ class Interval:
 
     @property
     def seconds(self) -> Seconds:
-        """Seconds that it took."""
+        """Duration in seconds."""
         return self.end - self.start
 
 
@@ -80,7 +80,7 @@ class Stall:
 
     @property
     def seconds(self) -> Seconds:
-        """Seconds that it waited."""
+        """Duration in seconds."""
         return self.end - self.start
 
 
@@ -90,7 +90,7 @@ class Request:
 
     Args:
         at: Seconds from the start of the step.
-        key: Which piece; the same number takes and gives it back.
+        key: Number of the piece, equal where it is taken and given back.
         size: Bytes taken; negative when they are given back.
     """
 
@@ -125,7 +125,7 @@ class Timeline:
 
     @property
     def seconds(self) -> Seconds:
-        """From the start of the step to the end of the last op or copy."""
+        """Seconds from the step's start to the end of its last op or copy."""
         return max((i.end for i in self.intervals), default=0.0)
 
     @property
@@ -139,11 +139,11 @@ class Timeline:
         return max((used for _, used in self.device_curve()), default=0)
 
     def lane(self, lane: Lane) -> tuple[Interval, ...]:
-        """The intervals of one lane."""
+        """Return the intervals of one lane."""
         return tuple(i for i in self.intervals if i.lane is lane)
 
     def busy_seconds(self, lane: Lane) -> Seconds:
-        """Seconds in which a lane worked; overlaps count once."""
+        """Return the seconds in which a lane worked; overlaps count once."""
         busy, reached = 0.0, 0.0
         for interval in sorted(self.lane(lane), key=lambda i: i.start):
             busy += max(0.0, interval.end - max(reached, interval.start))
@@ -151,24 +151,24 @@ class Timeline:
         return busy
 
     def copied_bytes(self, lane: Lane) -> Bytes:
-        """Bytes that a lane copied."""
+        """Return the bytes that a lane copied."""
         return sum(interval.size for interval in self.lane(lane))
 
     def throughput(self, lane: Lane) -> float:
-        """Bytes per second while the lane copied, as profilers state it; or 0."""
+        """Return the bytes per second while the lane copied; 0 if it copied nothing."""
         busy = self.busy_seconds(lane)
         return self.copied_bytes(lane) / busy if busy else 0.0
 
     def device_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
-        """Bytes on the device from each moment on."""
+        """Return the bytes on the device from each moment on."""
         return _curve(self.requests)
 
     def host_curve(self) -> tuple[tuple[Seconds, Bytes], ...]:
-        """Bytes of swapped tensors on the host from each moment on."""
+        """Return the bytes of swapped tensors on the host from each moment on."""
         return _curve(self.host_requests)
 
     def allocator_peak(self, *, capacity: Bytes) -> Bytes | None:
-        """The peak that the device's allocator reports, rounding and loss included.
+        """Predict the peak that the allocator reports, with rounding and fragmentation.
 
         Args:
             capacity: Bytes that the step may use.
@@ -189,10 +189,10 @@ class Timeline:
         return allocator.peak
 
     def to_chrome_trace(self, *, name: str = "step") -> str:
-        """The timeline as JSON text that Perfetto and chrome://tracing open.
+        """Write the timeline as JSON text for Perfetto and chrome://tracing.
 
         Args:
-            name: What the process is called there.
+            name: The process's name there.
 
         Source of the format: "Trace Event Format", Google, 2016; times in microseconds.
         """

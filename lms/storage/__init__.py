@@ -1,1 +1,1 @@
-"""Files and JSON: written whole or not at all, and checked when they are read."""
+"""Files and JSON: written whole or not at all, and checked when read."""

@@ -1,10 +1,10 @@
-"""Measurements and plans, kept on disk from one run to the next.
+"""A cache of measurements and plans on disk, kept from one run to the next.
 
-    <folder>/<kind>/<digest of all that it depends on>.json
+    <folder>/<kind>/<digest of the entry's inputs>.json
 
-The folder is the user's own for caches; the variable LMS_CACHE names another one, or
-"off" for none. What cannot be read or written is logged and left out: no run fails by
-its cache, and whoever reads an entry judges it as if a stranger had written it.
+The folder is the user's cache folder. The environment variable LMS_CACHE names another
+one, or "off" for none. An entry that cannot be read or written is logged and skipped:
+no run fails by its cache. Readers check each entry as if a stranger had written it.
 """
 
 import hashlib
@@ -26,15 +26,15 @@ _LOG = logging.getLogger("lms")
 
 VARIABLE, OFF = "LMS_CACHE", "off"
 
-# Entries of a kind that are kept, and for so long: a machine changes, and what was
-# measured while it was busy shall not stay for ever.
+# Most entries of a kind, and their longest age, 30 days in seconds: a machine changes,
+# and a rate that was measured while it was busy must not last for ever.
 _MOST, _LONGEST = 64, 30 * 24 * 3600.0
 
 T = TypeVar("T")
 
 
 def cache_folder() -> Path | None:
-    """The folder of entries; None where none are kept.
+    """Return the folder of entries; None if caching is off.
 
     Example:
         >>> from unittest.mock import patch
@@ -47,13 +47,13 @@ def cache_folder() -> Path | None:
         return None
     if named:
         return Path(named)
-    import platformdirs  # not needed where nothing is kept
+    import platformdirs  # not needed if caching is off
 
     return platformdirs.user_cache_path("lms")
 
 
 def digest(*parts: Any) -> str:
-    """A name for values: dataclasses, numbers, texts, and what is made of them.
+    """Return a name for values: dataclasses, numbers, texts and containers of them.
 
     Example:
         >>> digest({"b": 1, "a": (2.0, None)}) == digest({"a": (2.0, None), "b": 1})
@@ -67,19 +67,19 @@ def digest(*parts: Any) -> str:
 
 @cache
 def sources() -> str:
-    """A name for this library as it is installed: another version plans otherwise."""
+    """Return a digest of the installed lms: another version may plan differently."""
     root = Path(__file__).parents[1]
     found = sorted((str(p), p.stat()) for p in root.rglob("*.py"))
     return digest([(path, stat.st_size, stat.st_mtime_ns) for path, stat in found])
 
 
 def read_entry(kind: str, name: str, of: type[T]) -> T | None:
-    """Read what was kept under a name; None if nothing was, or not such a thing.
+    """Read an entry; None if it is missing, too old or not a valid `of`.
 
     Args:
-        kind: The folder of such entries.
+        kind: The entry's kind, which is the name of a folder.
         name: A digest of all that the entry depends on.
-        of: A dataclass; the types of all values in it are checked.
+        of: A dataclass; the types of all its values are checked.
     """
     path = _path(kind, name)
     if path is None:
@@ -91,12 +91,12 @@ def read_entry(kind: str, name: str, of: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
-        _LOG.warning("Left out what was kept in %s: %s. It is made anew.", path, error)
+        _LOG.warning("Could not read %s: %s. It is made anew.", path, error)
         return None
 
 
 def write_entry(kind: str, name: str, value: Any) -> None:
-    """Keep a dataclass under a name; the oldest of too many entries go."""
+    """Write a dataclass as an entry; delete the oldest beyond `_MOST`."""
     path = _path(kind, name)
     if path is None:
         return
@@ -109,7 +109,7 @@ def write_entry(kind: str, name: str, value: Any) -> None:
             old.unlink(missing_ok=True)
     except OSError as error:
         _LOG.warning(
-            "Could not keep %s: %s. Set %s to a folder that can be written, or to %r.",
+            "Could not write %s: %s. Set %s to a folder that can be written, or to %r.",
             path,
             error,
             VARIABLE,

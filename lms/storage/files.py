@@ -1,14 +1,13 @@
-"""Writes files so that each is complete or absent, also after a kill or a full disk.
+"""Writes of files, each complete or absent, also after a kill or a full disk.
 
-A file is written beside its place under a name of this process, forced to the disk and
-then renamed; a rename is atomic.
+A file is written under a temporary name in its folder, flushed to the disk and then
+renamed; a rename is atomic.
 
-Known weakness: a killed process leaves its `partial-*` file behind, until somebody
-calls `remove_drafts`.
+Known weakness: a killed process leaves its `partial-*` file behind until
+`remove_drafts` is called.
 
-JSON is read into frozen dataclasses by msgspec: every value's type is checked. msgspec
-leaves out fields that it does not know; those of the outermost dataclass are refused
-here, those of dataclasses within are not.
+msgspec reads JSON into frozen dataclasses and checks every value's type. It ignores
+unknown fields; this file refuses them in the outermost dataclass, not in nested ones.
 """
 
 import json
@@ -40,19 +39,19 @@ __all__ = [
 T = TypeVar("T")
 
 
-# Names of files begin with this while they are written.
+# Prefix of a file's name while the file is written.
 DRAFT = "partial-"
 
 
 def from_json(text: str, kind: type[T]) -> T:
-    """A dataclass from the JSON of its fields.
+    """Read a dataclass from JSON text.
 
     Args:
-        text: The JSON.
+        text: The JSON text.
         kind: The dataclass.
 
     Raises:
-        ValueError: If the text is no JSON, or as `as_data` says.
+        ValueError: If the text is no JSON, or as for `as_data`.
 
     Example:
         >>> from_json('{"sizes": [1, "2"]}', dict[str, list[int]])
@@ -67,16 +66,16 @@ def from_json(text: str, kind: type[T]) -> T:
 
 
 def as_data(value: Any, kind: type[T], *, exact: bool = True) -> T:
-    """A dataclass from its fields by name, as JSON has them.
+    """Convert data, as JSON has it, to a dataclass.
 
     Args:
-        value: Of dicts, lists, texts and numbers.
+        value: Dicts, lists, texts and numbers.
         kind: The dataclass.
-        exact: Whether fields that the dataclass lacks are refused, or left out.
+        exact: Whether unknown fields are refused; else they are ignored.
 
     Raises:
-        ValueError: If a value is missing, unknown or of the wrong type; says which one,
-            or what the dataclass itself says of it.
+        ValueError: If a field is missing, unknown, of the wrong type, or refused by the
+            dataclass; says which field or why.
     """
     if exact and is_dataclass(kind) and isinstance(value, Mapping):
         known = {field.name for field in fields(kind)}
@@ -98,19 +97,19 @@ def read_data(
     advice: str,
     exact: bool = True,
 ) -> T:
-    """A dataclass from a file of JSON.
+    """Read a dataclass from a JSON file.
 
     Args:
         path: The file.
         kind: The dataclass.
-        part: The name in the file under which its fields lie; None for the whole file.
-        rule: What the file must do, for the message.
-        advice: What to do if it does not.
+        part: Name of the field that holds the dataclass; None for the whole file.
+        rule: The rule for the file, for the message.
+        advice: The next step, for the message.
         exact: As for `as_data`.
 
     Raises:
         FileNotFoundError: If there is no such file.
-        ValueError: If it is something else; names file, rule, value and advice.
+        ValueError: If the file holds anything else; names file, rule, value, advice.
     """
     content = read_json(path)
     try:
@@ -140,10 +139,10 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 @contextmanager
 def draft_of(path: Path) -> Generator[Path, None, None]:
-    """A path to write to instead, for libraries that open files themselves.
+    """Yield a temporary path that is renamed to `path` at the end.
 
-    It takes the place of `path` at the end; after an error it is deleted. An `OSError`
-    names `path`.
+    For libraries that open files themselves. After an error the temporary file is
+    deleted. An `OSError` names `path`.
 
     Example:
         >>> import tempfile
@@ -154,7 +153,7 @@ def draft_of(path: Path) -> Generator[Path, None, None]:
         ['greeting.txt']
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The name keeps its end: some writers choose the format by it.
+    # The name keeps its suffix: some writers choose the format by it.
     draft = path.with_name(f"{DRAFT}{os.getpid()}-{path.name}")
     try:
         yield draft
@@ -162,7 +161,7 @@ def draft_of(path: Path) -> Generator[Path, None, None]:
             os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        if error.errno is not None:  # writes name no file, and others the draft
+        if error.errno is not None:  # it names no file, or the temporary one
             error.filename, error.filename2 = str(path), None
         raise
     finally:
@@ -170,7 +169,7 @@ def draft_of(path: Path) -> Generator[Path, None, None]:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Delete what killed processes left half-written in a folder of one writer."""
+    """Delete half-written files of killed processes in a folder with one writer."""
     for draft in folder.glob(f"{DRAFT}*"):
         draft.unlink(missing_ok=True)
 
@@ -186,7 +185,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote.
+    """Read a JSON file.
 
     Raises:
         FileNotFoundError: If there is no such file.

@@ -62,7 +62,7 @@ def test_an_mpi_launcher_places_workers_on_one_host(names: str) -> None:
     found = read_placement(variables)
     assert (found.rank, found.size, found.local_size) == (1, 2, 2)
     assert read_placement({**SLURM, **variables}) == found  # Slurm's are a daemon's
-    with pytest.raises(WorkersError, match="does not say where the others are"):
+    with pytest.raises(WorkersError, match="does not name other hosts"):
         read_placement({**variables, here: "1"})
     for wrong in ("2", "-1", "x"):
         with pytest.raises(WorkersError, match=f"`{rank}` must .* 2, .* got '{wrong}'"):

@@ -37,5 +37,5 @@ def test_what_a_small_host_cannot_hold_is_recomputed() -> None:
 
 
 def test_a_host_too_small_for_that_too_is_refused() -> None:
-    with pytest.raises(HostMemoryError, match=r"must hold .* 1.00 KiB are free"):
+    with pytest.raises(HostMemoryError, match=r"Could not hold .* 1.00 KiB are free"):
         planned(KIB)

@@ -76,7 +76,7 @@ def test_a_stored_plan_is_planned_again_with_its_peak(
 def test_the_plan_of_another_step_is_refused_by_op(
     graph: GraphView, words: str, made: PlannedStep
 ) -> None:
-    with pytest.raises(PlanError, match=f"^`plan` must be .*{words}.* anew: python -m"):
+    with pytest.raises(PlanError, match=f"^`plan` must be .*{words}.* again: python"):
         planned(graph, ROOMY, made.plan)
 
 

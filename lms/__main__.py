@@ -1,6 +1,6 @@
 """The command line: run on an emulated card, plan before training, find faults.
 
-What a subcommand needs is imported when it runs: `--help` waits for no TensorFlow.
+Each subcommand imports its modules when it runs: `--help` waits for no TensorFlow.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from lms.units import parse_size
 
 __all__ = ["main"]
 
-# TensorFlow tells of every start; errors come as exceptions.
+# TensorFlow logs each start; errors come as exceptions.
 _QUIET = ("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -30,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one subcommand.
 
     Args:
-        arguments: What follows `python -m lms`; that of this process by default.
+        arguments: Words after `python -m lms`; None takes those of this process.
 
     Raises:
-        SystemExit: With 2 after a mistake, with 0 after `--help`, else with the code
-            of the subcommand, or as `lms.commands.endings` says.
+        SystemExit: Always; code 0 after `--help`, 2 after a mistake, else the
+            subcommand's or that of `lms.commands.endings`.
 
     Example:
         $ python -m lms emulate --memory 96MiB -- python train.py
@@ -249,7 +249,7 @@ def _launch(options: argparse.Namespace) -> int:
         from lms.emulation.emulate import environment
 
         environ = environment(sizes[0], cards=options.workers)
-    os.environ.update(environ)  # of the process that groups are copies of
+    os.environ.update(environ)  # groups are copies of this process
     return launch(
         command,
         workers=options.workers,
@@ -320,7 +320,7 @@ def _link(options: argparse.Namespace) -> LinkRates | None:
 
 
 def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type for argparse, which shows only its own kind of error as it is written."""
+    """Wrap a parser for argparse, which shows the text of its own errors only."""
 
     def parsed(text: str) -> Any:
         try:
@@ -337,7 +337,7 @@ def _memory(text: str) -> str:
 
 
 def _rate(text: str) -> float:
-    """Bytes per second; "/s" may be written or not."""
+    """Parse bytes per second; the suffix "/s" is optional."""
     if not re.search("[1-9]", text):
         raise ValueError(
             f"a rate must be bytes per second above 0, got {text!r}. Write 12GB/s."
@@ -346,7 +346,7 @@ def _rate(text: str) -> float:
 
 
 def _subject(text: str) -> str:
-    """Check that the file is there before anything slow is loaded."""
+    """Check that the file exists before TensorFlow is imported."""
     find_file(text)
     return text
 

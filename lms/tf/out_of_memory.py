@@ -1,4 +1,4 @@
-"""Signs that a device has run out of memory, and what is said: what to do."""
+"""Recognise TensorFlow's out-of-memory errors, and word what users read instead."""
 
 import re
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ __all__ = ["first_words", "given_up", "half_written", "host_is_full", "ran_out"]
 __all__ += ["not_undone"]
 __all__ += ["ran_out_on_host", "refused_in_words", "unwatched"]
 
-# TensorFlow's errors say this of a lack of room, also where shapes are inferred.
+# TensorFlow's words where a constant finds no memory, also in shape inference.
 _NOT_FOLDED = "Unable to evaluate a constant node"
 
-# Words of kernels whose library found no room, whatever the error's class: cuDNN's
-# (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver, and receives,
-# which do not look at what they were given (gpu_util.cc, `PrepareCopy`). Recurrent ops
-# (cudnn_rnn_ops.cc) drop the cause: an H200 said no more than this.
+# Words of kernels whose library found no memory, whatever the error's class: cuDNN's
+# (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver's, and those of
+# receives, which do not check their tensor (gpu_util.cc, `PrepareCopy`). Recurrent ops
+# (cudnn_rnn_ops.cc) drop the cause: an H200 reported the last words alone.
 _LIBRARIES = (
     "No algorithm worked!",
     "CUDNN failed to allocate the scratch space",
@@ -35,7 +35,7 @@ _LIBRARIES = (
 )
 _SAID = ("OOM when", "SameWorkerRecvDone unable", _NOT_FOLDED, *_LIBRARIES)
 
-# The pool of pinned memory by its name, and a receive on the host, which names none.
+# Name of the pool of pinned memory, or a receive on the host, which names no pool.
 _ON_HOST = re.compile(
     "gpu_host_bfc|SameWorkerRecvDone unable .* Key: [^;]*;[^;]*;[^;]*CPU:[0-9]+;"
 )
@@ -61,10 +61,10 @@ def ran_out_on_host(error: BaseException) -> bool:
 
 @contextmanager
 def refused_in_words(doing: str) -> Iterator[None]:
-    """Raise an error of our own where a device has no room for what is done within it.
+    """Within the context, turn TensorFlow's out-of-memory errors into our own.
 
     Args:
-        doing: What is done.
+        doing: The activity that the message names.
 
     Raises:
         OutOfMemoryError: In place of TensorFlow's error.
@@ -94,10 +94,10 @@ def first_words(error: BaseException) -> str:
 
 
 def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in words
-    """The host had no pinned memory for a copy.
+    """Message: the host has no pinned memory for a copy.
 
     Args:
-        reason: What TensorFlow says.
+        reason: TensorFlow's words.
         is_undone: Whether variables are as before the step.
     """
     variables = "Some of the model's variables may be updated and some not."
@@ -111,12 +111,12 @@ def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in
 
 
 def given_up(reason: str, budget: Bytes, plans: int) -> str:
-    """A step ran out of memory with all plans that were made for it.
+    """Message: a step ran out of memory with each of its plans.
 
     Args:
-        reason: What TensorFlow says.
-        budget: What it was planned into.
-        plans: How many were tried.
+        reason: TensorFlow's words.
+        budget: The step's last budget.
+        plans: Number of plans that were tried.
     """
     return (
         f"a step must run in the {format_bytes(budget)} that it was "
@@ -127,7 +127,7 @@ def given_up(reason: str, budget: Bytes, plans: int) -> str:
 
 
 def unwatched(reason: str) -> str:
-    """A step that is not planned ran out of memory, and may have written."""
+    """Message: an unplanned step ran out of memory, and may have written variables."""
     return (
         f"a step that seemed to fit must not run out of memory, got {reason}. Some of "
         "the model's variables may be updated and some not: load them from a "
@@ -136,7 +136,7 @@ def unwatched(reason: str) -> str:
 
 
 def not_undone() -> str:
-    """A note on an error that comes after a step has written."""
+    """Note for an error that comes after a step has written variables."""
     return (
         "Some of the model's variables may be updated and some not: load them from a "
         "checkpoint."
@@ -144,7 +144,7 @@ def not_undone() -> str:
 
 
 def half_written(reason: str) -> str:
-    """A planned step ran out of memory after it had begun to write."""
+    """Message: a planned step ran out of memory after its commit point."""
     return (
         "a step must not run out of memory while it writes variables, got "
         f"{reason}. Some of the model's variables are updated and some are not: load "

@@ -48,7 +48,7 @@ from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["PreparedStep", "StepSource", "run_recovering"]
 
-# A step that ran out of memory is replanned into 88, 94 or 98 % of its budget, the first
+# After an out of memory a step is replanned into 88, 94 or 98 % of its budget: the first
 # that gives another plan; at most 6 times in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 

@@ -48,8 +48,8 @@ from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["PreparedStep", "StepSource", "run_recovering"]
 
-# After an out of memory a step is replanned into 88, 94 or 98 % of its budget: the first
-# that gives another plan; at most 6 times in all.
+# After an out of memory a step is replanned into 88, 94 or 98 % of its budget, the
+# first that gives another plan; at most 6 times in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
 # A step that cannot be planned fails at its 3rd out of memory in a row.

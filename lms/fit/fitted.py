@@ -388,7 +388,7 @@ class FittedFunction:
         return self._steps[key]
 
     def _key(self, traced: TracedFunction, inputs: Sequence[Any]) -> str:
-        """Key of the inputs' own step, or of a larger one that fits easily."""
+        """Key of the inputs' own step, or of larger inputs' step that fits easily."""
         key = f"{id(traced)} {signature_key(inputs)}"
         if key in self._steps:
             return key

@@ -374,7 +374,7 @@ def _is_of(concrete: Any, nodes: Sequence[NodeDef]) -> bool:
 
 
 def attribute(node: NodeDef, key: str) -> AttrValue:
-    """A node's attribute, to be read only; an empty one if the node has none.
+    """A node's attribute, to be read only; an empty value if the node has none.
 
     `node.attr[key]` would add an empty attribute, and TensorFlow refuses to import a
     node with one.

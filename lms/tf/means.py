@@ -1,4 +1,4 @@
-"""Rewrites of a step for which no plan fits, and the order in which they are tried.
+"""Rewrites of a step for which no plan fits, in the order in which lms tries them.
 
     no plan ──> offload the lists of all loops
             ──> split large ops, or offload variables, a good part at a time

@@ -1,4 +1,4 @@
-"""Recognise TensorFlow's out-of-memory errors, and word what users read instead."""
+"""Recognise TensorFlow's out-of-memory errors; write the messages for users."""
 
 import re
 from collections.abc import Iterator

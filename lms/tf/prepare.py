@@ -382,7 +382,6 @@ def _measured(
 
 
 def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
-    """Plan, rewrite and build."""
     if captured.held_back is not None:
         raise captured.held_back
     started = time.perf_counter()
@@ -394,7 +393,6 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
 def _built(
     captured: Captured, planned: PlannedStep, planning_seconds: Seconds
 ) -> PreparedStep:
-    """Rewrite and build."""
     settings, device = captured.settings, captured.device
     step = _step_of(captured, planned)
     guard, commit_flag = _guard(planned), CommitFlag()

@@ -1,4 +1,4 @@
-"""Run a planned step; after an out of memory, replan it into less and repeat it.
+"""Run a planned step; after an out of memory, replan and repeat the step.
 
     run ──out of memory──> undo ──> less budget ──> plan, rewrite, rebuild ──> run
 
@@ -254,7 +254,7 @@ class PreparedStep:
             self.measured_peak = self.memory.peak_bytes
 
     def report(self) -> StepReport:
-        """Report what was planned and what was measured."""
+        """The report, with the measured peak."""
         return replace(self.predicted, measured_peak_bytes=self.measured_peak or None)
 
     def planned_anew(self) -> "PreparedStep | None":
@@ -288,7 +288,7 @@ class PreparedStep:
     def _budgets(
         self, now: MemoryBudget
     ) -> Iterator[tuple[MemoryBudget, Sequence[bool]]]:
-        """Smaller budgets first; then the whole one with recomputation on, then off.
+        """Smaller budgets; then the whole budget with recomputation on, then off.
 
         Where a step needs the whole budget, no plan fits into less. But another plan
         has its tensors at other addresses.

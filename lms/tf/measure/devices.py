@@ -100,7 +100,7 @@ class DeviceMemory:
         return self._info().get("peak")
 
     def settled_bytes(self) -> int | None:
-        """Bytes in use once they have stopped changing: input pipelines prefetch."""
+        """Bytes in use once the number stops changing: input pipelines prefetch."""
         before = self.current_bytes
         for _ in range(_POLLS):
             time.sleep(_POLL_SECONDS)
@@ -259,7 +259,7 @@ def _nothing(size: int) -> Any:
 
 
 def find_device() -> Device:
-    """This process's first GPU, or that of `planned_on`; else its CPU: no limit."""
+    """This process's first GPU, or the device of `planned_on`; else the CPU."""
     gpus = _own_devices("GPU")
     name = _planned_on.get() or next(iter(gpus), "CPU:0")
     if name not in gpus:
@@ -309,7 +309,7 @@ def sync_devices() -> None:
 
 
 def _own_devices(kind: str) -> list[str]:
-    """Short names of this process's devices; TensorFlow lists those of a cluster."""
+    """Short names of this process's devices; TensorFlow lists all of a cluster."""
     here = compat.device_name("")
     names = [device.name for device in tf.config.list_logical_devices(kind)]
     return [

@@ -310,7 +310,6 @@ def seconds_of(call: Callable[[], Any], *, set_up: bool = False) -> Seconds:
 
 
 def _timed(call: Callable[[], Any], *, runs: int) -> list[Seconds]:
-    """Seconds of each of a few calls."""
     taken: list[Seconds] = []
     while len(taken) < runs and sum(taken) < _ENOUGH:
         sync_devices()

@@ -156,7 +156,7 @@ def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
 
 
 def _without_call(taken: Seconds, least: Seconds, idle: Seconds) -> Seconds:
-    """Seconds of an op: those of its call less those of an idle call.
+    """Seconds of an op: its call's less an idle call's.
 
     If the call takes hardly longer than an idle one: the roofline, at most the call.
     """

@@ -2,11 +2,11 @@
 
 TensorFlow turns convolutions of float32 to NCHW; cuDNN's fast kernels compute in NHWC,
 on copies of the tensors, in the workspace. Where the limit is below the copies, a
-kernel without tensor cores runs: on an H200 a step of a U-Net took eight
-times as long (docs/gpu.md, "What a card showed"). So the limit is the bytes that
-the largest convolution reads and makes. Where copies do not fit beside the tensors of
-their convolution, the limit for all is the bytes left beside these tensors. A step that
-fits keeps TensorFlow's limit, so that its kernels and bits are plain Keras's.
+kernel without tensor cores runs: on an H200 a step of a U-Net took eight times as long
+(docs/gpu.md, "What a card showed"). So the limit is the bytes that the largest
+convolution reads and makes. Where copies do not fit beside the tensors of their
+convolution, the limit for all is the bytes left beside these tensors. A step that fits
+keeps TensorFlow's limit, so that its kernels and bits are plain Keras's.
 
 TensorFlow reads the limit once in a process, when the first convolution runs
 (`GetDnnWorkspaceLimitOrDefault` in conv_ops_gpu.h): the first step that is planned

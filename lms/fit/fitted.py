@@ -155,7 +155,7 @@ def nothing_to_plan(settings: Settings) -> bool:
     if given is not None and not device.is_gpu:
         raise UnsupportedError(
             f"`{given}` must be left out where there is no GPU, got "
-            f"{asked[given]!r}. Run the program on an emulated one: python -m lms "
+            f"{asked[given]!r}. Run the program on an emulated card: python -m lms "
             "emulate --memory SIZE -- COMMAND."
         )
     return device.limit is None and given is None
@@ -348,7 +348,7 @@ class FittedFunction:
         beside = (
             nullcontext() if on_device else _made_beside(settings.budget, _SLOTS_PART)
         )
-        with refused_in_words("tracing a step"), beside:
+        with refused_in_words("trace a step"), beside:
             yield
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
@@ -373,7 +373,7 @@ class FittedFunction:
         """The step of these inputs, prepared at its first call."""
         key = self._key(traced, inputs)
         if key not in self._steps:
-            with PREPARING, refused_in_words("planning a step"), self._shown():
+            with PREPARING, refused_in_words("plan a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
                     self._steps[key] = prepare(
                         traced,

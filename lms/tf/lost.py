@@ -35,8 +35,8 @@ def lost_in_words() -> Iterator[None]:
             raise
         raise WorkersError(
             f"worker {own.rank} of {own.size} cannot go on: another worker has ended "
-            f"or does not answer ({first_words(error)}). Look at what the others "
-            "print; start all again from the last checkpoint."
+            f"or does not answer ({first_words(error)}). Read the output of the other "
+            "workers; restart all workers from the last checkpoint."
         ) from error
 
 

@@ -64,7 +64,7 @@ def refused_in_words(doing: str) -> Iterator[None]:
     """Within the context, turn TensorFlow's out-of-memory errors into our own.
 
     Args:
-        doing: The activity that the message names.
+        doing: The activity, such as "plan a step".
 
     Raises:
         OutOfMemoryError: In place of TensorFlow's error.
@@ -75,9 +75,9 @@ def refused_in_words(doing: str) -> Iterator[None]:
         if not ran_out(error) and _NOT_FOLDED not in str(error):
             raise
         raise OutOfMemoryError(
-            f"{doing} must find room on the device, got {first_words(error)}. Delete "
-            "other models and tensors on it, let the input pipeline read less ahead, "
-            "or use a smaller model."
+            f"Could not {doing}: out of memory on the device ({first_words(error)}). "
+            "Delete other models and tensors on the device, let the input pipeline "
+            "read less ahead, or use a smaller model."
         ) from error
 
 
@@ -104,7 +104,7 @@ def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in
     if is_undone:
         variables = "The model's variables are as before the step: save them."
     return (
-        f"swapped tensors must find pinned memory on the host, got {reason}. Raise "
+        f"Could not pin host memory for swapped tensors: {reason}. Raise "
         f"{PINNED_VARIABLE} where there is more RAM, or give a smaller `host_memory`, "
         f"so that more is recomputed. {variables}"
     )
@@ -119,19 +119,19 @@ def given_up(reason: str, budget: Bytes, plans: int) -> str:
         plans: Number of plans that were tried.
     """
     return (
-        f"a step must run in the {format_bytes(budget)} that it was "
-        f"planned into, got out of memory with {plans} plans: {reason}. The model's "
-        "variables are as before the step. Use a smaller batch or volume, let the "
-        "input pipeline read less ahead, or give a smaller `budget`."
+        f"Could not run a step in its budget of {format_bytes(budget)}: out of memory "
+        f"with {plans} plans ({reason}). The model's variables are as before the step. "
+        "Use a smaller batch or volume, let the input pipeline read less ahead, or "
+        "give a smaller `budget`."
     )
 
 
 def unwatched(reason: str) -> str:
     """Message: an unplanned step ran out of memory, and may have written variables."""
     return (
-        f"a step that seemed to fit must not run out of memory, got {reason}. Some of "
-        "the model's variables may be updated and some not: load them from a "
-        "checkpoint, and give a smaller `budget`, so that the step is planned."
+        f"Could not finish a step that seemed to fit: {reason}. Some of the model's "
+        "variables may be updated and some not: load them from a checkpoint, and give "
+        "a smaller `budget`, so that the step is planned."
     )
 
 
@@ -146,7 +146,7 @@ def not_undone() -> str:
 def half_written(reason: str) -> str:
     """Message: a planned step ran out of memory after its commit point."""
     return (
-        "a step must not run out of memory while it writes variables, got "
-        f"{reason}. Some of the model's variables are updated and some are not: load "
-        "them from a checkpoint, and use a smaller `budget`, batch or volume."
+        f"Could not finish a step: out of memory while it writes variables ({reason}). "
+        "Some of the model's variables are updated and some are not: load them from a "
+        "checkpoint, and use a smaller `budget`, batch or volume."
     )

@@ -117,7 +117,7 @@ class Captured:
         settings = replace(self.settings, plan=None)  # a stored plan has failed
         if recompute is not None:
             settings = replace(settings, recompute=recompute)
-        with PREPARING, refused_in_words("planning a step anew"):
+        with PREPARING, refused_in_words("replan a step"):
             try:
                 return _build(replace(self, settings=settings), budget)
             finally:
@@ -127,7 +127,7 @@ class Captured:
         """Apply the next rewrite and plan; arguments as in `StepSource`."""
         settings = replace(self.settings, plan=None)  # a stored plan has failed
         captured = replace(self, settings=settings)
-        with PREPARING, refused_in_words("planning a step anew"):
+        with PREPARING, refused_in_words("replan a step"):
             try:
                 return _fitted(captured, self.budget_now(), error, percent)[1]
             except BudgetError:
@@ -141,7 +141,7 @@ class Captured:
         is_open = self.step.guessed or any(o.varies or o.from_host for o in ops)
         if self.means.guesses or not is_open:
             return None
-        with PREPARING, refused_in_words("planning a step anew"):
+        with PREPARING, refused_in_words("replan a step"):
             try:
                 guessing = self.means + Means(guesses=True)
                 prepared = _fitted(*self.again(means=guessing))[1]
@@ -216,7 +216,7 @@ def prepare(
             captured.on_host.come_back()
             captured, budget = captured.again(settle=settle)
         try:
-            with refused_in_words("planning a step"):
+            with refused_in_words("plan a step"):
                 captured, prepared = _fitted(captured, budget)
         except LMSError as error:  # runs unplanned unless the user asked for a plan
             if (plain := captured.without_plan(error)) is None:
@@ -236,9 +236,9 @@ def _whose(captured: Captured) -> str:
     if captured.kind != "test":
         return ""
     return (
-        " It is the step of evaluation or validation, of a batch "
-        f"{captured.step.signature}: give `validation_batch_size`, or the `batch_size` "
-        "of `evaluate`."
+        " This is the step of evaluation or validation, with a batch "
+        f"{captured.step.signature}: give a smaller `validation_batch_size`, or "
+        "`batch_size` of `evaluate`."
     )
 
 
@@ -373,7 +373,7 @@ def _measured(
     try:
         if is_limited and not guesses:
             refuse_guesses(step)
-        with refused_in_words("measuring a step"):
+        with refused_in_words("measure a step"):
             return with_measured_scratch(step, device), None
     except LMSError as error:
         if settings.asks_for_a_plan:
@@ -439,7 +439,7 @@ def _tell(captured: Captured, budget: MemoryBudget) -> None:
     needs = format_bytes(budget.persistent + plain.peak)
     tell(
         f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs}, "
-        f"there is {format_bytes(budget.total)}: a plan is made."
+        f"more than the budget of {format_bytes(budget.total)}: planning."
     )
 
 

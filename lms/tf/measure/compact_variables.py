@@ -74,9 +74,9 @@ def settle_variables(step: TracedStep, device: Device) -> None:
             kept.put_back(values)
         except Exception as error:
             raise OutOfMemoryError(
-                "variables must find room again once they are moved, got none for "
-                "some: they are empty. Load them from a checkpoint, and use a smaller "
-                "model or fewer other tensors on the device."
+                "Could not move some variables back to the device: they are empty now. "
+                "Load them from a checkpoint, and use a smaller model or fewer other "
+                "tensors on the device."
             ) from error
 
 

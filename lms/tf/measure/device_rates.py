@@ -172,15 +172,15 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
                 return known[1]
             if size <= _LEAST_COPIED:
                 raise OutOfMemoryError(
-                    f"{device.name} must have room for tensors of {format_bytes(size)} "
-                    "to be measured, got none. Delete other models and tensors on it, "
-                    "or use a smaller model."
+                    f"Could not measure {device.name}: tensors of {format_bytes(size)} "
+                    "do not fit. Delete other models and tensors on the device, or use "
+                    "a smaller model."
                 ) from error
             size = max(_LEAST_COPIED, size // _HELD)
             continue
         if size < usual:
             sizes = format_bytes(size), format_bytes(usual)
-            _LOG.warning("Measured on %s: no room for %s (%s).", *sizes, kind)
+            _LOG.warning("Measured on %s, as %s do not fit (%s).", *sizes, kind)
         measured.rates[kind] = size, found
         return found
 

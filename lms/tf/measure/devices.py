@@ -292,7 +292,7 @@ def say_what_is_not_planned(device: Device, used: Iterable[str]) -> None:
     others = [name for name in names if name.startswith("GPU")]
     if others and device.is_gpu:
         _LOG.warning(
-            "Memory is planned on %s alone: what the step holds on %s stays there.",
+            "Memory is planned on %s alone: tensors of the step on %s stay there.",
             device.name,
             ", ".join(others),
         )

@@ -278,8 +278,8 @@ def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
     except CycleError as error:
         *cycle, _ = error.args[1]  # ends with its first op
         raise PlanError(
-            f"the plan makes {len(cycle)} ops wait in a circle, each for the one "
-            f"before it: {_shortened(cycle)}. Report the model, or plan it anew."
+            f"Could not obey the plan: {len(cycle)} ops wait in a cycle, each for the op "
+            f"before: {_shortened(cycle)}. Report the model, or plan the step again."
         ) from error
 
 

@@ -278,8 +278,8 @@ def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
     except CycleError as error:
         *cycle, _ = error.args[1]  # ends with its first op
         raise PlanError(
-            f"Could not obey the plan: {len(cycle)} ops wait in a cycle, each for the op "
-            f"before: {_shortened(cycle)}. Report the model, or plan the step again."
+            f"Could not obey the plan: {len(cycle)} ops wait in a cycle, each for the "
+            f"op before: {_shortened(cycle)}. Report the model, or plan the step again."
         ) from error
 
 

@@ -307,7 +307,7 @@ class LMSCallback(keras.callbacks.Callback):
 
     @property
     def report(self) -> tuple[StepReport, ...]:
-        """One report for each traced function and signature."""
+        """Reports, one for each traced function and signature."""
         return tuple(r for hook in self._hooks.values() for r in hook.fitted.report)
 
     @property

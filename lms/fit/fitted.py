@@ -211,7 +211,7 @@ class FittedFunction:
 
     @property
     def report(self) -> tuple[StepReport, ...]:
-        """One report for each signature, in order of first use."""
+        """Reports, one for each signature, in order of first use."""
         return tuple(step.report() for step in self._steps.values())
 
     @property

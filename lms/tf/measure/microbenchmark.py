@@ -204,7 +204,7 @@ class Bench:
             if found > moved:
                 found = max(found, *(_peak_of(call, memory) for _ in range(_AGAIN)))
         except (tf.errors.OpError, ValueError):
-            return None  # no room to run it alone, or not on these values
+            return None  # out of memory, or cannot run on ones
         return found
 
     def output_bytes(self) -> list[int] | None:

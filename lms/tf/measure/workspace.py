@@ -54,7 +54,7 @@ def workspace_limit(graph: GraphView, room: Bytes) -> int:
     """
     needs = [*_needs(graph)]
     left = [room - own for copies, own in needs if copies + own > room]
-    if left:  # so that no kernel of theirs exceeds the room
+    if left:  # their kernels must not exceed `room`
         return max(1, max(room // _LEAST, min(left)) // MIB)
     largest = max((copies for copies, _ in needs), default=0)
     return min(max(room // _PART, largest + MIB), _MOST) // MIB

@@ -208,9 +208,9 @@ def _keeper(
 ) -> tuple[compat.NodeDef | None, int]:
     """Make an op that holds the original until the plan frees its memory.
 
-    A swap-out may end at any time before the op that waits for it. Other tensors would
-    take memory that is free from then on, in each step different ones, and fragment it
-    otherwise than planned. Element-wise readers would reuse the buffer, or not.
+    A swap-out may end at any time before the op that waits for it. In each step other
+    tensors would take the memory freed then, and fragment memory otherwise than
+    planned. Element-wise readers would reuse the buffer, or not.
 
     Returns:
         The op and the chain position before which it must run; None where none is

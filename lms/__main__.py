@@ -61,7 +61,7 @@ def _add_emulate(subcommands: Any) -> None:
         "[--link NAME | --h2d RATE --d2h RATE] [--latency SECONDS] [--dry] "
         "[--slow-motion F] -- COMMAND ...",
         description="TensorFlow's own GPU runtime on a driver made of host memory. The "
-        "first time it is compiled, which takes a minute.",
+        "driver is compiled once, which takes a minute.",
     )
     emulate.add_argument(
         "--memory",

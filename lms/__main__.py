@@ -1,6 +1,6 @@
 """The command line: run on an emulated card, plan before training, find faults.
 
-What a subcommand needs is imported when it runs: `--help` waits for no TensorFlow.
+Each subcommand imports its modules when it runs: `--help` waits for no TensorFlow.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from lms.units import parse_size
 
 __all__ = ["main"]
 
-# TensorFlow tells of every start; errors come as exceptions.
+# TensorFlow logs each start; errors come as exceptions.
 _QUIET = ("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
@@ -30,11 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one subcommand.
 
     Args:
-        arguments: What follows `python -m lms`; that of this process by default.
+        arguments: Words after `python -m lms`; None takes those of this process.
 
     Raises:
-        SystemExit: With 2 after a mistake, with 0 after `--help`, else with the code
-            of the subcommand, or as `lms.commands.endings` says.
+        SystemExit: Always; code 0 after `--help`, 2 after a mistake, else the
+            subcommand's or that of `lms.commands.endings`.
 
     Example:
         $ python -m lms emulate --memory 96MiB -- python train.py
@@ -61,13 +61,13 @@ def _add_emulate(subcommands: Any) -> None:
         "[--link NAME | --h2d RATE --d2h RATE] [--latency SECONDS] [--dry] "
         "[--slow-motion F] -- COMMAND ...",
         description="TensorFlow's own GPU runtime on a driver made of host memory. The "
-        "first time it is compiled, which takes a minute.",
+        "driver is compiled once, which takes a minute.",
     )
     emulate.add_argument(
         "--memory",
         type=_type(_memory),
         metavar="SIZE",
-        help="what TensorFlow may use of the card, such as 96MiB or 1.5GiB",
+        help="card memory that TensorFlow may use, such as 96MiB or 1.5GiB",
     )
     emulate.add_argument(
         "--cards", type=int, default=1, metavar="N", help="how many cards, 1 by default"
@@ -76,19 +76,19 @@ def _add_emulate(subcommands: Any) -> None:
         "--card",
         choices=PRESETS,
         metavar="NAME",
-        help=f"with memory, rates and link of a card: one of {', '.join(PRESETS)}",
+        help=f"memory, rates and link of a card: one of {', '.join(PRESETS)}",
     )
     emulate.add_argument(
         "--dry",
         action="store_true",
-        help="compute nothing: sizes and times of steps at their true size, on --card",
+        help="compute nothing, but model the memory and time of steps on --card",
     )
     emulate.add_argument(
         "--slow-motion",
         type=float,
         default=1.0,
         metavar="F",
-        help="let all that is modelled take F times as long",
+        help="multiply all modelled times by F",
     )
     _add_link_options(emulate)
     emulate.add_argument(
@@ -106,8 +106,8 @@ def _add_launch(subcommands: Any) -> None:
         help="run a command several times on this host, as the workers of one job",
         usage="python -m lms launch [-h] -n N [--groups N] [--memory SIZE,...] "
         "[--grace SECONDS] -- COMMAND ...",
-        epilog="Exit codes: 0 if all workers ended with 0; else that of the first that "
-        "did not, 128 and the signal's number if a signal ended it.",
+        epilog="Exit codes: 0 if all workers ended with 0; else the first other code, "
+        "or 128 plus the number of the signal that ended a worker.",
     )
     launch.add_argument(
         "-n", dest="workers", required=True, type=int, metavar="N", help="workers"
@@ -116,20 +116,20 @@ def _add_launch(subcommands: Any) -> None:
         "--groups",
         type=int,
         metavar="N",
-        help="part the workers into loose groups; one that fails is started again",
+        help="split the workers into loose groups; a group that fails is restarted",
     )
     launch.add_argument(
         "--memory",
         type=_type(lambda text: [_memory(size) for size in text.split(",")]),
         metavar="SIZE,...",
-        help="emulate a card of so much memory for each worker; one size, or one each",
+        help="emulate a card for each worker, of one size for all or a size for each",
     )
     launch.add_argument(
         "--grace",
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="how long workers may take to end when another one has failed",
+        help="time for the other workers to end after one has failed",
     )
     launch.add_argument(
         "command",
@@ -143,7 +143,7 @@ def _add_launch(subcommands: Any) -> None:
 def _add_plan(subcommands: Any) -> None:
     plan = subcommands.add_parser(
         "plan",
-        help="say whether a model fits, and how it would train, before it does",
+        help="predict whether a model fits, and how fast it trains",
         usage="python -m lms plan [-h] FILE.py:function [--budget SIZE] "
         "[--hardware NAME] [--link NAME] [--planner NAME] [--recompute HOW] "
         "[--json FILE] [--figure FILE] [--output FILE]",
@@ -168,14 +168,14 @@ def _add_plan(subcommands: Any) -> None:
         "--hardware",
         choices=PRESETS,
         metavar="NAME",
-        help="a device that is not here, by a roofline; by default the present (or "
+        help="plan for another device, by a roofline; by default the present (or "
         f"emulated) device is measured. One of {', '.join(PRESETS)}",
     )
     plan.add_argument(
         "--link",
         choices=PRESETS,
         metavar="NAME",
-        help="with the link of this hardware",
+        help="plan with the link of this hardware",
     )
     plan.add_argument(
         "--planner",
@@ -188,9 +188,9 @@ def _add_plan(subcommands: Any) -> None:
         "--recompute",
         choices=RECOMPUTE_WORDS,
         default="auto",
-        help="recompute ops instead of keeping or moving what they made: where that is "
-        "predicted to be faster (auto, the default); there, but cheap ops only; "
-        "wherever it can be done; or never",
+        help="recompute ops instead of keeping or offloading their outputs: where "
+        "predicted to be faster (auto, the default), there but cheap ops only (cheap), "
+        "wherever possible (always), or never",
     )
     plan.add_argument(
         "--json", type=Path, metavar="FILE", help="write the forecast and the plan"
@@ -210,7 +210,7 @@ def _add_plan(subcommands: Any) -> None:
 def _add_doctor(subcommands: Any) -> None:
     doctor = subcommands.add_parser(
         "doctor",
-        help="say what this machine has, what is wrong, and what to do",
+        help="report what this machine has, its problems, and what to do",
         epilog="Exit codes: 0 without a problem, 1 with one.",
     )
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -243,13 +243,13 @@ def _launch(options: argparse.Namespace) -> int:
     if len(sizes) not in (0, 1, options.workers):
         options.parser.error(
             f"--memory must be one size, or one for each of {options.workers} workers, "
-            f"got {len(sizes)}. Write as many, with commas."
+            f"got {len(sizes)}. Separate sizes by commas."
         )
     if sizes:
         from lms.emulation.emulate import environment
 
         environ = environment(sizes[0], cards=options.workers)
-    os.environ.update(environ)  # of the process that groups are copies of
+    os.environ.update(environ)  # groups are copies of this process
     return launch(
         command,
         workers=options.workers,
@@ -291,12 +291,12 @@ def _add_link_options(parser: argparse.ArgumentParser) -> None:
         "--link",
         choices=LINKS,
         metavar="NAME",
-        help=f"as others measured it: one of {', '.join(LINKS)}",
+        help=f"published rates of a link: one of {', '.join(LINKS)}",
     )
     group.add_argument(
-        "--h2d", type=_type(_rate), metavar="RATE", help="to it, as 12GB (/s)"
+        "--h2d", type=_type(_rate), metavar="RATE", help="to the card, as 12GB/s"
     )
-    group.add_argument("--d2h", type=_type(_rate), metavar="RATE", help="from it")
+    group.add_argument("--d2h", type=_type(_rate), metavar="RATE", help="from the card")
     group.add_argument("--latency", type=float, metavar="SECONDS", help="of each copy")
 
 
@@ -320,7 +320,7 @@ def _link(options: argparse.Namespace) -> LinkRates | None:
 
 
 def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """A type for argparse, which shows only its own kind of error as it is written."""
+    """Wrap a parser for argparse, which shows the text of its own errors only."""
 
     def parsed(text: str) -> Any:
         try:
@@ -337,7 +337,7 @@ def _memory(text: str) -> str:
 
 
 def _rate(text: str) -> float:
-    """Bytes per second; "/s" may be written or not."""
+    """Parse bytes per second; the suffix "/s" is optional."""
     if not re.search("[1-9]", text):
         raise ValueError(
             f"a rate must be bytes per second above 0, got {text!r}. Write 12GB/s."
@@ -346,7 +346,7 @@ def _rate(text: str) -> float:
 
 
 def _subject(text: str) -> str:
-    """Check that the file is there before anything slow is loaded."""
+    """Check that the file exists before TensorFlow is imported."""
     find_file(text)
     return text
 

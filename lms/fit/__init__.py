@@ -1,1 +1,1 @@
-"""The two doors: Keras's `fit` with the callback, and `fit_in_memory`."""
+"""Entry points: the Keras callback and `fit_in_memory`."""

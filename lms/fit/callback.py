@@ -1,17 +1,17 @@
-"""The Keras callback: the user's knobs, and Keras's functions, replaced and put back.
+"""The Keras callback: reads the user's knobs, replaces and restores Keras's functions.
 
 Keras asks the model for a function of an iterator (`make_train_function`), then tells
 its callbacks that training begins, then calls `model.train_function` for each batch.
-At the begin hook that attribute is replaced by one that plans; at the end hook it is
-put back. If training dies in between, the step's own errors put it back at once, and
-any other way out is caught at the next use: Keras always asks `make_train_function`
-first, and the one that is in place then puts everything back.
+The begin hook replaces that attribute by a function that plans; the end hook restores
+Keras's. If training dies in between, an error of the step restores it at once. Any
+other way out is caught at the next use: Keras always calls `make_train_function` first,
+and the replaced one then restores everything.
 
-Where all fits and no batch can be larger, Keras's own function runs from then on. Else
-each batch is looked at: one that is larger than all before it gets a plan of its own.
+Where a step fits and no batch can be larger, Keras's own function runs from then on.
+Else each batch is checked: a batch larger than all before gets its own plan.
 
 Known weakness: ops that keep their random state in the kernel (`tf.random` with
-an op seed, not Keras's seed generators) start anew in each function that holds them.
+an op seed, not Keras's seed generators) restart in each function that holds them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ _NO_BATCH = (StopIteration, tf.errors.OutOfRangeError)
 
 
 class FunctionHook:
-    """One of a model's three functions, replaced and put back."""
+    """Replaces and restores one of a model's three functions."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class FunctionHook:
         return model is self._model and self._own is getattr(model, self._name)
 
     def install(self) -> None:
-        """Put the planned function, and a `make_..._function` that removes it.
+        """Install the planned function, and a `make_..._function` that removes it.
 
         Raises:
-            ValueError: If another callback's is there, in the same `fit`.
+            ValueError: If another callback of the same `fit` has installed its own.
         """
         self._refuse_another()
         run = self._predict if self._kind == "predict" else self._run_steps
         setattr(self._model, self._name, run)
         own = self._model.__dict__
-        self._others = own.get(self._maker)  # that of `DataParallel`
+        self._others = own.get(self._maker)  # set by `DataParallel`
         own[self._maker] = self._make
 
     def _refuse_another(self) -> None:
@@ -94,7 +94,7 @@ class FunctionHook:
             )
 
     def remove(self) -> None:
-        """Put back what was replaced, unless it was compiled anew; once or twice."""
+        """Restore Keras's function unless the model was recompiled; may be repeated."""
         own = self._model.__dict__
         if own.get(self._maker) == self._make:
             del own[self._maker]
@@ -111,7 +111,7 @@ class FunctionHook:
         return getattr(self._model, self._maker)(force=force)
 
     def _run_steps(self, iterator: Any) -> Any:
-        """`steps_per_execution` steps, as Keras's own function makes."""
+        """Run `steps_per_execution` steps, as Keras's own function does."""
         iterator = one_replica_s(iterator)
         try:
             with _Guard(self):
@@ -129,10 +129,10 @@ class FunctionHook:
         return outputs
 
     def _run_without_batch(self, iterator: Any) -> None:
-        """Run what Keras's step has run when it finds no batch: it counts an iteration.
+        """Count an iteration, as Keras's step does before it finds no batch.
 
-        Keras makes such a step where it does not know the data's length. One that is
-        compiled, or asks for several batches, looks for its batch first.
+        Keras starts such a step where the data's length is unknown. A step that is
+        compiled, or runs several batches, asks for its batch first.
         """
         compiled = self._model.jit_compile or self._model.steps_per_execution > 1
         if self._kind == "train" and not compiled and self._others is None:
@@ -145,7 +145,7 @@ class FunctionHook:
         return keras.tree.map_structure(lambda *p: tf.concat(p, axis=0), *parts)
 
     def _predict_one(self, data: Any) -> Any:
-        """Volumes of several sizes come in turn: each size has a plan, or none."""
+        """Predict one batch; volumes of each size have their own plan, or need none."""
         data = without_optionals(data)
         if self._may_step_aside and self.fitted.runs_plain([data]):
             return self._own([data])
@@ -153,14 +153,14 @@ class FunctionHook:
             return self.fitted([data])
 
     def after_step(self) -> None:
-        """Say what is new."""
+        """Report new plans."""
         reports = self.fitted.report
         for report in reports[self._said :]:
             self._say(report)
         self._said = len(reports)
 
     def _step_aside(self, iterator: Any) -> None:
-        """Let Keras's own function run, if all batches have the shapes of this one."""
+        """Restore Keras's own function if all shapes are known and all steps fit."""
         specs = flat_specs([iterator.element_spec])
         is_open = not all(spec.shape.is_fully_defined() for spec in specs)
         if self._may_step_aside and not is_open and self.fitted.fits_unplanned():
@@ -168,18 +168,18 @@ class FunctionHook:
 
     @property
     def _may_step_aside(self) -> bool:
-        """Tell whether Keras's own function does the same as the planned one.
+        """Tell whether Keras's own function computes as the planned one.
 
-        With XLA it would need memory that nobody has predicted, and make other bits.
+        With XLA its memory is not predicted, and its bits differ.
         """
         return self._own is not None and not self._model.jit_compile
 
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """A step runs within it; one that fails puts Keras's function back.
+    """Context of a step: a step that fails restores Keras's function.
 
-    No generator: that would show an error's frames again, which are left out.
+    No generator: a generator would show an error's frames again, which are left out.
     """
 
     hook: FunctionHook
@@ -188,10 +188,10 @@ class _Guard:
         """Begin a step."""
 
     def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
-        """Say what is new, or put Keras's function back.
+        """Report new plans, or restore Keras's function.
 
         Raises:
-            LMSError: The step's, without the library's frames.
+            LMSError: The step's error, without the library's frames.
         """
         if error is None:
             self.hook.after_step()
@@ -210,47 +210,47 @@ class _Guard:
 
 
 class LMSCallback(keras.callbacks.Callback):
-    """Large model support: fit, evaluate and predict within the memory there is.
+    """Large model support: fit, evaluate and predict within the device's memory.
 
-    Each traced step is planned when its first batch comes. If it fits, Keras's own
-    function runs. If not, tensors are swapped to host memory between their uses, with
-    the same numbers bit for bit.
+    Each traced step is planned when its first batch comes. If the step fits, Keras's
+    own function runs. If not, tensors are offloaded to host memory between their uses,
+    or recomputed, with the same numbers bit for bit.
 
     Args:
         budget: Device memory that a step may use, weights and data included: bytes, or
-            text such as "96MiB". None takes what the device has: plans are made for
-            all but a margin of 1/32, which is for what the allocator loses. Without a
-            GPU nothing is planned then: Keras trains as ever.
+            text such as "96MiB". None takes the device's memory less a margin of 1/32,
+            which the allocator may lose to fragmentation. Without a GPU nothing is
+            planned then: Keras trains as ever.
         thresholds: IBM's rule instead of a plan by time and memory, by TFLMS's names:
-            `swapout_threshold` (a reader more than so many levels of the graph after a
-            tensor's producer reads a swapped-in copy), `swapin_ahead` (levels before
-            its reader at which a swap-in starts), `swapin_groupby` (readers within so
-            many levels share a copy), `sync_mode` ("off", "swap-out", "swap-in",
-            "both"), `serialization` (levels to serialise, such as `[1, "3:5"]`),
+            `swapout_threshold` (levels of the graph: a reader further behind a tensor's
+            producer reads a swapped-in copy), `swapin_ahead` (levels before its reader
+            at which a swap-in starts), `swapin_groupby` (levels: readers that close
+            together share a copy), `sync_mode` ("off", "swap-out", "swap-in", "both"),
+            `serialization` (levels to serialise, such as `[1, "3:5"]`),
             `serialization_by_size`. The first three are tuned where they are left out.
         include_scopes: Only outputs of ops below these scopes (layer names) move.
-        exclude_scopes: Outputs of ops below these scopes stay.
+        exclude_scopes: Outputs of ops below these scopes stay on the device.
         include_types: Only outputs of these op types move.
-        exclude_types: Outputs of these op types stay.
-        recompute: The ops that are recomputed, with the same bits, so that what they
-            made is neither kept nor moved. None: those of which that is predicted to be
-            faster, or about as fast and less is moved; and where the host cannot hold
-            what would be moved. True: all that can be. False: none. "cheap": as None,
-            but only ops that take about as long as copying (element-wise, moving data).
-        host_memory: The most memory of the host that swapped tensors may take, as
-            `budget`; None takes what is free.
-        plan: A plan, or the file that `python -m lms plan --output` wrote, for the
-            first training step; it must be a plan of that very step.
+        exclude_types: Outputs of these op types stay on the device.
+        recompute: The ops that are recomputed, with the same bits, instead of keeping
+            or offloading their outputs. None: where recomputing is predicted to be
+            faster, or about as fast with less moved, or the host has too little memory.
+            True: all possible ops. False: none. "cheap": as None, but only ops that
+            take about as long as copying (element-wise, moving data).
+        host_memory: The most host memory for swapped tensors, written as `budget`; None
+            takes what is free.
+        plan: A plan of the first training step, or the file of one, which `python -m
+            lms plan --output` wrote.
         state: Where variables (weights, slots of the optimizer) lie while a step runs.
-            None: on the device, and where there is no plan with all of them there, some
-            in the host's memory, with the same bits. "device": on the device.
-        slices: How ops are cut where no plan fits with whole ones: into parts that run
-            one after the other. None: over the examples of a batch and the heads of
+            None: on the device; some in host memory, with the same bits, where no plan
+            fits otherwise. "device": on the device.
+        slices: How ops are split where no plan fits whole ops: into parts that run one
+            after the other. None: over the examples of a batch and the heads of
             attention, and rows of products whose parts were tried and have the same
             bits; under `tf.config.experimental.enable_op_determinism` nothing else,
-            as libraries may add up fewer in another order. "any": all that can be,
-            such as the queries of attention. "none": not at all.
-        verbose: 1 says what is prepared and prints a line for each plan, 0 is silent.
+            as libraries may add up fewer numbers in another order. "any": all possible
+            ops, such as the queries of attention. "none": not at all.
+        verbose: 1 shows progress and prints a line for each plan, 0 is silent.
 
     Raises:
         ValueError, TypeError: If an argument breaks its rule.
@@ -307,7 +307,7 @@ class LMSCallback(keras.callbacks.Callback):
 
     @property
     def report(self) -> tuple[StepReport, ...]:
-        """One report for each traced function and signature."""
+        """Reports, one for each traced function and signature."""
         return tuple(r for hook in self._hooks.values() for r in hook.fitted.report)
 
     @property
@@ -351,11 +351,11 @@ class LMSCallback(keras.callbacks.Callback):
         self._end("predict")
 
     def __getstate__(self) -> dict[str, Any]:
-        """State of a copy: the knobs, and neither the model nor its plans."""
+        """State of a copy: the knobs, without the model and its plans."""
         return {"_settings": self._settings, "_verbose": self._verbose}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew with a copy's knobs."""
+        """Start with a copy's knobs and without plans."""
         super().__init__()
         self.__dict__.update(state)
         self._hooks = {}
@@ -404,7 +404,7 @@ class LMSCallback(keras.callbacks.Callback):
 
 
 def _nothing() -> None:
-    """Evaluation and prediction make no slots."""
+    """Make nothing: evaluation and prediction have no slots."""
 
 
 def _console() -> Console:
@@ -415,7 +415,7 @@ def _unlimited() -> str:
     device = find_device()
     if not device.is_gpu:
         return "TensorFlow sees no GPU: nothing is planned, Keras trains as ever."
-    return f"{device.name} has no known limit, no budget is given: nothing is planned."
+    return f"{device.name} has no known limit, and no budget is given: nothing planned."
 
 
 def _checked(verbose: object) -> int:

@@ -1,8 +1,8 @@
-"""The door for custom training loops, and what both doors share.
+"""The entry point for custom training loops, and the function behind both entry points.
 
-`fit_in_memory` is the public door for custom training loops; `LMSCallback` is the one
-for Keras. Both make a `FittedFunction`, which prepares a step for each signature that
-it is called with (`lms.tf.prepare` has the stages).
+`fit_in_memory` is for custom training loops, `LMSCallback` for Keras. Both make a
+`FittedFunction`, which prepares a step for each signature of its calls
+(`lms.tf.prepare` has the stages).
 """
 
 import logging
@@ -39,23 +39,23 @@ from lms.units import Bytes
 
 __all__ = ["FittedFunction", "fit_in_memory", "nothing_to_plan", "on_host"]
 
-# Variables that are made while a step is traced take one part of so many of the card,
-# together with what is there; others lie on the host until a plan is known.
+# Variables made while a step is traced lie on the device up to 1/2 of its bytes in use,
+# on the host beyond, until a plan is known.
 _SLOTS_PART = 2
 
-# The same of variables made in `on_host`: initial values take several times their room.
+# In `on_host` the limit is 1/4: initialisers need several times a variable's bytes.
 _WEIGHTS_PART = 4
 
-# Free bytes for each byte of variables that come back to the card after training.
+# Variables return to the device after training if 2 bytes are free for each of theirs.
 _AMPLE = 2
 
 _LOG = logging.getLogger("lms")
 
-# Chunks are split that are larger than what is asked for by more than this part of the
-# card (`internal_fragmentation_fraction` in config.proto).
+# TensorFlow's allocator splits a chunk that exceeds the request by more than this part
+# of the device's memory (`internal_fragmentation_fraction` in config.proto).
 _SPLIT_FROM = 1e-6
 
-# Both are read when TensorFlow makes its devices: later it is too late.
+# TensorFlow reads both settings when it makes its devices, so importing sets them.
 limit_pinned_memory()
 if not compat.devices_are_made():
     compat.set_gpu_options(internal_fragmentation_fraction=_SPLIT_FROM)
@@ -76,8 +76,8 @@ def fit_in_memory(
         signature: Its arguments as specs (`tf.TensorSpec`) or example tensors. Only the
             first dimension of an argument may be unknown; then each batch size is
             planned when it first comes.
-        budget: Device memory in bytes, or text such as "96MiB"; None takes what the
-            device has.
+        budget: Device memory in bytes, or text such as "96MiB"; None takes the device's
+            memory less a margin.
         **knobs: The other knobs of `LMSCallback`.
 
     Returns:
@@ -86,8 +86,8 @@ def fit_in_memory(
     Raises:
         ValueError, TypeError: If a knob breaks its rule.
         BudgetError: If no plan keeps the step within the budget.
-        UnsupportedError: If a shape is unknown beyond the batch, or there is no GPU
-            that `budget` could be of.
+        UnsupportedError: If a shape is unknown beyond the batch, or `budget` is given
+            without a GPU.
 
     Example:
         >>> import lms
@@ -114,10 +114,10 @@ def fit_in_memory(
 
 
 def on_host() -> AbstractContextManager[None]:
-    """Let variables lie on the host that are made within it, where the card gets full.
+    """Within the context, make variables on the host once the device is 1/4 full.
 
-    For models whose weights alone do not fit: where they do, `LMSCallback` moves what
-    must be moved. Such variables train, and are read and saved, as all others.
+    For models whose weights alone do not fit; else `LMSCallback` offloads variables
+    where needed. Variables on the host train, are read and are saved like all others.
 
     Example:
         >>> import keras
@@ -143,7 +143,7 @@ def nothing_to_plan(settings: Settings) -> bool:
     """Tell whether no plan is needed: no limit, no budget, no plan asked for.
 
     Raises:
-        UnsupportedError: If one is asked for where there is no GPU.
+        UnsupportedError: If a budget, thresholds or a plan are given without a GPU.
     """
     device = find_device()
     asked = {
@@ -155,29 +155,29 @@ def nothing_to_plan(settings: Settings) -> bool:
     if given is not None and not device.is_gpu:
         raise UnsupportedError(
             f"`{given}` must be left out where there is no GPU, got "
-            f"{asked[given]!r}. Run the program on an emulated one: python -m lms "
+            f"{asked[given]!r}. Run the program on an emulated card: python -m lms "
             "emulate --memory SIZE -- COMMAND."
         )
     return device.limit is None and given is None
 
 
 class FittedFunction:
-    """A step that is planned for each signature it is called with.
+    """A training step, planned for each signature of its calls.
 
     Args:
-        function: What to trace.
+        function: The function to trace.
         settings: The user's knobs.
-        kind: Its name in reports.
-        signature: Specs to trace with; None traces with what it is called with.
-        planned_anew: Is told of each plan that takes the place of one that failed.
-        made_before: Makes what the first trace would make.
-        shown: Shows how far a preparation is, while it is entered.
-        of_batch: The same of a batch, where the function draws one from an iterator.
-        own: What would run otherwise, called with the same arguments: it says which
-            shapes a trace leaves open. None is the function itself.
+        kind: The step's name in reports.
+        signature: Specs to trace with; None traces with the arguments of a call.
+        planned_anew: Called with the report of each replacement plan.
+        made_before: Called before a trace: makes variables that the trace would make.
+        shown: Context that shows the progress of a preparation.
+        of_batch: The step of a given batch, if `function` draws one from an iterator.
+        own: The function that runs without LMS, with equal arguments: tells which
+            shapes a trace leaves open. None: `function`.
     """
 
-    def __init__(  # noqa: PLR0913 - who asks, and who is told
+    def __init__(  # noqa: PLR0913 - callbacks of both entry points
         self,
         function: Callable[..., Any],
         settings: Settings,
@@ -211,7 +211,7 @@ class FittedFunction:
 
     @property
     def report(self) -> tuple[StepReport, ...]:
-        """One report for each signature, in the order they came."""
+        """Reports, one for each signature, in order of first use."""
         return tuple(step.report() for step in self._steps.values())
 
     @property
@@ -220,7 +220,7 @@ class FittedFunction:
         return tuple(step.timeline for step in self._steps.values())
 
     def __call__(self, *args: Any) -> Any:
-        """Run one step; plans first if this signature is new."""
+        """Run one step; plan first if this signature is new."""
         if self._unplanned is not None:
             return self._unplanned(*args)
         key = signature_key(self._called(args))
@@ -265,7 +265,7 @@ class FittedFunction:
         return step(batch)
 
     def _give_up(self, key: str, error: UnsupportedError) -> None:
-        """Let a signature run as it is from now on, if nobody insists on a plan."""
+        """Run a signature unplanned from now on, unless the user asked for a plan."""
         if self._settings.asks_for_a_plan:
             raise error
         if not self._given_up:
@@ -274,7 +274,7 @@ class FittedFunction:
         self._given_up.add(key)
 
     def run_without_batch(self, iterator: Any) -> None:
-        """Run the ops that need no batch of a step that was drawn from an iterator."""
+        """Run the ops that need no batch, of the step that draws from an iterator."""
         traced = self._traced.get(signature_key([iterator.element_spec]))
         if self._unplanned is not None or traced is None:
             return
@@ -292,7 +292,7 @@ class FittedFunction:
         return step is not None and step.is_sure and not step.on_host.handles
 
     def prepare(self) -> None:
-        """Plan now, if the signature leaves nothing open."""
+        """Plan now if all shapes of the signature are known."""
         if self._unplanned is not None:
             return
         specs = flat_specs(self._signature or ())
@@ -304,14 +304,14 @@ class FittedFunction:
                 self._give_up(signature_key(signature), error)
 
     def fits_unplanned(self) -> bool:
-        """Tell whether all signatures so far run without a plan, with room to spare."""
+        """Tell whether all signatures so far fit easily without a plan."""
         steps = self._steps.values()
         return not self._given_up and all(
             step.is_sure and not step.on_host.handles for step in steps
         )
 
     def give_back(self) -> None:
-        """Move variables back to the device if there is ample room for all of them."""
+        """Move all variables back to the device if it has ample free memory."""
         device = find_device()
         used = device.memory.current_bytes or 0
         free = UNLIMITED if device.limit is None else device.limit - used
@@ -321,12 +321,12 @@ class FittedFunction:
             moved.come_back()
 
     def note_peak(self) -> None:
-        """Take the peak of steps that ran without this function, as Keras's own do."""
+        """Record the memory peak of steps that Keras's own function ran."""
         for step in self._steps.values():
             step.note_peak()
 
     def _called(self, args: Sequence[Any]) -> Sequence[Any]:
-        """Arguments for tracing a call."""
+        """Arguments to trace a call with."""
         return called_signature(self._signature, args) if self._signature else args
 
     def _trace(self, args: Sequence[Any], iterator: Any) -> TracedFunction:
@@ -342,17 +342,17 @@ class FittedFunction:
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
-        """Let variables that a trace makes lie on the host where the card gets full."""
+        """Make variables of a trace on the host once the device fills up."""
         settings = self._settings
         on_device = settings.state == "device"
         beside = (
             nullcontext() if on_device else _made_beside(settings.budget, _SLOTS_PART)
         )
-        with refused_in_words("tracing a step"), beside:
+        with refused_in_words("trace a step"), beside:
             yield
 
     def _run(self, traced: TracedFunction, inputs: Sequence[Any]) -> Any:
-        """Run a step; it is planned anew if it runs out of memory."""
+        """Run a step; replan it if it runs out of memory."""
         key = self._key(traced, inputs)
 
         def take_place(step: PreparedStep) -> None:
@@ -360,20 +360,20 @@ class FittedFunction:
             if self._planned_anew is not None:
                 self._planned_anew(step.report())
 
-        with self._lock:  # no other thread may see a step that is planned anew
+        with self._lock:  # no other thread may see a step that is being replanned
             step = self._prepared(traced, inputs)
             try:
                 with lost_in_words():
                     return run_recovering(step, inputs, take_place)
             finally:
-                if self._steps[key].rebuilt is None:  # it could not be planned anew
+                if self._steps[key].rebuilt is None:  # could not be replanned
                     del self._steps[key]
 
     def _prepared(self, traced: TracedFunction, inputs: Sequence[Any]) -> PreparedStep:
-        """The step of this signature, prepared when it is called first."""
+        """The step of these inputs, prepared at its first call."""
         key = self._key(traced, inputs)
         if key not in self._steps:
-            with PREPARING, refused_in_words("planning a step"), self._shown():
+            with PREPARING, refused_in_words("plan a step"), self._shown():
                 if key not in self._steps:  # another thread may have come first
                     self._steps[key] = prepare(
                         traced,
@@ -388,7 +388,7 @@ class FittedFunction:
         return self._steps[key]
 
     def _key(self, traced: TracedFunction, inputs: Sequence[Any]) -> str:
-        """Key of the step for these inputs: theirs, or that of larger ones that fit."""
+        """Key of the inputs' own step, or of larger inputs' step that fits easily."""
         key = f"{id(traced)} {signature_key(inputs)}"
         if key in self._steps:
             return key
@@ -400,14 +400,14 @@ class FittedFunction:
         return next(larger, key)
 
     def _settings_now(self) -> Settings:
-        """A stored plan is for the first training step; others get one of their own."""
+        """The user's knobs; a stored plan only for the first training step."""
         if self._kind in ("train", "step") and not self._steps:
             return self._settings
         return replace(self._settings, plan=None)
 
 
 def _is_of(key: str, traced: TracedFunction) -> bool:
-    """Tell whether a plan is of this trace."""
+    """Tell whether a step's key is of this trace."""
     return key.startswith(f"{id(traced)} ")
 
 

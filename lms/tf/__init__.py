@@ -1,1 +1,1 @@
-"""The only code of lms that imports TensorFlow: trace, rewrite, rebuild, measure."""
+"""TensorFlow's side of lms: capture, measure, rewrite and run training steps."""

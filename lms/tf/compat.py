@@ -110,7 +110,7 @@ __all__ = [
     "wait_for_cluster",
 ]
 
-# Name of an argument's node, its spec, and for a variable's handle the variable's.
+# Name of an argument's node, its spec, and for a variable's handle the variable's spec.
 Input: TypeAlias = tuple[str, tf.TensorSpec, tf.TensorSpec | None]
 
 # Made when their modules are imported: type checkers do not see them.
@@ -123,7 +123,7 @@ _MARKER = "lms_end_of_collection"
 
 
 def device_name(short: str) -> str:
-    """A device of this process by the name that placed ops have.
+    """Full name of a device of this process, as in placed ops.
 
     Args:
         short: Such as `GPU:0`.
@@ -143,9 +143,9 @@ def devices_are_made() -> bool:
 
 
 def wait_for_cluster(workers: int, seconds: float) -> None:
-    """Let TensorFlow's start of a cluster wait so long until all processes are there.
+    """Let the start of a cluster wait up to `seconds` until all processes are there.
 
-    Where one is not, all that wait hear of it. Else some would wait for ever.
+    If a process is missing, all others get an error. Else some would wait for ever.
     """
     context = _eager_context()
     context.configure_coordination_service("standalone", "/job:worker/task:0")
@@ -156,15 +156,15 @@ def wait_for_cluster(workers: int, seconds: float) -> None:
 
 
 def put_in_cluster(key: str, value: str) -> None:
-    """Let all processes of a cluster know a value, by its coordination service."""
+    """Publish a value to all processes of a cluster, by its coordination service."""
     _eager_context().set_config_key_value(key, value)
 
 
 def get_from_cluster(key: str, seconds: float) -> str:
-    """A value that a process of the cluster has put, or will in so many seconds.
+    """The value that a process of the cluster has put, or puts within `seconds`.
 
     Raises:
-        tf.errors.OpError: If none does, or a process has died.
+        tf.errors.OpError: If no process puts one, or a process has died.
     """
     return _eager_context().get_config_key_value(key, int(seconds * 1000))
 
@@ -177,7 +177,7 @@ def calls_in(model: Any) -> Iterator[tuple[Any, list[Any], list[Any]]]:
 
 
 def move_variable(variable: Any, device: str) -> None:
-    """Let a Keras variable lie on another device: it gets another `tf.Variable`."""
+    """Move a Keras variable to another device: it gets another `tf.Variable`."""
     with tf.device(device):
         variable._initialize(tf.identity(variable.value))
 
@@ -199,7 +199,7 @@ def pack_outputs(concrete: Any, flat: Sequence[tf.Tensor]) -> Any:
 
 
 def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
-    """The flat tensors of a call's arguments; what is left out is as it was traced."""
+    """The flat tensors of a call's arguments; omitted arguments are as traced."""
     called = concrete.function_type
     bound = called.bind_partial(*args)
     for name, parameter in called.parameters.items():
@@ -210,7 +210,7 @@ def flat_inputs(concrete: Any, args: Sequence[Any]) -> list[tf.Tensor]:
 
 
 def operations(graph: Any) -> Iterator[tf.Operation]:
-    """The ops of a traced graph, those of the functions that it calls first."""
+    """The ops of a traced graph; ops of called functions come first."""
     for op in graph.get_operations():
         if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
             yield from graph._get_function(op.get_attr("f").name).graph.get_operations()
@@ -218,10 +218,10 @@ def operations(graph: Any) -> Iterator[tf.Operation]:
 
 
 def one_replica_s(iterator: Any) -> Any:
-    """The iterator of the only device of a strategy; any other iterator as it is.
+    """The iterator of a strategy's only device; any other iterator as it is.
 
-    Draws from either are draws from both. A distributed one asks in a branch whether
-    there is a next element: what the branch yields would have no shape.
+    A draw from either iterator is a draw from both. A distributed iterator asks in a
+    branch for a next element, and the branch's result would have no shape.
     """
     if not isinstance(iterator, _input_lib.DistributedIteratorBase):
         return iterator
@@ -244,14 +244,14 @@ def allocator_limit(device: str) -> int | None:
     """Bytes that a device's allocator may hand out.
 
     Covers logical devices with a limit and whole GPUs; there is no public form. The
-    devices of the program itself are asked: `device_lib` would make all of them anew,
-    on every GPU of the machine, and take their memory.
+    program's own devices are asked: `device_lib` would make new ones on every GPU of
+    the machine, and take the memory.
 
     Args:
-        device: Its full name.
+        device: The device's full name.
 
     Returns:
-        None where it does not say: `TF_GPU_ALLOCATOR=cuda_malloc` knows no limit.
+        None where no limit is known, as with `TF_GPU_ALLOCATOR=cuda_malloc`.
     """
     context = _eager_context()
     context.ensure_initialized()
@@ -271,7 +271,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def address_of(tensor: Any) -> int:
-    """Address of an eager tensor in its device's memory; ValueError if none says.
+    """Address of an eager tensor in its device's memory; ValueError without one.
 
     DLPack's capsule holds a `DLManagedTensor`, which begins with a pointer to the data
     (dlpack.h).
@@ -285,7 +285,7 @@ def address_of(tensor: Any) -> int:
 
 def aligned(array: Any) -> np.ndarray:
     """A NumPy array, or a copy of it, in memory that TensorFlow can take as it is."""
-    array = np.asarray(array)  # of a scalar NumPy makes no array
+    array = np.asarray(array)  # a NumPy scalar is no array
     if array.ctypes.data % _ALIGNMENT == 0 and array.flags.c_contiguous:
         return array
     memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
@@ -296,15 +296,15 @@ def aligned(array: Any) -> np.ndarray:
 
 
 def host_tensor(array: Any) -> Any:
-    """An eager tensor that is a NumPy array's memory, which it keeps.
+    """An eager tensor that shares a NumPy array's memory, and keeps it alive.
 
-    `tf.constant` copies the array to wherever NumPy finds room; what is not aligned is
-    then copied by the CPU's allocator, and on a device that is emulated, and full, the
-    process dies of that (`NdarrayToTensor` in ndarray_tensor.cc).
+    `tf.constant` copies the array to memory of NumPy's. If that is not aligned, the
+    CPU's allocator copies again; on an emulated device that is full, the process dies
+    of the second copy (`NdarrayToTensor` in ndarray_tensor.cc).
 
     Args:
-        array: Not to be written to afterwards; it is copied within NumPy's memory if it
-            is not aligned.
+        array: Not to be written to afterwards; copied within NumPy's memory if it is
+            not aligned.
 
     Example:
         >>> array = aligned(np.ones([2, 3], np.float32))
@@ -323,19 +323,18 @@ def _end_collection() -> None:
 def optimised_graph(concrete: Any, arguments: Sequence[tf.Tensor]) -> GraphDef | None:
     """The placed and optimised graph of a concrete function, which is not run.
 
-    The function is called with a cancellation that came before: the runtime makes the
-    graph, then refuses to start ("Function was cancelled before it was started").
-    Graphs are handed over at the end of a successful call only: a call of an empty
-    marker function closes the collection, which `tf.summary.trace_on(graph=True)` uses
-    too.
+    The call of the function is cancelled beforehand: the runtime makes the graph, then
+    refuses to start ("Function was cancelled before it was started"). Graphs are handed
+    over at the end of a successful call only: a call of an empty marker function closes
+    the collection, which `tf.summary.trace_on(graph=True)` uses too.
 
     Args:
         concrete: The traced function.
-        arguments: All its flat inputs; of values only handles matter.
+        arguments: All flat inputs of the function; of their values only handles matter.
 
     Returns:
         The graph. None if another thread called a new function in the meantime: the
-        runtime collects what all threads make, and adds it all up.
+        runtime collects the graphs of all threads in one.
     """
     context = _eager_context()
     cancelled = _cancellation.CancellationManager()
@@ -375,10 +374,10 @@ def _is_of(concrete: Any, nodes: Sequence[NodeDef]) -> bool:
 
 
 def attribute(node: NodeDef, key: str) -> AttrValue:
-    """A node's attribute to look at; an empty one if it has none of that name.
+    """A node's attribute, to be read only; an empty value if the node has none.
 
-    `node.attr[key]` would add it, and an empty attribute is refused when the node is
-    imported.
+    `node.attr[key]` would add an empty attribute, and TensorFlow refuses to import a
+    node with one.
 
     Example:
         >>> node = NodeDef(name="call", op="PartitionedCall")
@@ -403,7 +402,7 @@ ASSIGNS = ("assign", "_restore_from_tensors")
 
 
 def copied(node: NodeDef, inputs: Iterable[str] | None = None) -> NodeDef:
-    """Another node like it; with other inputs where they are given."""
+    """A copy of a node, with other inputs where they are given."""
     copy = NodeDef()
     copy.CopyFrom(node)
     if inputs is not None:
@@ -415,7 +414,7 @@ def copied(node: NodeDef, inputs: Iterable[str] | None = None) -> NodeDef:
 def made_node(
     name: str, op: str, inputs: Iterable[str], device: str = "", **types: Any
 ) -> NodeDef:
-    """A node with attributes that are types."""
+    """Make a node; `types` are its attributes that are types."""
     node = NodeDef(name=name, op=op, input=inputs, device=device)
     for key, dtype in types.items():
         node.attr[key].type = tf.as_dtype(dtype).as_datatype_enum
@@ -423,7 +422,7 @@ def made_node(
 
 
 def constant(name: str, value: Any, dtype: tf.DType, device: str = "") -> NodeDef:
-    """A node that yields a value."""
+    """Make a `Const` node."""
     node = NodeDef(name=name, op="Const", device=device)
     node.attr["dtype"].type = dtype.as_datatype_enum
     node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value, dtype=dtype))
@@ -431,7 +430,7 @@ def constant(name: str, value: Any, dtype: tf.DType, device: str = "") -> NodeDe
 
 
 def define_functions(functions: Iterable[Any]) -> None:
-    """Let nodes call functions, in any graph; equal ones may be given again."""
+    """Let nodes of any graph call functions; equal functions may be given again."""
     context = _eager_context()
     for function in functions:
         if not context.has_function(function.signature.name):
@@ -442,10 +441,10 @@ def define_functions(functions: Iterable[Any]) -> None:
 def compiled_scratch(
     name: str, inputs: tuple[tf.TensorSpec, ...], device: str
 ) -> int | None:
-    """Bytes that a function which XLA compiles needs beside inputs and outputs.
+    """Scratch bytes of a function that XLA compiles, beside inputs and outputs.
 
     Args:
-        name: The function's.
+        name: The function's name.
         inputs: Types and shapes of its arguments.
         device: Full name of its device.
 
@@ -485,9 +484,9 @@ def has_op(name: str) -> bool:
 
 
 def host_memory(node: NodeDef) -> tuple[frozenset[int], frozenset[int]]:
-    """Numbers of a GPU node's inputs and outputs that lie in the host's memory.
+    """Indices of a GPU node's inputs, and of its outputs, that lie in host memory.
 
-    Kernels of a GPU say so of shapes, and of most int32 tensors.
+    Kernels of a GPU declare this of shapes, and of most int32 tensors.
     """
     found = next(_gpu_kernels(node), None)
     names = () if found is None else tuple(found.host_memory_arg)
@@ -501,7 +500,7 @@ def host_memory(node: NodeDef) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def _gpu_kernels(node: NodeDef) -> Iterator[Any]:
-    """Those of a node's op and types, the one that TensorFlow takes first."""
+    """GPU kernels that match a node's op and types, the highest priority first."""
     kernels = sorted(_kernels_of(node.op), key=lambda kernel: -kernel.priority)
     for kernel in kernels:
         if all(
@@ -524,7 +523,7 @@ def _kernels_of(op: str) -> tuple[Any, ...]:
 def _numbers(
     node: NodeDef, args: Iterable[Any], names: Sequence[str]
 ) -> frozenset[int]:
-    """Numbers of the tensors of the named arguments."""
+    """Indices of the tensors of the named arguments."""
     at, found = 0, list[int]()
     for arg in args:
         count = attribute(node, arg.number_attr).i if arg.number_attr else 1
@@ -557,12 +556,11 @@ def build_function(
     inputs: Sequence[Input],
     outputs: Sequence[str],
 ) -> Any:
-    """A function of flat tensors from a graph.
+    """Build a function of flat tensors from a graph.
 
     Args:
         graph_def: Nodes that read their arguments by the names of `inputs`.
-        inputs: For each argument the name of its node, its spec, and for a variable's
-            handle the spec of the variable.
+        inputs: The arguments in order.
         outputs: Names of the tensors to return.
 
     Returns:
@@ -627,7 +625,7 @@ def _eager_context() -> Any:
 
 @contextmanager
 def planned_as_is():
-    """Run functions as they are within it: Grappler does not optimise them again."""
+    """Within the context, Grappler does not optimise the functions that are run."""
     options = ConfigProto()
     options.graph_options.rewrite_options.disable_meta_optimizer = True
     with _calls_with(options):
@@ -636,10 +634,10 @@ def planned_as_is():
 
 @contextmanager
 def recomputed_by_grappler():
-    """Let Grappler's heuristics recompute cheap ops for the backward pass within it.
+    """Within the context, Grappler's heuristics recompute cheap ops for gradients.
 
-    The peer that TensorFlow itself offers; `set_experimental_options` does not reach
-    it. A tape's ops are named otherwise than the scope that is its default.
+    TensorFlow's own rival; `set_experimental_options` cannot switch it on. Names of a
+    tape's ops do not begin with the option's default scope.
     """
     options = ConfigProto()
     rewriting: Any = options.graph_options.rewrite_options
@@ -651,10 +649,10 @@ def recomputed_by_grappler():
 
 @contextmanager
 def _with_memory_for_all() -> Iterator[None]:
-    """Let Grappler optimise as it is told to within it, but save no memory by default.
+    """Within the context, Grappler saves memory only if the user has asked for that.
 
-    Where it foresees that memory runs out it would swap by itself on a GPU, and add up
-    gradients in another order, with other bits than on a larger card (`SwappingPass`
+    By default Grappler would swap on a GPU where it foresees an out of memory, and add
+    up gradients in another order, with other bits than on a larger card (`SwappingPass`
     and `SchedulingPass` in memory_optimizer.cc).
     """
     serialised = _eager_context().function_call_options.config_proto_serialized
@@ -668,10 +666,10 @@ def _with_memory_for_all() -> Iterator[None]:
 
 @contextmanager
 def _calls_with(options: ConfigProto) -> Iterator[None]:
-    """Call functions with these options of Grappler within it.
+    """Within the context, call functions with these options of Grappler.
 
-    Soft placement stays as it is in other calls: a node without a kernel for the GPU
-    (a constant that was made here, say) goes to the host rather than failing.
+    Soft placement stays as in other calls: a node without a kernel for the GPU (such as
+    a constant that lms made) goes to the host rather than failing.
     """
     context = _eager_context()
     options.allow_soft_placement = context.soft_device_placement
@@ -686,7 +684,7 @@ def _calls_with(options: ConfigProto) -> Iterator[None]:
 
 
 def set_gpu_options(**options: Any) -> None:
-    """Options of GPUs that have no public setter, before the first op.
+    """Set options of GPUs that have no public setter; only before the first op.
 
     Args:
         **options: Fields of GPUOptions, or of its part `experimental`.
@@ -706,7 +704,7 @@ def set_gpu_options(**options: Any) -> None:
 
 
 def register_host_function(function: Callable[..., Any]) -> str:
-    """The token by which a `PyFunc` node calls a function of NumPy arrays.
+    """Register a function of NumPy arrays; returns the token of its `PyFunc` nodes.
 
     TensorFlow keeps a weak reference only: keep the function as long as the graph.
     """
@@ -727,13 +725,13 @@ def onednn_is_on() -> bool:
 def initialised_late(
     late: Sequence[Any], then: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Within it, some variables that a trace makes get their values one by one.
+    """Within the context, some variables of a trace are initialised one by one.
 
-    `tf.function` gives all of them theirs at once, when the trace has ended.
+    `tf.function` initialises all variables at once, when the trace has ended.
 
     Args:
-        late: Those variables, filled while they are made.
-        then: Called with each of them once it has its value.
+        late: These variables; the trace adds each when it makes it.
+        then: Called with each such variable once it is initialised.
     """
     kind: Any = type(tf.function(lambda: None))
     own = kind._initialize_uninitialized_variables

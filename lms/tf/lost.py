@@ -1,4 +1,4 @@
-"""Errors that say in words that another worker has ended."""
+"""Reword TensorFlow's errors about another worker that has ended."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from lms.machine.ranks import joined
 
 __all__ = ["first_words", "lost_in_words"]
 
-_TOLD = 300  # characters of TensorFlow's message
+_TOLD = 300  # characters shown of TensorFlow's message
 
-# How a step ends when another worker has: at once, or when it misses its heartbeats.
+# Errors of a step when another worker has ended, at once or after missed heartbeats.
 _LOST = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
@@ -22,7 +22,7 @@ _LOST = (
 
 @contextmanager
 def lost_in_words() -> Iterator[None]:
-    """Within it, a worker that has ended is said in words.
+    """Within the context, turn errors about an ended worker into our own.
 
     Raises:
         WorkersError: In place of TensorFlow's error, in a program that has joined.
@@ -35,13 +35,13 @@ def lost_in_words() -> Iterator[None]:
             raise
         raise WorkersError(
             f"worker {own.rank} of {own.size} cannot go on: another worker has ended "
-            f"or does not answer ({first_words(error)}). Look at what the others "
-            "print; start all again from the last checkpoint."
+            f"or does not answer ({first_words(error)}). Read the output of the other "
+            "workers; restart all workers from the last checkpoint."
         ) from error
 
 
 def first_words(error: Exception) -> str:
-    """TensorFlow's words for it, without where in the graph it happened."""
+    """The line of TensorFlow's message on the worker, without places in the graph."""
     lines = [line.strip() for line in str(error).splitlines()]
     said = [line for line in lines if line and not line.startswith("[[")]
     about = [line for line in said if "ollective" in line or "heartbeat" in line]

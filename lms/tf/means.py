@@ -1,12 +1,12 @@
-"""Means by which a step trains that finds no plan, and which of them comes next.
+"""Rewrites of a step for which no plan fits, in the order in which lms tries them.
 
-    no plan ──> lists of loops to the host, all of them
-            ──> large ops in parts, or variables to the host, a good part at a time
-            ──> refused, once nothing is left
+    no plan ──> offload the lists of all loops
+            ──> split large ops, or offload variables, a good part at a time
+            ──> refuse, once no rewrite is left
 
-A plan moves what the step makes; these change the step. Ops are cut first where one op
-needs most of what the step needs; else variables move first. In the end all has been
-done that can be, whatever the budget: so the least budget is the same from each.
+A plan offloads tensors that the step makes; a rewrite changes the step itself. Ops are
+split first where one op needs most of the step's memory; else variables are offloaded
+first. A refusal comes after all rewrites, so the least budget depends on no budget.
 """
 
 import math
@@ -32,23 +32,22 @@ from lms.units import Bytes
 
 __all__ = ["NOTHING", "Means", "Refused", "advice", "further", "least_of"]
 
-# One part of so many of the variables is moved at least.
+# At least 1/4 of the remaining variables' bytes is offloaded at once.
 _PART = 4
 
-# Ops are cut to one part in so many of what the largest of them needs, one after the
-# other.
+# Op sizes to try in turn: 1/4, 1/8 and 1/16 of the largest op's working set.
 _PARTS = (4, 8, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Changes of a step, so that it needs less of the card than any plan of it.
+    """Rewrites of the step itself that lower its memory need.
 
     Args:
         lists: Lists of loops that lie on the host.
-        handles: Variables that lie there.
-        sizes: What ops may need: the last one that helps holds; larger ones are cut.
-        guesses: Whether sizes that only values tell are guessed, not bounded.
+        handles: Variables that lie on the host.
+        sizes: Op sizes tried; ops larger than the last one that helps are split.
+        guesses: Whether dynamic shapes are guessed, not bounded.
     """
 
     lists: tuple[HostLists, ...] = ()
@@ -57,7 +56,7 @@ class Means:
     guesses: bool = False
 
     def __add__(self, other: "Means") -> "Means":
-        """Both."""
+        """The union of two sets of rewrites."""
         return Means(
             lists=self.lists + other.lists,
             handles=self.handles + other.handles,
@@ -67,17 +66,17 @@ class Means:
 
     @property
     def op_size(self) -> OpSize | None:
-        """The size that holds."""
+        """The last op size that helps; None without one."""
         return next((each for each in reversed(self.sizes) if each.helps), None)
 
     def without_last_size(self) -> "Means":
-        """The same where the last size was tried, and did not help."""
+        """These rewrites, with the last op size marked as no help."""
         *others, last = self.sizes
         return replace(self, sizes=(*others, replace(last, helps=False)))
 
     @property
     def size(self) -> Bytes:
-        """Bytes that lie on the host by them."""
+        """Bytes of the offloaded lists and variables."""
         sizes = [one.size for one in self.lists]
         return sum(sizes) + sum(map(size_of, self.handles))
 
@@ -87,15 +86,15 @@ NOTHING = Means()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A step that found no plan.
+    """A step for which no plan fits.
 
     Args:
-        step: The step, with the means that were used.
-        means: Those.
+        step: The step after all rewrites so far.
+        means: The rewrites so far.
         settings: The user's knobs.
-        error: Says how much it needs at least.
-        budget: What it may use.
-        is_here: Whether it runs on a device of this process.
+        error: The refusal, with the least budget.
+        budget: The memory that the step may use.
+        is_here: Whether the step runs on a device of this process.
     """
 
     step: TracedStep
@@ -107,8 +106,8 @@ class Refused:
 
 
 def further(refused: Refused) -> Means:
-    """Means beside those that were used; nothing if there are no others."""
-    if refused.step.lists:  # all of them: nobody orders what loops do beside
+    """The next rewrite to try; NOTHING when all were tried."""
+    if refused.step.lists:  # all at once: no plan orders the ops of loops
         return Means(lists=refused.step.lists)
     budget = refused.budget
     room = (refused.error.least_bytes or budget.total or 0) - budget.persistent
@@ -120,12 +119,12 @@ def further(refused: Refused) -> Means:
 
 
 def least_of(refusals: Sequence[BudgetError]) -> BudgetError:
-    """The refusal that asks for least: ops whose parts are joined again need more."""
+    """The refusal with the smallest least budget; joining split ops can raise one."""
     return min(refusals, key=lambda each: each.least_bytes or math.inf)
 
 
 def advice(settings: Settings) -> str:
-    """Sentence on the means that would cost the same bits; empty if there is none."""
+    """Advice on a rewrite that may change last bits; empty where there is none."""
     exact = compat.ops_are_deterministic() and settings.slices is None
     if not (exact and settings.cuts_ops):
         return ""
@@ -133,7 +132,7 @@ def advice(settings: Settings) -> str:
 
 
 def _smaller_ops(refused: Refused) -> Means:
-    """The largest size below those that were tried to which an op can be cut."""
+    """The largest untried op size to which some op can be split."""
     step = refused.step
     if refused.settings.cuts_ops:
         for size in _sizes(refused):
@@ -143,7 +142,7 @@ def _smaller_ops(refused: Refused) -> Means:
 
 
 def _sizes(refused: Refused) -> Iterator[OpSize]:
-    """Sizes that were not tried, by what the largest op needs as a whole."""
+    """Yield untried op sizes, as parts of the largest unsplit op's working set."""
     if refused.means.sizes:
         last = refused.means.sizes[-1]
         whole, before, scratch = last.whole, last.most, last.scratch
@@ -156,13 +155,13 @@ def _sizes(refused: Refused) -> Iterator[OpSize]:
     proved = keeps_bits if refused.is_here and not rows else None
     for parts in _PARTS:
         most = whole // parts
-        if most < before:  # whatever the budget: so the least one does not depend on it
+        if most < before:  # without the budget: so the least one is independent
             size = OpSize(most=most, sums=sums, rows=rows, whole=whole, proved=proved)
             yield replace(size, scratch=scratch)
 
 
 def _moved_state(refused: Refused) -> Means:
-    """The variables that move next: what is short, and a good part of those left."""
+    """The variables to offload next: the missing bytes, and 1/4 of all that remain."""
     if refused.settings.state == "device" or joined().size > 1:
         return NOTHING
     step = refused.step

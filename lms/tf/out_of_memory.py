@@ -1,4 +1,4 @@
-"""Signs that a device has run out of memory, and what is said: what to do."""
+"""Recognise TensorFlow's out-of-memory errors; write the messages for users."""
 
 import re
 from collections.abc import Iterator
@@ -14,13 +14,13 @@ __all__ = ["first_words", "given_up", "half_written", "host_is_full", "ran_out"]
 __all__ += ["not_undone"]
 __all__ += ["ran_out_on_host", "refused_in_words", "unwatched"]
 
-# TensorFlow's errors say this of a lack of room, also where shapes are inferred.
+# TensorFlow's words where a constant finds no memory, also in shape inference.
 _NOT_FOLDED = "Unable to evaluate a constant node"
 
-# Words of kernels whose library found no room, whatever the error's class: cuDNN's
-# (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver, and receives,
-# which do not look at what they were given (gpu_util.cc, `PrepareCopy`). Recurrent ops
-# (cudnn_rnn_ops.cc) drop the cause: an H200 said no more than this.
+# Words of kernels whose library found no memory, whatever the error's class: cuDNN's
+# (conv_ops_gpu.h, cuda_dnn.cc), cuBLAS's (cuda_blas.cc), the driver's, and those of
+# receives, which do not check their tensor (gpu_util.cc, `PrepareCopy`). Recurrent ops
+# (cudnn_rnn_ops.cc) drop the cause: an H200 reported the last words alone.
 _LIBRARIES = (
     "No algorithm worked!",
     "CUDNN failed to allocate the scratch space",
@@ -35,7 +35,7 @@ _LIBRARIES = (
 )
 _SAID = ("OOM when", "SameWorkerRecvDone unable", _NOT_FOLDED, *_LIBRARIES)
 
-# The pool of pinned memory by its name, and a receive on the host, which names none.
+# Name of the pool of pinned memory, or a receive on the host, which names no pool.
 _ON_HOST = re.compile(
     "gpu_host_bfc|SameWorkerRecvDone unable .* Key: [^;]*;[^;]*;[^;]*CPU:[0-9]+;"
 )
@@ -61,10 +61,10 @@ def ran_out_on_host(error: BaseException) -> bool:
 
 @contextmanager
 def refused_in_words(doing: str) -> Iterator[None]:
-    """Raise an error of our own where a device has no room for what is done within it.
+    """Within the context, turn TensorFlow's out-of-memory errors into our own.
 
     Args:
-        doing: What is done.
+        doing: The activity, such as "plan a step".
 
     Raises:
         OutOfMemoryError: In place of TensorFlow's error.
@@ -75,9 +75,9 @@ def refused_in_words(doing: str) -> Iterator[None]:
         if not ran_out(error) and _NOT_FOLDED not in str(error):
             raise
         raise OutOfMemoryError(
-            f"{doing} must find room on the device, got {first_words(error)}. Delete "
-            "other models and tensors on it, let the input pipeline read less ahead, "
-            "or use a smaller model."
+            f"Could not {doing}: out of memory on the device ({first_words(error)}). "
+            "Delete other models and tensors on the device, let the input pipeline "
+            "read less ahead, or use a smaller model."
         ) from error
 
 
@@ -94,49 +94,49 @@ def first_words(error: BaseException) -> str:
 
 
 def host_is_full(reason: str, is_undone: bool) -> str:  # noqa: FBT001 - said in words
-    """The host had no pinned memory for a copy.
+    """Message: the host has no pinned memory for a copy.
 
     Args:
-        reason: What TensorFlow says.
+        reason: TensorFlow's words.
         is_undone: Whether variables are as before the step.
     """
     variables = "Some of the model's variables may be updated and some not."
     if is_undone:
         variables = "The model's variables are as before the step: save them."
     return (
-        f"swapped tensors must find pinned memory on the host, got {reason}. Raise "
+        f"Could not pin host memory for swapped tensors: {reason}. Raise "
         f"{PINNED_VARIABLE} where there is more RAM, or give a smaller `host_memory`, "
         f"so that more is recomputed. {variables}"
     )
 
 
 def given_up(reason: str, budget: Bytes, plans: int) -> str:
-    """A step ran out of memory with all plans that were made for it.
+    """Message: a step ran out of memory with each of its plans.
 
     Args:
-        reason: What TensorFlow says.
-        budget: What it was planned into.
-        plans: How many were tried.
+        reason: TensorFlow's words.
+        budget: The step's last budget.
+        plans: Number of plans that were tried.
     """
     return (
-        f"a step must run in the {format_bytes(budget)} that it was "
-        f"planned into, got out of memory with {plans} plans: {reason}. The model's "
-        "variables are as before the step. Use a smaller batch or volume, let the "
-        "input pipeline read less ahead, or give a smaller `budget`."
+        f"Could not run a step in its budget of {format_bytes(budget)}: out of memory "
+        f"with {plans} plans ({reason}). The model's variables are as before the step. "
+        "Use a smaller batch or volume, let the input pipeline read less ahead, or "
+        "give a smaller `budget`."
     )
 
 
 def unwatched(reason: str) -> str:
-    """A step that is not planned ran out of memory, and may have written."""
+    """Message: an unplanned step ran out of memory, and may have written variables."""
     return (
-        f"a step that seemed to fit must not run out of memory, got {reason}. Some of "
-        "the model's variables may be updated and some not: load them from a "
-        "checkpoint, and give a smaller `budget`, so that the step is planned."
+        f"Could not finish a step that seemed to fit: {reason}. Some of the model's "
+        "variables may be updated and some not: load them from a checkpoint, and give "
+        "a smaller `budget`, so that the step is planned."
     )
 
 
 def not_undone() -> str:
-    """A note on an error that comes after a step has written."""
+    """Note for an error that comes after a step has written variables."""
     return (
         "Some of the model's variables may be updated and some not: load them from a "
         "checkpoint."
@@ -144,9 +144,9 @@ def not_undone() -> str:
 
 
 def half_written(reason: str) -> str:
-    """A planned step ran out of memory after it had begun to write."""
+    """Message: a planned step ran out of memory after its commit point."""
     return (
-        "a step must not run out of memory while it writes variables, got "
-        f"{reason}. Some of the model's variables are updated and some are not: load "
-        "them from a checkpoint, and use a smaller `budget`, batch or volume."
+        f"Could not finish a step: out of memory while it writes variables ({reason}). "
+        "Some of the model's variables are updated and some are not: load them from a "
+        "checkpoint, and use a smaller `budget`, batch or volume."
     )

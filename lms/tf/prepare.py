@@ -1,11 +1,11 @@
-"""From a traced function to a step that runs: the stages in order, the library's map.
+"""Prepare a traced function as a step that runs: all stages in order.
 
     capture ──> measure ──> plan ──> rewrite ──> build ──> PreparedStep
                              ^                                  │
                              └──── out of memory (recovery) <───┘
 
-The first two stages depend on the step and the device alone; a step that ran out of
-memory is prepared from the third on, into less.
+The first two stages depend on the step and the device alone; after an out of memory the
+other stages are repeated with a smaller budget.
 """
 
 import logging
@@ -66,28 +66,28 @@ _LOG = logging.getLogger("lms")
 # Kinds of steps that have all ops of training; evaluation lacks some.
 _TRAINING = ("train", "step")
 
-# Variables are back on the card before a step is planned if so many percent of the
-# step's plain peak are left beside them.
+# Variables return to the device before planning if, beside them, 60 % of the step's
+# unplanned peak are free.
 _AMPLE_PERCENT = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """A step on the device that is here, measured: what any plan of it starts from.
+    """A traced step, lowered and measured on the present device.
 
-    It is what recovery asks for another step (`lms.tf.recovery.StepSource`).
+    Recovery prepares the step again through this value (`lms.tf.recovery.StepSource`).
 
     Args:
         kind: `train`, `test`, `predict` or `step`.
         traced: The function that was traced.
-        step: One signature of it, with measured scratch.
-        workload: The same for the planner.
-        device: Where it runs.
+        step: The step of one signature, with measured scratch.
+        workload: The step as the planner's input.
+        device: The device that runs the step.
         settings: The user's knobs.
-        held_back: Why it cannot be planned; None if it may be.
-        is_said: Whether it was said of another signature that it cannot be planned.
-        on_host: Its variables that lie on the host.
-        means: Means by which it needs less than any plan of it.
+        held_back: Why the step cannot be planned; None if it may be.
+        is_said: Whether the user was warned that another signature cannot be planned.
+        on_host: The step's variables on the host.
+        means: The rewrites that were applied.
     """
 
     kind: str
@@ -102,32 +102,32 @@ class Captured:
     means: Means = NOTHING
 
     def budget_now(self) -> MemoryBudget:
-        """Measure what the step may use now."""
+        """Measure the memory that the step may use now."""
         return measure_budget(self.step, self.settings, self.device)
 
     def prepare(
         self, budget: MemoryBudget, *, recompute: bool | None = None
     ) -> PreparedStep:
-        """The stages from the plan on; the arguments are those of `StepSource`.
+        """Plan, rewrite and build again; arguments as in `StepSource`.
 
         Raises:
             BudgetError: If no plan fits.
             HostMemoryError: If the host cannot hold what is swapped out.
         """
-        settings = replace(self.settings, plan=None)  # a stored one has failed
+        settings = replace(self.settings, plan=None)  # a stored plan has failed
         if recompute is not None:
             settings = replace(settings, recompute=recompute)
-        with PREPARING, refused_in_words("planning a step anew"):
+        with PREPARING, refused_in_words("replan a step"):
             try:
                 return _build(replace(self, settings=settings), budget)
             finally:
                 forget_functions()
 
     def by_other_means(self, error: BudgetError, percent: int) -> PreparedStep | None:
-        """The arguments are those of `StepSource`."""
-        settings = replace(self.settings, plan=None)  # a stored one has failed
+        """Apply the next rewrite and plan; arguments as in `StepSource`."""
+        settings = replace(self.settings, plan=None)  # a stored plan has failed
         captured = replace(self, settings=settings)
-        with PREPARING, refused_in_words("planning a step anew"):
+        with PREPARING, refused_in_words("replan a step"):
             try:
                 return _fitted(captured, self.budget_now(), error, percent)[1]
             except BudgetError:
@@ -136,12 +136,12 @@ class Captured:
                 forget_functions()
 
     def by_guesses(self) -> PreparedStep | None:
-        """The arguments are those of `StepSource`."""
+        """Plan with guesses of dynamic shapes; result as in `StepSource`."""
         ops = self.step.graph.ops
         is_open = self.step.guessed or any(o.varies or o.from_host for o in ops)
         if self.means.guesses or not is_open:
             return None
-        with PREPARING, refused_in_words("planning a step anew"):
+        with PREPARING, refused_in_words("replan a step"):
             try:
                 guessing = self.means + Means(guesses=True)
                 prepared = _fitted(*self.again(means=guessing))[1]
@@ -152,7 +152,7 @@ class Captured:
     def again(
         self, *, settle: bool = False, means: Means = NOTHING
     ) -> "tuple[Captured, MemoryBudget]":
-        """The same step as it is by other means, and its memory budget."""
+        """Capture the step again with other rewrites; returns step and budget."""
         specs = [a.spec for a in self.step.arguments if a.captured is None]
         captured, budget = capture(
             self.traced,
@@ -165,17 +165,17 @@ class Captured:
         return replace(captured, is_said=self.is_said), budget
 
     def without_plan(self, held_back: LMSError) -> PreparedStep | None:
-        """The step as TensorFlow runs it, where nobody insists on a plan.
+        """Build the unplanned step; None where the user asked for a plan.
 
         Args:
-            held_back: Why there is no plan: raised if it runs out of memory.
+            held_back: Why there is no plan: raised if the step runs out of memory.
         """
         if self.settings.asks_for_a_plan:
             return None
         if not self.is_said:
             said = "The %s step cannot be planned and runs as without LMS: %s"
             _LOG.warning(said, self.kind, held_back)
-        # The error must not keep what it refers to.
+        # The error must not keep frames and their tensors alive.
         held_back.__cause__ = held_back.__context__ = held_back.__traceback__ = None
         planned = without_plan(self.workload, self.budget_now())
         return _built(replace(self, held_back=held_back), planned, 0.0)
@@ -194,19 +194,19 @@ def prepare(
     settle: bool,
     is_said: bool = False,
 ) -> PreparedStep:
-    """All stages for one signature; what cannot be planned runs as it is.
+    """Prepare a step for one signature; a step that cannot be planned runs unplanned.
 
     Args:
         traced: The traced function.
         inputs: Its flat inputs, tensors or specs.
         settings: The user's knobs.
         kind: `train`, `test`, `predict` or `step`.
-        settle: Whether variables may be moved together: only before any other plan,
-            which would rely on where they lie.
-        is_said: Whether it was said of another signature that it cannot be planned.
+        settle: Whether variables may be compacted: only before the first plan, since
+            plans rely on the addresses of variables.
+        is_said: Whether the user was warned that another signature cannot be planned.
 
     Raises:
-        LMSError: If it cannot be planned, and a plan is insisted on.
+        LMSError: If the step cannot be planned, and the user asked for a plan.
     """
     started = time.perf_counter()
     try:
@@ -216,9 +216,9 @@ def prepare(
             captured.on_host.come_back()
             captured, budget = captured.again(settle=settle)
         try:
-            with refused_in_words("planning a step"):
+            with refused_in_words("plan a step"):
                 captured, prepared = _fitted(captured, budget)
-        except LMSError as error:  # it runs as it is, if nobody insists on a plan
+        except LMSError as error:  # runs unplanned unless the user asked for a plan
             if (plain := captured.without_plan(error)) is None:
                 error.args = (f"{error}{_whose(captured)}",)
                 raise
@@ -232,13 +232,13 @@ def prepare(
 
 
 def _whose(captured: Captured) -> str:
-    """Sentence that says which step it is, where it is not the one of training."""
+    """Sentence that names the step of evaluation; empty for other steps."""
     if captured.kind != "test":
         return ""
     return (
-        " It is the step of evaluation or validation, of a batch "
-        f"{captured.step.signature}: give `validation_batch_size`, or the `batch_size` "
-        "of `evaluate`."
+        " This is the step of evaluation or validation, with a batch "
+        f"{captured.step.signature}: give a smaller `validation_batch_size`, or "
+        "`batch_size` of `evaluate`."
     )
 
 
@@ -251,9 +251,9 @@ def capture(
     settle: bool = False,
     means: Means = NOTHING,
 ) -> tuple[Captured, MemoryBudget]:
-    """The step on the device that is here, measured, and its memory budget.
+    """Lower and measure a traced step on the present device; returns its budget too.
 
-    The arguments are those of `prepare`, and the means by which it is to need less.
+    Arguments as in `prepare`, and the rewrites to apply.
     """
     device = find_device()
     step = specialise(
@@ -268,7 +268,7 @@ def capture(
     on_host = HostVariables.of(step.variables)
     for variable in traced.concrete.graph.variables if on_host.handles else ():
         let_stay(variable)
-    if on_host.handles or means.lists:  # nobody else keeps them there
+    if on_host.handles or means.lists:  # TensorFlow's own step has none on the host
         step = replace(step, own=None)
     if settle:
         settle_variables(step, device)
@@ -294,10 +294,10 @@ def capture(
 
 
 def _can_come_back(captured: Captured, budget: MemoryBudget) -> bool:
-    """Tell whether a step fits with all its variables on the card, or is soon planned.
+    """Tell whether all variables of a step may return to the device.
 
-    In a good part of its plain peak plans cost little, and what lies on the host costs
-    the link's time in each step.
+    Either the step fits then, or at least `_AMPLE_PERCENT` of its unplanned peak do:
+    plans cost little there, and variables on the host cost copies in each step.
     """
     size = captured.on_host.size
     beside = replace(budget, persistent=budget.persistent + size)
@@ -312,16 +312,16 @@ def _fitted(
     error: BudgetError | None = None,
     percent: int = 100,
 ) -> tuple[Captured, PreparedStep]:
-    """The step as it is planned by as few other means as it must have.
+    """Plan the step; while no plan fits, apply the next rewrite and try again.
 
     Args:
         captured: The step.
-        budget: What it may use.
-        error: What it was refused with as it is; None if it was not planned yet.
-        percent: Percent of its room that it is planned into by other means.
+        budget: The memory that the step may use.
+        error: The refusal of the step as it is; None if it was not planned yet.
+        percent: Percent of the budget that a rewritten step is planned into.
 
     Raises:
-        BudgetError: If there is no plan by any means.
+        BudgetError: If no plan fits with any rewrite.
     """
     variables, before = captured.step.variables, captured.on_host.handles
     refusals, more, whole = list[BudgetError](), NOTHING, (captured, budget)
@@ -361,7 +361,7 @@ def _fitted(
 
 
 def _is_worse(before: BudgetError, after: BudgetError) -> bool:
-    """Tell whether a step needs more than before."""
+    """Tell whether a rewrite raised the least budget."""
     return (after.least_bytes or 0) > (before.least_bytes or math.inf)
 
 
@@ -373,7 +373,7 @@ def _measured(
     try:
         if is_limited and not guesses:
             refuse_guesses(step)
-        with refused_in_words("measuring a step"):
+        with refused_in_words("measure a step"):
             return with_measured_scratch(step, device), None
     except LMSError as error:
         if settings.asks_for_a_plan:
@@ -382,7 +382,6 @@ def _measured(
 
 
 def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
-    """Plan, rewrite and build."""
     if captured.held_back is not None:
         raise captured.held_back
     started = time.perf_counter()
@@ -394,7 +393,6 @@ def _build(captured: Captured, budget: MemoryBudget) -> PreparedStep:
 def _built(
     captured: Captured, planned: PlannedStep, planning_seconds: Seconds
 ) -> PreparedStep:
-    """Rewrite and build."""
     settings, device = captured.settings, captured.device
     step = _step_of(captured, planned)
     guard, commit_flag = _guard(planned), CommitFlag()
@@ -434,19 +432,19 @@ def _built(
 
 
 def _tell(captured: Captured, budget: MemoryBudget) -> None:
-    """Say at once what a step waits for that does not fit as it is."""
+    """Report at once that a step does not fit and is being planned."""
     plain = captured.workload.plain
     if budget.total is None or fits(plain, budget):
         return
     needs = format_bytes(budget.persistent + plain.peak)
     tell(
         f"LMS {captured.kind} step: {len(captured.step.graph.ops):,} ops need {needs}, "
-        f"there is {format_bytes(budget.total)}: a plan is made."
+        f"more than the budget of {format_bytes(budget.total)}: planning."
     )
 
 
 def _step_of(captured: Captured, planned: PlannedStep) -> TracedStep:
-    """The step that is rewritten: TensorFlow's own, or one with what the plan adds."""
+    """The step to rewrite: TensorFlow's own, or one with the ops that a plan adds."""
     step = captured.step
     if planned.runs_plain:
         return step.own or step
@@ -468,9 +466,9 @@ def _can_repeat(planned: PlannedStep, guard: WriteGuard) -> bool:
 
 
 def _is_sure(step: TracedStep, planned: PlannedStep) -> bool:
-    """Tell whether a step runs as it is and cannot run out of memory.
+    """Tell whether a step runs unplanned and cannot run out of memory.
 
-    Predictions do not count what loops keep if nobody knows how often they run.
+    Predictions leave out the memory of loops with unknown trip counts.
     """
     is_limited = planned.budget.total is not None
     if step.unknown_loops and is_limited:

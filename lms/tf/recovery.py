@@ -1,23 +1,22 @@
-"""Run a planned step; if it runs out of memory, plan it into less and repeat it.
+"""Run a planned step; after an out of memory, replan and repeat the step.
 
     run ──out of memory──> undo ──> less budget ──> plan, rewrite, rebuild ──> run
 
-Where no plan fits into less, it is another one for the same budget: with as many ops
-recomputed as can be, then with none. Then other means are taken, such as variables on
-the host (`lms.tf.means`). Where none is left, and nobody insists on a plan, the step
-runs as without this library; only what that raises is an error. A step that could not
-be planned, as nobody knows its sizes, is planned by guesses of them then.
+Where no plan fits a smaller budget, other plans for the same budget are tried: with all
+possible ops recomputed, then with none. Rewrites come next, such as variables on the
+host (`lms.tf.means`). Where no rewrite is left, the step runs unplanned, unless the
+user asked for a plan. A step that ran unplanned because its sizes are unknown is now
+planned by guesses of the sizes.
 
-A plan is made for a device with a certain amount of memory in use, at certain places.
-Batches that an input pipeline reads ahead, or tensors of other programs, can be in the
-way. What the aborted step has written is put back (`lms.ir.write_guard`), so the batch
-can be repeated: the numbers are those of a step that never failed.
+A plan assumes how many bytes of the device are in use, and where. Batches that an input
+pipeline reads ahead, or tensors of other programs, can be in the way. Undo copies
+restore what the aborted step has written (`lms.ir.write_guard`), so the batch can be
+repeated: the numbers are those of a step that never failed.
 
-The host's pinned memory may run out too: another plan would need no less of it, so that
-is said at once.
+Where the host's pinned memory runs out, the step fails: no plan would need less of it.
 
 Known weaknesses: TensorFlow waits ten seconds for memory before a step fails. Plans by
-thresholds are as the user wants them, and are not made anew.
+thresholds are as the user wants them, and are not replanned.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,33 +48,33 @@ from lms.tf.uninterrupted import uninterrupted
 
 __all__ = ["PreparedStep", "StepSource", "run_recovering"]
 
-# A step that ran out of memory is planned into so many percent of its budget: the first
-# with which there is another plan. So often a step is planned anew in all.
+# After an out of memory a step is replanned into 88, 94 or 98 % of its budget, the
+# first that gives another plan; at most 6 times in all.
 _LESS_PERCENT, _TRIES = (88, 94, 98), 6
 
-# So often in turn a step that cannot be planned may run out of memory.
+# A step that cannot be planned fails at its 3rd out of memory in a row.
 _ATTEMPTS = 3
 
-# So many calls of a step that is not planned may run out of memory and be planned.
+# Undo copies are kept in the first 3 calls of an unplanned step.
 _WATCHED = 3
 
 
 class StepSource(Protocol):
-    """Source of a step: it can be prepared anew."""
+    """Prepares a step again, in other ways."""
 
     def budget_now(self) -> MemoryBudget:
-        """Measure what a step may use now."""
+        """Measure the memory that the step may use now."""
         ...
 
     def prepare(
         self, budget: MemoryBudget, *, recompute: bool | None = None
     ) -> "PreparedStep":
-        """Plan and build a step into a budget.
+        """Plan and build the step for a budget.
 
         Args:
-            budget: Bytes that it may use.
-            recompute: Whether all ops that can be are recomputed, or none, where the
-                user leaves that open; None for what is fastest.
+            budget: The memory that the step may use.
+            recompute: Whether all possible ops are recomputed, or none; None for the
+                user's choice.
 
         Raises:
             BudgetError: If no plan fits.
@@ -84,72 +83,71 @@ class StepSource(Protocol):
         ...
 
     def by_other_means(self, error: BudgetError, percent: int) -> "PreparedStep | None":
-        """The step with less on the card than any plan of it leaves there.
+        """The step after its next rewrite, planned.
 
         Args:
-            error: What its last plan was refused with.
-            percent: Percent of the room that is left that it is planned into.
+            error: The refusal of the last plan.
+            percent: Percent of the present budget to plan into.
 
         Returns:
-            None if there are no other means.
+            None if no plan fits with any rewrite.
 
         Raises:
-            HostMemoryError: If the host cannot hold what is moved.
+            HostMemoryError: If the host cannot hold what is offloaded.
         """
         ...
 
     def without_plan(self, held_back: LMSError) -> "PreparedStep | None":
-        """The step as TensorFlow runs it; None where a plan is insisted on.
+        """The unplanned step; None where the user asked for a plan.
 
         Args:
-            held_back: Why there is no plan: raised if it runs out of memory.
+            held_back: Why there is no plan: raised if the step runs out of memory.
         """
         ...
 
     def by_guesses(self) -> "PreparedStep | None":
-        """The step as it is planned where sizes that only values tell are guessed.
+        """The step, planned with guesses of its dynamic shapes.
 
         Returns:
-            None if it was planned so before, or nothing is to be guessed.
+            None if the step was guessed before, or has no dynamic shape.
 
         Raises:
-            LMSError: If there is no such plan.
+            LMSError: If no plan fits.
         """
         ...
 
     def run_without_batch(self) -> None:
-        """Run what TensorFlow has run of a step when it finds that there is no batch.
+        """Run the ops that TensorFlow runs before a step finds that there is no batch.
 
-        It is whatever needs none, such as the count of iterations.
+        These ops read no batch: for instance they count iterations.
         """
         ...
 
 
 @dataclass(slots=True, kw_only=True)
 class PreparedStep:
-    """A rebuilt step, what was predicted of it, and what was measured of it.
+    """A rebuilt step with its predictions and measurements.
 
     Args:
-        rebuilt: What runs.
-        memory: The allocator of its device.
-        predicted: Its report before it ran.
-        timeline: Its predicted memory.
-        small_pool: What keeps room for small tensors together, as long as it lives.
-        commit_flag: Takes note of when it begins to write.
-        kept: The variables that it writes before that; of a step that is not planned
-            and has little room left, all that it has, in its first calls; in all, if
-            it has loops of unknown memory, or cannot be planned.
-        on_host: The variables that it needs on the host.
-        is_sure: Whether it needs no plan, has room to spare, and no loop's memory is
+        rebuilt: The callable; None once its memory was given up.
+        memory: The allocator of the step's device.
+        predicted: The report before the first run.
+        timeline: Predicted memory over the step.
+        small_pool: Keeps free chunks for small tensors together while it lives.
+        commit_flag: Raised when the step passes its commit point.
+        kept: The variables with undo copies: those written before the commit point; of
+            an unplanned step that may run out of memory, all its variables.
+        on_host: The step's variables on the host.
+        is_sure: Whether the step fits easily without a plan, and no loop's memory is
             unknown.
-        can_be_planned: Whether a plan may be made if it runs out of memory.
-        can_repeat: Whether it may begin again before `commit_flag` says that it writes:
-            not if other workers may have had numbers of it by then.
-        budget: What it was planned into.
-        source: Prepares it anew.
+        can_be_planned: Whether the step may be replanned after an out of memory.
+        can_repeat: Whether the step may be repeated before its commit point: not if
+            other workers may have received its numbers by then.
+        budget: The budget that was planned for.
+        source: Prepares the step again.
         other_ways: Values of `recompute` that were not tried yet.
-        held_back: What is raised if a step that cannot be planned runs out of memory.
-        is_kept: Whether there is room for what undoes it.
+        held_back: Why the step cannot be planned: raised if it runs out of memory.
+        is_kept: Whether undo copies find memory.
         was_guessed: Whether a plan by guesses was asked for.
     """
 
@@ -181,10 +179,10 @@ class PreparedStep:
         return self.predicted.fits_unplanned
 
     def run(self, inputs: Sequence[Any]) -> Any:
-        """Run a step; the first one initialises and does not count as a measurement.
+        """Run the step; the first run initialises and is not measured.
 
         Raises:
-            _Aborted: If a planned step ran out of memory; early writes are undone.
+            _Aborted: If the step ran out of memory and may go on; writes are undone.
         """
         assert self.rebuilt is not None
         # Host tensors belong to one call at a time.
@@ -236,10 +234,10 @@ class PreparedStep:
             raise OutOfMemoryError(text(first_words(error))) from error
 
     def _values(self) -> list[Any]:
-        """Old values of its variables, if there is room for those that are copied.
+        """Undo copies of the step's variables; empty if they find no memory.
 
         Raises:
-            _Aborted: If there is none, and a plan may be made.
+            _Aborted: If they find no memory, and the step may be replanned.
         """
         try:
             return self.kept.values()
@@ -251,26 +249,26 @@ class PreparedStep:
         return []
 
     def note_peak(self) -> None:
-        """Take the peak of steps that Keras's own function ran."""
+        """Record the memory peak of steps that Keras's own function ran."""
         if self.plan_is_empty and self.memory.is_watched_by(self):
             self.measured_peak = self.memory.peak_bytes
 
     def report(self) -> StepReport:
-        """Report what was planned and what was measured."""
+        """The report, with the measured peak."""
         return replace(self.predicted, measured_peak_bytes=self.measured_peak or None)
 
     def planned_anew(self) -> "PreparedStep | None":
-        """The same step with another plan, in less budget than the one that failed had.
+        """Replan the step after an out of memory, into a smaller budget.
 
-        Where no plan fits into that, it is a step by other means.
+        Where no plan fits, the step is rewritten and planned.
 
         Returns:
-            None if there is none either.
+            None if no plan fits with any rewrite.
 
         Raises:
-            HostMemoryError: If the host cannot hold what would move.
+            HostMemoryError: If the host cannot hold what is offloaded.
         """
-        self.rebuilt = self.small_pool = None  # frees their room for what comes
+        self.rebuilt = self.small_pool = None  # frees memory for the next plan
         now = self.source.budget_now()
         refused, least = BudgetError("no other plan", least_bytes=now.total), 0
         for budget, ways in self._budgets(now):
@@ -290,10 +288,10 @@ class PreparedStep:
     def _budgets(
         self, now: MemoryBudget
     ) -> Iterator[tuple[MemoryBudget, Sequence[bool]]]:
-        """Less and less than it took; then all of the budget, for plans of other ways.
+        """Smaller budgets; then the whole budget with recomputation on, then off.
 
-        Where all that there is is needed, none fits into less. But another plan has its
-        tensors in other places.
+        Where a step needs the whole budget, no plan fits into less. But another plan
+        has its tensors at other addresses.
         """
         said = self.predicted
         peak = (
@@ -301,8 +299,9 @@ class PreparedStep:
             if self.plan_is_empty
             else said.predicted_peak_bytes
         )
-        taken = min(now.step, peak - self.budget.persistent)  # what it was said to need
-        # Beside loops a plan has but a part of the budget, so more than it took may do.
+        taken = min(now.step, peak - self.budget.persistent)  # predicted need
+        # With loops a plan may use a part of its budget only, so more than the need may
+        # give another plan.
         rooms = (now.of(now.persistent + taken), now)
         parts = product(rooms, _LESS_PERCENT)
         less = (self.budget.tighter(room, part) for room, part in parts)
@@ -313,9 +312,9 @@ class PreparedStep:
 
     @property
     def _is_watched(self) -> bool:
-        """Tell whether values are kept to undo a step that is not planned.
+        """Tell whether undo copies of an unplanned step are kept.
 
-        Loops may keep more in any step: how often they run may depend on the data.
+        Loops may need more memory in any step: trip counts may depend on the data.
         """
         may_grow = bool(self.predicted.unknown_memory) or self.held_back is not None
         return (self.calls < _WATCHED or may_grow) and not self.is_sure
@@ -340,15 +339,15 @@ def run_recovering(
     inputs: Sequence[Any],
     replaced: Callable[[PreparedStep], None],
 ) -> Any:
-    """Run a step, and plan it anew as often as it runs out of memory and that may help.
+    """Run a step; after an out of memory, replan and repeat it while that may help.
 
     Args:
         step: The step.
-        inputs: Its flat inputs.
-        replaced: Is told of each step that takes the place of the one before.
+        inputs: The step's flat inputs.
+        replaced: Called with each replacement step.
 
     Raises:
-        OutOfMemoryError: If it still runs out of memory, or if it had begun to write.
+        OutOfMemoryError: If replanning does not help, or the step had begun to write.
         LMSError: If a step that cannot be planned runs out of memory: why it cannot.
     """
     while True:
@@ -360,9 +359,9 @@ def run_recovering(
         if step.held_back is not None:
             try:
                 anew = None if step.was_guessed else step.source.by_guesses()
-            except LMSError as error:  # it may yet run in another order
+            except LMSError as error:  # ops may yet run in another order
                 error.__traceback__ = None
-                if not isinstance(step.held_back, BudgetError):  # what is least is said
+                if not isinstance(step.held_back, BudgetError):  # names the least one
                     step.held_back = error
             step.was_guessed = True
             if anew is None:

@@ -1,7 +1,7 @@
-"""Signals that wait: what must not be left half-done ends before Python hears of them.
+"""Delay signals until critical work has ended.
 
-Ctrl-C in the middle of a step, or while a step that failed is undone, would otherwise
-leave some of the variables old and some new.
+Ctrl-C in the middle of a step, or while a failed step is undone, would otherwise leave
+some variables old and some new.
 """
 
 import signal
@@ -12,18 +12,18 @@ from typing import Any
 
 __all__ = ["handled", "uninterrupted"]
 
-# The first handler that raises is the last one.
+# Handlers are called in this order; after one that raises, no other is called.
 _WAIT = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def handled(handlers: Mapping[Any, Any]) -> Iterator[None]:
-    """Let signals have other handlers within it: in the main thread, which hears them.
+    """Within the context, replace signal handlers; only in the main thread.
 
-    What was ignored stays so: below `nohup`, and in the background of a shell.
+    Ignored signals stay ignored: below `nohup`, and in the background of a shell.
 
     Args:
-        handlers: Those, by the signals' numbers.
+        handlers: New handlers by signal number.
     """
     is_main = threading.current_thread() is threading.main_thread()
     before: dict[int, Any] = {}
@@ -39,7 +39,7 @@ def handled(handlers: Mapping[Any, Any]) -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let handlers of Ctrl-C and SIGTERM wait within it; they are called at its end."""
+    """Within the context, delay handlers of Ctrl-C and SIGTERM until its end."""
     heard: dict[int, Any] = {}
     owns = {number: signal.getsignal(number) for number in _WAIT}
     owns = {number: own for number, own in owns.items() if callable(own)}

@@ -70,6 +70,6 @@ def test_the_first_words_are_those_of_the_refusal() -> None:
 
 def test_advice_is_nothing_that_is_refused_on_a_gpu() -> None:
     error = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
-    with pytest.raises(OutOfMemoryError) as raised, refused_in_words("planning"):
+    with pytest.raises(OutOfMemoryError) as raised, refused_in_words("plan"):
         raise error
     assert "state" not in str(raised.value)

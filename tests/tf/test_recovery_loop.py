@@ -102,7 +102,7 @@ def test_when_no_less_room_works_it_is_given_up_and_nothing_is_written(
     before = weights.numpy()
     fail(made, 9)
     with pytest.raises(
-        OutOfMemoryError, match=r"got out of memory with \d plans: OOM as the"
+        OutOfMemoryError, match=r"out of memory with \d plans \(OOM as the"
     ):
         made(batch())
     assert state.numpy() == 1

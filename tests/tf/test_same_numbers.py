@@ -49,7 +49,7 @@ def test_swapped_training_equals_plain_training_bit_for_bit(
     assert {report["kind"] for report in trial["reports"]} == set(CASES[name].kinds)
     swaps = [r["swaps"] for r in trial["reports"] if r["kind"] == "train"]
     assert min(swaps) > 0, "no tensor was swapped: the comparison says nothing"
-    partly = "on GPU:0 alone: what the step holds on GPU:1 stays there"
+    partly = "on GPU:0 alone: tensors of the step on GPU:1 stay there"
     assert (partly in trial["said"]) == (CASES[name].cards == 2)
     if CASES[name].knobs.get("recompute"):
         assert min(r["again"] for r in trial["reports"] if r["kind"] == "train") > 0

@@ -1,14 +1,13 @@
-"""Variables side by side in the device's memory, before a step is planned around them.
+"""Compact variables in the device's memory before a step is planned around them.
 
-    |v|..|v|....|v|.|v|......|        settle        |v|v|v|v|.................|
+    |v|..|v|....|v|.|v|......|       compact        |v|v|v|v|.................|
 
-Two things are in the way of a plan otherwise. What is free lies in pieces between
-variables; how large a tensor fits there is not known. And slots of an optimizer that
-begin as the same zeros share one buffer until they are written: in the first step each
-would take its own, in the middle of what is planned.
+Otherwise variables fragment the free memory, and the largest tensor that fits is not
+known. And slots of an optimizer that begin as equal zeros share one buffer until they
+are written: in the first step each slot would take its own, amid the planned memory.
 
-Known weakness: for a moment the variables are on the host alone, and whoever else
-reads them then finds nothing in them.
+Known weakness: for a moment the variables are on the host alone, and another reader
+finds nothing in them.
 """
 
 from collections.abc import Iterable
@@ -30,22 +29,22 @@ from lms.units import Bytes
 
 __all__ = ["settle_variables", "shared_bytes"]
 
-# One part of so many more than all variables must be free, or they stay where they are.
+# Variables are compacted only if 1/2 of their bytes stays free beside them.
 _SPARE = 2
 
-# Once is enough, and plans rely on where variables lie. By the handle's identity.
+# Handles of compacted variables, by identity: plans rely on addresses, so once only.
 _settled: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 @uninterrupted()
 def settle_variables(step: TracedStep, device: Device) -> None:
-    """Move each captured variable to memory of its own; values stay.
+    """Move each captured variable to memory of its own, side by side; values stay.
 
-    Large ones come first, and last those that the step gives another tensor.
+    Large variables come first, and those that the step gives another tensor last.
 
-    Variables on the host or other devices, of text, that are empty, or moved before are
-    left. All are where there might be no room for them to come back to: for a moment
-    they are on the host alone.
+    Variables on the host or other devices, of text, empty, or moved before are left.
+    Nothing is moved where variables might not fit again: for a moment all values are on
+    the host alone.
 
     Args:
         step: The traced step.
@@ -64,7 +63,7 @@ def settle_variables(step: TracedStep, device: Device) -> None:
     found = [pair for pair in handles if _size(*pair)]
     order = sorted(found, key=lambda pair: (id(pair[0]) in replaced, -_size(*pair)))
     kept = KeptVariables(tuple(order))
-    values = [np.array(value) for value in kept.values()]  # small ones leave too
+    values = [np.array(value) for value in kept.values()]  # small values leave, too
     try:
         for handle, dtype in order:
             _settled[id(handle)] = handle
@@ -75,26 +74,26 @@ def settle_variables(step: TracedStep, device: Device) -> None:
             kept.put_back(values)
         except Exception as error:
             raise OutOfMemoryError(
-                "variables must find room again once they are moved, got none for "
-                "some: they are empty. Load them from a checkpoint, and use a smaller "
-                "model or fewer other tensors on the device."
+                "Could not move some variables back to the device: they are empty now. "
+                "Load them from a checkpoint, and use a smaller model or fewer other "
+                "tensors on the device."
             ) from error
 
 
 def _replaced(step: TracedStep) -> set[int]:
     """Handles, by identity, of variables that get another tensor as their value.
 
-    They wander: each new value lies where it was made. Side by side they leave one hole
-    instead of many between variables that stay.
+    Each new value lies where it was made. Side by side, such variables leave one free
+    fragment instead of many between variables that stay.
     """
     names = {op.writes[0] for op in step.graph.ops if new_value(op) is not None}
     return {id(handle) for n, (handle, _) in step.variables.items() if n in names}
 
 
 def shared_bytes(step: TracedStep, device: Device) -> int:
-    """Bytes that captured variables still need: those that share memory with others.
+    """Bytes that captured variables with shared memory will need of their own.
 
-    Each takes memory of its own when it is first written.
+    A variable takes its own memory when it is first written.
 
     Args:
         step: The traced step.
@@ -105,7 +104,7 @@ def shared_bytes(step: TracedStep, device: Device) -> int:
 
 
 def _on_device(step: TracedStep, device: Device) -> list[tuple[Any, tf.DType]]:
-    """Handles and types of captured variables of numbers that lie on a device."""
+    """Handles and types of captured numeric variables on a device."""
     return [
         (handle, dtype)
         for handle, dtype in step.variables.values()
@@ -116,7 +115,7 @@ def _on_device(step: TracedStep, device: Device) -> list[tuple[Any, tf.DType]]:
 
 
 def _needed_and_there(handles: Iterable[tuple[Any, tf.DType]]) -> tuple[int, int]:
-    """Bytes of variables if each has its own memory, and of the memory they have."""
+    """(bytes of variables with memory of their own each, bytes of their memory now)."""
     needed, by_address = 0, dict[int, int]()
     for handle, dtype in handles:
         size = _size(handle, dtype)
@@ -126,7 +125,7 @@ def _needed_and_there(handles: Iterable[tuple[Any, tf.DType]]) -> tuple[int, int
         try:
             address = address_of(handle, dtype)
         except (ValueError, BufferError, RuntimeError, tf.errors.OpError):
-            address = -len(by_address) - 1  # of a type that cannot tell
+            address = -len(by_address) - 1  # of a type without an address
         by_address[address] = max(size, by_address.get(address, 0))
     return needed, sum(by_address.values())
 

@@ -1,4 +1,4 @@
-"""Rates of the device that is here, and of its link to the host."""
+"""Measured rates of the present device, and of its link to the host."""
 
 import logging
 import math
@@ -22,30 +22,26 @@ __all__ = ["call_seconds", "measure_hardware", "small_kernel_seconds"]
 
 _LOG = logging.getLogger("lms")
 
-# Ops in the chain that the time of a small op is taken from, and what that time is
-# kept as.
+# Length of the chain that times a small op; key of the result.
 _CHAINED, _SMALL = 1024, "small"
 
-# The same behind products that take longer than to launch it, by so much; so many at
-# most, and what the time is kept as.
+# Length of the chain behind matmuls; time of the matmuls over launches of the chain;
+# most matmuls; key of the result.
 _BEHIND, _AHEAD, _MOST_PRODUCTS, _KERNEL = 256, 1.5, 64, "kernel"
 
-# Bytes of a copy that rates are taken from; a part of a small device. A GPU copies a
-# few MiB in less time than it takes to ask for it.
+# Rates are measured on tensors of 128 MiB, at most 1/32 of the device's memory: a GPU
+# copies a few MiB in less time than the request takes.
 _COPIED, _PART = 128 * MIB, 32
 
-# Bytes of a copy that takes no longer than any copy does.
+# A copy of 1 KiB takes no longer than the latency of any copy.
 _FEW = KIB
 
-# A device with less room is measured on less, but on no less than this: where there
-# is room for so many of it.
+# Where 4 tensors of 128 MiB do not fit, smaller ones are measured, of 64 KiB or more.
 _LEAST_COPIED, _HELD = 64 * KIB, 4
 
-# Products of the host's arrays are timed on pieces of so many bytes in turn: what a
-# step reads is seldom in the processor's cache.
 _COLD, _PIECE = 64 * MIB, 4 * MIB
 
-# Rows of the square matrices whose product the rate of computing is taken from.
+# Most rows of the square matrices whose product measures the compute rate.
 _SQUARE = 4096
 
 # An op of less than 0.005 seconds is timed in a call of 33: on a fast card a call of
@@ -88,7 +84,7 @@ def _flops(device: Device) -> float:
 
 
 def _rows(size: int) -> int:
-    """Rows of the largest square matrix of at most so many bytes."""
+    """Rows of the largest square matrix within `size` bytes, at most 4,096."""
     return min(_SQUARE, int((size / 4) ** 0.5) // 64 * 64 or 64)
 
 
@@ -104,7 +100,7 @@ def _memory_bandwidth(device: Device) -> float:
 
 
 def _seconds_each(run: Callable[[Any], Any], tensor: Any) -> Seconds:
-    """Seconds of an op on a tensor, without what a call takes besides its ops."""
+    """Seconds of an op on a tensor, without the overhead of a call."""
     one = _fastest(_repeated(run, tensor, 1))
     if one >= _ALONE:
         return one
@@ -126,7 +122,7 @@ def _repeated(run: Callable[[Any], Any], tensor: Any, count: int) -> Callable[[]
         return _in_turn(run, tensor, count)
 
     def call() -> Any:
-        with compat.planned_as_is():  # equal ops would be run once
+        with compat.planned_as_is():  # Grappler would run equal ops once
             return repeated(tensor)
 
     return call
@@ -146,17 +142,17 @@ def _squared(square: Any) -> Any:
 
 
 def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> float:
-    """A rate of the device, of tensors for which it has room.
+    """A rate of the device, measured on tensors that fit its free memory.
 
-    What was measured with more room counts when there is less.
+    An earlier rate, measured on tensors at least as large, counts instead.
 
     Args:
         device: The device.
-        kind: What is measured.
-        rate: Measures it with two tensors of so many bytes.
+        kind: The rate's key.
+        rate: Measures the rate on two tensors of the given bytes.
 
     Raises:
-        OutOfMemoryError: If there is not even room for small ones.
+        OutOfMemoryError: If not even small tensors fit.
     """
     usual = size = _copied(device)
     free = free_bytes(device)
@@ -176,15 +172,15 @@ def _where_room_is(device: Device, kind: str, rate: Callable[[int], float]) -> f
                 return known[1]
             if size <= _LEAST_COPIED:
                 raise OutOfMemoryError(
-                    f"{device.name} must have room for tensors of {format_bytes(size)} "
-                    "to be measured, got none. Delete other models and tensors on it, "
-                    "or use a smaller model."
+                    f"Could not measure {device.name}: tensors of {format_bytes(size)} "
+                    "do not fit. Delete other models and tensors on the device, or use "
+                    "a smaller model."
                 ) from error
             size = max(_LEAST_COPIED, size // _HELD)
             continue
         if size < usual:
             sizes = format_bytes(size), format_bytes(usual)
-            _LOG.warning("Measured on %s: no room for %s (%s).", *sizes, kind)
+            _LOG.warning("Measured on %s, as %s do not fit (%s).", *sizes, kind)
         measured.rates[kind] = size, found
         return found
 
@@ -200,11 +196,10 @@ def _link_rates(device: Device) -> LinkRates:
 def _carried_rates(device: Device, size: int) -> LinkRates:
     """Rates of copies as swaps make them: by send and receive within a function.
 
-    Copies of eager tensors would say something else: they take pageable memory, first
-    wait for the whole device, and a copy of an op's input is kept and not recomputed
-    (`CopyToDevice` in tensor_handle.cc, `mirror` in execute.cc, both in TensorFlow's
-    common_runtime/eager). What a copied tensor's shape is, is all that is returned: its
-    bytes would be copied again.
+    Copies of eager tensors differ: they take pageable memory, first wait for the whole
+    device, and the copy of an op's input is kept (`CopyToDevice` in tensor_handle.cc,
+    `mirror` in execute.cc, both in TensorFlow's common_runtime/eager). Only the shape
+    of a copied tensor is returned: its bytes would be copied again.
     """
     there, here = device.full_name, compat.device_name("CPU:0")
     with tf.device(there):
@@ -216,7 +211,7 @@ def _carried_rates(device: Device, size: int) -> LinkRates:
 
     few, away, back = seconds(here, small), seconds(here, large), seconds(there, held)
     idle = call_seconds(measurements_of(device), 1)
-    # A copy in the noise of a call still takes a part of it.
+    # A copy that the noise of a call hides counts as a tenth of the call.
     return LinkRates(
         h2d=size / max(back - few, back / 10),
         d2h=size / max(away - few, away / 10),
@@ -225,7 +220,7 @@ def _carried_rates(device: Device, size: int) -> LinkRates:
 
 
 def _carrier(place: str, output: str) -> Any:
-    """A function that copies its argument to a device, and one of what it makes."""
+    """A function that copies its argument to `place`, and returns `output`."""
     nodes = [
         compat.made_node("copied", "Identity", ["argument"], place, T=tf.uint8),
         compat.made_node("shape", "Shape", ["copied"], place, T=tf.uint8),
@@ -236,7 +231,7 @@ def _carrier(place: str, output: str) -> Any:
 
 def _called(function: Any, tensor: Any) -> Callable[[], Any]:
     def call() -> Any:
-        with compat.planned_as_is():  # Grappler would leave identities out
+        with compat.planned_as_is():  # Grappler would remove identities
             return function.call_flat(tensor)
 
     return call
@@ -247,7 +242,7 @@ def _copied(device: Device) -> int:
 
 
 def call_seconds(measured: Measurements, arguments: int) -> Seconds:
-    """Seconds of a call that does nothing with so many arguments."""
+    """Seconds of a call that does nothing, with this number of arguments."""
     count = max(1, arguments)
     key = f"idle {count}"
     if key not in measured.seconds:
@@ -266,10 +261,10 @@ def small_op_seconds(measured: Measurements) -> Seconds:
 
 
 def small_kernel_seconds(device: Device) -> Seconds:
-    """Seconds that a small op keeps the device busy, when its launch is no matter.
+    """Seconds that a small op keeps the device busy, without its launch.
 
-    That of a chain of small ops, all launched while products keep the device busy.
-    Where there is no room for these, or they are too short, that of their launches.
+    Measured in a chain of small ops, all launched while matmuls keep the device busy.
+    Where the matmuls do not fit, or are too short, the time of a launch counts.
     """
     measured = measurements_of(device)
     launch = small_op_seconds(measured)
@@ -290,7 +285,7 @@ def small_kernel_seconds(device: Device) -> Seconds:
 
 
 def _chain(count: int, square: Any = 0.0, products: int = 0) -> Callable[[], Any]:
-    """A call of `count` small ops, one after the other, behind products of a matrix."""
+    """A call of `count` small ops, one after the other, behind matmuls of a matrix."""
 
     @tf.function(autograph=False)
     def chain(square: Any) -> Any:  # a captured one would be kept with the function
@@ -301,7 +296,7 @@ def _chain(count: int, square: Any = 0.0, products: int = 0) -> Callable[[], Any
         return value
 
     def call() -> Any:
-        with compat.planned_as_is():  # they would be composed into one
+        with compat.planned_as_is():  # Grappler would compose them into one
             return chain(square)
 
     start = tf.Variable(tf.ones([]))

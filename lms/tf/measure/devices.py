@@ -1,6 +1,6 @@
 """The device that memory is planned for: its limit and its allocator.
 
-It is this process's first GPU, or the one of a pipeline's stage. Where there is none
+The device is this process's first GPU, or the GPU of a pipeline's stage. Without a GPU
 nothing is planned.
 """
 
@@ -38,12 +38,13 @@ _LOG = logging.getLogger("lms")
 
 _POLLS, _POLL_SECONDS = 10, 0.1
 
-# Chunks are of whole such pieces; smaller holes, and more, are not looked for.
+# Chunks are multiples of 256 bytes. Free fragments are looked for from 64 KiB on, and
+# at most 64 of them.
 _CHUNK, _LEAST_HOLE, _MOST_HOLES = 256, 64 * KIB, 64
 
 _MOST_FILLERS = 1024
 
-# Left of a device whose memory is taken in one piece: the driver has less than it says.
+# Bytes left free when memory is taken at once: the driver has less than it reports.
 _SPARE = 64 * MIB
 
 _watchers: dict[str, int] = {}
@@ -51,7 +52,7 @@ _planned_on: ContextVar[str | None] = ContextVar("planned_on", default=None)
 
 
 def read_installation() -> Installation:
-    """Ask TensorFlow; it starts its devices for that."""
+    """Ask TensorFlow for versions and devices, which starts the devices."""
     built = tf.sysconfig.get_build_info()
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
@@ -99,7 +100,7 @@ class DeviceMemory:
         return self._info().get("peak")
 
     def settled_bytes(self) -> int | None:
-        """Bytes in use once they have stopped changing: input pipelines prefetch."""
+        """Bytes in use once the number stops changing: input pipelines prefetch."""
         before = self.current_bytes
         for _ in range(_POLLS):
             time.sleep(_POLL_SECONDS)
@@ -115,7 +116,7 @@ class DeviceMemory:
             tf.config.experimental.reset_memory_stats(self.device)
 
     def _info(self) -> dict[str, int]:
-        """Statistics of the allocator; none where it keeps none."""
+        """Statistics of the allocator; empty where it keeps none."""
         try:
             return tf.config.experimental.get_memory_info(self.device)
         except (ValueError, RuntimeError):
@@ -136,12 +137,12 @@ class Device:
 
     @property
     def full_name(self) -> str:
-        """The name by which placed ops know it."""
+        """The device's name in placed ops."""
         return compat.device_name(self.name)
 
     @property
     def memory(self) -> DeviceMemory:
-        """Its allocator."""
+        """The device's allocator."""
         return DeviceMemory(device=self.name)
 
     @property
@@ -150,14 +151,13 @@ class Device:
         return self.name.startswith("GPU")
 
     def make_ready(self, most: int | None) -> None:
-        """Take memory that grows by and by at once.
+        """Take growing memory at once.
 
-        Where `TF_FORCE_GPU_ALLOW_GROWTH` or the program says that it grows, it does so
-        by regions that double, and no tensor spans two. Where it does not, TensorFlow
-        has taken all of it.
+        Where `TF_FORCE_GPU_ALLOW_GROWTH` or the program says so, memory grows by
+        regions that double, and no tensor spans two. Else TensorFlow has taken it all.
 
         Args:
-            most: Bytes that will be in use; None for all that there is.
+            most: Bytes that will be in use; None for all of the device.
         """
         if self.limit is None:
             return
@@ -171,11 +171,11 @@ class Device:
         self.memory.reset_peak()
 
     def keep_pool(self, small_pool: SmallPool) -> object:
-        """Make free chunks, each with a used one behind it, all in one piece.
+        """Make contiguous free chunks, each with a guard chunk behind it.
 
         Returns:
-            What keeps the chunks apart while it lives; None where none are asked for,
-            or there is no room for them.
+            The guard chunks, which keep the free chunks apart while they live; None
+            where no chunks are asked for, or none fit.
         """
         now = self.memory.current_bytes
         if not small_pool.sizes or now is None:
@@ -184,7 +184,7 @@ class Device:
             return None  # TensorFlow would wait for memory
         try:
             with tf.device(self.name):
-                # Else a wall would lie in the smallest hole, not behind its chunk.
+                # Else a guard chunk would lie in a free fragment, not behind its chunk.
                 fillers = _fillers(small_pool.bytes, least=_CHUNK, count=_MOST_FILLERS)
                 chunks, walls = [], []
                 for size in small_pool.sizes:
@@ -196,20 +196,20 @@ class Device:
         return walls
 
     def free_holes(self, most: int) -> tuple[int, ...]:
-        """Bytes of the free chunks beside the one at the end, the largest first.
+        """Bytes of the free fragments before the end of memory, the largest first.
 
-        Batches, variables and what was freed between them leave holes; a tensor larger
-        than each must lie at the end. The allocator does not say where they are, but it
-        takes the smallest chunk that will do: so what it takes for a size tells whether
-        there is a hole as large.
+        Batches and variables leave free fragments between them; a tensor larger than
+        each of these must lie at the end. The allocator does not list the fragments,
+        but is a best fit: the address of a new tensor tells whether a fragment of its
+        size is free.
 
         Args:
-            most: Bytes; larger ones are not looked for. So much is taken for a moment,
-                beside what is in the holes.
+            most: Bytes; larger fragments are not looked for. These bytes are taken for
+                a moment, beside the fragments.
 
         Returns:
-            None of them where it cannot be told: they lie so scattered that no chunk is
-            the one at the end, or others take memory meanwhile.
+            Nothing where the search fails: memory is so fragmented that no chunk of
+            `most` bytes is free, or others take memory meanwhile.
         """
         now = self.memory.current_bytes
         if self.limit is None or now is None:
@@ -224,12 +224,12 @@ class Device:
 
 
 def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
-    """Fill the holes below `most` bytes: sizes, falling, and the tensors put there.
+    """Fill free fragments; returns their falling sizes, each with its tensor.
 
     Args:
-        most: Bytes that may be taken for a moment beside the holes.
-        least: Bytes; smaller holes are left.
-        count: Of holes, the largest ones.
+        most: Bytes that may be taken for a moment; larger fragments are left.
+        least: Bytes; smaller fragments are left.
+        count: Number of fragments to fill at most, the largest ones.
     """
     if most < least:
         return []
@@ -250,7 +250,7 @@ def _fillers(most: int, *, least: int, count: int) -> list[tuple[int, Any]]:
 
 
 def _nothing(size: int) -> Any:
-    """Memory that nothing is written into, of whole chunks where it is larger than one.
+    """An uninitialised tensor; above 256 bytes its size is rounded up to whole chunks.
 
     In rows: TensorFlow makes this op's sizes from 32 bits, fewer than 2 GiB need.
     """
@@ -259,7 +259,7 @@ def _nothing(size: int) -> Any:
 
 
 def find_device() -> Device:
-    """This process's first GPU, or that of `planned_on`; else its CPU: no limit."""
+    """This process's first GPU, or the device of `planned_on`; else the CPU."""
     gpus = _own_devices("GPU")
     name = _planned_on.get() or next(iter(gpus), "CPU:0")
     if name not in gpus:
@@ -269,10 +269,10 @@ def find_device() -> Device:
 
 @contextmanager
 def planned_on(name: str) -> Iterator[None]:
-    """Within it, in this thread alone, plans are for another device of this process.
+    """Within the context, and this thread, plan for another device of this process.
 
     Args:
-        name: Its short name, such as `GPU:1`.
+        name: The device's short name, such as `GPU:1`.
     """
     token = _planned_on.set(name)
     try:
@@ -282,26 +282,26 @@ def planned_on(name: str) -> Iterator[None]:
 
 
 def say_what_is_not_planned(device: Device, used: Iterable[str]) -> None:
-    """Warn of a step that also runs on other GPUs, whose memory is as without LMS.
+    """Warn of a step that also runs on other GPUs, whose memory is not planned.
 
     Args:
-        device: The one that is planned for.
-        used: Full names of devices.
+        device: The device that is planned for.
+        used: Full names of the step's devices.
     """
     names = sorted({name.rpartition("/device:")[2] for name in used} - {device.name})
     others = [name for name in names if name.startswith("GPU")]
     if others and device.is_gpu:
         _LOG.warning(
-            "Memory is planned on %s alone: what the step holds on %s stays there.",
+            "Memory is planned on %s alone: tensors of the step on %s stay there.",
             device.name,
             ", ".join(others),
         )
 
 
 def sync_devices() -> None:
-    """Wait for what runs on this process's devices.
+    """Wait until this process's devices are idle.
 
-    TensorFlow's own function also asks those of other processes of a cluster.
+    TensorFlow's own function also asks devices of other processes of a cluster.
     """
     for name in [*_own_devices("CPU"), *_own_devices("GPU")]:
         with tf.device(compat.device_name(name)):
@@ -309,7 +309,7 @@ def sync_devices() -> None:
 
 
 def _own_devices(kind: str) -> list[str]:
-    """Short names; in a cluster the devices of other processes are listed too."""
+    """Short names of this process's devices; TensorFlow lists all of a cluster."""
     here = compat.device_name("")
     names = [device.name for device in tf.config.list_logical_devices(kind)]
     return [
@@ -320,7 +320,7 @@ def _own_devices(kind: str) -> list[str]:
 
 
 def memory_grows() -> bool:
-    """Tell whether GPUs' memory grows; the variable goes before TensorFlow's option."""
+    """Tell whether GPUs' memory grows; the variable overrides TensorFlow's option."""
     forced = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower()
     if forced in ("true", "false"):
         return forced == "true"

@@ -1,6 +1,6 @@
 """Memory that a step may take now, on the device and on the host.
 
-Swapped tensors lie in the host's memory: workers of one host get equal parts of it.
+Workers of one host share its memory for swapped tensors equally.
 """
 
 import gc
@@ -48,21 +48,21 @@ def free_host_bytes() -> Bytes | None:
     free = available_host_bytes()
     if free is None:
         return None
-    # All of them plan at about the same time.
+    # All workers plan at about the same time.
     limit = pinned_limit() - bytes_on_host()
     return swappable(free // joined().local_size, limit)
 
 
 def limit_pinned_memory() -> None:
-    """Let TensorFlow pin no more than the host has, where nobody says how much.
+    """Let TensorFlow pin no more than the host has, unless the user has set a limit.
 
-    Its pool is made with the devices and reads the variable then, so this is called
-    when lms is loaded; where they are made already, it is too late.
+    TensorFlow reads the variable when it makes the devices: so lms calls this function
+    when it is imported, and later calls do nothing.
     """
     if compat.devices_are_made():
         return
     free, workers = available_host_bytes(), 1
-    with suppress(WorkersError):  # `join` will say it
+    with suppress(WorkersError):  # `join` will raise it
         workers = read_placement().local_size
     if free is not None:
         most = swappable(free // workers, pinned_limit())
@@ -72,14 +72,14 @@ def limit_pinned_memory() -> None:
 def measure_budget(
     step: TracedStep, settings: Settings, device: Device
 ) -> MemoryBudget:
-    """Measure what the step may use on a device now.
+    """Measure the memory that a step may use on a device now.
 
-    Its batch comes from the host, beside what is in use.
+    The step's batch comes from the host, so it adds to the bytes in use.
 
     Args:
         step: The step.
         settings: The user's knobs.
-        device: Where it is to run.
+        device: The device that is to run the step.
     """
     gc.collect()
     # Slots of an optimizer that are still zero may share their memory: once written,
@@ -93,9 +93,9 @@ def measure_budget(
 
 
 def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
-    """The budget with the holes in it that matter: the step cannot do without them.
+    """The budget with the device's free fragments, if the step cannot do without them.
 
-    To look takes memory for a moment, as much as the step may use at most.
+    Looking takes memory for a moment, at most as much as the step may use.
     """
     beside = budget.free - budget.step
     if budget.limit is None or beside >= budget.step:
@@ -105,11 +105,11 @@ def with_holes(budget: MemoryBudget, device: Device) -> MemoryBudget:
 
 
 def host_budget(settings: Settings, staged: Bytes) -> Bytes | None:
-    """Memory of the host for swapped tensors.
+    """Host memory for swapped tensors; None where no limit is known.
 
     Args:
         settings: The user's knobs.
-        staged: Bytes of a batch, which takes the way through pinned memory too.
+        staged: Bytes of a batch, which passes through pinned memory too.
     """
     free, most = free_host_bytes(), settings.host_memory
     if free is not None:

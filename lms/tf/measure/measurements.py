@@ -1,7 +1,7 @@
-"""Measurements of a device, in this process and in those before it.
+"""Measurements of a device, kept in this process and on disk.
 
-Measurements belong to a device as it computes now: its model, the threads, the kernels
-that are switched on, the versions. If one of these differs, they are taken anew.
+Measurements hold for a device's model, the threads, the enabled kernels and the
+versions. If one of these differs, the device is measured again.
 """
 
 from contextlib import suppress
@@ -27,13 +27,12 @@ class Measurements:
     """Measurements of one device.
 
     Args:
-        scratch: Bytes that ops need beside inputs and outputs, by the keys of their
-            benches.
-        reserved: Bytes that cuDNN's layers leave to their gradients, by the same keys.
-        seconds: Of a call of an op alone, by the keys of their benches.
+        scratch: Bytes that ops need beside inputs and outputs, by bench key.
+        reserved: Bytes that cuDNN's layers leave to their gradients, by bench key.
+        seconds: Seconds of a call of an op alone, by bench key.
         link: Rates of copies to the host and back.
-        rates: Rates of computing and of memory, each with the bytes of the tensors that
-            it was measured on.
+        rates: Rates of computing and of memory, each behind the bytes of the tensors
+            that were measured.
     """
 
     scratch: dict[str, Bytes] = field(default_factory=dict[str, Bytes])
@@ -50,7 +49,7 @@ _kept: dict[str, str] = {}  # digests of what is on disk
 
 
 def measurements_of(device: Device) -> Measurements:
-    """Measurements of a device; those who measure add to them."""
+    """Measurements of a device, to which callers add."""
     name = _name(device)
     if name not in _known:
         _known[name] = read_entry(_KIND, name, Measurements) or Measurements()
@@ -59,7 +58,7 @@ def measurements_of(device: Device) -> Measurements:
 
 
 def keep_measurements() -> None:
-    """Keep on disk what is new."""
+    """Store new measurements on disk."""
     for name, known in _known.items():
         if digest(known) != _kept[name]:
             write_entry(_KIND, name, known)
@@ -74,7 +73,7 @@ def _name(device: Device) -> str:
         _cudnn(),
         device.name,
         _model(device),
-        processor_name(),  # which starts what the device runs
+        processor_name(),  # of the processor that launches the ops
         usable_cores(),
         threading.get_inter_op_parallelism_threads(),
         threading.get_intra_op_parallelism_threads(),
@@ -85,7 +84,7 @@ def _name(device: Device) -> str:
 
 
 def _cudnn() -> str | None:
-    """The version of its wheel: what it keeps and takes may change with it."""
+    """Version of cuDNN's wheel: reserve space and scratch may depend on it."""
     with suppress(PackageNotFoundError):
         return version("nvidia-cudnn-cu12")
     return None

@@ -1,10 +1,9 @@
 """One op cut out of its graph, to be run alone: for its scratch, and for its time.
 
 Inputs become arguments of ones. Small whole-number inputs (shapes, axes) keep the ops
-that make them, because what the op does depends on their values; a `Shape` becomes a
-constant. Functions take and return int32 in the host's memory (`MTypeFromDType` in
-TensorFlow's memory_types.cc): what an op reads or makes of it is passed as float32 of
-the same bits, or its copies would be timed.
+that make them, because their values matter; a `Shape` becomes a constant. Functions
+take and return int32 in host memory (`MTypeFromDType` in TensorFlow's memory_types.cc):
+int32 is passed as float32 of the same bits, or copies would be timed.
 
 Known weakness: an op whose scratch or time depends on values is measured on ones.
 """
@@ -28,36 +27,36 @@ from lms.units import Seconds
 
 __all__ = ["Bench", "forget_functions", "idle_seconds", "seconds_of", "sizes_of"]
 
-# Runs of one op: fewer when it is slow.
+# An op is timed in at most 9 runs, fewer once these take 0.02 seconds.
 _RUNS, _ENOUGH = 9, 0.02
 
-# So often an op is run again whose scratch depends on which threads are free.
+# Further runs of an op whose scratch depends on the number of free threads.
 _AGAIN = 4
 
-# A call that takes so many seconds is as long without another one just before it.
+# A call of at least 0.02 seconds takes as long without a call just before.
 _SLOW = 0.02
 
 # Types of constants that may be shapes.
 _SIZES = (tf.int32.as_datatype_enum, tf.int64.as_datatype_enum)
 
-# The input of cuDNN's layers that says how long sequences are.
+# Index of the input of cuDNN's layers that holds the lengths of sequences.
 _LENGTHS = 4
 
-# Functions of one op, by the benches' keys: each is run for its scratch, for its time,
-# and perhaps once more; to build it takes longer than that.
+# Functions of one op, by bench key, and the keys of those that ran. To build a function
+# takes longer than its runs for scratch and for time.
 _functions: dict[str, Any] = {}
 _called: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """An op and what it needs to run.
+    """An op with the nodes and arguments that it needs to run alone.
 
     Args:
         nodes: The op, and the makers of its small inputs.
-        arguments: Its other inputs.
-        outputs: Names of the tensors it makes.
-        key: The same for ops that do the same.
+        arguments: The op's other inputs.
+        outputs: Names of the tensors to return.
+        key: Digest, equal for equal ops.
     """
 
     nodes: tuple[compat.NodeDef, ...]
@@ -69,9 +68,9 @@ class Bench:
     def of(
         cls, graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op
     ) -> "Bench | None":
-        """Cut an op out; None if it reads what cannot be made up.
+        """Cut an op out of its graph; None if one of its inputs cannot be made up.
 
-        Such are resources, and what is as large as values say.
+        Resources, variants, text and dynamic shapes cannot.
         """
         kept: dict[str, compat.NodeDef] = {}
         arguments: dict[str, compat.Input] = {}
@@ -115,13 +114,13 @@ class Bench:
         )
 
     def of_first_steps(self, part: float) -> "tuple[Bench, float]":
-        """The same of a layer of cuDNN's with fewer steps, at least one.
+        """The bench of a cuDNN layer on fewer time steps, at least one.
 
         Args:
-            part: Steps to keep, over all that there are.
+            part: Share of the time steps to keep.
 
         Returns:
-            The bench, and the part that was kept.
+            The bench, and the share that was kept.
         """
         node, *others = self.nodes
         layer = compat.copied(node)
@@ -146,14 +145,14 @@ class Bench:
         return bench, steps / sizes[axis]
 
     def of_first_rows(self, part: float) -> "tuple[Bench, float] | None":
-        """The op on a part of its largest input, filters aside; it may fail when run.
+        """The op on the first rows of its largest input but filters; may fail when run.
 
         Args:
-            part: Rows to keep at most, over all that there are.
+            part: Largest share of the rows to keep.
 
         Returns:
-            The bench, and the part that was kept, of a power of two of rows so that few
-            parts are tried; None if there is no such axis, or not one row may be kept.
+            The bench, and the share that was kept: a power of two of rows, so that few
+            shares are tried. None if no axis has rows, or not one row may be kept.
         """
         op = self.nodes[0]
         whole = op_of(op.input[1]) if "Conv" in op.op else ""
@@ -189,14 +188,14 @@ class Bench:
         return replace(self, nodes=(*nodes,), arguments=arguments, key=key), kept / rows
 
     def scratch(self, memory: DeviceMemory, moved: int) -> int | None:
-        """Scratch bytes of the second run; None if it cannot be run alone.
+        """Scratch bytes of the second run; None if the op cannot run alone.
 
-        What takes more than it reads and makes packs its inputs for each thread, as
-        many as happen to be free: it is the most of a few runs.
+        An op with more scratch than `moved` packs its inputs for each thread that
+        happens to be free: the most of a few runs counts.
 
         Args:
             memory: The allocator of the op's device.
-            moved: Bytes that it reads and makes.
+            moved: Bytes that the op reads and makes.
         """
         try:
             call = self.call()
@@ -205,11 +204,11 @@ class Bench:
             if found > moved:
                 found = max(found, *(_peak_of(call, memory) for _ in range(_AGAIN)))
         except (tf.errors.OpError, ValueError):
-            return None  # no room to run it alone, or not on these values
+            return None  # out of memory, or cannot run on ones
         return found
 
     def output_bytes(self) -> list[int] | None:
-        """Bytes of what it makes; None if it cannot be run alone."""
+        """Bytes of each output; None if the op cannot run alone."""
         try:
             return [
                 tensor.shape.num_elements() * tensor.dtype.size
@@ -219,7 +218,7 @@ class Bench:
             return None
 
     def seconds(self) -> Seconds | None:
-        """Seconds of a run; None if it cannot be run alone."""
+        """Seconds of a run; None if the op cannot run alone."""
         try:
             call = self.call()
             return seconds_of(call, set_up=self.key in _called)
@@ -227,7 +226,7 @@ class Bench:
             return None
 
     def call(self) -> Callable[[], Any]:
-        """A call of a function of the op alone."""
+        """A callable that runs the op alone, on ones."""
         if self.key not in _functions:
             graph_def = compat.graph_def(self.nodes, None)
             _functions[self.key] = compat.build_function(
@@ -266,9 +265,9 @@ def _peak_of(call: Callable[[], Any], memory: DeviceMemory) -> int:
 
 
 def forget_functions() -> None:
-    """Let go of what was built to run ops alone, and of the memory of its constants.
+    """Free the functions that run ops alone, and the memory of their constants, now.
 
-    At once: freed at some later time, it would leave holes in the middle of a plan.
+    Freed later, the constants would fragment the memory that is planned.
     """
     if not _functions:
         return
@@ -278,10 +277,10 @@ def forget_functions() -> None:
 
 
 def idle_seconds(arguments: int) -> Seconds:
-    """Seconds of a call that passes one of its arguments on.
+    """Seconds of a call that returns one of its arguments.
 
     Args:
-        arguments: How many scalars it takes, at least one.
+        arguments: Number of scalar arguments, at least one.
     """
     specs = [(f"argument_{i}", tf.TensorSpec([]), None) for i in range(arguments)]
     node = compat.made_node("passed", "Identity", ["argument_0"], T=tf.float32)
@@ -295,14 +294,14 @@ def idle_seconds(arguments: int) -> Seconds:
 
 
 def seconds_of(call: Callable[[], Any], *, set_up: bool = False) -> Seconds:
-    """Seconds of a call after the first one, what it started included.
+    """Seconds of a call after the first one, until the devices are idle.
 
-    The median of a few calls: what disturbs a call disturbs steps as often.
+    The median of a few calls: disturbances happen as often in steps.
 
     Args:
-        call: What to time.
-        set_up: Whether it was called before. Then the first call counts if it is slow;
-            else it is made to warm up, and a slow call takes twice as long to time.
+        call: The call to time.
+        set_up: Whether `call` ran before. A slow first call counts only then; else the
+            first call warms up.
     """
     (first,) = _timed(call, runs=1)
     if set_up and first >= _SLOW:
@@ -311,7 +310,6 @@ def seconds_of(call: Callable[[], Any], *, set_up: bool = False) -> Seconds:
 
 
 def _timed(call: Callable[[], Any], *, runs: int) -> list[Seconds]:
-    """Seconds of each of a few calls."""
     taken: list[Seconds] = []
     while len(taken) < runs and sum(taken) < _ENOUGH:
         sync_devices()
@@ -331,7 +329,7 @@ def _has_other_values(producer: Op, tensor: str) -> bool:
 
 
 def _bare(node: compat.NodeDef) -> compat.NodeDef:
-    """The op without what it waits for, for any process: tasks have other names."""
+    """The op without control inputs and names of jobs: all processes share a key."""
     copy = compat.copied(node, (n for n in node.input if not n.startswith("^")))
     copy.device = "".join(copy.device.rpartition("/device:")[1:])
     return copy
@@ -340,7 +338,7 @@ def _bare(node: compat.NodeDef) -> compat.NodeDef:
 def _pass(
     node: compat.NodeDef, i: int, tensor: Tensor, arguments: dict[str, compat.Input]
 ) -> list[compat.NodeDef]:
-    """Make an input an argument; the nodes that this takes."""
+    """Make an input an argument; returns the nodes that this adds."""
     dtype = _passed_as(tensor.dtype)
     spec = tf.TensorSpec(tensor.shape, dtype)
     new: compat.Input = f"argument_{len(arguments)}", spec, None
@@ -353,7 +351,7 @@ def _pass(
 
 
 def _return(node: compat.NodeDef, tensor: Tensor) -> tuple[str, list[compat.NodeDef]]:
-    """The name of what is returned for an output, and the nodes that this takes."""
+    """Returns (name of the tensor to return for an output, nodes that this adds)."""
     dtype = _passed_as(tensor.dtype)
     if dtype.name == tensor.dtype:
         return tensor.name, []
@@ -368,7 +366,7 @@ def _passed_as(dtype: str) -> tf.DType:
 def _bitcast(
     source: str, dtype: tf.DType, wanted: tf.DType, device: str
 ) -> compat.NodeDef:
-    """The same bits as another type: `SOURCE_TYPE`."""
+    """Make a node `SOURCE_TYPE` that yields a tensor's bits as another type."""
     name = f"{source.replace(':', '_')}_{wanted.name}"
     return compat.made_node(name, "Bitcast", [source], device, T=dtype, type=wanted)
 

@@ -1,7 +1,7 @@
-"""Seconds of ops on the device that is here.
+"""Measured seconds of ops on the present device.
 
-Ops are run alone on arguments of their shapes, equal ones once in a process. Time is
-that of a call less that of a call that does next to nothing.
+Each distinct op runs alone, once in a process, on arguments of its shapes. Its time is
+that of a call less that of an idle call.
 
 Known weakness: ops that cannot be run alone, and those in loops, are not measured. Time
 on a GPU is that of calls that follow each other: kernels shorter than a call are not
@@ -36,26 +36,25 @@ from lms.units import Bytes, Seconds
 
 __all__ = ["measure_costs"]
 
-# A call that takes longer than so many idle calls says how long its op takes.
+# Only a call longer than 1.3 idle calls resolves its op's time.
 _RESOLVED = 1.3
 
-# An op that moves bytes in one such part of an idle call is lost in it; one such part
-# of the step matters little.
+# Ops that only move bytes are not run below 1/4 of an idle call, nor below 1/200 of the
+# step where an op of their type takes longer.
 _HIDDEN, _PARTS = 4, 200
 
-# Ops that take this part of the step are timed once more after all others, and the mean
-# counts: one moment in which the machine was busy, or was not, must not decide.
+# The longest ops, of 75 % of the step, are timed again after all others, and the mean
+# counts: a moment in which the machine was busy, or not, must not decide.
 _TWICE_PERCENT = 75
 
 
 def measure_costs(step: TracedStep, device: Device) -> Costs:
     """Seconds of each op on the present device.
 
-    Ops that make or read a tensor of 64 KiB are run alone, but for small ones that only
-    move bytes: they take as many times their roofline as the largest op of their type.
-    Ops that cannot be run, have no room beside what is there, or are over in about the
-    time of a call, take a roofline of the device's measured rates. Small ops count as
-    links of a chain of small ops.
+    Ops with a tensor of at least 64 KiB are run alone, except those that only move few
+    bytes: these exceed their roofline by the factor of the largest op of their type.
+    Ops that cannot run, do not fit, or take about as long as an idle call, take a
+    roofline of the device's measured rates. Small ops take their time in a chain.
 
     Args:
         step: The traced step.
@@ -110,7 +109,7 @@ def measure_costs(step: TracedStep, device: Device) -> Costs:
 
 
 def _over_link(step: TracedStep, hardware: Hardware) -> dict[str, Seconds]:
-    """Seconds that the link takes for variables on the host, by the ops that wait."""
+    """Seconds that the link takes for variables on the host, by the waiting op."""
     graph = step.graph
     handles = {f"{a.name}:0": a.variable for a in step.arguments if a.lies_on_host}
     reads = {
@@ -123,14 +122,14 @@ def _over_link(step: TracedStep, hardware: Hardware) -> dict[str, Seconds]:
         read = [_bytes(reads[name], op, graph) for name in op.inputs if name in reads]
         written = [_bytes(handles[n], op, graph) for n in op.writes if n in handles]
         if (read or written) and op.alias is None:
-            # What is added to is read first.
+            # A variable that is added to is read first.
             into = sum(read) + sum(written)
             found[op.name] = into / hardware.h2d + sum(written) / hardware.d2h
     return found
 
 
 def _bytes(spec: Any, op: Op, graph: GraphView) -> Bytes:
-    """Bytes of a variable that an op needs: of some ops, the rows that they name."""
+    """Bytes of a variable that an op needs; gathers and scatters need some rows."""
     size = spec.shape.num_elements() * spec.dtype.size
     if not any(word in op.type for word in ("Gather", "Scatter", "Sparse")):
         return size
@@ -139,10 +138,10 @@ def _bytes(spec: Any, op: Op, graph: GraphView) -> Bytes:
 
 
 def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
-    """Ops that are not run, as they only move bytes, and few of them.
+    """Names of ops that are not run, as they only move bytes, and few.
 
-    Fewer than a call hides; or a small part of the step's, where another op of the type
-    moves more.
+    Few bytes are those that an idle call hides, or that take a small share of the step
+    where another op of the type moves more.
     """
     share = sum(least.of(op.name) for op in large) / _PARTS
     longest: dict[str, Seconds] = {}
@@ -157,10 +156,9 @@ def _minor(large: Sequence[Op], least: Costs, idle: Seconds) -> set[str]:
 
 
 def _without_call(taken: Seconds, least: Seconds, idle: Seconds) -> Seconds:
-    """Seconds that an op takes of a call.
+    """Seconds of an op: its call's less an idle call's.
 
-    An op hardly longer than a call that does nothing takes its roofline, and no longer
-    than the call.
+    If the call takes hardly longer than an idle one: the roofline, at most the call.
     """
     return max(min(least, taken) if taken <= _RESOLVED * idle else 0.0, taken - idle)
 
@@ -168,7 +166,7 @@ def _without_call(taken: Seconds, least: Seconds, idle: Seconds) -> Seconds:
 def _over_roofline(
     ops: Sequence[Op], timed: Mapping[str, Seconds], least: Costs
 ) -> dict[str, float]:
-    """Times its roofline that the largest op of each type takes."""
+    """Time over roofline of the largest timed op of each type."""
     by_size = sorted(
         (op for op in ops if op.name in timed), key=lambda op: least.of(op.name)
     )
@@ -180,7 +178,7 @@ def _over_roofline(
 
 
 def _times(benches: Sequence[Bench], measured: Measurements) -> dict[str, Seconds]:
-    """Seconds of a call of each op that can be run alone, by the benches' keys."""
+    """Seconds of a call of each op that can run alone, by bench key."""
     known = {bench.key for bench in benches if bench.key in measured.seconds}
     times: dict[str, Seconds] = {}
     distinct = {bench.key: bench for bench in benches}

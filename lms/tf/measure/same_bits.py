@@ -1,13 +1,13 @@
-"""Bits of an op's parts beside those of the whole op, on the device that is here.
+"""Compare the bits of a split op's parts with the whole op's, on the present device.
 
     random numbers ─┬> op ───────────────> y
                     └> in parts ──> op ──> the same bits, part by part?
 
-A library chooses the order in which it adds up by shapes and addresses, not by numbers:
-what holds for random numbers holds for all, unless results are rounded to 16 bits.
+A library chooses its order of summation by shapes and addresses, not by values: an
+answer for random values holds for all, unless results are rounded to 16 bits.
 
-Known weakness: ops that have no room here beside what is there, as a whole, count as
-having other bits in parts.
+Known weakness: ops that do not fit the free memory as a whole count as having other
+bits in parts.
 """
 
 import gc
@@ -28,14 +28,14 @@ from lms.tf.passes.split_rules import Cut
 
 __all__ = ["keeps_bits"]
 
-# An op is run where there is room for so many times what it reads and makes.
+# An op runs if 1.1 times the bytes that it reads and makes are free.
 _SPARE = 1.1
 
-# Ops whose order depends on who else reads their inputs (aggregate_ops.cc).
+# Ops whose order of summation depends on other readers of an input (aggregate_ops.cc).
 _BY_READERS = {"AddN"}
 
-# Sums of 32 bits are rounded to these: another order shows in one element of 65,536,
-# with some numbers, and with others in none.
+# Types to which sums of 32 bits are rounded: another order shows in one of 65,536
+# elements for some values, in none for others.
 _ROUNDED = {"float16", "bfloat16"}
 
 # Answers by the whole op's bench, cut and number of parts; a process keeps them.
@@ -45,14 +45,14 @@ _known: dict[tuple[str, str, int], bool] = {}
 def keeps_bits(
     graph: GraphView, nodes: Mapping[str, compat.NodeDef], op: Op, cut: Cut, parts: int
 ) -> bool:
-    """Tell whether an op's parts have the whole op's bits; False if nobody knows.
+    """Tell whether an op's parts have the whole op's bits; False if unknown.
 
     Args:
         graph: The step.
         nodes: Its nodes by names.
         op: The op, which has no resources and whose inputs may be any numbers.
-        cut: Where it is cut.
-        parts: Into how many.
+        cut: Axes and constants of the split.
+        parts: Number of parts.
     """
     if op.type in _BY_READERS or cut.counter is not None:
         return False
@@ -72,7 +72,7 @@ def keeps_bits(
         except (tf.errors.OpError, ValueError, MemoryError):  # not alone, or too large
             _known[key] = False
         del gathered
-        gc.collect()  # what is freed later leaves holes in the middle of a plan
+        gc.collect()  # memory freed later would fragment what is planned
     return _known[key]
 
 
@@ -80,7 +80,7 @@ def _same(bench: Bench, cut: Cut, parts: int, dtypes: Sequence[str]) -> bool:
     specs = {name: spec for name, spec, _ in bench.arguments}
     node = compat.copied(bench.nodes[0])
     if not specs.keys() <= set(node.input):
-        return False  # numbers that another op makes something of
+        return False  # another op of the bench reads an argument
     constants, arguments, pieces = [], list[compat.Input](), []
     for i, name in enumerate(node.input):
         axis = cut.inputs[i]

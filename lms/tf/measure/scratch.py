@@ -1,12 +1,12 @@
-"""Memory that ops need besides their inputs and outputs, and what cuDNN's layers keep.
+"""Scratch of ops beside their inputs and outputs, and reserve space of cuDNN's layers.
 
-    is it worth a run? ──> room for it here? ──yes──> run alone: the allocator's peak
-                                │no                   less what is in use afterwards
-                                └──> as its first rows that have room
+    worth a run? ──> fits here? ──yes──> run alone: the allocator's peak
+                         │no             less the bytes in use afterwards
+                         └──> run the first rows that fit
 
-What cuDNN and cuBLAS choose for an op, they choose once in a process, by what is free
-then: so convolutions and products are run in each process, with room, before any step.
-Ops are run alone on arguments of their shapes, equal ones once in a process.
+cuDNN and cuBLAS choose a kernel for an op once in a process, by the bytes free at that
+moment: so convolutions and products run in each process, with ample memory, before any
+step. Each distinct op runs alone, once in a process, on arguments of its shapes.
 
 Known weakness: ops that cannot be run alone, and those in loops, are not measured.
 """
@@ -42,23 +42,22 @@ __all__ = [
     "with_scratch",
 ]
 
-# Only ops that make or read a tensor of this size are run.
+# Ops run alone only if they make or read a tensor of at least 64 KiB.
 _LARGE = 64 * KIB
 
-# An op whose scratch is not known is run alone only where there is room for so many
-# times what it reads and makes: as a whole, or its first rows. Such a share of that
-# counts where neither can be.
+# An op of unknown scratch runs alone, whole or in its first rows, only if 3 times the
+# bytes that it reads and makes are free. Else its scratch counts as 0.5 of these bytes.
 _TIMES, _USUAL_SHARE = 3, 0.5
 
-# Bytes known to be needed must be free so many times: a chunk is not split that is
-# less than twice as large.
+# An op of known scratch runs alone only if 2 times its bytes are free: the allocator
+# does not split chunks below twice the request.
 _SPLIT = 2
 
-# Benches whose libraries have chosen how they run them, in this process.
+# Keys of benches for which a library has chosen its kernel in this process.
 _chosen: set[str] = set()
 
-# Functions of one op hold constants. While ops are measured there are free chunks for
-# so many: what stays behind does not lie scattered over what is planned.
+# Free chunks for constants that functions of one op hold: 1,024 of 256 bytes. Elsewhere
+# constants that stay behind would fragment the memory that is planned.
 LEFT_BEHIND = SmallPool(sizes=(256,) * 1024)
 
 
@@ -70,8 +69,8 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
         device: The step's device.
 
     Returns:
-        Scratch of the ops that were run, here or where there is room; and what those
-        are taken to need that were not. Empty without allocator statistics.
+        Measured scratch, and estimates for ops that cannot run for lack of memory.
+        Empty without allocator statistics.
     """
     if device.memory.current_bytes is None:
         return {}
@@ -101,7 +100,7 @@ def measure_scratch(step: TracedStep, device: Device) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An op, the op alone, and the bytes that it reads and makes."""
+    """An op, its bench, and the bytes that it reads and makes."""
 
     op: Op
     bench: Bench
@@ -111,11 +110,11 @@ class Case:
 def _measure(
     cases: Sequence[Case], device: Device, measured: Measurements
 ) -> tuple[set[str], dict[str, Bytes]]:
-    """Run ops whose scratch is not known, here or where there is room.
+    """Run ops whose scratch is not known, whole or in their first rows.
 
     Returns:
-        The keys of those that cannot be run on values that are made up, and the scratch
-        of those of which only the first rows have room.
+        The keys of ops that cannot run on made-up values, and by key the scratch of ops
+        of which only the first rows fit.
     """
     unknown = {case.bench.key: case for case in cases if _is_to_run(case, measured)}
     by_rows: dict[str, Bytes] = {}
@@ -149,7 +148,7 @@ def _measure(
 def _by_rows(
     case: Case, device: Device, measured: Measurements, free: float
 ) -> Bytes | None:
-    """Scratch of an op, as that of its first rows grows; None if too few have room."""
+    """Scratch of an op, extrapolated from its first rows; None if too few rows fit."""
     if case.op.type in RESERVES or case.bench.key in measured.scratch:
         return None
     part, tried = free / _TIMES / case.moved, list[tuple[float, Bytes]]()
@@ -168,7 +167,7 @@ def _by_rows(
 
 
 def _reserved_by_part(case: Case, free: float) -> Bytes | None:
-    """Bytes that a layer of cuDNN's leaves for all steps, as for the first that fit."""
+    """Reserve space of a cuDNN layer, extrapolated from the first steps that fit."""
     if case.op.type not in RESERVES:
         return None
     bench, part = case.bench.of_first_steps(free / _SPLIT / case.moved)
@@ -177,7 +176,7 @@ def _reserved_by_part(case: Case, free: float) -> Bytes | None:
 
 
 def _is_to_run(case: Case, measured: Measurements) -> bool:
-    """Tell whether an op's scratch is not known, or its library is yet to choose."""
+    """Tell whether an op's scratch is unknown, or its library has chosen no kernel."""
     key = case.bench.key
     is_chosen = not case.op.flops or key in _chosen
     is_known = case.op.type not in RESERVES or key in measured.reserved
@@ -187,7 +186,7 @@ def _is_to_run(case: Case, measured: Measurements) -> bool:
 def _scratch_of_compiled(
     step: TracedStep, nodes: Mapping[str, compat.NodeDef], measured: Measurements
 ) -> dict[str, int]:
-    """Scratch of the calls that XLA compiles, which says so before they run."""
+    """Scratch of the calls that XLA compiles, as its compiler reports it."""
     found: dict[str, int] = {}
     for op in step.graph.ops:
         if op.name not in nodes or not is_compiled(nodes[op.name]):
@@ -208,8 +207,8 @@ def _scratch_of_collectives(
 ) -> dict[str, int]:
     """Scratch of reductions over workers, in TensorFlow's own ring.
 
-    A chunk for what comes from the neighbour at each step: all but one part of the
-    input (ring_reducer.cc). NCCL's lies beside TensorFlow's allocator.
+    A buffer for each chunk from the neighbour: all but one part of the input
+    (ring_reducer.cc). NCCL's scratch lies outside TensorFlow's allocator.
     """
     return {
         op.name: graph.tensors[op.inputs[0]].size
@@ -220,17 +219,17 @@ def _scratch_of_collectives(
 
 
 def has_room(case: Case, device: Device, free: float) -> bool:
-    """Tell whether what an op reads, makes and needs has room beside what is there.
+    """Tell whether an op's inputs, outputs and scratch fit the free bytes.
 
-    If not, TensorFlow would wait ten seconds for some before it gives up
+    If not, TensorFlow would wait ten seconds for memory before it gives up
     (its allocator_retry.cc, as bfc_allocator.cc calls it).
 
     Args:
         case: The op.
-        device: Its device.
-        free: Bytes that its allocator has left.
+        device: The op's device.
+        free: Bytes that the device's allocator has left.
     """
-    less = case.op.inplace and case.op.cheap  # than is counted is made
+    less = case.op.inplace and case.op.cheap  # makes less than `moved` counts
     if less or case.op.type in RESERVES:
         return case.moved <= free
     scratch = measurements_of(device).scratch.get(case.bench.key)
@@ -240,16 +239,16 @@ def has_room(case: Case, device: Device, free: float) -> bool:
 
 
 def with_reserved(step: TracedStep, device: Device) -> TracedStep:
-    """The step in which what cuDNN's layers keep is as large as it was measured.
+    """The step with the measured reserve space of cuDNN's layers.
 
-    Their gradients work on as much again, as gradients of the gates are (Appleyard et
-    al., arXiv:1604.01946, for the products of all steps at once), and at least on the
-    scratch of the forward op: on an H200 cuDNN asked the same for both, to the byte, in
-    five layers. The gradient itself cannot be run alone.
+    A layer's gradient gets scratch of the size of the reserve space, as gradients of
+    the gates need (Appleyard et al., arXiv:1604.01946, for the products of all steps at
+    once), and at least the forward op's scratch: on an H200 cuDNN asked equal bytes for
+    both in five layers. The gradient itself cannot be run alone.
 
     Args:
         step: A step whose scratch was measured.
-        device: Its device.
+        device: The step's device.
     """
     measured, nodes = measurements_of(device), {node.name: node for node in step.nodes}
     sizes: dict[str, Bytes] = {}
@@ -271,7 +270,7 @@ def with_reserved(step: TracedStep, device: Device) -> TracedStep:
 
 
 def _resized(op: Op, sizes: Mapping[str, Bytes]) -> Op:
-    """An op that makes a tensor whose size is known now; so it may move."""
+    """The op with measured sizes of its outputs, which may now be offloaded."""
     if not any(tensor.name in sizes for tensor in op.outputs):
         return op
     outputs = (
@@ -313,9 +312,9 @@ def _can_run_alone(op: Op) -> bool:
         return False
     if (op.varies or op.from_host) and op.type not in RESERVES:
         return False
-    if "PyFunc" in op.type:  # the user's own function must not see what is made up
+    if "PyFunc" in op.type:  # the user's own function must not see made-up values
         return False
-    # It would wait for others, begin with a copy to the host, or run for ever.
+    # Alone, an op of these would wait for workers, copy from the host, or run for ever.
     return op.type not in COLLECTIVE | LOOPS | {COPY_IN}
 
 

@@ -1,8 +1,8 @@
-"""The workload of a step on the device that is here, its plan, and its report.
+"""The workload of a step on the present device, its plan, and its report.
 
     TracedStep ──with_scratch──> TracedStep ──workload_here──> Workload ──plan_here──>
 
-What ops take is measured only when it matters: a step that fits is not measured.
+Seconds of ops are measured only for steps that do not fit.
 """
 
 import logging
@@ -49,7 +49,7 @@ def report_of(
         kind: `train`, `test`, `predict` or `step`.
         step: The step that runs.
         planned: Its plan.
-        planning_seconds: What planning took; whoever knows what came before adds it.
+        planning_seconds: Seconds of planning alone; `prepare` adds the stages before.
     """
     plan, budget = planned.plan, planned.budget
     report = StepReport(
@@ -81,12 +81,12 @@ def report_of(
 def over_time(
     report: StepReport, timeline: Timeline, unplanned: Timeline
 ) -> StepReport:
-    """A report with what is predicted of a step's seconds.
+    """A report with predicted seconds and rates.
 
     Args:
-        report: Without these.
+        report: The report without these.
         timeline: The planned step over time.
-        unplanned: As `unplanned_timeline` returns it.
+        unplanned: The result of `unplanned_timeline`.
     """
     waits = sum(s.seconds for s in timeline.stalls if s.cause is Cause.LAUNCH)
     return replace(
@@ -101,7 +101,7 @@ def over_time(
 
 
 def unplanned_timeline(workload: Workload) -> Timeline:
-    """The step over time where there is room for all."""
+    """The step over time without a plan, where all tensors fit."""
     graph, speeds = workload.graph, workload.speeds()
     plain = SwapPlan(planner="none", order=tuple(op.name for op in graph.ops))
     return simulate(graph, plain, speeds.costs, speeds.hardware)
@@ -124,7 +124,7 @@ _LOG = logging.getLogger("lms")
 
 
 def with_measured_scratch(step: TracedStep, device: Device) -> TracedStep:
-    """The step, and TensorFlow's own, with the scratch memory of their ops."""
+    """The step, and TensorFlow's own step, with measured scratch of their ops."""
     scratch = measure_scratch(step, device)
 
     def measured(step: TracedStep) -> TracedStep:
@@ -140,7 +140,7 @@ def workload_here(step: TracedStep, device: Device) -> Workload:
 
     Args:
         step: The step, as `with_measured_scratch` returns it.
-        device: Where it is to run; ops and copies are measured there, once.
+        device: The device, where ops and copies are measured once.
     """
 
     @cache
@@ -154,7 +154,7 @@ def workload_here(step: TracedStep, device: Device) -> Workload:
 
 
 def _staged(graph: GraphView) -> Bytes:
-    """Bytes of what comes from the host in each step."""
+    """Bytes of tensors that come from the host in each step."""
     given = (op for op in graph.ops if op.type == "Placeholder")
     return sum(tensor.size for op in given for tensor in op.outputs)
 
@@ -162,13 +162,13 @@ def _staged(graph: GraphView) -> Bytes:
 def plan_here(
     workload: Workload, settings: Settings, device: Device, budget: MemoryBudget
 ) -> PlannedStep:
-    """Plan a workload on the device and host that are here.
+    """Plan a workload for the present device and host.
 
     Args:
         workload: The step.
         settings: The user's knobs.
-        device: Where it is to run.
-        budget: What it may use; its holes are looked for if a plan is needed.
+        device: The device that is to run the step.
+        budget: Memory for the step; free fragments are looked for if a plan is needed.
 
     Raises:
         BudgetError: If no plan fits; names the op and the least budget.

@@ -1,12 +1,12 @@
-"""The limit of cuDNN's workspace: as much as fast convolutions need, where it has room.
+"""The limit of cuDNN's workspace: the bytes that fast convolutions need, if they fit.
 
 TensorFlow turns convolutions of float32 to NCHW; cuDNN's fast kernels compute in NHWC,
-on copies of what the convolution reads and makes, in its workspace. Where the limit is
-below that, a kernel without tensor cores runs: on an H200 a step of a U-Net took eight
-times as long (docs/gpu.md, "What a card showed"). So the limit is what the largest
-convolution reads and makes. Where one would not fit beside its own tensors, all are
-left to kernels with no more than it has room for. A step that fits as it is keeps
-TensorFlow's limit, so that its kernels and bits are plain Keras's.
+on copies of the tensors, in the workspace. Where the limit is below the copies, a
+kernel without tensor cores runs: on an H200 a step of a U-Net took eight times as long
+(docs/gpu.md, "What a card showed"). So the limit is the bytes that the largest
+convolution reads and makes. Where copies do not fit beside the tensors of their
+convolution, the limit for all is the bytes left beside these tensors. A step that fits
+keeps TensorFlow's limit, so that its kernels and bits are plain Keras's.
 
 TensorFlow reads the limit once in a process, when the first convolution runs
 (`GetDnnWorkspaceLimitOrDefault` in conv_ops_gpu.h): the first step that is planned
@@ -25,12 +25,12 @@ __all__ = ["VARIABLE", "limit_workspace", "workspace_limit"]
 
 VARIABLE = "TF_CUDNN_WORKSPACE_LIMIT_IN_MB"
 
-# The limit is at least one part of four of the room: some kernels take more than the
-# copies, and the next step of the process may have larger convolutions.
+# The limit is at least 1/4 of the step's memory: some kernels take more than copies,
+# and the next step of the process may have larger convolutions.
 _PART = 4
 
-# A sixteenth of the room is left in any case, as a step was never refused for that; and
-# never more than TensorFlow's own limit of 8 GiB.
+# Where copies do not fit, the limit is at least 1/16 of the step's memory: no step was
+# refused for that. In any case it is at most TensorFlow's own limit, 8 GiB.
 _LEAST, _MOST = 16, 8 * GIB
 
 
@@ -39,7 +39,7 @@ def workspace_limit(graph: GraphView, room: Bytes) -> int:
 
     Args:
         graph: The step, with `Op.flops`.
-        room: Bytes that it may use.
+        room: Bytes that the step may use.
 
     Example:
         >>> from lms.ir.graph import Op, Tensor
@@ -54,7 +54,7 @@ def workspace_limit(graph: GraphView, room: Bytes) -> int:
     """
     needs = [*_needs(graph)]
     left = [room - own for copies, own in needs if copies + own > room]
-    if left:  # so that no kernel of theirs exceeds the room
+    if left:  # their kernels must not exceed `room`
         return max(1, max(room // _LEAST, min(left)) // MIB)
     largest = max((copies for copies, _ in needs), default=0)
     return min(max(room // _PART, largest + MIB), _MOST) // MIB
@@ -65,14 +65,14 @@ def limit_workspace(graph: GraphView, room: Bytes | None) -> None:
 
     Args:
         graph: As for `workspace_limit`.
-        room: As there; None where there is no limit.
+        room: As for `workspace_limit`; None for no limit.
     """
     if room is not None:
         os.environ.setdefault(VARIABLE, str(workspace_limit(graph, room)))
 
 
 def _needs(graph: GraphView) -> Iterator[tuple[Bytes, Bytes]]:
-    """Bytes of the copies of each convolution, and of its tensors."""
+    """Yield (bytes of copies, bytes of tensors) of each convolution."""
     for op in graph.ops:
         if op.flops and "Conv" in op.type:
             tensors = [*(graph.tensors[name] for name in op.inputs), *op.outputs]

@@ -1,1 +1,1 @@
-"""From a graph and a plan to a function that runs."""
+"""Rewrite a graph by a plan, and build a callable of the result."""

@@ -1,8 +1,8 @@
-"""From nodes to a callable with the inputs, captures and outputs of the traced step.
+"""Build a callable from nodes, with the traced step's inputs, captures and outputs.
 
-A recomputed op's inputs are those of the graph's copy. Its control inputs are not
-copied: what the op had to wait for has ended long before, and the plan's order says
-when it is recomputed.
+A recomputed op reads the inputs of its op in the planned graph. Control inputs are not
+copied: the ops that the first run waited for have ended long before, and the plan's
+order says when the op is recomputed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,11 +24,11 @@ __all__ += ["with_constants"]
 
 
 def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
-    """The step with what a plan adds to it.
+    """The step with the ops that a plan adds.
 
     Args:
         step: The traced step.
-        graph: What `planned_graph(step.graph, plan)` returns.
+        graph: The result of `planned_graph(step.graph, plan)`.
 
     Returns:
         A step with that graph; the nodes given are not changed.
@@ -48,7 +48,7 @@ def planned_step(step: TracedStep, graph: GraphView) -> TracedStep:
 
 
 def _reading(given: Mapping[str, compat.NodeDef], op: Op) -> compat.NodeDef:
-    """The node of an op that reads what a plan adds, or recomputes one."""
+    """The node of an op that is recomputed, or that reads a recomputed tensor."""
     own = given[original_name(op.name)]
     controls = [name for name in own.input if name.startswith("^")]
     is_copy = own.name != op.name
@@ -78,7 +78,7 @@ class RebuiltStep:
             inputs: Flat input tensors, as `TracedFunction.flat_inputs` yields them.
 
         Returns:
-            What the traced function returned, in its structure.
+            The results, in the structure of the traced function's.
         """
         with compat.planned_as_is():
             outputs = self.function.call_flat(*inputs, *self.captures)
@@ -98,8 +98,8 @@ def rebuild(
         traced: The function that was traced.
         step: The traced step that the nodes came from.
         nodes: Its nodes, rewritten.
-        as_traced: Whether it may be called with all shapes that it was traced with, and
-            not with the step's alone.
+        as_traced: Whether the callable takes all shapes of the trace, not only the
+            step's.
     """
     graph_def = compat.graph_def(nodes, step.library)
     specs = [a.spec for a in step.arguments]
@@ -118,7 +118,7 @@ def rebuild(
 
 
 def run_without_inputs(step: TracedStep) -> None:
-    """Run all ops of a step that no input reaches, for what they write."""
+    """Run all ops of a step that depend on no input, for their writes."""
     reached = {a.name for a in step.arguments if a.captured is None}
     rest, before = list(step.nodes), -1
     while len(rest) != before:  # loops have edges back
@@ -137,7 +137,7 @@ def run_without_inputs(step: TracedStep) -> None:
 def with_constants(
     pool: SmallPool, before: Sequence[compat.NodeDef], after: Sequence[compat.NodeDef]
 ) -> SmallPool:
-    """The pool with room for the small constants of the nodes that a plan adds."""
+    """The pool with a chunk for each constant that a plan adds."""
     if not pool.sizes:
         return pool
     added = sum(node.op == "Const" for node in after)

@@ -14,19 +14,19 @@ The ops of the plan's chain run in its order, by control inputs:
 
     op 0 ──> op 1 ──> op 2 ──> ...
 
-An ordered op waits for the one before it, for the swap-outs whose room it needs, and
-until the swap-ins that start beside it have theirs. A swap-in waits for its trigger and
-for the room that is freed for it. Copies are TensorFlow's own ops for swaps, which
-Grappler's swapper left: ops of a GPU, so a step stays in one piece.
+An ordered op waits for the op before it, for the swap-outs whose memory it needs, and
+until the swap-ins that start beside it have their memory. A swap-in waits for its
+trigger and for the memory that is freed for it. Copies are TensorFlow's own ops for
+Grappler's swapper: they run on the GPU, so the step is not partitioned.
 
-A copy to the device waits for all that was launched before it. So launches must not run
+A copy to the device waits for all kernels launched before it. So launches must not run
 ahead while a swap-in has its trigger but not yet its tensor:
 
-    trigger, swap-out ──> begin ──> swap-in            takes its room, queues the copy
-                            └─────> settled ──> the link after the trigger
+    trigger, swap-out ──> begin ──> swap-in            takes memory, queues the copy
+                            └─────> settled ──> the op after the trigger
 
-`begin` ends in the thread that launches, which then goes on with the swap-in before
-what waits for `settled`: room is taken in the order that was planned.
+`begin` ends in the launching thread, which runs the swap-in before the ops that wait
+for `settled`: memory is taken in the planned order.
 
 Sources: TensorFlow's `gpu_swapping_kernels.cc` (both copy ops), `gpu_util.cc` (what
 copies wait for), `executor.cc` (`inline_ready`: first come, first served).
@@ -54,9 +54,9 @@ _SHOWN = 12  # ops of a cycle that a message names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOps:
-    """The ops of one copy: `end` ends when a swap-out has ended, or yields a swap-in.
+    """The ops of one copy: `end` completes a swap-out, or yields a swap-in's tensor.
 
-    What is ordered after `start` waits for `settled`: that a swap-in has its room.
+    Ops ordered after `start` wait for `settled`: then the swap-in has its memory.
     """
 
     nodes: tuple[compat.NodeDef, ...]
@@ -66,14 +66,14 @@ class CopyOps:
 
 
 def swap_out(name: str, source: str, dtype: str, device: str) -> CopyOps:
-    """A copy into pinned memory."""
+    """Make a copy to pinned memory."""
     op = "_CopyFromGpuToHost"
     node = compat.made_node(name, op, [source], device, T=dtype)
     return CopyOps(nodes=(node,), start=node, end=node)
 
 
 def swap_in(name: str, out: CopyOps, dtype: str, device: str) -> CopyOps:
-    """A copy from there, queued once it may begin."""
+    """Make a copy back to the device, queued once it may begin."""
     begin = compat.made_node(f"{name}/begin", "NoOp", [f"^{out.end.name}"], device)
     inputs = [out.end.name, f"^{begin.name}"]
     copy = compat.made_node(name, "_CopyFromHostToGpu", inputs, device, T=dtype)
@@ -83,20 +83,20 @@ def swap_in(name: str, out: CopyOps, dtype: str, device: str) -> CopyOps:
 
 
 def wait_for(node: compat.NodeDef, names: Sequence[str]) -> None:
-    """Add control inputs; those that are there already are not repeated."""
+    """Add the control inputs that a node does not have yet."""
     there = set(node.input)
     missing = (name for name in dict.fromkeys(names) if f"^{name}" not in there)
     node.input.extend(f"^{name}" for name in missing)
 
 
 class Waits:
-    """Collects what waits for what, then writes it into the nodes.
+    """Collects control inputs, then writes them into the nodes.
 
     Args:
         resolved: A plan that `lms.ir.plan.validate_plan` accepts, resolved.
 
     Attributes:
-        released: Ops that a link waits for because it needs their room.
+        released: Ops by the chain position that waits for the memory they free.
     """
 
     def __init__(self, resolved: ResolvedPlan) -> None:
@@ -105,17 +105,17 @@ class Waits:
         self.released: dict[int, list[str]] = defaultdict(list)
         self._settled: dict[int, list[str]] = defaultdict(list)
         self._triggered: list[tuple[compat.NodeDef, int, int | None]] = []
-        self._outside: list[tuple[str, str]] = []  # ops that are not ordered
+        self._outside: list[tuple[str, str]] = []  # of ops outside the chain
 
     def leave(self, swap: ResolvedSwap, out: CopyOps) -> None:
-        """Take down a tensor's swap-out."""
+        """Record the waits of a swap-out."""
         if swap.release_link is not None:
             self.released[swap.release_link].append(out.end.name)
         elif swap.release is not None:
             self._outside.append((self._name(swap.release), out.end.name))
 
     def come(self, copy: ResolvedSwapIn, back: CopyOps) -> None:
-        """Take down a swap-in."""
+        """Record the waits of a swap-in."""
         if copy.trigger is not None:
             self._triggered.append((back.start, copy.trigger, copy.trigger_link))
         if back.settled is not None and copy.trigger_link is not None:
@@ -124,11 +124,10 @@ class Waits:
     def wire(self, nodes: Mapping[str, compat.NodeDef]) -> None:
         """Add the control inputs.
 
-        With what is settled, the device's allocator is asked in the order that was
-        planned, in every step.
+        By the `settled` ops each step asks the allocator in the planned order.
 
         Args:
-            nodes: The step's own, by name.
+            nodes: The step's own nodes, by name.
         """
         for start, trigger, at in self._triggered:
             wait_for(start, [self._name(trigger)])
@@ -157,14 +156,14 @@ def rewrite(
     Args:
         step: The traced step.
         plan: A plan that `validate_plan` accepts for `step.graph`.
-        commit_flag: Nodes of which the last is what late writes wait for.
-        late: Names of the ops that wait for it.
+        commit_flag: Nodes of the commit point; the last one is on the device.
+        late: Names of ops with deferred writes, which wait for the commit point.
 
     Returns:
         New nodes; names of the step's own nodes are kept, new ones begin with `lms/`.
 
     Raises:
-        PlanError: If the plan would make ops wait for each other in a circle.
+        PlanError: If the plan would make ops wait for each other in a cycle.
     """
     nodes = {node.name: compat.copied(node) for node in step.nodes}
     resolved = resolve(step.graph, plan)
@@ -192,7 +191,7 @@ def rewrite(
             )
     waits.wire(nodes)
     added += commit_flag
-    for name in late:  # on the host at once: the way back waits for the whole device
+    for name in late:  # ops on the host wait there: a copy waits for the whole device
         begin = -1 if nodes[name].device in ("", step.device) else -2
         wait_for(nodes[name], [commit_flag[begin].name])
     result = [*nodes.values(), *added]
@@ -207,16 +206,15 @@ def _keeper(
     device: str,
     resolved: ResolvedPlan,
 ) -> tuple[compat.NodeDef | None, int]:
-    """An op that holds the original until its room is to be free.
+    """Make an op that holds the original until the plan frees its memory.
 
-    A swap-out may end at any time before the op that waits for it. If the room were
-    free from then on, other tensors would take it, other ones each time, and the
-    allocator would end up with other holes than were planned. Element-wise readers
-    would write over it, or not.
+    A swap-out may end at any time before the op that waits for it. In each step other
+    tensors would take the memory freed then, and fragment memory otherwise than
+    planned. Element-wise readers would reuse the buffer, or not.
 
     Returns:
-        The op and the link of the chain before which it must run; None where there is
-        no choice.
+        The op and the chain position before which it must run; None where none is
+        needed.
     """
     near = [resolved.ops[position] for position in swap.near]
     ordered = [op.name for op in near if op.name in resolved.link_of]
@@ -263,9 +261,9 @@ def _reroute(
 
 
 def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
-    """Name a cycle; a loop's back edges count as its ends waiting for its body.
+    """Refuse a cycle of ops; a loop's exits count as waiting for its body.
 
-    TensorFlow would not complain: a step whose ops wait in a circle ends without them.
+    TensorFlow would not complain: a step whose ops wait in a cycle ends without them.
     """
     types = {node.name: node.op for node in nodes}
     waits: TopologicalSorter[str] = TopologicalSorter()
@@ -280,8 +278,8 @@ def _refuse_cycle(nodes: Sequence[compat.NodeDef], graph: GraphView) -> None:
     except CycleError as error:
         *cycle, _ = error.args[1]  # ends with its first op
         raise PlanError(
-            f"the plan makes {len(cycle)} ops wait in a circle, each for the one "
-            f"before it: {_shortened(cycle)}. Report the model, or plan it anew."
+            f"Could not obey the plan: {len(cycle)} ops wait in a cycle, each for the "
+            f"op before: {_shortened(cycle)}. Report the model, or plan the step again."
         ) from error
 
 

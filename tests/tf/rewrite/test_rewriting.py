@@ -162,7 +162,7 @@ lms/0/a/in1/settled = NoOp(^lms/0/a/in1/begin) on CPU:0
 
 def test_a_plan_whose_ops_wait_in_a_circle_is_refused() -> None:
     backwards = SwapPlan(planner="test", order=ORDER, chain=("c", "b"))
-    with pytest.raises(PlanError, match=r"2 ops wait in a circle.* 'b', 'c'\."):
+    with pytest.raises(PlanError, match=r"2 ops wait in a cycle.* 'b', 'c'\."):
         rewritten(GRAPH, backwards)
 
 
@@ -184,7 +184,7 @@ def test_a_plan_that_waits_in_a_circle_through_a_loop_is_refused() -> None:
         order=("first", "late", "enter", "merge", "next", "exit", "after"),
         chain=("after", "late"),
     )
-    with pytest.raises(PlanError, match="wait in a circle"):
+    with pytest.raises(PlanError, match="wait in a cycle"):
         rewritten(graph, plan)
 
 

@@ -213,7 +213,7 @@ def _bars(console: Console, *, shown: bool = True) -> Progress:
         TimeElapsedColumn(),
         console=console,
         disable=not shown,
-        transient=not console.is_terminal,  # lines are written there
+        transient=not console.is_terminal,  # a log has lines instead
     )
 
 
@@ -262,7 +262,7 @@ def _train(options: argparse.Namespace, console: Console) -> int:
     workers = join()
     from unet3d.training import train
 
-    # A run that is resumed must end as if it had never stopped.
+    # A resumed run must end in the weights of an uninterrupted one.
     tf.config.experimental.enable_op_determinism()
     try:
         with _bars(console, shown=workers.is_chief) as progress:
@@ -336,7 +336,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
             f"`names` must be at most {MOST_SETS} different ones, to stay apart in a "
             f"figure, got {len(set(names))}. Evaluate some of them at a time."
         )
-    # A name in letters that the font lacks is boxes in figures, and right in tables.
+    # Letters that the font lacks are boxes in figures, and right in tables.
     warnings.filterwarnings("ignore", "Glyph")
     scheme = choose_scheme(options.label_scheme, options.truth)
     if scheme is None:
@@ -370,7 +370,7 @@ def _evaluate(options: argparse.Namespace, console: Console) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """The line of a long message that names the tensor that had no room."""
+    """Return the message's line that names the tensor that did not fit."""
     lines = str(error).splitlines()
     return next((line.strip() for line in lines if "OOM" in line), lines[0])
 
@@ -380,7 +380,7 @@ def _set_up_tensorflow() -> None:
     # Without oneDNN a 3-D convolution on a CPU takes three times the memory and ten
     # times the time.
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    # Without a GPU's driver TensorFlow calls it an error that there is none.
+    # Without a GPU driver TensorFlow logs an error that there is no GPU.
     has_driver = any(map(os.path.exists, ("/proc/driver/nvidia", "/dev/dxg")))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2" if has_driver else "3")
 

@@ -1,4 +1,4 @@
-"""`python -m unet3d check`: shows what was found, and writes it as JSON."""
+"""`python -m unet3d check`: prints the findings, and writes them as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from unet3d.schemes import LabelScheme
 
 __all__ = ["BAD", "check"]
 
-BAD = 1  # the exit status where `train` would refuse the data
+BAD = 1  # the exit status for data that `train` refuses
 
 
 def check(
@@ -28,7 +28,7 @@ def check(
     json: Path | None,
     bars: Progress,
 ) -> int:
-    """Check a data set, say what was found, and give the exit status."""
+    """Check a data set, print the findings, and return the exit status."""
     if json is not None and json.is_dir():
         raise ValueError(f"`json` must be a file, got '{json}'. Name a file in it.")
     with bars:
@@ -86,7 +86,7 @@ def _table(found: DataSet) -> Table:
 
 
 def _counts(values: Iterable[tuple[float, ...] | None], most: int = 4) -> str:
-    """Values and how often each is there, the most frequent first."""
+    """List the `most` frequent values with their counts."""
     counts = Counter(
         " x ".join(f"{number:.4g}" for number in value) for value in values if value
     )

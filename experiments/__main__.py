@@ -1,4 +1,4 @@
-"""The words of the command: run a question, show its rows, write the page."""
+"""The command line: run a question, show its rows, write the page."""
 
 import argparse
 import sys
@@ -104,7 +104,7 @@ def _add_parts(parser: Any) -> None:
 
 
 def _add_settings(parser: Any, module: Any) -> None:
-    """An option for each of a question's settings; a tuple takes several values."""
+    """Add an option for each of a question's settings; a tuple takes several values."""
     for name, default in module.SETTINGS.items():
         known: dict[str, Any] = {"help": f"default: {default}", "default": default}
         if default is False:
@@ -161,7 +161,7 @@ def _day(options: Any) -> int:
 
 
 def _all(works: Iterable[Callable[[], None]], jobs: int) -> None:
-    """Do all, so many at once; one that fails ends the run."""
+    """Do all works, `jobs` at once; the first error ends the run."""
     if jobs == 1:
         for work in works:
             work()

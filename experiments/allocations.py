@@ -4,12 +4,12 @@
     python -m experiments show allocations
 
 Each model trains in 0.7 of plain Keras's peak on a dry card, on which the host code of
-TensorFlow's own kernels for GPUs asks the allocator for memory. Its log of one step is
-compared with the plan, op by op (`profiling.allocations`). With `--card real` the card
-that is here is asked, cuDNN's workspace included.
+TensorFlow's own kernels for GPUs asks the allocator for memory. The allocator's log of
+one step is compared with the plan, op by op (`profiling.allocations`). With `--card
+real` this machine's card is measured, cuDNN's workspace included.
 
-A difference of 64 KiB or more is a fact about an op that the library has wrong; those
-that are known are named in the answer.
+A difference of 64 KiB or more means that the library expects wrong bytes of an op. The
+answer names each such op.
 """
 
 from collections import defaultdict
@@ -29,7 +29,7 @@ TITLE = "What ops take of the card's memory"
 SETTINGS = {"models": (*NAMES, "unet"), "share": 0.7}
 KNOWN = {"models": tuple(TITLES)}
 _CARD: dict[str, Any] = {"card": "v100-pcie", "link": "pcie3", "dry": True}
-_ENOUGH = 8 * GIB  # of a card on which plain Keras trains
+_ENOUGH = 8 * GIB  # memory of a card on which plain Keras trains
 
 
 def measure(book: Book, model: str, options: Any) -> None:
@@ -45,7 +45,7 @@ def measure(book: Book, model: str, options: Any) -> None:
 
 
 def answer(rows: Rows) -> Answer:
-    """Ops that took other memory than was expected, by model and by type."""
+    """Report the ops that took other memory than expected, by type and by model."""
     planned = [row for row in rows if row["way"] == "callback"]
     compared = [row for row in planned if row.get("allocations")]
     unlike = [(row, one) for row in compared for one in row["allocations"]["unlike"]]

@@ -1,10 +1,10 @@
-"""The page of results, its tables and figures: from rows alone.
+"""Writes the page of results, its tables and figures, from rows alone.
 
     python -m experiments page             writes docs/results.md, docs/results/*
-    python -m experiments page --check     says whether the texts are current
+    python -m experiments page --check     tells whether the texts are current
 
-Measures nothing, and imports no TensorFlow. The same rows give the same text. In
-README.md, what stands between the markers of a block is replaced.
+Measures nothing, and imports no TensorFlow. Equal rows give equal texts. In README.md
+the text between the markers of a block is replaced.
 """
 
 import re
@@ -37,7 +37,7 @@ _DOCS = _ROOT / "docs"
 _COMMAND = "python -m experiments page"
 _BLOCK = re.compile(r"(<!-- results:(\w+) -->\n).*?(<!-- /results -->)", re.DOTALL)
 _MOST_ROWS = 8
-_TOP = {False: 5, True: 2, None: 1}  # lines of the first ten, by verdict
+_TOP = {False: 5, True: 2, None: 1}  # most lines at the page's top, by verdict
 _WIDEST = 100  # characters of a line of the README
 _INTRODUCTION = f"""\
 <!-- Written by `{_COMMAND}`: change the results, not this page. -->
@@ -83,12 +83,12 @@ _REAL = (
 
 
 def module_of(name: str) -> Any:
-    """The module of a question or study."""
+    """Import the module of a question or study."""
     return import_module(f"experiments.{'studies.' * (name in STUDIES)}{name}")
 
 
 def answer_of(name: str, path: Path | None = None) -> Answer | None:
-    """The finding of a question's rows, or of the committed ones; None without any."""
+    """Answer a question by a file's rows, or the committed ones; None without rows."""
     path = path or RESULTS / f"{name}.jsonl"
     if name == "predictions" and not path.exists():
         rows: Sequence[Any] = predictions.all_rows()
@@ -101,7 +101,7 @@ def answer_of(name: str, path: Path | None = None) -> Answer | None:
 
 
 def print_answer(found: Answer) -> int:
-    """Print it; 1 if a verdict does not hold."""
+    """Print an answer; return 1 if a verdict does not hold."""
     console = Console(width=160, highlight=False, soft_wrap=True)
     for title, columns, body in (found.table, *found.more):
         table = RichTable(title=title, title_justify="left")
@@ -118,7 +118,7 @@ def print_answer(found: Answer) -> int:
 
 
 def check_or_write(*, check: bool) -> int:
-    """Write the texts that are not current, and all figures; or say which are not."""
+    """Write stale texts and all figures; with `check` only name the stale texts."""
     if mixed := cost.strangers(_rows("cost")):
         told = "; ".join(mixed)
         sys.stderr.write(f"cost: a step and its base must be of one commit: {told}.\n")
@@ -148,7 +148,7 @@ def check_or_write(*, check: bool) -> int:
 
 
 def page(answers: Mapping[str, Answer | None]) -> str:
-    """The whole page: answers of all questions, None for those without rows.
+    """Compose the page of all questions' answers; an answer without rows is None.
 
     Example:
         >>> found = Answer(finding="Yes.", table=("T", ["a"], [["1"]]))
@@ -165,7 +165,7 @@ def page(answers: Mapping[str, Answer | None]) -> str:
 
 
 def _top(answers: Mapping[str, Answer]) -> str:
-    """Ten lines: what fails, what holds, what was never tested."""
+    """Compose ten lines: claims that fail, claims that hold, untested conditions."""
     found = [(name, v) for name, one in answers.items() for v in one.verdicts]
     lines: list[str] = []
     for kind, most in _TOP.items():
@@ -179,7 +179,7 @@ def _top(answers: Mapping[str, Answer]) -> str:
             lines.append(f"- {_OUTCOME[kind]}: {text} ([{name}](#{anchor})).")
         if len(own) > len(told):
             lines[-1] += f" ({len(own) - len(told)} more below)"
-    never = _NEVER.splitlines()[bool(real_cards.names()) :]  # the first is of cards
+    never = _NEVER.splitlines()[bool(real_cards.names()) :]  # the first: no real card
     return "\n".join([*lines, *never])
 
 
@@ -205,7 +205,7 @@ def _figure(found: Answer, path: str) -> list[str]:
 
 
 def _source(name: str) -> str:
-    """Commits and machine of the rows."""
+    """Describe commits and machine of the rows."""
     path = RESULTS / f"{name}.jsonl"
     if not path.exists():
         return "Rows of all questions."
@@ -230,7 +230,7 @@ def _full(name: str, found: Answer) -> str:
 
 
 def _filled(readme: str, found: Answer | None) -> str:
-    """The text with its blocks of numbers replaced."""
+    """Replace the blocks of numbers in the README's text."""
     _, columns, lines = cost.costs(_rows("cost"))
     table = markdown_rows(columns, lines)
     words = [sentences(found.verdicts)] if found else []

@@ -1,10 +1,10 @@
-"""Predictions beside what was measured, read off the rows of all questions.
+"""Predictions beside measurements, from the rows of all questions.
 
-Each training of the callback says before its first step how many bytes it will take at
-its peak, and how many seconds a step. Both are compared with what was measured: the
-allocator's own peak, and the median step. A training that ran out of memory and was
-replanned is counted, but left out of the errors. With IBM's rule (`thresholds=`)
-predictions are farther off, and are not counted here.
+Before a training's first step the callback predicts the peak in bytes, and the seconds
+of a step. Both are compared with measurements: the allocator's own peak, and the median
+step. A training that ran out of memory and was replanned is counted, but left out of
+the errors. With IBM's rule (`thresholds=`) predictions are farther off, and are not
+counted here.
 
 Cards without a simulated speed run at the speed of this shared machine, so their times
 are noisy.
@@ -32,12 +32,12 @@ _DRY = ("cards", "cost")  # questions whose cards are dry and run in slow motion
 
 
 def parts(_: Any) -> tuple[str, ...]:
-    """Nothing is measured."""
+    """Return no part: nothing is measured."""
     return ()
 
 
 def all_rows() -> list[Row]:
-    """Rows of all questions with a report, each with where it comes from."""
+    """Read the planned rows of all questions, each with the name of its question."""
     return [
         {**row, "question": path.stem}
         for path in sorted(RESULTS.glob("*.jsonl"))
@@ -54,7 +54,7 @@ def _counts(row: Row) -> bool:
 
 
 def answer(rows: Rows) -> Answer:
-    """Errors of peaks and times."""
+    """Report errors of peaks and times."""
     anew = sum(bool(row["report"].get("replans")) for row in rows)
     rows = [row for row in rows if not row["report"].get("replans")]
     peaks, times = _offs(rows)
@@ -99,7 +99,7 @@ def answer(rows: Rows) -> Answer:
 
 
 def _offs(rows: Rows) -> tuple[list[float], list[float]]:
-    """Measured over promised, less 1, of peaks and of steps: above 0 is more."""
+    """Return measured over predicted, less 1, of peaks and of steps."""
     peaks = [r["peak_bytes"] / r["report"]["predicted_peak_bytes"] - 1 for r in rows]
     known = [r for r in rows if r["report"].get("predicted_seconds")]
     # Workers share the cores that their kernels run on.
@@ -117,7 +117,7 @@ def _line(name: str, rows: Rows) -> list[str]:
 
 
 def _panel(title: str, offs: Sequence[float]) -> Panel:
-    """Each training's measured value over its prediction, in order."""
+    """Draw each training's measured value over its prediction, sorted."""
     line = Series(points=[*enumerate(sorted(1 + off for off in offs), 1)], marker=".")
     x, y = "trainings, sorted", "measured over predicted"
     return Panel(title=title, x=x, y=y, series=[line], level=1.0)

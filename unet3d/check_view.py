@@ -52,10 +52,10 @@ def _show(found: DataSet, console: Console) -> None:
         several = f"{len(names)} subjects are bad, {some(names)}; the first:"
         title = several if len(names) > 1 else f"{names[0]} is bad:"
         _list(console, title, [reason], "red")
-    _list(console, "The data set cannot be trained with:", found.reasons, "red")
+    _list(console, "`train` refuses the data set:", found.reasons, "red")
     warned = grouped((s.name, w) for s in found.subjects for w in s.warnings)
     told = [f"{warning}: {some(names)}" for warning, names in warned.items()]
-    _list(console, "Beware:", [*found.warnings, *told], "yellow")
+    _list(console, "Warnings:", [*found.warnings, *told], "yellow")
     console.print(_table(found))
 
 
@@ -75,7 +75,7 @@ def _table(found: DataSet) -> Table:
         "subjects": str(len(found.subjects)),
         "bad": str(len(found.bad)),
         "with warnings": str(warned),
-        "patients of the others": str(len(found.patients)),
+        "patients of good subjects": str(len(found.patients)),
         "voxels (x, y, z)": _counts(subject.shape for subject in found.subjects),
         "spacing (mm)": _counts(subject.spacing for subject in found.subjects),
         "labels": ", ".join(map(str, labels)) or "none",

@@ -149,7 +149,7 @@ def _warnings(
         if path.suffix == ".gz" and path.with_suffix("").is_file():
             yield f"{path.name} is read, {path.stem} beside it is not"
     for path in files.passed:
-        yield f"another file than {path.name} of its kind is read"
+        yield f"{path.name} is not read, another file of its kind is"
     turned = [*looked.images, *([looked.labels] if looked.labels else [])]
     yield from dict.fromkeys(doubt for one in turned for doubt in one.stored.doubts)
     images = [image.voxels for image in looked.images]
@@ -177,11 +177,11 @@ def _about_brain(brain: Mask, *, skull: bool) -> Iterator[str]:
     elif brain.any():
         box = brain[ndimage.find_objects(brain.astype(np.int8))[0]]
         if min(box.shape) == 1:
-            yield "what is not 0 is one voxel thick"
+            yield "the brain, all voxels but 0, is one voxel thick"
         if box.mean() < _FILLED:
             yield (
-                f"only {box.mean():.0%} of the box around what is not 0 is not 0: is "
-                "there noise outside of it?"
+                f"only {box.mean():.0%} of the box around the brain is not 0: is there "
+                "noise outside of the brain?"
             )
 
 
@@ -255,7 +255,7 @@ def _twice(subjects: Sequence[Checked]) -> Iterator[str]:
             groups.setdefault(subject.digest, []).append(subject.name)
     for names in groups.values():
         if len(names) > 1:
-            yield f"the same images are there more than once: {some(names)}"
+            yield f"several subjects have the same images: {some(names)}"
 
 
 def _labels(subjects: Sequence[Checked], scheme: LabelScheme | None) -> Iterator[str]:
@@ -265,7 +265,7 @@ def _labels(subjects: Sequence[Checked], scheme: LabelScheme | None) -> Iterator
     if scheme is None and values:
         fitting = [s.name for s in SCHEMES.values() if set(values) <= set(s.values)]
         yield (
-            "labels were not judged, as no label scheme was given: the values "
+            "labels were not checked without a label scheme: the values "
             f"{', '.join(map(str, values))} are allowed by "
             f"{' and '.join(fitting) or 'no scheme'}"
         )

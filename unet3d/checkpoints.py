@@ -115,7 +115,7 @@ def restore_state(model: keras.Model, run: Path) -> dict[str, Any] | None:
         return None
     try:
         if not zipfile.is_zipfile(path):
-            raise ValueError("it is no whole npz file")
+            raise ValueError("no complete npz file")
         with path.open("rb") as file, np.load(file) as stored:
             arrays = {name: stored[name] for name in stored.files}
         rest = json.loads(str(arrays.pop("rest")))
@@ -157,7 +157,7 @@ def load_weights(model: Any, path: Path) -> None:
     except (OSError, RuntimeError) as error:
         raise _bad_weights(path, f"a damaged or other file ({error})") from error
     except (*_DAMAGE, UserWarning) as error:
-        raise _bad_weights(path, "those of another network") from error
+        raise _bad_weights(path, "weights of another network") from error
     if not all(np.isfinite(values).all() for values in model.get_weights()):
         raise _bad_weights(path, "values that are no numbers")
 

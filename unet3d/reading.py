@@ -136,7 +136,7 @@ def missing_segmentation(files: SubjectFiles) -> FileNotFoundError:
     """Make the error of a subject that lacks the labels it needs."""
     folder = files.images[0].path.parent
     beside = ", ".join(path.name for path in files.others)
-    asked = f", with {beside}: is one of them it? Save" if beside else ". Add"
+    asked = f", with {beside}: is it one of them? Save" if beside else ". Add"
     return FileNotFoundError(
         f"`folder` must hold the segmentation too, got subject {files.name} without "
         f"its segmentation in {folder}{asked} it as {files.name}_seg.nii.gz, or leave "

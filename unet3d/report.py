@@ -45,12 +45,12 @@ __all__ += ["write_report"]
 
 RULES = {
     EmptyRule.BRATS: (
-        "Empty regions by BraTS's rule: both empty Dice 1, HD95 0 mm; one Dice 0, "
-        "HD95 373.13 mm."
+        "Empty regions by BraTS's rule: if both are empty, Dice 1 and HD95 0 mm; if "
+        "one is, Dice 0 and HD95 373.13 mm."
     ),
     EmptyRule.NAN: (
-        "Empty regions: both empty no number; one Dice 0, no HD95. Those without a "
-        "number are left out."
+        "Empty regions: if both are empty, no score; if one is, Dice 0 and no HD95. "
+        "Missing scores are left out."
     ),
 }
 _TITLES = {"dice": "Dice per subject", "hd95": "HD95 per subject"}

@@ -73,9 +73,9 @@ class LabelScheme:
         if not self.regions or not self.channels or None in self.written:
             raise ValueError(
                 f"`labels` of {self.name} must give each region whole numbers from 1 "
-                "to 255, one of them in no later region, and later regions lie in it "
-                f"or apart, got {self.regions} for channels {self.channels}. Number "
-                "labels so, and list the outer region first."
+                "to 255, at least one of them its own, and each region must lie inside "
+                f"or apart from earlier ones, got {self.regions} for channels "
+                f"{self.channels}. Number labels so, and list the outer region first."
             )
 
     @property
@@ -169,7 +169,7 @@ def read_listing(path: Path) -> dict[str, Any]:
         content = json.loads(as_text(path))
         if isinstance(content, dict):
             return content
-        reason = "it is no object"
+        reason = "no JSON object"
     except ValueError as error:
         reason = str(error)
     raise ValueError(

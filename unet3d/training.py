@@ -199,7 +199,7 @@ def _prepare(
 ) -> tuple[dict[str, SubjectFiles], tuple[Problem, ...]]:
     subjects = usable(found, skip_bad=skip_bad)
     for warning in differing_spacings({s.name: header_spacing(s) for s in subjects}):
-        tell(bars, f"Beware: {warning}; they are not resampled to one")
+        tell(bars, f"Warning: {warning}; no volume is resampled")
     bar = bars.add_task("Preparing subjects", total=len(subjects))
     log(bars, f"Preparing {several(len(subjects), 'subject')} in {cache}")
     prepared = prepare_all(

@@ -157,7 +157,7 @@ def _read_header(path: Path) -> _Header:
         raise ValueError(f"it is {kind}: save it as NIfTI-1")
     code, axes = int(raw["datatype"]), int(raw["dim"][0])
     if code not in data_type_codes.dtype:
-        raise ValueError(f"data code {code} is none")
+        raise ValueError(f"data code {code} is unknown")
     spacings = {"pixdim": raw["pixdim"][1:4]}
     if int(raw["sform_code"]) > 0:
         rows = np.array([raw[name][:3] for name in ("srow_x", "srow_y", "srow_z")])
@@ -180,14 +180,14 @@ def _sides(raw: nibabel.Nifti1Header) -> str:
     """Return a doubt about the header's place for voxels; "" if there is none."""
     sform, qform = (int(raw[name]) > 0 for name in ("sform_code", "qform_code"))
     if not sform and not qform:
-        return "the header does not say where left is: rows are taken to run there"
+        return "the header has no orientation: rows are taken to run to the left"
     if sform and qform:
         with suppress(ValueError):  # the quaternion may be invalid
             placed: Any = raw  # without `coded` these give the matrices alone
             apart = placed.get_sform() - placed.get_qform()
             apart = apart @ [*raw["dim"][1:4], 1]
             if np.abs(apart).max() > 1:  # mm
-                return "the header has two places for its voxels: sform is taken"
+                return "the header's sform and qform differ: sform is taken"
     return ""
 
 
@@ -209,12 +209,12 @@ def _doubts(header: _Header) -> Iterator[str]:
     if header.sides:
         yield header.sides
     if header.unit != "mm":
-        yield f"the header gives its spacing in {header.unit}, it is taken for mm"
+        yield f"the header's spacing is in {header.unit}, but is taken for mm"
     said = header.spacings
     if "sform" in said and not np.allclose(said["pixdim"], said["sform"], rtol=0.01):
         yield (
             f"the header has two spacings, pixdim {said['pixdim']} and sform "
-            f"{said['sform']}, which is taken"
+            f"{said['sform']}: sform is taken"
         )
 
 
